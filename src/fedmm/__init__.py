@@ -1,0 +1,42 @@
+"""Federated minimax optimisation and adversarial domain adaptation.
+
+``fedmm.solve`` runs a federated algorithm on any minimax problem; ``fedmm.adapt`` trains a network over clients that
+hold labelled source data, unlabelled target data, or both.
+"""
+
+from __future__ import annotations
+
+from fedmm.algorithms import ALGORITHMS, FedAvgGDA, FedMM, FedProxGDA, FedSGDA, ScaffoldGDA
+from fedmm.core.errors import Diverged, FedmmError
+from fedmm.experiment.adapt import Adapted, adapt
+from fedmm.experiment.adaptation import Client
+from fedmm.experiment.predictor import Predictor, load_model
+from fedmm.experiment.solve import Solution, solve
+from fedmm.models.network import Network
+from fedmm.objectives import CDAN, DANN, MDD, OBJECTIVES, SourceOnly
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ALGORITHMS",
+    "CDAN",
+    "DANN",
+    "MDD",
+    "OBJECTIVES",
+    "Adapted",
+    "Client",
+    "Diverged",
+    "FedAvgGDA",
+    "FedMM",
+    "FedProxGDA",
+    "FedSGDA",
+    "FedmmError",
+    "Network",
+    "Predictor",
+    "ScaffoldGDA",
+    "Solution",
+    "SourceOnly",
+    "adapt",
+    "load_model",
+    "solve",
+]

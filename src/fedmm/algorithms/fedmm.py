@@ -1,0 +1,65 @@
+"""FedMM, Algorithm 3 of the paper."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedmm.core.algorithm import Algorithm, Coefficients, LocalSteps, State
+from fedmm.core.checks import per_group, within
+from fedmm.core.layout import Layout, PerGroup
+
+
+@dataclass(frozen=True)
+class FedMM(Algorithm):
+    """Local descent-ascent on the augmented Lagrangian, with a dual variable at each client that never travels.
+
+    ===========  =========  ====================
+    argument     symbol     meaning
+    ===========  =========  ====================
+    lr_min       eta_1      step size for omega
+    lr_max       eta_2      step size for psi
+    penalty_min  mu_1       penalty on omega's distance to the server's point
+    penalty_max  mu_2       penalty on psi's distance to the server's point
+    dual_decay   eta_3      the dual's share in the upload is eta_3^t
+    local_steps  M_i        local steps a round
+    (state)      lambda_i, beta_i   the two halves of ``dual``, signed so that both are added; 0 at the start
+    ===========  =========  ====================
+
+    client:  M_i times  z <- z - eta (F_i(z) + mu (z - z_0) + dual_i),  from z_0
+             dual_i <- dual_i + mu (z_i - z_0)
+             upload z_i + (eta_3^t / mu) dual_i
+    server:  z_0 <- mean of the uploads
+    """
+
+    name: ClassVar[str] = "fedmm"
+    summary: ClassVar[str] = "local augmented Lagrangians with a dual variable at each client (Algorithm 3)"
+
+    penalty_min: PerGroup = 1.0
+    penalty_max: PerGroup = 1.0
+    dual_decay: float = 1.0
+    local_steps: LocalSteps = 20
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        per_group("penalty_min", self.penalty_min)
+        per_group("penalty_max", self.penalty_max)
+        within("dual_decay", self.dual_decay, 0.0, 1.0)
+
+    def coefficients(self, layout: Layout, t: int, rounds: int) -> Coefficients:
+        c = super().coefficients(layout, t, rounds)
+        penalty = layout.join(self.penalty_min, self.penalty_max)
+        return Coefficients(c, penalty=penalty, dual_share=layout.scalar(self.dual_decay**t))
+
+    def init_client(self, z: Tensor) -> State:
+        return {"dual": torch.zeros_like(z)}
+
+    def local_step(self, z: Tensor, sent: State, client: State, F: Tensor, c: Coefficients) -> Tensor:
+        return z - c.lr * (F + c.penalty * (z - sent["z"]) + client["dual"])
+
+    def finish(self, z: Tensor, sent: State, client: State, c: Coefficients) -> tuple[State, State]:
+        dual = client["dual"] + c.penalty * (z - sent["z"])
+        return {"z": z + c.dual_share / c.penalty * dual}, {"dual": dual}

@@ -1,0 +1,50 @@
+"""FedProxGDA, Algorithm 2 of the paper with its proximal term."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedmm.core.algorithm import Algorithm, Coefficients, LocalSteps, State
+from fedmm.core.checks import per_group
+from fedmm.core.layout import Layout, PerGroup
+
+
+@dataclass(frozen=True)
+class FedProxGDA(Algorithm):
+    """Local descent-ascent steps that are held near the server's point, then the mean.
+
+    ===========  ======  ====================
+    argument     symbol  meaning
+    ===========  ======  ====================
+    lr_min       eta_1   step size for omega
+    lr_max       eta_2   step size for psi
+    penalty_min  mu_1    pull of omega to the server's point
+    penalty_max  mu_2    pull of psi to the server's point
+    local_steps  M_i     local steps a round
+    ===========  ======  ====================
+
+    client:  M_i times  z <- z - eta (F_i(z) + mu (z - z_0)),  from z_0
+    server:  z_0 <- mean of z_i
+    """
+
+    name: ClassVar[str] = "fedprox_gda"
+    summary: ClassVar[str] = "FedAvgGDA with a proximal term (Algorithm 2)"
+
+    penalty_min: PerGroup = 1.0
+    penalty_max: PerGroup = 1.0
+    local_steps: LocalSteps = 20
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        per_group("penalty_min", self.penalty_min, zero=True)
+        per_group("penalty_max", self.penalty_max, zero=True)
+
+    def coefficients(self, layout: Layout, t: int, rounds: int) -> Coefficients:
+        c = super().coefficients(layout, t, rounds)
+        return Coefficients(c, penalty=layout.join(self.penalty_min, self.penalty_max))
+
+    def local_step(self, z: Tensor, sent: State, client: State, F: Tensor, c: Coefficients) -> Tensor:
+        return z - c.lr * (F + c.penalty * (z - sent["z"]))

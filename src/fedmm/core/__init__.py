@@ -1,0 +1,1 @@
+"""The vocabulary: layouts, algorithms, objectives, problems, engines, seeding. torch and the standard library only."""

@@ -1,0 +1,135 @@
+"""What a federated minimax algorithm is: a frozen set of hyperparameters with pure methods over flat vectors.
+
+One round, as every engine runs it (z has shape ``[size]`` for one client, or any leading axes for a stack)::
+
+    server = algorithm.init_server(z)                      # once
+    client = algorithm.init_client(z)                      # once, stays with the client
+    c = algorithm.coefficients(layout, t, rounds)          # tensors, so that a stack may differ in them
+    sent = algorithm.broadcast(server)
+    z = sent["z"]
+    repeat local_steps times: z = algorithm.local_step(z, sent, client, F_i(z), c)
+    upload, client = algorithm.finish(z, sent, client, c)
+    server = algorithm.server_update(server, uploads stacked on the axis before the last, c)
+
+F_i(z) = (df_i/d omega, -df_i/d psi) is the signed field: descending it is descent in omega and ascent in psi.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedmm.core.checks import at_least, per_group
+from fedmm.core.errors import require, unknown
+from fedmm.core.layout import Layout, PerGroup
+from fedmm.core.schedules import Constant, Schedule
+
+State = dict[str, Tensor]
+"""Named vectors of shape ``[..., size]``: what a server or a client keeps, or what travels between them."""
+
+LocalSteps = int | Sequence[int] | Mapping[str, int]
+"""The paper's M_i: one number for all clients, one per client in the order they are listed, or one per client name."""
+
+CLIENT_AXIS = -2
+"""Uploads are stacked to ``[..., clients, size]``."""
+
+
+class Coefficients(dict[str, Tensor]):
+    """The hyperparameters of one round as tensors, each a scalar or one value per coordinate; ``c.lr`` is ``c["lr"]``.
+
+    An engine adds ``steps``, the client's number of local steps M_i.
+    """
+
+    def __getattr__(self, name: str) -> Tensor:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+@dataclass(frozen=True)
+class Algorithm(ABC):
+    """The base of all algorithms: a subclass states its hyperparameters and what differs from plain averaging.
+
+    lr_min, lr_max: eta_1 for omega, eta_2 for psi; each one number or one per group of parameters. A learning rate
+        multiplies the whole bracket of a local step.
+    lr_schedule: a factor on both over the rounds.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+
+    lr_min: PerGroup = 0.01
+    lr_max: PerGroup = 0.01
+    lr_schedule: Schedule = field(default=Constant(), kw_only=True)
+
+    def __post_init__(self) -> None:
+        per_group("lr_min", self.lr_min)
+        per_group("lr_max", self.lr_max)
+        check_local_steps(self.steps)
+
+    @property
+    def steps(self) -> LocalSteps:
+        """M_i as it was given; 1 for an algorithm without the option."""
+        return getattr(self, "local_steps", 1)
+
+    def coefficients(self, layout: Layout, t: int, rounds: int) -> Coefficients:
+        """The hyperparameters in round t (from 0) as tensors."""
+        return Coefficients(lr=layout.join(self.lr_min, self.lr_max) * self.lr_schedule(t, rounds))
+
+    def init_server(self, z: Tensor) -> State:
+        """The server's state at the start; ``z`` is always in it."""
+        return {"z": z}
+
+    def init_client(self, z: Tensor) -> State:
+        """A client's own state at the start; it never leaves the client."""
+        return {}
+
+    def broadcast(self, server: State) -> State:
+        """What the server sends to every client."""
+        return server
+
+    @abstractmethod
+    def local_step(self, z: Tensor, sent: State, client: State, F: Tensor, c: Coefficients) -> Tensor:
+        """The client's next point from z, with the signed field F taken at z."""
+
+    def finish(self, z: Tensor, sent: State, client: State, c: Coefficients) -> tuple[State, State]:
+        """What the client uploads after its last local step, and its new state."""
+        return {"z": z}, client
+
+    def server_update(self, server: State, uploads: State, c: Coefficients) -> State:
+        """The server's new state from the uploads, stacked to ``[..., clients, size]``."""
+        return {"z": uploads["z"].mean(dim=CLIENT_AXIS)}
+
+
+def check_local_steps(steps: LocalSteps) -> None:
+    """Refuse a number of local steps below 1, for whichever client it is meant."""
+    if isinstance(steps, Mapping):
+        require(bool(steps), "local_steps must name at least one client")
+        for client, number in steps.items():
+            at_least(f"local_steps.{client}", number, 1)
+    elif isinstance(steps, Sequence):
+        require(bool(steps), "local_steps must hold a number for each client")
+        for position, number in enumerate(steps):
+            at_least(f"local_steps[{position}]", number, 1)
+    else:
+        at_least("local_steps", steps, 1)
+
+
+def steps_by_client(steps: LocalSteps, names: Sequence[str]) -> dict[str, int]:
+    """M_i for each client name; ``names`` are in the order in which the clients were listed."""
+    if isinstance(steps, Mapping):
+        for client in steps:
+            if client not in names:
+                raise unknown("client in local_steps", client, names)
+        missing = [name for name in names if name not in steps]
+        require(not missing, f"local_steps gives no number for client {missing[0]!r}" if missing else "")
+        return {name: steps[name] for name in names}
+    if isinstance(steps, Sequence):
+        require(len(steps) == len(names), f"local_steps holds {len(steps)} numbers for {len(names)} clients")
+        return dict(zip(names, steps, strict=True))
+    return dict.fromkeys(names, steps)

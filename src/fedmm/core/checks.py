@@ -1,0 +1,54 @@
+"""Checks of single values, each with one sentence for the user. The name given is the option's own name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from fedmm.core.errors import FedmmError, require
+from fedmm.core.layout import PerGroup
+
+
+def _number(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise FedmmError(f"{name} must be a number, not {value!r}")
+    require(math.isfinite(value), f"{name} must be finite, not {value!r}")
+    return float(value)
+
+
+def positive(name: str, value: object) -> None:
+    """Refuse what is not a finite number above 0."""
+    require(_number(name, value) > 0, f"{name} must be above 0, not {value!r}")
+
+
+def not_negative(name: str, value: object) -> None:
+    """Refuse what is not a finite number of at least 0."""
+    require(_number(name, value) >= 0, f"{name} must be 0 or more, not {value!r}")
+
+
+def within(name: str, value: object, low: float, high: float) -> None:
+    """Refuse what is not a number in [low, high]."""
+    require(low <= _number(name, value) <= high, f"{name} must be between {low:g} and {high:g}, not {value!r}")
+
+
+def at_least(name: str, value: object, low: int) -> None:
+    """Refuse what is not a whole number of at least ``low``."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise FedmmError(f"{name} must be a whole number, not {value!r}")
+    require(value >= low, f"{name} must be at least {low}, not {value!r}")
+
+
+def one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    """Refuse what is not one of the words."""
+    require(value in allowed, f"{name} must be one of {', '.join(allowed)}, not {value!r}")
+
+
+def per_group(name: str, value: PerGroup, *, zero: bool = False) -> None:
+    """Refuse a coefficient, or a coefficient of any group, that is not above 0 (or 0 itself where that is allowed)."""
+    check = not_negative if zero else positive
+    if isinstance(value, Mapping):
+        require(bool(value), f"{name} must name at least one group of parameters")
+        for group, number in value.items():
+            check(f"{name}.{group}", number)
+    else:
+        check(name, value)

@@ -1,0 +1,64 @@
+"""What every engine takes and gives: the state of a federation, and one record a round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from torch import Tensor
+
+from fedmm.core.algorithm import State
+from fedmm.core.problem import Statistics
+
+
+@dataclass(frozen=True)
+class FederatedState:
+    """Everything a federation is after ``round`` finished rounds; nothing else is needed to go on.
+
+    server: the algorithm's server state; ``server["z"]`` is the server's point z_0.
+    clients: each client's own state, by client name (FedMM's dual lives there).
+    statistics, client_statistics: running statistics of normalisation layers, shared and per client.
+    """
+
+    round: int
+    server: State
+    clients: dict[str, State]
+    statistics: Statistics = field(default_factory=dict)
+    client_statistics: dict[str, Statistics] = field(default_factory=dict)
+
+    @property
+    def z(self) -> Tensor:
+        """The server's point (omega, psi) as a flat vector."""
+        return self.server["z"]
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """What one round measured.
+
+    round: rounds finished, from 1.
+    drift: mean over clients of ||z_i - z_0||.
+    consensus_gap: root mean square over clients of ||z_i - mean z||, before duals are added.
+    dual_norm: root mean square over clients of ||dual_i||; 0 for an algorithm without duals.
+    bytes_up, bytes_down: sent by all clients together, and to all of them.
+    metrics: means over the clients that report them (for example ``loss``).
+    """
+
+    round: int
+    drift: float
+    consensus_gap: float
+    dual_norm: float
+    bytes_up: int
+    bytes_down: int
+    seconds: float
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+class Engine(Protocol):
+    """Decides where a round runs, never what it computes."""
+
+    def start(self) -> FederatedState:
+        """The state before the first round."""
+
+    def run_round(self, state: FederatedState) -> tuple[FederatedState, RoundRecord]:
+        """One round: state in, state out; ``state`` is left as it is."""

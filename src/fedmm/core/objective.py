@@ -1,0 +1,117 @@
+"""What an adversarial objective is: f = task loss - nu * domain loss, on a batch whose rows know their domain.
+
+A batch has a fixed number of rows. Each row is source (labelled) or target, and a client may have either kind alone, so
+nothing here assumes two halves. All functions act on the last axes and allow any leading ones.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedmm.core.checks import not_negative, per_group
+from fedmm.core.layout import PerGroup
+from fedmm.core.schedules import Constant, Schedule
+
+SOURCE, TARGET = 0, 1
+"""The domain of a row, which is also its label for a domain classifier."""
+
+
+class RowWeights(NamedTuple):
+    """What each row of a batch counts for, ``[..., rows]``; see :func:`row_weights`."""
+
+    domain: Tensor
+    task: Tensor
+    all: Tensor
+
+
+def row_weights(domain: Tensor, weight: Tensor) -> RowWeights:
+    """Weights that sum to 1 over the source rows (``task``, all 0 where there are none) and over all rows (``all``).
+
+    domain: int64 ``[..., rows]``, SOURCE or TARGET. weight: ``[..., rows]``, 0 for a row that only fills the batch.
+    """
+    return RowWeights(domain, _share(torch.where(domain == SOURCE, weight, 0.0)), _share(weight))
+
+
+def _share(weight: Tensor) -> Tensor:
+    total = weight.sum(dim=-1, keepdim=True)
+    return weight / torch.where(total > 0, total, 1.0)
+
+
+class Outputs(NamedTuple):
+    """What a network computes for a batch.
+
+    features: ``[..., rows, features]``; logits: ``[..., rows, classes]``; adversary: ``[..., rows, outputs]``.
+    """
+
+    features: Tensor
+    logits: Tensor
+    adversary: Tensor
+
+
+class AdversaryShape(NamedTuple):
+    """The adversary an objective needs. twin: built like the task head, whatever that is."""
+
+    inputs: int
+    outputs: int
+    twin: bool = False
+
+
+@dataclass(frozen=True)
+class Objective(ABC):
+    """The base of all objectives.
+
+    nu: the trade-off between task loss and domain loss; nu_schedule: a factor on it over the rounds.
+    gradient_scale: a factor on the loss gradient alone (not on penalties, duals or control variates), one number or one
+        per group of parameters: ``features``, ``task_head``, ``adversary`` and their parts.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+
+    nu: float = 1.0
+    nu_schedule: Schedule = field(default=Constant(), kw_only=True)
+    gradient_scale: PerGroup = field(default=1.0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        not_negative("nu", self.nu)
+        per_group("gradient_scale", self.gradient_scale, zero=True)
+
+    @abstractmethod
+    def adversary_shape(self, features: int, classes: int) -> AdversaryShape | None:
+        """The adversary's input and output widths, or None for an objective without one."""
+
+    def random_maps(self, features: int, classes: int, seed: int) -> dict[str, Tensor]:
+        """Fixed random tensors that the adversary's input needs: the same at every client, saved with the model."""
+        return {}
+
+    def adversary_input(self, features: Tensor, logits: Tensor, maps: Mapping[str, Tensor]) -> Tensor:
+        """What the adversary sees of a row."""
+        return features
+
+    @abstractmethod
+    def domain_losses(self, outputs: Outputs, domain: Tensor) -> Tensor:
+        """The domain loss of each row, ``[..., rows]``."""
+
+    def emphasis(self, logits: Tensor) -> Tensor | None:
+        """How much more than others a row counts in the domain loss, ``[..., rows]``; None: all alike."""
+        return None
+
+    def losses(self, outputs: Outputs, labels: Tensor, weights: RowWeights) -> tuple[Tensor, Tensor]:
+        """The task loss (mean over the source rows, 0 without any) and the domain loss (mean over all rows), ``[...]``.
+
+        labels: int64 ``[..., rows]``; those of target rows are not looked at, but must be valid classes.
+        """
+        log_p = outputs.logits.log_softmax(dim=-1)
+        task = -(log_p.gather(-1, labels.unsqueeze(-1)).squeeze(-1) * weights.task).sum(dim=-1)
+        share = weights.all
+        emphasis = self.emphasis(outputs.logits)
+        if emphasis is not None:
+            share = _share(share * emphasis)
+        domain = (self.domain_losses(outputs, weights.domain) * share).sum(dim=-1)
+        return task, domain

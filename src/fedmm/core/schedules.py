@@ -1,0 +1,92 @@
+"""Multipliers over the rounds: learning-rate decay and the warm-up of nu. Constant by default.
+
+``schedule(t, rounds)`` is the factor in round t (from 0) of a run of ``rounds`` rounds; p = t / rounds is its progress.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+from fedmm.core.checks import positive
+
+
+class Schedule(Protocol):
+    """The factor in round t of a run of ``rounds`` rounds."""
+
+    def __call__(self, t: int, rounds: int) -> float: ...
+
+
+@dataclass(frozen=True)
+class Constant:
+    """1 in every round."""
+
+    def __call__(self, t: int, rounds: int) -> float:
+        return 1.0
+
+
+@dataclass(frozen=True)
+class DannDecay:
+    """(1 + alpha p)^-beta, the learning rate of DANN's own experiments."""
+
+    alpha: float = 10.0
+    beta: float = 0.75
+
+    def __call__(self, t: int, rounds: int) -> float:
+        return float((1.0 + self.alpha * t / rounds) ** -self.beta)
+
+
+@dataclass(frozen=True)
+class InverseDecay:
+    """(1 + rate t)^-power, tllib's usual learning rate, with t in rounds."""
+
+    rate: float = 0.001
+    power: float = 0.75
+
+    def __call__(self, t: int, rounds: int) -> float:
+        return float((1.0 + self.rate * t) ** -self.power)
+
+
+@dataclass(frozen=True)
+class CosineDecay:
+    """From 1 down to ``final`` along half a cosine."""
+
+    final: float = 0.0
+
+    def __call__(self, t: int, rounds: int) -> float:
+        return self.final + (1.0 - self.final) * 0.5 * (1.0 + math.cos(math.pi * t / rounds))
+
+
+@dataclass(frozen=True)
+class DannWarmup:
+    """2 / (1 + exp(-gamma p)) - 1, from 0 to nearly 1: DANN's warm-up of the trade-off nu."""
+
+    gamma: float = 10.0
+
+    def __call__(self, t: int, rounds: int) -> float:
+        return 2.0 / (1.0 + math.exp(-self.gamma * t / rounds)) - 1.0
+
+
+@dataclass(frozen=True)
+class TllibWarmup:
+    """2 / (1 + exp(-alpha t / length)) - 1: tllib's warm-start gradient reversal, with its length in rounds."""
+
+    alpha: float = 1.0
+    length: int = 1000
+
+    def __post_init__(self) -> None:
+        positive("length", self.length)
+
+    def __call__(self, t: int, rounds: int) -> float:
+        return 2.0 / (1.0 + math.exp(-self.alpha * t / self.length)) - 1.0
+
+
+SCHEDULES: dict[str, type[Schedule]] = {
+    "constant": Constant,
+    "dann_decay": DannDecay,
+    "inverse_decay": InverseDecay,
+    "cosine_decay": CosineDecay,
+    "dann_warmup": DannWarmup,
+    "tllib_warmup": TllibWarmup,
+}

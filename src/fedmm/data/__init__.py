@@ -1,0 +1,31 @@
+"""Data sets of two domains, and who holds which share of them; ``DATASETS`` and ``PARTITIONS`` are the tables."""
+
+from __future__ import annotations
+
+from fedmm.data.digits import Digits
+from fedmm.data.domains import DataSet, DomainPair, Labelled
+from fedmm.data.holdings import DatasetRows, Rows, TensorRows, as_rows
+from fedmm.data.moons import Moons
+from fedmm.data.partition import PARTITIONS, Dirichlet, DisjointClasses, Partition, PSplit, Share, SourceTarget
+
+DATASETS: dict[str, type[DataSet]] = {Digits.name: Digits, Moons.name: Moons}
+
+__all__ = [
+    "DATASETS",
+    "DataSet",
+    "DatasetRows",
+    "Digits",
+    "Dirichlet",
+    "DisjointClasses",
+    "DomainPair",
+    "Labelled",
+    "Moons",
+    "PARTITIONS",
+    "PSplit",
+    "Partition",
+    "Rows",
+    "Share",
+    "SourceTarget",
+    "TensorRows",
+    "as_rows",
+]

@@ -1,0 +1,221 @@
+"""Who holds what: each way of dealing a pair of domains to clients is a frozen dataclass of its options."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmm.core.checks import at_least, within
+from fedmm.core.errors import FedmmError, require
+from fedmm.core.seeding import key, permutation
+from fedmm.data.domains import DomainPair
+
+DIRICHLET_DRAWS = 100
+"""Label skews tried before a request is refused."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one client holds: int64 row numbers of ``pair.source`` and ``pair.target``, ascending; one may be empty."""
+
+    name: str
+    source: Tensor
+    target: Tensor
+
+
+@dataclass(frozen=True)
+class Partition(ABC):
+    """The base of all partitions."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+
+    @abstractmethod
+    def split(self, pair: DomainPair, seed: int) -> list[Share]:
+        """A share for each client; every training row belongs to exactly one, and no client is without rows."""
+
+
+@dataclass(frozen=True)
+class PSplit(Partition):
+    """Two clients: the first holds a share p of the source and 1 - p of the target, the second the rest (Fig. 2)."""
+
+    name: ClassVar[str] = "p_split"
+    summary: ClassVar[str] = "two clients: a share p of the source and 1 - p of the target, and the rest (Fig. 2)"
+
+    p: float = 1.0
+
+    def __post_init__(self) -> None:
+        within("p", self.p, 0.0, 1.0)
+
+    def split(self, pair: DomainPair, seed: int) -> list[Share]:
+        source, target = _shuffled(pair, seed, self.name)
+        at_source, at_target = round(self.p * len(source)), round((1.0 - self.p) * len(target))
+        shares = [
+            Share("client-1", _sorted(source[:at_source]), _sorted(target[:at_target])),
+            Share("client-2", _sorted(source[at_source:]), _sorted(target[at_target:])),
+        ]
+        for share in shares:
+            require(
+                len(share.source) + len(share.target) > 0,
+                f"p = {self.p:g} leaves {share.name} without rows, of {len(source)} source and {len(target)} target "
+                "rows; use p = 0 or 1, or more rows",
+            )
+        return shares
+
+
+@dataclass(frozen=True)
+class SourceTarget(Partition):
+    """Clients with source rows alone and clients with target rows alone; each domain is dealt evenly at random."""
+
+    name: ClassVar[str] = "source_target"
+    summary: ClassVar[str] = "source-only and target-only clients, rows dealt evenly at random"
+
+    source_clients: int = 1
+    target_clients: int = 1
+
+    def __post_init__(self) -> None:
+        at_least("source_clients", self.source_clients, 1)
+        at_least("target_clients", self.target_clients, 1)
+
+    def split(self, pair: DomainPair, seed: int) -> list[Share]:
+        source, target = _shuffled(pair, seed, self.name)
+        return _apart(
+            _dealt(source, self.source_clients, "source"),
+            _dealt(target, self.target_clients, "target"),
+        )
+
+
+@dataclass(frozen=True)
+class DisjointClasses(Partition):
+    """Source-only clients with a block of consecutive classes each (0-4, 5-9), and target-only clients dealt evenly."""
+
+    name: ClassVar[str] = "disjoint_classes"
+    summary: ClassVar[str] = "source-only clients with classes of their own, target-only clients dealt evenly"
+
+    source_clients: int = 2
+    target_clients: int = 1
+
+    def __post_init__(self) -> None:
+        at_least("source_clients", self.source_clients, 1)
+        at_least("target_clients", self.target_clients, 1)
+
+    def split(self, pair: DomainPair, seed: int) -> list[Share]:
+        _, target = _shuffled(pair, seed, self.name)
+        require(
+            self.source_clients <= pair.classes,
+            f"source_clients is {self.source_clients}, but there are only {pair.classes} classes to deal; "
+            f"use {pair.classes} or fewer",
+        )
+        blocks = torch.arange(pair.classes).tensor_split(self.source_clients)
+        parts = [
+            torch.isin(pair.source.y, block.to(pair.source.y.device)).nonzero().squeeze(1).cpu() for block in blocks
+        ]
+        for block, part in zip(blocks, parts, strict=True):
+            require(
+                len(part) > 0,
+                f"source_clients = {self.source_clients} leaves a client with the classes {int(block[0])} to "
+                f"{int(block[-1])} alone, of which the source has no rows; use fewer source_clients",
+            )
+        return _apart(parts, _dealt(target, self.target_clients, "target"))
+
+
+@dataclass(frozen=True)
+class Dirichlet(Partition):
+    """Source-only and target-only clients; who holds how much of a class is drawn from Dirichlet(alpha) in each domain.
+
+    alpha: small is skewed (near 0 a class has one owner), large is even.
+    min_rows: every client holds at least so many rows; skews that give less are drawn again.
+    """
+
+    name: ClassVar[str] = "dirichlet"
+    summary: ClassVar[str] = "source-only and target-only clients with label skew from Dirichlet(alpha)"
+
+    alpha: float = 0.5
+    source_clients: int = 2
+    target_clients: int = 2
+    min_rows: int = 1
+
+    def __post_init__(self) -> None:
+        within("alpha", self.alpha, 1e-6, 1e6)
+        at_least("source_clients", self.source_clients, 1)
+        at_least("target_clients", self.target_clients, 1)
+        at_least("min_rows", self.min_rows, 1)
+
+    def split(self, pair: DomainPair, seed: int) -> list[Share]:
+        return _apart(
+            self._skewed(pair.source.y, self.source_clients, "source", seed),
+            self._skewed(pair.target.y, self.target_clients, "target", seed),
+        )
+
+    def _skewed(self, labels: Tensor, clients: int, domain: str, seed: int) -> list[Tensor]:
+        most = len(labels) // self.min_rows
+        require(
+            clients <= most,
+            f"{domain}_clients is {clients}, but the {len(labels)} {domain} rows are enough for {most} clients with "
+            f"min_rows = {self.min_rows}; use fewer {domain}_clients or a smaller min_rows",
+        )
+        y = labels.cpu()
+        order = permutation(key(seed, "partition", self.name, domain), len(y))
+        by_class = [order[y[order] == label] for label in sorted(set(y.tolist()))]
+        for draw in range(DIRICHLET_DRAWS):
+            random = np.random.default_rng(key(seed, "partition", self.name, domain, "skew", draw))
+            shares = random.dirichlet(np.full(clients, self.alpha), size=len(by_class))
+            dealt = [_cut(rows, share) for rows, share in zip(by_class, shares, strict=True)]
+            parts = [torch.cat(part) for part in zip(*dealt, strict=True)]
+            if min(len(part) for part in parts) >= self.min_rows:
+                return parts
+        raise FedmmError(
+            f"alpha = {self.alpha:g} left some {domain} client with fewer than min_rows = {self.min_rows} rows in all "
+            f"of {DIRICHLET_DRAWS} draws; use a larger alpha, fewer {domain}_clients or a smaller min_rows"
+        )
+
+
+PARTITIONS: dict[str, type[Partition]] = {
+    partition.name: partition for partition in (PSplit, SourceTarget, DisjointClasses, Dirichlet)
+}
+
+
+def _shuffled(pair: DomainPair, seed: int, name: str) -> tuple[Tensor, Tensor]:
+    """The row numbers of both domains in random order."""
+    return (
+        permutation(key(seed, "partition", name, "source"), len(pair.source.y)),
+        permutation(key(seed, "partition", name, "target"), len(pair.target.y)),
+    )
+
+
+def _dealt(rows: Tensor, clients: int, domain: str) -> tuple[Tensor, ...]:
+    require(
+        clients <= len(rows),
+        f"{domain}_clients is {clients}, but the {domain} domain has only {len(rows)} training rows; "
+        f"use {len(rows)} or fewer",
+    )
+    return rows.tensor_split(clients)
+
+
+def _cut(rows: Tensor, shares: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[Tensor, ...]:
+    """The rows cut in pieces whose lengths are nearly proportional to the shares, which sum to 1."""
+    ends = np.rint(np.cumsum(shares)[:-1] * len(rows)).astype(np.int64)
+    return rows.tensor_split(ends.tolist())
+
+
+def _apart(source: Sequence[Tensor], target: Sequence[Tensor]) -> list[Share]:
+    """Clients that hold one domain each, named so that their names sort in order."""
+    none = torch.empty(0, dtype=torch.int64)
+    return [Share(f"source-{number}", _sorted(rows), none) for number, rows in _numbered(source)] + [
+        Share(f"target-{number}", none, _sorted(rows)) for number, rows in _numbered(target)
+    ]
+
+
+def _numbered(parts: Sequence[Tensor]) -> list[tuple[str, Tensor]]:
+    width = len(str(len(parts)))
+    return [(f"{number:0{width}d}", rows) for number, rows in enumerate(parts, start=1)]
+
+
+def _sorted(rows: Tensor) -> Tensor:
+    return rows.sort().values

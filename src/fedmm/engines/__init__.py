@@ -1,0 +1,1 @@
+"""Where a round runs: ``in_process`` is the readable reference."""

@@ -1,0 +1,1 @@
+"""Configuration, building and running: the only room that sees the others."""

@@ -1,0 +1,237 @@
+"""Domain adaptation as a federated problem: who holds which rows, and each client's f_i on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedmm.core.checks import at_least
+from fedmm.core.errors import FedmmError, require
+from fedmm.core.objective import SOURCE, TARGET, Objective, RowWeights, row_weights
+from fedmm.core.problem import FederatedProblem, LocalReport, Statistics
+from fedmm.core.seeding import key, rows
+from fedmm.data.holdings import Rows, TensorRows, as_rows
+from fedmm.experiment.solve import default_names, mean_one
+from fedmm.models.functional import FunctionalNetwork
+from fedmm.models.network import Network
+
+
+@dataclass(frozen=True)
+class Client:
+    """A site and what it holds: labelled source rows, unlabelled target rows, or both.
+
+    source: (inputs, labels) as arrays or tensors, or a torch Dataset of such pairs.
+    target: inputs as an array, a tensor or a torch Dataset; labels in a Dataset are not looked at.
+    name: its random draws and its place in every sum follow from it; by default ``client-1`` ... as listed.
+    weight: the paper's alpha_i; the clients' weights are scaled to mean 1.
+    """
+
+    source: Any = None
+    target: Any = None
+    name: str | None = None
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(
+            self.source is not None or self.target is not None,
+            f"client {self.name or ''!r} holds nothing: give it source=(inputs, labels), target=inputs, or both",
+        )
+
+
+@dataclass(frozen=True)
+class Holding:
+    """A client's rows, checked."""
+
+    name: str
+    source: Rows | None
+    target: Rows | None
+    alpha: float
+
+    @property
+    def sample(self) -> Tensor:
+        """The first rows, up to two."""
+        held = self.source if self.source is not None else self.target
+        assert held is not None
+        return held.take(torch.arange(min(2, len(held))))
+
+
+def take_stock(clients: Sequence[Client], objective: Objective, classes: int) -> list[Holding]:
+    """Check what the clients hold; with an objective without adversary, only their source rows count."""
+    require(len(clients) > 0, "a federation needs at least one client")
+    names = [c.name or default for c, default in zip(clients, default_names(len(clients)), strict=True)]
+    adversarial = objective.adversary_shape(1, 2) is not None
+    holdings = []
+    for client, name, alpha in zip(clients, names, mean_one([c.weight for c in clients], len(clients)), strict=True):
+        source = None if client.source is None else as_rows(client.source, f"client {name!r}: source", labelled=True)
+        target = None if client.target is None else as_rows(client.target, f"client {name!r}: target", labelled=False)
+        if not adversarial:
+            target = None
+        if isinstance(source, TensorRows):
+            check_labels(source.labels(torch.arange(len(source))), name, classes)
+        if source is not None or target is not None:
+            holdings.append(Holding(name, source, target, alpha))
+    require(
+        any(h.source is not None for h in holdings), "no client holds labelled source rows: there is nothing to learn"
+    )
+    shapes = {h.name: tuple(h.sample.shape[1:]) for h in holdings}
+    first = next(iter(shapes))
+    for name, shape in shapes.items():
+        require(
+            shape == shapes[first],
+            f"client {name!r} holds rows of shape {shape}, client {first!r} of shape {shapes[first]}; they must agree",
+        )
+    return holdings
+
+
+def check_labels(labels: Tensor, name: str, classes: int) -> None:
+    """Refuse labels beyond the number of classes."""
+    highest = int(labels.max())
+    if highest >= classes:
+        raise FedmmError(
+            f"client {name!r}: source holds label {highest}, but there are {classes} classes (0 to {classes - 1})"
+        )
+
+
+def input_mean(holdings: Sequence[Holding], chunk: int = 4096) -> float:
+    """The mean of all clients' training inputs, from one sum and one count per client."""
+    total, count = 0.0, 0
+    for holding in sorted(holdings, key=lambda h: h.name):
+        for held in (holding.source, holding.target):
+            for index in torch.split(torch.arange(len(held)), chunk) if held is not None else ():
+                assert held is not None
+                x = held.take(index)
+                total += float(x.double().sum()) / (255.0 if x.dtype == torch.uint8 else 1.0)
+                count += x.numel()
+    return total / count
+
+
+def adaptation_problem(
+    holdings: Sequence[Holding],
+    network: Network,
+    objective: Objective,
+    *,
+    seed: int,
+    batch_size: int,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> tuple[FederatedProblem, FunctionalNetwork]:
+    """The federated problem of these clients, and its network as a function."""
+    at_least("batch_size", batch_size, 1)
+    mean = input_mean(holdings) if network.centre == "train_mean" else 0.0
+    function = FunctionalNetwork(
+        network, objective, holdings[0].sample, seed=seed, input_mean=mean, dtype=dtype, device=device
+    )
+    require(
+        batch_size > 1 or not function.trains_statistics,
+        "batch_size must be at least 2 for a network with batch normalisation (or set batch_norm to 'frozen')",
+    )
+    clients = [AdaptationClient(holding, function, objective, seed=seed, batch_size=batch_size) for holding in holdings]
+    problem = FederatedProblem(
+        function.layout,
+        function.start,
+        clients,
+        function.statistics,
+        share_statistics=network.batch_norm != "local" and function.trains_statistics,
+    )
+    return problem, function
+
+
+def batch_split(batch_size: int, source: int, target: int) -> tuple[int, int]:
+    """How many of a batch's rows are source and target: in proportion to what is held, at least one of each kind."""
+    if not target:
+        return batch_size, 0
+    if not source:
+        return 0, batch_size
+    require(batch_size >= 2, "batch_size must be at least 2 for a client that holds both source and target rows")
+    share = min(max(round(batch_size * source / (source + target)), 1), batch_size - 1)
+    return share, batch_size - share
+
+
+class AdaptationClient:
+    """A client's f_i = alpha_i (task loss - nu domain loss) on batches of its rows."""
+
+    def __init__(
+        self, holding: Holding, network: FunctionalNetwork, objective: Objective, *, seed: int, batch_size: int
+    ) -> None:
+        self.name = holding.name
+        self.network = network
+        self.objective = objective
+        self.seed = seed
+        device, dtype = network.layout.device, network.layout.dtype
+        self.source = None if holding.source is None else holding.source.to(device)
+        self.target = None if holding.target is None else holding.target.to(device)
+        held = (0 if self.source is None else len(self.source), 0 if self.target is None else len(self.target))
+        self.source_rows, self.target_rows = batch_split(batch_size, *held)
+        domain = torch.tensor([SOURCE] * self.source_rows + [TARGET] * self.target_rows, device=device)
+        self.weights: RowWeights = row_weights(domain, torch.ones(batch_size, dtype=dtype, device=device))
+        scale = objective.gradient_scale
+        self.gradient_scale = network.layout.join_all(scale) * holding.alpha
+
+    def open_round(self, t: int, rounds: int, steps: int, statistics: Statistics) -> AdaptationRound:
+        return AdaptationRound(self, t, rounds, steps, statistics)
+
+    def indices(self, domain: str, held: int, t: int, steps: int, count: int) -> Tensor:
+        """The rows of each local step of round t, int64 ``[steps, count]``: a function of seed, name and round."""
+        parts = (self.seed, "rows", self.name, domain)
+        device = self.network.layout.device
+        return rows(parts, held, t * steps * count, steps * count, device).view(steps, count)
+
+
+class AdaptationRound:
+    """One client's local steps in one round."""
+
+    def __init__(self, client: AdaptationClient, t: int, rounds: int, steps: int, statistics: Statistics) -> None:
+        self._client = client
+        self._t = t
+        self._nu = client.objective.nu * client.objective.nu_schedule(t, rounds)
+        trains = client.network.trains_statistics
+        self._statistics = {n: s.clone() for n, s in statistics.items()} if trains else statistics
+        self._source = self._target = None
+        if client.source is not None:
+            self._source = client.indices("source", len(client.source), t, steps, client.source_rows)
+        if client.target is not None:
+            self._target = client.indices("target", len(client.target), t, steps, client.target_rows)
+        self._losses: list[Tensor] = []
+        client.network.train()
+
+    def field(self, z: Tensor, step: int) -> Tensor:
+        client = self._client
+        layout = client.network.layout
+        x, labels = self._batch(step)
+        leaves = {block.name: tensor.detach().requires_grad_() for block, tensor in layout.tensors(z)}
+        dropout = key(client.seed, "dropout", client.name, self._t, step)
+        outputs = client.network.outputs(leaves, self._statistics, x, dropout)
+        task, domain = client.objective.losses(outputs, labels, client.weights)
+        loss = task - self._nu * domain
+        gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
+        self._losses.append(torch.stack([loss, task, domain]).detach())
+        return layout.signed(list(gradients)) * client.gradient_scale
+
+    def close(self) -> LocalReport:
+        loss, task, domain = torch.stack(self._losses).mean(dim=0).tolist()
+        metrics = {"loss": loss, "domain_loss": domain}
+        if self._client.source is not None:
+            metrics["task_loss"] = task
+        return LocalReport(metrics, self._statistics)
+
+    def _batch(self, step: int) -> tuple[Tensor, Tensor]:
+        """x ``[rows, ...]`` with source rows first, and labels ``[rows]``, 0 for target rows."""
+        client = self._client
+        parts, labels = [], client.weights.domain.new_zeros(client.weights.domain.shape)
+        if client.source is not None and self._source is not None:
+            parts.append(client.source.take(self._source[step]))
+            labels[: client.source_rows] = self._labels(client.source, self._source[step])
+        if client.target is not None and self._target is not None:
+            parts.append(client.target.take(self._target[step]))
+        x = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return client.network.as_input(x), labels
+
+    def _labels(self, source: Rows, index: Tensor) -> Tensor:
+        labels = source.labels(index)
+        if not isinstance(source, TensorRows):
+            check_labels(labels, self._client.name, self._client.network.classes)
+        return labels

@@ -1,0 +1,97 @@
+"""A trained model: predictions, features, and its file."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from fedmm.core.errors import FedmmError, require
+from fedmm.core.objective import Outputs
+from fedmm.core.problem import Statistics
+from fedmm.data.holdings import as_rows
+from fedmm.models.functional import FunctionalNetwork
+from fedmm.models.network import Network
+from fedmm.objectives.source_only import SourceOnly
+
+_FORMAT = "fedmm-model-1"
+
+
+class Predictor:
+    """The server's model. Inputs are arrays, tensors or Datasets of rows like those it was trained on."""
+
+    def __init__(self, function: FunctionalNetwork, z: Tensor, statistics: Statistics) -> None:
+        self._function = function
+        self._z = z
+        self._statistics = statistics
+
+    def predict(self, x: Any) -> Tensor:
+        """The predicted class of each row: int64 ``[rows]``."""
+        return self._outputs(x).logits.argmax(dim=-1)
+
+    def predict_proba(self, x: Any) -> Tensor:
+        """The predicted class probabilities of each row: ``[rows, classes]``."""
+        return self._outputs(x).logits.softmax(dim=-1)
+
+    def features(self, x: Any) -> Tensor:
+        """The features of each row: ``[rows, features]``."""
+        return self._outputs(x).features
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The whole model by name: parameters, running statistics, input mean, random maps."""
+        return self._function.state(self._z, self._statistics)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model as a safetensors file; :func:`load_model` reads it back."""
+        metadata = {
+            "format": _FORMAT,
+            "classes": str(self._function.classes),
+            "input_shape": json.dumps(self._function.input_shape),
+        }
+        try:
+            save_file(self.tensors(), path, metadata=metadata)
+        except Exception as problem:
+            raise FedmmError(f"the model could not be written to {os.fspath(path)}: {problem}") from problem
+
+    def _outputs(self, x: Any) -> Outputs:
+        held = as_rows(x, "input", labelled=False)
+        layout, shape = self._function.layout, self._function.input_shape
+        rows = held.take(torch.arange(len(held))).to(layout.device)
+        require(
+            tuple(rows.shape[1:]) == shape,
+            f"the model takes rows of shape {shape}, not {tuple(rows.shape[1:])}",
+        )
+        return self._function.evaluate(self._z, self._statistics, rows)
+
+
+def load_model(path: str | os.PathLike[str], model: Network, *, device: torch.device | str = "cpu") -> Predictor:
+    """The model of a saved file, for predictions; ``model`` is the network it was trained with."""
+    saved, metadata = _read(path)
+    require(metadata.get("format") == _FORMAT, f"{os.fspath(path)} is not a model saved by fedmm")
+    sample = torch.zeros((2, *json.loads(metadata["input_shape"])))
+    function = FunctionalNetwork(model, SourceOnly(), sample, seed=0, device=device)
+    wanted = function.state(function.start, function.statistics)
+    for name, tensor in wanted.items():
+        require(name in saved, f"{os.fspath(path)} lacks the tensor {name!r} of this network")
+        require(
+            tensor.shape == saved[name].shape,
+            f"tensor {name!r} of {os.fspath(path)} has shape {tuple(saved[name].shape)}, not {tuple(tensor.shape)}",
+        )
+    known = {name: saved[name].to(device) for name in wanted}
+    function.module.load_state_dict(known)
+    omega = {block.name: known[block.name].to(function.layout.dtype) for block in function.layout.blocks}
+    return Predictor(function, function.layout.pack(omega, {}), {name: known[name] for name in function.statistics})
+
+
+def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], Mapping[str, str]]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except Exception as problem:
+        raise FedmmError(f"{os.fspath(path)} cannot be read as a safetensors file: {problem}") from problem

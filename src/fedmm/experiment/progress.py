@@ -1,0 +1,47 @@
+"""Progress of long work on the terminal: rounds, accuracy, speed and time left."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from fedmm.experiment.history import Row
+
+
+class RoundProgress:
+    """A bar on standard error; silent where that is not a terminal or ``show`` is False."""
+
+    def __init__(self, label: str, rounds: int, *, show: bool) -> None:
+        console = Console(stderr=True)
+        self._bar = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[accuracy]}"),
+            TextColumn("{task.fields[speed]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not (show and console.is_terminal),
+        )
+        self._task = self._bar.add_task(label, total=rounds, accuracy="", speed="")
+        self._accuracy = ""
+
+    def __enter__(self) -> RoundProgress:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def __call__(self, row: Row) -> None:
+        """Show one more finished round."""
+        if row.get("target_accuracy") is not None:
+            self._accuracy = f"target {row['target_accuracy']:6.1%}"
+        speed = self._bar.tasks[0].speed
+        self._bar.update(self._task, advance=1, accuracy=self._accuracy, speed=f"{speed:.1f} rounds/s" if speed else "")

@@ -1,0 +1,54 @@
+"""The loop over rounds: run, evaluate, record. Whatever stops it, the last good round is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from fedmm.core.engine import Engine, FederatedState
+from fedmm.core.errors import Diverged
+from fedmm.experiment.history import History, Row, Value
+
+Status = Literal["completed", "interrupted", "diverged"]
+Evaluation = Mapping[str, Value]
+
+
+@dataclass(frozen=True)
+class Training:
+    """state: after the last good round; status: why it ended; error: what diverged."""
+
+    state: FederatedState
+    history: History
+    status: Status
+    error: Diverged | None = None
+
+
+def train(
+    engine: Engine,
+    rounds: int,
+    *,
+    evaluate: Callable[[FederatedState], Evaluation] | None = None,
+    evaluate_every: int = 1,
+    on_round: Callable[[Row], None] | None = None,
+) -> Training:
+    """Run ``rounds`` rounds; evaluate every so many, and always after the last.
+
+    Ctrl-C ends the loop after the last finished round, a non-finite client after the round before.
+    """
+    state, history = engine.start(), History()
+    names: tuple[str, ...] = ()
+    try:
+        while state.round < rounds:
+            state, record = engine.run_round(state)
+            due = state.round % evaluate_every == 0 or state.round == rounds
+            measured: Evaluation = evaluate(state) if evaluate and due else dict.fromkeys(names)
+            names = tuple(measured)
+            row = history.append(record, measured)
+            if on_round:
+                on_round(row)
+    except KeyboardInterrupt:
+        return Training(state, history, "interrupted")
+    except Diverged as error:
+        return Training(state, history, "diverged", error)
+    return Training(state, history, "completed")

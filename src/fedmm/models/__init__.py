@@ -1,0 +1,11 @@
+"""Networks, heads, and a network as a function of flat vectors; ``MODELS`` is the table of built-in ones."""
+
+from __future__ import annotations
+
+from fedmm.models.functional import FunctionalNetwork
+from fedmm.models.network import Network
+from fedmm.models.zoo import MLP, Model, PaperCNN, SmallCNN
+
+MODELS: dict[str, type[Model]] = {model.name: model for model in (MLP, SmallCNN, PaperCNN)}
+
+__all__ = ["MLP", "MODELS", "FunctionalNetwork", "Model", "Network", "PaperCNN", "SmallCNN"]

@@ -1,0 +1,128 @@
+"""A network for adversarial domain adaptation: features, a task head and an adversary."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedmm.core.checks import at_least, one_of, within
+from fedmm.core.errors import FedmmError, require
+from fedmm.core.objective import AdversaryShape, Objective, Outputs
+from fedmm.core.seeding import key
+from fedmm.models.dropout import seed_dropout
+from fedmm.models.heads import mlp, truncated_normal
+
+BatchNormPolicy = Literal["averaged", "frozen", "local"]
+Centring = Literal["none", "train_mean", "batch_mean"]
+
+
+@dataclass(frozen=True)
+class Network:
+    """What to train: any module that maps a batch to features, and the heads on top of it.
+
+    features: maps ``[rows, ...]`` to ``[rows, ...]``, flattened to one feature vector a row.
+    classes: how many there are.
+    task_hidden, adversary_hidden: widths of the hidden layers of the two heads; head_dropout: dropout after each.
+    task_head, adversary: modules to use instead of those built from the widths.
+    batch_norm: what becomes of running statistics. ``averaged``: like parameters, by the server; ``frozen``: never
+        changed, and used in training too; ``local``: each client keeps its own, and predictions for the target use
+        the mean of the target clients'.
+    centre: what is subtracted from the input. ``train_mean``: the mean over all clients' training inputs, stored in
+        the model; ``batch_mean``: the mean of the current batch, which makes a prediction depend on its batch.
+    initialisation of the built heads: ``torch``'s own, or ``truncated_normal`` as in the paper's program.
+    """
+
+    features: nn.Module
+    classes: int
+    task_hidden: tuple[int, ...] = ()
+    adversary_hidden: tuple[int, ...] = (64,)
+    head_dropout: float = 0.0
+    task_head: nn.Module | None = None
+    adversary: nn.Module | None = None
+    batch_norm: BatchNormPolicy = "averaged"
+    centre: Centring = "none"
+    initialisation: Literal["torch", "truncated_normal"] = "torch"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.features, nn.Module):
+            raise FedmmError(f"features must be an nn.Module, not {type(self.features).__name__}")
+        at_least("classes", self.classes, 2)
+        within("head_dropout", self.head_dropout, 0.0, 0.99)
+        one_of("batch_norm", self.batch_norm, ("averaged", "frozen", "local"))
+        one_of("centre", self.centre, ("none", "train_mean", "batch_mean"))
+        one_of("initialisation", self.initialisation, ("torch", "truncated_normal"))
+
+
+class AdversarialModule(nn.Module):
+    """Features, task head and adversary as one module; its parameter names are the group names of omega and psi."""
+
+    input_mean: Tensor
+
+    def __init__(self, network: Network, objective: Objective, sample: Tensor, seed: int) -> None:
+        super().__init__()
+        self.centre = network.centre
+        self.features = copy.deepcopy(network.features)
+        self.register_buffer("input_mean", torch.zeros(()))
+        width = self._feature_width(sample)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(key(seed, "heads"))
+            self.task_head = copy.deepcopy(network.task_head) or _head(
+                network, AdversaryShape(width, network.classes, twin=True)
+            )
+            self.adversary = self._adversary(network, objective.adversary_shape(width, network.classes))
+        self._adversary_input = objective.adversary_input
+        maps = objective.random_maps(width, network.classes, seed)
+        self._map_names = tuple(maps)
+        for name, tensor in maps.items():
+            self.register_buffer(name, tensor)
+        seed_dropout(self)
+
+    def forward(self, x: Tensor) -> Outputs:
+        features = self.features(self._prepare(x)).flatten(1)
+        logits = self.task_head(features)
+        if self.adversary is None:
+            return Outputs(features, logits, logits)
+        maps = {name: getattr(self, name) for name in self._map_names}
+        return Outputs(features, logits, self.adversary(self._adversary_input(features, logits, maps)))
+
+    def _prepare(self, x: Tensor) -> Tensor:
+        if x.dtype == torch.uint8:
+            x = x.to(self.input_mean.dtype) / 255.0
+        if self.centre == "batch_mean":
+            return x - x.mean()
+        if self.centre == "train_mean":
+            return x - self.input_mean
+        return x
+
+    def _feature_width(self, sample: Tensor) -> int:
+        dtype = next((p.dtype for p in self.features.parameters()), torch.float32)
+        try:
+            with torch.no_grad():
+                features = self.features.eval()(sample.to(dtype))
+        except (RuntimeError, ValueError, TypeError, IndexError) as problem:
+            reason = str(problem).splitlines()[0]
+            raise FedmmError(
+                f"the features module does not take a batch of shape {tuple(sample.shape)}: {reason}"
+            ) from problem
+        require(
+            isinstance(features, Tensor) and features.dim() >= 2 and len(features) == len(sample),
+            "the features module must map a batch [rows, ...] to a tensor of features [rows, ...]",
+        )
+        return int(features.flatten(1).shape[1])
+
+    def _adversary(self, network: Network, shape: AdversaryShape | None) -> nn.Module | None:
+        if shape is None:
+            return None
+        return copy.deepcopy(network.adversary) or _head(network, shape)
+
+
+def _head(network: Network, shape: AdversaryShape) -> nn.Module:
+    hidden = network.task_hidden if shape.twin else network.adversary_hidden
+    head = mlp(shape.inputs, hidden, shape.outputs, network.head_dropout)
+    if network.initialisation == "truncated_normal":
+        truncated_normal(head)
+    return head

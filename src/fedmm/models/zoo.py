@@ -1,0 +1,136 @@
+"""Built-in networks: options as data, ``build`` makes the network."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import nn
+
+from fedmm.core.checks import at_least, one_of, within
+from fedmm.core.errors import require
+from fedmm.core.seeding import key
+from fedmm.models.heads import mlp, truncated_normal
+from fedmm.models.network import BatchNormPolicy, Centring, Network
+
+
+@dataclass(frozen=True)
+class Model(ABC):
+    """The base of all built-in networks; the options are those of :class:`Network`."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+
+    task_hidden: tuple[int, ...] = ()
+    adversary_hidden: tuple[int, ...] = (64,)
+    head_dropout: float = 0.0
+    centre: Centring = "train_mean"
+    batch_norm: BatchNormPolicy = "averaged"
+    initialisation: Literal["torch", "truncated_normal"] = "torch"
+
+    def __post_init__(self) -> None:
+        for option in ("task_hidden", "adversary_hidden"):
+            for width in getattr(self, option):
+                at_least(option, width, 1)
+        within("head_dropout", self.head_dropout, 0.0, 0.99)
+        one_of("centre", self.centre, ("none", "train_mean", "batch_mean"))
+        one_of("batch_norm", self.batch_norm, ("averaged", "frozen", "local"))
+        one_of("initialisation", self.initialisation, ("torch", "truncated_normal"))
+
+    @abstractmethod
+    def features(self, shape: tuple[int, ...]) -> nn.Module:
+        """The feature extractor for inputs of this shape (without the row axis)."""
+
+    def build(self, shape: tuple[int, ...], classes: int, seed: int) -> Network:
+        """The network for inputs of this shape, with weights from the seed."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(key(seed, "features"))
+            features = self.features(shape)
+        if self.initialisation == "truncated_normal":
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(key(seed, "features", "truncated normal"))
+                truncated_normal(features)
+        return Network(
+            features,
+            classes,
+            task_hidden=self.task_hidden,
+            adversary_hidden=self.adversary_hidden,
+            head_dropout=self.head_dropout,
+            batch_norm=self.batch_norm,
+            centre=self.centre,
+            initialisation=self.initialisation,
+        )
+
+
+@dataclass(frozen=True)
+class MLP(Model):
+    """Fully connected features of the flattened input."""
+
+    name: ClassVar[str] = "mlp"
+    summary: ClassVar[str] = "fully connected features"
+
+    hidden: tuple[int, ...] = (128, 64)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(bool(self.hidden), "hidden must name at least one layer's width")
+        for width in self.hidden:
+            at_least("hidden", width, 1)
+
+    def features(self, shape: tuple[int, ...]) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), *mlp(torch.Size(shape).numel(), self.hidden, None))
+
+
+@dataclass(frozen=True)
+class SmallCNN(Model):
+    """Two strided 3x3 convolutions: a cheap network for small pictures."""
+
+    name: ClassVar[str] = "small_cnn"
+    summary: ClassVar[str] = "two strided 3x3 convolutions for small pictures"
+
+    task_hidden: tuple[int, ...] = (64,)
+    channels: tuple[int, int] = (16, 32)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for width in self.channels:
+            at_least("channels", width, 1)
+
+    def features(self, shape: tuple[int, ...]) -> nn.Module:
+        _require_image(self.name, shape)
+        first, second = self.channels
+        return nn.Sequential(
+            nn.Conv2d(shape[0], first, 3, stride=2, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(first, second, 3, stride=2, padding=1),
+            nn.ReLU(),
+        )
+
+
+@dataclass(frozen=True)
+class PaperCNN(Model):
+    """The network of the paper's published program for MNIST-M: two 5x5 convolutions with pooling, 2,352 features."""
+
+    name: ClassVar[str] = "paper_cnn"
+    summary: ClassVar[str] = "the network of the paper's program for MNIST-M"
+
+    task_hidden: tuple[int, ...] = (100, 100)
+    adversary_hidden: tuple[int, ...] = (100,)
+    initialisation: Literal["torch", "truncated_normal"] = "truncated_normal"
+
+    def features(self, shape: tuple[int, ...]) -> nn.Module:
+        _require_image(self.name, shape)
+        return nn.Sequential(
+            nn.Conv2d(shape[0], 32, 5, padding=2),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(32, 48, 5, padding=2),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        )
+
+
+def _require_image(name: str, shape: tuple[int, ...]) -> None:
+    require(len(shape) == 3, f"model {name!r} takes pictures [channels, height, width], not rows of shape {shape}")

@@ -1,0 +1,24 @@
+"""No adaptation: the bound from below."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedmm.core.objective import Objective, Outputs
+
+
+@dataclass(frozen=True)
+class SourceOnly(Objective):
+    """The task loss alone: no adversary, and clients without source rows have nothing to add."""
+
+    name: ClassVar[str] = "source_only"
+    summary: ClassVar[str] = "the task loss alone, without adaptation: the bound from below"
+
+    def adversary_shape(self, features: int, classes: int) -> None:
+        return None
+
+    def domain_losses(self, outputs: Outputs, domain: Tensor) -> Tensor:
+        return outputs.logits.new_zeros(domain.shape)

@@ -1,0 +1,24 @@
+"""Finished runs read back from their folders, drawn and tabulated. Nothing here trains."""
+
+from __future__ import annotations
+
+from fedmm.reporting.figures import draw_comparison, draw_run
+from fedmm.reporting.read import Boundary, Comparison, Run, Samples, Series, read_comparison, read_kind, read_run
+from fedmm.reporting.tables import Row, comparison_rows, markdown_table, rich_table
+
+__all__ = [
+    "Boundary",
+    "Comparison",
+    "Row",
+    "Run",
+    "Samples",
+    "Series",
+    "comparison_rows",
+    "draw_comparison",
+    "draw_run",
+    "markdown_table",
+    "read_comparison",
+    "read_kind",
+    "read_run",
+    "rich_table",
+]

@@ -1,0 +1,141 @@
+"""Target accuracy over the rounds: one line a label, with its name and final accuracy at the line's end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fedmm.reporting.read import Comparison, Run, Series
+from fedmm.reporting.style import (
+    AXIS,
+    INK,
+    LINE_HEIGHT,
+    TEXT,
+    WIDTH,
+    Stroke,
+    limit_rounds,
+    lines_height,
+    percent_range,
+    place,
+    quiet,
+    spread_apart,
+    text_width,
+    wrapped,
+)
+from fedmm.reporting.tables import Row, comparison_rows, percent
+
+_LEFT, _LEAST_HEIGHT = 0.62, 4.2
+_LEADER, _NUMBER = 0.42, 0.68
+"""Inches from the panel to the number at a line's end, and from there to the name."""
+_NAME_COLUMNS = 22
+
+
+class Curve(NamedTuple):
+    """The runs of one label in percent: mean and range over the rounds that all of them measured, and each alone."""
+
+    rounds: list[int]
+    mean: list[float]
+    low: list[float]
+    high: list[float]
+    runs: list[Series]
+
+    @property
+    def end(self) -> tuple[int, float] | None:
+        """The last point of the mean, or of the longest run where no round is shared."""
+        if self.rounds:
+            return self.rounds[-1], self.mean[-1]
+        return max(((run.rounds[-1], run.values[-1]) for run in self.runs), default=None)
+
+
+def accuracy_curve(runs: Sequence[Run]) -> Curve:
+    """The curve of one label; a run that never measured an accuracy has no part in it."""
+    measured = [series for run in runs if (series := run.series("target_accuracy")).rounds]
+    tables = [{t: 100 * value for t, value in zip(*series, strict=True)} for series in measured]
+    shared = [t for t in tables[0] if all(t in table for table in tables)] if tables else []
+    columns = [[table[t] for table in tables] for t in shared]
+    return Curve(
+        rounds=shared,
+        mean=[sum(column) / len(column) for column in columns],
+        low=[min(column) for column in columns],
+        high=[max(column) for column in columns],
+        runs=[Series(list(table), list(table.values())) for table in tables],
+    )
+
+
+class CurvePanel:
+    """The panel of a comparison's curves; its height is known before it is drawn."""
+
+    def __init__(self, comparison: Comparison, strokes: Mapping[str, Stroke]) -> None:
+        self._curves = {label: accuracy_curve(runs) for label, runs in comparison.groups().items()}
+        self._rows = comparison_rows(comparison)
+        self._strokes = strokes
+        self._names = [_name(row) for row in self._rows]
+        self._heights = [lines_height(name, TEXT) + 0.05 for name in self._names]
+        self._inner = max(_LEAST_HEIGHT, sum(self._heights))
+        self.height = self._inner + AXIS
+
+    def draw(self, figure: Figure, top: float) -> None:
+        """Draw the panel with its top edge at a distance from the figure's, in inches."""
+        names_width = max(text_width(figure, name, TEXT) for name in self._names)
+        width = WIDTH - _LEFT - _LEADER - _NUMBER - names_width - 0.1
+        axes = place(figure, _LEFT, top, width, self._inner)
+        quiet(axes)
+        for label, curve in self._curves.items():
+            _draw_curve(axes, curve, self._strokes[label])
+        limit_rounds(axes, [t for curve in self._curves.values() for run in curve.runs for t in run.rounds])
+        values = [value for curve in self._curves.values() for run in curve.runs for value in run.values]
+        axes.set_ylim(*percent_range(values))
+        axes.yaxis.set_major_formatter("{x:g}%")
+        self._name_ends(axes, width)
+
+    def _name_ends(self, axes: Axes, width: float) -> None:
+        low, high = axes.get_ylim()
+        ends = [self._curves[row.label].end for row in self._rows]
+        wanted = [(end[1] - low) / (high - low) * self._inner if end else 0.0 for end in ends]
+        centres = spread_apart(wanted, self._heights, 0.0, self._inner)
+        for row, name, end, centre in zip(self._rows, self._names, ends, centres, strict=True):
+            stroke = self._strokes[row.label]
+            x, y = 1 + _LEADER / width, centre / self._inner
+            in_panel = {"transform": axes.transAxes, "va": "center", "fontsize": TEXT, "parse_math": False}
+            axes.text(x, y, _final(row), color=stroke.colour, weight="bold", **in_panel)
+            axes.text(x + _NUMBER / width, y, name, color=INK, linespacing=LINE_HEIGHT, **in_panel)
+            if end:
+                axes.annotate(
+                    "",
+                    xy=end,
+                    xytext=(x - 0.06 / width, y),
+                    textcoords="axes fraction",
+                    arrowprops={
+                        "arrowstyle": "-",
+                        "color": stroke.colour,
+                        "linewidth": 1.0,
+                        "shrinkA": 0,
+                        "shrinkB": 0,
+                    },
+                    annotation_clip=False,
+                )
+
+
+def _draw_curve(axes: Axes, curve: Curve, stroke: Stroke) -> None:
+    """The mean in full, the range behind it, and thinly what single runs measured after the last shared round."""
+    line = {"color": stroke.colour, "solid_capstyle": "round", "zorder": stroke.rank}
+    if len(curve.runs) > 1:
+        axes.fill_between(curve.rounds, curve.low, curve.high, color=stroke.colour, alpha=0.16, linewidth=0, zorder=2)
+    marker = "o" if len(curve.rounds) == 1 else None
+    axes.plot(curve.rounds, curve.mean, linestyle=stroke.dash, linewidth=stroke.width, marker=marker, **line)
+    last = curve.rounds[-1] if curve.rounds else 0
+    for run in curve.runs:
+        tail = [(t, value) for t, value in zip(*run, strict=True) if t >= last]
+        if len(tail) > 1:
+            axes.plot(*zip(*tail, strict=True), linestyle=stroke.dash, linewidth=0.9, alpha=0.7, **line)
+
+
+def _name(row: Row) -> str:
+    return wrapped(f"{row.label}\n{row.note}" if row.note else row.label, _NAME_COLUMNS)
+
+
+def _final(row: Row) -> str:
+    return percent(row.accuracy) + ("%" if row.accuracy is not None else "")

@@ -1,0 +1,76 @@
+"""The figures of a run and of a comparison, written into the folder they describe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from matplotlib.figure import Figure
+
+from fedmm.reporting.boundaries import BoundaryPanel
+from fedmm.reporting.curves import CurvePanel
+from fedmm.reporting.images import ImagePanel
+from fedmm.reporting.read import Comparison, read_comparison, read_run
+from fedmm.reporting.rounds import RoundsPanel
+from fedmm.reporting.style import FAINT, MARGIN, TEXT, TITLE, lines_height, new_figure, save, strokes, wrapped, write
+
+_BETWEEN = 0.3
+"""Inches from one panel to the next."""
+
+
+class Panel(Protocol):
+    """A part of a figure over its whole width, ``height`` inches high."""
+
+    height: float
+
+    def draw(self, figure: Figure, top: float) -> None:
+        """Draw the part with its upper edge at ``top`` inches below the figure's."""
+
+
+def draw_run(folder: Path | str) -> list[Path]:
+    """Write ``rounds.png``: accuracy on both domains, consensus gap, dual norm and drift over the rounds."""
+    run = read_run(folder)
+    stopped = "" if run.status == "completed" else f", {run.status}"
+    about = f"{run.algorithm}, {run.objective}, {run.data}, seed {run.seed}{stopped}"
+    return [_compose(run.label, about, [RoundsPanel(run)], run.folder / "rounds.png")]
+
+
+def draw_comparison(folder: Path | str) -> list[Path]:
+    """Write ``comparison.png``: target accuracy by method over the rounds, above the two domains where runs kept any."""
+    comparison = read_comparison(folder)
+    curves = CurvePanel(comparison, strokes(comparison.groups()))
+    panels = [curves, *_domains(comparison)]
+    return [_compose(comparison.title, _drawn(comparison), panels, comparison.folder / "comparison.png")]
+
+
+def _compose(title: str, about: str, panels: Sequence[Panel], path: Path) -> Path:
+    """A title with a line of explanation, and panels below each other."""
+    title, about = wrapped(title, 80), wrapped(about, 120)
+    below_title = MARGIN + lines_height(title, TITLE) + 0.06
+    top = below_title + lines_height(about, TEXT) + 0.16
+    figure = new_figure(top + sum(panel.height for panel in panels) + _BETWEEN * (len(panels) - 1) + MARGIN)
+    write(figure, MARGIN, MARGIN, title, fontsize=TITLE, weight="bold")
+    write(figure, MARGIN, below_title, about, color=FAINT)
+    for panel in panels:
+        panel.draw(figure, top)
+        top += panel.height + _BETWEEN
+    return save(figure, path)
+
+
+def _domains(comparison: Comparison) -> list[Panel]:
+    """The boundary of each label's first run for points in the plane, sample images for images, else nothing."""
+    plane = [
+        (run, run.samples, run.boundary)
+        for run in (runs[0] for runs in comparison.groups().values())
+        if run.samples is not None and run.boundary is not None
+    ]
+    if plane:
+        return [BoundaryPanel(plane)]
+    images = [run.samples for run in comparison.runs if run.samples is not None and run.samples.images]
+    return [ImagePanel(images[0])] if images else []
+
+
+def _drawn(comparison: Comparison) -> str:
+    seeds = max(len(runs) for runs in comparison.groups().values())
+    return f"target accuracy, mean over {seeds} seeds; band: lowest to highest" if seeds > 1 else "target accuracy"

@@ -1,0 +1,245 @@
+"""Finished runs and comparisons as values, read from their folders and checked on the way in.
+
+A run folder holds ``summary.json`` and ``rounds.jsonl``, and may hold ``samples.safetensors`` (a few rows of both domains)
+and, for points in the plane, ``boundary.safetensors``. A comparison folder holds a ``summary.json`` that lists its runs.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from fedmm.core.errors import FedmmError, require
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """A few rows of both domains: images ``[k, C, H, W]`` or points ``[k, 2]``, with their classes ``[k]``."""
+
+    source_x: Array
+    source_y: Array
+    target_x: Array
+    target_y: Array
+
+    @property
+    def images(self) -> bool:
+        return self.source_x.ndim == 4 and self.target_x.ndim == 4
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """The predicted probability of class 1 on a grid: ``probability[i, j]`` at x = grid_x[j], y = grid_y[i]."""
+
+    grid_x: Array
+    grid_y: Array
+    probability: Array
+
+
+class Series(NamedTuple):
+    """One measured quantity over the rounds in which it was measured."""
+
+    rounds: list[int]
+    values: list[float]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One finished run. Accuracies are fractions in [0, 1], None where they were never measured.
+
+    records: what each round measured, by round, in order.
+    """
+
+    folder: Path
+    label: str
+    algorithm: str
+    objective: str
+    data: str
+    seed: int
+    status: str
+    target_accuracy: float | None
+    source_accuracy: float | None
+    seconds: float
+    bytes_up: int
+    bytes_down: int
+    records: Mapping[int, Mapping[str, object]]
+    samples: Samples | None = None
+    boundary: Boundary | None = None
+
+    def series(self, name: str) -> Series:
+        """A quantity of ``rounds.jsonl`` by its name, without the rounds where it is absent, null or not finite."""
+        found = {t: value for t, record in self.records.items() if (value := _finite(record.get(name))) is not None}
+        return Series(list(found), list(found.values()))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs that are drawn and tabulated together; those with one label differ in their seeds alone."""
+
+    folder: Path
+    title: str
+    runs: tuple[Run, ...]
+
+    def groups(self) -> dict[str, list[Run]]:
+        """The runs by label, labels in the order in which they first appear."""
+        found: dict[str, list[Run]] = {}
+        for run in self.runs:
+            found.setdefault(run.label, []).append(run)
+        return found
+
+
+def read_kind(folder: Path | str) -> str:
+    """What a folder holds: ``run`` or ``comparison``."""
+    return _Summary.read(Path(folder)).text("kind")
+
+
+def read_run(folder: Path | str) -> Run:
+    """The run in a folder, whole or up to the round in which it stopped."""
+    folder = Path(folder)
+    summary = _Summary.read(folder, kind="run")
+    return Run(
+        folder=folder,
+        label=summary.text("label"),
+        algorithm=summary.text("algorithm"),
+        objective=summary.text("objective"),
+        data=summary.text("data"),
+        seed=int(summary.number("seed")),
+        status=summary.text("status"),
+        target_accuracy=summary.measured("target_accuracy"),
+        source_accuracy=summary.measured("source_accuracy"),
+        seconds=summary.number("seconds"),
+        bytes_up=int(summary.number("bytes_up")),
+        bytes_down=int(summary.number("bytes_down")),
+        records=_records(folder / "rounds.jsonl"),
+        samples=_samples(folder / "samples.safetensors"),
+        boundary=_boundary(folder / "boundary.safetensors"),
+    )
+
+
+def read_comparison(folder: Path | str) -> Comparison:
+    """The comparison in a folder with all its runs, which go by the labels that the comparison gives them."""
+    folder = Path(folder)
+    summary = _Summary.read(folder, kind="comparison")
+    entries = summary.entries("runs")
+    runs = [replace(read_run(folder / entry.text("folder")), label=entry.text("label")) for entry in entries]
+    return Comparison(folder, summary.text("title"), tuple(runs))
+
+
+@dataclass(frozen=True)
+class _Summary:
+    """A JSON object from ``path`` whose values are checked as they are taken."""
+
+    path: Path
+    values: Mapping[str, object]
+
+    @classmethod
+    def read(cls, folder: Path, kind: str | None = None) -> _Summary:
+        path = folder / "summary.json"
+        try:
+            values = json.loads(_bytes(path))
+        except ValueError:
+            raise FedmmError(f"{path} is not valid JSON; the run that wrote it must be repeated") from None
+        require(isinstance(values, dict), f"{path} must hold a JSON object, not {type(values).__name__}")
+        summary = cls(path, values)
+        found = summary.text("kind")
+        require(found in ("run", "comparison"), f"{path} gives kind {found!r}; it must be 'run' or 'comparison'")
+        require(kind in (None, found), f"{path} describes a {found}, not a {kind}")
+        return summary
+
+    def text(self, name: str) -> str:
+        value = self.values.get(name)
+        if not isinstance(value, str):
+            raise FedmmError(f"{self.path} must give {name!r} as text, not {value!r}")
+        return value
+
+    def number(self, name: str) -> float:
+        value = _finite(self.values.get(name))
+        if value is None:
+            raise FedmmError(f"{self.path} must give {name!r} as a finite number, not {self.values.get(name)!r}")
+        return value
+
+    def measured(self, name: str) -> float | None:
+        """A number, or None for one that was never measured."""
+        value = self.values.get(name)
+        if value is None or (isinstance(value, float) and not math.isfinite(value)):
+            return None
+        return self.number(name)
+
+    def entries(self, name: str) -> list[_Summary]:
+        values = self.values.get(name)
+        if not isinstance(values, list) or not values or not all(isinstance(value, dict) for value in values):
+            raise FedmmError(f"{self.path} must give {name!r} as a list of at least one run")
+        return [_Summary(self.path, value) for value in values]
+
+
+def _records(path: Path) -> dict[int, Mapping[str, object]]:
+    """The rounds of a ``rounds.jsonl``. A last line cut short is dropped; of a round written twice the later one counts."""
+    lines = [(number, line) for number, line in enumerate(_bytes(path).split(b"\n"), start=1) if line.strip()]
+    found: dict[int, Mapping[str, object]] = {}
+    for number, line in lines:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            if number == lines[-1][0]:
+                break
+            raise FedmmError(f"{path} is not valid JSON in line {number}") from None
+        t = record.get("round") if isinstance(record, dict) else None
+        if isinstance(t, bool) or not isinstance(t, int):
+            raise FedmmError(f"{path} has no whole number 'round' in line {number}")
+        found[t] = record
+    return dict(sorted(found.items()))
+
+
+def _samples(path: Path) -> Samples | None:
+    if not path.exists():
+        return None
+    x, y, target_x, target_y = _tensors(path, "source_x", "source_y", "target_x", "target_y")
+    fits = len(x) == len(y) and len(target_x) == len(target_y) and x.ndim == target_x.ndim
+    require(fits, f"{path} must hold a class for every row, and rows of one shape")
+    return Samples(x, y, target_x, target_y)
+
+
+def _boundary(path: Path) -> Boundary | None:
+    if not path.exists():
+        return None
+    grid_x, grid_y, probability = _tensors(path, "grid_x", "grid_y", "probability")
+    fits = grid_x.ndim == grid_y.ndim == 1 and probability.shape == (len(grid_y), len(grid_x))
+    require(fits, f"{path} must hold one probability for each point of its grid")
+    return Boundary(grid_x, grid_y, probability)
+
+
+def _tensors(path: Path, *names: str) -> list[Array]:
+    try:
+        tensors = load_file(path)
+    except (OSError, SafetensorError, ValueError, KeyError):
+        raise FedmmError(f"{path} is not a readable safetensors file") from None
+    missing = [name for name in names if name not in tensors]
+    require(not missing, f"{path} lacks the tensor {missing[0]!r}" if missing else "")
+    arrays = [np.asarray(tensors[name]) for name in names]
+    require(all(array.ndim > 0 for array in arrays), f"{path} holds a single number where rows are expected")
+    return arrays
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise FedmmError(f"{path} is missing; give the folder of a finished run or comparison") from None
+    except OSError as error:
+        raise FedmmError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _finite(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)

@@ -1,0 +1,165 @@
+"""One look for all figures: sizes, and a fixed colour-blind safe colour for each algorithm (Okabe and Ito's set)."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from fedmm.core.errors import FedmmError
+from fedmm.reporting.read import Run
+
+WIDTH = 10.0
+"""Inches. At DPI this is twice the width at which a README shows it, so that it stays sharp on dense screens."""
+DPI = 200
+INK, FAINT, RULE = "#222222", "#6B6B6B", "#E4E4E4"
+TEXT, SMALL, TITLE = 12.0, 10.5, 15.0
+MARGIN, AXIS = 0.15, 0.56
+"""Inches: around a figure, and below a panel for the numbers and the name of its axis."""
+LINE_HEIGHT = 1.3
+
+_COLOURS = {
+    "source_only": "#8C8C8C",
+    "fedmm": "#D55E00",
+    "fedavg_gda": "#0072B2",
+    "fedprox_gda": "#009E73",
+    "scaffold_gda": "#CC79A7",
+    "fedsgda": "#56B4E9",
+}
+_SPARE = ("#E69F00", "#332288", "#882255", "#000000")
+_DASHES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (1.4, 1.2)), (0, (5, 1.4, 1.2, 1.4)))
+
+
+class Stroke(NamedTuple):
+    """How the line of one label is drawn."""
+
+    colour: str
+    dash: Any
+    width: float
+    rank: int
+
+
+def strokes(groups: dict[str, list[Run]]) -> dict[str, Stroke]:
+    """A stroke for each label: the colour says the algorithm, the dash tells labels of one algorithm apart."""
+    keys = {label: _colour_key(runs[0]) for label, runs in groups.items()}
+    unlisted = [key for key in dict.fromkeys(keys.values()) if key not in _COLOURS]
+    colours = _COLOURS | {key: _SPARE[i % len(_SPARE)] for i, key in enumerate(unlisted)}
+    seen: dict[str, int] = {}
+    found = {}
+    for label, key in keys.items():
+        place = seen[key] = seen.get(key, -1) + 1
+        ours = key == "fedmm"
+        found[label] = Stroke(colours[key], _DASHES[place % len(_DASHES)], 2.8 if ours else 1.9, 3 + ours)
+    return found
+
+
+def _colour_key(run: Run) -> str:
+    return "source_only" if run.objective == "source_only" else run.algorithm
+
+
+def new_figure(height: float) -> Figure:
+    """A white figure of the common width with its own Agg canvas; nothing of pyplot's global state is touched."""
+    figure = Figure(figsize=(WIDTH, height), dpi=DPI, facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def place(figure: Figure, left: float, top: float, width: float, height: float) -> Axes:
+    """Axes at a place given in inches from the figure's top left corner."""
+    total = figure.get_figheight()
+    return figure.add_axes((left / WIDTH, 1 - (top + height) / total, width / WIDTH, height / total))
+
+
+def write(figure: Figure, left: float, top: float, words: str, **style: Any) -> None:
+    """Text whose top left corner lies at a place in inches from the figure's own."""
+    style = {"fontsize": TEXT, "color": INK, "va": "top", "linespacing": LINE_HEIGHT, "parse_math": False} | style
+    figure.text(left / WIDTH, 1 - top / figure.get_figheight(), words, **style)
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """Write a PNG that depends on the figure alone."""
+    try:
+        figure.savefig(path, format="png", facecolor="white", metadata={"Software": None})
+    except OSError as error:
+        raise FedmmError(f"{path} cannot be written: {error.strerror}") from None
+    return path
+
+
+def quiet(axes: Axes) -> None:
+    """No frame but a base line, faint horizontal rules, whole-numbered rounds."""
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color(FAINT)
+    axes.grid(axis="y", color=RULE, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(axis="both", labelsize=SMALL, labelcolor=FAINT, color=FAINT, length=0, pad=5)
+    axes.tick_params(axis="x", length=3.5)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))
+
+
+def limit_rounds(axes: Axes, rounds: Sequence[int]) -> None:
+    """The axis of the rounds, from the first to the last; a single round stands in the middle."""
+    axes.set_xlabel("round", fontsize=SMALL, color=FAINT)
+    if rounds:
+        low, high = min(rounds), max(rounds)
+        axes.set_xlim(low - (low == high), high + (low == high))
+
+
+def percent_range(values: Sequence[float]) -> tuple[float, float]:
+    """Limits for an axis in percent: all values with a little room, hardly beyond 0 to 100."""
+    if not values:
+        return 0.0, 100.0
+    room = max(0.06 * (max(values) - min(values)), 1.0)
+    return max(min(values) - room, -0.5), min(max(values) + room, 100.5)
+
+
+def spread_apart(wanted: Sequence[float], heights: Sequence[float], low: float, high: float) -> list[float]:
+    """Centres near the wanted ones at which boxes of these heights do not overlap, inside [low, high] where they fit.
+
+    Boxes keep the order of ``wanted``; those that would overlap move as one block, around the mean of their wishes.
+    """
+
+    def inside(start: float, height: float) -> float:
+        return max(min(start, high - height), low)
+
+    blocks: list[tuple[float, float, list[int]]] = []
+    for i in sorted(range(len(wanted)), key=lambda i: wanted[i]):
+        height, members = heights[i], [i]
+        start = inside(wanted[i] - height / 2, height)
+        while blocks and blocks[-1][0] + blocks[-1][1] > start:
+            first, below, others = blocks.pop()
+            mean = (first * len(others) + (start - below) * len(members)) / (len(others) + len(members))
+            height, members = below + height, others + members
+            start = inside(mean, height)
+        blocks.append((start, height, members))
+    centres = [0.0] * len(wanted)
+    for start, _, members in blocks:
+        for i in members:
+            centres[i] = start + heights[i] / 2
+            start += heights[i]
+    return centres
+
+
+def wrapped(words: str, columns: int) -> str:
+    """Text with every line broken into lines of at most ``columns`` characters."""
+    return "\n".join(textwrap.fill(line, columns) for line in words.splitlines())
+
+
+def lines_height(words: str, size: float) -> float:
+    """The height in inches of text, by its lines."""
+    return (words.count("\n") + 1) * LINE_HEIGHT * size / 72
+
+
+def text_width(figure: Figure, words: str, size: float) -> float:
+    """The width in inches of text set in a figure at a size in points."""
+    canvas = figure.canvas
+    assert isinstance(canvas, FigureCanvasAgg)
+    text = figure.text(0, 0, words, fontsize=size, parse_math=False)
+    width = float(text.get_window_extent(canvas.get_renderer()).width) / DPI
+    text.remove()
+    return width

@@ -1,0 +1,108 @@
+"""A comparison as a table: one row a label, for Markdown and for the terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+from rich.table import Table
+from rich.text import Text
+
+from fedmm.reporting.read import Comparison, Run
+
+_ABSENT = "–"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the runs of one label reached. Accuracies are fractions in [0, 1], over the seeds that measured one.
+
+    low, high, std: the spread over seeds (std with n - 1), None below two of them.
+    seconds, megabytes: of one run, mean over the seeds; megabytes (10^6 bytes) count both directions.
+    stopped: runs that did not complete, by status.
+    """
+
+    label: str
+    seeds: tuple[int, ...]
+    accuracy: float | None
+    low: float | None
+    high: float | None
+    std: float | None
+    seconds: float
+    megabytes: float
+    stopped: dict[str, int]
+
+    @property
+    def note(self) -> str:
+        """What must be said of the numbers, for example ``1 of 3 runs diverged``; empty when all completed."""
+        return ", ".join(f"{count} of {len(self.seeds)} runs {status}" for status, count in self.stopped.items())
+
+
+def comparison_rows(comparison: Comparison) -> list[Row]:
+    """A row for each label, in the order in which the labels first appear."""
+    return [_row(label, runs) for label, runs in comparison.groups().items()]
+
+
+def _row(label: str, runs: Sequence[Run]) -> Row:
+    accuracies = [run.target_accuracy for run in runs if run.target_accuracy is not None]
+    several = len(accuracies) > 1
+    return Row(
+        label=label,
+        seeds=tuple(run.seed for run in runs),
+        accuracy=fmean(accuracies) if accuracies else None,
+        low=min(accuracies) if several else None,
+        high=max(accuracies) if several else None,
+        std=stdev(accuracies) if several else None,
+        seconds=fmean(run.seconds for run in runs),
+        megabytes=fmean((run.bytes_up + run.bytes_down) / 1e6 for run in runs),
+        stopped=dict(Counter(run.status for run in runs if run.status != "completed")),
+    )
+
+
+def markdown_table(rows: Sequence[Row]) -> str:
+    """The rows as a Markdown table; the columns of the spread appear where some label has several seeds."""
+    headings, *lines = [[_escaped(cell) for cell in line] for line in _cells(rows)]
+    rule = [":--", *["--:"] * (len(headings) - 1)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in [headings, rule, *lines]) + "\n"
+
+
+def rich_table(rows: Sequence[Row], title: str | None = None) -> Table:
+    """The rows as a table for the terminal."""
+    headings, *lines = _cells(rows)
+    table = Table(title=None if title is None else Text(title, style="bold"), title_justify="left")
+    for position, heading in enumerate(headings):
+        table.add_column(Text(heading), justify="right" if position else "left", no_wrap=position > 0)
+    for line in lines:
+        table.add_row(*(Text(cell) for cell in line))
+    return table
+
+
+def _cells(rows: Sequence[Row]) -> list[list[str]]:
+    """Headings, then the cells of each row."""
+    spread = any(row.std is not None for row in rows)
+    headings = ["method", "target accuracy (%)", *(["min to max", "std"] if spread else []), "seeds", "seconds", "MB"]
+    return [headings, *(_line(row, spread) for row in rows)]
+
+
+def _line(row: Row, spread: bool) -> list[str]:
+    label = f"{row.label} ({row.note})" if row.note else row.label
+    between = _ABSENT if row.low is None else f"{percent(row.low)} to {percent(row.high)}"
+    over_seeds = [between, percent(row.std)] if spread else []
+    numbers = [str(len(row.seeds)), _short(row.seconds), _short(row.megabytes)]
+    return [label, percent(row.accuracy), *over_seeds, *numbers]
+
+
+def percent(fraction: float | None) -> str:
+    """A fraction in percent with one decimal, or a dash for None."""
+    return _ABSENT if fraction is None else f"{100 * fraction:.1f}"
+
+
+def _short(value: float) -> str:
+    """At least three digits that count, never an exponent."""
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:,.0f}"
+
+
+def _escaped(cell: str) -> str:
+    return " ".join(cell.replace("|", "\\|").split())
