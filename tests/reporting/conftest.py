@@ -30,7 +30,7 @@ class Folders:
                 "target_accuracy": accuracy,
                 "source_accuracy": None if accuracy is None else min(accuracy + 0.2, 1.0),
                 "drift": 1.0 / t,
-                "consensus_gap": 10.0 ** -t,
+                "consensus_gap": 10.0**-t,
                 "dual_norm": 0.0,
                 "loss": float("nan") if t == 1 else 1.0,
                 "bytes_up": 1_000_000,
@@ -63,7 +63,7 @@ class Folders:
     def comparison(self, accuracies: dict[str, Sequence[Sequence[float | None]]], title: str = "two moons") -> Path:
         """A comparison folder: for each label, the accuracies over the rounds of each seed."""
         folder = self.root / "comparison"
-        entries = []
+        entries: list[dict[str, object]] = []
         for label, seeds in accuracies.items():
             algorithm, objective = LABELS.get(label, ("fedmm", "dann"))
             for seed, series in enumerate(seeds):

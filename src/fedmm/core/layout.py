@@ -110,6 +110,15 @@ class Layout:
         ]
         return torch.cat(parts)
 
+    def signs(self) -> Tensor:
+        """1 for every coordinate of omega and -1 for psi's, ``[size]``: times a gradient, the signed field."""
+        return torch.cat(
+            [
+                torch.ones(self.min_size, dtype=self.dtype, device=self.device),
+                -torch.ones(self.size - self.min_size, dtype=self.dtype, device=self.device),
+            ]
+        )
+
     def scalar(self, value: float) -> Tensor:
         """A 0-dim tensor of this layout's dtype and device."""
         return torch.tensor(value, dtype=self.dtype, device=self.device)

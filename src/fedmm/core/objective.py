@@ -28,6 +28,7 @@ class RowWeights(NamedTuple):
     domain: Tensor
     task: Tensor
     all: Tensor
+    has_source: bool
 
 
 def row_weights(domain: Tensor, weight: Tensor) -> RowWeights:
@@ -35,7 +36,8 @@ def row_weights(domain: Tensor, weight: Tensor) -> RowWeights:
 
     domain: int64 ``[..., rows]``, SOURCE or TARGET. weight: ``[..., rows]``, 0 for a row that only fills the batch.
     """
-    return RowWeights(domain, _share(torch.where(domain == SOURCE, weight, 0.0)), _share(weight))
+    task = _share(torch.where(domain == SOURCE, weight, 0.0))
+    return RowWeights(domain, task, _share(weight), bool(task.any()))
 
 
 def _share(weight: Tensor) -> Tensor:
@@ -107,8 +109,11 @@ class Objective(ABC):
 
         labels: int64 ``[..., rows]``; those of target rows are not looked at, but must be valid classes.
         """
-        log_p = outputs.logits.log_softmax(dim=-1)
-        task = -(log_p.gather(-1, labels.unsqueeze(-1)).squeeze(-1) * weights.task).sum(dim=-1)
+        if weights.has_source:
+            log_p = outputs.logits.log_softmax(dim=-1)
+            task = -(log_p.gather(-1, labels.unsqueeze(-1)).squeeze(-1) * weights.task).sum(dim=-1)
+        else:
+            task = weights.task.sum(dim=-1)
         share = weights.all
         emphasis = self.emphasis(outputs.logits)
         if emphasis is not None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedmm.core.layout import Layout
 
 Statistics = dict[str, Tensor]
-"""Running statistics of normalisation layers by name: the third group beside omega and psi, with no gradient or dual."""
+"""Running statistics of normalisation layers by name: a third group beside omega and psi, with no gradient or dual."""
 
 
 class LocalRound(Protocol):

@@ -16,7 +16,7 @@ from fedmm.core.problem import FederatedProblem, LocalReport, Statistics
 from fedmm.core.seeding import key, rows
 from fedmm.data.holdings import Rows, TensorRows, as_rows
 from fedmm.experiment.solve import default_names, mean_one
-from fedmm.models.functional import FunctionalNetwork
+from fedmm.models.flat import FlatNetwork
 from fedmm.models.network import Network
 
 
@@ -118,11 +118,11 @@ def adaptation_problem(
     batch_size: int,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
-) -> tuple[FederatedProblem, FunctionalNetwork]:
+) -> tuple[FederatedProblem, FlatNetwork]:
     """The federated problem of these clients, and its network as a function."""
     at_least("batch_size", batch_size, 1)
     mean = input_mean(holdings) if network.centre == "train_mean" else 0.0
-    function = FunctionalNetwork(
+    function = FlatNetwork(
         network, objective, holdings[0].sample, seed=seed, input_mean=mean, dtype=dtype, device=device
     )
     require(
@@ -155,7 +155,7 @@ class AdaptationClient:
     """A client's f_i = alpha_i (task loss - nu domain loss) on batches of its rows."""
 
     def __init__(
-        self, holding: Holding, network: FunctionalNetwork, objective: Objective, *, seed: int, batch_size: int
+        self, holding: Holding, network: FlatNetwork, objective: Objective, *, seed: int, batch_size: int
     ) -> None:
         self.name = holding.name
         self.network = network
@@ -168,8 +168,7 @@ class AdaptationClient:
         self.source_rows, self.target_rows = batch_split(batch_size, *held)
         domain = torch.tensor([SOURCE] * self.source_rows + [TARGET] * self.target_rows, device=device)
         self.weights: RowWeights = row_weights(domain, torch.ones(batch_size, dtype=dtype, device=device))
-        scale = objective.gradient_scale
-        self.gradient_scale = network.layout.join_all(scale) * holding.alpha
+        self.field_scale = network.layout.signs() * network.layout.join_all(objective.gradient_scale) * holding.alpha
 
     def open_round(self, t: int, rounds: int, steps: int, statistics: Statistics) -> AdaptationRound:
         return AdaptationRound(self, t, rounds, steps, statistics)
@@ -188,50 +187,46 @@ class AdaptationRound:
         self._client = client
         self._t = t
         self._nu = client.objective.nu * client.objective.nu_schedule(t, rounds)
-        trains = client.network.trains_statistics
-        self._statistics = {n: s.clone() for n, s in statistics.items()} if trains else statistics
         self._source = self._target = None
+        self._labels = client.weights.domain.new_zeros(steps, client.source_rows + client.target_rows)
         if client.source is not None:
             self._source = client.indices("source", len(client.source), t, steps, client.source_rows)
+            if isinstance(client.source, TensorRows):
+                self._labels[:, : client.source_rows] = client.source.labels(self._source)
         if client.target is not None:
             self._target = client.indices("target", len(client.target), t, steps, client.target_rows)
-        self._losses: list[Tensor] = []
-        client.network.train()
+        self._losses: list[tuple[Tensor, Tensor]] = []
+        client.network.train(statistics)
 
     def field(self, z: Tensor, step: int) -> Tensor:
         client = self._client
-        layout = client.network.layout
         x, labels = self._batch(step)
-        leaves = {block.name: tensor.detach().requires_grad_() for block, tensor in layout.tensors(z)}
-        dropout = key(client.seed, "dropout", client.name, self._t, step)
-        outputs = client.network.outputs(leaves, self._statistics, x, dropout)
+        outputs = client.network.outputs(z, x, self._dropout_key(step))
         task, domain = client.objective.losses(outputs, labels, client.weights)
-        loss = task - self._nu * domain
-        gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
-        self._losses.append(torch.stack([loss, task, domain]).detach())
-        return layout.signed(list(gradients)) * client.gradient_scale
+        self._losses.append((task.detach(), domain.detach()))
+        return client.network.gradient(task - self._nu * domain) * client.field_scale
 
     def close(self) -> LocalReport:
-        loss, task, domain = torch.stack(self._losses).mean(dim=0).tolist()
-        metrics = {"loss": loss, "domain_loss": domain}
+        task, domain = (float(torch.stack(values).mean()) for values in zip(*self._losses, strict=True))
+        metrics = {"loss": task - self._nu * domain, "domain_loss": domain}
         if self._client.source is not None:
             metrics["task_loss"] = task
-        return LocalReport(metrics, self._statistics)
+        return LocalReport(metrics, self._client.network.read_statistics())
+
+    def _dropout_key(self, step: int) -> int:
+        client = self._client
+        return key(client.seed, "dropout", client.name, self._t, step) if client.network.has_dropout else 0
 
     def _batch(self, step: int) -> tuple[Tensor, Tensor]:
         """x ``[rows, ...]`` with source rows first, and labels ``[rows]``, 0 for target rows."""
-        client = self._client
-        parts, labels = [], client.weights.domain.new_zeros(client.weights.domain.shape)
+        client, parts = self._client, []
         if client.source is not None and self._source is not None:
             parts.append(client.source.take(self._source[step]))
-            labels[: client.source_rows] = self._labels(client.source, self._source[step])
+            if not isinstance(client.source, TensorRows):
+                labels = client.source.labels(self._source[step])
+                check_labels(labels, client.name, client.network.classes)
+                self._labels[step, : client.source_rows] = labels
         if client.target is not None and self._target is not None:
             parts.append(client.target.take(self._target[step]))
         x = parts[0] if len(parts) == 1 else torch.cat(parts)
-        return client.network.as_input(x), labels
-
-    def _labels(self, source: Rows, index: Tensor) -> Tensor:
-        labels = source.labels(index)
-        if not isinstance(source, TensorRows):
-            check_labels(labels, self._client.name, self._client.network.classes)
-        return labels
+        return client.network.as_input(x), self._labels[step]

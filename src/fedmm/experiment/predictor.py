@@ -16,7 +16,7 @@ from fedmm.core.errors import FedmmError, require
 from fedmm.core.objective import Outputs
 from fedmm.core.problem import Statistics
 from fedmm.data.holdings import as_rows
-from fedmm.models.functional import FunctionalNetwork
+from fedmm.models.flat import FlatNetwork
 from fedmm.models.network import Network
 from fedmm.objectives.source_only import SourceOnly
 
@@ -26,7 +26,7 @@ _FORMAT = "fedmm-model-1"
 class Predictor:
     """The server's model. Inputs are arrays, tensors or Datasets of rows like those it was trained on."""
 
-    def __init__(self, function: FunctionalNetwork, z: Tensor, statistics: Statistics) -> None:
+    def __init__(self, function: FlatNetwork, z: Tensor, statistics: Statistics) -> None:
         self._function = function
         self._z = z
         self._statistics = statistics
@@ -75,7 +75,7 @@ def load_model(path: str | os.PathLike[str], model: Network, *, device: torch.de
     saved, metadata = _read(path)
     require(metadata.get("format") == _FORMAT, f"{os.fspath(path)} is not a model saved by fedmm")
     sample = torch.zeros((2, *json.loads(metadata["input_shape"])))
-    function = FunctionalNetwork(model, SourceOnly(), sample, seed=0, device=device)
+    function = FlatNetwork(model, SourceOnly(), sample, seed=0, device=device)
     wanted = function.state(function.start, function.statistics)
     for name, tensor in wanted.items():
         require(name in saved, f"{os.fspath(path)} lacks the tensor {name!r} of this network")

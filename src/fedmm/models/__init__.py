@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from fedmm.models.functional import FunctionalNetwork
+from fedmm.models.flat import FlatNetwork
 from fedmm.models.network import Network
 from fedmm.models.zoo import MLP, Model, PaperCNN, SmallCNN
 
 MODELS: dict[str, type[Model]] = {model.name: model for model in (MLP, SmallCNN, PaperCNN)}
 
-__all__ = ["MLP", "MODELS", "FunctionalNetwork", "Model", "Network", "PaperCNN", "SmallCNN"]
+__all__ = ["MLP", "MODELS", "FlatNetwork", "Model", "Network", "PaperCNN", "SmallCNN"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from statistics import fmean
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -11,26 +12,25 @@ from matplotlib.figure import Figure
 from fedmm.reporting.read import Comparison, Run, Series
 from fedmm.reporting.style import (
     AXIS,
-    INK,
-    LINE_HEIGHT,
     TEXT,
     WIDTH,
     Stroke,
+    limit_percent,
     limit_rounds,
     lines_height,
-    percent_range,
     place,
     quiet,
     spread_apart,
     text_width,
     wrapped,
+    write,
 )
 from fedmm.reporting.tables import Row, comparison_rows, percent
 
 _LEFT, _LEAST_HEIGHT = 0.62, 4.2
-_LEADER, _NUMBER = 0.42, 0.68
-"""Inches from the panel to the number at a line's end, and from there to the name."""
-_NAME_COLUMNS = 22
+_LEADER, _SPACE = 0.42, 0.1
+"""Inches from the panel to the number at a line's end, and between that and the name."""
+_NAME_COLUMNS = 24
 
 
 class Curve(NamedTuple):
@@ -44,10 +44,11 @@ class Curve(NamedTuple):
 
     @property
     def end(self) -> tuple[int, float] | None:
-        """The last point of the mean, or of the longest run where no round is shared."""
-        if self.rounds:
-            return self.rounds[-1], self.mean[-1]
-        return max(((run.rounds[-1], run.values[-1]) for run in self.runs), default=None)
+        """The last round of all, with the mean over the runs that measured it."""
+        if not self.runs:
+            return None
+        last = max(run.rounds[-1] for run in self.runs)
+        return last, fmean(run.values[-1] for run in self.runs if run.rounds[-1] == last)
 
 
 def accuracy_curve(runs: Sequence[Run]) -> Curve:
@@ -58,7 +59,7 @@ def accuracy_curve(runs: Sequence[Run]) -> Curve:
     columns = [[table[t] for table in tables] for t in shared]
     return Curve(
         rounds=shared,
-        mean=[sum(column) / len(column) for column in columns],
+        mean=[fmean(column) for column in columns],
         low=[min(column) for column in columns],
         high=[max(column) for column in columns],
         runs=[Series(list(table), list(table.values())) for table in tables],
@@ -79,49 +80,46 @@ class CurvePanel:
 
     def draw(self, figure: Figure, top: float) -> None:
         """Draw the panel with its top edge at a distance from the figure's, in inches."""
-        names_width = max(text_width(figure, name, TEXT) for name in self._names)
-        width = WIDTH - _LEFT - _LEADER - _NUMBER - names_width - 0.1
+        number = max(text_width(figure, _final(row), weight="bold") for row in self._rows) + _SPACE
+        name = max(text_width(figure, name) for name in self._names) + _SPACE
+        width = WIDTH - _LEFT - _LEADER - number - name
         axes = place(figure, _LEFT, top, width, self._inner)
         quiet(axes)
         for label, curve in self._curves.items():
             _draw_curve(axes, curve, self._strokes[label])
         limit_rounds(axes, [t for curve in self._curves.values() for run in curve.runs for t in run.rounds])
         values = [value for curve in self._curves.values() for run in curve.runs for value in run.values]
-        axes.set_ylim(*percent_range(values))
-        axes.yaxis.set_major_formatter("{x:g}%")
-        self._name_ends(axes, width)
+        limit_percent(axes, values)
+        self._name_ends(figure, axes, top, width, number)
 
-    def _name_ends(self, axes: Axes, width: float) -> None:
+    def _name_ends(self, figure: Figure, axes: Axes, top: float, width: float, number: float) -> None:
+        """A number and a name for each line, as near to its end as the others leave room, and a leader to them."""
         low, high = axes.get_ylim()
+        half_line = lines_height("", TEXT) / 2
         ends = [self._curves[row.label].end for row in self._rows]
-        wanted = [(end[1] - low) / (high - low) * self._inner if end else 0.0 for end in ends]
-        centres = spread_apart(wanted, self._heights, 0.0, self._inner)
-        for row, name, end, centre in zip(self._rows, self._names, ends, centres, strict=True):
+        below = [(high - end[1]) / (high - low) * self._inner if end else self._inner for end in ends]
+        edges = spread_apart([inches - half_line for inches in below], self._heights, self._inner)
+        left = _LEFT + width + _LEADER
+        for row, name, end, edge in zip(self._rows, self._names, ends, edges, strict=True):
             stroke = self._strokes[row.label]
-            x, y = 1 + _LEADER / width, centre / self._inner
-            in_panel = {"transform": axes.transAxes, "va": "center", "fontsize": TEXT, "parse_math": False}
-            axes.text(x, y, _final(row), color=stroke.colour, weight="bold", **in_panel)
-            axes.text(x + _NUMBER / width, y, name, color=INK, linespacing=LINE_HEIGHT, **in_panel)
+            write(figure, left, top + edge, _final(row), color=stroke.colour, weight="bold")
+            write(figure, left + number, top + edge, name)
             if end:
+                at = (1 + (_LEADER - 0.06) / width, 1 - (edge + half_line) / self._inner)
+                leader = {"arrowstyle": "-", "shrinkA": 0, "shrinkB": 0, "color": stroke.colour, "linewidth": 1.1}
                 axes.annotate(
                     "",
                     xy=end,
-                    xytext=(x - 0.06 / width, y),
+                    xytext=at,
                     textcoords="axes fraction",
-                    arrowprops={
-                        "arrowstyle": "-",
-                        "color": stroke.colour,
-                        "linewidth": 1.0,
-                        "shrinkA": 0,
-                        "shrinkB": 0,
-                    },
+                    arrowprops={**leader, "linestyle": stroke.dash},
                     annotation_clip=False,
                 )
 
 
 def _draw_curve(axes: Axes, curve: Curve, stroke: Stroke) -> None:
     """The mean in full, the range behind it, and thinly what single runs measured after the last shared round."""
-    line = {"color": stroke.colour, "solid_capstyle": "round", "zorder": stroke.rank}
+    line: dict[str, Any] = {"color": stroke.colour, "solid_capstyle": "round", "zorder": stroke.rank}
     if len(curve.runs) > 1:
         axes.fill_between(curve.rounds, curve.low, curve.high, color=stroke.colour, alpha=0.16, linewidth=0, zorder=2)
     marker = "o" if len(curve.rounds) == 1 else None

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from matplotlib.figure import Figure
 
-from fedmm.reporting.boundaries import BoundaryPanel
+from fedmm.reporting.boundaries import BoundaryPanel, Plane
 from fedmm.reporting.curves import CurvePanel
 from fedmm.reporting.images import ImagePanel
 from fedmm.reporting.read import Comparison, read_comparison, read_run
@@ -37,7 +37,7 @@ def draw_run(folder: Path | str) -> list[Path]:
 
 
 def draw_comparison(folder: Path | str) -> list[Path]:
-    """Write ``comparison.png``: target accuracy by method over the rounds, above the two domains where runs kept any."""
+    """Write ``comparison.png``: target accuracy over the rounds, above samples of both domains where runs kept any."""
     comparison = read_comparison(folder)
     curves = CurvePanel(comparison, strokes(comparison.groups()))
     panels = [curves, *_domains(comparison)]
@@ -60,17 +60,24 @@ def _compose(title: str, about: str, panels: Sequence[Panel], path: Path) -> Pat
 
 def _domains(comparison: Comparison) -> list[Panel]:
     """The boundary of each label's first run for points in the plane, sample images for images, else nothing."""
-    plane = [
-        (run, run.samples, run.boundary)
-        for run in (runs[0] for runs in comparison.groups().values())
-        if run.samples is not None and run.boundary is not None
+    firsts = [runs[0] for runs in comparison.groups().values()]
+    planes = [
+        Plane(run.label, run.target_accuracy, run.samples, run.boundary)
+        for run in firsts
+        if run.samples is not None and run.samples.points and run.boundary is not None
     ]
-    if plane:
-        return [BoundaryPanel(plane)]
+    if planes:
+        seeds = {run.seed for run in firsts}
+        of_seed = f", seed {seeds.pop()}" if len(seeds) == 1 and len(comparison.runs) > len(firsts) else ""
+        return [BoundaryPanel(planes, f"decision boundary after the last round{of_seed}")]
     images = [run.samples for run in comparison.runs if run.samples is not None and run.samples.images]
     return [ImagePanel(images[0])] if images else []
 
 
 def _drawn(comparison: Comparison) -> str:
-    seeds = max(len(runs) for runs in comparison.groups().values())
-    return f"target accuracy, mean over {seeds} seeds; band: lowest to highest" if seeds > 1 else "target accuracy"
+    counts = [len(runs) for runs in comparison.groups().values()]
+    low, high = min(counts), max(counts)
+    if high == 1:
+        return "target accuracy"
+    seeds = str(high) if low == high else f"{low} to {high}"
+    return f"target accuracy, mean over {seeds} seeds; band: lowest to highest"

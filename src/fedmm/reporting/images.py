@@ -2,72 +2,82 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from matplotlib.figure import Figure
 
 from fedmm.reporting.read import Array, Samples
 from fedmm.reporting.style import FAINT, MARGIN, SMALL, WIDTH, place, write
 
-_HEADING, _CAPTION, _GAP = 0.3, 0.25, 0.18
+_HEADING, _CAPTION, _GAP = 0.3, 0.25, 0.16
 _FEWEST, _MOST = 8, 12
 """Images in a row: more than _MOST are left out, fewer than _FEWEST do not grow."""
-_SEAM = 0.08
-"""The space between two images as a part of an image's width."""
+_PITCH = 1.07
+"""From one image to the next, in widths of an image."""
+
+_TINY = 16
+"""Pixels on a side below which single pixels would hide what the image shows, so that it is smoothed."""
+
+
+class _Row(NamedTuple):
+    heading: str
+    images: Array
+    captions: list[str]
 
 
 class ImagePanel:
     """Two rows of images: the source site's with their classes, the target site's without."""
 
     def __init__(self, samples: Samples) -> None:
-        source = [str(label) for label in samples.source_y[:_MOST].tolist()]
-        self._rows = [
-            ("source site (labelled)", samples.source_x[:_MOST], source),
-            ("target site (unlabelled)", samples.target_x[:_MOST], []),
-        ]
-        count = max(len(x) for _, x, _ in self._rows)
-        slots = min(max(count, _FEWEST), _MOST)
-        self._side = (WIDTH - 2 * MARGIN) / (slots + (slots - 1) * _SEAM)
-        self.height = sum(self._height(x, captions) for _, x, captions in self._rows) + _GAP
+        classes = [str(label) for label in samples.source_y[:_MOST].tolist()]
+        source = _Row("source site (labelled)", samples.source_x[:_MOST], classes)
+        target = _Row("target site (unlabelled)", samples.target_x[:_MOST], [])
+        self._rows = [row for row in (source, target) if len(row.images)]
+        slots = max([_FEWEST, *(len(row.images) for row in self._rows)])
+        self._width = (WIDTH - 2 * MARGIN) / (1 + (slots - 1) * _PITCH)
+        self.height = sum(self._height(row) for row in self._rows) + _GAP * (len(self._rows) - 1)
 
     def draw(self, figure: Figure, top: float) -> None:
-        """Draw the rows with their top edge at a distance from the figure's, in inches."""
-        for heading, x, captions in self._rows:
-            write(figure, MARGIN, top, heading, weight="bold")
-            if len(x):
-                self._draw_row(figure, top + _HEADING, x, captions)
-            top += self._height(x, captions) + _GAP
+        """Draw the rows with their upper edge at ``top`` inches below the figure's."""
+        for row in self._rows:
+            write(figure, MARGIN, top, row.heading, weight="bold")
+            self._draw_row(figure, top + _HEADING, row)
+            top += self._height(row) + _GAP
 
-    def _height(self, x: Array, captions: list[str]) -> float:
-        return _HEADING + self._side * x.shape[-2] / x.shape[-1] + (_CAPTION if captions else 0.0)
+    def _image_height(self, row: _Row) -> float:
+        height, width = row.images.shape[-2:]
+        return float(self._width * height / width)
 
-    def _draw_row(self, figure: Figure, top: float, x: Array, captions: list[str]) -> None:
-        pixels = strip(x)
-        height, width = x.shape[-2:]
-        inches = self._side / width
-        axes = place(figure, MARGIN, top, pixels.shape[1] * inches, height * inches)
-        axes.imshow(pixels, interpolation="nearest", aspect="auto")
+    def _height(self, row: _Row) -> float:
+        return _HEADING + self._image_height(row) + (_CAPTION if row.captions else 0.0)
+
+    def _draw_row(self, figure: Figure, top: float, row: _Row) -> None:
+        widths = 1 + (len(row.images) - 1) * _PITCH
+        axes = place(figure, MARGIN, top, widths * self._width, self._image_height(row))
+        smoothing = "nearest" if min(row.images.shape[-2:]) >= _TINY else "bicubic"
+        for position, image in enumerate(pixels(row.images)):
+            left = position * _PITCH
+            axes.imshow(image, extent=(left, left + 1, 0, 1), interpolation=smoothing)
+        axes.set(xlim=(0, widths), ylim=(0, 1), aspect="auto")
         axes.set_axis_off()
-        pitch = (pixels.shape[1] - width) / (len(x) - 1) if len(x) > 1 else 0
-        for position, caption in enumerate(captions):
-            left = MARGIN + (position * pitch + width / 2) * inches
-            write(figure, left, top + height * inches + 0.05, caption, ha="center", fontsize=SMALL, color=FAINT)
+        below = top + self._image_height(row) + 0.04
+        for position, caption in enumerate(row.captions):
+            middle = MARGIN + (position * _PITCH + 0.5) * self._width
+            write(figure, middle, below, caption, ha="center", fontsize=SMALL, color=FAINT)
 
 
-def strip(x: Array) -> Array:
-    """Images ``[k, C, H, W]`` side by side on white: ``[H, width, 3]`` in [0, 1]. Channels other than 3 become one grey."""
-    values = x.astype(np.float64)
+def pixels(images: Array) -> Array:
+    """Images ``[k, C, H, W]`` as colours ``[k, H, W, 3]`` in [0, 1]; channels other than three become one grey.
+
+    Bytes are divided by 255. Values outside [0, 1] were standardised, and are stretched back over all the images.
+    """
+    values = images.astype(np.float64)
+    low, high = float(values.min()), float(values.max())
+    if np.issubdtype(images.dtype, np.integer):
+        values = values / 255
+    elif low < 0 or high > 1:
+        values = (values - low) / (high - low or 1.0)
     if values.shape[1] != 3:
         values = values.mean(axis=1, keepdims=True).repeat(3, axis=1)
-    images = [image.transpose(1, 2, 0) for image in _unit(values)]
-    seam = np.ones((x.shape[2], max(round(_SEAM * x.shape[3]), 1), 3))
-    return np.concatenate([part for image in images for part in (seam, image)][1:], axis=1)
-
-
-def _unit(values: Array) -> Array:
-    """Pixels in [0, 1]: bytes are divided by 255, and values that were standardised are stretched back over the row."""
-    low, high = float(values.min()), float(values.max())
-    if 0 <= low and high <= 1:
-        return values
-    if 0 <= low and high <= 255 and high > 16:
-        return values / 255
-    return (values - low) / max(high - low, 1e-12)
+    return values.transpose(0, 2, 3, 1).clip(0, 1)

@@ -1,7 +1,8 @@
 """Finished runs and comparisons as values, read from their folders and checked on the way in.
 
-A run folder holds ``summary.json`` and ``rounds.jsonl``, and may hold ``samples.safetensors`` (a few rows of both domains)
-and, for points in the plane, ``boundary.safetensors``. A comparison folder holds a ``summary.json`` that lists its runs.
+A run folder holds ``summary.json`` and ``rounds.jsonl``. It may hold ``samples.safetensors`` (a few rows of both
+domains) and, for points in the plane, ``boundary.safetensors``. A comparison folder holds a ``summary.json`` that lists
+its runs.
 """
 
 from __future__ import annotations
@@ -34,7 +35,11 @@ class Samples:
 
     @property
     def images(self) -> bool:
-        return self.source_x.ndim == 4 and self.target_x.ndim == 4
+        return self.source_x.ndim == 4
+
+    @property
+    def points(self) -> bool:
+        return self.source_x.shape[1:] == self.target_x.shape[1:] == (2,)
 
 
 @dataclass(frozen=True)
@@ -115,8 +120,8 @@ def read_run(folder: Path | str) -> Run:
         data=summary.text("data"),
         seed=int(summary.number("seed")),
         status=summary.text("status"),
-        target_accuracy=summary.measured("target_accuracy"),
-        source_accuracy=summary.measured("source_accuracy"),
+        target_accuracy=summary.accuracy("target_accuracy"),
+        source_accuracy=summary.accuracy("source_accuracy"),
         seconds=summary.number("seconds"),
         bytes_up=int(summary.number("bytes_up")),
         bytes_down=int(summary.number("bytes_down")),
@@ -145,8 +150,9 @@ class _Summary:
     @classmethod
     def read(cls, folder: Path, kind: str | None = None) -> _Summary:
         path = folder / "summary.json"
+        content = _bytes(path)
         try:
-            values = json.loads(_bytes(path))
+            values = json.loads(content)
         except ValueError:
             raise FedmmError(f"{path} is not valid JSON; the run that wrote it must be repeated") from None
         require(isinstance(values, dict), f"{path} must hold a JSON object, not {type(values).__name__}")
@@ -168,12 +174,13 @@ class _Summary:
             raise FedmmError(f"{self.path} must give {name!r} as a finite number, not {self.values.get(name)!r}")
         return value
 
-    def measured(self, name: str) -> float | None:
-        """A number, or None for one that was never measured."""
-        value = self.values.get(name)
-        if value is None or (isinstance(value, float) and not math.isfinite(value)):
-            return None
-        return self.number(name)
+    def accuracy(self, name: str) -> float | None:
+        """A fraction in [0, 1], or None for what was never measured."""
+        value = None if self.values.get(name) is None else self.number(name)
+        require(
+            value is None or 0 <= value <= 1, f"{self.path} must give {name!r} as a fraction in [0, 1], not {value}"
+        )
+        return value
 
     def entries(self, name: str) -> list[_Summary]:
         values = self.values.get(name)
@@ -183,7 +190,7 @@ class _Summary:
 
 
 def _records(path: Path) -> dict[int, Mapping[str, object]]:
-    """The rounds of a ``rounds.jsonl``. A last line cut short is dropped; of a round written twice the later one counts."""
+    """The lines of ``rounds.jsonl`` by round. A last line cut short is dropped; a round written twice counts once."""
     lines = [(number, line) for number, line in enumerate(_bytes(path).split(b"\n"), start=1) if line.strip()]
     found: dict[int, Mapping[str, object]] = {}
     for number, line in lines:
@@ -214,14 +221,14 @@ def _boundary(path: Path) -> Boundary | None:
         return None
     grid_x, grid_y, probability = _tensors(path, "grid_x", "grid_y", "probability")
     fits = grid_x.ndim == grid_y.ndim == 1 and probability.shape == (len(grid_y), len(grid_x))
-    require(fits, f"{path} must hold one probability for each point of its grid")
+    require(fits and min(probability.shape) > 1, f"{path} must hold one probability for each point of its grid")
     return Boundary(grid_x, grid_y, probability)
 
 
 def _tensors(path: Path, *names: str) -> list[Array]:
     try:
         tensors = load_file(path)
-    except (OSError, SafetensorError, ValueError, KeyError):
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError):
         raise FedmmError(f"{path} is not a readable safetensors file") from None
     missing = [name for name in names if name not in tensors]
     require(not missing, f"{path} lacks the tensor {missing[0]!r}" if missing else "")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
@@ -14,19 +16,20 @@ from fedmm.reporting.style import (
     MARGIN,
     TEXT,
     WIDTH,
+    limit_percent,
     limit_rounds,
     lines_height,
-    percent_range,
     place,
     quiet,
     spread_apart,
+    strokes,
+    whole_rounds,
     write,
 )
 
 _LEFT, _HEADING, _INNER = 0.62, 0.32, 4.4
-_NAMES, _SIDE, _GAP = 1.75, 2.9, 0.42
+_NAMES, _SIDE, _GAP = 1.55, 2.9, 0.5
 """Inches: from the large panel to the small ones, the width of those, and the space for the heading of each."""
-_ACCURACIES = {"target_accuracy": ("target", "#D55E00", 2.6), "source_accuracy": ("source", "#8C8C8C", 1.9)}
 _DISTANCES = {"consensus_gap": "consensus gap", "dual_norm": "dual norm", "drift": "client drift"}
 _WIDE_RANGE = 50.0
 """A ratio of largest to smallest above which an axis is logarithmic."""
@@ -37,6 +40,11 @@ class RoundsPanel:
 
     def __init__(self, run: Run) -> None:
         self._run = run
+        target = strokes({run.label: [run]})[run.label].colour
+        self._looks: dict[str, dict[str, Any]] = {
+            "target": {"color": target, "linewidth": 2.6},
+            "source": {"color": FAINT, "linewidth": 1.6, "linestyle": (0, (4, 1.6))},
+        }
         self.height = _HEADING + _INNER + AXIS
 
     def draw(self, figure: Figure, top: float) -> None:
@@ -44,7 +52,7 @@ class RoundsPanel:
         rounds = list(self._run.records)
         width = WIDTH - _LEFT - _NAMES - _SIDE - MARGIN
         write(figure, MARGIN, top, "accuracy", weight="bold")
-        self._draw_accuracies(place(figure, _LEFT, top + _HEADING, width, _INNER), rounds, width)
+        self._draw_accuracies(figure, top + _HEADING, width)
         left, side = WIDTH - MARGIN - _SIDE, (_INNER - 2 * _GAP) / 3
         for position, (name, heading) in enumerate(_DISTANCES.items()):
             series = self._run.series(name)
@@ -54,48 +62,49 @@ class RoundsPanel:
             axes = place(figure, left, upper + _HEADING, _SIDE, side)
             _draw_distance(axes, series, logarithmic)
             limit_rounds(axes, rounds)
+            axes.xaxis.set_major_locator(whole_rounds(5))
             if position < len(_DISTANCES) - 1:
                 axes.tick_params(labelbottom=False)
                 axes.set_xlabel("")
 
-    def _draw_accuracies(self, axes: Axes, rounds: list[int], width: float) -> None:
+    def _draw_accuracies(self, figure: Figure, top: float, width: float) -> None:
+        axes = place(figure, _LEFT, top, width, _INNER)
         quiet(axes)
-        lines = []
-        for name, (words, colour, thickness) in _ACCURACIES.items():
-            t, fractions = self._run.series(name)
-            values = [100 * fraction for fraction in fractions]
-            _plot(axes, Series(t, values), color=colour, linewidth=thickness)
-            if values:
-                lines.append((f"{words}\n{values[-1]:.1f}%", colour, values))
-        low, high = percent_range([value for _, _, values in lines for value in values])
-        axes.set_ylim(low, high)
-        axes.yaxis.set_major_formatter("{x:g}%")
-        limit_rounds(axes, rounds)
+        measured = {domain: self._run.series(f"{domain}_accuracy") for domain in self._looks}
+        lines = {domain: Series(t, [100 * value for value in values]) for domain, (t, values) in measured.items() if t}
+        for domain, line in lines.items():
+            _plot(axes, line, **self._looks[domain])
+        low, high = limit_percent(axes, [value for line in lines.values() for value in line.values])
+        limit_rounds(axes, list(self._run.records))
         if not lines:
             _say(axes, "not measured in any round")
-        heights = [lines_height(words, TEXT) for words, _, _ in lines]
-        wanted = [(values[-1] - low) / (high - low) * _INNER for _, _, values in lines]
-        for (words, colour, _), centre in zip(lines, spread_apart(wanted, heights, 0.0, _INNER), strict=True):
-            at = (1 + 0.1 / width, centre / _INNER)
-            axes.text(*at, words, transform=axes.transAxes, va="center", color=colour, fontsize=TEXT, weight="bold")
+        height = lines_height("\n", TEXT) + 0.08
+        wanted = [(high - line.values[-1]) / (high - low) * _INNER - height / 2 for line in lines.values()]
+        edges = spread_apart(wanted, [height] * len(lines), _INNER)
+        for (domain, line), edge in zip(lines.items(), edges, strict=True):
+            words = f"{domain}\n{line.values[-1]:.1f}%"
+            write(figure, _LEFT + width + 0.1, top + edge, words, color=self._looks[domain]["color"], weight="bold")
 
 
 def _draw_distance(axes: Axes, series: Series, logarithmic: bool) -> None:
     quiet(axes)
+    if not any(series.values):
+        axes.set_yticks([])
+        _say(axes, "0 in every round" if series.values else "not measured in any round")
+        return
     _plot(axes, series, color=INK, linewidth=1.6)
     if logarithmic:
         axes.set_yscale("log", nonpositive="mask")
         axes.yaxis.set_major_locator(LogLocator(numticks=5))
         axes.yaxis.set_minor_locator(NullLocator())
     else:
-        axes.set_ylim(0, 1.08 * max(series.values, default=0.0) or 1.0)
+        axes.set_ylim(0, 1.08 * max(series.values))
         axes.yaxis.set_major_locator(MaxNLocator(nbins=3))
-    if not any(series.values):
-        _say(axes, "0 in every round" if series.values else "not measured in any round")
+        axes.yaxis.set_major_formatter("{x:g}")
 
 
-def _plot(axes: Axes, series: Series, **style: object) -> None:
-    axes.plot(*series, marker="o" if len(series.rounds) == 1 else "", solid_capstyle="round", clip_on=True, **style)
+def _plot(axes: Axes, series: Series, **style: Any) -> None:
+    axes.plot(*series, marker="o" if len(series.rounds) == 1 else "", solid_capstyle="round", **style)
 
 
 def _spans_magnitudes(series: Series) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -20,9 +21,10 @@ WIDTH = 10.0
 DPI = 200
 INK, FAINT, RULE = "#222222", "#6B6B6B", "#E4E4E4"
 TEXT, SMALL, TITLE = 12.0, 10.5, 15.0
-MARGIN, AXIS = 0.15, 0.56
+MARGIN, AXIS = 0.18, 0.56
 """Inches: around a figure, and below a panel for the numbers and the name of its axis."""
-LINE_HEIGHT = 1.3
+LINE_HEIGHT, _ASCENT = 1.3, 1.0
+"""From one base line to the next, and from the top of a line to its base, in sizes of the font."""
 
 _COLOURS = {
     "source_only": "#8C8C8C",
@@ -34,6 +36,8 @@ _COLOURS = {
 }
 _SPARE = ("#E69F00", "#332288", "#882255", "#000000")
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (1.4, 1.2)), (0, (5, 1.4, 1.2, 1.4)))
+_SHADES = (0.0, -0.5, 0.4)
+"""Nearer to black below 0, to white above. With four dashes, twelve labels of one algorithm stay apart."""
 
 
 class Stroke(NamedTuple):
@@ -46,7 +50,7 @@ class Stroke(NamedTuple):
 
 
 def strokes(groups: dict[str, list[Run]]) -> dict[str, Stroke]:
-    """A stroke for each label: the colour says the algorithm, the dash tells labels of one algorithm apart."""
+    """A stroke for each label: the colour says the algorithm; shade and dash tell labels of one algorithm apart."""
     keys = {label: _colour_key(runs[0]) for label, runs in groups.items()}
     unlisted = [key for key in dict.fromkeys(keys.values()) if key not in _COLOURS]
     colours = _COLOURS | {key: _SPARE[i % len(_SPARE)] for i, key in enumerate(unlisted)}
@@ -55,8 +59,15 @@ def strokes(groups: dict[str, list[Run]]) -> dict[str, Stroke]:
     for label, key in keys.items():
         place = seen[key] = seen.get(key, -1) + 1
         ours = key == "fedmm"
-        found[label] = Stroke(colours[key], _DASHES[place % len(_DASHES)], 2.8 if ours else 1.9, 3 + ours)
+        colour = _shaded(colours[key], _SHADES[place % len(_SHADES)])
+        found[label] = Stroke(colour, _DASHES[place % len(_DASHES)], 2.8 if ours else 1.9, 3 + ours)
     return found
+
+
+def _shaded(colour: str, shade: float) -> str:
+    towards = 1.0 if shade > 0 else 0.0
+    red, green, blue = (part + abs(shade) * (towards - part) for part in to_rgb(colour))
+    return to_hex((red, green, blue)).upper()
 
 
 def _colour_key(run: Run) -> str:
@@ -77,9 +88,11 @@ def place(figure: Figure, left: float, top: float, width: float, height: float) 
 
 
 def write(figure: Figure, left: float, top: float, words: str, **style: Any) -> None:
-    """Text whose top left corner lies at a place in inches from the figure's own."""
-    style = {"fontsize": TEXT, "color": INK, "va": "top", "linespacing": LINE_HEIGHT, "parse_math": False} | style
-    figure.text(left / WIDTH, 1 - top / figure.get_figheight(), words, **style)
+    """Text from a place in inches below the figure's top left corner; lines stand on evenly spaced base lines."""
+    style = {"fontsize": TEXT, "color": INK, **style}
+    for position, line in enumerate(words.splitlines()):
+        base = top + (position * LINE_HEIGHT + _ASCENT) * style["fontsize"] / 72
+        figure.text(left / WIDTH, 1 - base / figure.get_figheight(), line, va="baseline", parse_math=False, **style)
 
 
 def save(figure: Figure, path: Path) -> Path:
@@ -99,7 +112,12 @@ def quiet(axes: Axes) -> None:
     axes.set_axisbelow(True)
     axes.tick_params(axis="both", labelsize=SMALL, labelcolor=FAINT, color=FAINT, length=0, pad=5)
     axes.tick_params(axis="x", length=3.5)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))
+    axes.xaxis.set_major_locator(whole_rounds(8))
+
+
+def whole_rounds(most: int) -> MaxNLocator:
+    """Places for at most so many whole numbers along an axis of rounds."""
+    return MaxNLocator(nbins=most, integer=True, min_n_ticks=1, steps=[1, 2, 2.5, 5, 10])
 
 
 def limit_rounds(axes: Axes, rounds: Sequence[int]) -> None:
@@ -110,39 +128,43 @@ def limit_rounds(axes: Axes, rounds: Sequence[int]) -> None:
         axes.set_xlim(low - (low == high), high + (low == high))
 
 
-def percent_range(values: Sequence[float]) -> tuple[float, float]:
-    """Limits for an axis in percent: all values with a little room, hardly beyond 0 to 100."""
-    if not values:
-        return 0.0, 100.0
-    room = max(0.06 * (max(values) - min(values)), 1.0)
-    return max(min(values) - room, -0.5), min(max(values) + room, 100.5)
+def limit_percent(axes: Axes, values: Sequence[float]) -> tuple[float, float]:
+    """The axis of percents, which is returned: all values with a little room, hardly beyond 0 to 100."""
+    low, high = (min(values), max(values)) if values else (0.0, 100.0)
+    room = max(0.06 * (high - low), 1.0)
+    limits = max(low - room, -0.5), min(high + room, 100.5)
+    axes.set_ylim(*limits)
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=9, steps=[1, 2, 5, 10]))
+    axes.yaxis.set_major_formatter("{x:g}%")
+    return limits
 
 
-def spread_apart(wanted: Sequence[float], heights: Sequence[float], low: float, high: float) -> list[float]:
-    """Centres near the wanted ones at which boxes of these heights do not overlap, inside [low, high] where they fit.
+def spread_apart(wanted: Sequence[float], heights: Sequence[float], length: float) -> list[float]:
+    """Upper edges near the wanted ones at which boxes do not overlap; they stay within 0 to ``length`` where they fit.
 
     Boxes keep the order of ``wanted``; those that would overlap move as one block, around the mean of their wishes.
     """
-
-    def inside(start: float, height: float) -> float:
-        return max(min(start, high - height), low)
-
     blocks: list[tuple[float, float, list[int]]] = []
     for i in sorted(range(len(wanted)), key=lambda i: wanted[i]):
         height, members = heights[i], [i]
-        start = inside(wanted[i] - height / 2, height)
-        while blocks and blocks[-1][0] + blocks[-1][1] > start:
-            first, below, others = blocks.pop()
-            mean = (first * len(others) + (start - below) * len(members)) / (len(others) + len(members))
-            height, members = below + height, others + members
-            start = inside(mean, height)
-        blocks.append((start, height, members))
-    centres = [0.0] * len(wanted)
-    for start, _, members in blocks:
+        edge = _inside(wanted[i], height, length)
+        while blocks and blocks[-1][0] + blocks[-1][1] > edge:
+            first, above, others = blocks.pop()
+            mean = (first * len(others) + (edge - above) * len(members)) / (len(others) + len(members))
+            height, members = above + height, others + members
+            edge = _inside(mean, height, length)
+        blocks.append((edge, height, members))
+    edges = [0.0] * len(wanted)
+    for first, _, members in blocks:
+        edge = first
         for i in members:
-            centres[i] = start + heights[i] / 2
-            start += heights[i]
-    return centres
+            edges[i] = edge
+            edge += heights[i]
+    return edges
+
+
+def _inside(edge: float, height: float, length: float) -> float:
+    return max(min(edge, length - height), 0.0)
 
 
 def wrapped(words: str, columns: int) -> str:
@@ -155,11 +177,9 @@ def lines_height(words: str, size: float) -> float:
     return (words.count("\n") + 1) * LINE_HEIGHT * size / 72
 
 
-def text_width(figure: Figure, words: str, size: float) -> float:
-    """The width in inches of text set in a figure at a size in points."""
-    canvas = figure.canvas
-    assert isinstance(canvas, FigureCanvasAgg)
-    text = figure.text(0, 0, words, fontsize=size, parse_math=False)
-    width = float(text.get_window_extent(canvas.get_renderer()).width) / DPI
+def text_width(figure: Figure, words: str, **style: Any) -> float:
+    """The width in inches of text as :func:`write` would set it."""
+    text = figure.text(0, 0, words, parse_math=False, **{"fontsize": TEXT, **style})
+    width = float(text.get_window_extent().width) / DPI
     text.remove()
     return width

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
@@ -12,7 +12,7 @@ from rich.text import Text
 
 from fedmm.reporting.read import Comparison, Run
 
-_ABSENT = "–"
+_ABSENT = "-"
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Row:
     std: float | None
     seconds: float
     megabytes: float
-    stopped: dict[str, int]
+    stopped: Mapping[str, int]
 
     @property
     def note(self) -> str:

@@ -1,12 +1,9 @@
-"""A network as a function of the flat vector z = (omega, psi)."""
+"""A network whose parameters are one flat vector z = (omega, psi)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from fedmm.core.errors import FedmmError
 from fedmm.core.layout import Layout
@@ -18,11 +15,14 @@ from fedmm.models.network import AdversarialModule, Network
 _Norm = nn.modules.batchnorm._NormBase
 
 
-class FunctionalNetwork:
-    """A network whose parameters, running statistics and dropout keys are arguments.
+class FlatNetwork:
+    """A network that is handed its parameters, running statistics and dropout key, and gives its gradient, as vectors.
+
+    Its module's parameters and their gradients are views of two flat vectors, so that taking z in and giving the
+    gradient out costs one copy each. Nothing of one call is left for the next but what the caller hands in.
 
     layout, start: where its parameters lie in z, and their first values; omega is ``features.*`` and ``task_head.*``,
-        psi is ``adversary.*``.
+        psi is ``adversary.*``. Parameters that need no gradient are left as they are.
     statistics: the first running statistics of its normalisation layers.
     """
 
@@ -45,44 +45,72 @@ class FunctionalNetwork:
         self.policy = network.batch_norm
         self.classes = network.classes
         self.input_shape = tuple(sample.shape[1:])
-        parameters = dict(self.module.named_parameters())
+        parameters = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
         omega = {n: p.detach() for n, p in parameters.items() if not n.startswith("adversary.")}
         psi = {n: p.detach() for n, p in parameters.items() if n.startswith("adversary.")}
         if not omega:
             raise FedmmError("the network has no parameters to train")
         self.layout = Layout.of(omega, psi)
         self.start = self.layout.pack(omega, psi)
+        self._point = self.start.clone()
+        self._gradient = torch.zeros_like(self._point)
+        self._tie(parameters)
         self._norms = {p: m for p, m in module.named_modules() if isinstance(m, _Norm) and m.running_mean is not None}
-        self._dropouts = [f"{p}.key" for p, m in module.named_modules() if isinstance(m, SeededDropout) and m.p > 0.0]
-        self.statistics: Statistics = {
-            f"{path}.{name}": buffer.detach().clone()
-            for path, norm in self._norms.items()
-            for name, buffer in norm.named_buffers()
+        self._dropouts = [m for m in module.modules() if isinstance(m, SeededDropout) and m.p > 0.0]
+        self._buffers = {
+            f"{path}.{name}": buffer for path, norm in self._norms.items() for name, buffer in norm.named_buffers()
         }
+        self.statistics = self.read_statistics()
         self._refuse_hidden_randomness(sample.to(device))
+
+    def _tie(self, parameters: dict[str, nn.Parameter]) -> None:
+        """Make every parameter a view of the point, and its gradient a view of the gradient."""
+        points, gradients = self.layout.tensors(self._point), self.layout.tensors(self._gradient)
+        for (block, value), (_, gradient) in zip(points, gradients, strict=True):
+            parameter = parameters[block.name]
+            parameter.data = value
+            parameter.grad = gradient
+
+    @property
+    def has_dropout(self) -> bool:
+        """Whether the dropout key matters."""
+        return bool(self._dropouts)
 
     @property
     def trains_statistics(self) -> bool:
         """Whether training changes running statistics."""
         return bool(self._norms) and self.policy != "frozen"
 
-    def train(self) -> None:
-        """Dropout on; normalisation layers train unless they are frozen."""
+    def train(self, statistics: Statistics) -> None:
+        """Begin training with these running statistics: dropout on, normalisation layers too unless they are frozen."""
         self.module.train()
         if self.policy == "frozen":
             for norm in self._norms.values():
                 norm.eval()
+        self._write_statistics(statistics)
 
-    def outputs(self, parameters: Mapping[str, Tensor], statistics: Statistics, x: Tensor, dropout: int) -> Outputs:
-        """The outputs for a batch in training (after :meth:`train`); updates ``statistics`` in place.
+    def read_statistics(self) -> Statistics:
+        """A copy of the running statistics as training left them."""
+        return {name: buffer.detach().clone() for name, buffer in self._buffers.items()}
 
-        parameters: by name, as :meth:`Layout.tensors` gives them; dropout: the key of this step's masks.
-        """
-        tensors = {**parameters, **statistics}
-        if self._dropouts:
-            tensors.update(dict.fromkeys(self._dropouts, torch.tensor(dropout, device=x.device)))
-        outputs: Outputs = functional_call(self.module, tensors, (x,))
+    def _write_statistics(self, statistics: Statistics) -> None:
+        for name, buffer in self._buffers.items():
+            buffer.copy_(statistics[name])
+
+    def outputs(self, z: Tensor, x: Tensor, dropout: int) -> Outputs:
+        """The outputs at z for a batch, in training; dropout is the key of this step's masks."""
+        with torch.no_grad():
+            self._point.copy_(z)
+        for layer in self._dropouts:
+            layer.key.fill_(dropout)
+        outputs: Outputs = self.module(x)
         return outputs
+
+    def gradient(self, loss: Tensor) -> Tensor:
+        """d loss / d z at the point of the last outputs, ``[size]``; it is overwritten by the next call."""
+        self._gradient.zero_()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return self._gradient
 
     def as_input(self, x: Tensor) -> Tensor:
         """Rows in the network's dtype; bytes stay bytes, which the network scales itself."""
@@ -91,10 +119,10 @@ class FunctionalNetwork:
     @torch.no_grad()
     def evaluate(self, z: Tensor, statistics: Statistics, x: Tensor, batch_size: int = 1024) -> Outputs:
         """The outputs for any number of rows, in evaluation mode, batch after batch."""
-        tensors = {block.name: tensor for block, tensor in self.layout.tensors(z)} | statistics
+        self._point.copy_(z)
+        self._write_statistics(statistics)
         self.module.eval()
-        parts = [functional_call(self.module, tensors, (self.as_input(batch),)) for batch in torch.split(x, batch_size)]
-        self.train()
+        parts = [self.module(self.as_input(batch)) for batch in torch.split(x, batch_size)]
         return Outputs(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
     def state(self, z: Tensor, statistics: Statistics) -> dict[str, Tensor]:
@@ -102,20 +130,19 @@ class FunctionalNetwork:
         saved = dict(self.module.state_dict())
         saved.update(statistics)
         saved.update({block.name: tensor for block, tensor in self.layout.tensors(z)})
-        return {name: tensor.detach().contiguous().cpu() for name, tensor in saved.items()}
+        contiguous = torch.contiguous_format
+        return {name: tensor.detach().cpu().clone(memory_format=contiguous) for name, tensor in saved.items()}
 
     def _refuse_hidden_randomness(self, sample: Tensor) -> None:
         """A layer that draws from torch's global generator would differ between engines, and after a resume."""
-        rows = self.as_input(sample)
-        self.train()
-        if self.trains_statistics and len(rows) < 2:
+        if self.trains_statistics and len(sample) < 2:
             return
-        parameters = {block.name: tensor for block, tensor in self.layout.tensors(self.start)}
-        with torch.no_grad():
-            first, second = (
-                self.outputs(parameters, {n: s.clone() for n, s in self.statistics.items()}, rows, 0) for _ in range(2)
-            )
-        if not torch.equal(first.logits, second.logits) and bool(first.logits.isfinite().all()):
+        logits = []
+        for _ in range(2):
+            self.train(self.statistics)
+            with torch.no_grad():
+                logits.append(self.outputs(self.start, self.as_input(sample), 0).logits)
+        if not torch.equal(logits[0], logits[1]) and bool(logits[0].isfinite().all()):
             raise FedmmError(
                 "the network gives two different outputs for the same batch and dropout key: it draws random numbers "
                 "of its own (functional dropout?); use nn.Dropout layers, which are seeded per client and round"

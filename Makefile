@@ -1,0 +1,52 @@
+# Everything sets itself up: `make demo` and `make test` need Python 3.11+ and make, nothing else.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+
+.PHONY: help setup demo test check format bench docs clean
+
+help:  ## show this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+
+setup: $(VENV)/.installed  ## build .venv with everything the tests need
+
+$(VENV)/.python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Python 3.11 or newer is needed; name one with make PYTHON=..."; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.python pyproject.toml constraints.txt
+	@echo "installing into $(VENV) (PyTorch is large: a few minutes the first time)"
+	$(PIP) -e '.[dev]'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.installed
+	$(PIP) -e '.[docs]'
+	@touch $@
+
+demo: setup  ## the main job: compare four methods on scanned digits, under runs/demo/
+	$(BIN)/fedmm demo
+
+check: setup  ## lint, format, types, and which room may import which
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+test: check  ## all checks and all tests
+	$(BIN)/python -m pytest -n 2
+
+format: setup  ## let ruff mend what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup  ## seconds a round beside a plain PyTorch loop, to benchmarks/results/
+	$(BIN)/python benchmarks/in_process.py
+
+docs: $(VENV)/.docs  ## build the site in site/
+	$(BIN)/mkdocs build --strict --quiet
+
+clean:  ## remove everything that was built
+	rm -rf $(VENV) site build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

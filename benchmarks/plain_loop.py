@@ -1,0 +1,66 @@
+"""The rival: FedMM with DANN as a researcher would write it, an eager PyTorch loop over clients and no more."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+
+class PlainNet(nn.Module):
+    def __init__(self, features: nn.Module, task_head: nn.Module, adversary: nn.Module) -> None:
+        super().__init__()
+        self.features = features
+        self.task_head = task_head
+        self.adversary = adversary
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.features(x).flatten(1)
+        return self.task_head(features), self.adversary(features)
+
+
+@dataclass
+class PlainClient:
+    x: Tensor
+    y: Tensor | None
+    dual: list[Tensor]
+
+
+def plain_fedmm_round(
+    net: PlainNet, server: list[Tensor], clients: list[PlainClient], *, lr: float, mu: float, steps: int, batch: int
+) -> list[Tensor]:
+    """One round of FedMM with DANN (nu = 1): the server's next weights; a client without labels is target-only."""
+    signs = [-1.0 if name.startswith("adversary") else 1.0 for name, _ in net.named_parameters()]
+    parameters = list(net.parameters())
+    uploads = []
+    for client in clients:
+        with torch.no_grad():
+            for p, p_0 in zip(parameters, server, strict=True):
+                p.copy_(p_0)
+        domain = torch.full((batch,), 0 if client.y is not None else 1)
+        for _ in range(steps):
+            index = torch.randint(len(client.x), (batch,))
+            logits, domain_logits = net(client.x[index])
+            loss = -cross_entropy(domain_logits, domain)
+            if client.y is not None:
+                loss = loss + cross_entropy(logits, client.y[index])
+            net.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            with torch.no_grad():
+                for p, p_0, sign, dual in zip(parameters, server, signs, client.dual, strict=True):
+                    gradient = torch.zeros_like(p) if p.grad is None else sign * p.grad
+                    p.sub_(lr * (gradient + mu * (p - p_0) + dual))
+        with torch.no_grad():
+            for p, p_0, dual in zip(parameters, server, client.dual, strict=True):
+                dual.add_(mu * (p - p_0))
+            uploads.append([p + dual / mu for p, dual in zip(parameters, client.dual, strict=True)])
+    return [torch.stack(column).mean(dim=0) for column in zip(*uploads, strict=True)]
+
+
+def plain_start(net: PlainNet, clients: list[tuple[Tensor, Tensor | None]]) -> tuple[list[Tensor], list[PlainClient]]:
+    """The server's first weights, and the clients with their duals at 0."""
+    server = [p.detach().clone() for p in net.parameters()]
+    return server, [PlainClient(x, y, [torch.zeros_like(p) for p in server]) for x, y in copy.copy(clients)]

@@ -1,0 +1,120 @@
+"""The commands of ``fedmm``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedmm import __version__
+from fedmm.algorithms import ALGORITHMS
+from fedmm.core.checks import at_least
+from fedmm.core.schedules import SCHEDULES
+from fedmm.data import DATASETS, PARTITIONS
+from fedmm.experiment.comparison import compare
+from fedmm.experiment.config import experiment
+from fedmm.experiment.demos import DEMOS, demo_experiments
+from fedmm.experiment.folder import free_folder
+from fedmm.experiment.presets import PRESETS
+from fedmm.experiment.run import run_experiment
+from fedmm.experiment.toml import read_toml, set_values
+from fedmm.models import MODELS
+from fedmm.objectives import OBJECTIVES
+from fedmm.reporting import comparison_rows, draw_comparison, draw_run, read_comparison, rich_table
+
+app = typer.Typer(
+    name="fedmm",
+    help="Federated minimax optimisation and adversarial domain adaptation.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+_console = Console()
+_RUNS = Path("runs")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        _console.print(f"fedmm {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it.")] = False,
+) -> None: ...
+
+
+@app.command()
+def run(
+    file: Annotated[Path, typer.Argument(help="The experiment, as TOML.", metavar="FILE.toml")],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a value: section.key=value. May be repeated.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder; runs/NAME by default.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an older run in that folder.")] = False,
+) -> None:
+    """Train as FILE.toml says and leave a run folder: rounds, summary, model, picture."""
+    resolved = experiment(set_values(read_toml(file), settings or []))
+    folder = out or free_folder(_RUNS / f"{file.stem}-{resolved.algorithm.name}-seed{resolved.run.seed}")
+    summary = run_experiment(resolved, folder, overwrite=overwrite)
+    draw_run(folder)
+    accuracy = f"target accuracy {summary['target_accuracy']:.1%}"
+    _console.print(
+        f"{summary['label']}: {accuracy} after {summary['rounds']} rounds ({summary['status']}, "
+        f"{summary['seconds']:.1f} s); everything is in {folder}",
+        soft_wrap=True,
+        highlight=False,
+    )
+
+
+@app.command()
+def demo(
+    data: Annotated[str, typer.Option(help=f"What to run on: {', '.join(DEMOS)}.")] = "digits",
+    seeds: Annotated[int, typer.Option(help="How many seeds of each method.")] = 1,
+    out: Annotated[
+        Path | None, typer.Option(help="The folder; runs/demo by default (runs/demo-NAME for others).")
+    ] = None,
+    workers: Annotated[int, typer.Option(help="Runs side by side; 0: one for each core.")] = 0,
+) -> None:
+    """Compare source-only training, FedAvgGDA, FedProxGDA and FedMM on data that comes with our dependencies."""
+    at_least("--seeds", seeds, 1)
+    at_least("--workers", workers, 0)
+    experiments = demo_experiments(data, seeds)
+    folder = out or _RUNS / ("demo" if data == "digits" else f"demo-{data}")
+    _console.print(f"{DEMOS[data]['title']}; {len(experiments)} runs of {experiments[0].run.rounds} rounds")
+    compare(experiments, folder, title=DEMOS[data]["title"], workers=workers or os.cpu_count() or 1, overwrite=True)
+    pictures = draw_comparison(folder)
+    _console.print(rich_table(comparison_rows(read_comparison(folder))))
+    _console.print(f"pictures: {', '.join(map(str, pictures))}", soft_wrap=True, highlight=False)
+
+
+@app.command(name="list")
+def list_() -> None:
+    """What there is: algorithms, objectives, data sets, partitions, models, presets, schedules."""
+    tables: dict[str, Mapping[str, Any]] = {
+        "algorithms": ALGORITHMS,
+        "objectives": OBJECTIVES,
+        "data sets": DATASETS,
+        "partitions": PARTITIONS,
+        "models": MODELS,
+        "presets": PRESETS,
+        "schedules": SCHEDULES,
+    }
+    grid = Table.grid(padding=(0, 2))
+    for title, rows in tables.items():
+        grid.add_row(f"[bold]{title}")
+        for name, row in rows.items():
+            grid.add_row(
+                f"  {name}", row if isinstance(row, str) else getattr(row, "summary", None) or _first_line(row)
+            )
+    _console.print(grid)
+
+
+def _first_line(documented: object) -> str:
+    return (documented.__doc__ or "").strip().splitlines()[0]

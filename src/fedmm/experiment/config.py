@@ -1,0 +1,132 @@
+"""An experiment as data: what a TOML file says, checked and built."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from fedmm.algorithms import ALGORITHMS
+from fedmm.core.algorithm import Algorithm
+from fedmm.core.checks import at_least, positive
+from fedmm.core.errors import FedmmError, require, unknown
+from fedmm.core.objective import Objective
+from fedmm.data import DATASETS, PARTITIONS
+from fedmm.data.domains import DataSet
+from fedmm.data.partition import Partition
+from fedmm.experiment.presets import PRESETS, preset_tables
+from fedmm.experiment.tables import Table, as_table, build, choose
+from fedmm.models import MODELS, Model
+from fedmm.objectives import OBJECTIVES
+
+_DEFAULT_PARTITION = "source_target"
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The section ``[run]``.
+
+    label: what the run is called in tables and pictures (the algorithm's name by default).
+    rounds, seed, batch_size: as in :func:`fedmm.adapt`; evaluate_every: rounds between evaluations.
+    device: ``cpu``, ``cuda``, ... or ``auto``, the GPU where there is one.
+    threads: torch's threads; 0 leaves them as they are. Results are bit-identical for one number of threads.
+    client_weights: the paper's alpha_i by client name; clients that are not named weigh 1.
+    preset: ``paper`` or ``authors``, for everything the file leaves out.
+    """
+
+    label: str = ""
+    rounds: int = 200
+    seed: int = 0
+    batch_size: int = 64
+    evaluate_every: int = 1
+    device: str = "cpu"
+    dtype: Literal["float32", "float64"] = "float32"
+    threads: int = 0
+    client_weights: Mapping[str, float] = field(default_factory=dict)
+    preset: str = ""
+
+    def __post_init__(self) -> None:
+        at_least("rounds", self.rounds, 1)
+        at_least("seed", self.seed, 0)
+        at_least("batch_size", self.batch_size, 1)
+        at_least("evaluate_every", self.evaluate_every, 1)
+        at_least("threads", self.threads, 0)
+        for client, weight in self.client_weights.items():
+            positive(f"client_weights.{client}", weight)
+        if self.preset and self.preset not in PRESETS:
+            raise unknown("preset", self.preset, PRESETS)
+
+    @property
+    def torch_device(self) -> torch.device:
+        """The device, refused where it is not there."""
+        name = ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device
+        try:
+            torch.zeros(1, device=name)
+        except (RuntimeError, AssertionError) as problem:
+            raise FedmmError(
+                f"run.device {self.device!r} cannot be used here: {str(problem).splitlines()[0]}"
+            ) from None
+        return torch.device(name)
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        return torch.float64 if self.dtype == "float64" else torch.float32
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A whole experiment: one section a field."""
+
+    run: RunOptions
+    data: DataSet
+    partition: Partition
+    model: Model
+    objective: Objective
+    algorithm: Algorithm
+
+    @property
+    def label(self) -> str:
+        """What the run is called in tables and pictures."""
+        return self.run.label or self.algorithm.name
+
+    def tables(self) -> dict[str, Table]:
+        """Everything, defaults included, as tables from which :func:`experiment` makes the same experiment."""
+        return {section: as_table(getattr(self, section)) for section in self.__dataclass_fields__}
+
+
+def experiment(tables: Mapping[str, Any]) -> Experiment:
+    """Check and build an experiment from the tables of a TOML file."""
+    known = tuple(Experiment.__dataclass_fields__)
+    for section, table in tables.items():
+        if section not in known:
+            raise unknown("section", section, known)
+        require(isinstance(table, dict), f"{section} must be a section of its own: [{section}]")
+    for section in ("data", "model", "objective", "algorithm"):
+        preset_may_name = section == "model" and tables.get("run", {}).get("preset")
+        require(bool(preset_may_name) or section in tables, f"the section [{section}] is missing")
+    full = _with_preset(tables)
+    return Experiment(
+        build(RunOptions, full.get("run", {}), "run"),
+        choose(DATASETS, full["data"], "data"),
+        choose(PARTITIONS, {"name": _DEFAULT_PARTITION, **full.get("partition", {})}, "partition"),
+        choose(MODELS, full["model"], "model"),
+        choose(OBJECTIVES, full["objective"], "objective"),
+        choose(ALGORITHMS, full["algorithm"], "algorithm"),
+    )
+
+
+def _with_preset(tables: Mapping[str, Any]) -> dict[str, Table]:
+    """The tables with the preset's values where they have none; another model than the preset's takes none."""
+    name = tables.get("run", {}).get("preset")
+    if not name:
+        return dict(tables)
+    chosen = {section: tables[section].get("name") for section in ("objective", "algorithm", "data")}
+    for section, value in chosen.items():
+        require(isinstance(value, str), f"{section}.name must say which one to use")
+    filled = preset_tables(name, **chosen)
+    given = tables.get("model", {})
+    if given.get("name", filled["model"]["name"]) != filled["model"]["name"]:
+        filled["model"] = {}
+    return {section: {**filled.get(section, {}), **tables.get(section, {})} for section in {**filled, **tables}}

@@ -1,0 +1,76 @@
+"""Reading and writing the TOML of an experiment."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedmm.core.errors import FedmmError, require
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FedmmError(f"there is no file {path}") from None
+    except (OSError, UnicodeDecodeError) as problem:
+        raise FedmmError(f"{path} cannot be read: {problem}") from problem
+    except tomllib.TOMLDecodeError as problem:
+        raise FedmmError(f"{path} is not valid TOML: {problem}") from problem
+
+
+def write_toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
+    """Tables of plain values as TOML; a table inside a table is written in one line."""
+    sections = []
+    for name, table in tables.items():
+        lines = [f"{_key(key)} = {_value(value)}" for key, value in table.items()]
+        sections.append("\n".join([f"[{_key(name)}]", *lines]))
+    return "\n\n".join(sections) + "\n"
+
+
+def set_values(tables: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
+    """A copy of ``tables`` with ``section.key=value`` settings applied; a value that is not TOML is taken as text."""
+    changed = json.loads(json.dumps(tables, default=str))
+    for setting in settings:
+        path, equals, text = setting.partition("=")
+        keys = [part.strip() for part in path.split(".")]
+        require(
+            bool(equals) and len(keys) >= 2 and all(keys),
+            f"--set {setting!r} must have the form section.key=value, for example run.rounds=50",
+        )
+        table = changed
+        for key in keys[:-1]:
+            table = table.setdefault(key, {})
+            require(isinstance(table, dict), f"--set {setting!r}: {key!r} is a value, not a section")
+        table[keys[-1]] = _parse(text.strip())
+    return dict(changed)
+
+
+def _parse(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _key(key: str) -> str:
+    return key if _BARE_KEY.fullmatch(key) else json.dumps(key)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value)
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_key(k)} = {_value(v)}" for k, v in value.items()) + " }" if value else "{}"
+    return "[" + ", ".join(_value(item) for item in value) + "]"

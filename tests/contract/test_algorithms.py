@@ -1,0 +1,459 @@
+"""What every row of ``ALGORITHMS`` must keep to."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from problems import (
+    FLOAT64,
+    FieldClient,
+    Game,
+    adapt,
+    mixed_client,
+    network,
+    random_game,
+    source_client,
+    target_client,
+    with_options,
+)
+from torch import Tensor
+
+import fedmm
+from fedmm import ALGORITHMS, FedmmError
+from fedmm.core.algorithm import Algorithm, Coefficients, State
+from fedmm.core.layout import Layout
+from fedmm.core.problem import FederatedProblem
+from fedmm.core.schedules import Constant, DannDecay
+from fedmm.engines.in_process import InProcess
+
+each_algorithm = pytest.mark.parametrize("kind", ALGORITHMS.values(), ids=ALGORITHMS)
+DEVICES = ["cpu", "meta", *(["cuda"] if torch.cuda.is_available() else [])]
+Fields = Callable[[Tensor], Tensor]
+
+
+def stacked_round(
+    algorithm: Algorithm, server: State, clients: State, fields: Fields, *, c: Coefficients, at_server: Coefficients
+) -> tuple[State, State]:
+    """One round of a stack of clients ``[..., clients, size]``, each with its own number of steps; pure arithmetic."""
+    sent = {name: vector.unsqueeze(-2) for name, vector in algorithm.broadcast(server).items()}
+    z = sent["z"].expand(clients["shape"].shape)
+    own = {name: vector for name, vector in clients.items() if name != "shape"}
+    for step in range(int(c.steps.max())):
+        z = torch.where(step < c.steps, algorithm.local_step(z, sent, own, fields(z), c), z)
+    uploads, own = algorithm.finish(z, sent, own, c)
+    return algorithm.server_update(server, uploads, at_server), own
+
+
+# Names and tables -----------------------------------------------------------------------------------------------------
+
+
+@each_algorithm
+def test_a_row_has_the_name_of_its_class_and_says_what_it_is(kind: type[Algorithm]) -> None:
+    assert ALGORITHMS[kind.name] is kind
+    assert kind.summary
+    assert kind.summary != Algorithm.__doc__
+    assert getattr(fedmm, kind.__name__) is kind
+
+
+@each_algorithm
+def test_equal_options_make_equal_algorithms_with_equal_hashes(kind: type[Algorithm]) -> None:
+    assert with_options(kind) == with_options(kind)
+    assert hash(with_options(kind)) == hash(with_options(kind))
+    assert len({with_options(kind), with_options(kind), with_options(kind, lr_min=0.5)}) == 2
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        with_options(kind).lr_min = 1.0
+
+
+@each_algorithm
+def test_a_per_group_option_keeps_equality(kind: type[Algorithm]) -> None:
+    rates = {"features": 0.1, "*": 0.2}
+    assert with_options(kind, lr_min=rates) == with_options(kind, lr_min=dict(rates))
+    assert with_options(kind, lr_min=rates) != with_options(kind, lr_min={"*": 0.2})
+
+
+# Refusals -------------------------------------------------------------------------------------------------------------
+
+REFUSED: dict[str, Sequence[Any]] = {
+    "lr_min": [0.0, -1.0, math.nan, math.inf, "fast", True, None, {}, {"features": 0.0}, {"features": "fast"}],
+    "lr_max": [0.0, -1.0, math.nan, math.inf, "fast", True, None, {}, {"adversary": -1.0}],
+    "penalty_min": [-1.0, math.nan, math.inf, "strong", {}, {"features": -1.0}],
+    "penalty_max": [-1.0, math.nan, math.inf, "strong", {}, {"adversary": -1.0}],
+    "dual_decay": [-0.1, 1.1, math.nan, "slow"],
+    "local_steps": [0, -3, 2.5, "many", True, None, [], [2, 0], [2.5], {}, {"a": 0}],
+    "server_lr": [0.0, -1.0, math.nan, math.inf, "fast"],
+}
+REFUSALS = [
+    (kind, option.name, value)
+    for kind in ALGORITHMS.values()
+    for option in dataclasses.fields(kind)
+    for value in REFUSED.get(option.name, [])
+]
+
+
+@pytest.mark.parametrize(("kind", "option", "value"), REFUSALS, ids=lambda p: getattr(p, "name", repr(p)))
+def test_an_invalid_option_is_refused_by_its_name(kind: type[Algorithm], option: str, value: Any) -> None:
+    with pytest.raises(FedmmError, match=option):
+        kind(**{option: value})
+
+
+@each_algorithm
+def test_every_numeric_option_refuses_what_is_not_a_number(kind: type[Algorithm]) -> None:
+    # also options that the table above does not know
+    for option in dataclasses.fields(kind):
+        if isinstance(option.default, float | int) and not isinstance(option.default, bool):
+            for value in ("word", math.nan):
+                with pytest.raises(FedmmError, match=option.name):
+                    kind(**{option.name: value})
+
+
+def test_fedmm_needs_a_penalty_above_zero_because_it_divides_by_it() -> None:
+    for option in ("penalty_min", "penalty_max"):
+        with pytest.raises(FedmmError, match=f"{option} must be above 0"):
+            fedmm.FedMM(**{option: 0.0})
+        assert getattr(fedmm.FedProxGDA(**{option: 0.0}), option) == 0.0
+
+
+# Pure functions of their input ----------------------------------------------------------------------------------------
+
+
+@each_algorithm
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_round_keeps_the_dtype_and_repeats_itself_and_leaves_its_input_alone(
+    kind: type[Algorithm], dtype: torch.dtype
+) -> None:
+    algorithm = with_options(kind)
+    layout = Layout({"omega": (3,)}, {"psi": (2,)}, dtype=dtype)
+    z = torch.randn(5, generator=torch.Generator().manual_seed(0)).to(dtype)
+    server = {name: vector + 0.5 for name, vector in algorithm.init_server(z).items()}
+    own = {name: vector + 0.25 for name, vector in algorithm.init_client(z).items()}
+    c = Coefficients(algorithm.coefficients(layout, 1, 5), steps=layout.scalar(3))
+    field = 2.0 * z
+    point = z + 1.0
+    given = [z, field, point, *server.values(), *own.values(), *c.values()]
+    before = [tensor.clone() for tensor in given]
+
+    def outputs() -> list[Tensor]:
+        sent = algorithm.broadcast(server)
+        stepped = algorithm.local_step(point, sent, own, field, c)
+        upload, after = algorithm.finish(stepped, sent, own, c)
+        stacked = {name: torch.stack([vector, vector + 1.0]) for name, vector in upload.items()}
+        new_server = algorithm.server_update(server, stacked, c)
+        assert new_server.keys() == server.keys()
+        assert after.keys() == own.keys()
+        return [stepped, *upload.values(), *after.values(), *new_server.values()]
+
+    first, second = outputs(), outputs()
+    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+    assert {tensor.dtype for tensor in first} == {dtype}
+    assert {tensor.dtype for tensor in c.values()} == {dtype}
+    assert all(torch.equal(tensor, kept) for tensor, kept in zip(given, before, strict=True))
+
+
+@each_algorithm
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_round_stays_on_its_device(kind: type[Algorithm], device: str) -> None:
+    algorithm = with_options(kind)
+    layout = Layout({"omega": (3,)}, {"psi": (2,)}, device=device)
+    z = torch.zeros(5, device=device)
+    server, own = algorithm.init_server(z), algorithm.init_client(z)
+    c = Coefficients(algorithm.coefficients(layout, 0, 5), steps=layout.scalar(3))
+    sent = algorithm.broadcast(server)
+    stepped = algorithm.local_step(z, sent, own, z, c)
+    upload, own = algorithm.finish(stepped, sent, own, c)
+    server = algorithm.server_update(server, {name: torch.stack([v, v]) for name, v in upload.items()}, c)
+    assert {t.device.type for t in (stepped, *c.values(), *upload.values(), *own.values(), *server.values())} == {
+        device
+    }
+
+
+@each_algorithm
+@pytest.mark.parametrize("unlike", ["replicas", "coordinates"])
+def test_a_stack_of_replicas_and_clients_is_the_same_as_one_by_one(kind: type[Algorithm], unlike: str) -> None:
+    """Replicas differ in start and in coefficients (``[R, 1, 1]``, or ``[R, 1, size]`` per coordinate), clients in
+    M_i (``[N, 1]``). At the server there is no client axis: ``[R, 1]`` or ``[R, size]``.
+    """
+    replicas, clients, size = 2, 3, 5
+    game = random_game(3, clients=clients, sizes=(3, 2))
+    steps = torch.tensor([1.0, 3.0, 2.0], dtype=FLOAT64)
+    same_sides = {"lr_max": 0.02, "penalty_max": 0.7} if unlike == "replicas" else {}
+    algorithms = [
+        with_options(kind, lr_schedule=DannDecay(alpha), **same_sides) for alpha in (1.0, 10.0)
+    ]  # unlike rates
+    if "penalty_min" in {option.name for option in dataclasses.fields(kind)}:
+        algorithms[1] = dataclasses.replace(algorithms[1], penalty_min=1.9, penalty_max=1.9)
+    start = torch.randn(replicas, size, dtype=FLOAT64, generator=torch.Generator().manual_seed(1))
+    matrix = torch.stack([client.matrix for client in game.clients])
+    offset = torch.stack([client.offset for client in game.clients])
+
+    def fields(z: Tensor) -> Tensor:
+        return torch.einsum("nij,...nj->...ni", matrix, z) + offset
+
+    def coefficients(t: int) -> list[Coefficients]:
+        return [algorithm.coefficients(game.layout, t, 4) for algorithm in algorithms]
+
+    stacked_server = algorithms[0].init_server(start)
+    shape = start.unsqueeze(-2).expand(replicas, clients, size)
+    stacked_clients = algorithms[0].init_client(shape)
+    single_servers = [a.init_server(z) for a, z in zip(algorithms, start, strict=True)]
+    single_clients = [[a.init_client(z) for _ in range(clients)] for a, z in zip(algorithms, start, strict=True)]
+
+    for t in range(2):
+        by_replica = coefficients(t)
+        at_server = Coefficients(
+            {name: torch.stack([c[name].reshape(-1) for c in _alike(by_replica, name)]) for name in by_replica[0]}
+        )
+        c = Coefficients({name: v.unsqueeze(-2) for name, v in at_server.items()}, steps=steps.unsqueeze(-1))
+        if unlike == "replicas":
+            assert {tuple(v.shape) for name, v in c.items() if name != "steps"} == {(replicas, 1, 1)}
+        stacked_server, stacked_clients = stacked_round(
+            algorithms[0], stacked_server, stacked_clients | {"shape": shape}, fields, c=c, at_server=at_server
+        )
+        for r, algorithm in enumerate(algorithms):
+            uploads = []
+            for n in range(clients):
+                one = Coefficients(by_replica[r], steps=steps[n])
+                sent = algorithm.broadcast(single_servers[r])
+                z = sent["z"]
+                for _ in range(int(steps[n])):
+                    z = algorithm.local_step(z, sent, single_clients[r][n], game.clients[n].field(z), one)
+                upload, single_clients[r][n] = algorithm.finish(z, sent, single_clients[r][n], one)
+                uploads.append(upload)
+            single_servers[r] = algorithm.server_update(
+                single_servers[r], {name: torch.stack([u[name] for u in uploads]) for name in uploads[0]}, by_replica[r]
+            )
+
+    for r, n in itertools.product(range(replicas), range(clients)):
+        for name, vector in single_servers[r].items():
+            torch.testing.assert_close(stacked_server[name][r], vector, rtol=1e-11, atol=1e-12)
+        for name, vector in single_clients[r][n].items():
+            torch.testing.assert_close(stacked_clients[name][r, n], vector, rtol=1e-11, atol=1e-12)
+
+
+def _alike(coefficients: Sequence[Coefficients], name: str) -> list[dict[str, Tensor]]:
+    """The replicas' coefficients, a scalar spread over the coordinates where another replica has one for each."""
+    vectors = torch.broadcast_tensors(*[c[name] for c in coefficients])
+    return [{name: vector} for vector in vectors]
+
+
+# What a round means ---------------------------------------------------------------------------------------------------
+
+
+@each_algorithm
+def test_a_saddle_that_all_clients_share_is_a_fixed_point(kind: type[Algorithm]) -> None:
+    game = random_game(5, clients=4, shared_saddle=True)  # the mean of 4 equal short numbers has no rounding
+    saddle = game.clients[0].saddle
+    clients = [FieldClient(name, q.field) for name, q in zip(game.names, game.clients, strict=True)]
+    engine = InProcess(FederatedProblem(game.layout, saddle, clients), with_options(kind), 5)
+    state = engine.start()
+    for _ in range(5):
+        state, record = engine.run_round(state)
+        assert record.drift == 0.0
+        assert torch.equal(state.z, saddle)
+        for own in state.clients.values():
+            assert all(not vector.any() for vector in own.values())
+
+
+@each_algorithm
+def test_the_first_local_step_goes_along_the_field_at_each_groups_own_rate(kind: type[Algorithm]) -> None:
+    start = (
+        {"body.w": torch.ones(2, dtype=FLOAT64), "body.b": torch.ones(1, dtype=FLOAT64), "top": torch.ones(1)},
+        {"critic": torch.ones(2, dtype=FLOAT64)},
+    )
+    start[0]["top"] = start[0]["top"].to(FLOAT64)
+    layout = Layout.of(*start)
+    algorithm = with_options(
+        kind, lr_min={"body": 0.1, "body.b": 0.2, "*": 0.3}, lr_max={"critic": 0.4}, lr_schedule=Constant()
+    )
+    z = layout.pack(*start)
+    field = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], dtype=FLOAT64)
+    c = Coefficients(algorithm.coefficients(layout, 0, 1), steps=layout.scalar(1))
+
+    moved = algorithm.local_step(z, algorithm.init_server(z), algorithm.init_client(z), field, c)
+
+    # 1 - rate x field, with rates 0.1 0.1 | 0.2 | 0.3 | 0.4 0.4
+    expected = torch.tensor([0.9, 0.8, 0.4, -0.2, -1.0, -1.4], dtype=FLOAT64)
+    torch.testing.assert_close(moved, expected, rtol=0, atol=1e-15)
+
+
+@each_algorithm
+def test_solve_takes_rates_by_group_of_parameters(kind: type[Algorithm]) -> None:
+    # f = a x + b y - c v with constant gradients: after one round of one step, x = -0.1 a, y = -0.2 b, and psi goes up
+    # by... -0.3 x d(-f)/dv = -0.3 c. FedMM's first upload is twice as far.
+    def f(omega: dict[str, Tensor], psi: Tensor) -> Tensor:
+        return 2.0 * omega["x"] + 3.0 * omega["y"] - 4.0 * psi
+
+    zero = torch.zeros((), dtype=FLOAT64)
+    algorithm = with_options(
+        kind, lr_min={"x": 0.1, "y": 0.2}, lr_max={"psi": 0.3}, lr_schedule=Constant(), local_steps=1, server_lr=1.0
+    )
+    solution = fedmm.solve([f], ({"x": zero, "y": zero}, zero), algorithm, 1)
+    far = 2.0 if kind is fedmm.FedMM else 1.0
+    moved = [float(value) for value in (solution.omega["x"], solution.omega["y"], solution.psi)]
+    assert moved == pytest.approx([-0.2 * far, -0.6 * far, -1.2 * far], abs=1e-14)
+
+
+@each_algorithm
+def test_one_local_step_is_the_same_whether_the_rate_or_the_gradient_is_scaled(kind: type[Algorithm]) -> None:
+    game = random_game(2)
+    one_step = {"local_steps": 1, "lr_schedule": Constant()}
+    scaled_rate = with_options(kind, lr_min=0.01, lr_max=0.06, **one_step)
+    scaled_gradient = with_options(kind, lr_min=0.02, lr_max=0.02, **one_step)
+    by_rate = fedmm.solve(game.clients, game.start, scaled_rate, 1)
+    by_gradient = fedmm.solve(game.clients, game.start, scaled_gradient, 1, gradient_scale=(0.5, 3.0))
+    torch.testing.assert_close(by_gradient.omega, by_rate.omega, rtol=1e-12, atol=0)
+    torch.testing.assert_close(by_gradient.psi, by_rate.psi, rtol=1e-12, atol=0)
+
+
+def test_a_gradient_scale_leaves_the_proximal_term_alone() -> None:
+    # f = x - y, mu = 2, eta = 0.1, two steps from 0, gradient of x scaled by 5, of y by 1:
+    #   x: -0.1 (5) = -0.5;  then -0.5 - 0.1 (5 + 2 (-0.5)) = -0.9
+    #   y: -0.1 (1) = -0.1;  then -0.1 - 0.1 (1 + 2 (-0.1)) = -0.18
+    # With the rate of x 5 times as large instead, its second step is -0.5 - 0.5 (1 + 2 (-0.5)) = -0.5.
+    zero = torch.zeros((), dtype=FLOAT64)
+    options = {"penalty_min": 2.0, "penalty_max": 2.0, "local_steps": 2}
+    scaled = fedmm.solve([_plane], (zero, zero), fedmm.FedProxGDA(0.1, 0.1, **options), 1, gradient_scale=(5.0, 1.0))
+    faster = fedmm.solve([_plane], (zero, zero), fedmm.FedProxGDA(0.5, 0.1, **options), 1)
+    assert (float(scaled.omega), float(scaled.psi)) == pytest.approx((-0.9, -0.18), abs=1e-14)
+    assert (float(faster.omega), float(faster.psi)) == pytest.approx((-0.5, -0.18), abs=1e-14)
+
+
+def test_a_gradient_scale_leaves_the_dual_alone() -> None:
+    # FedMM, one step a round, eta = 0.1, mu = 2, x scaled by 5, from 0. Round 1: z = -0.5, dual = -1, upload
+    # -0.5 + (-1)/2 = -1. Round 2 from -1: z = -1 - 0.1 (5 - 1) = -1.4, dual = -1 + 2 (-0.4) = -1.8,
+    # upload -1.4 - 0.9 = -2.3.
+    zero = torch.zeros((), dtype=FLOAT64)
+    algorithm = fedmm.FedMM(0.1, 0.1, 2.0, 2.0, local_steps=1)
+    solution = fedmm.solve([_plane], (zero, zero), algorithm, 2, gradient_scale=(5.0, 1.0))
+    assert float(solution.omega) == pytest.approx(-2.3, abs=1e-14)
+    assert float(solution.clients[0]["dual"][0]) == pytest.approx(-1.8, abs=1e-14)
+
+
+def _plane(x: Tensor, y: Tensor) -> Tensor:
+    return x - y
+
+
+@each_algorithm
+def test_client_weights_scale_the_clients_functions(kind: type[Algorithm]) -> None:
+    # Weights 3 and 1 have mean 2: alpha = 1.5 and 0.5.
+    game = random_game(4, clients=2)
+    first, second = game.clients
+    algorithm = with_options(kind)
+    weighted = fedmm.solve(game.clients, game.start, algorithm, 3, weights=[3.0, 1.0])
+    by_hand = fedmm.solve([lambda x, y: 1.5 * first(x, y), lambda x, y: 0.5 * second(x, y)], game.start, algorithm, 3)
+    torch.testing.assert_close(weighted.omega, by_hand.omega, rtol=1e-11, atol=1e-13)
+    torch.testing.assert_close(weighted.psi, by_hand.psi, rtol=1e-11, atol=1e-13)
+
+
+@each_algorithm
+def test_the_rates_follow_their_schedule(kind: type[Algorithm]) -> None:
+    layout = Layout({"omega": (1,)}, {"psi": (1,)}, dtype=FLOAT64)
+    constant = with_options(kind, lr_min=0.1, lr_max=0.3, lr_schedule=Constant())
+    decayed = with_options(kind, lr_min=0.1, lr_max=0.3)
+    for t in range(4):
+        factor = (1 + 10 * t / 4) ** -0.75
+        assert constant.coefficients(layout, t, 4).lr.tolist() == [0.1, 0.3]
+        assert decayed.coefficients(layout, t, 4).lr.tolist() == pytest.approx([0.1 * factor, 0.3 * factor], rel=1e-15)
+    assert kind().lr_schedule == Constant()
+
+
+# Local steps and the order of clients ---------------------------------------------------------------------------------
+
+with_steps = [kind for kind in ALGORITHMS.values() if "local_steps" in {f.name for f in dataclasses.fields(kind)}]
+each_with_steps = pytest.mark.parametrize("kind", with_steps, ids=lambda kind: kind.name)
+
+
+def solved(game: Game, algorithm: Algorithm, order: Sequence[int], rounds: int = 3) -> tuple[Tensor, dict[str, State]]:
+    """The server's point and the clients' states by name, with the clients listed in this order."""
+    names = [game.names[i] for i in order]
+    solution = fedmm.solve([game.clients[i] for i in order], game.start, algorithm, rounds, names=names)
+    return torch.cat([solution.omega, solution.psi]), dict(zip(names, solution.clients, strict=True))
+
+
+@each_with_steps
+def test_local_steps_may_be_a_number_a_list_or_by_name(kind: type[Algorithm]) -> None:
+    game = random_game(6)
+    equal = [3, [3, 3, 3], dict.fromkeys(game.names, 3)]
+    same = [solved(game, with_options(kind, local_steps=m), range(3))[0] for m in equal]
+    assert torch.equal(same[0], same[1])
+    assert torch.equal(same[0], same[2])
+    listed = solved(game, with_options(kind, local_steps=[1, 2, 4]), range(3))[0]
+    named = solved(game, with_options(kind, local_steps=dict(zip(game.names, [1, 2, 4], strict=True))), range(3))[0]
+    assert torch.equal(listed, named)
+    assert not torch.equal(listed, same[0])
+
+
+@each_with_steps
+def test_a_list_of_local_steps_goes_by_the_order_the_clients_are_listed_in(kind: type[Algorithm]) -> None:
+    game = random_game(6)
+    forward, own = solved(game, with_options(kind, local_steps=[1, 2, 4]), [0, 1, 2])
+    backward, own_backward = solved(game, with_options(kind, local_steps=[4, 2, 1]), [2, 1, 0])
+    assert torch.equal(forward, backward)
+    assert_same_states(own, own_backward)
+
+
+@each_with_steps
+def test_unequal_local_steps_are_those_of_the_clients(kind: type[Algorithm]) -> None:
+    # Constant gradient 1, eta = 0.1, no penalty to speak of, M = (1, 3): the clients reach -0.1 and -0.3 (less a
+    # penalty of 1e-12), the server their mean -0.2, FedMM twice that.
+    zero = torch.zeros((), dtype=FLOAT64)
+    algorithm = with_options(
+        kind, lr_min=0.1, lr_max=0.1, local_steps=[1, 3], server_lr=1.0, penalty_min=1e-12, penalty_max=1e-12,
+        lr_schedule=Constant(),
+    )  # fmt: skip
+    solution = fedmm.solve([_plane, _plane], (zero, zero), algorithm, 1)
+    expected = -0.4 if kind is fedmm.FedMM else -0.2
+    assert float(solution.omega) == pytest.approx(expected, abs=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        ([2, 3], "local_steps holds 2 numbers for 3 clients"),
+        ({"client-0": 2, "client-1": 2}, "local_steps gives no number for client 'client-2'"),
+        ({"client-0": 2, "client-1": 2, "client-2": 2, "client-9": 2}, "unknown client in local_steps 'client-9'"),
+    ],
+)
+def test_local_steps_that_do_not_fit_the_clients_are_refused(steps: Any, message: str) -> None:
+    with pytest.raises(FedmmError, match=message):
+        solved(random_game(6), fedmm.FedMM(local_steps=steps), range(3))
+
+
+def assert_same_states(one: dict[str, State], other: dict[str, State]) -> None:
+    assert one.keys() == other.keys()
+    for name, state in one.items():
+        assert state.keys() == other[name].keys()
+        assert all(torch.equal(vector, other[name][key]) for key, vector in state.items())
+
+
+@each_algorithm
+def test_the_order_in_which_clients_are_listed_does_not_matter_to_solve(kind: type[Algorithm]) -> None:
+    game = random_game(8, clients=4)
+    z, own = solved(game, with_options(kind), range(4))
+    for order in ([3, 2, 1, 0], [1, 3, 0, 2]):
+        again, own_again = solved(game, with_options(kind), order)
+        assert torch.equal(again, z)
+        assert_same_states(own_again, own)
+
+
+@each_algorithm
+def test_the_order_in_which_clients_are_listed_does_not_matter_to_adapt(kind: type[Algorithm]) -> None:
+    clients = [source_client(), target_client(), mixed_client()]
+    model = network(head_dropout=0.3, task_hidden=(5,))
+    first = adapt(clients, model, algorithm=with_options(kind), rounds=2)
+    for order in ([2, 1, 0], [1, 2, 0]):
+        again = adapt([clients[i] for i in order], model, algorithm=with_options(kind), rounds=2)
+        assert torch.equal(again.state.z, first.state.z)
+        assert_same_states(again.state.clients, first.state.clients)
+
+
+@each_algorithm
+def test_one_seed_is_one_result_and_another_seed_another(kind: type[Algorithm]) -> None:
+    first, again, other = (adapt(algorithm=with_options(kind), seed=seed).state.z for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)

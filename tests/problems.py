@@ -1,0 +1,302 @@
+"""Problems with known answers, and short ways to run them, shared by all tests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import fedmm
+from fedmm.core.algorithm import Algorithm
+from fedmm.core.engine import FederatedState, RoundRecord
+from fedmm.core.layout import Layout
+from fedmm.core.objective import AdversaryShape, Objective, Outputs
+from fedmm.core.problem import FederatedProblem, LocalReport, Statistics
+from fedmm.core.schedules import DannDecay
+from fedmm.engines.in_process import InProcess
+from fedmm.experiment.adaptation import AdaptationClient
+
+FLOAT64 = torch.float64
+
+
+def known_bug(what: str, raises: type[BaseException] | tuple[type[BaseException], ...]) -> pytest.MarkDecorator:
+    """A test that shows a bug in src; strict, so that the mark has to go when the bug goes."""
+    return pytest.mark.xfail(reason=f"bug in src: {what}", raises=raises, strict=True)
+
+
+NOTHING_RAISED = pytest.fail.Exception
+"""What ``pytest.raises`` ends in when nothing is raised."""
+
+
+def golden(name: str) -> dict[str, Any]:
+    """A file of recorded values; its ``about`` says how they came to be."""
+    return json.loads((Path(__file__).parent / "golden" / f"{name}.json").read_text())
+
+
+def generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+# Games ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Quadratic:
+    """f(x, y) = 1/2 x'A x + x'B y - 1/2 y'C y + a'x - c'y, so that F(x, y) = (A x + B y + a, -B'x + C y + c)."""
+
+    A: Tensor
+    B: Tensor
+    C: Tensor
+    a: Tensor
+    c: Tensor
+
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+        return 0.5 * x @ self.A @ x + x @ self.B @ y - 0.5 * y @ self.C @ y + self.a @ x - self.c @ y
+
+    @cached_property
+    def matrix(self) -> Tensor:
+        return torch.cat([torch.cat([self.A, self.B], 1), torch.cat([-self.B.T, self.C], 1)])
+
+    @cached_property
+    def offset(self) -> Tensor:
+        return torch.cat([self.a, self.c])
+
+    def field(self, z: Tensor) -> Tensor:
+        return self.matrix @ z + self.offset
+
+
+@dataclass(frozen=True)
+class FieldClient:
+    """A client that knows its signed field in closed form, as an engine sees it."""
+
+    name: str
+    signed_field: Callable[[Tensor], Tensor]
+
+    def open_round(self, t: int, rounds: int, steps: int, statistics: Statistics) -> FieldClient:
+        return self
+
+    def field(self, z: Tensor, step: int) -> Tensor:
+        return self.signed_field(z)
+
+    def close(self) -> LocalReport:
+        return LocalReport()
+
+
+@dataclass(frozen=True)
+class Game:
+    """A game of quadratic clients that start at 0."""
+
+    clients: Sequence[Quadratic]
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        return len(self.clients[0].a), len(self.clients[0].c)
+
+    @property
+    def names(self) -> list[str]:
+        return [f"client-{number}" for number in range(len(self.clients))]
+
+    @property
+    def layout(self) -> Layout:
+        return Layout({"omega": (self.sizes[0],)}, {"psi": (self.sizes[1],)}, dtype=FLOAT64, bare=(True, True))
+
+    @property
+    def start(self) -> tuple[Tensor, Tensor]:
+        return torch.zeros(self.sizes[0], dtype=FLOAT64), torch.zeros(self.sizes[1], dtype=FLOAT64)
+
+    @cached_property
+    def saddle(self) -> Tensor:
+        """Where the mean of the signed fields vanishes."""
+        matrix = torch.stack([client.matrix for client in self.clients]).mean(0)
+        offset = torch.stack([client.offset for client in self.clients]).mean(0)
+        return torch.linalg.solve(matrix, -offset)
+
+    def problem(self) -> FederatedProblem:
+        clients = [FieldClient(name, q.field) for name, q in zip(self.names, self.clients, strict=True)]
+        return FederatedProblem(self.layout, torch.cat(self.start), clients)
+
+    def play(self, algorithm: Algorithm, rounds: int) -> FederatedState:
+        """The federation after so many rounds."""
+        state = None
+        for state, _ in played(InProcess(self.problem(), algorithm, rounds), rounds):  # noqa: B007
+            pass
+        assert state is not None
+        return state
+
+    def error(self, state: FederatedState) -> float:
+        """How far the server is from the saddle, relative to the saddle."""
+        return float((state.z - self.saddle).norm() / self.saddle.norm())
+
+
+def played(engine: Any, rounds: int) -> Iterator[tuple[FederatedState, RoundRecord]]:
+    """State and record of each round."""
+    state = engine.start()
+    for _ in range(rounds):
+        state, record = engine.run_round(state)
+        yield state, record
+
+
+def golden_game() -> Game:
+    clients = golden("games")["clients"]
+    return Game([Quadratic(**{key: torch.tensor(c[key], dtype=FLOAT64) for key in "ABCac"}) for c in clients])
+
+
+def random_game(seed: int, clients: int = 3, sizes: tuple[int, int] = (3, 2), shared_saddle: bool = False) -> Game:
+    """Strongly convex in x, strongly concave in y: the eigenvalues of A and C lie in [1, 3], those of F's Jacobian in
+    the half plane to the right of 1. shared_saddle: every client's field is exactly 0 at the same point.
+    """
+    random = generator(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, dtype=FLOAT64, generator=random)
+
+    def definite(size: int) -> Tensor:
+        basis, _ = torch.linalg.qr(normal(size, size))
+        values = 1.0 + 2.0 * torch.rand(size, dtype=FLOAT64, generator=random)
+        matrix = basis @ torch.diag(values) @ basis.T
+        return (matrix + matrix.T) / 2
+
+    def quadratic() -> Quadratic:
+        m, n = sizes
+        return Quadratic(definite(m), 0.5 * normal(m, n), definite(n), 2.0 * normal(m), 2.0 * normal(n))
+
+    game = Game([quadratic() for _ in range(clients)])
+    if shared_saddle:
+        point = (256.0 * normal(sum(sizes))).round() / 256.0  # so that sums of a few are exact
+        return Game([_centred(client, point) for client in game.clients])
+    return game
+
+
+@dataclass(frozen=True, eq=False)
+class CentredQuadratic(Quadratic):
+    """A quadratic written about its saddle, where its field is 0 to the bit."""
+
+    saddle: Tensor
+
+    def field(self, z: Tensor) -> Tensor:
+        return self.matrix @ (z - self.saddle)
+
+
+def _centred(quadratic: Quadratic, saddle: Tensor) -> CentredQuadratic:
+    offset = -quadratic.matrix @ saddle
+    split = len(quadratic.a)
+    return CentredQuadratic(quadratic.A, quadratic.B, quadratic.C, offset[:split], offset[split:], saddle)
+
+
+games = st.builds(
+    random_game,
+    seed=st.integers(0, 2**31),
+    clients=st.integers(1, 4),
+    sizes=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+)
+"""Random strongly-convex-strongly-concave games."""
+
+
+# Algorithms -----------------------------------------------------------------------------------------------------------
+
+OPTIONS = {
+    "lr_min": 0.02,
+    "lr_max": 0.03,
+    "lr_schedule": DannDecay(),
+    "penalty_min": 0.7,
+    "penalty_max": 1.3,
+    "dual_decay": 0.9,
+    "local_steps": 3,
+    "server_lr": 0.75,
+}
+"""An unlike value for every option of any algorithm, so that nothing hides behind a default."""
+
+
+def with_options(kind: type[Algorithm], **changes: Any) -> Algorithm:
+    """An algorithm with unlike values for the options it has; changes to options it lacks are left out."""
+    names = {option.name for option in fields(kind)}
+    return kind(**{name: value for name, value in (OPTIONS | changes).items() if name in names})
+
+
+# Adaptation -----------------------------------------------------------------------------------------------------------
+
+CLASSES = 3
+WIDTH = 4
+
+
+def rows(seed: int, count: int = 24, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(count, WIDTH, generator=generator(seed), dtype=FLOAT64).to(dtype)
+
+
+def labels(seed: int, count: int = 24) -> Tensor:
+    return torch.randint(0, CLASSES, (count,), generator=generator(seed))
+
+
+def source_client(name: str | None = "source", seed: int = 1, **options: Any) -> fedmm.Client:
+    return fedmm.Client(source=(rows(seed), labels(seed)), name=name, **options)
+
+
+def target_client(name: str | None = "target", seed: int = 2, **options: Any) -> fedmm.Client:
+    return fedmm.Client(target=rows(seed), name=name, **options)
+
+
+def mixed_client(name: str | None = "mixed", seed: int = 3, **options: Any) -> fedmm.Client:
+    return fedmm.Client(source=(rows(seed), labels(seed)), target=rows(seed + 1, 12), name=name, **options)
+
+
+def features(*layers: nn.Module) -> nn.Module:
+    """The given layers, by default one hidden layer with fixed weights."""
+    if layers:
+        return nn.Sequential(*layers)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(WIDTH, 6), nn.Tanh())
+
+
+def network(*layers: nn.Module, **options: Any) -> fedmm.Network:
+    return fedmm.Network(features(*layers), CLASSES, **{"adversary_hidden": (5,)} | options)
+
+
+def adapt(
+    clients: Sequence[fedmm.Client] | None = None,
+    model: fedmm.Network | None = None,
+    objective: Objective | None = None,
+    algorithm: Algorithm | None = None,
+    rounds: int = 2,
+    **options: Any,
+) -> fedmm.Adapted:
+    """``fedmm.adapt`` on something small unless told otherwise."""
+    return fedmm.adapt(
+        [source_client(), target_client()] if clients is None else clients,
+        network() if model is None else model,
+        fedmm.DANN() if objective is None else objective,
+        fedmm.FedMM(lr_min=0.1, lr_max=0.1, local_steps=2) if algorithm is None else algorithm,
+        rounds,
+        **{"batch_size": 8, "progress": False} | options,
+    )
+
+
+class InOrder(AdaptationClient):
+    """A client that takes its rows as they lie, running on across rounds, ``skip`` rows left out at the start."""
+
+    skip = 0
+
+    def indices(self, domain: str, held: int, t: int, steps: int, count: int) -> Tensor:
+        first = self.skip + t * steps * count
+        return (torch.arange(first, first + steps * count) % held).view(steps, count)
+
+
+def random_outputs(
+    objective: Objective, count: int, *, lead: tuple[int, ...] = (), dtype: torch.dtype = FLOAT64, seed: int = 0
+) -> Outputs:
+    """What some network might compute for ``count`` rows, as leaves of a graph."""
+    random = generator(seed)
+    shape = objective.adversary_shape(WIDTH, CLASSES) or AdversaryShape(WIDTH, CLASSES)
+
+    def leaf(width: int) -> Tensor:
+        return torch.randn(*lead, count, width, generator=random, dtype=FLOAT64).to(dtype).requires_grad_()
+
+    return Outputs(leaf(WIDTH), leaf(CLASSES), leaf(shape.outputs))
