@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from hypothesis import settings
 
@@ -14,3 +15,9 @@ torch.set_num_threads(1)
 
 settings.register_profile("fedmm", deadline=None, derandomize=True, max_examples=25)
 settings.load_profile("fedmm")
+
+
+@pytest.fixture(autouse=True)
+def _seeded_weights() -> None:
+    """Layers that a test makes begin with the same weights whatever ran before it."""
+    torch.manual_seed(0)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 from problems import (
     FLOAT64,
+    NOTHING_RAISED,
     FieldClient,
     Game,
     adapt,
+    generator,
+    known_bug,
     mixed_client,
     network,
+    played,
     random_game,
     source_client,
     target_client,
@@ -29,25 +32,15 @@ from fedmm import ALGORITHMS, FedmmError
 from fedmm.core.algorithm import Algorithm, Coefficients, State
 from fedmm.core.layout import Layout
 from fedmm.core.problem import FederatedProblem
-from fedmm.core.schedules import Constant, DannDecay
+from fedmm.core.schedules import Constant, DannDecay, DannWarmup
 from fedmm.engines.in_process import InProcess
 
 each_algorithm = pytest.mark.parametrize("kind", ALGORITHMS.values(), ids=ALGORITHMS)
 DEVICES = ["cpu", "meta", *(["cuda"] if torch.cuda.is_available() else [])]
-Fields = Callable[[Tensor], Tensor]
 
 
-def stacked_round(
-    algorithm: Algorithm, server: State, clients: State, fields: Fields, *, c: Coefficients, at_server: Coefficients
-) -> tuple[State, State]:
-    """One round of a stack of clients ``[..., clients, size]``, each with its own number of steps; pure arithmetic."""
-    sent = {name: vector.unsqueeze(-2) for name, vector in algorithm.broadcast(server).items()}
-    z = sent["z"].expand(clients["shape"].shape)
-    own = {name: vector for name, vector in clients.items() if name != "shape"}
-    for step in range(int(c.steps.max())):
-        z = torch.where(step < c.steps, algorithm.local_step(z, sent, own, fields(z), c), z)
-    uploads, own = algorithm.finish(z, sent, own, c)
-    return algorithm.server_update(server, uploads, at_server), own
+def names_of_options(kind: type[Algorithm]) -> set[str]:
+    return {option.name for option in dataclasses.fields(kind)}
 
 
 # Names and tables -----------------------------------------------------------------------------------------------------
@@ -57,7 +50,6 @@ def stacked_round(
 def test_a_row_has_the_name_of_its_class_and_says_what_it_is(kind: type[Algorithm]) -> None:
     assert ALGORITHMS[kind.name] is kind
     assert kind.summary
-    assert kind.summary != Algorithm.__doc__
     assert getattr(fedmm, kind.__name__) is kind
 
 
@@ -119,6 +111,12 @@ def test_fedmm_needs_a_penalty_above_zero_because_it_divides_by_it() -> None:
         assert getattr(fedmm.FedProxGDA(**{option: 0.0}), option) == 0.0
 
 
+@known_bug("lr_schedule is not looked at before the first round", NOTHING_RAISED)
+def test_a_schedule_that_cannot_be_called_is_refused_when_it_is_given() -> None:
+    with pytest.raises(FedmmError, match="lr_schedule"):
+        fedmm.FedMM(lr_schedule=3)
+
+
 # Pure functions of their input ----------------------------------------------------------------------------------------
 
 
@@ -129,7 +127,7 @@ def test_a_round_keeps_the_dtype_and_repeats_itself_and_leaves_its_input_alone(
 ) -> None:
     algorithm = with_options(kind)
     layout = Layout({"omega": (3,)}, {"psi": (2,)}, dtype=dtype)
-    z = torch.randn(5, generator=torch.Generator().manual_seed(0)).to(dtype)
+    z = torch.randn(5, generator=generator(0)).to(dtype)
     server = {name: vector + 0.5 for name, vector in algorithm.init_server(z).items()}
     own = {name: vector + 0.25 for name, vector in algorithm.init_client(z).items()}
     c = Coefficients(algorithm.coefficients(layout, 1, 5), steps=layout.scalar(3))
@@ -173,72 +171,55 @@ def test_a_round_stays_on_its_device(kind: type[Algorithm], device: str) -> None
 
 
 @each_algorithm
-@pytest.mark.parametrize("unlike", ["replicas", "coordinates"])
-def test_a_stack_of_replicas_and_clients_is_the_same_as_one_by_one(kind: type[Algorithm], unlike: str) -> None:
-    """Replicas differ in start and in coefficients (``[R, 1, 1]``, or ``[R, 1, size]`` per coordinate), clients in
-    M_i (``[N, 1]``). At the server there is no client axis: ``[R, 1]`` or ``[R, size]``.
+@pytest.mark.parametrize("per_coordinate", [False, True], ids=["one rate", "a rate per side"])
+def test_a_stack_of_replicas_and_clients_is_the_same_as_one_by_one(kind: type[Algorithm], per_coordinate: bool) -> None:
+    """Replicas differ in start and coefficients, clients in M_i. The reference runs one client after the other."""
+    game = random_game(3, clients=3)
+    steps = [1, 3, 2] if "local_steps" in names_of_options(kind) else [1, 1, 1]
+    sides = {} if per_coordinate else {"lr_max": 0.02, "penalty_max": 0.7}
+    replicas = [
+        with_options(kind, local_steps=steps, lr_schedule=DannDecay(1.0), **sides),
+        with_options(kind, local_steps=steps, lr_schedule=DannDecay(10.0), **sides | {"server_lr": 0.5}),
+    ]
+    starts = torch.randn(2, game.layout.size, dtype=FLOAT64, generator=generator(1))
+    rounds = 3
+
+    server, clients = play_stack(replicas, starts, game, steps, rounds)
+
+    for r, algorithm in enumerate(replicas):
+        problem = FederatedProblem(game.layout, starts[r], game.problem().clients)
+        *_, (state, _) = played(InProcess(problem, algorithm, rounds), rounds)
+        for name, vector in state.server.items():
+            torch.testing.assert_close(server[name][r], vector, rtol=1e-11, atol=1e-12)
+        for n, own in enumerate(state.clients.values()):
+            for name, vector in own.items():
+                torch.testing.assert_close(clients[name][r, n], vector, rtol=1e-11, atol=1e-12)
+
+
+def play_stack(
+    replicas: Sequence[Algorithm], starts: Tensor, game: Game, steps: Sequence[int], rounds: int
+) -> tuple[State, State]:
+    """All replicas and clients at once: z is ``[R, N, size]``, what the server sends ``[R, 1, size]``, M_i ``[N, 1]``,
+    and coefficients are ``[R, 1, 1]`` or ``[R, 1, size]``. At the server there is no client axis.
     """
-    replicas, clients, size = 2, 3, 5
-    game = random_game(3, clients=clients, sizes=(3, 2))
-    steps = torch.tensor([1.0, 3.0, 2.0], dtype=FLOAT64)
-    same_sides = {"lr_max": 0.02, "penalty_max": 0.7} if unlike == "replicas" else {}
-    algorithms = [
-        with_options(kind, lr_schedule=DannDecay(alpha), **same_sides) for alpha in (1.0, 10.0)
-    ]  # unlike rates
-    if "penalty_min" in {option.name for option in dataclasses.fields(kind)}:
-        algorithms[1] = dataclasses.replace(algorithms[1], penalty_min=1.9, penalty_max=1.9)
-    start = torch.randn(replicas, size, dtype=FLOAT64, generator=torch.Generator().manual_seed(1))
+    algorithm = replicas[0]
     matrix = torch.stack([client.matrix for client in game.clients])
     offset = torch.stack([client.offset for client in game.clients])
-
-    def fields(z: Tensor) -> Tensor:
-        return torch.einsum("nij,...nj->...ni", matrix, z) + offset
-
-    def coefficients(t: int) -> list[Coefficients]:
-        return [algorithm.coefficients(game.layout, t, 4) for algorithm in algorithms]
-
-    stacked_server = algorithms[0].init_server(start)
-    shape = start.unsqueeze(-2).expand(replicas, clients, size)
-    stacked_clients = algorithms[0].init_client(shape)
-    single_servers = [a.init_server(z) for a, z in zip(algorithms, start, strict=True)]
-    single_clients = [[a.init_client(z) for _ in range(clients)] for a, z in zip(algorithms, start, strict=True)]
-
-    for t in range(2):
-        by_replica = coefficients(t)
-        at_server = Coefficients(
-            {name: torch.stack([c[name].reshape(-1) for c in _alike(by_replica, name)]) for name in by_replica[0]}
-        )
-        c = Coefficients({name: v.unsqueeze(-2) for name, v in at_server.items()}, steps=steps.unsqueeze(-1))
-        if unlike == "replicas":
-            assert {tuple(v.shape) for name, v in c.items() if name != "steps"} == {(replicas, 1, 1)}
-        stacked_server, stacked_clients = stacked_round(
-            algorithms[0], stacked_server, stacked_clients | {"shape": shape}, fields, c=c, at_server=at_server
-        )
-        for r, algorithm in enumerate(algorithms):
-            uploads = []
-            for n in range(clients):
-                one = Coefficients(by_replica[r], steps=steps[n])
-                sent = algorithm.broadcast(single_servers[r])
-                z = sent["z"]
-                for _ in range(int(steps[n])):
-                    z = algorithm.local_step(z, sent, single_clients[r][n], game.clients[n].field(z), one)
-                upload, single_clients[r][n] = algorithm.finish(z, sent, single_clients[r][n], one)
-                uploads.append(upload)
-            single_servers[r] = algorithm.server_update(
-                single_servers[r], {name: torch.stack([u[name] for u in uploads]) for name in uploads[0]}, by_replica[r]
-            )
-
-    for r, n in itertools.product(range(replicas), range(clients)):
-        for name, vector in single_servers[r].items():
-            torch.testing.assert_close(stacked_server[name][r], vector, rtol=1e-11, atol=1e-12)
-        for name, vector in single_clients[r][n].items():
-            torch.testing.assert_close(stacked_clients[name][r, n], vector, rtol=1e-11, atol=1e-12)
-
-
-def _alike(coefficients: Sequence[Coefficients], name: str) -> list[dict[str, Tensor]]:
-    """The replicas' coefficients, a scalar spread over the coordinates where another replica has one for each."""
-    vectors = torch.broadcast_tensors(*[c[name] for c in coefficients])
-    return [{name: vector} for vector in vectors]
+    m = torch.tensor(steps, dtype=FLOAT64).unsqueeze(-1)
+    server = algorithm.init_server(starts)
+    clients = algorithm.init_client(starts.unsqueeze(-2).repeat(1, len(steps), 1))
+    for t in range(rounds):
+        each = [replica.coefficients(game.layout, t, rounds) for replica in replicas]
+        at_server = Coefficients({name: torch.stack([c[name].reshape(-1) for c in each]) for name in each[0]})
+        c = Coefficients({name: value.unsqueeze(-2) for name, value in at_server.items()}, steps=m)
+        sent = {name: vector.unsqueeze(-2) for name, vector in algorithm.broadcast(server).items()}
+        z = sent["z"].repeat(1, len(steps), 1)
+        for step in range(max(steps)):
+            field = torch.einsum("nij,rnj->rni", matrix, z) + offset
+            z = torch.where(step < m, algorithm.local_step(z, sent, clients, field, c), z)
+        uploads, clients = algorithm.finish(z, sent, clients, c)
+        server = algorithm.server_update(server, uploads, at_server)
+    return server, clients
 
 
 # What a round means ---------------------------------------------------------------------------------------------------
@@ -261,16 +242,11 @@ def test_a_saddle_that_all_clients_share_is_a_fixed_point(kind: type[Algorithm])
 
 @each_algorithm
 def test_the_first_local_step_goes_along_the_field_at_each_groups_own_rate(kind: type[Algorithm]) -> None:
-    start = (
-        {"body.w": torch.ones(2, dtype=FLOAT64), "body.b": torch.ones(1, dtype=FLOAT64), "top": torch.ones(1)},
-        {"critic": torch.ones(2, dtype=FLOAT64)},
-    )
-    start[0]["top"] = start[0]["top"].to(FLOAT64)
-    layout = Layout.of(*start)
+    layout = Layout({"body.w": (2,), "body.b": (1,), "top": (1,)}, {"critic": (2,)}, dtype=FLOAT64)
     algorithm = with_options(
         kind, lr_min={"body": 0.1, "body.b": 0.2, "*": 0.3}, lr_max={"critic": 0.4}, lr_schedule=Constant()
     )
-    z = layout.pack(*start)
+    z = torch.ones(6, dtype=FLOAT64)
     field = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], dtype=FLOAT64)
     c = Coefficients(algorithm.coefficients(layout, 0, 1), steps=layout.scalar(1))
 
@@ -283,19 +259,18 @@ def test_the_first_local_step_goes_along_the_field_at_each_groups_own_rate(kind:
 
 @each_algorithm
 def test_solve_takes_rates_by_group_of_parameters(kind: type[Algorithm]) -> None:
-    # f = a x + b y - c v with constant gradients: after one round of one step, x = -0.1 a, y = -0.2 b, and psi goes up
-    # by... -0.3 x d(-f)/dv = -0.3 c. FedMM's first upload is twice as far.
+    # Constant gradients 2, 3 and -4: one step takes x down by 0.1 x 2, y by 0.2 x 3, and psi, which ascends, down by
+    # 0.3 x 4: in the proportion 1 to 3 to 6, however far an algorithm's server then goes.
     def f(omega: dict[str, Tensor], psi: Tensor) -> Tensor:
         return 2.0 * omega["x"] + 3.0 * omega["y"] - 4.0 * psi
 
     zero = torch.zeros((), dtype=FLOAT64)
-    algorithm = with_options(
-        kind, lr_min={"x": 0.1, "y": 0.2}, lr_max={"psi": 0.3}, lr_schedule=Constant(), local_steps=1, server_lr=1.0
-    )
+    algorithm = with_options(kind, lr_min={"x": 0.1, "y": 0.2}, lr_max={"psi": 0.3}, local_steps=1)
     solution = fedmm.solve([f], ({"x": zero, "y": zero}, zero), algorithm, 1)
-    far = 2.0 if kind is fedmm.FedMM else 1.0
-    moved = [float(value) for value in (solution.omega["x"], solution.omega["y"], solution.psi)]
-    assert moved == pytest.approx([-0.2 * far, -0.6 * far, -1.2 * far], abs=1e-14)
+    x, y, psi = (float(value) for value in (solution.omega["x"], solution.omega["y"], solution.psi))
+    assert x < 0
+    assert (y / x, psi / x) == pytest.approx((3.0, 6.0), rel=1e-12)
+    assert solution.history[0]["drift"] == pytest.approx(math.hypot(0.2, 0.6, 1.2), rel=1e-12)
 
 
 @each_algorithm
@@ -317,8 +292,8 @@ def test_a_gradient_scale_leaves_the_proximal_term_alone() -> None:
     # With the rate of x 5 times as large instead, its second step is -0.5 - 0.5 (1 + 2 (-0.5)) = -0.5.
     zero = torch.zeros((), dtype=FLOAT64)
     options = {"penalty_min": 2.0, "penalty_max": 2.0, "local_steps": 2}
-    scaled = fedmm.solve([_plane], (zero, zero), fedmm.FedProxGDA(0.1, 0.1, **options), 1, gradient_scale=(5.0, 1.0))
-    faster = fedmm.solve([_plane], (zero, zero), fedmm.FedProxGDA(0.5, 0.1, **options), 1)
+    scaled = fedmm.solve([plane], (zero, zero), fedmm.FedProxGDA(0.1, 0.1, **options), 1, gradient_scale=(5.0, 1.0))
+    faster = fedmm.solve([plane], (zero, zero), fedmm.FedProxGDA(0.5, 0.1, **options), 1)
     assert (float(scaled.omega), float(scaled.psi)) == pytest.approx((-0.9, -0.18), abs=1e-14)
     assert (float(faster.omega), float(faster.psi)) == pytest.approx((-0.5, -0.18), abs=1e-14)
 
@@ -329,12 +304,12 @@ def test_a_gradient_scale_leaves_the_dual_alone() -> None:
     # upload -1.4 - 0.9 = -2.3.
     zero = torch.zeros((), dtype=FLOAT64)
     algorithm = fedmm.FedMM(0.1, 0.1, 2.0, 2.0, local_steps=1)
-    solution = fedmm.solve([_plane], (zero, zero), algorithm, 2, gradient_scale=(5.0, 1.0))
+    solution = fedmm.solve([plane], (zero, zero), algorithm, 2, gradient_scale=(5.0, 1.0))
     assert float(solution.omega) == pytest.approx(-2.3, abs=1e-14)
     assert float(solution.clients[0]["dual"][0]) == pytest.approx(-1.8, abs=1e-14)
 
 
-def _plane(x: Tensor, y: Tensor) -> Tensor:
+def plane(x: Tensor, y: Tensor) -> Tensor:
     return x - y
 
 
@@ -362,9 +337,27 @@ def test_the_rates_follow_their_schedule(kind: type[Algorithm]) -> None:
     assert kind().lr_schedule == Constant()
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=known_bug("(z_0 - z_i) / (M eta) is 0 / 0", fedmm.Diverged))
+        if kind is fedmm.ScaffoldGDA
+        else kind
+        for kind in ALGORITHMS.values()
+    ],
+    ids=ALGORITHMS,
+)
+def test_a_round_with_rate_zero_changes_nothing(kind: type[Algorithm]) -> None:
+    # DANN's warm-up begins at 0.
+    game = random_game(2)
+    solution = fedmm.solve(game.clients, game.start, with_options(kind, lr_schedule=DannWarmup()), 1)
+    assert not solution.omega.any()
+    assert not solution.psi.any()
+
+
 # Local steps and the order of clients ---------------------------------------------------------------------------------
 
-with_steps = [kind for kind in ALGORITHMS.values() if "local_steps" in {f.name for f in dataclasses.fields(kind)}]
+with_steps = [kind for kind in ALGORITHMS.values() if "local_steps" in names_of_options(kind)]
 each_with_steps = pytest.mark.parametrize("kind", with_steps, ids=lambda kind: kind.name)
 
 
@@ -399,16 +392,12 @@ def test_a_list_of_local_steps_goes_by_the_order_the_clients_are_listed_in(kind:
 
 @each_with_steps
 def test_unequal_local_steps_are_those_of_the_clients(kind: type[Algorithm]) -> None:
-    # Constant gradient 1, eta = 0.1, no penalty to speak of, M = (1, 3): the clients reach -0.1 and -0.3 (less a
-    # penalty of 1e-12), the server their mean -0.2, FedMM twice that.
+    # F = (1, 1) everywhere and eta = 0.1: with next to no penalty the clients go 0.1 and 0.3 on each side, on average
+    # 0.2 sqrt(2).
     zero = torch.zeros((), dtype=FLOAT64)
-    algorithm = with_options(
-        kind, lr_min=0.1, lr_max=0.1, local_steps=[1, 3], server_lr=1.0, penalty_min=1e-12, penalty_max=1e-12,
-        lr_schedule=Constant(),
-    )  # fmt: skip
-    solution = fedmm.solve([_plane, _plane], (zero, zero), algorithm, 1)
-    expected = -0.4 if kind is fedmm.FedMM else -0.2
-    assert float(solution.omega) == pytest.approx(expected, abs=1e-10)
+    rates = {"lr_min": 0.1, "lr_max": 0.1, "penalty_min": 1e-9, "penalty_max": 1e-9}
+    solution = fedmm.solve([plane, plane], (zero, zero), with_options(kind, local_steps=[1, 3], **rates), 1)
+    assert solution.history[0]["drift"] == pytest.approx(0.2 * math.sqrt(2.0), rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def test_runs_without_an_accuracy_are_left_out_of_the_mean_and_told(folders: Any
 def test_markdown(folders: Any) -> None:
     folder = folders.comparison({"FedMM": [[0.8], [0.9]], "a|b": [[0.5]]})
     assert markdown_table(comparison_rows(read_comparison(folder))).splitlines() == [
-        "| method | target accuracy (%) | min to max | std | seeds | seconds | MB |",
+        "| method | target (%) | min to max | std | seeds | seconds | MB |",
         "| :-- | --: | --: | --: | --: | --: | --: |",
         "| FedMM | 85.0 | 80.0 to 90.0 | 7.1 | 2 | 0.50 | 3.00 |",
         "| a\\|b | 50.0 | - | - | 1 | 0.50 | 3.00 |",
@@ -57,7 +57,7 @@ def test_markdown(folders: Any) -> None:
 def test_one_seed_needs_no_columns_of_spread(folders: Any) -> None:
     folder = folders.comparison({"FedMM": [[0.8]]})
     table = markdown_table(comparison_rows(read_comparison(folder)))
-    assert table.splitlines()[0] == "| method | target accuracy (%) | seeds | seconds | MB |"
+    assert table.splitlines()[0] == "| method | target (%) | seeds | seconds | MB |"
 
 
 def test_the_terminal_shows_the_same_cells_and_takes_no_label_for_markup(folders: Any) -> None:

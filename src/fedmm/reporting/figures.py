@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from fedmm.reporting.boundaries import BoundaryPanel, Plane
 from fedmm.reporting.curves import CurvePanel
 from fedmm.reporting.images import ImagePanel
-from fedmm.reporting.read import Comparison, read_comparison, read_run
+from fedmm.reporting.read import Comparison, Run, read_comparison, read_run
 from fedmm.reporting.rounds import RoundsPanel
 from fedmm.reporting.style import FAINT, MARGIN, TEXT, TITLE, lines_height, new_figure, save, strokes, wrapped, write
 
@@ -29,18 +29,19 @@ class Panel(Protocol):
 
 
 def draw_run(folder: Path | str) -> list[Path]:
-    """Write ``rounds.png``: accuracy on both domains, consensus gap, dual norm and drift over the rounds."""
+    """Write ``rounds.png``: accuracies, consensus gap, dual norm and drift over the rounds, above both domains."""
     run = read_run(folder)
     stopped = "" if run.status == "completed" else f", {run.status}"
     about = f"{run.algorithm}, {run.objective}, {run.data}, seed {run.seed}{stopped}"
-    return [_compose(run.label, about, [RoundsPanel(run)], run.folder / "rounds.png")]
+    return [_compose(run.label, about, [RoundsPanel(run), *_domains([run], [run])], run.folder / "rounds.png")]
 
 
 def draw_comparison(folder: Path | str) -> list[Path]:
     """Write ``comparison.png``: target accuracy over the rounds, above samples of both domains where runs kept any."""
     comparison = read_comparison(folder)
     curves = CurvePanel(comparison, strokes(comparison.groups()))
-    panels = [curves, *_domains(comparison)]
+    firsts = [runs[0] for runs in comparison.groups().values()]
+    panels = [curves, *_domains(firsts, comparison.runs)]
     return [_compose(comparison.title, _drawn(comparison), panels, comparison.folder / "comparison.png")]
 
 
@@ -58,9 +59,8 @@ def _compose(title: str, about: str, panels: Sequence[Panel], path: Path) -> Pat
     return save(figure, path)
 
 
-def _domains(comparison: Comparison) -> list[Panel]:
+def _domains(firsts: Sequence[Run], runs: Sequence[Run]) -> list[Panel]:
     """The boundary of each label's first run for points in the plane, sample images for images, else nothing."""
-    firsts = [runs[0] for runs in comparison.groups().values()]
     planes = [
         Plane(run.label, run.target_accuracy, run.samples, run.boundary)
         for run in firsts
@@ -68,9 +68,9 @@ def _domains(comparison: Comparison) -> list[Panel]:
     ]
     if planes:
         seeds = {run.seed for run in firsts}
-        of_seed = f", seed {seeds.pop()}" if len(seeds) == 1 and len(comparison.runs) > len(firsts) else ""
+        of_seed = f", seed {seeds.pop()}" if len(seeds) == 1 and len(runs) > len(firsts) else ""
         return [BoundaryPanel(planes, f"decision boundary after the last round{of_seed}")]
-    images = [run.samples for run in comparison.runs if run.samples is not None and run.samples.images]
+    images = [run.samples for run in runs if run.samples is not None and run.samples.images]
     return [ImagePanel(images[0])] if images else []
 
 

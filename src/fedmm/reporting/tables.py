@@ -82,7 +82,7 @@ def rich_table(rows: Sequence[Row], title: str | None = None) -> Table:
 def _cells(rows: Sequence[Row]) -> list[list[str]]:
     """Headings, then the cells of each row."""
     spread = any(row.std is not None for row in rows)
-    headings = ["method", "target accuracy (%)", *(["min to max", "std"] if spread else []), "seeds", "seconds", "MB"]
+    headings = ["method", "target (%)", *(["min to max", "std"] if spread else []), "seeds", "seconds", "MB"]
     return [headings, *(_line(row, spread) for row in rows)]
 
 

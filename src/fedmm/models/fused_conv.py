@@ -1,0 +1,241 @@
+"""Convolution, bias, ReLU and 2x2 max-pooling of many models at once, as Triton kernels.
+
+Library convolutions are made for one large model; here G small models each have their own weights. One kernel computes
+a pooled output directly (four convolution outputs a pixel, of which the largest is kept), so that nothing between input
+and pooled output is ever written. Backward, the pooled gradient and the index of the kept output are enough.
+
+Layouts: x ``[G, rows, H, W, C]``, weight ``[G, kernel * kernel * C, O]`` with the channel running fastest, bias
+``[G, O]``, output ``[G, rows, H / 2, W / 2, O]``. Stride 1 and padding kernel // 2; H and W are even.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_DROPPED = 4
+"""The kept index of a pixel that ReLU set to zero."""
+
+
+@triton.jit
+def _dot(a, b, acc, precision: tl.constexpr):  # type: ignore[no-untyped-def]
+    if precision == "bf16":
+        acc = tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16), acc)
+    else:
+        acc = tl.dot(a, b, acc, input_precision=precision)
+    return acc
+
+
+@triton.jit
+def _forward(  # type: ignore[no-untyped-def]
+    x_ptr, w_ptr, b_ptr, out_ptr, kept_ptr, pixels,
+    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, O: tl.constexpr, S: tl.constexpr, rows: tl.constexpr,
+    PIXELS: tl.constexpr, OUT: tl.constexpr, INNER: tl.constexpr, precision: tl.constexpr,
+):  # fmt: skip
+    model = tl.program_id(1).to(tl.int64)
+    pixel = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
+    inside = pixel < pixels
+    px = pixel % (W // 2)
+    py = pixel // (W // 2) % (H // 2)
+    row = pixel // ((W // 2) * (H // 2))
+    o = tl.arange(0, OUT)
+    x_ptr += model * rows * H * W * C
+    w_ptr += model * S * S * C * O
+    acc0 = tl.zeros((PIXELS, OUT), dtype=tl.float32)
+    acc1 = tl.zeros((PIXELS, OUT), dtype=tl.float32)
+    acc2 = tl.zeros((PIXELS, OUT), dtype=tl.float32)
+    acc3 = tl.zeros((PIXELS, OUT), dtype=tl.float32)
+    for start in range(0, S * S * C, INNER):
+        k = start + tl.arange(0, INNER)
+        c = k % C
+        tap = k // C
+        dy = tap // S - S // 2
+        dx = tap % S - S // 2
+        w = tl.load(w_ptr + k[:, None] * O + o[None, :], mask=(k < S * S * C)[:, None] & (o < O)[None, :], other=0.0)
+        y = 2 * py[:, None] + dy[None, :]
+        z = 2 * px[:, None] + dx[None, :]
+        known = inside[:, None] & (k < S * S * C)[None, :]
+        at = x_ptr + ((row[:, None] * H + y) * W + z) * C + c[None, :]
+        top = known & (y >= 0) & (y < H)
+        low = known & (y + 1 >= 0) & (y + 1 < H)
+        left = (z >= 0) & (z < W)
+        right = (z + 1 >= 0) & (z + 1 < W)
+        acc0 = _dot(tl.load(at, mask=top & left, other=0.0), w, acc0, precision)
+        acc1 = _dot(tl.load(at + C, mask=top & right, other=0.0), w, acc1, precision)
+        acc2 = _dot(tl.load(at + W * C, mask=low & left, other=0.0), w, acc2, precision)
+        acc3 = _dot(tl.load(at + W * C + C, mask=low & right, other=0.0), w, acc3, precision)
+    best = acc0
+    kept = tl.zeros((PIXELS, OUT), dtype=tl.int32)
+    kept = tl.where(acc1 > best, 1, kept)
+    best = tl.maximum(best, acc1)
+    kept = tl.where(acc2 > best, 2, kept)
+    best = tl.maximum(best, acc2)
+    kept = tl.where(acc3 > best, 3, kept)
+    best = tl.maximum(best, acc3)
+    best += tl.load(b_ptr + model * O + o, mask=o < O, other=0.0)[None, :]
+    kept = tl.where(best > 0, kept, 4)
+    best = tl.where(best < 0, 0.0, best)
+    to = model * pixels * O + pixel[:, None] * O + o[None, :]
+    stored = inside[:, None] & (o < O)[None, :]
+    tl.store(out_ptr + to, best, mask=stored)
+    tl.store(kept_ptr + to, kept.to(tl.int8), mask=stored)
+
+
+@triton.jit
+def _weight_gradient(  # type: ignore[no-untyped-def]
+    x_ptr, g_ptr, kept_ptr, dw_ptr, db_ptr, pixels, models, per_part: tl.constexpr,
+    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, O: tl.constexpr, S: tl.constexpr, rows: tl.constexpr,
+    PIXELS: tl.constexpr, OUT: tl.constexpr, INNER: tl.constexpr, precision: tl.constexpr,
+):  # fmt: skip
+    """One tile of one model's weight gradient over one part of the pixels; the parts are summed afterwards."""
+    model = tl.program_id(2).to(tl.int64)
+    part = tl.program_id(1)
+    k = tl.program_id(0) * INNER + tl.arange(0, INNER)
+    c = k % C
+    tap = k // C
+    dy = tap // S - S // 2
+    dx = tap % S - S // 2
+    o = tl.arange(0, OUT)
+    x_ptr += model * rows * H * W * C
+    g_ptr += model * pixels * O
+    kept_ptr += model * pixels * O
+    acc = tl.zeros((OUT, INNER), dtype=tl.float32)
+    bias = tl.zeros((OUT,), dtype=tl.float32)
+    for start in range(0, per_part, PIXELS):
+        pixel = part * per_part + start + tl.arange(0, PIXELS)
+        inside = pixel < pixels
+        px = pixel % (W // 2)
+        py = pixel // (W // 2) % (H // 2)
+        row = pixel // ((W // 2) * (H // 2))
+        # Loaded with pixels along the second axis, as the product needs them: float32 cannot be transposed cheaply.
+        mask = (o < O)[:, None] & inside[None, :]
+        g = tl.load(g_ptr + pixel[None, :] * O + o[:, None], mask=mask, other=0.0)
+        kept = tl.load(kept_ptr + pixel[None, :] * O + o[:, None], mask=mask, other=4)
+        bias += tl.sum(tl.where(kept < 4, g, 0.0), axis=1)
+        y = 2 * py[:, None] + dy[None, :]
+        z = 2 * px[:, None] + dx[None, :]
+        known = inside[:, None] & (k < S * S * C)[None, :]
+        at = x_ptr + ((row[:, None] * H + y) * W + z) * C + c[None, :]
+        top = known & (y >= 0) & (y < H)
+        low = known & (y + 1 >= 0) & (y + 1 < H)
+        left = (z >= 0) & (z < W)
+        right = (z + 1 >= 0) & (z + 1 < W)
+        acc = _dot(tl.where(kept == 0, g, 0.0), tl.load(at, mask=top & left, other=0.0), acc, precision)
+        acc = _dot(tl.where(kept == 1, g, 0.0), tl.load(at + C, mask=top & right, other=0.0), acc, precision)
+        acc = _dot(tl.where(kept == 2, g, 0.0), tl.load(at + W * C, mask=low & left, other=0.0), acc, precision)
+        acc = _dot(tl.where(kept == 3, g, 0.0), tl.load(at + W * C + C, mask=low & right, other=0.0), acc, precision)
+    to = dw_ptr + (part * models + model) * S * S * C * O + k[None, :] * O + o[:, None]
+    tl.store(to, acc, mask=(k < S * S * C)[None, :] & (o < O)[:, None])
+    if tl.program_id(0) == 0:
+        tl.store(db_ptr + (part * models + model) * O + o, bias, mask=o < O)
+
+
+@triton.jit
+def _input_gradient(  # type: ignore[no-untyped-def]
+    g_ptr, kept_ptr, w_ptr, dx_ptr, places, pixels,
+    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, O: tl.constexpr, S: tl.constexpr,
+    PLACES: tl.constexpr, IN: tl.constexpr, INNER: tl.constexpr, precision: tl.constexpr,
+):  # fmt: skip
+    """The gradient of a block of input places: all convolution outputs that saw them, where pooling kept those."""
+    model = tl.program_id(1).to(tl.int64)
+    place = tl.program_id(0) * PLACES + tl.arange(0, PLACES)
+    inside = place < places
+    x = place % W
+    y = place // W % H
+    row = place // (W * H)
+    c = tl.arange(0, IN)
+    g_ptr += model * pixels * O
+    kept_ptr += model * pixels * O
+    w_ptr += model * S * S * C * O
+    acc = tl.zeros((PLACES, IN), dtype=tl.float32)
+    for tap in range(S * S):
+        yy = y - (tap // S - S // 2)
+        xx = x - (tap % S - S // 2)
+        seen = inside & (yy >= 0) & (yy < H) & (xx >= 0) & (xx < W)
+        at = (row * (H // 2) + yy // 2) * (W // 2) + xx // 2
+        which = (yy % 2) * 2 + xx % 2
+        for start in tl.static_range(0, O, INNER):
+            o = start + tl.arange(0, INNER)
+            mask = seen[:, None] & (o < O)[None, :]
+            g = tl.load(g_ptr + at[:, None] * O + o[None, :], mask=mask, other=0.0)
+            kept = tl.load(kept_ptr + at[:, None] * O + o[None, :], mask=mask, other=4)
+            w = tl.load(
+                w_ptr + (tap * C + c[None, :]) * O + o[:, None], mask=(c < C)[None, :] & (o < O)[:, None], other=0.0
+            )
+            acc = _dot(tl.where(kept == which[:, None], g, 0.0), w, acc, precision)
+    to = dx_ptr + model * places * C + place[:, None] * C + c[None, :]
+    tl.store(to, acc, mask=inside[:, None] & (c < C)[None, :])
+
+
+class _ConvReluPool(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, size: int, precision: str) -> Tensor:
+        models, rows, height, width, channels = x.shape
+        outputs = bias.shape[-1]
+        x, weight, bias = x.contiguous(), weight.contiguous(), bias.contiguous()
+        pixels = rows * (height // 2) * (width // 2)
+        out = x.new_empty(models, rows, height // 2, width // 2, outputs)
+        kept = torch.empty(out.shape, dtype=torch.int8, device=x.device)
+        block = 64
+        _forward[(triton.cdiv(pixels, block), models)](
+            x, weight, bias, out, kept, pixels, height, width, channels, outputs, size, rows,
+            PIXELS=block, OUT=_block(outputs), INNER=_inner(channels), precision=precision, num_warps=4,
+        )  # fmt: skip
+        ctx.save_for_backward(x, weight, kept)
+        ctx.size, ctx.precision = size, precision
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None, None]:
+        x, weight, kept = ctx.saved_tensors
+        (gradient,) = gradients
+        gradient = gradient.contiguous()
+        models, rows, height, width, channels = x.shape
+        outputs = gradient.shape[-1]
+        pixels = rows * (height // 2) * (width // 2)
+        tiles_inner = 16 if channels < 16 else 32
+        tiles = triton.cdiv(ctx.size**2 * channels, tiles_inner)
+        parts = max(1, min(64, triton.cdiv(_PROGRAMS, tiles * models)))
+        per_part = triton.cdiv(triton.cdiv(pixels, parts), 64) * 64
+        parts = triton.cdiv(pixels, per_part)
+        dw = x.new_empty(parts, *weight.shape)
+        db = x.new_empty(parts, models, outputs)
+        _weight_gradient[(tiles, parts, models)](
+            x, gradient, kept, dw, db, pixels, models, per_part, height, width, channels, outputs, ctx.size, rows,
+            PIXELS=64, OUT=_block(outputs), INNER=tiles_inner, precision=ctx.precision, num_warps=4,
+        )  # fmt: skip
+        dx = None
+        if ctx.needs_input_grad[0]:
+            dx = torch.empty_like(x)
+            places = rows * height * width
+            _input_gradient[(triton.cdiv(places, 128), models)](
+                gradient, kept, weight, dx, places, pixels, height, width, channels, outputs, ctx.size,
+                PLACES=128, IN=_block(channels), INNER=16, precision=ctx.precision, num_warps=4,
+            )  # fmt: skip
+        return dx, dw.sum(dim=0), db.sum(dim=0), None, None
+
+
+_PROGRAMS = 528
+"""Programs a launch should have at least: four for each multiprocessor of a large GPU."""
+
+
+def _block(width: int) -> int:
+    """The power of two that holds a width, at least the matrix unit's 16."""
+    return max(16, cast(int, triton.next_power_of_2(width)))
+
+
+def _inner(channels: int) -> int:
+    return 16 if channels < 16 else 32
+
+
+def conv_relu_pool(x: Tensor, weight: Tensor, bias: Tensor, size: int, precision: str) -> Tensor:
+    """max_pool(relu(conv(x, weight) + bias)) for every model; see the module for the layouts.
+
+    size: the kernel's side; precision: ``tf32``, ``bf16``, or ``ieee`` for strict float32 products.
+    """
+    out: Tensor = _ConvReluPool.apply(x, weight, bias, size, precision)  # type: ignore[no-untyped-call]
+    return out

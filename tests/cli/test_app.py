@@ -1,0 +1,346 @@
+"""The commands, in this process where that is enough."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from problems import known_bug
+from rich.errors import MarkupError
+from safetensors.torch import load_file
+
+import fedmm
+from fedmm import ALGORITHMS, OBJECTIVES
+from fedmm.cli import main
+from fedmm.core.schedules import SCHEDULES
+from fedmm.data import DATASETS, PARTITIONS
+from fedmm.experiment.demos import DEMOS
+from fedmm.experiment.presets import PRESETS
+from fedmm.models import MODELS
+from fedmm.reporting import read_comparison, read_run
+
+MOONS = Path(__file__).parents[2] / "examples" / "moons.toml"
+SMALL = shlex.split(
+    "--set run.rounds=2 --set run.batch_size=8 --set data.rows=40 --set data.test_rows=20 --set model.hidden=[8] "
+    "--set model.adversary_hidden=[4] --set algorithm.local_steps=2"
+)
+FILES = {
+    "experiment.toml", "rounds.jsonl", "summary.json", "model.safetensors", "samples.safetensors",
+    "boundary.safetensors", "rounds.png",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Ended]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+    """Runs ``fedmm`` with some arguments in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str | Path) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["fedmm", *map(str, arguments)])
+        capsys.readouterr()
+        try:
+            main()
+            code = 0
+        except SystemExit as ended:
+            code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        return Ended(code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Ctrl-C as a terminal delivers it, whatever this process was started by."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def wait_for_rounds(folder: Path, seconds: float = 60.0) -> None:
+    """Until some rounds are on disk."""
+    path, until = folder / "rounds.jsonl", time.monotonic() + seconds
+    while not (path.exists() and path.read_text().count("\n") >= 3):
+        assert time.monotonic() < until, "no rounds came"
+        time.sleep(0.01)
+
+
+# What there is --------------------------------------------------------------------------------------------------------
+
+
+def test_the_version_is_shown(command: Command) -> None:
+    assert command("--version") == Ended(0, f"fedmm {fedmm.__version__}\n", "")
+
+
+def test_help_names_the_commands(command: Command) -> None:
+    ended = command("--help")
+    assert ended.code == 0
+    assert all(name in ended.out for name in ("run", "demo", "list"))
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [ALGORITHMS, OBJECTIVES, DATASETS, PARTITIONS, MODELS, PRESETS, SCHEDULES],
+    ids=["algorithms", "objectives", "data sets", "partitions", "models", "presets", "schedules"],
+)
+def test_list_shows_every_row_of_every_table_with_its_meaning(command: Command, rows: dict[str, Any]) -> None:
+    ended = command("list")
+    assert ended.code == 0
+    lines = [line.split(maxsplit=1) for line in ended.out.splitlines() if line.startswith("  ")]
+    shown = {words[0]: words[1] for words in lines if len(words) == 2}
+    for name, row in rows.items():
+        meaning = row if isinstance(row, str) else getattr(row, "summary", None) or row.__doc__
+        assert meaning.startswith(shown[name].strip()[:20])
+
+
+# Running --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_has_a_folder_of_its_own_and_says_where(command: Command) -> None:
+    for folder in ("runs/moons-fedmm-seed0", "runs/moons-fedmm-seed0-2"):
+        ended = command("run", MOONS, *SMALL)
+        assert (ended.code, ended.err) == (0, "")
+        assert ended.out.startswith("FedMM: target accuracy ")
+        assert ended.out.endswith(f"everything is in {folder}\n")
+        assert {path.name for path in Path(folder).iterdir()} == FILES
+
+
+def test_settings_are_what_is_run(command: Command) -> None:
+    ended = command("run", MOONS, *SMALL, "--set", "run.seed=7", "--set", "algorithm.name=fedsgda", "--out", "x")
+    assert ended.code == 2  # FedSGDA has no penalties
+    changed = ["run.label=other", "run.client_weights={source-1 = 2.0}", "objective.nu_schedule=dann_warmup"]
+    ended = command("run", MOONS, *SMALL, *(word for c in changed for word in ("--set", c)), "--out", "deep/x")
+    assert (ended.code, ended.err) == (0, "")
+    resolved = tomllib.loads(Path("deep/x/experiment.toml").read_text())
+    assert (resolved["run"]["label"], resolved["run"]["rounds"]) == ("other", 2)
+    assert resolved["run"]["client_weights"] == {"source-1": 2.0}
+    assert resolved["objective"]["nu_schedule"] == {"name": "dann_warmup", "gamma": 10.0}
+
+
+def test_the_resolved_file_can_be_run_again(command: Command) -> None:
+    command("run", MOONS, *SMALL, "--out", "first")
+    assert command("run", "first/experiment.toml", "--out", "second").code == 0
+    first, second = (load_file(f"{folder}/model.safetensors") for folder in ("first", "second"))
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_an_older_run_is_replaced_only_with_overwrite(command: Command) -> None:
+    command("run", MOONS, *SMALL, "--out", "x")
+    ended = command("run", MOONS, *SMALL, "--out", "x")
+    assert ended == Ended(2, "", "error: the folder x is not empty; name another with --out, or pass --overwrite\n")
+    assert command("run", MOONS, *SMALL, "--set", "run.seed=1", "--out", "x", "--overwrite").code == 0
+    assert json.loads(Path("x/summary.json").read_text())["seed"] == 1
+
+
+@known_bug("rich takes the label for its own markup", MarkupError)
+def test_a_label_may_hold_brackets(command: Command) -> None:
+    ended = command("run", MOONS, *SMALL, "--set", "run.label=mu [/2]", "--out", "x")
+    assert ended.out.startswith("mu [/2]: target accuracy ")
+
+
+@known_bug("rich takes the folder for its own markup", AssertionError)
+def test_a_folder_may_hold_brackets(command: Command) -> None:
+    ended = command("run", MOONS, *SMALL, "--out", "mu[a]b")
+    assert ended.out.endswith("everything is in mu[a]b\n")
+
+
+# What the user gets wrong ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "nowhere.toml"], "there is no file nowhere.toml"),
+        (["run", "folder"], "folder cannot be read"),
+        (["run", "bad.toml"], "bad.toml is not valid TOML"),
+        (["run", "binary.toml"], "binary.toml cannot be read"),
+        (["run", "empty.toml"], "the section [data] is missing"),
+        (["run", MOONS, "--set", "run.rouds=3"], "unknown key in [run] 'rouds'; did you mean 'rounds'?"),
+        (["run", MOONS, "--set", "rum.rounds=3"], "unknown section 'rum'; did you mean 'run'?"),
+        (["run", MOONS, "--set", "run.rounds"], "--set 'run.rounds' must have the form section.key=value"),
+        (["run", MOONS, "--set", "run.rounds=many"], "run.rounds must be a whole number, not 'many'"),
+        (["run", MOONS, "--set", "run.rounds.a=1"], "'rounds' is a value, not a section"),
+        (["run", MOONS, "--set", "algorithm.lr_min=-1"], "algorithm.lr_min must be above 0"),
+        (["run", MOONS, "--set", "run.device=tpu"], "run.device 'tpu' cannot be used here"),
+        (["run", MOONS, "--set", "partition.source_clients=5000"], "source_clients is 5000"),
+        (["run", MOONS, "--set", "run.preset=nonsense"], "unknown preset 'nonsense'"),
+        (["run", MOONS, "--out", "bad.toml"], "bad.toml is a file; name a folder for the run"),
+        (["run", MOONS, "--out", "bad.toml/x"], "the run cannot be written to bad.toml/x"),
+        (["run", MOONS, "--out", "/proc/nobody/x"], "the run cannot be written to /proc/nobody/x"),
+        (["run", MOONS, "--out", "folder", "--overwrite"], "holds no run of fedmm, so it is not overwritten"),
+        (["demo", "--data", "digit"], "unknown demo 'digit'; did you mean 'digits'?"),
+        (["demo", "--seeds", "0"], "--seeds must be at least 1"),
+        (["demo", "--workers", "-1"], "--workers must be at least 0"),
+        (["demo", "--out", "folder"], "holds no run of fedmm, so it is not overwritten"),
+    ],
+    ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else "",
+)
+def test_a_mistake_is_one_line_and_leaves_nothing_behind(
+    command: Command, tmp_path: Path, arguments: list[str | Path], words: str
+) -> None:
+    (tmp_path / "bad.toml").write_text("[run\n")
+    (tmp_path / "empty.toml").write_text("")
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "thesis.tex").write_text("precious")
+    before = sorted(tmp_path.rglob("*"))
+    ended = command(*arguments)
+    assert ended.code == 2
+    assert ended.err.startswith("error: ")
+    assert words in ended.err
+    assert ended.err.count("\n") == 1
+    assert "Traceback" not in ended.err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "arguments", [["run"], ["nonsense"], ["run", "a.toml", "--nonsense"], ["demo", "--seeds", "x"]]
+)
+def test_a_mistake_in_the_arguments_themselves_ends_with_2_as_well(command: Command, arguments: list[str]) -> None:
+    ended = command(*arguments)
+    assert (ended.code, ended.out) == (2, "")
+    assert "Error" in ended.err
+
+
+def test_a_run_that_diverges_ends_with_2_and_says_where_it_is(command: Command) -> None:
+    fast = ["--set", "algorithm.lr_min=1e3", "--set", "run.rounds=50"]
+    ended = command("run", MOONS, *SMALL, *fast, "--out", "x")
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.startswith("error: client 'source-1' produced non-finite parameters in round ")
+    assert ended.err.endswith(" is in x\n")
+    assert read_run(Path("x")).status == "diverged"
+
+
+# The whole program ----------------------------------------------------------------------------------------------------
+
+
+def fedmm_process(*arguments: str | Path, folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [Path(sys.executable).with_name("fedmm"), *arguments],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_the_installed_program_ends_a_mistake_with_2_and_one_line(tmp_path: Path) -> None:
+    with fedmm_process("run", "nowhere.toml", folder=tmp_path) as process:
+        out, err = process.communicate()
+    assert (process.returncode, out, err) == (2, "", "error: there is no file nowhere.toml\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+@dataclass(frozen=True)
+class Interrupted:
+    """A run that was ended by Ctrl-C."""
+
+    folder: Path
+    ended: Ended
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Interrupted:
+    folder = tmp_path_factory.mktemp("interrupted")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # else a child may be born deaf to it
+    with fedmm_process("run", MOONS, *SMALL, "--set", "run.rounds=1000000", "--out", "x", folder=folder) as process:
+        signal.signal(signal.SIGINT, before)
+        try:
+            wait_for_rounds(folder / "x")
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    return Interrupted(folder / "x", Ended(process.returncode, out, err))
+
+
+def test_ctrl_c_leaves_a_readable_folder(interrupted: Interrupted) -> None:
+    run = read_run(interrupted.folder)
+    assert {path.name for path in interrupted.folder.iterdir()} == FILES
+    assert run.status == "interrupted"
+    assert len(run.records) == json.loads((interrupted.folder / "summary.json").read_text())["rounds"] >= 3
+    assert run.target_accuracy is not None
+
+
+def test_ctrl_c_shows_no_traceback_and_says_where_the_run_is(interrupted: Interrupted) -> None:
+    assert "Traceback" not in interrupted.ended.err
+    assert "(interrupted, " in interrupted.ended.out
+    assert "everything is in x" in interrupted.ended.out
+
+
+@known_bug("an interrupted run ends with 0, so that a script goes on with its next command", AssertionError)
+def test_ctrl_c_ends_with_130(interrupted: Interrupted) -> None:
+    assert interrupted.ended.code == 130
+
+
+@known_bug("the last line of the command formats an accuracy that is None", TypeError)
+@pytest.mark.usefixtures("ctrl_c")
+def test_ctrl_c_before_the_first_evaluation_is_no_different(command: Command, tmp_path: Path) -> None:
+    def press() -> None:
+        wait_for_rounds(tmp_path / "x")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    presser = threading.Thread(target=press)
+    presser.start()
+    seldom = ["--set", "run.rounds=1000000", "--set", "run.evaluate_every=1000000"]
+    try:
+        ended = command("run", MOONS, *SMALL, *seldom, "--out", "x")
+    finally:
+        presser.join()
+    assert read_run(tmp_path / "x").status == "interrupted"
+    assert "everything is in x" in ended.out
+
+
+# The demo -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_demo_leaves_a_comparison_with_its_picture_and_shows_a_table(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shrunken = copy.deepcopy(DEMOS["moons"])
+    shrunken["tables"]["run"] = {"rounds": 2, "batch_size": 8}
+    shrunken["tables"]["data"] |= {"rows": 40, "test_rows": 20}
+    monkeypatch.setitem(DEMOS, "moons", shrunken)
+    ended = command("demo", "--data", "moons", "--workers", "2")
+    assert (ended.code, ended.err) == (0, "")
+    folder = Path("runs/demo-moons")
+    assert {path.name for path in folder.iterdir()} == {
+        "summary.json", "comparison.png", "source-only-seed0", "fedavggda-seed0", "fedproxgda-seed0", "fedmm-seed0"
+    }  # fmt: skip
+    assert (folder / "comparison.png").read_bytes().startswith(b"\x89PNG")
+    runs = json.loads((folder / "summary.json").read_text())["runs"]
+    assert [(run["algorithm"], run["objective"]) for run in runs] == [
+        ("fedavg_gda", "source_only"), ("fedavg_gda", "dann"), ("fedprox_gda", "dann"), ("fedmm", "dann")
+    ]  # fmt: skip
+    for run in runs:
+        assert {"algorithm", "objective", "seed", "rounds", "target_accuracy", "seconds"} <= set(run)
+        assert (run["seed"], run["rounds"], run["status"]) == (0, 2, "completed")
+        assert run["label"] in ended.out
+    assert "runs/demo-moons/comparison.png" in ended.out
+    assert len(read_comparison(folder).runs) == 4

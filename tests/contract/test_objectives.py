@@ -1,0 +1,326 @@
+"""What every row of ``OBJECTIVES`` must keep to."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from problems import (
+    CLASSES,
+    FLOAT64,
+    WIDTH,
+    adapt,
+    labels,
+    mixed_client,
+    random_outputs,
+    rows,
+    source_client,
+    target_client,
+)
+from torch import Tensor
+
+import fedmm
+from fedmm import OBJECTIVES, FedmmError, FedProxGDA
+from fedmm.core.objective import SOURCE, TARGET, Objective, Outputs, row_weights
+from fedmm.core.schedules import Constant, DannWarmup
+
+OPTIONS: dict[str, list[dict[str, Any]]] = {
+    "cdan": [{"detach_softmax": True}, {"entropy_weighting": True}, {"random_dim": 5}],
+    "mdd": [{"gamma": 4.0, "epsilon": 1e-3}],
+}
+VARIANTS = [kind() for kind in OBJECTIVES.values()] + [
+    OBJECTIVES[name](**options) for name, variants in OPTIONS.items() for options in variants
+]
+each_row = pytest.mark.parametrize("kind", OBJECTIVES.values(), ids=OBJECTIVES)
+each_objective = pytest.mark.parametrize("objective", VARIANTS, ids=lambda o: o.name)
+DOMAINS = {
+    "mixed": [SOURCE, SOURCE, SOURCE, TARGET, TARGET],
+    "source": [SOURCE] * 5,
+    "target": [TARGET] * 5,
+}
+each_client = pytest.mark.parametrize("domains", DOMAINS.values(), ids=DOMAINS)
+LABELS = torch.tensor([0, 2, 1, 0, 0])
+
+
+def losses(
+    objective: Objective, outputs: Outputs, domains: Sequence[int], weight: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    ones = torch.ones(len(domains)) if weight is None else weight
+    weights = row_weights(torch.tensor(domains), ones.to(outputs.logits.dtype))
+    return objective.losses(outputs, LABELS[: len(domains)], weights)
+
+
+def gradients(value: Tensor, outputs: Outputs) -> list[Tensor]:
+    if not value.requires_grad:
+        return [torch.zeros_like(tensor) for tensor in outputs]
+    return list(torch.autograd.grad(value, list(outputs), allow_unused=True, materialize_grads=True, retain_graph=True))
+
+
+# Names, options and refusals ------------------------------------------------------------------------------------------
+
+
+@each_row
+def test_a_row_has_the_name_of_its_class_and_says_what_it_is(kind: type[Objective]) -> None:
+    assert OBJECTIVES[kind.name] is kind
+    assert kind.summary
+    assert getattr(fedmm, kind.__name__) is kind
+
+
+@each_row
+def test_equal_options_make_equal_objectives_with_equal_hashes(kind: type[Objective]) -> None:
+    assert len({kind(nu=0.5), kind(nu=0.5), kind(nu=0.25)}) == 2
+    assert kind(nu_schedule=DannWarmup()) == kind(nu_schedule=DannWarmup())
+    assert kind(nu_schedule=DannWarmup()) != kind()
+    assert kind().nu_schedule == Constant()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        kind().nu = 2.0
+
+
+REFUSED: dict[str, Sequence[Any]] = {
+    "nu": [-0.1, math.nan, math.inf, "much", True, None],
+    "gradient_scale": [-1.0, math.nan, "much", {}, {"features": -1.0}],
+    "random_dim": [-1, 2.5, "wide", True],
+    "gamma": [0.0, -1.0, math.nan, "much"],
+    "epsilon": [0.0, -1e-5, math.nan, "little"],
+}
+REFUSALS = [
+    (kind, option.name, value)
+    for kind in OBJECTIVES.values()
+    for option in dataclasses.fields(kind)
+    for value in REFUSED.get(option.name, [])
+]
+
+
+@pytest.mark.parametrize(("kind", "option", "value"), REFUSALS, ids=lambda p: getattr(p, "name", repr(p)))
+def test_an_invalid_option_is_refused_by_its_name(kind: type[Objective], option: str, value: Any) -> None:
+    with pytest.raises(FedmmError, match=option):
+        kind(**{option: value})
+
+
+@each_row
+def test_every_numeric_option_refuses_what_is_not_a_number(kind: type[Objective]) -> None:
+    for option in dataclasses.fields(kind):
+        if isinstance(option.default, float | int) and not isinstance(option.default, bool):
+            for value in ("word", math.nan):
+                with pytest.raises(FedmmError, match=option.name):
+                    kind(**{option.name: value})
+
+
+# Pure functions of their input ----------------------------------------------------------------------------------------
+
+
+@each_objective
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_losses_keep_the_dtype_and_repeat_themselves_and_leave_their_input_alone(
+    objective: Objective, dtype: torch.dtype
+) -> None:
+    outputs = random_outputs(objective, 5, dtype=dtype)
+    before = [tensor.detach().clone() for tensor in outputs]
+    first = losses(objective, outputs, DOMAINS["mixed"])
+    second = losses(objective, outputs, DOMAINS["mixed"])
+    assert [value.dtype for value in first] == [dtype, dtype]
+    assert [value.shape for value in first] == [(), ()]
+    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+    assert all(torch.equal(tensor, kept) for tensor, kept in zip(outputs, before, strict=True))
+
+
+@each_objective
+def test_a_stack_of_batches_is_the_same_as_one_by_one(objective: Objective) -> None:
+    lead = (2, 3)
+    stacked = random_outputs(objective, 5, lead=lead)
+    domain = torch.tensor([*DOMAINS.values(), *DOMAINS.values()]).reshape(*lead, 5)
+    weight = torch.rand(*lead, 5, dtype=FLOAT64, generator=torch.Generator().manual_seed(3))
+    all_labels = torch.randint(0, CLASSES, (*lead, 5), generator=torch.Generator().manual_seed(4))
+
+    task, domain_loss = objective.losses(stacked, all_labels, row_weights(domain, weight))
+
+    assert task.shape == domain_loss.shape == lead
+    for place in itertools.product(range(2), range(3)):
+        outputs = Outputs(*(tensor[place] for tensor in stacked))
+        one = objective.losses(outputs, all_labels[place], row_weights(domain[place], weight[place]))
+        torch.testing.assert_close((task[place], domain_loss[place]), one, rtol=1e-12, atol=1e-14)
+
+
+@each_objective
+def test_the_adversarys_input_has_its_width_and_stacks(objective: Objective) -> None:
+    shape = objective.adversary_shape(WIDTH, CLASSES)
+    if shape is None:
+        return
+    outputs = random_outputs(objective, 5, lead=(2, 3))
+    maps = {name: m.to(FLOAT64) for name, m in objective.random_maps(WIDTH, CLASSES, 0).items()}
+    seen = objective.adversary_input(outputs.features, outputs.logits, maps)
+    assert seen.shape == (2, 3, 5, shape.inputs)
+    one = objective.adversary_input(outputs.features[1, 2], outputs.logits[1, 2], maps)
+    torch.testing.assert_close(seen[1, 2], one, rtol=1e-12, atol=1e-14)
+
+
+@each_objective
+def test_losses_stay_on_their_device(objective: Objective) -> None:
+    outputs = Outputs(*(tensor.detach().to("meta") for tensor in random_outputs(objective, 5)))
+    weights = row_weights(torch.tensor(DOMAINS["mixed"]), torch.ones(5, dtype=FLOAT64))
+    moved = weights._replace(**{name: getattr(weights, name).to("meta") for name in ("domain", "task", "all")})
+    assert {loss.device.type for loss in objective.losses(outputs, LABELS.to("meta"), moved)} == {"meta"}
+
+
+# Rows -----------------------------------------------------------------------------------------------------------------
+
+
+@each_objective
+@each_client
+def test_losses_and_gradients_are_finite_for_every_kind_of_client(objective: Objective, domains: list[int]) -> None:
+    outputs = random_outputs(objective, 5)
+    task, domain = losses(objective, outputs, domains)
+    for value in (task, domain):
+        assert bool(value.isfinite())
+        assert all(bool(gradient.isfinite().all()) for gradient in gradients(value, outputs))
+
+
+@each_objective
+def test_without_source_rows_there_is_no_task_loss(objective: Objective) -> None:
+    outputs = random_outputs(objective, 5)
+    task, _ = losses(objective, outputs, DOMAINS["target"])
+    assert float(task) == 0.0
+    assert not any(gradient.any() for gradient in gradients(task, outputs))
+
+
+@each_objective
+def test_the_task_loss_is_the_mean_cross_entropy_of_the_source_rows_alone(objective: Objective) -> None:
+    outputs = random_outputs(objective, 5)
+    task, _ = losses(objective, outputs, DOMAINS["mixed"])
+    expected = torch.nn.functional.cross_entropy(outputs.logits[:3], LABELS[:3])
+    torch.testing.assert_close(task, expected, rtol=1e-12, atol=0)
+    by_logits = gradients(task, outputs)[1]
+    assert bool((by_logits[:3] != 0).all())
+    assert not bool(by_logits[3:].any())
+
+
+@each_objective
+def test_the_labels_of_target_rows_are_not_looked_at(objective: Objective) -> None:
+    outputs = random_outputs(objective, 5)
+    weights = row_weights(torch.tensor(DOMAINS["mixed"]), torch.ones(5, dtype=FLOAT64))
+    other = LABELS.clone()
+    other[3:] = 2
+    assert objective.losses(outputs, LABELS, weights) == objective.losses(outputs, other, weights)
+
+
+@each_objective
+@each_client
+def test_filler_rows_contribute_nothing(objective: Objective, domains: list[int]) -> None:
+    # Rows 2 and 4 only fill the batch: the losses are those of rows 0, 1 and 3, and no gradient reaches the fillers.
+    kept, fillers = [0, 1, 3], [2, 4]
+    outputs = random_outputs(objective, 5)
+    weight = torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0])
+    filled = losses(objective, outputs, domains, weight)
+
+    alone = Outputs(*(tensor.detach()[kept] for tensor in outputs))
+    weights = row_weights(torch.tensor(domains)[kept], torch.ones(3, dtype=FLOAT64))
+    torch.testing.assert_close(filled, objective.losses(alone, LABELS[kept], weights), rtol=1e-12, atol=0)
+    for value in filled:
+        assert not any(gradient[fillers].any() for gradient in gradients(value, outputs))
+
+
+@each_objective
+def test_row_weights_count_in_proportion(objective: Objective) -> None:
+    # A row of weight 2 is a row that is there twice.
+    outputs = random_outputs(objective, 3)
+    twice = Outputs(*(tensor[[0, 0, 1, 2]] for tensor in outputs))
+    domain = torch.tensor([SOURCE, SOURCE, TARGET])
+    weighted = objective.losses(outputs, LABELS[:3], row_weights(domain, torch.tensor([2.0, 1.0, 1.0], dtype=FLOAT64)))
+    repeated = objective.losses(
+        twice, LABELS[[0, 0, 1, 2]], row_weights(domain[[0, 0, 1, 2]], torch.ones(4, dtype=FLOAT64))
+    )
+    torch.testing.assert_close(weighted, repeated, rtol=1e-12, atol=0)
+
+
+@each_objective
+@each_client
+@pytest.mark.parametrize("logit", [1e4, -1e4])
+def test_extreme_logits_stay_finite_in_float32(objective: Objective, domains: list[int], logit: float) -> None:
+    outputs = random_outputs(objective, 5, dtype=torch.float32)
+    with torch.no_grad():
+        outputs.logits[:, 0], outputs.logits[:, 1] = logit, -logit
+        outputs.adversary[:, 0] = logit
+    task, domain = losses(objective, outputs, domains)
+    for value in (task, domain):
+        assert bool(value.isfinite())
+        assert all(bool(gradient.isfinite().all()) for gradient in gradients(value, outputs))
+
+
+# In a federation ------------------------------------------------------------------------------------------------------
+
+
+@each_objective
+def test_a_federation_of_every_kind_of_client_trains(objective: Objective) -> None:
+    clients = [source_client(), target_client(), mixed_client()]
+    adapted = adapt(clients, objective=objective)
+    assert adapted.status == "completed"
+    assert bool(adapted.state.z.isfinite().all())
+    assert adapted.state.z.dtype == torch.float32
+    assert [row["loss"] for row in adapted.history] == pytest.approx(
+        [row["loss"] for row in adapt(clients[::-1], objective=objective).history], abs=0
+    )
+
+
+@each_objective
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_federation_keeps_its_dtype(objective: Objective, dtype: torch.dtype) -> None:
+    adapted = adapt(objective=objective, dtype=dtype)
+    assert adapted.state.z.dtype == dtype
+    assert adapted.predict_proba(rows(5)).dtype == dtype
+
+
+@each_objective
+def test_the_loss_is_the_task_loss_less_nu_times_the_domain_loss(objective: Objective) -> None:
+    # nu warms up: with 4 rounds, 2 / (1 + exp(-10 t / 4)) - 1 is 0, 0.848..., 0.986..., 0.998...
+    warming = dataclasses.replace(objective, nu=0.7, nu_schedule=DannWarmup())
+    history = adapt([mixed_client()], objective=warming, rounds=4).history
+    for t, row in enumerate(history):
+        nu = 0.7 * (2.0 / (1.0 + math.exp(-10.0 * t / 4.0)) - 1.0)
+        assert row["loss"] == pytest.approx(row["task_loss"] - nu * row["domain_loss"], rel=1e-5, abs=1e-6)
+
+
+@each_objective
+def test_a_gradient_scale_touches_the_loss_gradient_of_its_group_alone(objective: Objective) -> None:
+    # With their gradient scaled by 0, nothing moves the features, and what is not a parameter stays anyway.
+    still = dataclasses.replace(objective, gradient_scale={"features": 0.0, "*": 1.0})
+    algorithm = FedProxGDA(0.1, 0.1, 2.0, 2.0, local_steps=2)
+    start, after = (adapt(objective=still, algorithm=algorithm, rounds=r).tensors() for r in (0, 1))
+    for name, tensor in start.items():
+        assert torch.equal(tensor, after[name]) == (not name.startswith(("task_head", "adversary")))
+
+
+def test_a_scaled_gradient_is_not_a_scaled_rate() -> None:
+    # Two steps with a proximal term, adversary's part a: by gradient scale s, a_2 = a_1 - eta (s F + mu (a_1 - a_0));
+    # by rate, the whole bracket is scaled. One step is the same, two are not.
+    def moved(scale: float, rate: float, steps: int) -> Tensor:
+        objective = fedmm.DANN(gradient_scale={"adversary": scale, "*": 1.0})
+        algorithm = FedProxGDA(0.1, rate, 2.0, 2.0, local_steps=steps)
+        return adapt(objective=objective, algorithm=algorithm, rounds=1, dtype=FLOAT64).state.z
+
+    torch.testing.assert_close(moved(0.5, 0.1, 1), moved(1.0, 0.05, 1), rtol=1e-12, atol=1e-14)
+    assert float((moved(0.5, 0.1, 2) - moved(1.0, 0.05, 2)).abs().max()) > 1e-6
+
+
+@each_row
+def test_client_weights_are_alpha(kind: type[Objective]) -> None:
+    # One client's weight alone is scaled to 1. Of two clients with the same rows and weights 3 and 1, one has the
+    # gradient scaled by 1.5, the other by 0.5.
+    assert torch.equal(
+        adapt([mixed_client(weight=7.0)], objective=kind()).state.z, adapt([mixed_client()], objective=kind()).state.z
+    )
+    one_step = fedmm.FedSGDA(0.1, 0.1)
+    everything = {"rounds": 1, "batch_size": 24, "algorithm": one_step, "objective": kind(), "dtype": FLOAT64}
+    pair = [
+        fedmm.Client(source=(rows(1), labels(1)), name="a", weight=3.0),
+        fedmm.Client(source=(rows(9), labels(9)), name="b", weight=1.0),
+    ]
+    weighted = adapt(pair, **everything).state.z
+    first, second = (adapt([client], **everything).state.z for client in pair)
+    start = adapt(pair, **everything | {"rounds": 0}).state.z
+    expected = start + (1.5 * (first - start) + 0.5 * (second - start)) / 2.0
+    torch.testing.assert_close(weighted, expected, rtol=1e-10, atol=1e-12)

@@ -1,0 +1,124 @@
+"""Several runs side by side. Processes take seconds to begin, so that tests share them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from problems import known_bug
+from safetensors.torch import load_file
+
+from fedmm import FedmmError
+from fedmm.experiment.comparison import compare
+from fedmm.experiment.config import Experiment, experiment
+from fedmm.experiment.run import run_experiment
+from fedmm.experiment.toml import read_toml, set_values
+from fedmm.reporting import read_comparison, read_run
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SMALL = [
+    "run.rounds=3", "run.batch_size=8", "data.rows=40", "data.test_rows=20", "model.hidden=[8]",
+    "model.adversary_hidden=[4]", "algorithm.local_steps=2",
+]  # fmt: skip
+
+
+def small(*settings: str) -> Experiment:
+    return experiment(set_values(read_toml(EXAMPLES / "moons.toml"), [*SMALL, *settings]))
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A comparison of two runs that complete and one that diverges."""
+
+    folder: Path
+    raised: BaseException | None
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        content = json.loads((self.folder / "summary.json").read_text())
+        assert isinstance(content, dict)
+        return content
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
+    folder = tmp_path_factory.mktemp("comparison") / "moons"
+    experiments = [
+        small("run.label=FedMM", "run.seed=4"),
+        small("run.label=too fast", "algorithm.lr_min=1e3", "algorithm.lr_max=1e3", "run.rounds=50"),
+        small("run.label=FedMM", "run.seed=5"),
+    ]
+    raised = None
+    try:
+        compare(experiments, folder, title="three runs", workers=2, progress=False)
+    except FedmmError as problem:
+        raised = problem
+    return Compared(folder, raised)
+
+
+def test_a_comparison_leaves_a_summary_over_runs_in_their_own_folders(compared: Compared) -> None:
+    assert {path.name for path in compared.folder.iterdir()} == {
+        "summary.json",
+        "fedmm-seed4",
+        "fedmm-seed5",
+        "too-fast-seed0",
+    }
+    assert set(compared.summary) == {"kind", "title", "status", "runs", "versions", "hardware"}
+    assert (compared.summary["kind"], compared.summary["title"]) == ("comparison", "three runs")
+
+
+def test_the_summary_lists_what_each_run_was_and_reached(compared: Compared) -> None:
+    finished = [each for each in compared.summary["runs"] if each["label"] == "FedMM"]
+    assert [each["seed"] for each in finished] == [4, 5]
+    for each in finished:
+        assert set(each) == {
+            "label", "algorithm", "objective", "seed", "rounds", "target_accuracy", "seconds", "status", "folder"
+        }  # fmt: skip
+        own = json.loads((compared.folder / each["folder"] / "summary.json").read_text())
+        assert {key: own[key] for key in each if key != "folder"} == {k: v for k, v in each.items() if k != "folder"}
+        assert (each["algorithm"], each["objective"], each["rounds"]) == ("fedmm", "dann", 3)
+
+
+def test_a_run_of_a_comparison_is_the_run_alone_to_the_bit(compared: Compared, tmp_path: Path) -> None:
+    run_experiment(small("run.label=FedMM", "run.seed=4"), tmp_path, progress=False)
+    alone, beside = (load_file(f / "model.safetensors") for f in (tmp_path, compared.folder / "fedmm-seed4"))
+    assert alone.keys() == beside.keys()
+    assert all(torch.equal(alone[name], beside[name]) for name in alone)
+
+
+def test_what_completed_can_be_read_by_reporting(compared: Compared) -> None:
+    read = read_comparison(compared.folder)
+    assert [run.seed for run in read.groups()["FedMM"]] == [4, 5]
+
+
+def test_a_run_that_diverges_is_reported_in_one_sentence_after_the_others_are_done(compared: Compared) -> None:
+    assert isinstance(compared.raised, FedmmError)
+    assert str(compared.raised).startswith("client 'source-1' produced non-finite parameters in round ")
+    assert "\n" not in str(compared.raised)
+    assert read_run(compared.folder / "too-fast-seed0").status == "diverged"
+
+
+@known_bug("only runs that raise nothing are listed, though reporting would tell how many diverged", AssertionError)
+def test_a_run_that_diverged_stands_in_the_comparison_with_its_status(compared: Compared) -> None:
+    assert {each["label"]: each["status"] for each in compared.summary["runs"]} == {
+        "FedMM": "completed",
+        "too fast": "diverged",
+    }
+
+
+@known_bug("the bars ask every row for its target accuracy", KeyError)
+def test_runs_may_be_evaluated_now_and_then(tmp_path: Path) -> None:
+    compare([small("run.evaluate_every=2")], tmp_path, title="seldom", workers=1, progress=False)
+    assert read_comparison(tmp_path).runs[0].status == "completed"
+
+
+def test_a_folder_that_is_taken_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("precious")
+    for overwrite in (False, True):
+        with pytest.raises(FedmmError, match="name another with --out"):
+            compare([small()], tmp_path, title="", workers=1, overwrite=overwrite, progress=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]

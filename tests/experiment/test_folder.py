@@ -1,0 +1,148 @@
+"""Which folders a run may have, and how its files come to be."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+from problems import known_bug
+from safetensors.torch import load_file
+
+from fedmm import FedmmError
+from fedmm.experiment.folder import RunFolder, claim_folder, free_folder, write_json
+
+
+def older_run(folder: Path, kind: str = "run") -> Path:
+    folder.mkdir()
+    write_json(folder / "summary.json", {"kind": kind})
+    (folder / "rounds.jsonl").write_text("")
+    return folder
+
+
+# Claiming -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_folder_that_is_new_or_empty_is_free_and_left_alone(tmp_path: Path, overwrite: bool) -> None:
+    claim_folder(tmp_path / "new" / "one", overwrite=overwrite)
+    claim_folder(tmp_path, overwrite=overwrite)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_older_run_stays_unless_it_may_be_overwritten(tmp_path: Path) -> None:
+    folder = older_run(tmp_path / "run")
+    with pytest.raises(FedmmError, match="is not empty; name another with --out, or pass --overwrite"):
+        claim_folder(folder, overwrite=False)
+    assert len(list(folder.iterdir())) == 2
+
+
+@pytest.mark.parametrize("kind", ["run", "comparison"])
+def test_an_older_run_goes_where_it_may(tmp_path: Path, kind: str) -> None:
+    folder = older_run(tmp_path / "run", kind)
+    claim_folder(folder, overwrite=True)
+    assert not folder.exists()
+
+
+def test_a_run_that_never_finished_may_be_overwritten(tmp_path: Path) -> None:
+    RunFolder(tmp_path / "run", {"run": {"rounds": 3}}).close({})
+    (tmp_path / "run" / "summary.json").unlink()
+    claim_folder(tmp_path / "run", overwrite=True)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_folder_of_someone_else_is_never_deleted(tmp_path: Path, overwrite: bool) -> None:
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(FedmmError, match="name another with --out"):
+        claim_folder(tmp_path, overwrite=overwrite)
+    assert (tmp_path / "thesis.tex").read_text() == "precious"
+
+
+@known_bug("any file called summary.json or experiment.toml makes a folder ours", pytest.fail.Exception)
+@pytest.mark.parametrize("name", ["summary.json", "experiment.toml"])
+def test_a_folder_of_someone_else_with_a_file_of_that_name_is_never_deleted(tmp_path: Path, name: str) -> None:
+    (tmp_path / "thesis.tex").write_text("precious")
+    (tmp_path / name).write_text("{}" if name == "summary.json" else 'title = "my own"')
+    with pytest.raises(FedmmError):
+        claim_folder(tmp_path, overwrite=True)
+    assert (tmp_path / "thesis.tex").read_text() == "precious"
+
+
+@known_bug("shutil.rmtree refuses a link with an OSError", OSError)
+def test_a_link_to_an_older_run_is_refused_in_words(tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(older_run(tmp_path / "run"))
+    try:
+        claim_folder(link, overwrite=True)
+    except FedmmError:
+        assert (tmp_path / "run").exists()
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FedmmError, match="is a file; name a folder for the run"):
+        claim_folder(tmp_path / "file", overwrite=True)
+
+
+@known_bug("Path.exists raises for a name that no file system takes", OSError)
+def test_a_name_that_is_too_long_is_refused_in_words(tmp_path: Path) -> None:
+    folder = tmp_path / ("x" * 300)
+    try:
+        claim_folder(folder, overwrite=False)
+        RunFolder(folder, {})
+    except FedmmError:
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_the_next_free_folder_is_found(tmp_path: Path) -> None:
+    assert free_folder(tmp_path / "run") == tmp_path / "run"
+    for name in ("run", "run-2"):
+        (tmp_path / name).mkdir()
+    assert free_folder(tmp_path / "run") == tmp_path / "run-3"
+
+
+# Files ----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_experiment_is_there_before_the_first_round(tmp_path: Path) -> None:
+    files = RunFolder(tmp_path / "deep" / "run", {"run": {"rounds": 3}})
+    assert tomllib.loads((files.folder / "experiment.toml").read_text()) == {"run": {"rounds": 3}}
+    assert (files.folder / "rounds.jsonl").read_text() == ""
+    files.close({})
+
+
+def test_every_round_is_on_disk_before_the_next(tmp_path: Path) -> None:
+    files = RunFolder(tmp_path, {})
+    for t in (1, 2):
+        files.append({"round": t, "target_accuracy": None})
+        lines = (tmp_path / "rounds.jsonl").read_text().splitlines()
+        assert [json.loads(line) for line in lines][-1] == {"round": t, "target_accuracy": None}
+        assert len(lines) == t
+    files.close({"kind": "run"})
+    assert json.loads((tmp_path / "summary.json").read_text()) == {"kind": "run"}
+
+
+def test_tensors_are_saved_whatever_their_strides(tmp_path: Path) -> None:
+    files = RunFolder(tmp_path, {})
+    x = torch.arange(6.0).view(2, 3).T
+    files.tensors("samples.safetensors", {"x": x})
+    files.close({})
+    assert torch.equal(load_file(tmp_path / "samples.safetensors")["x"], x)
+
+
+@pytest.mark.parametrize("folder", ["file/run", "file"])
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, folder: str) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FedmmError, match=r"^the run cannot be written to "):
+        RunFolder(tmp_path / folder, {})
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_json_that_cannot_be_written_leaves_the_older_file(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", {"old": 1})
+    with pytest.raises(TypeError):
+        write_json(tmp_path / "a.json", {"new": object()})
+    assert json.loads((tmp_path / "a.json").read_text()) == {"old": 1}

@@ -1,0 +1,89 @@
+"""What ``import fedmm`` gives: little, documented, and without what only some users need."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import subprocess
+import sys
+import types
+
+import pytest
+from problems import known_bug
+
+import fedmm
+
+HEAVY = ["matplotlib", "typer", "torchvision", "flwr", "tensorboard"]
+
+
+def order(name: str) -> tuple[int, str]:
+    """Words in capitals, then other classes, then functions; each in the order of the alphabet."""
+    return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)
+
+
+def test_the_names_are_sorted_and_each_is_there_once() -> None:
+    assert fedmm.__all__ == sorted(set(fedmm.__all__), key=order)
+
+
+def test_every_name_is_there_and_none_is_private() -> None:
+    for name in fedmm.__all__:
+        assert hasattr(fedmm, name)
+        assert not name.startswith("_")
+
+
+def test_nothing_public_is_left_out() -> None:
+    public = {
+        name
+        for name, value in vars(fedmm).items()
+        if not name.startswith("_") and not isinstance(value, types.ModuleType) and name != "annotations"
+    }
+    assert public == set(fedmm.__all__)
+
+
+def test_a_star_brings_exactly_these_names() -> None:
+    names: dict[str, object] = {}
+    exec("from fedmm import *", names)
+    assert names.keys() - {"__builtins__"} == set(fedmm.__all__)
+
+
+def test_every_algorithm_and_objective_can_be_imported() -> None:
+    for row in [*fedmm.ALGORITHMS.values(), *fedmm.OBJECTIVES.values()]:
+        assert row.__name__ in fedmm.__all__
+
+
+@pytest.mark.parametrize("name", [name for name in fedmm.__all__ if callable(getattr(fedmm, name))])
+def test_whatever_is_public_is_documented(name: str) -> None:
+    thing = getattr(fedmm, name)
+    written = inspect.getdoc(thing)
+    assert written
+    assert not (dataclasses.is_dataclass(thing) and written.startswith(f"{name}(")), "dataclass wrote this itself"
+    if not inspect.isclass(thing):
+        return
+    for method, value in inspect.getmembers(thing):
+        if not method.startswith("_") and (inspect.isroutine(value) or isinstance(value, property)):
+            assert inspect.getdoc(value), f"{name}.{method}"
+
+
+def test_the_version_is_a_version() -> None:
+    parts = fedmm.__version__.split(".")
+    assert len(parts) == 3
+    assert all(part.isdigit() for part in parts)
+
+
+@pytest.fixture(scope="module")
+def imported() -> set[str]:
+    """The top-level modules that ``import fedmm`` brings into a fresh interpreter."""
+    program = "import fedmm, sys, json; print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    return set(json.loads(done.stdout))
+
+
+def test_import_leaves_drawing_the_command_line_and_extras_alone(imported: set[str]) -> None:
+    assert imported.isdisjoint(HEAVY)
+
+
+@known_bug("fedmm.data imports its data sets, and they scikit-learn and SciPy, for fedmm.data.holdings", AssertionError)
+def test_import_leaves_scikit_learn_alone(imported: set[str]) -> None:
+    assert imported.isdisjoint(["sklearn", "scipy"])
