@@ -47,13 +47,14 @@ def _entry(line: str) -> str:
 
 
 def _table(lines: list[str]) -> str:
-    """A reStructuredText simple table in Markdown; the last column takes whatever is longer than its rule."""
+    """A reStructuredText simple table in Markdown."""
     starts = [match.start() for match in re.finditer(r"=+", lines[0])]
-    ends = [*starts[1:], None]
-    rows = [
-        [line[start:end].strip() for start, end in zip(starts, ends, strict=True)]
-        for line in lines
-        if not _RULE.fullmatch(line)
-    ]
-    rule = ["---"] * len(starts)
-    return "\n".join("| " + " | ".join(row) + " |" for row in [rows[0], rule, *rows[1:]])
+    head, *rows = [_cells(line, starts) for line in lines if not _RULE.fullmatch(line)]
+    return "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(starts), *rows])
+
+
+def _cells(line: str, starts: list[int]) -> list[str]:
+    """The cells of a line; where one is wider than its column, they are told apart by the spaces between them."""
+    if any(line[start - 1 : start].strip() for start in starts[1:]):
+        return re.split(r" {2,}", line.strip(), maxsplit=len(starts) - 1)
+    return [line[start:end].strip() for start, end in zip(starts, [*starts[1:], None], strict=True)]

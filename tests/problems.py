@@ -125,10 +125,7 @@ class Game:
 
     def play(self, algorithm: Algorithm, rounds: int) -> FederatedState:
         """The federation after so many rounds."""
-        state = None
-        for state, _ in played(InProcess(self.problem(), algorithm, rounds), rounds):  # noqa: B007
-            pass
-        assert state is not None
+        *_, (state, _) = played(InProcess(self.problem(), algorithm, rounds), rounds)
         return state
 
     def error(self, state: FederatedState) -> float:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from problems import FLOAT64, known_bug
+from problems import FLOAT64
 from torch import Tensor
 
 import fedmm
@@ -113,7 +113,6 @@ def test_a_start_that_cannot_be_packed_is_refused(omega: Any, psi: Any, message:
         Layout.of(omega, psi)
 
 
-@known_bug("Layout.of accepts a name on both sides, and pack and as_given keep one of them", ValueError)
 def test_one_name_may_stand_on_both_sides_or_is_refused() -> None:
     def f(omega: dict[str, Tensor], psi: dict[str, Tensor]) -> Tensor:
         return omega["w"].square().sum() - psi["w"].square().sum()

@@ -3,7 +3,6 @@ from __future__ import annotations
 import math
 
 import pytest
-from problems import known_bug
 
 from fedmm import FedmmError
 from fedmm.core.schedules import (
@@ -69,7 +68,6 @@ def test_a_warm_up_without_length_is_refused(length: float) -> None:
         TllibWarmup(length=length)
 
 
-@known_bug("the decays check none of their numbers: (1 - 20 p)^-0.75 is complex", TypeError)
 @pytest.mark.parametrize("schedule", [lambda: DannDecay(alpha=-20.0), lambda: InverseDecay(rate=-1.0)])
 def test_a_decay_that_leaves_the_real_numbers_is_refused(schedule: object) -> None:
     with pytest.raises(FedmmError):

@@ -215,6 +215,14 @@ def test_a_value_that_is_not_finite_names_the_client_and_the_round(kind: type[Al
     assert_equal_states(state, before)
 
 
+def test_a_server_whose_mean_overflows_has_diverged() -> None:
+    # -3e38 is a float32, the sum of two of them is not.
+    problem = federation(constant("a", 3e38, 0.0), constant("b", 3e38, 0.0), dtype=torch.float32)
+    engine = InProcess(problem, fedmm.FedSGDA(1.0, 1.0), 1)
+    with pytest.raises(fedmm.Diverged):
+        engine.run_round(engine.start())
+
+
 def test_a_round_of_fedsgda_is_a_step_along_the_mean_field() -> None:
     game = random_game(2)
     state = game.play(fedmm.FedSGDA(0.1, 0.1), 1)

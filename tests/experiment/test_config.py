@@ -440,6 +440,8 @@ def test_a_whole_number_beyond_all_floats_is_refused_by_its_key(section: str, na
 
 def test_an_unknown_preset_is_refused_with_the_nearest_one() -> None:
     assert refusal(tables(run={"preset": "papers"})).startswith("unknown preset 'papers'; did you mean 'paper'?")
+    with pytest.raises(FedmmError, match=r"^unknown preset 'papers'; did you mean 'paper'\?"):
+        RunOptions(preset="papers")
 
 
 @pytest.mark.parametrize("section", ["data", "objective", "algorithm"])

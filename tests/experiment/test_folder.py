@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tomllib
 from pathlib import Path
@@ -139,6 +140,16 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, folder: str) -
     with pytest.raises(FedmmError, match=r"^the run cannot be written to "):
         RunFolder(tmp_path / folder, {})
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_round_that_does_not_fit_on_the_disk_is_named(tmp_path: Path) -> None:
+    (tmp_path / "rounds.jsonl").symlink_to("/dev/full")
+    files = RunFolder(tmp_path, {})
+    with pytest.raises(FedmmError, match=r"^round 1 cannot be written to .*: No space left on device$"):
+        files.append({"round": 1})
+    with contextlib.suppress(OSError):
+        files.close({})
 
 
 def test_json_that_cannot_be_written_leaves_the_older_file(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from problems import CLASSES, NOTHING_RAISED, WIDTH, adapt, features, known_bug, labels, network
+from problems import CLASSES, WIDTH, adapt, features, labels, network
 from torch import Tensor, nn
 
 import fedmm
@@ -68,7 +68,6 @@ def test_gradients_pass_where_values_do() -> None:
     assert torch.equal(gradient, out.detach())
 
 
-@known_bug("x / (1 - p) has an infinite gradient behind torch.where when p is 1: 0 x inf", AssertionError)
 def test_dropping_everything_has_no_gradient() -> None:
     x = torch.ones(2, 3, requires_grad=True)
     (gradient,) = torch.autograd.grad(masked(x, 1.0, 1).sum(), x)
@@ -115,7 +114,6 @@ class FunctionalDropout(nn.Module):
         pytest.param(
             lambda: network(adversary=FunctionalDropout(6, 2)),
             id="adversary",
-            marks=known_bug("only the task head's outputs are compared, not the adversary's", NOTHING_RAISED),
         ),
     ],
 )
@@ -124,7 +122,6 @@ def test_functional_dropout_is_refused(model: object) -> None:
         adapt(model=model())
 
 
-@known_bug("named_modules gives a layer that is used twice only once, so its second use stays unseeded", FedmmError)
 def test_a_dropout_layer_may_stand_in_two_places() -> None:
     shared = nn.Dropout(0.5)
     assert adapt(model=network(nn.Linear(WIDTH, 6), shared, nn.Linear(6, 6), shared)).status == "completed"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from problems import CLASSES, NOTHING_RAISED, WIDTH, adapt, generator, known_bug, network, rows
+from problems import CLASSES, WIDTH, adapt, generator, network, rows
 from safetensors.torch import save_file
 from torch import nn
 
@@ -51,10 +51,9 @@ def test_a_fresh_copy_of_the_network_may_have_any_weights(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "model",
     [
-        pytest.param("plain", marks=known_bug("load_model always builds the network in float32", AssertionError)),
+        pytest.param("plain"),
         pytest.param(
             "averaged statistics",
-            marks=known_bug("load_model gives a float32 network float64 statistics", (RuntimeError, AssertionError)),
         ),
     ],
 )
@@ -96,7 +95,6 @@ def saved(folder: Path, model: fedmm.Network | None = None) -> Path:
         pytest.param(
             lambda: network(nn.Linear(WIDTH, 6), centre="train_mean"),
             "centre",
-            marks=known_bug("the file does not say how inputs were centred, so that is not checked", NOTHING_RAISED),
         ),
     ],
     ids=["width", "deeper head", "classes", "normalisation", "other inputs", "centring"],
@@ -106,7 +104,6 @@ def test_another_network_is_refused(tmp_path: Path, other: Any, message: str) ->
         load_model(saved(tmp_path), other())
 
 
-@known_bug("tensors of the file that the network has no place for are dropped without a word", NOTHING_RAISED)
 def test_a_network_that_is_a_part_of_the_saved_one_is_refused(tmp_path: Path) -> None:
     path = saved(tmp_path, network(nn.Linear(WIDTH, 6), nn.ReLU(), nn.Linear(6, 6)))
     with pytest.raises(FedmmError, match=r"features\.2"):

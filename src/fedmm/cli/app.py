@@ -36,6 +36,12 @@ app = typer.Typer(
 )
 _console = Console()
 _RUNS = Path("runs")
+_INTERRUPTED = 130
+
+
+def _say(line: str) -> None:
+    """A plain line, whatever is in it."""
+    _console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 def _version(wanted: bool) -> None:
@@ -64,13 +70,14 @@ def run(
     folder = out or free_folder(_RUNS / f"{file.stem}-{resolved.algorithm.name}-seed{resolved.run.seed}")
     summary = run_experiment(resolved, folder, overwrite=overwrite)
     draw_run(folder)
-    accuracy = f"target accuracy {summary['target_accuracy']:.1%}"
-    _console.print(
+    measured = summary["target_accuracy"]
+    accuracy = "not yet evaluated" if measured is None else f"target accuracy {measured:.1%}"
+    _say(
         f"{summary['label']}: {accuracy} after {summary['rounds']} rounds ({summary['status']}, "
-        f"{summary['seconds']:.1f} s); everything is in {folder}",
-        soft_wrap=True,
-        highlight=False,
+        f"{summary['seconds']:.1f} s); everything is in {folder}"
     )
+    if summary["status"] == "interrupted":
+        raise typer.Exit(_INTERRUPTED)
 
 
 @app.command()
@@ -87,11 +94,16 @@ def demo(
     at_least("--workers", workers, 0)
     experiments = demo_experiments(data, seeds)
     folder = out or _RUNS / ("demo" if data == "digits" else f"demo-{data}")
-    _console.print(f"{DEMOS[data]['title']}; {len(experiments)} runs of {experiments[0].run.rounds} rounds")
-    compare(experiments, folder, title=DEMOS[data]["title"], workers=workers or os.cpu_count() or 1, overwrite=True)
-    pictures = draw_comparison(folder)
-    _console.print(rich_table(comparison_rows(read_comparison(folder))))
-    _console.print(f"pictures: {', '.join(map(str, pictures))}", soft_wrap=True, highlight=False)
+    _say(f"{DEMOS[data]['title']}; {len(experiments)} runs of {experiments[0].run.rounds} rounds")
+    summary = compare(
+        experiments, folder, title=DEMOS[data]["title"], workers=workers or os.cpu_count() or 1, overwrite=True
+    )
+    if summary["runs"]:
+        pictures = draw_comparison(folder)
+        _console.print(rich_table(comparison_rows(read_comparison(folder))))
+        _say(f"pictures: {', '.join(map(str, pictures))}")
+    if summary["status"] == "interrupted":
+        raise typer.Exit(_INTERRUPTED)
 
 
 @app.command(name="list")

@@ -23,7 +23,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedmm.core.checks import at_least, per_group
+from fedmm.core.checks import at_least, per_group, schedule
 from fedmm.core.errors import require, unknown
 from fedmm.core.layout import Layout, PerGroup
 from fedmm.core.schedules import Constant, Schedule
@@ -70,6 +70,7 @@ class Algorithm(ABC):
     def __post_init__(self) -> None:
         per_group("lr_min", self.lr_min)
         per_group("lr_max", self.lr_max)
+        schedule("lr_schedule", self.lr_schedule)
         check_local_steps(self.steps)
 
     @property
@@ -102,7 +103,7 @@ class Algorithm(ABC):
         return {"z": z}, client
 
     def server_update(self, server: State, uploads: State, c: Coefficients) -> State:
-        """The server's new state from the uploads, stacked to ``[..., clients, size]``."""
+        """The server's new state from the uploads, stacked to ``[..., clients, size]``; c has no client axis here."""
         return {"z": uploads["z"].mean(dim=CLIENT_AXIS)}
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+import torch
+
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.layout import PerGroup
 
@@ -12,8 +14,12 @@ from fedmm.core.layout import PerGroup
 def _number(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise FedmmError(f"{name} must be a number, not {value!r}")
-    require(math.isfinite(value), f"{name} must be finite, not {value!r}")
-    return float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    require(math.isfinite(number), f"{name} must be finite, not {value!r:.40}")
+    return number
 
 
 def positive(name: str, value: object) -> None:
@@ -38,6 +44,16 @@ def at_least(name: str, value: object, low: int) -> None:
     require(value >= low, f"{name} must be at least {low}, not {value!r}")
 
 
+def flag(name: str, value: object) -> None:
+    """Refuse what is not true or false."""
+    require(isinstance(value, bool), f"{name} must be true or false, not {value!r}")
+
+
+def schedule(name: str, value: object) -> None:
+    """Refuse what is not a schedule."""
+    require(callable(value), f"{name} must be a schedule such as fedmm's DannDecay(), not {value!r}")
+
+
 def one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
     """Refuse what is not one of the words."""
     require(value in allowed, f"{name} must be one of {', '.join(allowed)}, not {value!r}")
@@ -52,3 +68,19 @@ def per_group(name: str, value: PerGroup, *, zero: bool = False) -> None:
             check(f"{name}.{group}", number)
     else:
         check(name, value)
+
+
+_DEVICES = ("cpu", "cuda", "mps", "xpu")
+
+
+def require_device(device: torch.device | str, name: str = "device") -> None:
+    """Refuse a device that is not there, or on which nothing can be computed."""
+    kind = str(device).split(":")[0]
+    reason = f"it must be one of {', '.join(_DEVICES)}"
+    if kind in _DEVICES:
+        try:
+            torch.zeros(1, device=device)
+            return
+        except (RuntimeError, AssertionError) as problem:
+            reason = str(problem).splitlines()[0]
+    raise FedmmError(f"{name} {str(device)!r} cannot be used here: {reason}")

@@ -13,6 +13,7 @@ class FedmmError(ValueError):
 class Diverged(FedmmError):  # noqa: N818 - reads as what happened
     """A client produced a value that is not finite.
 
+    client: its name; empty where every client was finite and their mean is not.
     partial: the result up to the last good round, as the call would have returned it.
     """
 
@@ -20,9 +21,9 @@ class Diverged(FedmmError):  # noqa: N818 - reads as what happened
         self.partial: object | None = None
         self.client = client
         self.round = round
+        who = f"client {client!r} produced" if client else "the mean of the clients' uploads has"
         super().__init__(
-            f"client {client!r} produced non-finite parameters in round {round}: "
-            "use smaller learning rates or larger penalties"
+            f"{who} non-finite parameters in round {round}: use smaller learning rates or larger penalties"
         )
 
 

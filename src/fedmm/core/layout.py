@@ -64,6 +64,11 @@ class Layout:
         """The layout of a given start; a bare tensor is called ``omega`` or ``psi``."""
         named_omega, named_psi = _named(omega, "omega"), _named(psi, "psi")
         tensors = [*named_omega.values(), *named_psi.values()]
+        both = sorted(named_omega.keys() & named_psi.keys())
+        require(
+            not both,
+            f"omega and psi both hold a tensor called {both[0]!r}; give every tensor its own name" if both else "",
+        )
         require(bool(tensors), "the start must hold at least one tensor")
         first = tensors[0]
         for name, tensor in [*named_omega.items(), *named_psi.items()]:
@@ -156,6 +161,8 @@ class Layout:
         names = [block.name for block in self.blocks if block.side == side]
         if not isinstance(value, Mapping):
             return dict.fromkeys(names, float(value))
+        if not names:
+            return {}
         return match_groups(names, value)
 
 

@@ -14,7 +14,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from fedmm.core.checks import not_negative, per_group
+from fedmm.core.checks import not_negative, per_group, schedule
 from fedmm.core.layout import PerGroup
 from fedmm.core.schedules import Constant, Schedule
 
@@ -82,6 +82,7 @@ class Objective(ABC):
 
     def __post_init__(self) -> None:
         not_negative("nu", self.nu)
+        schedule("nu_schedule", self.nu_schedule)
         per_group("gradient_scale", self.gradient_scale, zero=True)
 
     @abstractmethod

@@ -52,6 +52,7 @@ class FederatedProblem:
     """min over omega, max over psi of the mean of the clients' f_i.
 
     share_statistics: average the clients' running statistics at the server (else each client keeps its own).
+    listed: the names of all clients as they were given, with those that have nothing to add; by default the clients'.
     """
 
     layout: Layout
@@ -59,3 +60,4 @@ class FederatedProblem:
     clients: Sequence[ClientProblem]
     statistics: Statistics = field(default_factory=dict)
     share_statistics: bool = True
+    listed: Sequence[str] = ()

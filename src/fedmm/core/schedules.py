@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
-from fedmm.core.checks import positive
+from fedmm.core.checks import not_negative, positive
 
 
 class Schedule(Protocol):
@@ -33,6 +33,10 @@ class DannDecay:
     alpha: float = 10.0
     beta: float = 0.75
 
+    def __post_init__(self) -> None:
+        not_negative("alpha", self.alpha)
+        not_negative("beta", self.beta)
+
     def __call__(self, t: int, rounds: int) -> float:
         return float((1.0 + self.alpha * t / rounds) ** -self.beta)
 
@@ -44,6 +48,10 @@ class InverseDecay:
     rate: float = 0.001
     power: float = 0.75
 
+    def __post_init__(self) -> None:
+        not_negative("rate", self.rate)
+        not_negative("power", self.power)
+
     def __call__(self, t: int, rounds: int) -> float:
         return float((1.0 + self.rate * t) ** -self.power)
 
@@ -54,6 +62,9 @@ class CosineDecay:
 
     final: float = 0.0
 
+    def __post_init__(self) -> None:
+        not_negative("final", self.final)
+
     def __call__(self, t: int, rounds: int) -> float:
         return self.final + (1.0 - self.final) * 0.5 * (1.0 + math.cos(math.pi * t / rounds))
 
@@ -63,6 +74,9 @@ class DannWarmup:
     """2 / (1 + exp(-gamma p)) - 1, from 0 to nearly 1: DANN's warm-up of the trade-off nu."""
 
     gamma: float = 10.0
+
+    def __post_init__(self) -> None:
+        positive("gamma", self.gamma)
 
     def __call__(self, t: int, rounds: int) -> float:
         return 2.0 / (1.0 + math.exp(-self.gamma * t / rounds)) - 1.0
@@ -76,6 +90,7 @@ class TllibWarmup:
     length: int = 1000
 
     def __post_init__(self) -> None:
+        positive("alpha", self.alpha)
         positive("length", self.length)
 
     def __call__(self, t: int, rounds: int) -> float:

@@ -48,9 +48,14 @@ def uniform(key: int | Tensor, position: Tensor) -> Tensor:
     return (hashed(key, position) >> 39).to(torch.float32) * (1.0 / (1 << 24))
 
 
-def permutation(key: int, size: int, device: torch.device | str = "cpu") -> Tensor:
-    """A random order of 0 .. size-1 (int64)."""
-    return torch.argsort(hashed(key, torch.arange(size, device=device)), stable=True)
+def permutation(key: int | Tensor, size: int, device: torch.device | str = "cpu") -> Tensor:
+    """A random order of 0 .. size-1 (int64 ``[size]``); for keys ``[k, 1]``, one for each: ``[k, size]``."""
+    return torch.argsort(hashed(key, torch.arange(size, device=device)), dim=-1, stable=True)
+
+
+def epoch_key(key_parts: tuple[int | str, ...], epoch: int) -> int:
+    """The key of the order in which :func:`rows` goes over the rows in one epoch."""
+    return key(*key_parts, "epoch", epoch)
 
 
 def rows(key_parts: tuple[int | str, ...], size: int, first: int, count: int, device: torch.device | str) -> Tensor:
@@ -59,7 +64,7 @@ def rows(key_parts: tuple[int | str, ...], size: int, first: int, count: int, de
     place, left = first, count
     while left > 0:
         epoch, offset = divmod(place, size)
-        order = permutation(key(*key_parts, "epoch", epoch), size, device)
+        order = permutation(epoch_key(key_parts, epoch), size, device)
         chunk = order[offset : offset + left]
         chunks.append(chunk)
         place += len(chunk)

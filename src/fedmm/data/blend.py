@@ -10,7 +10,6 @@ import math
 
 import numpy as np
 import torch
-from sklearn.datasets import load_sample_images
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
@@ -64,6 +63,8 @@ def patches(photographs: Tensor, position: Tensor, *, size: int, seed: int) -> T
 
 def photographs() -> Tensor:
     """The two photographs that ship inside scikit-learn: uint8 ``[2, 427, 640, 3]``."""
+    from sklearn.datasets import load_sample_images  # noqa: PLC0415 - slow to import
+
     try:
         return torch.from_numpy(np.stack(load_sample_images().images))
     except ImportError as error:

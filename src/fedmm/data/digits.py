@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-from scipy.ndimage import rotate
-from sklearn.datasets import load_digits
 from torch import Tensor
 
 from fedmm.core.checks import at_least, one_of, within
@@ -74,6 +72,8 @@ class Digits:
         return DomainPair(*seen, class_names=tuple("0123456789"))
 
     def _turned(self, x: Tensor, y: Tensor) -> tuple[Labelled, Labelled]:
+        from scipy.ndimage import rotate  # noqa: PLC0415 - slow to import
+
         turned = rotate(x.numpy(), self.angle, axes=(-2, -1), reshape=False, order=1)
         return Labelled(x, y), Labelled(torch.from_numpy(turned).clamp(0.0, 1.0), y)
 
@@ -88,5 +88,7 @@ class Digits:
 
 def scans() -> tuple[Tensor, Tensor]:
     """scikit-learn's digits: float32 ``[1797, 1, 8, 8]`` in [0, 1], and int64 labels ``[1797]``."""
+    from sklearn.datasets import load_digits  # noqa: PLC0415 - slow to import
+
     bunch = load_digits()
     return torch.from_numpy(bunch.images / 16.0).to(torch.float32).unsqueeze(1), torch.from_numpy(bunch.target).long()

@@ -40,29 +40,38 @@ class Rows(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class TensorRows:
-    """Rows in memory: x ``[rows, ...]``, y int64 ``[rows]`` or None; not copied unless it has to be."""
+    """Rows in memory: x ``[rows, ...]``, y int64 ``[rows]`` or None; not copied unless it has to be.
+
+    index: int64 ``[k]``, which of them are meant; all by default. Clients that share a tensor hold a part of it each.
+    """
 
     x: Tensor
     y: Tensor | None = None
     what: str = "rows"
+    index: Tensor | None = None
 
     @property
     def labelled(self) -> bool:
         return self.y is not None
 
     def __len__(self) -> int:
-        return len(self.x)
+        return len(self.x if self.index is None else self.index)
 
     def take(self, index: Tensor) -> Tensor:
-        return self.x[index.to(self.x.device)]
+        return self.x[self._chosen(index)]
 
     def labels(self, index: Tensor) -> Tensor:
         if self.y is None:
             raise _no_labels(self.what)
-        return self.y[index.to(self.y.device)]
+        return self.y[self._chosen(index)]
+
+    def _chosen(self, index: Tensor) -> Tensor:
+        index = index.to(self.x.device)
+        return index if self.index is None else self.index[index]
 
     def to(self, device: Device) -> TensorRows:
-        return TensorRows(self.x.to(device), None if self.y is None else self.y.to(device), self.what)
+        y, index = (None if each is None else each.to(device) for each in (self.y, self.index))
+        return TensorRows(self.x.to(device), y, self.what, index)
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,6 +141,9 @@ def as_rows(data: object, what: str, labelled: bool) -> TensorRows | DatasetRows
     what: the data's name in messages, such as ``client 'site-a': source``. Labels in the items of a dataset are dropped
     where ``labelled`` is false. x keeps its dtype, labels become int64 whole numbers of 0 or more.
     """
+    if isinstance(data, TensorRows | DatasetRows):
+        require(data.labelled or not labelled, f"{what} has no labels; give rows that have them")
+        return data
     if isinstance(data, IterableDataset):
         raise FedmmError(f"{what} is an IterableDataset, whose rows have no numbers; give a map-style Dataset")
     if type(data) is TensorDataset:

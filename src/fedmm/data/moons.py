@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from sklearn.datasets import make_moons
 from torch import Tensor
 
 from fedmm.core.checks import at_least, not_negative, within
@@ -52,6 +51,8 @@ class Moons:
         )
 
     def _draw(self, part: str, rows: int, angle: float) -> Labelled:
+        from sklearn.datasets import make_moons  # noqa: PLC0415 - slow to import
+
         state = key(self.seed, "moons", part) % 2**32
         points, y = make_moons(rows, noise=self.noise, random_state=state)
         x = (torch.from_numpy(points) - torch.tensor(CENTRE, dtype=torch.float64)) @ _turn(angle)

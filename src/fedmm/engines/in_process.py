@@ -26,8 +26,9 @@ class InProcess:
         self.problem = problem
         self.algorithm = algorithm
         self.rounds = rounds
-        self._steps = steps_by_client(algorithm.steps, names)
+        self._steps = steps_by_client(algorithm.steps, problem.listed or names)
         self._clients = sorted(problem.clients, key=lambda client: client.name)
+        algorithm.coefficients(problem.layout, 0, rounds)  # refuses groups of parameters that are not there
 
     def start(self) -> FederatedState:
         z = self.problem.start
@@ -71,9 +72,12 @@ class InProcess:
 
         stacked = {name: torch.stack([upload[name] for upload in uploads]) for name in uploads[0]}
         travelling = statistics if self.problem.share_statistics else {}
+        server = algorithm.server_update(state.server, stacked, shared)
+        if not bool(server["z"].isfinite().all()):
+            raise Diverged("", t + 1)
         next_state = FederatedState(
             round=t + 1,
-            server=algorithm.server_update(state.server, stacked, shared),
+            server=server,
             clients=clients,
             statistics=_mean_statistics(statistics, state.statistics) if travelling else state.statistics,
             client_statistics=statistics,

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedmm.core.algorithm import Algorithm
-from fedmm.core.checks import at_least
+from fedmm.core.checks import at_least, require_device
 from fedmm.core.engine import FederatedState
 from fedmm.core.errors import Diverged, FedmmError, require
 from fedmm.core.objective import Objective
 from fedmm.core.problem import Statistics
 from fedmm.data.holdings import as_rows
 from fedmm.engines.in_process import InProcess
-from fedmm.experiment.adaptation import Client, adaptation_problem, take_stock
+from fedmm.experiment.adaptation import Client, adaptation_problem, client_names, take_stock
 from fedmm.experiment.history import History, Row
 from fedmm.experiment.predictor import Predictor
 from fedmm.experiment.progress import RoundProgress
@@ -93,8 +94,10 @@ class Adaptation:
         device: torch.device | str,
         dtype: torch.dtype,
     ) -> None:
+        _require_kinds(model, objective, algorithm, dtype)
         at_least("rounds", rounds, 0)
         at_least("seed", seed, 0)
+        require_device(device)
         self.rounds = rounds
         self.label = f"{algorithm.name} {objective.name}"
         watched = _validation(validation, model.classes)
@@ -102,6 +105,13 @@ class Adaptation:
         self.problem, self.function = adaptation_problem(
             self.holdings, model, objective, seed=seed, batch_size=batch_size, dtype=dtype, device=device
         )
+        self.problem = replace(self.problem, listed=client_names(clients))
+        for name, (x, _) in watched.items():
+            require(
+                tuple(x.shape[1:]) == self.function.input_shape,
+                f"validation {name!r} holds rows of shape {tuple(x.shape[1:])}, the clients of shape "
+                f"{self.function.input_shape}; they must agree",
+            )
         self.engine = InProcess(self.problem, algorithm, rounds)
         self._watched = {name: (x.to(device), y.to(device)) for name, (x, y) in watched.items()}
 
@@ -118,7 +128,12 @@ class Adaptation:
                     on_round(row)
 
             training = train(
-                self.engine, self.rounds, evaluate=self.evaluate, evaluate_every=evaluate_every, on_round=after_round
+                self.engine,
+                self.rounds,
+                evaluate=self.evaluate,
+                measures=[f"{name}_accuracy" for name in self._watched],
+                evaluate_every=evaluate_every,
+                on_round=after_round,
             )
         return Adapted(self.function, self.prediction_statistics(training.state), training), training.error
 
@@ -145,6 +160,20 @@ class Adaptation:
 def accuracy(function: FlatNetwork, z: Tensor, statistics: Statistics, x: Tensor, y: Tensor) -> float:
     """The share of rows whose predicted class is their label."""
     return float((function.evaluate(z, statistics, x).logits.argmax(dim=-1) == y).double().mean())
+
+
+def _require_kinds(model: object, objective: object, algorithm: object, dtype: object) -> None:
+    for name, value, kind in (
+        ("model", model, Network),
+        ("objective", objective, Objective),
+        ("algorithm", algorithm, Algorithm),
+    ):
+        got = f"the class {value.__name__}" if isinstance(value, type) else f"{type(value).__name__} {value!r:.60}"
+        require(isinstance(value, kind), f"{name} must be an instance of fedmm's {kind.__name__}, not {got}")
+    require(
+        isinstance(dtype, torch.dtype) and dtype.is_floating_point,
+        f"dtype must be a float dtype of torch, not {dtype!r}",
+    )
 
 
 def _validation(validation: Any, classes: int) -> dict[str, tuple[Tensor, Tensor]]:

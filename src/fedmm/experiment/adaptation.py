@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -59,13 +59,22 @@ class Holding:
         return held.take(torch.arange(min(2, len(held))))
 
 
+def client_names(clients: Sequence[Client]) -> list[str]:
+    """The clients' names, with ``client-1`` ... for those without."""
+    for client in clients:
+        require(
+            client.name is None or isinstance(client.name, str), f"a client's name must be text, not {client.name!r}"
+        )
+    return [c.name or default for c, default in zip(clients, default_names(len(clients)), strict=True)]
+
+
 def take_stock(clients: Sequence[Client], objective: Objective, classes: int) -> list[Holding]:
     """Check what the clients hold; with an objective without adversary, only their source rows count."""
     require(len(clients) > 0, "a federation needs at least one client")
-    names = [c.name or default for c, default in zip(clients, default_names(len(clients)), strict=True)]
+    names = client_names(clients)
     adversarial = objective.adversary_shape(1, 2) is not None
     holdings = []
-    for client, name, alpha in zip(clients, names, mean_one([c.weight for c in clients], len(clients)), strict=True):
+    for client, name in zip(clients, names, strict=True):
         source = None if client.source is None else as_rows(client.source, f"client {name!r}: source", labelled=True)
         target = None if client.target is None else as_rows(client.target, f"client {name!r}: target", labelled=False)
         if not adversarial:
@@ -73,18 +82,34 @@ def take_stock(clients: Sequence[Client], objective: Objective, classes: int) ->
         if isinstance(source, TensorRows):
             check_labels(source.labels(torch.arange(len(source))), name, classes)
         if source is not None or target is not None:
-            holdings.append(Holding(name, source, target, alpha))
+            holdings.append(Holding(name, source, target, client.weight))
     require(
         any(h.source is not None for h in holdings), "no client holds labelled source rows: there is nothing to learn"
     )
-    shapes = {h.name: tuple(h.sample.shape[1:]) for h in holdings}
-    first = next(iter(shapes))
-    for name, shape in shapes.items():
+    _require_alike(holdings)
+    alphas = mean_one([holding.alpha for holding in holdings], len(holdings))
+    return [replace(holding, alpha=alpha) for holding, alpha in zip(holdings, alphas, strict=True)]
+
+
+def _require_alike(holdings: Sequence[Holding]) -> None:
+    """All rows must have one shape, and be bytes everywhere or nowhere: bytes are scaled, other numbers are not."""
+    parts = [
+        (f"client {h.name!r}: {domain}", held.take(torch.zeros(1, dtype=torch.int64)))
+        for h in holdings
+        for domain, held in (("source", h.source), ("target", h.target))
+        if held is not None
+    ]
+    first_name, first = parts[0]
+    for name, row in parts[1:]:
         require(
-            shape == shapes[first],
-            f"client {name!r} holds rows of shape {shape}, client {first!r} of shape {shapes[first]}; they must agree",
+            row.shape == first.shape,
+            f"{name} holds rows of shape {tuple(row.shape[1:])}, {first_name} of shape {tuple(first.shape[1:])}; "
+            "they must agree",
         )
-    return holdings
+        require(
+            (row.dtype == torch.uint8) == (first.dtype == torch.uint8),
+            f"{name} holds {row.dtype} values, {first_name} {first.dtype}; give all clients bytes or none",
+        )
 
 
 def check_labels(labels: Tensor, name: str, classes: int) -> None:

@@ -16,7 +16,7 @@ from fedmm.core.errors import FedmmError
 from fedmm.experiment.config import Experiment, experiment
 from fedmm.experiment.folder import SUMMARY, claim_folder, write_json
 from fedmm.experiment.history import Row
-from fedmm.experiment.run import Summary, run_experiment
+from fedmm.experiment.run import DivergedRun, Summary, run_experiment
 from fedmm.experiment.tables import Table
 
 _POLL_SECONDS = 0.1
@@ -50,9 +50,16 @@ def compare(
             except KeyboardInterrupt:
                 status = "interrupted"
                 pool.shutdown(wait=True, cancel_futures=True)
+        failed: BaseException | None = None
         for future, name in zip(futures, names, strict=True):
-            if not future.cancelled() and future.exception() is None:
-                summaries.append({**future.result(), "folder": name})
+            if future.cancelled():
+                continue
+            problem = future.exception()
+            failed = failed or problem
+            if problem is None:
+                summary, diverged = future.result()
+                summaries.append({**summary, "folder": name})
+                failed = failed or diverged
     summary = {
         "kind": "comparison",
         "title": title,
@@ -63,7 +70,6 @@ def compare(
     }
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / SUMMARY, summary)
-    failed = next((f.exception() for f in futures if not f.cancelled() and f.exception() is not None), None)
     if failed is not None and status == "completed":
         raise failed
     return summary
@@ -73,17 +79,21 @@ def _folder_name(each: Experiment) -> str:
     return f"{each.label.lower().replace(' ', '-')}-seed{each.run.seed}"
 
 
-def _run(index: int, tables: dict[str, Table], folder: str, rows: Any) -> Summary:
+def _run(index: int, tables: dict[str, Table], folder: str, rows: Any) -> tuple[Summary, FedmmError | None]:
+    """A run in a process of its own: its summary, and the word on it if it diverged."""
+
     def report(row: Row) -> None:
         rows.put((index, row))
 
     try:
-        return run_experiment(experiment(tables), Path(folder), progress=False, on_round=report)
+        return run_experiment(experiment(tables), Path(folder), progress=False, on_round=report), None
+    except DivergedRun as problem:
+        return problem.summary, FedmmError(str(problem))
     except FedmmError as problem:
         raise FedmmError(str(problem)) from None
 
 
-def _watch(futures: Sequence[Future[Summary]], rows: Any, bars: Progress, tasks: Sequence[TaskID]) -> None:
+def _watch(futures: Sequence[Future[Any]], rows: Any, bars: Progress, tasks: Sequence[TaskID]) -> None:
     """Show the rounds as they come in until every run has ended."""
     while True:
         ended = all(future.done() for future in futures)
@@ -94,7 +104,7 @@ def _watch(futures: Sequence[Future[Summary]], rows: Any, bars: Progress, tasks:
                 return
             continue
         bars.update(tasks[index], completed=row["round"])
-        if row["target_accuracy"] is not None:
+        if row.get("target_accuracy") is not None:
             bars.update(tasks[index], accuracy=f"target {row['target_accuracy']:6.1%}")
 
 

@@ -10,8 +10,8 @@ import torch
 
 from fedmm.algorithms import ALGORITHMS
 from fedmm.core.algorithm import Algorithm
-from fedmm.core.checks import at_least, positive
-from fedmm.core.errors import FedmmError, require, unknown
+from fedmm.core.checks import at_least, positive, require_device
+from fedmm.core.errors import require, unknown
 from fedmm.core.objective import Objective
 from fedmm.data import DATASETS, PARTITIONS
 from fedmm.data.domains import DataSet
@@ -22,6 +22,7 @@ from fedmm.models import MODELS, Model
 from fedmm.objectives import OBJECTIVES
 
 _DEFAULT_PARTITION = "source_target"
+_MOST_THREADS = 1024
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class RunOptions:
         at_least("batch_size", self.batch_size, 1)
         at_least("evaluate_every", self.evaluate_every, 1)
         at_least("threads", self.threads, 0)
+        require(self.threads <= _MOST_THREADS, f"threads must be at most {_MOST_THREADS}, not {self.threads}")
         for client, weight in self.client_weights.items():
             positive(f"client_weights.{client}", weight)
         if self.preset and self.preset not in PRESETS:
@@ -62,12 +64,7 @@ class RunOptions:
     def torch_device(self) -> torch.device:
         """The device, refused where it is not there."""
         name = ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device
-        try:
-            torch.zeros(1, device=name)
-        except (RuntimeError, AssertionError) as problem:
-            raise FedmmError(
-                f"run.device {self.device!r} cannot be used here: {str(problem).splitlines()[0]}"
-            ) from None
+        require_device(name, "run.device")
         return torch.device(name)
 
     @property
@@ -119,7 +116,8 @@ def experiment(tables: Mapping[str, Any]) -> Experiment:
 
 def _with_preset(tables: Mapping[str, Any]) -> dict[str, Table]:
     """The tables with the preset's values where they have none; another model than the preset's takes none."""
-    name = tables.get("run", {}).get("preset")
+    name = tables.get("run", {}).get("preset", "")
+    require(isinstance(name, str), f"run.preset must be text, not {name!r}")
     if not name:
         return dict(tables)
     chosen = {section: tables[section].get("name") for section in ("objective", "algorithm", "data")}

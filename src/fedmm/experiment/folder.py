@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from types import TracebackType
 from typing import IO, Any
 
 import torch
@@ -15,7 +17,7 @@ from torch import Tensor
 from fedmm.core.errors import FedmmError, require
 from fedmm.experiment.history import Row
 from fedmm.experiment.tables import Table
-from fedmm.experiment.toml import write_toml
+from fedmm.experiment.toml import read_toml, write_toml
 
 EXPERIMENT, ROUNDS, SUMMARY, MODEL = "experiment.toml", "rounds.jsonl", "summary.json", "model.safetensors"
 SAMPLES, BOUNDARY = "samples.safetensors", "boundary.safetensors"
@@ -23,15 +25,30 @@ SAMPLES, BOUNDARY = "samples.safetensors", "boundary.safetensors"
 
 def claim_folder(folder: Path, *, overwrite: bool) -> None:
     """Refuse a folder that cannot hold a new run; with ``overwrite``, one that holds an older run is emptied."""
-    require(not folder.exists() or folder.is_dir(), f"{folder} is a file; name a folder for the run")
-    if not folder.exists() or not any(folder.iterdir()):
-        return
-    require(overwrite, f"the folder {folder} is not empty; name another with --out, or pass --overwrite")
-    require(
-        (folder / SUMMARY).exists() or (folder / EXPERIMENT).exists(),
-        f"the folder {folder} holds no run of fedmm, so it is not overwritten; name another with --out",
-    )
-    shutil.rmtree(folder)
+    try:
+        require(not folder.exists() or folder.is_dir(), f"{folder} is a file; name a folder for the run")
+        if not folder.exists() or not any(folder.iterdir()):
+            return
+        require(overwrite, f"the folder {folder} is not empty; name another with --out, or pass --overwrite")
+        require(
+            not folder.is_symlink() and _is_ours(folder),
+            f"the folder {folder} holds no run of fedmm, so it is not overwritten; name another with --out",
+        )
+        shutil.rmtree(folder)
+    except OSError as problem:
+        raise FedmmError(f"the folder {folder} cannot be used: {problem.strerror}") from problem
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether the folder's own files say that it is a run or a comparison, finished or not."""
+    try:
+        return json.loads((folder / SUMMARY).read_text(encoding="utf-8")).get("kind") in ("run", "comparison")
+    except (OSError, ValueError, AttributeError):
+        pass
+    try:
+        return {"run", "algorithm", "objective"} <= read_toml(folder / EXPERIMENT).keys()
+    except FedmmError:
+        return False
 
 
 def free_folder(folder: Path) -> Path:
@@ -58,7 +75,7 @@ class RunFolder:
     def append(self, row: Row) -> None:
         """One more round, on disk before the next begins."""
         try:
-            self._rounds.write(json.dumps(row) + "\n")
+            self._rounds.write(json.dumps(_finite(row), allow_nan=False) + "\n")
             self._rounds.flush()
         except OSError as problem:
             raise FedmmError(
@@ -75,10 +92,22 @@ class RunFolder:
             self.folder / name,
         )
 
-    def close(self, summary: Mapping[str, Any]) -> None:
+    def summarise(self, summary: Mapping[str, Any]) -> None:
         """The last word on the run."""
-        self._rounds.close()
         write_json(self.folder / SUMMARY, summary)
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._rounds.close()
+
+
+def _finite(row: Row) -> Row:
+    """JSON knows no infinity: a number that is not finite becomes null."""
+    return {name: value if value is None or math.isfinite(value) else None for name, value in row.items()}
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

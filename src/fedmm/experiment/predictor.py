@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -49,13 +48,16 @@ class Predictor:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model as a safetensors file; :func:`load_model` reads it back."""
-        metadata = {
+        function = self._function
+        about = {
             "format": _FORMAT,
-            "classes": str(self._function.classes),
-            "input_shape": json.dumps(self._function.input_shape),
+            "classes": function.classes,
+            "input_shape": function.input_shape,
+            "centre": function.module.centre,
+            "dtype": str(function.layout.dtype).removeprefix("torch."),
         }
         try:
-            save_file(self.tensors(), path, metadata=metadata)
+            save_file(self.tensors(), path, metadata={"fedmm": json.dumps(about)})
         except Exception as problem:
             raise FedmmError(f"the model could not be written to {os.fspath(path)}: {problem}") from problem
 
@@ -72,26 +74,37 @@ class Predictor:
 
 def load_model(path: str | os.PathLike[str], model: Network, *, device: torch.device | str = "cpu") -> Predictor:
     """The model of a saved file, for predictions; ``model`` is the network it was trained with."""
-    saved, metadata = _read(path)
-    require(metadata.get("format") == _FORMAT, f"{os.fspath(path)} is not a model saved by fedmm")
-    sample = torch.zeros((2, *json.loads(metadata["input_shape"])))
-    function = FlatNetwork(model, SourceOnly(), sample, seed=0, device=device)
+    file = os.fspath(path)
+    saved, about = _read(path)
+    require(
+        about["centre"] == model.centre,
+        f"{file} was trained with centre {about['centre']!r}, but the network has centre {model.centre!r}",
+    )
+    sample = torch.zeros((2, *about["input_shape"]))
+    dtype = torch.float64 if about["dtype"] == "float64" else torch.float32
+    function = FlatNetwork(model, SourceOnly(), sample, seed=0, dtype=dtype, device=device)
     wanted = function.state(function.start, function.statistics)
+    for name in saved:
+        ours = name in wanted or name.startswith(("adversary.", "map_"))
+        require(ours, f"{file} holds a tensor {name!r} that this network lacks")
     for name, tensor in wanted.items():
-        require(name in saved, f"{os.fspath(path)} lacks the tensor {name!r} of this network")
+        require(name in saved, f"{file} lacks the tensor {name!r} of this network")
         require(
             tensor.shape == saved[name].shape,
-            f"tensor {name!r} of {os.fspath(path)} has shape {tuple(saved[name].shape)}, not {tuple(tensor.shape)}",
+            f"tensor {name!r} of {file} has shape {tuple(saved[name].shape)}, not {tuple(tensor.shape)}",
         )
     known = {name: saved[name].to(device) for name in wanted}
     function.module.load_state_dict(known)
-    omega = {block.name: known[block.name].to(function.layout.dtype) for block in function.layout.blocks}
+    omega = {block.name: known[block.name] for block in function.layout.blocks}
     return Predictor(function, function.layout.pack(omega, {}), {name: known[name] for name in function.statistics})
 
 
-def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], Mapping[str, str]]:
+def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+            saved = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            about = json.loads((file.metadata() or {}).get("fedmm", "{}"))
     except Exception as problem:
         raise FedmmError(f"{os.fspath(path)} cannot be read as a safetensors file: {problem}") from problem
+    require(about.get("format") == _FORMAT, f"{os.fspath(path)} is not a model saved by fedmm")
+    return saved, about

@@ -101,7 +101,7 @@ def _authors(start: str, objective: str) -> dict[str, Any]:
     )
     heads = _AUTHORS_MDD_HEADS if objective == "mdd" else {}
     return {
-        "run": {"batch_size": 64, "rounds": _AUTHORS_ROUNDS[objective]},
+        "run": {"batch_size": 64} | ({} if start == "pretrained" else {"rounds": _AUTHORS_ROUNDS[objective]}),
         "model": {"name": "paper_cnn", "centre": "batch_mean", "initialisation": "truncated_normal", **heads},
         "objective": {"nu": nu, "gradient_scale": scale},
         "algorithm": {

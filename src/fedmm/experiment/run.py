@@ -12,6 +12,7 @@ import torch
 
 from fedmm.core.errors import FedmmError, unknown
 from fedmm.data.domains import DomainPair
+from fedmm.data.holdings import TensorRows
 from fedmm.data.partition import Share
 from fedmm.experiment.adapt import Adaptation, Adapted
 from fedmm.experiment.adaptation import Client
@@ -21,6 +22,14 @@ from fedmm.experiment.history import Row
 
 _SAMPLE_IMAGES, _SAMPLE_POINTS, _GRID = 12, 300, 160
 Summary = dict[str, Any]
+
+
+class DivergedRun(FedmmError):  # noqa: N818 - reads as what happened
+    """A run that ended because a client diverged; its folder and ``summary`` hold what was good until then."""
+
+    def __init__(self, message: str, summary: Summary) -> None:
+        super().__init__(message)
+        self.summary = summary
 
 
 def run_experiment(
@@ -41,24 +50,24 @@ def run_experiment(
     pair = experiment.data.load()
     adaptation = _prepare(experiment, pair)
     claim_folder(folder, overwrite=overwrite)
-    files = RunFolder(folder, experiment.tables())
+    with RunFolder(folder, experiment.tables()) as files:
 
-    def after_round(row: Row) -> None:
-        files.append(row)
-        if on_round:
-            on_round(row)
+        def after_round(row: Row) -> None:
+            files.append(row)
+            if on_round:
+                on_round(row)
 
-    adapted, error = adaptation.run(
-        evaluate_every=experiment.run.evaluate_every, progress=progress, on_round=after_round
-    )
-    adapted.save(folder / MODEL)
-    files.tensors(SAMPLES, _samples(pair))
-    if pair.source.x.shape[1:] == (2,):
-        files.tensors(BOUNDARY, _boundary(adapted, pair))
-    summary = _summary(experiment, adaptation, adapted)
-    files.close(summary)
+        adapted, error = adaptation.run(
+            evaluate_every=experiment.run.evaluate_every, progress=progress, on_round=after_round
+        )
+        adapted.save(folder / MODEL)
+        files.tensors(SAMPLES, _samples(pair))
+        if pair.source.x.shape[1:] == (2,):
+            files.tensors(BOUNDARY, _boundary(adapted, pair))
+        summary = _summary(experiment, adaptation, adapted)
+        files.summarise(summary)
     if error:
-        raise FedmmError(f"{error}; the run up to round {len(adapted.history)} is in {folder}") from error
+        raise DivergedRun(f"{error}; the run up to round {len(adapted.history)} is in {folder}", summary) from error
     return summary
 
 
@@ -84,8 +93,8 @@ def _prepare(experiment: Experiment, pair: DomainPair) -> Adaptation:
 
 def _client(share: Share, pair: DomainPair, weight: float) -> Client:
     return Client(
-        source=pair.source.rows(share.source) if len(share.source) else None,
-        target=pair.target.x[share.target] if len(share.target) else None,
+        source=TensorRows(pair.source.x, pair.source.y, index=share.source) if len(share.source) else None,
+        target=TensorRows(pair.target.x, index=share.target) if len(share.target) else None,
         name=share.name,
         weight=weight,
     )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedmm.core.algorithm import Algorithm, State
-from fedmm.core.checks import at_least, per_group
+from fedmm.core.checks import at_least, per_group, positive
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.layout import Layout, PerGroup, Point
 from fedmm.core.problem import FederatedProblem, LocalReport, Statistics
@@ -115,7 +115,7 @@ def mean_one(weights: Sequence[float] | None, count: int) -> list[float]:
         return [1.0] * count
     require(len(weights) == count, f"{len(weights)} weights were given for {count} clients")
     for weight in weights:
-        require(weight > 0, f"client weights must be above 0, not {weight!r}")
+        positive("client weights", weight)
     mean = sum(weights) / count
     return [weight / mean for weight in weights]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import tomllib
@@ -12,6 +13,8 @@ from typing import Any
 from fedmm.core.errors import FedmmError, require
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_KEY_PART = re.compile(r'"([^"]*)"|([^."]+)')
+_SETTING = re.compile(r'(?P<path>(?:"[^"]*"|[^="])*)=(?P<value>.*)', re.DOTALL)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -22,8 +25,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise FedmmError(f"there is no file {path}") from None
     except (OSError, UnicodeDecodeError) as problem:
         raise FedmmError(f"{path} cannot be read: {problem}") from problem
-    except tomllib.TOMLDecodeError as problem:
-        raise FedmmError(f"{path} is not valid TOML: {problem}") from problem
+    except (ValueError, RecursionError) as problem:
+        raise FedmmError(f"{path} is not valid TOML: {str(problem).splitlines()[0]}") from problem
 
 
 def write_toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
@@ -37,10 +40,9 @@ def write_toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
 
 def set_values(tables: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
     """A copy of ``tables`` with ``section.key=value`` settings applied; a value that is not TOML is taken as text."""
-    changed = json.loads(json.dumps(tables, default=str))
+    changed = copy.deepcopy(dict(tables))
     for setting in settings:
-        path, equals, text = setting.partition("=")
-        keys = [part.strip() for part in path.split(".")]
+        keys, equals, text = _split(setting)
         require(
             bool(equals) and len(keys) >= 2 and all(keys),
             f"--set {setting!r} must have the form section.key=value, for example run.rounds=50",
@@ -53,22 +55,32 @@ def set_values(tables: Mapping[str, Any], settings: Sequence[str]) -> dict[str, 
     return dict(changed)
 
 
+def _split(setting: str) -> tuple[list[str], str, str]:
+    """The keys, the equals sign and the value; a key in quotes may hold dots."""
+    found = _SETTING.fullmatch(setting)
+    if not found:
+        return [], "", ""
+    keys = [quoted or bare.strip() for quoted, bare in _KEY_PART.findall(found["path"])]
+    return keys, "=", found["value"]
+
+
 def _parse(text: str) -> Any:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        values = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
         return text
+    return values["value"] if len(values) == 1 else text
 
 
 def _key(key: str) -> str:
-    return key if _BARE_KEY.fullmatch(key) else json.dumps(key)
+    return key if _BARE_KEY.fullmatch(key) else _value(key)
 
 
 def _value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return json.dumps(value)
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, int | float):
         return repr(value)
     if isinstance(value, Mapping):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,22 +29,23 @@ def train(
     rounds: int,
     *,
     evaluate: Callable[[FederatedState], Evaluation] | None = None,
+    measures: Sequence[str] = (),
     evaluate_every: int = 1,
     on_round: Callable[[Row], None] | None = None,
 ) -> Training:
     """Run ``rounds`` rounds; evaluate every so many, and always after the last.
 
+    measures: the names of what ``evaluate`` measures; rounds without an evaluation have None for them.
+
     Ctrl-C ends the loop after the last finished round, a non-finite client after the round before.
     """
     state, history = engine.start(), History()
-    names: tuple[str, ...] = ()
     try:
         while state.round < rounds:
-            state, record = engine.run_round(state)
-            due = state.round % evaluate_every == 0 or state.round == rounds
-            measured: Evaluation = evaluate(state) if evaluate and due else dict.fromkeys(names)
-            names = tuple(measured)
-            row = history.append(record, measured)
+            after, record = engine.run_round(state)
+            due = after.round % evaluate_every == 0 or after.round == rounds
+            measured: Evaluation = evaluate(after) if evaluate and due else dict.fromkeys(measures)
+            state, row = after, history.append(record, measured)
             if on_round:
                 on_round(row)
     except KeyboardInterrupt:

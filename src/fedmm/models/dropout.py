@@ -29,16 +29,25 @@ class SeededDropout(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0.0:
             return x
-        shape = x.shape[:2] + (1,) * (x.dim() - 2) if self.per_channel else x.shape
-        position = torch.arange(self._offset, self._offset + shape.numel(), device=x.device).view(shape)
-        keep = uniform(self.key, position) >= self.p
-        return torch.where(keep, x / (1.0 - self.p), 0.0)
+        keep = uniform(self.key, self.positions(x.shape, x.device)) >= self.p
+        return torch.where(keep, x * self.scale, 0.0)
+
+    @property
+    def scale(self) -> float:
+        """What a kept element is multiplied with."""
+        return 1.0 / (1.0 - self.p) if self.p < 1.0 else 0.0
+
+    def positions(self, shape: torch.Size, device: torch.device) -> Tensor:
+        """Which draw decides each element of a batch of this shape, int64 of a shape that broadcasts to it."""
+        if self.per_channel:
+            shape = torch.Size((*shape[:2], *(1,) * (len(shape) - 2)))
+        return torch.arange(self._offset, self._offset + shape.numel(), device=device).view(shape)
 
 
 def seed_dropout(module: nn.Module) -> None:
     """Replace every dropout layer inside ``module``, in place, by its seeded twin."""
     layers = 0
-    for path, layer in list(module.named_modules()):
+    for path, layer in list(module.named_modules(remove_duplicate=False)):
         if isinstance(layer, _REFUSED):
             raise FedmmError(
                 f"layer {path!r} is {type(layer).__name__}, whose random numbers cannot be seeded per client and "

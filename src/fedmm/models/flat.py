@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fedmm.core.errors import FedmmError
+from fedmm.core.errors import FedmmError, require
 from fedmm.core.layout import Layout
-from fedmm.core.objective import Objective, Outputs
+from fedmm.core.objective import AdversaryShape, Objective, Outputs
 from fedmm.core.problem import Statistics
 from fedmm.models.dropout import SeededDropout
 from fedmm.models.network import AdversarialModule, Network
@@ -61,7 +61,7 @@ class FlatNetwork:
             f"{path}.{name}": buffer for path, norm in self._norms.items() for name, buffer in norm.named_buffers()
         }
         self.statistics = self.read_statistics()
-        self._refuse_hidden_randomness(sample.to(device))
+        self._try_out(sample.to(device), module.adversary_shape)
 
     def _tie(self, parameters: dict[str, nn.Parameter]) -> None:
         """Make every parameter a view of the point, and its gradient a view of the gradient."""
@@ -133,17 +133,40 @@ class FlatNetwork:
         contiguous = torch.contiguous_format
         return {name: tensor.detach().cpu().clone(memory_format=contiguous) for name, tensor in saved.items()}
 
-    def _refuse_hidden_randomness(self, sample: Tensor) -> None:
-        """A layer that draws from torch's global generator would differ between engines, and after a resume."""
-        if self.trains_statistics and len(sample) < 2:
-            return
-        logits = []
-        for _ in range(2):
-            self.train(self.statistics)
+    def _try_out(self, sample: Tensor, adversary: AdversaryShape | None) -> None:
+        """One pass in training: the heads must fit, and no layer may draw from torch's global generator.
+
+        Such a layer's draws would differ between engines, and after a resume.
+        """
+        rows = self.as_input(sample if len(sample) > 1 else torch.cat([sample, sample]))
+        self.train(self.statistics)
+        cpu, cuda = torch.get_rng_state(), _cuda_state(rows)
+        try:
             with torch.no_grad():
-                logits.append(self.outputs(self.start, self.as_input(sample), 0).logits)
-        if not torch.equal(logits[0], logits[1]) and bool(logits[0].isfinite().all()):
+                outputs = self.outputs(self.start, rows, 0)
+        except (RuntimeError, ValueError, IndexError) as problem:
+            reason = str(problem).splitlines()[0]
             raise FedmmError(
-                "the network gives two different outputs for the same batch and dropout key: it draws random numbers "
-                "of its own (functional dropout?); use nn.Dropout layers, which are seeded per client and round"
-            )
+                f"the network cannot be run on a batch of shape {tuple(rows.shape)}: {reason}"
+            ) from problem
+        drawn = not torch.equal(cpu, torch.get_rng_state()) or not torch.equal(cuda, _cuda_state(rows))
+        torch.set_rng_state(cpu)
+        require(
+            not drawn,
+            "the network draws random numbers of its own (functional dropout?); use nn.Dropout layers, which are "
+            "seeded per client and round",
+        )
+        _require_width("task head", outputs.logits, self.classes)
+        if adversary is not None:
+            _require_width("adversary", outputs.adversary, adversary.outputs)
+
+
+def _cuda_state(rows: Tensor) -> Tensor:
+    return torch.cuda.get_rng_state(rows.device) if rows.is_cuda else torch.empty(0)
+
+
+def _require_width(part: str, outputs: Tensor, width: int) -> None:
+    require(
+        outputs.dim() == 2 and outputs.shape[1] == width,
+        f"the {part} gives outputs of shape {tuple(outputs.shape[1:])} a row; {width} numbers are needed",
+    )

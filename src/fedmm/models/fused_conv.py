@@ -22,7 +22,7 @@ _DROPPED = 4
 
 
 @triton.jit
-def _dot(a, b, acc, precision: tl.constexpr):  # type: ignore[no-untyped-def]
+def _dot(a, b, acc, precision: tl.constexpr):
     if precision == "bf16":
         acc = tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16), acc)
     else:
@@ -31,9 +31,9 @@ def _dot(a, b, acc, precision: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _forward(  # type: ignore[no-untyped-def]
+def _forward(
     x_ptr, w_ptr, b_ptr, out_ptr, kept_ptr, pixels,
-    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, O: tl.constexpr, S: tl.constexpr, rows: tl.constexpr,
+    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OUTS: tl.constexpr, S: tl.constexpr, rows: tl.constexpr,
     PIXELS: tl.constexpr, OUT: tl.constexpr, INNER: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
     model = tl.program_id(1).to(tl.int64)
@@ -44,7 +44,7 @@ def _forward(  # type: ignore[no-untyped-def]
     row = pixel // ((W // 2) * (H // 2))
     o = tl.arange(0, OUT)
     x_ptr += model * rows * H * W * C
-    w_ptr += model * S * S * C * O
+    w_ptr += model * S * S * C * OUTS
     acc0 = tl.zeros((PIXELS, OUT), dtype=tl.float32)
     acc1 = tl.zeros((PIXELS, OUT), dtype=tl.float32)
     acc2 = tl.zeros((PIXELS, OUT), dtype=tl.float32)
@@ -55,7 +55,9 @@ def _forward(  # type: ignore[no-untyped-def]
         tap = k // C
         dy = tap // S - S // 2
         dx = tap % S - S // 2
-        w = tl.load(w_ptr + k[:, None] * O + o[None, :], mask=(k < S * S * C)[:, None] & (o < O)[None, :], other=0.0)
+        w = tl.load(
+            w_ptr + k[:, None] * OUTS + o[None, :], mask=(k < S * S * C)[:, None] & (o < OUTS)[None, :], other=0.0
+        )
         y = 2 * py[:, None] + dy[None, :]
         z = 2 * px[:, None] + dx[None, :]
         known = inside[:, None] & (k < S * S * C)[None, :]
@@ -76,19 +78,19 @@ def _forward(  # type: ignore[no-untyped-def]
     best = tl.maximum(best, acc2)
     kept = tl.where(acc3 > best, 3, kept)
     best = tl.maximum(best, acc3)
-    best += tl.load(b_ptr + model * O + o, mask=o < O, other=0.0)[None, :]
+    best += tl.load(b_ptr + model * OUTS + o, mask=o < OUTS, other=0.0)[None, :]
     kept = tl.where(best > 0, kept, 4)
     best = tl.where(best < 0, 0.0, best)
-    to = model * pixels * O + pixel[:, None] * O + o[None, :]
-    stored = inside[:, None] & (o < O)[None, :]
+    to = model * pixels * OUTS + pixel[:, None] * OUTS + o[None, :]
+    stored = inside[:, None] & (o < OUTS)[None, :]
     tl.store(out_ptr + to, best, mask=stored)
     tl.store(kept_ptr + to, kept.to(tl.int8), mask=stored)
 
 
 @triton.jit
-def _weight_gradient(  # type: ignore[no-untyped-def]
+def _weight_gradient(
     x_ptr, g_ptr, kept_ptr, dw_ptr, db_ptr, pixels, models, per_part: tl.constexpr,
-    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, O: tl.constexpr, S: tl.constexpr, rows: tl.constexpr,
+    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OUTS: tl.constexpr, S: tl.constexpr, rows: tl.constexpr,
     PIXELS: tl.constexpr, OUT: tl.constexpr, INNER: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
     """One tile of one model's weight gradient over one part of the pixels; the parts are summed afterwards."""
@@ -101,8 +103,8 @@ def _weight_gradient(  # type: ignore[no-untyped-def]
     dx = tap % S - S // 2
     o = tl.arange(0, OUT)
     x_ptr += model * rows * H * W * C
-    g_ptr += model * pixels * O
-    kept_ptr += model * pixels * O
+    g_ptr += model * pixels * OUTS
+    kept_ptr += model * pixels * OUTS
     acc = tl.zeros((OUT, INNER), dtype=tl.float32)
     bias = tl.zeros((OUT,), dtype=tl.float32)
     for start in range(0, per_part, PIXELS):
@@ -112,9 +114,9 @@ def _weight_gradient(  # type: ignore[no-untyped-def]
         py = pixel // (W // 2) % (H // 2)
         row = pixel // ((W // 2) * (H // 2))
         # Loaded with pixels along the second axis, as the product needs them: float32 cannot be transposed cheaply.
-        mask = (o < O)[:, None] & inside[None, :]
-        g = tl.load(g_ptr + pixel[None, :] * O + o[:, None], mask=mask, other=0.0)
-        kept = tl.load(kept_ptr + pixel[None, :] * O + o[:, None], mask=mask, other=4)
+        mask = (o < OUTS)[:, None] & inside[None, :]
+        g = tl.load(g_ptr + pixel[None, :] * OUTS + o[:, None], mask=mask, other=0.0)
+        kept = tl.load(kept_ptr + pixel[None, :] * OUTS + o[:, None], mask=mask, other=4)
         bias += tl.sum(tl.where(kept < 4, g, 0.0), axis=1)
         y = 2 * py[:, None] + dy[None, :]
         z = 2 * px[:, None] + dx[None, :]
@@ -128,16 +130,16 @@ def _weight_gradient(  # type: ignore[no-untyped-def]
         acc = _dot(tl.where(kept == 1, g, 0.0), tl.load(at + C, mask=top & right, other=0.0), acc, precision)
         acc = _dot(tl.where(kept == 2, g, 0.0), tl.load(at + W * C, mask=low & left, other=0.0), acc, precision)
         acc = _dot(tl.where(kept == 3, g, 0.0), tl.load(at + W * C + C, mask=low & right, other=0.0), acc, precision)
-    to = dw_ptr + (part * models + model) * S * S * C * O + k[None, :] * O + o[:, None]
-    tl.store(to, acc, mask=(k < S * S * C)[None, :] & (o < O)[:, None])
+    to = dw_ptr + (part * models + model) * S * S * C * OUTS + k[None, :] * OUTS + o[:, None]
+    tl.store(to, acc, mask=(k < S * S * C)[None, :] & (o < OUTS)[:, None])
     if tl.program_id(0) == 0:
-        tl.store(db_ptr + (part * models + model) * O + o, bias, mask=o < O)
+        tl.store(db_ptr + (part * models + model) * OUTS + o, bias, mask=o < OUTS)
 
 
 @triton.jit
-def _input_gradient(  # type: ignore[no-untyped-def]
+def _input_gradient(
     g_ptr, kept_ptr, w_ptr, dx_ptr, places, pixels,
-    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, O: tl.constexpr, S: tl.constexpr,
+    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OUTS: tl.constexpr, S: tl.constexpr,
     PLACES: tl.constexpr, IN: tl.constexpr, INNER: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
     """The gradient of a block of input places: all convolution outputs that saw them, where pooling kept those."""
@@ -148,9 +150,9 @@ def _input_gradient(  # type: ignore[no-untyped-def]
     y = place // W % H
     row = place // (W * H)
     c = tl.arange(0, IN)
-    g_ptr += model * pixels * O
-    kept_ptr += model * pixels * O
-    w_ptr += model * S * S * C * O
+    g_ptr += model * pixels * OUTS
+    kept_ptr += model * pixels * OUTS
+    w_ptr += model * S * S * C * OUTS
     acc = tl.zeros((PLACES, IN), dtype=tl.float32)
     for tap in range(S * S):
         yy = y - (tap // S - S // 2)
@@ -158,13 +160,15 @@ def _input_gradient(  # type: ignore[no-untyped-def]
         seen = inside & (yy >= 0) & (yy < H) & (xx >= 0) & (xx < W)
         at = (row * (H // 2) + yy // 2) * (W // 2) + xx // 2
         which = (yy % 2) * 2 + xx % 2
-        for start in tl.static_range(0, O, INNER):
+        for start in tl.static_range(0, OUTS, INNER):
             o = start + tl.arange(0, INNER)
-            mask = seen[:, None] & (o < O)[None, :]
-            g = tl.load(g_ptr + at[:, None] * O + o[None, :], mask=mask, other=0.0)
-            kept = tl.load(kept_ptr + at[:, None] * O + o[None, :], mask=mask, other=4)
+            mask = seen[:, None] & (o < OUTS)[None, :]
+            g = tl.load(g_ptr + at[:, None] * OUTS + o[None, :], mask=mask, other=0.0)
+            kept = tl.load(kept_ptr + at[:, None] * OUTS + o[None, :], mask=mask, other=4)
             w = tl.load(
-                w_ptr + (tap * C + c[None, :]) * O + o[:, None], mask=(c < C)[None, :] & (o < O)[:, None], other=0.0
+                w_ptr + (tap * C + c[None, :]) * OUTS + o[:, None],
+                mask=(c < C)[None, :] & (o < OUTS)[:, None],
+                other=0.0,
             )
             acc = _dot(tl.where(kept == which[:, None], g, 0.0), w, acc, precision)
     to = dx_ptr + model * places * C + place[:, None] * C + c[None, :]
@@ -237,5 +241,5 @@ def conv_relu_pool(x: Tensor, weight: Tensor, bias: Tensor, size: int, precision
 
     size: the kernel's side; precision: ``tf32``, ``bf16``, or ``ieee`` for strict float32 products.
     """
-    out: Tensor = _ConvReluPool.apply(x, weight, bias, size, precision)  # type: ignore[no-untyped-call]
+    out: Tensor = _ConvReluPool.apply(x, weight, bias, size, precision)
     return out

@@ -67,16 +67,16 @@ class AdversarialModule(nn.Module):
         self.centre = network.centre
         self.features = copy.deepcopy(network.features)
         self.register_buffer("input_mean", torch.zeros(()))
-        width = self._feature_width(sample)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(key(seed, "heads"))
-            self.task_head = copy.deepcopy(network.task_head) or _head(
-                network, AdversaryShape(width, network.classes, twin=True)
-            )
-            self.adversary = self._adversary(network, objective.adversary_shape(width, network.classes))
-        self._adversary_input = objective.adversary_input
+            torch.default_generator.manual_seed(key(seed, "lazy layers"))
+            width = self._feature_width(sample)
+            torch.default_generator.manual_seed(key(seed, "heads"))
+            self.task_head = self._task_head(network, AdversaryShape(width, network.classes, twin=True))
+            self.adversary_shape = objective.adversary_shape(width, network.classes)
+            self.adversary = self._adversary(network, self.adversary_shape)
+        self.adversary_input = objective.adversary_input
         maps = objective.random_maps(width, network.classes, seed)
-        self._map_names = tuple(maps)
+        self.map_names = tuple(maps)
         for name, tensor in maps.items():
             self.register_buffer(name, tensor)
         seed_dropout(self)
@@ -86,8 +86,8 @@ class AdversarialModule(nn.Module):
         logits = self.task_head(features)
         if self.adversary is None:
             return Outputs(features, logits, logits)
-        maps = {name: getattr(self, name) for name in self._map_names}
-        return Outputs(features, logits, self.adversary(self._adversary_input(features, logits, maps)))
+        maps = {name: getattr(self, name) for name in self.map_names}
+        return Outputs(features, logits, self.adversary(self.adversary_input(features, logits, maps)))
 
     def _prepare(self, x: Tensor) -> Tensor:
         if x.dtype == torch.uint8:
@@ -114,10 +114,13 @@ class AdversarialModule(nn.Module):
         )
         return int(features.flatten(1).shape[1])
 
+    def _task_head(self, network: Network, shape: AdversaryShape) -> nn.Module:
+        return _head(network, shape) if network.task_head is None else copy.deepcopy(network.task_head)
+
     def _adversary(self, network: Network, shape: AdversaryShape | None) -> nn.Module | None:
         if shape is None:
             return None
-        return copy.deepcopy(network.adversary) or _head(network, shape)
+        return _head(network, shape) if network.adversary is None else copy.deepcopy(network.adversary)
 
 
 def _head(network: Network, shape: AdversaryShape) -> nn.Module:

@@ -46,11 +46,11 @@ class Model(ABC):
     def build(self, shape: tuple[int, ...], classes: int, seed: int) -> Network:
         """The network for inputs of this shape, with weights from the seed."""
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(key(seed, "features"))
+            torch.default_generator.manual_seed(key(seed, "features"))
             features = self.features(shape)
         if self.initialisation == "truncated_normal":
             with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(key(seed, "features", "truncated normal"))
+                torch.default_generator.manual_seed(key(seed, "features", "truncated normal"))
                 truncated_normal(features)
         return Network(
             features,

@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmm.core.checks import at_least
+from fedmm.core.checks import at_least, flag
 from fedmm.core.objective import AdversaryShape, Objective, Outputs
 from fedmm.core.seeding import key
 from fedmm.objectives.dann import domain_cross_entropy
@@ -36,6 +36,8 @@ class CDAN(Objective):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        flag("detach_softmax", self.detach_softmax)
+        flag("entropy_weighting", self.entropy_weighting)
         at_least("random_dim", self.random_dim, 0)
 
     def adversary_shape(self, features: int, classes: int) -> AdversaryShape:

@@ -41,5 +41,5 @@ class MDD(Objective):
         choice = outputs.logits.argmax(dim=-1, keepdim=True)
         log_p = outputs.adversary.log_softmax(dim=-1).gather(-1, choice).squeeze(-1)
         source = -self.gamma * log_p
-        target = -torch.log(1.0 + self.epsilon - log_p.exp())
+        target = -torch.log(self.epsilon - torch.expm1(log_p))
         return torch.where(domain == SOURCE, source, target)

@@ -1,0 +1,73 @@
+"""Replicas of one algorithm side by side: their states, and their hyperparameters as tensors with a leading axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedmm.core.algorithm import Algorithm, Coefficients, State
+from fedmm.core.layout import Layout
+
+
+class Band:
+    """Consecutive replicas ``first`` .. ``first + len(algorithms) - 1`` of a stack, all of one algorithm.
+
+    server: named vectors ``[replicas, size]``; clients: named vectors ``[replicas, clients, size]``.
+    """
+
+    def __init__(
+        self, algorithms: Sequence[Algorithm], first: int, starts: Tensor, steps: Tensor, layout: Layout
+    ) -> None:
+        self.algorithms = algorithms
+        self.replicas = slice(first, first + len(algorithms))
+        self.layout = layout
+        self.rule = algorithms[0]
+        clients = steps.shape[1]
+        self.server: State = {name: vector.clone() for name, vector in self.rule.init_server(starts).items()}
+        per_client = starts.unsqueeze(1).expand(-1, clients, -1)
+        self.clients: State = {name: vector.clone() for name, vector in self.rule.init_client(per_client).items()}
+        self._steps = steps.unsqueeze(-1)
+        self._known: Coefficients | None = None
+        self._written: list[Coefficients] = []
+
+    def set_round(self, t: int, rounds: Sequence[int]) -> None:
+        """Bring the coefficients to round t, in place."""
+        each = [rule.coefficients(self.layout, t, total) for rule, total in zip(self.algorithms, rounds, strict=True)]
+        if self._known is None:
+            self._known = _stacked(each)
+        elif any(not _same(before, now) for before, now in zip(self._written, each, strict=True)):
+            for name, value in _stacked(each).items():
+                self._known[name].copy_(value)
+        self._written = each
+
+    def local(self, chunk: slice) -> Coefficients:
+        """Coefficients for some of the clients: ``[replicas, 1, 1 or size]``, and their own numbers of steps."""
+        assert self._known is not None
+        return Coefficients(
+            {name: value.unsqueeze(1) for name, value in self._known.items()}, steps=self._steps[:, chunk]
+        )
+
+    def central(self) -> Coefficients:
+        """Coefficients for the server: ``[replicas, 1 or size]``."""
+        assert self._known is not None
+        return self._known
+
+    def sent(self) -> State:
+        """What the server sends, ``[replicas, 1, size]``, to be broadcast over the clients."""
+        return {name: vector.unsqueeze(1) for name, vector in self.rule.broadcast(self.server).items()}
+
+
+def _stacked(each: Sequence[Coefficients]) -> Coefficients:
+    """``[replicas, 1]`` where all are scalars, else ``[replicas, size]``."""
+    stacked = Coefficients()
+    for name in each[0]:
+        values = [coefficients[name] for coefficients in each]
+        size = max(value.numel() for value in values)
+        stacked[name] = torch.stack([value.expand(size) for value in values]).contiguous()
+    return stacked
+
+
+def _same(before: Coefficients, now: Coefficients) -> bool:
+    return all(before[name] is value or torch.equal(before[name], value) for name, value in now.items())

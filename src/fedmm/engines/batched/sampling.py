@@ -1,0 +1,104 @@
+"""The rows of a round for all clients at once, on the device where they lie."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fedmm.core.errors import require
+from fedmm.core.seeding import epoch_key, permutation
+from fedmm.core.stacking import HeldRows, StackableClient
+
+
+class RowPool:
+    """All rows of all clients in one tensor, each stored once however many clients or replicas share it."""
+
+    def __init__(self, held: Sequence[HeldRows], device: torch.device) -> None:
+        shapes = {(each.x.shape[1:], each.x.dtype) for each in held}
+        require(len(shapes) == 1, "clients that are stacked must hold rows of one shape and type")
+        self._bases: dict[tuple[int, int], int] = {}
+        xs, ys, total = [], [], 0
+        for each in held:
+            if self._identity(each) not in self._bases:
+                self._bases[self._identity(each)] = total
+                total += len(each.x)
+                xs.append(each.x.to(device))
+                ys.append(torch.zeros(len(each.x), dtype=torch.int64) if each.y is None else each.y)
+        self.x = xs[0] if len(xs) == 1 else torch.cat(xs)
+        self.y = torch.cat([y.to(device) for y in ys])
+
+    @staticmethod
+    def _identity(held: HeldRows) -> tuple[int, int]:
+        return held.x.data_ptr(), 0 if held.y is None else held.y.data_ptr()
+
+    def numbers(self, held: HeldRows) -> Tensor:
+        """The places of a client's rows in the pool, int64 ``[held]``."""
+        own = torch.arange(held.count) if held.index is None else held.index
+        return own.to(self.x.device) + self._bases[self._identity(held)]
+
+
+@dataclass
+class _Group:
+    """Parts of batches that go over equally many rows in equal strides."""
+
+    rows: int
+    batch_rows: int
+    steps: int
+    first: int
+    clients: list[int] = field(default_factory=list)
+    keys: list[tuple[int | str, ...]] = field(default_factory=list)
+    numbers: list[Tensor] = field(default_factory=list)
+
+
+class RoundSampler:
+    """The rows of every local step of a round, the same that each client would draw by itself."""
+
+    def __init__(self, clients: Sequence[StackableClient], steps: Sequence[int], pool: RowPool) -> None:
+        self._device = pool.x.device
+        self._shape = (len(clients), max(steps), sum(held.batch_rows for held in clients[0].held))
+        groups: dict[tuple[int, int, int, int], _Group] = {}
+        for position, (client, count) in enumerate(zip(clients, steps, strict=True)):
+            first = 0
+            for held in client.held:
+                key = (held.count, held.batch_rows, count, first)
+                group = groups.setdefault(key, _Group(*key))
+                group.clients.append(position)
+                group.keys.append(held.key_parts)
+                group.numbers.append(pool.numbers(held))
+                first += held.batch_rows
+            require(first == self._shape[2], "clients that are stacked must have batches of one size")
+        self._groups = list(groups.values())
+        self._numbers = [torch.stack(group.numbers) for group in self._groups]
+        self._clients = [torch.tensor(group.clients, device=self._device) for group in self._groups]
+        self._orders: dict[int, dict[int, Tensor]] = defaultdict(dict)
+
+    def indices(self, t: int) -> Tensor:
+        """The pool's rows of round t, int64 ``[clients, steps, rows]``; beyond a client's own steps they are 0."""
+        chosen = torch.zeros(self._shape, dtype=torch.int64, device=self._device)
+        for number, group in enumerate(self._groups):
+            count = group.steps * group.batch_rows
+            first_epoch, offset = divmod(t * count, group.rows)
+            last_epoch = (t * count + count - 1) // group.rows
+            orders = [self._order(number, epoch) for epoch in range(first_epoch, last_epoch + 1)]
+            self._forget(number, last_epoch)
+            own = torch.cat(orders, dim=1)[:, offset : offset + count]
+            rows = self._numbers[number].gather(1, own).view(-1, group.steps, group.batch_rows)
+            chosen[self._clients[number], : group.steps, group.first : group.first + group.batch_rows] = rows
+        return chosen
+
+    def _order(self, number: int, epoch: int) -> Tensor:
+        """The order of one epoch for each member of a group, ``[members, rows]``."""
+        orders = self._orders[number]
+        if epoch not in orders:
+            group = self._groups[number]
+            keys = torch.tensor([epoch_key(parts, epoch) for parts in group.keys], device=self._device)
+            orders[epoch] = permutation(keys.unsqueeze(1), group.rows, self._device)
+        return orders[epoch]
+
+    def _forget(self, number: int, before: int) -> None:
+        for epoch in [each for each in self._orders[number] if each < before]:
+            del self._orders[number][epoch]

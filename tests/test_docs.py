@@ -1,0 +1,199 @@
+"""The pages say what the program does: every key with its type and default, every preset, and code that runs."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import pytest
+
+from fedmm import ALGORITHMS, OBJECTIVES
+from fedmm.cli.app import app
+from fedmm.core.schedules import SCHEDULES, Schedule
+from fedmm.data import DATASETS, PARTITIONS
+from fedmm.experiment.config import RunOptions
+from fedmm.experiment.presets import PRESETS, preset_tables
+from fedmm.experiment.tables import as_table
+from fedmm.models import MODELS
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.glob("*.md")) + [path for path in [ROOT / "README.md"] if path.exists()]
+
+
+# Code -----------------------------------------------------------------------------------------------------------------
+
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCKS = [(page, code) for page in PAGES for code in BLOCK.findall(page.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize(
+    ("page", "code"), BLOCKS, ids=[f"{page.stem} {number}" for number, (page, _) in enumerate(BLOCKS, start=1)]
+)
+def test_the_code_on_a_page_runs(
+    page: Path, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, page.name, "exec"), {"__name__": "__main__"})
+    assert capsys.readouterr().err == ""
+
+
+def test_there_is_code_to_run() -> None:
+    assert {page.stem for page, _ in BLOCKS} >= {"index", "concepts", "configuration", "presets"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_commands_on_a_page_exist(page: Path) -> None:
+    known = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
+    used = re.findall(r"^\$ fedmm (\S+)", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(used) <= known | {"--version", "--help"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_pages_a_page_links_to_exist(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)#:]+\.md)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / link).exists(), link
+
+
+# Tables ---------------------------------------------------------------------------------------------------------------
+
+
+class Line(NamedTuple):
+    """One line of a table, and the headings it stands under."""
+
+    section: str
+    part: str
+    cells: list[str]
+
+
+def table_lines(page: str) -> Iterator[Line]:
+    """The lines of all tables of a page, without their heads."""
+    section = part = ""
+    head = True
+    for line in (DOCS / page).read_text(encoding="utf-8").splitlines():
+        if line.startswith("## "):
+            section, part = line[3:].strip("`[] "), ""
+        elif line.startswith("### "):
+            part = line[4:].strip("` ")
+        if not line.startswith("|"):
+            head = True
+        elif set(line) <= set("|-: "):
+            head = False
+        elif not head:
+            yield Line(section, part, [cell.strip() for cell in line.strip("|").split("|")])
+
+
+def literal(cell: str) -> Any:
+    return tomllib.loads(f"value = {cell.strip('`')}")["value"]
+
+
+# Configuration --------------------------------------------------------------------------------------------------------
+
+SECTIONS: dict[str, Mapping[str, type]] = {
+    "run": {"": RunOptions},
+    "data": DATASETS,
+    "partition": PARTITIONS,
+    "model": MODELS,
+    "objective": OBJECTIVES,
+    "algorithm": ALGORITHMS,
+    "Schedules": SCHEDULES,
+}
+COMMON = {"model": "all models", "objective": "all objectives", "algorithm": "all algorithms"}
+ROWS = [(section, name, row) for section, rows in SECTIONS.items() for name, row in rows.items()]
+each_row = pytest.mark.parametrize(("section", "name", "row"), ROWS, ids=[f"{s} {n}".strip() for s, n, _ in ROWS])
+
+WRITTEN: dict[tuple[str, str], dict[str, list[str]]] = {}
+for written in table_lines("configuration.md"):
+    WRITTEN.setdefault((written.section, written.part), {})[written.cells[0].strip("`")] = written.cells[1:]
+
+
+def lines_for(section: str, name: str) -> dict[str, list[str]]:
+    """What the page says of a row's keys: its own table, and what it shares with the others of its section."""
+    shared = WRITTEN.get((section, COMMON.get(section, "")), {}) if section in COMMON else {}
+    return {**shared, **WRITTEN.get((section, name), {})}
+
+
+@each_row
+def test_the_page_has_every_key_and_no_other(section: str, name: str, row: type) -> None:
+    assert set(lines_for(section, name)) == {field.name for field in fields(row)}
+
+
+@each_row
+def test_the_page_has_every_default(section: str, name: str, row: type) -> None:
+    defaults = as_table(row())
+    for key, (_, default, _) in lines_for(section, name).items():
+        expected = defaults[key]
+        if isinstance(expected, dict) and set(expected) == {"name"}:
+            expected = expected["name"]
+        assert literal(default) == expected, key
+        assert isinstance(literal(default), type(expected)), key
+
+
+@each_row
+def test_the_page_has_every_type(section: str, name: str, row: type) -> None:
+    hints = typing.get_type_hints(row)
+    for key, (kind, _, _) in lines_for(section, name).items():
+        assert kind == words(hints[key]), key
+
+
+def words(hint: Any) -> str:
+    origin, options = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return ", ".join(f'`"{option}"`' for option in options)
+    if origin is tuple:
+        return "list of whole numbers" if options[-1] is Ellipsis else f"list of {len(options)} whole numbers"
+    if origin in (typing.Union, types.UnionType):
+        per_client = "whole number, list or table of whole numbers"
+        return per_client if int in options else "number or table of numbers"
+    plain = {bool: "true or false", int: "whole number", float: "number", str: "text", Schedule: "schedule"}
+    return plain.get(hint, "table of numbers")
+
+
+@each_row
+def test_the_page_says_what_every_key_means(section: str, name: str, row: type) -> None:
+    assert all(meaning for _, _, meaning in lines_for(section, name).values())
+
+
+def test_every_row_has_a_heading_of_its_own_and_no_other_is_there() -> None:
+    text = (DOCS / "configuration.md").read_text(encoding="utf-8")
+    headings = re.findall(r"^### `(\w+)`$", text, re.MULTILINE)
+    assert sorted(headings) == sorted(name for _, name, _ in ROWS if name)
+
+
+# Presets --------------------------------------------------------------------------------------------------------------
+
+OFFICE = "With a pre-trained backbone: Office-31"
+ADVERSARIAL = ("dann", "cdan", "mdd")
+
+
+def written_presets(name: str, objective: str, data: str) -> dict[str, Any]:
+    """What the page says of a preset, by ``section.key``; Office-31's table comes after that of all others."""
+    column = list(PRESETS).index(name) + 2
+    found = {}
+    for section, _, cells in table_lines("presets.md"):
+        if section == OFFICE and data != "office31":
+            continue
+        if cells[1] == "all" or objective in cells[1].split(", "):
+            found[cells[0].strip("`")] = None if cells[column] == "default" else literal(cells[column])
+    return {key: value for key, value in found.items() if value is not None}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("objective", ADVERSARIAL)
+@pytest.mark.parametrize("data", ["mnist_m", "office31"])
+def test_the_page_has_every_value_of_a_preset(name: str, objective: str, data: str) -> None:
+    tables = preset_tables(name, objective=objective, algorithm="fedmm", data=data)
+    expected = {
+        f"{section}.{key}": value for section, table in tables.items() for key, value in table.items() if key != "name"
+    }
+    given = written_presets(name, objective, data)
+    assert given.keys() == expected.keys()
+    for key, value in expected.items():
+        exact = not isinstance(value, float | dict)
+        assert given[key] == (value if exact else pytest.approx(value, rel=1e-7)), key
