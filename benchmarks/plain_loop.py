@@ -1,25 +1,41 @@
-"""The rival: FedMM with DANN as a researcher would write it, an eager PyTorch loop over clients and no more."""
+"""The rival: FedMM as a researcher would write it, an eager PyTorch loop over clients and no more."""
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+Loss = Literal["dann", "cdan", "mdd"]
+
 
 class PlainNet(nn.Module):
-    def __init__(self, features: nn.Module, task_head: nn.Module, adversary: nn.Module) -> None:
+    def __init__(self, features: nn.Module, task_head: nn.Module, adversary: nn.Module, loss: Loss = "dann") -> None:
         super().__init__()
         self.features = features
         self.task_head = task_head
         self.adversary = adversary
+        self.loss = loss
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         features = self.features(x).flatten(1)
-        return self.task_head(features), self.adversary(features)
+        logits = self.task_head(features)
+        if self.loss == "cdan":
+            features = torch.bmm(logits.softmax(dim=1).unsqueeze(2), features.unsqueeze(1)).flatten(1)
+        return logits, self.adversary(features)
+
+    def domain_loss(self, logits: Tensor, adversary: Tensor, source: bool) -> Tensor:
+        if self.loss != "mdd":
+            domain = torch.full((len(logits),), 0 if source else 1, device=logits.device)
+            return cross_entropy(adversary, domain)
+        choice = logits.argmax(dim=1)
+        if source:
+            return cross_entropy(adversary, choice)
+        p = adversary.softmax(dim=1).gather(1, choice.unsqueeze(1))
+        return -torch.log(1.00001 - p).mean()
 
 
 @dataclass
@@ -32,7 +48,7 @@ class PlainClient:
 def plain_fedmm_round(
     net: PlainNet, server: list[Tensor], clients: list[PlainClient], *, lr: float, mu: float, steps: int, batch: int
 ) -> list[Tensor]:
-    """One round of FedMM with DANN (nu = 1): the server's next weights; a client without labels is target-only."""
+    """One round of FedMM (nu = 1): the server's next weights; a client without labels is target-only."""
     signs = [-1.0 if name.startswith("adversary") else 1.0 for name, _ in net.named_parameters()]
     parameters = list(net.parameters())
     uploads = []
@@ -40,11 +56,10 @@ def plain_fedmm_round(
         with torch.no_grad():
             for p, p_0 in zip(parameters, server, strict=True):
                 p.copy_(p_0)
-        domain = torch.full((batch,), 0 if client.y is not None else 1)
         for _ in range(steps):
-            index = torch.randint(len(client.x), (batch,))
-            logits, domain_logits = net(client.x[index])
-            loss = -cross_entropy(domain_logits, domain)
+            index = torch.randint(len(client.x), (batch,), device=client.x.device)
+            logits, adversary = net(client.x[index])
+            loss = -net.domain_loss(logits, adversary, client.y is not None)
             if client.y is not None:
                 loss = loss + cross_entropy(logits, client.y[index])
             net.zero_grad()
@@ -63,4 +78,4 @@ def plain_fedmm_round(
 def plain_start(net: PlainNet, clients: list[tuple[Tensor, Tensor | None]]) -> tuple[list[Tensor], list[PlainClient]]:
     """The server's first weights, and the clients with their duals at 0."""
     server = [p.detach().clone() for p in net.parameters()]
-    return server, [PlainClient(x, y, [torch.zeros_like(p) for p in server]) for x, y in copy.copy(clients)]
+    return server, [PlainClient(x, y, [torch.zeros_like(p) for p in server]) for x, y in clients]

@@ -10,7 +10,6 @@ import sys
 import types
 
 import pytest
-from problems import known_bug
 
 import fedmm
 
@@ -84,6 +83,5 @@ def test_import_leaves_drawing_the_command_line_and_extras_alone(imported: set[s
     assert imported.isdisjoint(HEAVY)
 
 
-@known_bug("fedmm.data imports its data sets, and they scikit-learn and SciPy, for fedmm.data.holdings", AssertionError)
 def test_import_leaves_scikit_learn_alone(imported: set[str]) -> None:
     assert imported.isdisjoint(["sklearn", "scipy"])

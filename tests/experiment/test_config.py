@@ -15,7 +15,7 @@ from typing import Any, Literal
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import NOTHING_RAISED, known_bug
+from problems import known_bug
 
 from fedmm import ALGORITHMS, OBJECTIVES, FedmmError
 from fedmm.core.schedules import SCHEDULES, CosineDecay, Schedule
@@ -146,7 +146,6 @@ def test_every_combination_of_rows_comes_back_from_its_file(algorithm: str, obje
             }
         )
         assert written(given) == given
-        assert given.tables() == written(given).tables()
 
 
 @each_key
@@ -265,11 +264,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_one(section: str) -> None:
 
 
 @each_key
-def test_a_value_of_the_wrong_type_is_refused_by_its_key(
-    section: str, name: str, field: Field[Any], request: pytest.FixtureRequest
-) -> None:
-    if field.name == "preset":
-        request.applymarker(known_bug("the preset's type is looked at after it is used", TypeError))
+def test_a_value_of_the_wrong_type_is_refused_by_its_key(section: str, name: str, field: Field[Any]) -> None:
     row = SECTIONS[section][name] if name else RunOptions
     for wrong in wrong_values(hint_of(row, field)):
         sentence = refusal(table_of(section, name, **{field.name: wrong}))
@@ -377,7 +372,6 @@ FLOATS_OF_SCHEDULES = [
 ]
 
 
-@known_bug("the numbers of schedules are not checked", NOTHING_RAISED)
 @pytest.mark.parametrize(("schedule", "option"), FLOATS_OF_SCHEDULES)
 def test_a_schedule_refuses_numbers_that_are_not_finite(schedule: str, option: str) -> None:
     table = {"name": schedule, option: float("nan")}
@@ -385,7 +379,6 @@ def test_a_schedule_refuses_numbers_that_are_not_finite(schedule: str, option: s
     assert sentence.startswith(f"algorithm.lr_schedule.{option} must be finite")
 
 
-@known_bug("1 + alpha p below 0 to a broken power is a complex number, in the middle of a run", NOTHING_RAISED)
 @pytest.mark.parametrize("table", [{"name": "dann_decay", "alpha": -2.0}, {"name": "inverse_decay", "rate": -1.0}])
 def test_a_decay_that_would_go_below_zero_is_refused(table: dict[str, Any]) -> None:
     assert "algorithm.lr_schedule" in refusal(tables(algorithm={"name": "fedmm", "lr_schedule": table}))
@@ -414,22 +407,23 @@ def test_an_unknown_device_is_refused_by_its_key(device: str) -> None:
     assert "\n" not in str(refused.value)
 
 
-@known_bug("torch can make tensors on these 'devices', or has no module for them", (NOTHING_RAISED, ImportError))
 @pytest.mark.parametrize("device", ["meta", "hpu", "privateuseone"])
 def test_a_device_that_cannot_compute_is_refused_by_its_key(device: str) -> None:
     with pytest.raises(FedmmError, match=r"^run\.device "):
         _ = experiment(tables(run={"device": device})).run.torch_device
 
 
-@known_bug("with so many threads, torch ends the whole process", NOTHING_RAISED)
 def test_more_threads_than_any_machine_has_are_refused() -> None:
     assert refusal(tables(run={"threads": 1_000_000})).startswith("run.threads must be ")
 
 
-@known_bug("float() of it raises OverflowError", OverflowError)
 @pytest.mark.parametrize(
     ("section", "name", "key"),
-    [("objective", "dann", "nu"), ("data", "moons", "noise"), ("algorithm", "fedmm", "lr_min")],
+    [
+        ("algorithm", "fedmm", "lr_min"),
+        pytest.param("objective", "dann", "nu", marks=known_bug("float() raises OverflowError", OverflowError)),
+        pytest.param("data", "moons", "noise", marks=known_bug("float() raises OverflowError", OverflowError)),
+    ],
 )
 def test_a_whole_number_beyond_all_floats_is_refused_by_its_key(section: str, name: str, key: str) -> None:
     assert refusal(table_of(section, name, **{key: 10**400})).startswith(f"{section}.{key} must be ")
@@ -452,7 +446,7 @@ def test_with_a_preset_a_missing_name_is_asked_for_all_the_same(section: str) ->
 
 # Anything at all ------------------------------------------------------------------------------------------------------
 
-TEXT = st.text(st.characters(exclude_categories=["Cs"], max_codepoint=0xFFFF), max_size=8)
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 SCALARS = (
     st.booleans()
     | st.integers(-(2**63), 2**63 - 1)
@@ -477,7 +471,7 @@ def test_whatever_the_tables_are_nothing_but_a_refusal_is_raised(given: dict[str
 
 
 @settings(max_examples=400)
-@given(st.sampled_from([(s, n, f.name) for s, n, f in KEYS if f.name != "preset"]), VALUES)
+@given(st.sampled_from([(s, n, f.name) for s, n, f in KEYS]), VALUES)
 def test_whatever_a_key_holds_nothing_but_a_refusal_is_raised(place: tuple[str, str, str], value: Any) -> None:
     section, name, key = place
     accepted_or_refused(table_of(section, name, **{key: value}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import tomllib
 from pathlib import Path
@@ -14,6 +13,10 @@ from safetensors.torch import load_file
 
 from fedmm import FedmmError
 from fedmm.experiment.folder import RunFolder, claim_folder, free_folder, write_json
+
+TABLES: dict[str, dict[str, object]] = {
+    section: {} for section in ("run", "data", "partition", "model", "objective", "algorithm")
+}
 
 
 def older_run(folder: Path, kind: str = "run") -> Path:
@@ -48,8 +51,8 @@ def test_an_older_run_goes_where_it_may(tmp_path: Path, kind: str) -> None:
 
 
 def test_a_run_that_never_finished_may_be_overwritten(tmp_path: Path) -> None:
-    RunFolder(tmp_path / "run", {"run": {"rounds": 3}}).close({})
-    (tmp_path / "run" / "summary.json").unlink()
+    with RunFolder(tmp_path / "run", TABLES):
+        pass
     claim_folder(tmp_path / "run", overwrite=True)
     assert not (tmp_path / "run").exists()
 
@@ -62,7 +65,6 @@ def test_a_folder_of_someone_else_is_never_deleted(tmp_path: Path, overwrite: bo
     assert (tmp_path / "thesis.tex").read_text() == "precious"
 
 
-@known_bug("any file called summary.json or experiment.toml makes a folder ours", pytest.fail.Exception)
 @pytest.mark.parametrize("name", ["summary.json", "experiment.toml"])
 def test_a_folder_of_someone_else_with_a_file_of_that_name_is_never_deleted(tmp_path: Path, name: str) -> None:
     (tmp_path / "thesis.tex").write_text("precious")
@@ -72,14 +74,12 @@ def test_a_folder_of_someone_else_with_a_file_of_that_name_is_never_deleted(tmp_
     assert (tmp_path / "thesis.tex").read_text() == "precious"
 
 
-@known_bug("shutil.rmtree refuses a link with an OSError", OSError)
 def test_a_link_to_an_older_run_is_refused_in_words(tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(older_run(tmp_path / "run"))
-    try:
+    with pytest.raises(FedmmError, match="so it is not overwritten"):
         claim_folder(link, overwrite=True)
-    except FedmmError:
-        assert (tmp_path / "run").exists()
+    assert len(list((tmp_path / "run").iterdir())) == 2
 
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
@@ -88,14 +88,10 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
         claim_folder(tmp_path / "file", overwrite=True)
 
 
-@known_bug("Path.exists raises for a name that no file system takes", OSError)
 def test_a_name_that_is_too_long_is_refused_in_words(tmp_path: Path) -> None:
     folder = tmp_path / ("x" * 300)
-    try:
+    with pytest.raises(FedmmError, match="cannot be used: File name too long"):
         claim_folder(folder, overwrite=False)
-        RunFolder(folder, {})
-    except FedmmError:
-        assert list(tmp_path.iterdir()) == []
 
 
 def test_the_next_free_folder_is_found(tmp_path: Path) -> None:
@@ -109,28 +105,37 @@ def test_the_next_free_folder_is_found(tmp_path: Path) -> None:
 
 
 def test_the_experiment_is_there_before_the_first_round(tmp_path: Path) -> None:
-    files = RunFolder(tmp_path / "deep" / "run", {"run": {"rounds": 3}})
-    assert tomllib.loads((files.folder / "experiment.toml").read_text()) == {"run": {"rounds": 3}}
-    assert (files.folder / "rounds.jsonl").read_text() == ""
-    files.close({})
+    with RunFolder(tmp_path / "deep" / "run", {"run": {"rounds": 3}}) as files:
+        assert tomllib.loads((files.folder / "experiment.toml").read_text()) == {"run": {"rounds": 3}}
+        assert (files.folder / "rounds.jsonl").read_text() == ""
 
 
 def test_every_round_is_on_disk_before_the_next(tmp_path: Path) -> None:
-    files = RunFolder(tmp_path, {})
-    for t in (1, 2):
-        files.append({"round": t, "target_accuracy": None})
-        lines = (tmp_path / "rounds.jsonl").read_text().splitlines()
-        assert [json.loads(line) for line in lines][-1] == {"round": t, "target_accuracy": None}
-        assert len(lines) == t
-    files.close({"kind": "run"})
+    with RunFolder(tmp_path, {}) as files:
+        for t in (1, 2):
+            files.append({"round": t, "target_accuracy": None})
+            lines = (tmp_path / "rounds.jsonl").read_text().splitlines()
+            assert [json.loads(line) for line in lines][-1] == {"round": t, "target_accuracy": None}
+            assert len(lines) == t
+        files.summarise({"kind": "run"})
     assert json.loads((tmp_path / "summary.json").read_text()) == {"kind": "run"}
 
 
+def test_a_number_that_is_not_finite_becomes_null(tmp_path: Path) -> None:
+    with RunFolder(tmp_path, {}) as files:
+        files.append({"round": 1, "drift": float("inf"), "loss": float("nan"), "target_accuracy": None})
+    assert json.loads((tmp_path / "rounds.jsonl").read_text()) == {
+        "round": 1,
+        "drift": None,
+        "loss": None,
+        "target_accuracy": None,
+    }
+
+
 def test_tensors_are_saved_whatever_their_strides(tmp_path: Path) -> None:
-    files = RunFolder(tmp_path, {})
     x = torch.arange(6.0).view(2, 3).T
-    files.tensors("samples.safetensors", {"x": x})
-    files.close({})
+    with RunFolder(tmp_path, {}) as files:
+        files.tensors("samples.safetensors", {"x": x})
     assert torch.equal(load_file(tmp_path / "samples.safetensors")["x"], x)
 
 
@@ -142,14 +147,15 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, folder: str) -
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+@known_bug("closing the file raises OSError once more, over the sentence", OSError)
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_a_round_that_does_not_fit_on_the_disk_is_named(tmp_path: Path) -> None:
     (tmp_path / "rounds.jsonl").symlink_to("/dev/full")
-    files = RunFolder(tmp_path, {})
-    with pytest.raises(FedmmError, match=r"^round 1 cannot be written to .*: No space left on device$"):
+    with (
+        pytest.raises(FedmmError, match=r"^round 1 cannot be written to .*: No space left on device$"),
+        RunFolder(tmp_path, {}) as files,
+    ):
         files.append({"round": 1})
-    with contextlib.suppress(OSError):
-        files.close({})
 
 
 def test_json_that_cannot_be_written_leaves_the_older_file(tmp_path: Path) -> None:

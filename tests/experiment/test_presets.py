@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from problems import known_bug
 
 import fedmm
 from fedmm import ALGORITHMS, MDD, OBJECTIVES, Client, FedmmError
@@ -136,7 +135,6 @@ def test_the_programs_number_of_rounds_on_mnist_m(objective: str, rounds: int) -
     assert tables("authors", objective)["run"]["rounds"] == rounds
 
 
-@known_bug("the program's rounds are those of MNIST-M; its Office pipeline was never published", AssertionError)
 @each_objective
 def test_the_program_says_nothing_of_rounds_on_office_31(objective: str) -> None:
     assert "rounds" not in tables("authors", objective, "office31")["run"]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import json
+import sys
 import tomllib
+import types
 import warnings
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,8 +20,13 @@ from torch import Tensor
 import fedmm
 from fedmm import ALGORITHMS, OBJECTIVES, FedmmError
 from fedmm.data import PARTITIONS
+from fedmm.engines.in_process import InProcess
+from fedmm.experiment.adapt import Adaptation
+from fedmm.experiment.adaptation import AdaptationClient
 from fedmm.experiment.config import Experiment, experiment
-from fedmm.experiment.history import Row
+from fedmm.experiment.folder import RunFolder
+from fedmm.experiment.history import History, Row
+from fedmm.experiment.progress import RoundProgress
 from fedmm.experiment.run import Summary, run_experiment
 from fedmm.experiment.toml import read_toml, set_values
 from fedmm.models import MODELS
@@ -30,6 +37,7 @@ SMALL = {
     "moons": ["data.rows=40", "data.test_rows=20", "model.hidden=[8]", "model.adversary_hidden=[4]"],
     "digits": ["data.test_rows=1700", "model.hidden=[8]", "model.adversary_hidden=[4]"],
 }
+OPTIONAL = {"mobilenet_v2": "torchvision"}
 PICTURES_FROM = {"samples.safetensors", "boundary.safetensors"}
 FILES = {"experiment.toml", "rounds.jsonl", "summary.json", "model.safetensors"}
 ROUND_KEYS = {
@@ -193,13 +201,22 @@ def test_every_algorithm_and_objective_runs(tmp_path: Path, algorithm: str, obje
 
 
 @pytest.mark.parametrize("partition", PARTITIONS)
-@pytest.mark.parametrize("model", MODELS)
-def test_every_partition_and_model_runs(tmp_path: Path, partition: str, model: str) -> None:
+def test_every_partition_runs(tmp_path: Path, partition: str) -> None:
     tables = {**small("run.rounds=1", data="digits").tables(), "partition": {"name": partition}}
-    tables["model"] = {"name": model, "task_hidden": [4], "adversary_hidden": [4]}
     summary = run_experiment(experiment(tables), tmp_path, progress=False)
     assert sum(held["source_rows"] for held in summary["clients"].values()) == 97
     assert sum(held["target_rows"] for held in summary["clients"].values()) == 97
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_model_runs(tmp_path: Path, model: str) -> None:
+    if model in OPTIONAL:
+        pytest.importorskip(OPTIONAL[model])
+    tables = small("run.rounds=1", "algorithm.local_steps=1", data="digits").tables()
+    tables["data"] |= {"kind": "blended", "size": 16, "copies": 1}
+    tables["model"] = {"name": model, "task_hidden": [4], "adversary_hidden": [4]}
+    assert run_experiment(experiment(tables), tmp_path, progress=False)["status"] == "completed"
+    assert names_in(tmp_path) == FILES | {"samples.safetensors"}
 
 
 # The same again -------------------------------------------------------------------------------------------------------
@@ -265,7 +282,6 @@ def test_evaluating_less_often_changes_nothing_but_what_is_measured(tmp_path: Pa
             assert now_and_then.get(key) == (every[key] if measured else None)
 
 
-@known_bug("rounds before the first evaluation lack the keys altogether", AssertionError)
 def test_rounds_without_an_evaluation_hold_null(tmp_path: Path) -> None:
     run(tmp_path, "run.rounds=5", "run.evaluate_every=2")
     assert [set(row) for row in rounds_of(tmp_path)] == [ROUND_KEYS] * 5
@@ -318,7 +334,6 @@ def raised_by(folder: Path, *settings: str, **options: Any) -> tuple[type[Except
     return raised, [str(each.message) for each in warned]
 
 
-@known_bug("algorithm.coefficients looks at groups in the first round, when the folder is there", AssertionError)
 @pytest.mark.parametrize("key", ["lr_min", "lr_max", "penalty_min", "penalty_max"])
 @pytest.mark.parametrize("groups", ["{nothing=0.1, '*'=0.1}", "{nothing=0.1}"])
 def test_an_unknown_group_leaves_nothing_behind(tmp_path: Path, key: str, groups: str) -> None:
@@ -326,7 +341,6 @@ def test_an_unknown_group_leaves_nothing_behind(tmp_path: Path, key: str, groups
     assert names_in(tmp_path) == set()
 
 
-@known_bug("the numbers of schedules are not checked", AssertionError)
 @pytest.mark.parametrize(
     "setting",
     [
@@ -335,11 +349,19 @@ def test_an_unknown_group_leaves_nothing_behind(tmp_path: Path, key: str, groups
     ],
 )
 def test_an_impossible_schedule_leaves_nothing_behind(tmp_path: Path, setting: str) -> None:
-    assert raised_by(tmp_path / "run", setting) == (FedmmError, [])
+    with pytest.raises(FedmmError):
+        run(tmp_path / "run", setting)
     assert names_in(tmp_path) == set()
 
 
-@known_bug("only a run that comes to its end closes rounds.jsonl", AssertionError)
+@known_bug(
+    "such text, from bytes that are not UTF-8 on the command line, fails in the middle of writing", AssertionError
+)
+def test_a_label_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    assert raised_by(tmp_path / "run", "run.label=\udcff") == (FedmmError, [])
+    assert names_in(tmp_path) == set()
+
+
 def test_whatever_ends_a_run_its_files_are_closed(tmp_path: Path) -> None:
     def fail(row: Row) -> None:
         raise RuntimeError(f"the user's own mistake in round {row['round']}")
@@ -415,11 +437,10 @@ def test_a_run_that_diverges_in_its_first_round_leaves_a_readable_folder(tmp_pat
     assert read_run(tmp_path).target_accuracy is None
 
 
-@known_bug("distances that overflow are written as Infinity", ValueError)
 def test_rounds_on_the_way_to_divergence_are_json_too(tmp_path: Path) -> None:
     with pytest.raises(FedmmError):
         run(tmp_path, "algorithm.lr_min=1e10", "algorithm.lr_max=1e10")
-    assert len(rounds_of(tmp_path)) == 1
+    assert rounds_of(tmp_path)[0]["drift"] is None
 
 
 @pytest.mark.parametrize("last", [1, 2])
@@ -435,3 +456,42 @@ def test_an_interrupted_run_leaves_a_readable_folder(tmp_path: Path, last: int) 
     run(tmp_path / "shorter", f"run.rounds={last}")
     assert same_tensors(model_of(tmp_path / "run"), model_of(tmp_path / "shorter"))
     assert read_run(tmp_path / "run").status == "interrupted"
+
+
+NOT_ON_DISK = known_bug("a round is in the history and in the model before it is on disk", AssertionError)
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        InProcess.run_round,
+        AdaptationClient.open_round,
+        Adaptation.evaluate,
+        History.append,
+        pytest.param(RoundProgress.__call__, marks=NOT_ON_DISK),
+        pytest.param(RunFolder.append, marks=NOT_ON_DISK),
+    ],
+    ids=lambda moment: moment.__qualname__,
+)
+def test_whenever_ctrl_c_comes_rounds_summary_and_model_agree(tmp_path: Path, moment: types.FunctionType) -> None:
+    calls = 0
+
+    def press(frame: types.FrameType, event: str, argument: object) -> None:
+        """Ctrl-C at the beginning of the fourth call of a function."""
+        nonlocal calls
+        calls += event == "call" and frame.f_code is moment.__code__
+        if calls == 4:
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    sys.setprofile(press)
+    try:
+        summary = run(tmp_path / "run", "run.rounds=9")
+    finally:
+        sys.setprofile(None)
+    assert summary["status"] == "interrupted"
+    rows = rounds_of(tmp_path / "run")
+    assert [row["round"] for row in rows] == list(range(1, summary["rounds"] + 1))
+    run(tmp_path / "shorter", f"run.rounds={summary['rounds']}")
+    assert same_tensors(model_of(tmp_path / "run"), model_of(tmp_path / "shorter"))
+    assert without_time(rows) == without_time(rounds_of(tmp_path / "shorter"))

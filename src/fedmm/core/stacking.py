@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -57,13 +57,18 @@ class StackableClient(Protocol):
 
 
 class NetworkStack(Protocol):
-    """Many networks of one structure as one function; ``which`` says whose input mean and random maps each one has."""
+    """Many networks of one structure as one function of their parameters ``[G, size]``."""
 
     @property
     def has_dropout(self) -> bool: ...
 
-    def outputs(
-        self, z: Tensor, x: Tensor, which: Tensor, dropout: Tensor | None, statistics: Statistics
-    ) -> Outputs: ...
+    def constants(self, which: Tensor) -> Mapping[str, Tensor]:
+        """What is no parameter of networks that belong to the replicas ``which``, int64 ``[G]``."""
 
-    def evaluate(self, z: Tensor, x: Tensor, which: Tensor, statistics: Statistics) -> Outputs: ...
+    def outputs(
+        self, z: Tensor, x: Tensor, constants: Mapping[str, Tensor], dropout: Tensor | None, statistics: Statistics
+    ) -> Outputs:
+        """In training, for batches x ``[G, rows, ...]``; updates ``statistics`` in place."""
+
+    def evaluate(self, z: Tensor, x: Tensor, constants: Mapping[str, Tensor], statistics: Statistics) -> Outputs:
+        """In evaluation mode."""

@@ -14,6 +14,7 @@ from fedmm.core.errors import FedmmError, require
 from fedmm.core.objective import SOURCE, TARGET, Objective, RowWeights, row_weights
 from fedmm.core.problem import FederatedProblem, LocalReport, Statistics
 from fedmm.core.seeding import key, rows
+from fedmm.core.stacking import HeldRows
 from fedmm.data.holdings import Rows, TensorRows, as_rows
 from fedmm.experiment.solve import default_names, mean_one
 from fedmm.models.flat import FlatNetwork
@@ -200,9 +201,29 @@ class AdaptationClient:
 
     def indices(self, domain: str, held: int, t: int, steps: int, count: int) -> Tensor:
         """The rows of each local step of round t, int64 ``[steps, count]``: a function of seed, name and round."""
-        parts = (self.seed, "rows", self.name, domain)
         device = self.network.layout.device
-        return rows(parts, held, t * steps * count, steps * count, device).view(steps, count)
+        return rows(self._key_parts(domain), held, t * steps * count, steps * count, device).view(steps, count)
+
+    def _key_parts(self, domain: str) -> tuple[int | str, ...]:
+        return (self.seed, "rows", self.name, domain)
+
+    def dropout_key(self, t: int, step: int) -> int:
+        """The key of the dropout masks in a local step."""
+        return key(self.seed, "dropout", self.name, t, step)
+
+    @property
+    def held(self) -> list[HeldRows]:
+        """Its rows, for engines that run many clients as one program; they must be in memory."""
+        parts = (("source", self.source, self.source_rows), ("target", self.target, self.target_rows))
+        held = []
+        for domain, own, count in parts:
+            if own is not None:
+                if not isinstance(own, TensorRows):
+                    raise FedmmError(
+                        f"client {self.name!r} reads its {domain} rows from a Dataset: they are not in memory"
+                    )
+                held.append(HeldRows(own.x, own.y, own.index, self._key_parts(domain), count))
+        return held
 
 
 class AdaptationRound:
@@ -240,7 +261,7 @@ class AdaptationRound:
 
     def _dropout_key(self, step: int) -> int:
         client = self._client
-        return key(client.seed, "dropout", client.name, self._t, step) if client.network.has_dropout else 0
+        return client.dropout_key(self._t, step) if client.network.has_dropout else 0
 
     def _batch(self, step: int) -> tuple[Tensor, Tensor]:
         """x ``[rows, ...]`` with source rows first, and labels ``[rows]``, 0 for target rows."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from fedmm.models.flat import FlatNetwork
+from fedmm.models.mobilenet import MobileNetV2
 from fedmm.models.network import Network
 from fedmm.models.zoo import MLP, Model, PaperCNN, SmallCNN
 
-MODELS: dict[str, type[Model]] = {model.name: model for model in (MLP, SmallCNN, PaperCNN)}
+MODELS: dict[str, type[Model]] = {model.name: model for model in (MLP, SmallCNN, PaperCNN, MobileNetV2)}
 
-__all__ = ["MLP", "MODELS", "FlatNetwork", "Model", "Network", "PaperCNN", "SmallCNN"]
+__all__ = ["MLP", "MODELS", "FlatNetwork", "MobileNetV2", "Model", "Network", "PaperCNN", "SmallCNN"]

@@ -4,8 +4,8 @@ Library convolutions are made for one large model; here G small models each have
 a pooled output directly (four convolution outputs a pixel, of which the largest is kept), so that nothing between input
 and pooled output is ever written. Backward, the pooled gradient and the index of the kept output are enough.
 
-Layouts: x ``[G, rows, H, W, C]``, weight ``[G, kernel * kernel * C, O]`` with the channel running fastest, bias
-``[G, O]``, output ``[G, rows, H / 2, W / 2, O]``. Stride 1 and padding kernel // 2; H and W are even.
+Layouts: x ``[G, rows, C, H, W]``, weight ``[G, kernel * kernel * C, O]`` with the channel running fastest, bias
+``[G, O]``, output ``[G, rows, O, H / 2, W / 2]``. Stride 1 and padding kernel // 2; H and W are even.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _dot(a, b, acc, precision: tl.constexpr):
 
 @triton.jit
 def _forward(
-    x_ptr, w_ptr, b_ptr, out_ptr, kept_ptr, pixels,
+    x_ptr, w_ptr, b_ptr, out_ptr, kept_ptr, first_ptr, pixels,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OUTS: tl.constexpr, S: tl.constexpr, rows: tl.constexpr,
     PIXELS: tl.constexpr, OUT: tl.constexpr, INNER: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
@@ -85,6 +85,9 @@ def _forward(
     stored = inside[:, None] & (o < OUTS)[None, :]
     tl.store(out_ptr + to, best, mask=stored)
     tl.store(kept_ptr + to, kept.to(tl.int8), mask=stored)
+    area = (H // 2) * (W // 2)
+    channel_first = model * pixels * OUTS + (row[:, None] * OUTS + o[None, :]) * area + (pixel % area)[:, None]
+    tl.store(first_ptr + channel_first, kept.to(tl.int8), mask=stored)
 
 
 @triton.jit
@@ -93,7 +96,10 @@ def _weight_gradient(
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OUTS: tl.constexpr, S: tl.constexpr, rows: tl.constexpr,
     PIXELS: tl.constexpr, OUT: tl.constexpr, INNER: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
-    """One tile of one model's weight gradient over one part of the pixels; the parts are summed afterwards."""
+    """One tile of one model's weight gradient over one part of the pixels; the parts are summed afterwards.
+
+    The product runs over pixels, so x, the gradient and the kept indices are read channel-first: pixels run fastest.
+    """
     model = tl.program_id(2).to(tl.int64)
     part = tl.program_id(1)
     k = tl.program_id(0) * INNER + tl.arange(0, INNER)
@@ -113,23 +119,24 @@ def _weight_gradient(
         px = pixel % (W // 2)
         py = pixel // (W // 2) % (H // 2)
         row = pixel // ((W // 2) * (H // 2))
-        # Loaded with pixels along the second axis, as the product needs them: float32 cannot be transposed cheaply.
+        within = pixel % ((W // 2) * (H // 2))
+        from_g = (row[None, :] * OUTS + o[:, None]) * ((W // 2) * (H // 2)) + within[None, :]
         mask = (o < OUTS)[:, None] & inside[None, :]
-        g = tl.load(g_ptr + pixel[None, :] * OUTS + o[:, None], mask=mask, other=0.0)
-        kept = tl.load(kept_ptr + pixel[None, :] * OUTS + o[:, None], mask=mask, other=4)
+        g = tl.load(g_ptr + from_g, mask=mask, other=0.0)
+        kept = tl.load(kept_ptr + from_g, mask=mask, other=4)
         bias += tl.sum(tl.where(kept < 4, g, 0.0), axis=1)
         y = 2 * py[:, None] + dy[None, :]
         z = 2 * px[:, None] + dx[None, :]
         known = inside[:, None] & (k < S * S * C)[None, :]
-        at = x_ptr + ((row[:, None] * H + y) * W + z) * C + c[None, :]
+        at = x_ptr + ((row[:, None] * C + c[None, :]) * H + y) * W + z
         top = known & (y >= 0) & (y < H)
         low = known & (y + 1 >= 0) & (y + 1 < H)
         left = (z >= 0) & (z < W)
         right = (z + 1 >= 0) & (z + 1 < W)
         acc = _dot(tl.where(kept == 0, g, 0.0), tl.load(at, mask=top & left, other=0.0), acc, precision)
-        acc = _dot(tl.where(kept == 1, g, 0.0), tl.load(at + C, mask=top & right, other=0.0), acc, precision)
-        acc = _dot(tl.where(kept == 2, g, 0.0), tl.load(at + W * C, mask=low & left, other=0.0), acc, precision)
-        acc = _dot(tl.where(kept == 3, g, 0.0), tl.load(at + W * C + C, mask=low & right, other=0.0), acc, precision)
+        acc = _dot(tl.where(kept == 1, g, 0.0), tl.load(at + 1, mask=top & right, other=0.0), acc, precision)
+        acc = _dot(tl.where(kept == 2, g, 0.0), tl.load(at + W, mask=low & left, other=0.0), acc, precision)
+        acc = _dot(tl.where(kept == 3, g, 0.0), tl.load(at + W + 1, mask=low & right, other=0.0), acc, precision)
     to = dw_ptr + (part * models + model) * S * S * C * OUTS + k[None, :] * OUTS + o[:, None]
     tl.store(to, acc, mask=(k < S * S * C)[None, :] & (o < OUTS)[:, None])
     if tl.program_id(0) == 0:
@@ -178,50 +185,57 @@ def _input_gradient(
 class _ConvReluPool(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, size: int, precision: str) -> Tensor:
-        models, rows, height, width, channels = x.shape
+        models, rows, channels, height, width = x.shape
         outputs = bias.shape[-1]
-        x, weight, bias = x.contiguous(), weight.contiguous(), bias.contiguous()
+        weight, bias = weight.contiguous(), bias.contiguous()
+        channel_last = x.permute(0, 1, 3, 4, 2).contiguous()
         pixels = rows * (height // 2) * (width // 2)
         out = x.new_empty(models, rows, height // 2, width // 2, outputs)
         kept = torch.empty(out.shape, dtype=torch.int8, device=x.device)
-        block = 64
-        _forward[(triton.cdiv(pixels, block), models)](
-            x, weight, bias, out, kept, pixels, height, width, channels, outputs, size, rows,
-            PIXELS=block, OUT=_block(outputs), INNER=_inner(channels), precision=precision, num_warps=4,
+        kept_first = torch.empty_like(kept)
+        _forward[(triton.cdiv(pixels, 64), models)](
+            channel_last, weight, bias, out, kept, kept_first, pixels, height, width, channels, outputs, size, rows,
+            PIXELS=64, OUT=_block(outputs), INNER=_inner(channels), precision=precision, num_warps=4,
+            num_stages=2 if channels < 16 else 4,
         )  # fmt: skip
-        ctx.save_for_backward(x, weight, kept)
+        ctx.save_for_backward(x.contiguous(), weight, kept, kept_first)
         ctx.size, ctx.precision = size, precision
-        return out
+        return out.permute(0, 1, 4, 2, 3)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None, None]:
-        x, weight, kept = ctx.saved_tensors
+        x, weight, kept, kept_first = ctx.saved_tensors
         (gradient,) = gradients
-        gradient = gradient.contiguous()
-        models, rows, height, width, channels = x.shape
-        outputs = gradient.shape[-1]
+        models, rows, channels, height, width = x.shape
+        outputs = gradient.shape[2]
         pixels = rows * (height // 2) * (width // 2)
-        tiles_inner = 16 if channels < 16 else 32
-        tiles = triton.cdiv(ctx.size**2 * channels, tiles_inner)
+        block, inner, warps = _WEIGHT_TILES["few" if channels < 16 else "many"]
+        tiles = triton.cdiv(ctx.size**2 * channels, inner)
         parts = max(1, min(64, triton.cdiv(_PROGRAMS, tiles * models)))
-        per_part = triton.cdiv(triton.cdiv(pixels, parts), 64) * 64
+        per_part = triton.cdiv(triton.cdiv(pixels, parts), block) * block
         parts = triton.cdiv(pixels, per_part)
         dw = x.new_empty(parts, *weight.shape)
         db = x.new_empty(parts, models, outputs)
         _weight_gradient[(tiles, parts, models)](
-            x, gradient, kept, dw, db, pixels, models, per_part, height, width, channels, outputs, ctx.size, rows,
-            PIXELS=64, OUT=_block(outputs), INNER=tiles_inner, precision=ctx.precision, num_warps=4,
+            x, gradient.contiguous(), kept_first, dw, db, pixels, models, per_part,
+            height, width, channels, outputs, ctx.size, rows,
+            PIXELS=block, OUT=_block(outputs), INNER=inner, precision=ctx.precision, num_warps=warps, num_stages=2,
         )  # fmt: skip
         dx = None
         if ctx.needs_input_grad[0]:
-            dx = torch.empty_like(x)
+            last = x.new_empty(models, rows, height, width, channels)
             places = rows * height * width
-            _input_gradient[(triton.cdiv(places, 128), models)](
-                gradient, kept, weight, dx, places, pixels, height, width, channels, outputs, ctx.size,
-                PLACES=128, IN=_block(channels), INNER=16, precision=ctx.precision, num_warps=4,
+            _input_gradient[(triton.cdiv(places, 64), models)](
+                gradient.permute(0, 1, 3, 4, 2).contiguous(), kept, weight, last, places, pixels,
+                height, width, channels, outputs, ctx.size,
+                PLACES=64, IN=_block(channels), INNER=16, precision=ctx.precision, num_warps=4, num_stages=3,
             )  # fmt: skip
+            dx = last.permute(0, 1, 4, 2, 3)
         return dx, dw.sum(dim=0), db.sum(dim=0), None, None
 
+
+_WEIGHT_TILES = {"few": (64, 16, 4), "many": (32, 128, 4)}
+"""Pixels and weights of a tile of the weight gradient and its warps, for few and many input channels."""
 
 _PROGRAMS = 528
 """Programs a launch should have at least: four for each multiprocessor of a large GPU."""

@@ -72,28 +72,38 @@ class StackedNetwork:
         constants = ("input_mean", *self.module.map_names)
         self._constants = {name: torch.stack([getattr(module, name) for module in modules]) for name in constants}
 
-    def outputs(self, z: Tensor, x: Tensor, which: Tensor, dropout: Tensor | None, statistics: Statistics) -> Outputs:
+    @property
+    def has_dropout(self) -> bool:
+        """Whether the dropout keys matter."""
+        return bool(self._dropouts)
+
+    def constants(self, which: Tensor) -> dict[str, Tensor]:
+        """What is no parameter (input mean, random maps) of networks that belong to the replicas ``which`` ``[G]``."""
+        return {name: tensor[which] for name, tensor in self._constants.items()}
+
+    def outputs(
+        self, z: Tensor, x: Tensor, constants: Tensors, dropout: Tensor | None, statistics: Statistics
+    ) -> Outputs:
         """The outputs in training at z ``[G, size]`` for batches x ``[G, rows, ...]``; updates ``statistics`` in place.
 
-        which: int64 ``[G]``, the replica of each network. dropout: int64 ``[G]``, the keys of this step's masks.
+        constants: as :meth:`constants` gives them. dropout: int64 ``[G]``, the keys of this step's masks.
         """
-        return self._outputs(self.module, z, x, which, dropout, statistics)
+        return self._outputs(self.module, z, x, constants, dropout, statistics)
 
     @torch.no_grad()
-    def evaluate(self, z: Tensor, x: Tensor, which: Tensor, statistics: Statistics) -> Outputs:
+    def evaluate(self, z: Tensor, x: Tensor, constants: Tensors, statistics: Statistics) -> Outputs:
         """The outputs in evaluation mode; the arguments are those of :meth:`outputs`."""
-        return self._outputs(self._evaluating, z, x, which, None, statistics)
+        return self._outputs(self._evaluating, z, x, constants, None, statistics)
 
     def _outputs(
         self,
         module: AdversarialModule,
         z: Tensor,
         x: Tensor,
-        which: Tensor,
+        constants: Tensors,
         dropout: Tensor | None,
         statistics: Statistics,
     ) -> Outputs:
-        constants = {name: tensor[which] for name, tensor in self._constants.items()}
         run = self._by_layer if self.layer_by_layer else self._one_by_one
         return run(module, z, x, dropout, statistics, constants)
 
@@ -262,10 +272,7 @@ class _Run:
 
         assert self.fused is not None
         weight = self.tensors[f"{path}.weight"].permute(0, 3, 4, 2, 1).flatten(1, 3)
-        pooled = conv_relu_pool(
-            x.permute(0, 1, 3, 4, 2), weight, self.tensors[f"{path}.bias"], layer.kernel_size[0], self.fused
-        )
-        return pooled.permute(0, 1, 4, 2, 3)
+        return conv_relu_pool(x, weight, self.tensors[f"{path}.bias"], layer.kernel_size[0], self.fused)
 
     def _dropout(self, x: Tensor, layer: SeededDropout) -> Tensor:
         if not self.training or layer.p == 0.0:

@@ -99,7 +99,7 @@ class SmallCNN(Model):
             at_least("channels", width, 1)
 
     def features(self, shape: tuple[int, ...]) -> nn.Module:
-        _require_image(self.name, shape)
+        require_image(self.name, shape)
         first, second = self.channels
         return nn.Sequential(
             nn.Conv2d(shape[0], first, 3, stride=2, padding=1),
@@ -121,7 +121,7 @@ class PaperCNN(Model):
     initialisation: Literal["torch", "truncated_normal"] = "truncated_normal"
 
     def features(self, shape: tuple[int, ...]) -> nn.Module:
-        _require_image(self.name, shape)
+        require_image(self.name, shape)
         return nn.Sequential(
             nn.Conv2d(shape[0], 32, 5, padding=2),
             nn.ReLU(),
@@ -132,5 +132,6 @@ class PaperCNN(Model):
         )
 
 
-def _require_image(name: str, shape: tuple[int, ...]) -> None:
+def require_image(name: str, shape: tuple[int, ...]) -> None:
+    """Refuse rows that are not pictures."""
     require(len(shape) == 3, f"model {name!r} takes pictures [channels, height, width], not rows of shape {shape}")

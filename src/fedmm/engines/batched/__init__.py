@@ -1,0 +1,9 @@
+"""The fast engine: clients, seeds and settings as one program."""
+
+from __future__ import annotations
+
+from fedmm.engines.batched.clients import Replica
+from fedmm.engines.batched.engine import MEASURES, Batched, Capture
+from fedmm.engines.batched.single import BatchedEngine, round_record
+
+__all__ = ["MEASURES", "Batched", "BatchedEngine", "Capture", "Replica", "round_record"]

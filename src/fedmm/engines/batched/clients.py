@@ -1,0 +1,75 @@
+"""Everything about a stack's clients that does not change from round to round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from fedmm.core.algorithm import Algorithm, steps_by_client
+from fedmm.core.errors import require
+from fedmm.core.layout import Layout
+from fedmm.core.objective import RowWeights
+from fedmm.core.problem import FederatedProblem
+from fedmm.core.stacking import StackableClient
+from fedmm.engines.batched.sampling import RoundSampler, RowPool
+
+
+@dataclass(frozen=True)
+class Replica:
+    """One run of a stack."""
+
+    problem: FederatedProblem
+    algorithm: Algorithm
+    rounds: int
+
+
+class ClientStack:
+    """The clients of all replicas, ``[replicas, clients]`` with clients in order of their names.
+
+    steps: M_i; most_steps: the largest; weights, scale: what rows and gradients are multiplied with; has_source: who
+    holds labelled rows; pool, sampler: their rows, and which of them a round needs.
+    """
+
+    def __init__(self, replicas: Sequence[Replica], layout: Layout) -> None:
+        by_replica = [sorted(replica.problem.clients, key=lambda client: client.name) for replica in replicas]
+        self.names = [[client.name for client in each] for each in by_replica]
+        self.count = len(self.names[0])
+        self.shape = (len(replicas), self.count)
+        require(
+            all(len(each) == self.count for each in self.names), "replicas of a stack must have equally many clients"
+        )
+        self.flat = cast(list[StackableClient], [client for each in by_replica for client in each])
+        steps = [_steps(replica, names) for replica, names in zip(replicas, self.names, strict=True)]
+        self.steps = torch.tensor(steps, dtype=layout.dtype, device=layout.device)
+        self.most_steps = max(map(max, steps))
+        self.unequal_steps = min(map(min, steps)) < self.most_steps
+        self.pool = RowPool([held for client in self.flat for held in client.held], layout.device)
+        self.sampler = RoundSampler(self.flat, [count for each in steps for count in each], self.pool)
+        domain, task, everything = (self._stacked([client.weights[part] for client in self.flat]) for part in range(3))
+        self.weights = RowWeights(domain, task, everything, has_source=True)
+        self.has_source = torch.tensor([c.weights.has_source for c in self.flat], device=layout.device).view(self.shape)
+        self.scale = self._stacked([client.field_scale for client in self.flat])
+        self.which = torch.arange(len(replicas), device=layout.device).unsqueeze(1).expand(self.shape)
+
+    def _stacked(self, values: Sequence[Tensor | bool]) -> Tensor:
+        tensors = cast(Sequence[Tensor], values)
+        return torch.stack(list(tensors)).view(*self.shape, *tensors[0].shape)
+
+    def dropout_keys(self, t: int) -> Tensor:
+        """The keys of every local step's masks in round t, int64 ``[replicas, clients, steps]``."""
+        keys = [[client.dropout_key(t, step) for step in range(self.most_steps)] for client in self.flat]
+        return torch.tensor(keys).view(*self.shape, self.most_steps)
+
+    def nu(self, t: int, rounds: Sequence[int]) -> list[float]:
+        """The trade-off of each replica in round t."""
+        objectives = [client.objective for client in self.flat[:: self.count]]
+        return [each.nu * each.nu_schedule(t, total) for each, total in zip(objectives, rounds, strict=True)]
+
+
+def _steps(replica: Replica, names: Sequence[str]) -> list[int]:
+    by_name = steps_by_client(replica.algorithm.steps, replica.problem.listed or names)
+    return [by_name[name] for name in names]

@@ -1,0 +1,351 @@
+"""All clients of all replicas as one program: the algorithms' own arithmetic, with leading axes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import groupby
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedmm.core.algorithm import State
+from fedmm.core.engine import FederatedState
+from fedmm.core.errors import require
+from fedmm.core.objective import RowWeights
+from fedmm.core.problem import Statistics
+from fedmm.core.stacking import NetworkStack
+from fedmm.engines.batched.bands import Band
+from fedmm.engines.batched.capture import captured, warmed_up
+from fedmm.engines.batched.clients import ClientStack, Replica
+
+Capture = Literal["none", "round", "step"]
+MEASURES = ("drift", "consensus_gap", "dual_norm", "loss", "task_loss", "domain_loss")
+
+
+class Batched:
+    """Runs a stack of replicas, round by round.
+
+    All replicas have the same layout, the same number of clients and batches of one size; algorithms, hyperparameters,
+    seeds, data and local steps may differ. Replicas of one algorithm must stand together.
+
+    network: the replicas' networks as one function. capture: ``round`` or ``step`` replays a CUDA graph of that, and
+    ``none`` runs operation by operation. chunk: how many clients of each replica run at once. around: entered for all
+    computation, for example to set a precision.
+
+    A replica that ceases to be finite stops where it is, and the others go on: ``rounds_done`` tells how far each came.
+    """
+
+    def __init__(
+        self,
+        replicas: Sequence[Replica],
+        network: NetworkStack,
+        *,
+        capture: Capture = "none",
+        chunk: int | None = None,
+        around: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self.replicas = replicas
+        self.layout = replicas[0].problem.layout
+        self.network = network
+        self.clients = ClientStack(replicas, self.layout)
+        self._around = around
+        self._capture: Capture = capture
+        count = self.clients.count
+        self.chunk = min(chunk or count, count)
+        self.chunks = [slice(start, min(start + self.chunk, count)) for start in range(0, count, self.chunk)]
+        self.round = 0
+        self.bands = self._make_bands()
+        self._allocate()
+        self._constants = [network.constants(self.clients.which[:, part].flatten()) for part in self.chunks]
+        self.bytes_up, self.bytes_down = self._traffic()
+        self._programs: list[Callable[[], None]] | None = None
+
+    # Set-up -----------------------------------------------------------------------------------------------------------
+
+    def _make_bands(self) -> list[Band]:
+        starts = torch.stack([replica.problem.start for replica in self.replicas])
+        bands = []
+        for _, group in groupby(range(len(self.replicas)), key=lambda r: type(self.replicas[r].algorithm)):
+            members = list(group)
+            part = slice(members[0], members[-1] + 1)
+            algorithms = [self.replicas[r].algorithm for r in members]
+            bands.append(Band(algorithms, members[0], starts[part], self.clients.steps[part], self.layout))
+        return bands
+
+    def _allocate(self) -> None:
+        shape, dtype, device = self.clients.shape, self.layout.dtype, self.layout.device
+        self._z = self.z.unsqueeze(1).repeat(1, shape[1], 1)
+        self._next_clients = [{name: vector.clone() for name, vector in band.clients.items()} for band in self.bands]
+        self._uploads: list[State] = [{} for _ in self.bands]
+        self._shares_statistics = self.replicas[0].problem.share_statistics
+        self.statistics = _stack([replica.problem.statistics for replica in self.replicas])
+        self._client_statistics = {
+            name: value.unsqueeze(1).repeat(1, shape[1], *(1,) * (value.dim() - 1))
+            for name, value in self.statistics.items()
+        }
+        self._rows = self.clients.sampler.indices(0).view(*shape, self.clients.most_steps, -1)
+        self._keys = torch.zeros(*shape, self.clients.most_steps, dtype=torch.int64, device=device)
+        self._nu = torch.zeros(shape[0], 1, dtype=dtype, device=device)
+        self._written_nu: list[float] = []
+        self._losses = torch.zeros(2, *shape, dtype=dtype, device=device)
+        self._alive = torch.ones(shape[0], dtype=torch.bool, device=device)
+        self.rounds_done = torch.zeros(shape[0], dtype=torch.int64, device=device)
+        self._step = torch.zeros(1, dtype=torch.int64, device=device)
+        self._measures = torch.zeros(shape[0], len(MEASURES), dtype=dtype, device=device)
+
+    def _traffic(self) -> tuple[list[int], list[int]]:
+        """Bytes up and down of a round, for each replica."""
+        point = self.layout.size * torch.empty(0, dtype=self.layout.dtype).element_size()
+        shared = (
+            sum(v[0].numel() * v.element_size() for v in self.statistics.values()) if self._shares_statistics else 0
+        )
+        up, down = [], []
+        for band in self.bands:
+            band.set_round(0, [replica.rounds for replica in self.replicas[band.replicas]])
+            own = {name: vector[:, :1] for name, vector in band.clients.items()}
+            upload, _ = band.rule.finish(self._z[band.replicas, :1], band.sent(), own, band.local(slice(0, 1)))
+            for _ in band.algorithms:
+                up.append(self.clients.count * (len(upload) * point + shared))
+                down.append(self.clients.count * (len(band.sent()) * point + shared))
+        return up, down
+
+    # One round --------------------------------------------------------------------------------------------------------
+
+    def advance(self) -> Tensor:
+        """One round of every replica that is still alive; what it measured, ``[replicas, measures]``, on the device.
+
+        Nothing waits for the device: read the result when it is needed.
+        """
+        self._set_round()
+        with self._around():
+            if self._capture == "none":
+                self._whole_round()
+            else:
+                self._replay()
+        self.round += 1
+        return self._measures.clone()
+
+    def _set_round(self) -> None:
+        t, rounds = self.round, [replica.rounds for replica in self.replicas]
+        self._rows.copy_(self.clients.sampler.indices(t).view_as(self._rows))
+        for band in self.bands:
+            band.set_round(t, rounds[band.replicas])
+        nu = self.clients.nu(t, rounds)
+        if nu != self._written_nu:
+            self._nu.copy_(torch.tensor(nu, dtype=self.layout.dtype).unsqueeze(1))
+            self._written_nu = nu
+        if self.network.has_dropout:
+            self._keys.copy_(self.clients.dropout_keys(t))
+
+    def _whole_round(self) -> None:
+        self._begin()
+        for number, part in enumerate(self.chunks):
+            for step in range(self.clients.most_steps):
+                self._local_step(number, step)
+            self._finish(part)
+        self._aggregate()
+
+    def _begin(self) -> None:
+        for band in self.bands:
+            self._z[band.replicas].copy_(band.sent()["z"].expand_as(self._z[band.replicas]))
+        if self._shares_statistics:
+            for name, value in self._client_statistics.items():
+                value.copy_(self.statistics[name].unsqueeze(1).expand_as(value))
+        self._losses.zero_()
+        self._step.zero_()
+
+    def _local_step(self, number: int, step: int | Tensor) -> None:
+        """One local step of one chunk of the clients, in place."""
+        part = self.chunks[number]
+        field, losses = self._field(number, step)
+        active = (step < self.clients.steps[:, part]) if self.clients.unequal_steps else None
+        for band in self.bands:
+            r = band.replicas
+            own = {name: vector[:, part] for name, vector in band.clients.items()}
+            before = self._z[r, part]
+            after = band.rule.local_step(before, band.sent(), own, field[r], band.local(part))
+            before.copy_(after if active is None else torch.where(active[r].unsqueeze(-1), after, before))
+        self._losses[:, :, part] += losses if active is None else torch.where(active, losses, 0.0)
+
+    def _field(self, number: int, step: int | Tensor) -> tuple[Tensor, Tensor]:
+        """The signed field ``[replicas, clients, size]``, and task and domain losses ``[2, replicas, clients]``."""
+        part, shape = self.chunks[number], (len(self.replicas), -1)
+        if isinstance(step, Tensor):
+            rows, keys = (each[:, part].index_select(2, step).squeeze(2) for each in (self._rows, self._keys))
+        else:
+            rows, keys = self._rows[:, part, step], self._keys[:, part, step]
+        rows = rows.flatten(0, 1)
+        z = self._z[:, part].flatten(0, 1).detach().requires_grad_()
+        statistics = {name: value[:, part].flatten(0, 1) for name, value in self._client_statistics.items()}
+        dropout = keys.flatten() if self.network.has_dropout else None
+        outputs = self.network.outputs(z, self.clients.pool.x[rows], self._constants[number], dropout, statistics)
+        if len(self.chunks) > 1:
+            for name, value in statistics.items():
+                self._client_statistics[name][:, part].copy_(value.view(*shape, *value.shape[1:]))
+        domain, task, everything = (each[:, part].flatten(0, 1) for each in self.clients.weights[:3])
+        weights = RowWeights(domain, task, everything, has_source=True)
+        losses = torch.stack(self.clients.flat[0].objective.losses(outputs, self.clients.pool.y[rows], weights))
+        nu = self._nu.expand(-1, part.stop - part.start).flatten()
+        (gradient,) = torch.autograd.grad((losses[0] - nu * losses[1]).sum(), z)
+        return gradient.view(*shape, self.layout.size) * self.clients.scale[:, part], losses.detach().view(2, *shape)
+
+    def _finish(self, part: slice) -> None:
+        for band, uploads, kept in zip(self.bands, self._uploads, self._next_clients, strict=True):
+            own = {name: vector[:, part] for name, vector in band.clients.items()}
+            upload, after = band.rule.finish(self._z[band.replicas, part], band.sent(), own, band.local(part))
+            for name, vector in upload.items():
+                if name not in uploads:
+                    uploads[name] = vector.new_zeros(len(vector), self.clients.count, self.layout.size)
+                uploads[name][:, part].copy_(vector)
+            for name, vector in after.items():
+                kept[name][:, part].copy_(vector)
+
+    def _aggregate(self) -> None:
+        """The servers' update and the measures; a replica that is no longer finite keeps its last good state."""
+        for band, uploads, kept in zip(self.bands, self._uploads, self._next_clients, strict=True):
+            r = band.replicas
+            server = band.rule.server_update(band.server, uploads, band.central())
+            finite = server["z"].isfinite().all(dim=-1)
+            for vector in uploads.values():
+                finite &= vector.isfinite().flatten(1).all(dim=-1)
+            self._alive[r] &= finite
+            alive = self._alive[r]
+            self._measures[r] = self._measure(band, kept)
+            for name, vector in server.items():
+                band.server[name].copy_(torch.where(alive[:, None], vector, band.server[name]))
+            for name, vector in kept.items():
+                band.clients[name].copy_(torch.where(alive[:, None, None], vector, band.clients[name]))
+        self.rounds_done += self._alive
+        if self._shares_statistics:
+            for name, value in self._client_statistics.items():
+                mean = value.mean(dim=1) if value.is_floating_point() else value.amax(dim=1)
+                alive = self._alive.view((-1,) + (1,) * (mean.dim() - 1))
+                self.statistics[name].copy_(torch.where(alive, mean, self.statistics[name]))
+
+    def _measure(self, band: Band, kept: State) -> Tensor:
+        """What a round measured for the replicas of a band, ``[replicas, measures]``."""
+        r = band.replicas
+        points = self._z[r]
+        sources = self.clients.has_source[r]
+        task, domain = self._losses[:, r] / self.clients.steps[r]
+        task = torch.where(sources, task, 0.0)
+        measures = (
+            (points - band.sent()["z"]).norm(dim=-1).mean(dim=-1),
+            _root_mean_square(points - points.mean(dim=1, keepdim=True)),
+            _root_mean_square(kept["dual"]) if "dual" in kept else torch.zeros_like(task[:, 0]),
+            (task - self._nu[r] * domain).mean(dim=1),
+            task.sum(dim=1) / sources.sum(dim=1).clamp_min(1),
+            domain.mean(dim=1),
+        )
+        return torch.stack(measures, dim=1)
+
+    # CUDA graphs ------------------------------------------------------------------------------------------------------
+
+    def _replay(self) -> None:
+        if self._programs is None:
+            self._programs = self._record()
+        if self._capture == "round":
+            self._programs[0]()
+            return
+        self._begin()
+        for program, part in zip(self._programs, self.chunks, strict=True):
+            self._step.zero_()
+            for _ in range(self.clients.most_steps):
+                program()
+            self._finish(part)
+        self._aggregate()
+
+    def _record(self) -> list[Callable[[], None]]:
+        """The whole round as one graph, or one local step of each chunk."""
+
+        def small_round() -> None:
+            self._begin()
+            for number, part in enumerate(self.chunks):
+                self._local_step(number, self._step if self._capture == "step" else 0)
+                self._finish(part)
+            self._aggregate()
+
+        def one_step(number: int) -> Callable[[], None]:
+            def run() -> None:
+                self._local_step(number, self._step)
+                self._step.add_(1)
+
+            return run
+
+        warmed_up(small_round, self._state_tensors())
+        if self._capture == "round":
+            return captured([self._whole_round])
+        return captured([one_step(number) for number in range(len(self.chunks))])
+
+    def _state_tensors(self) -> list[Tensor]:
+        states = [band.server for band in self.bands] + [band.clients for band in self.bands] + self._next_clients
+        vectors = [vector for state in states for vector in state.values()]
+        statistics = [*self.statistics.values(), *self._client_statistics.values()]
+        return [self._z, *vectors, *statistics, self._alive, self.rounds_done, self._losses, self._step]
+
+    # States -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def z(self) -> Tensor:
+        """The servers' points, ``[replicas, size]``."""
+        return torch.cat([band.server["z"] for band in self.bands])
+
+    def prediction_statistics(self, replica: int, clients: Sequence[str]) -> Statistics:
+        """The mean of some clients' own running statistics."""
+        chosen = [self.clients.names[replica].index(name) for name in clients]
+        return {
+            name: value[replica, chosen].double().mean(dim=0).to(value.dtype)
+            for name, value in self._client_statistics.items()
+        }
+
+    def state(self, replica: int) -> FederatedState:
+        """Everything one replica is, as every engine has it."""
+        band = next(band for band in self.bands if band.replicas.start <= replica < band.replicas.stop)
+        r = replica - band.replicas.start
+        names = self.clients.names[replica]
+        return FederatedState(
+            round=int(self.rounds_done[replica]),
+            server={name: vector[r].clone() for name, vector in band.server.items()},
+            clients={
+                client: {name: vector[r, i].clone() for name, vector in band.clients.items()}
+                for i, client in enumerate(names)
+            },
+            statistics={name: value[replica].clone() for name, value in self.statistics.items()},
+            client_statistics={
+                client: {name: value[replica, i].clone() for name, value in self._client_statistics.items()}
+                for i, client in enumerate(names)
+            },
+        )
+
+    def load(self, states: Sequence[FederatedState]) -> None:
+        """Go on from these states, one a replica, all after the same number of rounds."""
+        rounds = {state.round for state in states}
+        require(len(rounds) == 1, "the replicas of a stack must have finished equally many rounds")
+        self.round = rounds.pop()
+        for band in self.bands:
+            members = states[band.replicas]
+            for name, vector in band.server.items():
+                vector.copy_(torch.stack([state.server[name] for state in members]))
+            for name, vector in band.clients.items():
+                for r, state in enumerate(members):
+                    own = [state.clients[client][name] for client in self.clients.names[band.replicas.start + r]]
+                    vector[r].copy_(torch.stack(own))
+        for name, value in self.statistics.items():
+            value.copy_(torch.stack([state.statistics[name] for state in states]))
+        for name, value in self._client_statistics.items():
+            for r, state in enumerate(states):
+                own = [state.client_statistics[client][name] for client in self.clients.names[r]]
+                value[r].copy_(torch.stack(own))
+        self._alive.fill_(True)
+        self.rounds_done.fill_(self.round)
+
+
+def _stack(each: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: torch.stack([tensors[name] for tensors in each]) for name in each[0]}
+
+
+def _root_mean_square(vectors: Tensor) -> Tensor:
+    """Over clients: ``[replicas, clients, size]`` to ``[replicas]``."""
+    return vectors.square().sum(dim=-1).mean(dim=-1).sqrt()

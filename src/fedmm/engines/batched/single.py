@@ -1,0 +1,45 @@
+"""A stack of one replica as an engine like any other."""
+
+from __future__ import annotations
+
+import time
+
+from fedmm.core.engine import FederatedState, RoundRecord
+from fedmm.core.errors import Diverged
+from fedmm.engines.batched.engine import MEASURES, Batched
+
+
+class BatchedEngine:
+    """State in, state out, computed by a stack with one replica."""
+
+    def __init__(self, stack: Batched) -> None:
+        self.stack = stack
+        self._last: FederatedState | None = None
+
+    def start(self) -> FederatedState:
+        return self.stack.state(0)
+
+    def run_round(self, state: FederatedState) -> tuple[FederatedState, RoundRecord]:
+        began = time.perf_counter()
+        if state is not self._last:
+            self.stack.load([state])
+        measures = dict(zip(MEASURES, self.stack.advance()[0].tolist(), strict=True))
+        after = self.stack.state(0)
+        if after.round == state.round:
+            raise Diverged("", state.round + 1)
+        self._last = after
+        return after, round_record(after.round, measures, self.stack, 0, time.perf_counter() - began)
+
+
+def round_record(done: int, measures: dict[str, float], stack: Batched, replica: int, seconds: float) -> RoundRecord:
+    """A replica's record of a round, from what the stack measured."""
+    return RoundRecord(
+        round=done,
+        drift=measures["drift"],
+        consensus_gap=measures["consensus_gap"],
+        dual_norm=measures["dual_norm"],
+        bytes_up=stack.bytes_up[replica],
+        bytes_down=stack.bytes_down[replica],
+        seconds=seconds,
+        metrics={name: measures[name] for name in ("loss", "domain_loss", "task_loss")},
+    )
