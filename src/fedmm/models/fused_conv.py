@@ -91,14 +91,35 @@ def _forward(
 
 
 @triton.jit
-def _weight_gradient(
-    x_ptr, g_ptr, kept_ptr, dw_ptr, db_ptr, pixels, models, per_part: tl.constexpr,
-    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OUTS: tl.constexpr, S: tl.constexpr, rows: tl.constexpr,
-    PIXELS: tl.constexpr, OUT: tl.constexpr, INNER: tl.constexpr, precision: tl.constexpr,
+def _spread(
+    g_ptr, kept_ptr, to_ptr, places,
+    H: tl.constexpr, W: tl.constexpr, OUTS: tl.constexpr, PLACES: tl.constexpr, OUT: tl.constexpr,
 ):  # fmt: skip
-    """One tile of one model's weight gradient over one part of the pixels; the parts are summed afterwards.
+    """The pooled gradient at the convolution outputs that pooling kept, 0 elsewhere; all channel-last."""
+    model = tl.program_id(1).to(tl.int64)
+    place = tl.program_id(0) * PLACES + tl.arange(0, PLACES)
+    x = place % W
+    y = place // W % H
+    o = tl.arange(0, OUT)
+    pixel = (place // (H * W) * (H // 2) + y // 2) * (W // 2) + x // 2
+    which = y % 2 * 2 + x % 2
+    mask = (place < places)[:, None] & (o < OUTS)[None, :]
+    at = model * (places // 4) * OUTS + pixel[:, None] * OUTS + o[None, :]
+    g = tl.load(g_ptr + at, mask=mask, other=0.0)
+    kept = tl.load(kept_ptr + at, mask=mask, other=4)
+    to = model * places * OUTS + place[:, None] * OUTS + o[None, :]
+    tl.store(to_ptr + to, tl.where(kept == which[:, None], g, 0.0), mask=mask)
 
-    The product runs over pixels, so x, the gradient and the kept indices are read channel-first: pixels run fastest.
+
+@triton.jit
+def _weight_gradient(
+    x_ptr, g_ptr, kept_ptr, dw_ptr, db_ptr, places, models, per_part: tl.constexpr,
+    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OUTS: tl.constexpr, S: tl.constexpr, rows: tl.constexpr,
+    PLACES: tl.constexpr, OUT: tl.constexpr, INNER: tl.constexpr, precision: tl.constexpr,
+):  # fmt: skip
+    """One tile of one model's weight gradient over one part of the places; the parts are summed afterwards.
+
+    The product runs over places, so x and the pooled gradient are read channel-first: places run fastest.
     """
     model = tl.program_id(2).to(tl.int64)
     part = tl.program_id(1)
@@ -108,35 +129,32 @@ def _weight_gradient(
     dy = tap // S - S // 2
     dx = tap % S - S // 2
     o = tl.arange(0, OUT)
-    x_ptr += model * rows * H * W * C
-    g_ptr += model * pixels * OUTS
-    kept_ptr += model * pixels * OUTS
+    x_ptr += model * places * C
+    g_ptr += model * (places // 4) * OUTS
+    kept_ptr += model * (places // 4) * OUTS
+    shift = (c * H + dy) * W + dx
     acc = tl.zeros((OUT, INNER), dtype=tl.float32)
     bias = tl.zeros((OUT,), dtype=tl.float32)
-    for start in range(0, per_part, PIXELS):
-        pixel = part * per_part + start + tl.arange(0, PIXELS)
-        inside = pixel < pixels
-        px = pixel % (W // 2)
-        py = pixel // (W // 2) % (H // 2)
-        row = pixel // ((W // 2) * (H // 2))
-        within = pixel % ((W // 2) * (H // 2))
-        from_g = (row[None, :] * OUTS + o[:, None]) * ((W // 2) * (H // 2)) + within[None, :]
+    for start in range(0, per_part, PLACES):
+        place = part * per_part + start + tl.arange(0, PLACES)
+        inside = place < places
+        x = place % W
+        y = place // W % H
+        row = place // (H * W)
+        within = place % (H * W)
+        area = (H // 2) * (W // 2)
+        pixel = row * (OUTS * area) + y // 2 * (W // 2) + x // 2
+        which = y % 2 * 2 + x % 2
+        from_g = pixel[None, :] + (o * area)[:, None]
         mask = (o < OUTS)[:, None] & inside[None, :]
-        g = tl.load(g_ptr + from_g, mask=mask, other=0.0)
         kept = tl.load(kept_ptr + from_g, mask=mask, other=4)
-        bias += tl.sum(tl.where(kept < 4, g, 0.0), axis=1)
-        y = 2 * py[:, None] + dy[None, :]
-        z = 2 * px[:, None] + dx[None, :]
-        known = inside[:, None] & (k < S * S * C)[None, :]
-        at = x_ptr + ((row[:, None] * C + c[None, :]) * H + y) * W + z
-        top = known & (y >= 0) & (y < H)
-        low = known & (y + 1 >= 0) & (y + 1 < H)
-        left = (z >= 0) & (z < W)
-        right = (z + 1 >= 0) & (z + 1 < W)
-        acc = _dot(tl.where(kept == 0, g, 0.0), tl.load(at, mask=top & left, other=0.0), acc, precision)
-        acc = _dot(tl.where(kept == 1, g, 0.0), tl.load(at + 1, mask=top & right, other=0.0), acc, precision)
-        acc = _dot(tl.where(kept == 2, g, 0.0), tl.load(at + W, mask=low & left, other=0.0), acc, precision)
-        acc = _dot(tl.where(kept == 3, g, 0.0), tl.load(at + W + 1, mask=low & right, other=0.0), acc, precision)
+        g = tl.where(kept == which[None, :], tl.load(g_ptr + from_g, mask=mask, other=0.0), 0.0)
+        bias += tl.sum(g, axis=1)
+        yy = y[:, None] + dy[None, :]
+        xx = x[:, None] + dx[None, :]
+        seen = inside[:, None] & (k < S * S * C)[None, :] & (yy >= 0) & (yy < H) & (xx >= 0) & (xx < W)
+        from_x = (row * (C * H * W) + within)[:, None] + shift[None, :]
+        acc = _dot(g, tl.load(x_ptr + from_x, mask=seen, other=0.0), acc, precision)
     to = dw_ptr + (part * models + model) * S * S * C * OUTS + k[None, :] * OUTS + o[:, None]
     tl.store(to, acc, mask=(k < S * S * C)[None, :] & (o < OUTS)[:, None])
     if tl.program_id(0) == 0:
@@ -145,39 +163,34 @@ def _weight_gradient(
 
 @triton.jit
 def _input_gradient(
-    g_ptr, kept_ptr, w_ptr, dx_ptr, places, pixels,
+    g_ptr, w_ptr, dx_ptr, places,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OUTS: tl.constexpr, S: tl.constexpr,
     PLACES: tl.constexpr, IN: tl.constexpr, INNER: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of a block of input places: all convolution outputs that saw them, where pooling kept those."""
+    """The gradient of a block of input places, channel-last: the sum over all convolution outputs that saw them."""
     model = tl.program_id(1).to(tl.int64)
     place = tl.program_id(0) * PLACES + tl.arange(0, PLACES)
     inside = place < places
     x = place % W
     y = place // W % H
-    row = place // (W * H)
     c = tl.arange(0, IN)
-    g_ptr += model * pixels * OUTS
-    kept_ptr += model * pixels * OUTS
+    g_ptr += model * places * OUTS
     w_ptr += model * S * S * C * OUTS
     acc = tl.zeros((PLACES, IN), dtype=tl.float32)
     for tap in range(S * S):
-        yy = y - (tap // S - S // 2)
-        xx = x - (tap % S - S // 2)
-        seen = inside & (yy >= 0) & (yy < H) & (xx >= 0) & (xx < W)
-        at = (row * (H // 2) + yy // 2) * (W // 2) + xx // 2
-        which = (yy % 2) * 2 + xx % 2
+        dy = tap // S - S // 2
+        dx = tap % S - S // 2
+        seen = inside & (y - dy >= 0) & (y - dy < H) & (x - dx >= 0) & (x - dx < W)
+        at = place - dy * W - dx
         for start in tl.static_range(0, OUTS, INNER):
             o = start + tl.arange(0, INNER)
-            mask = seen[:, None] & (o < OUTS)[None, :]
-            g = tl.load(g_ptr + at[:, None] * OUTS + o[None, :], mask=mask, other=0.0)
-            kept = tl.load(kept_ptr + at[:, None] * OUTS + o[None, :], mask=mask, other=4)
+            g = tl.load(g_ptr + at[:, None] * OUTS + o[None, :], mask=seen[:, None] & (o < OUTS)[None, :], other=0.0)
             w = tl.load(
                 w_ptr + (tap * C + c[None, :]) * OUTS + o[:, None],
                 mask=(c < C)[None, :] & (o < OUTS)[:, None],
                 other=0.0,
             )
-            acc = _dot(tl.where(kept == which[:, None], g, 0.0), w, acc, precision)
+            acc = _dot(g, w, acc, precision)
     to = dx_ptr + model * places * C + place[:, None] * C + c[None, :]
     tl.store(to, acc, mask=inside[:, None] & (c < C)[None, :])
 
@@ -205,40 +218,43 @@ class _ConvReluPool(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None, None]:
         x, weight, kept, kept_first = ctx.saved_tensors
-        (gradient,) = gradients
+        gradient = gradients[0]
         models, rows, channels, height, width = x.shape
         outputs = gradient.shape[2]
-        pixels = rows * (height // 2) * (width // 2)
-        block, inner, warps = _WEIGHT_TILES["few" if channels < 16 else "many"]
+        places = rows * height * width
+        block, inner, warps, stages = _WEIGHT_TILES["few" if channels < 16 else "many"]
         tiles = triton.cdiv(ctx.size**2 * channels, inner)
         parts = max(1, min(64, triton.cdiv(_PROGRAMS, tiles * models)))
-        per_part = triton.cdiv(triton.cdiv(pixels, parts), block) * block
-        parts = triton.cdiv(pixels, per_part)
+        per_part = triton.cdiv(triton.cdiv(places, parts), block) * block
+        parts = triton.cdiv(places, per_part)
         dw = x.new_empty(parts, *weight.shape)
         db = x.new_empty(parts, models, outputs)
         _weight_gradient[(tiles, parts, models)](
-            x, gradient.contiguous(), kept_first, dw, db, pixels, models, per_part,
+            x, gradient.contiguous(), kept_first, dw, db, places, models, per_part,
             height, width, channels, outputs, ctx.size, rows,
-            PIXELS=block, OUT=_block(outputs), INNER=inner, precision=ctx.precision, num_warps=warps, num_stages=2,
+            PLACES=block, OUT=_block(outputs), INNER=inner, precision=ctx.precision, num_warps=warps, num_stages=stages,
         )  # fmt: skip
         dx = None
         if ctx.needs_input_grad[0]:
-            last = x.new_empty(models, rows, height, width, channels)
-            places = rows * height * width
-            _input_gradient[(triton.cdiv(places, 64), models)](
-                gradient.permute(0, 1, 3, 4, 2).contiguous(), kept, weight, last, places, pixels,
-                height, width, channels, outputs, ctx.size,
-                PLACES=64, IN=_block(channels), INNER=16, precision=ctx.precision, num_warps=4, num_stages=3,
+            spread = x.new_empty(models, rows, height, width, outputs)
+            _spread[(triton.cdiv(places, 64), models)](
+                gradient.permute(0, 1, 3, 4, 2).contiguous(), kept, spread, places, height, width, outputs,
+                PLACES=64, OUT=_block(outputs), num_warps=4,
             )  # fmt: skip
-            dx = last.permute(0, 1, 4, 2, 3)
+            dx = x.new_empty(models, rows, height, width, channels)
+            _input_gradient[(triton.cdiv(places, 128), models)](
+                spread, weight, dx, places, height, width, channels, outputs, ctx.size,
+                PLACES=128, IN=_block(channels), INNER=16, precision=ctx.precision, num_warps=4, num_stages=3,
+            )  # fmt: skip
+            dx = dx.permute(0, 1, 4, 2, 3)
         return dx, dw.sum(dim=0), db.sum(dim=0), None, None
 
 
-_WEIGHT_TILES = {"few": (64, 16, 4), "many": (32, 128, 4)}
-"""Pixels and weights of a tile of the weight gradient and its warps, for few and many input channels."""
+_WEIGHT_TILES = {"few": (32, 128, 4, 3), "many": (32, 128, 8, 3)}
+"""Places and weights of a tile of the weight gradient, warps and stages, for few and many input channels."""
 
-_PROGRAMS = 528
-"""Programs a launch should have at least: four for each multiprocessor of a large GPU."""
+_PROGRAMS = 1056
+"""Programs a launch should have at least: eight for each multiprocessor of a large GPU."""
 
 
 def _block(width: int) -> int:

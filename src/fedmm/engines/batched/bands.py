@@ -9,16 +9,25 @@ from torch import Tensor
 
 from fedmm.core.algorithm import Algorithm, Coefficients, State
 from fedmm.core.layout import Layout
+from fedmm.engines.batched.fusing import Fused, fused_step
 
 
 class Band:
     """Consecutive replicas ``first`` .. ``first + len(algorithms) - 1`` of a stack, all of one algorithm.
 
     server: named vectors ``[replicas, size]``; clients: named vectors ``[replicas, clients, size]``.
+    fuse: compile the local step to one kernel.
     """
 
     def __init__(
-        self, algorithms: Sequence[Algorithm], first: int, starts: Tensor, steps: Tensor, layout: Layout
+        self,
+        algorithms: Sequence[Algorithm],
+        first: int,
+        starts: Tensor,
+        steps: Tensor,
+        layout: Layout,
+        *,
+        fuse: bool = False,
     ) -> None:
         self.algorithms = algorithms
         self.replicas = slice(first, first + len(algorithms))
@@ -31,6 +40,7 @@ class Band:
         self._steps = steps.unsqueeze(-1)
         self._known: Coefficients | None = None
         self._written: list[Coefficients] = []
+        self._fused: dict[int, Fused] | None = {} if fuse else None
 
     def set_round(self, t: int, rounds: Sequence[int]) -> None:
         """Bring the coefficients to round t, in place."""
@@ -57,6 +67,16 @@ class Band:
     def sent(self) -> State:
         """What the server sends, ``[replicas, 1, size]``, to be broadcast over the clients."""
         return {name: vector.unsqueeze(1) for name, vector in self.rule.broadcast(self.server).items()}
+
+    def local_step(self, z: Tensor, gradient: Tensor, scale: Tensor, part: slice) -> Tensor:
+        """The algorithm's local step of some of the clients, from the loss gradient and what scales it."""
+        own = {name: vector[:, part] for name, vector in self.clients.items()}
+        sent, c = self.sent(), self.local(part)
+        if self._fused is None:
+            return self.rule.local_step(z, sent, own, gradient * scale, c)
+        if part.start not in self._fused:
+            self._fused[part.start] = fused_step(self.rule, z, gradient, scale, sent, own, c)
+        return self._fused[part.start](z, gradient, scale, sent, own, c)
 
 
 def _stacked(each: Sequence[Coefficients]) -> Coefficients:

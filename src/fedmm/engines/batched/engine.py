@@ -71,7 +71,8 @@ class Batched:
             members = list(group)
             part = slice(members[0], members[-1] + 1)
             algorithms = [self.replicas[r].algorithm for r in members]
-            bands.append(Band(algorithms, members[0], starts[part], self.clients.steps[part], self.layout))
+            steps = self.clients.steps[part]
+            bands.append(Band(algorithms, members[0], starts[part], steps, self.layout, fuse=self._capture != "none"))
         return bands
 
     def _allocate(self) -> None:
@@ -159,18 +160,17 @@ class Batched:
     def _local_step(self, number: int, step: int | Tensor) -> None:
         """One local step of one chunk of the clients, in place."""
         part = self.chunks[number]
-        field, losses = self._field(number, step)
+        gradient, losses = self._gradient(number, step)
         active = (step < self.clients.steps[:, part]) if self.clients.unequal_steps else None
         for band in self.bands:
             r = band.replicas
-            own = {name: vector[:, part] for name, vector in band.clients.items()}
             before = self._z[r, part]
-            after = band.rule.local_step(before, band.sent(), own, field[r], band.local(part))
+            after = band.local_step(before, gradient[r], self.clients.scale[r, part], part)
             before.copy_(after if active is None else torch.where(active[r].unsqueeze(-1), after, before))
         self._losses[:, :, part] += losses if active is None else torch.where(active, losses, 0.0)
 
-    def _field(self, number: int, step: int | Tensor) -> tuple[Tensor, Tensor]:
-        """The signed field ``[replicas, clients, size]``, and task and domain losses ``[2, replicas, clients]``."""
+    def _gradient(self, number: int, step: int | Tensor) -> tuple[Tensor, Tensor]:
+        """The loss gradients ``[replicas, clients, size]``, and task and domain losses ``[2, replicas, clients]``."""
         part, shape = self.chunks[number], (len(self.replicas), -1)
         if isinstance(step, Tensor):
             rows, keys = (each[:, part].index_select(2, step).squeeze(2) for each in (self._rows, self._keys))
@@ -189,7 +189,7 @@ class Batched:
         losses = torch.stack(self.clients.flat[0].objective.losses(outputs, self.clients.pool.y[rows], weights))
         nu = self._nu.expand(-1, part.stop - part.start).flatten()
         (gradient,) = torch.autograd.grad((losses[0] - nu * losses[1]).sum(), z)
-        return gradient.view(*shape, self.layout.size) * self.clients.scale[:, part], losses.detach().view(2, *shape)
+        return gradient.view(*shape, self.layout.size), losses.detach().view(2, *shape)
 
     def _finish(self, part: slice) -> None:
         for band, uploads, kept in zip(self.bands, self._uploads, self._next_clients, strict=True):
