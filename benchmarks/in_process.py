@@ -23,6 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
+from common import processor
 from plain_loop import PlainNet, plain_fedmm_round, plain_start
 
 import fedmm
@@ -124,15 +125,6 @@ def main() -> None:
             f"plain loop {result.eager_ms_per_round:.1f} ms ({result.ratio:.2f} times as fast)\n"
         )
     sys.stdout.write(f"written to {RESULTS}\n")
-
-
-def processor() -> str:
-    """The processor's name, where the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 if __name__ == "__main__":

@@ -14,14 +14,17 @@ from rich.table import Table
 from fedmm import __version__
 from fedmm.algorithms import ALGORITHMS
 from fedmm.core.checks import at_least
+from fedmm.core.errors import require
 from fedmm.core.schedules import SCHEDULES
 from fedmm.data import DATASETS, PARTITIONS
 from fedmm.experiment.comparison import compare
 from fedmm.experiment.config import experiment
 from fedmm.experiment.demos import DEMOS, demo_experiments
 from fedmm.experiment.folder import free_folder
+from fedmm.experiment.grid import SWEEP, grid
 from fedmm.experiment.presets import PRESETS
 from fedmm.experiment.run import run_experiment
+from fedmm.experiment.sweep import run_sweep
 from fedmm.experiment.toml import read_toml, set_values
 from fedmm.models import MODELS
 from fedmm.objectives import OBJECTIVES
@@ -64,11 +67,16 @@ def run(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder; runs/NAME by default.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an older run in that folder.")] = False,
+    engine: Annotated[str | None, typer.Option(help="auto, in_process or batched.")] = None,
 ) -> None:
-    """Train as FILE.toml says and leave a run folder: rounds, summary, model, picture."""
-    resolved = experiment(set_values(read_toml(file), settings or []))
+    """Train as FILE.toml says and leave a run folder: rounds, summary, model, picture. With [sweep], a grid of runs."""
+    tables = set_values(read_toml(file), [*(settings or []), *([f"run.engine={engine}"] if engine else [])])
+    if SWEEP in tables:
+        _sweep(tables, out or free_folder(_RUNS / file.stem), file.stem, overwrite)
+        return
+    resolved = experiment(tables)
     folder = out or free_folder(_RUNS / f"{file.stem}-{resolved.algorithm.name}-seed{resolved.run.seed}")
-    summary = run_experiment(resolved, folder, overwrite=overwrite)
+    summary = run_experiment(resolved, folder, overwrite=overwrite, say=_say)
     draw_run(folder)
     measured = summary["target_accuracy"]
     accuracy = "not yet evaluated" if measured is None else f"target accuracy {measured:.1%}"
@@ -76,6 +84,35 @@ def run(
         f"{summary['label']}: {accuracy} after {summary['rounds']} rounds ({summary['status']}, "
         f"{summary['seconds']:.1f} s); everything is in {folder}"
     )
+    if summary["status"] == "interrupted":
+        raise typer.Exit(_INTERRUPTED)
+
+
+@app.command()
+def sweep(
+    file: Annotated[Path, typer.Argument(help="The experiment with a [sweep] table, as TOML.", metavar="FILE.toml")],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a value: section.key=value. May be repeated.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder; runs/NAME by default.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an older sweep in that folder.")] = False,
+) -> None:
+    """Run every combination of the lists in [sweep], stacked into as few programs as possible."""
+    tables = set_values(read_toml(file), settings or [])
+    require(SWEEP in tables, f'{file} has no [sweep] table; add one, for example [sweep] with "run.seed" = [0, 1, 2]')
+    _sweep(tables, out or free_folder(_RUNS / file.stem), file.stem, overwrite)
+
+
+def _sweep(tables: dict[str, Any], folder: Path, title: str, overwrite: bool) -> None:
+    summary = run_sweep(grid(tables), folder, title=title, overwrite=overwrite, say=_say)
+    _show_comparison(summary, folder)
+
+
+def _show_comparison(summary: dict[str, Any], folder: Path) -> None:
+    if summary["runs"]:
+        pictures = draw_comparison(folder)
+        _console.print(rich_table(comparison_rows(read_comparison(folder))))
+        _say(f"pictures: {', '.join(map(str, pictures))}")
     if summary["status"] == "interrupted":
         raise typer.Exit(_INTERRUPTED)
 
@@ -98,12 +135,7 @@ def demo(
     summary = compare(
         experiments, folder, title=DEMOS[data]["title"], workers=workers or os.cpu_count() or 1, overwrite=True
     )
-    if summary["runs"]:
-        pictures = draw_comparison(folder)
-        _console.print(rich_table(comparison_rows(read_comparison(folder))))
-        _say(f"pictures: {', '.join(map(str, pictures))}")
-    if summary["status"] == "interrupted":
-        raise typer.Exit(_INTERRUPTED)
+    _show_comparison(summary, folder)
 
 
 @app.command(name="list")

@@ -24,6 +24,7 @@ from fedmm.experiment.progress import RoundProgress
 from fedmm.experiment.training import Status, Training, train
 from fedmm.models.flat import FlatNetwork
 from fedmm.models.network import Network
+from fedmm.models.precision import Precision, precision
 
 
 class Adapted(Predictor):
@@ -99,6 +100,7 @@ class Adaptation:
         at_least("seed", seed, 0)
         require_device(device)
         self.rounds = rounds
+        self.algorithm = algorithm
         self.label = f"{algorithm.name} {objective.name}"
         watched = _validation(validation, model.classes)
         self.holdings = take_stock(clients, objective, model.classes)
@@ -113,14 +115,20 @@ class Adaptation:
                 f"{self.function.input_shape}; they must agree",
             )
         self.engine = InProcess(self.problem, algorithm, rounds)
-        self._watched = {name: (x.to(device), y.to(device)) for name, (x, y) in watched.items()}
+        self.watched = {name: (x.to(device), y.to(device)) for name, (x, y) in watched.items()}
 
     def run(
-        self, *, evaluate_every: int = 1, progress: bool = False, on_round: Callable[[Row], None] | None = None
+        self,
+        *,
+        evaluate_every: int = 1,
+        progress: bool = False,
+        on_round: Callable[[Row], None] | None = None,
+        chosen: Precision = "fp32",
     ) -> tuple[Adapted, Diverged | None]:
         """Train. A client that diverges ends the run: the model is then that of the last good round."""
         at_least("evaluate_every", evaluate_every, 1)
-        with RoundProgress(self.label, self.rounds, show=progress) as bar:
+        around = precision(chosen, self.function.layout.device)
+        with around, RoundProgress(self.label, self.rounds, show=progress) as bar:
 
             def after_round(row: Row) -> None:
                 bar(row)
@@ -131,7 +139,7 @@ class Adaptation:
                 self.engine,
                 self.rounds,
                 evaluate=self.evaluate,
-                measures=[f"{name}_accuracy" for name in self._watched],
+                measures=[f"{name}_accuracy" for name in self.watched],
                 evaluate_every=evaluate_every,
                 on_round=after_round,
             )
@@ -142,15 +150,25 @@ class Adaptation:
         statistics = self.prediction_statistics(state)
         return {
             f"{name}_accuracy": accuracy(self.function, state.z, statistics, x, y)
-            for name, (x, y) in self._watched.items()
+            for name, (x, y) in self.watched.items()
         }
+
+    @property
+    def predicting_clients(self) -> list[str]:
+        """Whose own running statistics predictions for the target use."""
+        targets = [h.name for h in self.holdings if h.target is not None] or [h.name for h in self.holdings]
+        return sorted(targets)
+
+    @property
+    def row_dtype(self) -> torch.dtype:
+        """The dtype in which rows are held."""
+        return self.holdings[0].sample.dtype
 
     def prediction_statistics(self, state: FederatedState) -> Statistics:
         """Running statistics for predictions: the server's or, where clients keep their own, the target sites' mean."""
         if self.function.policy != "local":
             return state.statistics
-        targets = [h.name for h in self.holdings if h.target is not None] or [h.name for h in self.holdings]
-        own = [state.client_statistics[name] for name in sorted(targets)]
+        own = [state.client_statistics[name] for name in self.predicting_clients]
         return {
             name: torch.stack([s[name] for s in own]).double().mean(dim=0).to(tensor.dtype)
             for name, tensor in state.statistics.items()

@@ -19,6 +19,7 @@ from fedmm.data.partition import Partition
 from fedmm.experiment.presets import PRESETS, preset_tables
 from fedmm.experiment.tables import Table, as_table, build, choose
 from fedmm.models import MODELS, Model
+from fedmm.models.precision import Precision
 from fedmm.objectives import OBJECTIVES
 
 _DEFAULT_PARTITION = "source_target"
@@ -32,6 +33,8 @@ class RunOptions:
     label: what the run is called in tables and pictures (the algorithm's name by default).
     rounds, seed, batch_size: as in :func:`fedmm.adapt`; evaluate_every: rounds between evaluations.
     device: ``cpu``, ``cuda``, ... or ``auto``, the GPU where there is one.
+    precision: of float32 products on a GPU: ``fp32`` (strict), ``tf32`` or ``bf16``.
+    engine: ``in_process`` (the reference), ``batched`` (one program for all clients), or ``auto``.
     threads: torch's threads; 0 leaves them as they are. Results are bit-identical for one number of threads.
     client_weights: the paper's alpha_i by client name; clients that are not named weigh 1.
     preset: ``paper`` or ``authors``, for everything the file leaves out.
@@ -44,6 +47,8 @@ class RunOptions:
     evaluate_every: int = 1
     device: str = "cpu"
     dtype: Literal["float32", "float64"] = "float32"
+    precision: Precision = "fp32"
+    engine: Literal["auto", "in_process", "batched"] = "auto"
     threads: int = 0
     client_weights: Mapping[str, float] = field(default_factory=dict)
     preset: str = ""

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from fedmm.core.errors import FedmmError, unknown
+from fedmm.core.errors import Diverged, FedmmError
 from fedmm.data.domains import DomainPair
-from fedmm.data.holdings import TensorRows
-from fedmm.data.partition import Share
 from fedmm.experiment.adapt import Adaptation, Adapted
-from fedmm.experiment.adaptation import Client
+from fedmm.experiment.build import DataCache, prepare
 from fedmm.experiment.config import Experiment
 from fedmm.experiment.folder import BOUNDARY, MODEL, SAMPLES, RunFolder, claim_folder
 from fedmm.experiment.history import Row
+from fedmm.experiment.progress import RoundProgress
+from fedmm.experiment.stack import StackRun, StackSettings
+from fedmm.experiment.tuning import tune
 
 _SAMPLE_IMAGES, _SAMPLE_POINTS, _GRID = 12, 300, 160
 Summary = dict[str, Any]
@@ -39,17 +42,60 @@ def run_experiment(
     overwrite: bool = False,
     progress: bool = True,
     on_round: Callable[[Row], None] | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> Summary:
     """Train as the experiment says and leave a run folder; its summary is returned.
 
     Everything is checked and built before the folder is made. Ctrl-C, or a client that diverges, leaves a folder with
-    the rounds and the model up to then; the latter is raised after that.
+    the rounds and the model up to then; the latter is raised after that. ``say`` is told which engine runs, and why.
     """
     if experiment.run.threads:
         torch.set_num_threads(experiment.run.threads)
-    pair = experiment.data.load()
-    adaptation = _prepare(experiment, pair)
+    cache = DataCache()
+    adaptation = prepare(experiment, cache)
+    engine, why = choose_engine(experiment, adaptation)
+    if say:
+        say(f"engine {engine}: {why}")
     claim_folder(folder, overwrite=overwrite)
+    if engine == "batched":
+        settings = tune([adaptation], experiment.run.precision).settings
+        with RoundProgress(adaptation.label, adaptation.rounds, show=progress) as bar:
+
+            def show(_: int, row: Row) -> None:
+                bar(row)
+                if on_round:
+                    on_round(row)
+
+            (outcome,) = run_stack([experiment], [adaptation], [folder], cache, settings, show)
+    else:
+        outcome = _run_in_process(experiment, adaptation, folder, cache, progress, on_round)
+    summary, error = outcome
+    if error:
+        message = f"{error}; the run up to round {summary['rounds']} is in {folder}"
+        raise DivergedRun(message, summary) from error
+    return summary
+
+
+def choose_engine(experiment: Experiment, adaptation: Adaptation) -> tuple[str, str]:
+    """Which engine runs a single experiment, and why."""
+    if experiment.run.engine != "auto":
+        return experiment.run.engine, "as asked for"
+    if adaptation.function.layout.device.type == "cuda":
+        return "batched", "on a GPU the clients' steps run as one captured program"
+    return "in_process", "one run on a CPU, where the reference is as fast and bit-identical"
+
+
+Outcome = tuple[Summary, Diverged | None]
+
+
+def _run_in_process(
+    experiment: Experiment,
+    adaptation: Adaptation,
+    folder: Path,
+    cache: DataCache,
+    progress: bool,
+    on_round: Callable[[Row], None] | None,
+) -> Outcome:
     with RunFolder(folder, experiment.tables()) as files:
 
         def after_round(row: Row) -> None:
@@ -58,46 +104,62 @@ def run_experiment(
                 on_round(row)
 
         adapted, error = adaptation.run(
-            evaluate_every=experiment.run.evaluate_every, progress=progress, on_round=after_round
+            evaluate_every=experiment.run.evaluate_every,
+            progress=progress,
+            on_round=after_round,
+            chosen=experiment.run.precision,
         )
-        adapted.save(folder / MODEL)
-        files.tensors(SAMPLES, _samples(pair))
-        if pair.source.x.shape[1:] == (2,):
-            files.tensors(BOUNDARY, _boundary(adapted, pair))
-        summary = _summary(experiment, adaptation, adapted)
-        files.summarise(summary)
-    if error:
-        raise DivergedRun(f"{error}; the run up to round {len(adapted.history)} is in {folder}", summary) from error
+        summary = _finish(files, experiment, adaptation, adapted, cache, {"name": "in_process"})
+    return summary, error
+
+
+def run_stack(
+    experiments: Sequence[Experiment],
+    adaptations: Sequence[Adaptation],
+    folders: Sequence[Path],
+    cache: DataCache,
+    settings: StackSettings,
+    on_row: Callable[[int, Row], None],
+) -> list[Outcome]:
+    """Run experiments of one shape as one program, and leave a run folder for each."""
+    with ExitStack() as opened:
+        files = [
+            opened.enter_context(RunFolder(folder, each.tables()))
+            for folder, each in zip(folders, experiments, strict=True)
+        ]
+
+        def after_round(replica: int, row: Row) -> None:
+            files[replica].append(row)
+            on_row(replica, row)
+
+        run = experiments[0].run
+        stack = StackRun(adaptations, run.precision, settings, after_round)
+        status = stack.run(run.rounds, run.evaluate_every)
+        engine = {"name": "batched", "stacked": len(experiments), **asdict(settings)}
+        outcomes = []
+        for replica, each in enumerate(experiments):
+            adapted, error = stack.adapted(replica, status)
+            outcomes.append((_finish(files[replica], each, adaptations[replica], adapted, cache, engine), error))
+    return outcomes
+
+
+def _finish(
+    files: RunFolder,
+    experiment: Experiment,
+    adaptation: Adaptation,
+    adapted: Adapted,
+    cache: DataCache,
+    engine: dict[str, Any],
+) -> Summary:
+    """The model, what pictures need, and the summary."""
+    pair = cache.pair(experiment, torch.device("cpu"))
+    adapted.save(files.folder / MODEL)
+    files.tensors(SAMPLES, _samples(pair))
+    if pair.source.x.shape[1:] == (2,):
+        files.tensors(BOUNDARY, _boundary(adapted, pair))
+    summary = _summary(experiment, adaptation, adapted) | {"engine": engine, "precision": experiment.run.precision}
+    files.summarise(summary)
     return summary
-
-
-def _prepare(experiment: Experiment, pair: DomainPair) -> Adaptation:
-    run = experiment.run
-    shares = experiment.partition.split(pair, run.seed)
-    for client in run.client_weights:
-        if client not in [share.name for share in shares]:
-            raise unknown("client in run.client_weights", client, [share.name for share in shares])
-    return Adaptation(
-        [_client(share, pair, run.client_weights.get(share.name, 1.0)) for share in shares],
-        experiment.model.build(tuple(pair.source.x.shape[1:]), pair.classes, run.seed),
-        experiment.objective,
-        experiment.algorithm,
-        run.rounds,
-        validation={"target": pair.target_test, "source": pair.source_test},
-        batch_size=run.batch_size,
-        seed=run.seed,
-        device=run.torch_device,
-        dtype=run.torch_dtype,
-    )
-
-
-def _client(share: Share, pair: DomainPair, weight: float) -> Client:
-    return Client(
-        source=TensorRows(pair.source.x, pair.source.y, index=share.source) if len(share.source) else None,
-        target=TensorRows(pair.target.x, index=share.target) if len(share.target) else None,
-        name=share.name,
-        weight=weight,
-    )
 
 
 def _samples(pair: DomainPair) -> dict[str, torch.Tensor]:

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar, Union
 
 from fedmm.core.errors import FedmmError, require, unknown
 from fedmm.core.schedules import SCHEDULES, Schedule
+from fedmm.experiment.toml import is_utf8
 
 T = TypeVar("T")
 Table = dict[str, Any]
@@ -61,6 +62,7 @@ def _plain(value: Any) -> Any:
 
 def _conform(value: Any, hint: Any, path: str) -> Any:
     """``value`` as the type that is asked for, or a refusal that says what would be right."""
+    require(_fits_toml(value), f"{path} must be of UTF-8 text and 64-bit whole numbers, as TOML is")
     if hint is Schedule:
         return _schedule(value, path)
     accepted = _accepts(hint)
@@ -69,6 +71,17 @@ def _conform(value: Any, hint: Any, path: str) -> Any:
     if isinstance(value, list):
         return tuple(value)
     return float(value) if hint is float else value
+
+
+def _fits_toml(value: Any) -> bool:
+    """Whether TOML can hold the value: its text is UTF-8 and its whole numbers have 64 bits."""
+    if isinstance(value, list | tuple):
+        return all(map(_fits_toml, value))
+    if isinstance(value, Mapping):
+        return all(map(_fits_toml, (*value, *value.values())))
+    if isinstance(value, int):
+        return -(2**63) <= value < 2**63
+    return is_utf8(value) if isinstance(value, str) else True
 
 
 def _schedule(value: Any, path: str) -> Schedule:

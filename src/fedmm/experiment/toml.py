@@ -13,8 +13,9 @@ from typing import Any
 from fedmm.core.errors import FedmmError, require
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-_KEY_PART = re.compile(r'"([^"]*)"|([^."]+)')
-_SETTING = re.compile(r'(?P<path>(?:"[^"]*"|[^="])*)=(?P<value>.*)', re.DOTALL)
+_PART = r'(?:\s*"[^"]*"\s*|[^."=]+)'
+_KEY_PART = re.compile(_PART)
+_SETTING = re.compile(rf"(?P<path>{_PART}(?:\.{_PART})*)=(?P<value>.*)", re.DOTALL)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -60,7 +61,7 @@ def _split(setting: str) -> tuple[list[str], str, str]:
     found = _SETTING.fullmatch(setting)
     if not found:
         return [], "", ""
-    keys = [quoted or bare.strip() for quoted, bare in _KEY_PART.findall(found["path"])]
+    keys = [part.strip().strip('"') for part in _KEY_PART.findall(found["path"])]
     return keys, "=", found["value"]
 
 
@@ -72,6 +73,11 @@ def _parse(text: str) -> Any:
     return values["value"] if len(values) == 1 else text
 
 
+def is_utf8(text: str) -> bool:
+    """Whether a file can hold the text; bytes that are not UTF-8, from a command line, are surrogates in it."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
 def _key(key: str) -> str:
     return key if _BARE_KEY.fullmatch(key) else _value(key)
 
@@ -80,6 +86,7 @@ def _value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
+        require(is_utf8(value), f"text must be UTF-8 to be written to a file, not {value!r}")
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, int | float):
         return repr(value)

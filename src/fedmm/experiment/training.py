@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -37,7 +40,8 @@ def train(
 
     measures: the names of what ``evaluate`` measures; rounds without an evaluation have None for them.
 
-    Ctrl-C ends the loop after the last finished round, a non-finite client after the round before.
+    Ctrl-C ends the loop after the last finished round, a non-finite client after the round before. A round is finished
+    when it is evaluated; from then on Ctrl-C waits for ``on_round``, so that what is written agrees with what is kept.
     """
     state, history = engine.start(), History()
     try:
@@ -45,11 +49,35 @@ def train(
             after, record = engine.run_round(state)
             due = after.round % evaluate_every == 0 or after.round == rounds
             measured: Evaluation = evaluate(after) if evaluate and due else dict.fromkeys(measures)
-            state, row = after, history.append(record, measured)
-            if on_round:
-                on_round(row)
+            with ctrl_c_waits():
+                state, row = after, history.append(record, measured)
+                if on_round:
+                    on_round(row)
     except KeyboardInterrupt:
         return Training(state, history, "interrupted")
     except Diverged as error:
         return Training(state, history, "diverged", error)
     return Training(state, history, "completed")
+
+
+@contextmanager
+def ctrl_c_waits() -> Iterator[None]:
+    """Ctrl-C inside is felt at the end, so that what belongs together is done whole; a second one is felt at once."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or before is None:
+        yield  # Python's handlers run in the main thread alone, and one that is not Python's cannot be put back
+        return
+    pressed = False
+
+    def wait(number: int, frame: object) -> None:
+        nonlocal pressed
+        pressed = True
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, wait)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pressed:
+        signal.raise_signal(signal.SIGINT)

@@ -128,6 +128,12 @@ class Batched:
         self.round += 1
         return self._measures.clone()
 
+    def try_step(self) -> None:
+        """One local step of the first chunk, to measure its cost; for a stack that is thrown away afterwards."""
+        self._set_round()
+        with self._around():
+            self._local_step(0, 0)
+
     def _set_round(self) -> None:
         t, rounds = self.round, [replica.rounds for replica in self.replicas]
         self._rows.copy_(self.clients.sampler.indices(t).view_as(self._rows))

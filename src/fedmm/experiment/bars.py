@@ -1,0 +1,54 @@
+"""Progress of several runs at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from fedmm.experiment.config import Experiment
+from fedmm.experiment.history import Row
+
+
+class RunsProgress:
+    """One bar over the rounds of all runs on standard error; silent where that is no terminal or ``show`` is False."""
+
+    def __init__(self, experiments: Sequence[Experiment], *, show: bool) -> None:
+        console = Console(stderr=True)
+        self._bar = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not (show and console.is_terminal),
+        )
+        rounds = sum(each.run.rounds for each in experiments)
+        self._task = self._bar.add_task(f"{len(experiments)} runs", total=rounds, note="")
+        self._accuracies: dict[int, float] = {}
+
+    def __enter__(self) -> RunsProgress:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def __call__(self, run: int, row: Row) -> None:
+        """Show one more finished round of a run."""
+        accuracy = row.get("target_accuracy")
+        if accuracy is not None:
+            self._accuracies[run] = accuracy
+        speed = self._bar.tasks[0].speed
+        note = f"{speed:.1f} rounds/s" if speed else ""
+        if self._accuracies:
+            mean = sum(self._accuracies.values()) / len(self._accuracies)
+            note += f"  mean target {mean:.1%}, best {max(self._accuracies.values()):.1%}"
+        self._bar.update(self._task, advance=1, note=note)

@@ -1,0 +1,72 @@
+"""From an experiment's configuration to clients, networks and data that can be trained."""
+
+from __future__ import annotations
+
+import torch
+
+from fedmm.core.errors import unknown
+from fedmm.data.domains import DomainPair, Labelled
+from fedmm.data.holdings import TensorRows
+from fedmm.data.partition import Share
+from fedmm.experiment.adapt import Adaptation
+from fedmm.experiment.adaptation import Client
+from fedmm.experiment.config import Experiment
+
+
+class DataCache:
+    """Data sets that were loaded, and their copies on a device: replicas that use the same rows share them."""
+
+    def __init__(self) -> None:
+        self._pairs: dict[str, DomainPair] = {}
+
+    def pair(self, experiment: Experiment, device: torch.device) -> DomainPair:
+        """The experiment's data on a device."""
+        key = f"{experiment.data!r} {device}"
+        if key not in self._pairs:
+            if device.type == "cpu":
+                self._pairs[key] = experiment.data.load()
+            else:
+                self._pairs[key] = _moved(self.pair(experiment, torch.device("cpu")), device)
+        return self._pairs[key]
+
+
+def _moved(pair: DomainPair, device: torch.device) -> DomainPair:
+    def moved(part: Labelled) -> Labelled:
+        return Labelled(part.x.to(device), part.y.to(device))
+
+    return DomainPair(
+        moved(pair.source), moved(pair.target), moved(pair.source_test), moved(pair.target_test), pair.class_names
+    )
+
+
+def prepare(experiment: Experiment, cache: DataCache) -> Adaptation:
+    """Everything checked and built, ready to run."""
+    run = experiment.run
+    device = run.torch_device
+    here, there = cache.pair(experiment, torch.device("cpu")), cache.pair(experiment, device)
+    shares = experiment.partition.split(here, run.seed)
+    names = [share.name for share in shares]
+    for client in run.client_weights:
+        if client not in names:
+            raise unknown("client in run.client_weights", client, names)
+    return Adaptation(
+        [_client(share, there, run.client_weights.get(share.name, 1.0)) for share in shares],
+        experiment.model.build(tuple(here.source.x.shape[1:]), here.classes, run.seed),
+        experiment.objective,
+        experiment.algorithm,
+        run.rounds,
+        validation={"target": there.target_test, "source": there.source_test},
+        batch_size=run.batch_size,
+        seed=run.seed,
+        device=device,
+        dtype=run.torch_dtype,
+    )
+
+
+def _client(share: Share, pair: DomainPair, weight: float) -> Client:
+    return Client(
+        source=TensorRows(pair.source.x, pair.source.y, index=share.source) if len(share.source) else None,
+        target=TensorRows(pair.target.x, index=share.target) if len(share.target) else None,
+        name=share.name,
+        weight=weight,
+    )

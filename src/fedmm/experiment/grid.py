@@ -1,0 +1,115 @@
+"""A grid of experiments from a ``[sweep]`` table, and which of them can be stacked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from fedmm.core.errors import require
+from fedmm.experiment.adapt import Adaptation
+from fedmm.experiment.config import Experiment, experiment
+from fedmm.experiment.stack import structure
+
+SWEEP = "sweep"
+_MOST_RUNS = 10_000
+
+
+def grid(tables: Mapping[str, Any]) -> list[Experiment]:
+    """Every combination of the lists in ``[sweep]``, each as an experiment with a label that tells them apart.
+
+    A key of the table is ``section.key`` (as a dotted key or a nested table) with a list of values, or a section with a
+    list of tables that are put in its place.
+    """
+    plain = {section: table for section, table in tables.items() if section != SWEEP}
+    axes = _axes(tables.get(SWEEP, {}))
+    combinations = 1
+    for _, values in axes:
+        combinations *= len(values)
+    require(combinations <= _MOST_RUNS, f"the sweep has {combinations} runs; {_MOST_RUNS} are the most")
+    experiments = []
+    for chosen in product(*(values for _, values in axes)):
+        changed = {section: dict(table) for section, table in plain.items() if isinstance(table, dict)}
+        changed.update({section: table for section, table in plain.items() if not isinstance(table, dict)})
+        for (path, _), value in zip(axes, chosen, strict=True):
+            _set(changed, path, value)
+        label = _label(changed, axes, chosen)
+        changed["run"] = {**changed.get("run", {}), "label": label}
+        experiments.append(experiment(changed))
+    return experiments
+
+
+def _axes(table: Any) -> list[tuple[tuple[str, ...], list[Any]]]:
+    require(isinstance(table, dict), "sweep must be a section of its own: [sweep]")
+    axes: list[tuple[tuple[str, ...], list[Any]]] = []
+
+    def walk(part: Mapping[str, Any], before: tuple[str, ...]) -> None:
+        for key, value in part.items():
+            path = (*before, *key.split("."))
+            if isinstance(value, dict):
+                walk(value, path)
+            else:
+                name = ".".join((SWEEP, *path))
+                require(
+                    isinstance(value, list) and bool(value), f"{name} must be a list of values to try, not {value!r}"
+                )
+                axes.append((path, value))
+
+    walk(table, ())
+    require(bool(axes), '[sweep] must hold at least one list of values, for example "run.seed" = [0, 1, 2]')
+    return axes
+
+
+def _set(tables: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    if len(path) == 1:
+        require(isinstance(value, dict), f"sweep.{path[0]} must be a list of tables for [{path[0]}]")
+        tables[path[0]] = dict(value)
+        return
+    table = tables
+    for key in path[:-1]:
+        table[key] = dict(table.get(key, {}))
+        table = table[key]
+    table[path[-1]] = value
+
+
+def _label(tables: Mapping[str, Any], axes: Sequence[tuple[tuple[str, ...], list[Any]]], values: Sequence[Any]) -> str:
+    """The algorithm's name (or the label given), with every value that is swept but the seed."""
+    parts = [str(tables.get("run", {}).get("label") or tables.get("algorithm", {}).get("name", "run"))]
+    for (path, _), value in zip(axes, values, strict=True):
+        if path[-1] not in ("seed", "name", "label") and len(path) > 1:
+            parts.append(f"{path[-1]}={value}")
+    return " ".join(parts)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that make one program, by their numbers; all others of the same algorithm stand beside them."""
+
+    members: tuple[int, ...]
+
+
+def groups(experiments: Sequence[Experiment], adaptations: Sequence[Adaptation]) -> list[Group]:
+    """As few programs as possible: runs of one shape together, those of one algorithm next to each other."""
+    found: dict[str, list[int]] = {}
+    for number, (each, adaptation) in enumerate(zip(experiments, adaptations, strict=True)):
+        found.setdefault(_shape(each, adaptation), []).append(number)
+    return [
+        Group(tuple(sorted(members, key=lambda number: (experiments[number].algorithm.name, number))))
+        for members in found.values()
+    ]
+
+
+def _shape(each: Experiment, adaptation: Adaptation) -> str:
+    """What runs of one program must share."""
+    function = adaptation.function
+    return repr(
+        (
+            [(block.name, block.shape) for block in function.layout.blocks],
+            (function.layout.dtype, str(function.layout.device), function.input_shape, each.model),
+            (structure(each.objective), len(adaptation.problem.clients), each.run.batch_size),
+            (each.run.rounds, each.run.evaluate_every, each.run.precision),
+            [(name, len(y)) for name, (_, y) in adaptation.watched.items()],
+            adaptation.row_dtype,
+        )
+    )

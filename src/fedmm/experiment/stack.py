@@ -1,0 +1,171 @@
+"""Several prepared runs of one shape as one program: building it, choosing how it runs, running it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from fedmm.core.errors import Diverged
+from fedmm.core.objective import Objective
+from fedmm.core.problem import Statistics
+from fedmm.core.schedules import Constant
+from fedmm.engines.batched import MEASURES, Batched, Replica, round_record
+from fedmm.experiment.adapt import Adaptation, Adapted
+from fedmm.experiment.history import History, Row
+from fedmm.experiment.training import Status, Training
+from fedmm.models.precision import Precision, precision
+from fedmm.models.stacked import StackedNetwork
+
+_FLUSH_SECONDS = 0.5
+_EVALUATED_ROWS = 2048
+
+
+@dataclass(frozen=True)
+class StackSettings:
+    """How a stack runs.
+
+    looped: network by network instead of layer by layer; channels_last: pictures in that memory format.
+    chunk: clients of each replica at once, 0 for all; capture: replay CUDA graphs.
+    """
+
+    looped: bool = False
+    channels_last: bool = False
+    chunk: int = 0
+    capture: bool = False
+
+
+def structure(objective: Objective) -> Objective:
+    """What of an objective must be the same in a stack: all but the trade-off and the gradient scale."""
+    return replace(objective, nu=0.0, nu_schedule=Constant(), gradient_scale=1.0)
+
+
+def build_stack(
+    adaptations: Sequence[Adaptation], chosen: Precision, settings: StackSettings
+) -> tuple[Batched, StackedNetwork]:
+    """The engine of a stack, and its networks as one function; replicas of one algorithm must stand together."""
+    first = adaptations[0].function
+    network = StackedNetwork(
+        [adaptation.function.module for adaptation in adaptations],
+        first.layout,
+        precision=chosen,
+        frozen_statistics=first.policy == "frozen",
+        looped=settings.looped,
+        channels_last=settings.channels_last,
+    )
+    capture = ("round" if network.layer_by_layer else "step") if settings.capture else "none"
+    engine = Batched(
+        [Replica(a.problem, a.algorithm, a.rounds) for a in adaptations],
+        network,
+        capture=capture,  # type: ignore[arg-type]
+        chunk=settings.chunk or None,
+        around=partial(precision, chosen, first.layout.device),
+    )
+    return engine, network
+
+
+class StackRun:
+    """A stack with its histories: what is measured stays on the device until it is written."""
+
+    def __init__(
+        self,
+        adaptations: Sequence[Adaptation],
+        chosen: Precision,
+        settings: StackSettings,
+        on_row: Callable[[int, Row], None],
+    ) -> None:
+        self.adaptations = adaptations
+        self.engine, self.network = build_stack(adaptations, chosen, settings)
+        self.histories = [History() for _ in adaptations]
+        self._around = partial(precision, chosen, adaptations[0].function.layout.device)
+        self._on_row = on_row
+        self._pending: list[tuple[int, Tensor, dict[str, Tensor]]] = []
+        self._constants = self.network.constants(
+            torch.arange(len(adaptations), device=adaptations[0].function.layout.device)
+        )
+
+    def run(self, rounds: int, evaluate_every: int) -> Status:
+        """Run to the end, or until Ctrl-C; every finished round is handed on."""
+        status: Status = "completed"
+        self._flushed = time.perf_counter()
+        try:
+            while self.engine.round < rounds:
+                measures = self.engine.advance()
+                done = self.engine.round
+                due = done % evaluate_every == 0 or done == rounds
+                self._pending.append((done, measures, self.evaluate() if due else {}))
+                if time.perf_counter() - self._flushed > _FLUSH_SECONDS or done == rounds:
+                    self._flush()
+        except KeyboardInterrupt:
+            status = "interrupted"
+        self._flush()
+        return status
+
+    @torch.no_grad()
+    def evaluate(self) -> dict[str, Tensor]:
+        """The accuracy of every server's model on each validation set, ``[replicas]``, on the device."""
+        z, statistics = self.engine.z, self._prediction_statistics()
+        measured = {}
+        for name in self.adaptations[0].watched:
+            sets = [adaptation.watched[name] for adaptation in self.adaptations]
+            rows = len(sets[0][1])
+            right = torch.zeros(len(sets), dtype=torch.int64, device=z.device)
+            for start in range(0, rows, _EVALUATED_ROWS):
+                part = slice(start, start + _EVALUATED_ROWS)
+                x, y = (_together([each[which] for each in sets], part) for which in (0, 1))
+                with self._around():
+                    logits = self.network.evaluate(z, x, self._constants, statistics).logits
+                right += (logits.argmax(dim=-1) == y).sum(dim=-1)
+            measured[f"{name}_accuracy"] = right.double() / rows
+        return measured
+
+    def _prediction_statistics(self) -> Statistics:
+        if self.adaptations[0].function.policy != "local" or not self.engine.statistics:
+            return self.engine.statistics
+        each = [
+            self.engine.prediction_statistics(replica, adaptation.predicting_clients)
+            for replica, adaptation in enumerate(self.adaptations)
+        ]
+        return {name: torch.stack([own[name] for own in each]) for name in each[0]}
+
+    def _flush(self) -> None:
+        """Hand on every pending round; this is where the device is waited for."""
+        if not self._pending:
+            return
+        done = self.engine.rounds_done.tolist()
+        measures = torch.stack([each for _, each, _ in self._pending]).tolist()
+        evaluations = [{name: values.tolist() for name, values in each.items()} for _, _, each in self._pending]
+        now = time.perf_counter()
+        seconds = (now - self._flushed) / (len(self._pending) * len(self.adaptations))
+        self._flushed = now
+        for (number, _, _), measured, evaluation in zip(self._pending, measures, evaluations, strict=True):
+            for replica, adaptation in enumerate(self.adaptations):
+                if number > done[replica]:
+                    continue
+                values = dict(zip(MEASURES, measured[replica], strict=True))
+                record = round_record(number, values, self.engine, replica, seconds)
+                accuracies = {
+                    f"{name}_accuracy": evaluation[f"{name}_accuracy"][replica] if evaluation else None
+                    for name in adaptation.watched
+                }
+                self._on_row(replica, self.histories[replica].append(record, accuracies))
+        self._pending.clear()
+
+    def adapted(self, replica: int, status: Status) -> tuple[Adapted, Diverged | None]:
+        """One replica's model and history; a replica that stopped early has diverged."""
+        state = self.engine.state(replica)
+        error = Diverged("", state.round + 1) if state.round < self.engine.round else None
+        training = Training(state, self.histories[replica], "diverged" if error else status, error)
+        adaptation = self.adaptations[replica]
+        return Adapted(adaptation.function, adaptation.prediction_statistics(state), training), error
+
+
+def _together(tensors: Sequence[Tensor], part: slice) -> Tensor:
+    """The same rows of each tensor as one stack, without copies where all are the same tensor."""
+    if all(tensor is tensors[0] for tensor in tensors):
+        return tensors[0][part].unsqueeze(0).expand(len(tensors), *tensors[0][part].shape)
+    return torch.stack([tensor[part] for tensor in tensors])

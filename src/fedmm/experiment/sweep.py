@@ -1,0 +1,180 @@
+"""A grid of experiments in as few programs as possible; on a CPU, side by side in processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import queue
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedmm.core.errors import FedmmError, require
+from fedmm.experiment.bars import RunsProgress
+from fedmm.experiment.build import DataCache, prepare
+from fedmm.experiment.config import Experiment, experiment
+from fedmm.experiment.folder import SUMMARY, claim_folder, write_json
+from fedmm.experiment.grid import groups
+from fedmm.experiment.history import Row
+from fedmm.experiment.overview import comparison_summary, folder_names
+from fedmm.experiment.run import Summary, run_stack
+from fedmm.experiment.stack import StackSettings
+from fedmm.experiment.tables import Table
+from fedmm.experiment.tuning import Tuned, tune
+
+_POLL_SECONDS = 0.1
+OnRow = Callable[[int, Row], None]
+
+
+@dataclass(frozen=True)
+class Program:
+    """One stack of the plan: which runs, by their numbers, and how they run."""
+
+    members: tuple[int, ...]
+    tuned: Tuned
+
+
+def run_sweep(
+    experiments: Sequence[Experiment],
+    folder: Path,
+    *,
+    title: str,
+    overwrite: bool = False,
+    progress: bool = True,
+    say: Callable[[str], None] = lambda line: None,
+) -> Summary:
+    """Run all experiments and leave a comparison folder with an ordinary run folder for each inside.
+
+    Runs of one shape are stacked. The plan is told before it is carried out. Ctrl-C leaves what was done until then.
+    """
+    cache = DataCache()
+    adaptations = [prepare(each, cache) for each in experiments]
+    names = folder_names(experiments)
+    claim_folder(folder, overwrite=overwrite)
+    programs = []
+    for group in groups(experiments, adaptations):
+        tuned = tune([adaptations[number] for number in group.members], experiments[group.members[0]].run.precision)
+        programs.append(Program(group.members, tuned))
+    say(plan_in_words(experiments, programs))
+    _begin(folder, title)
+    summaries: dict[int, Summary] = {}
+    problems: list[str] = []
+    status = "completed"
+    with RunsProgress(experiments, show=progress) as bars:
+        for program in programs:
+            chosen = [experiments[number] for number in program.members]
+            folders = [folder / names[number] for number in program.members]
+
+            def on_row(position: int, row: Row, members: tuple[int, ...] = program.members) -> None:
+                bars(members[position], row)
+
+            if program.tuned.processes > 1:
+                outcomes = _in_processes(chosen, folders, program.tuned, on_row)
+            else:
+                torch.set_num_threads(program.tuned.threads)
+                done = run_stack(
+                    chosen,
+                    [adaptations[number] for number in program.members],
+                    folders,
+                    cache,
+                    program.tuned.settings,
+                    on_row,
+                )
+                outcomes = [(summary, str(error) if error else None) for summary, error in done]
+            for number, (summary, problem) in zip(program.members, outcomes, strict=True):
+                summaries[number] = summary
+                if problem:
+                    problems.append(f"{experiments[number].label}, seed {experiments[number].run.seed}: {problem}")
+            if any(summary["status"] == "interrupted" for summary, _ in outcomes):
+                status = "interrupted"
+                break
+    order = sorted(summaries)
+    summary = comparison_summary(title, status, [summaries[n] for n in order], [names[n] for n in order])
+    write_json(folder / SUMMARY, summary)
+    require(
+        not problems, f"{len(problems)} of {len(experiments)} runs diverged, first {problems[0]}" if problems else ""
+    )
+    return summary
+
+
+def _begin(folder: Path, title: str) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / SUMMARY, comparison_summary(title, "running", [], []))
+    except OSError as problem:
+        raise FedmmError(f"the sweep cannot be written to {folder}: {problem.strerror}") from problem
+
+
+def plan_in_words(experiments: Sequence[Experiment], programs: Sequence[Program]) -> str:
+    """The plan, a line for each program."""
+    lines = [f"{len(experiments)} runs in {len(programs)} program(s):"]
+    for number, program in enumerate(programs, start=1):
+        first = experiments[program.members[0]]
+        algorithms = sorted({experiments[member].algorithm.name for member in program.members})
+        lines.append(
+            f"  {number}. {len(program.members)} runs of {first.run.rounds} rounds, {first.model.name}, "
+            f"{first.objective.name}, {', '.join(algorithms)}; {program.tuned.why}"
+        )
+    return "\n".join(lines)
+
+
+def _in_processes(
+    experiments: Sequence[Experiment], folders: Sequence[Path], tuned: Tuned, on_row: OnRow
+) -> list[tuple[Summary, str | None]]:
+    """The runs of one program dealt to processes, each a smaller stack."""
+    context = multiprocessing.get_context("spawn")
+    parts = [range(first, len(experiments), tuned.processes) for first in range(tuned.processes)]
+    outcomes: dict[int, tuple[Summary, str | None]] = {}
+    with context.Manager() as manager, ProcessPoolExecutor(tuned.processes, mp_context=context) as pool:
+        rows: Any = manager.Queue()
+        futures = [
+            pool.submit(
+                _worker,
+                [experiments[number].tables() for number in part],
+                [str(folders[number]) for number in part],
+                list(part),
+                tuned.settings,
+                tuned.threads,
+                rows,
+            )
+            for part in parts
+        ]
+        while True:
+            ended = all(future.done() for future in futures)
+            try:
+                number, row = rows.get(timeout=_POLL_SECONDS)
+                on_row(number, row)
+            except queue.Empty:
+                if ended:
+                    break
+            except KeyboardInterrupt:
+                continue
+        for part, future in zip(parts, futures, strict=True):
+            outcomes.update(zip(part, future.result(), strict=True))
+    return [outcomes[number] for number in range(len(experiments))]
+
+
+def _worker(
+    tables: list[dict[str, Table]],
+    folders: list[str],
+    numbers: list[int],
+    settings: StackSettings,
+    threads: int,
+    rows: Any,
+) -> list[tuple[Summary, str | None]]:
+    torch.set_num_threads(threads)
+    cache = DataCache()
+    experiments = [experiment(each) for each in tables]
+    adaptations = [prepare(each, cache) for each in experiments]
+
+    def on_row(position: int, row: Row) -> None:
+        rows.put((numbers[position], row))
+
+    try:
+        outcomes = run_stack(experiments, adaptations, list(map(Path, folders)), cache, settings, on_row)
+    except FedmmError as problem:
+        raise FedmmError(str(problem)) from None
+    return [(summary, str(error) if error else None) for summary, error in outcomes]
