@@ -46,7 +46,7 @@ bench: setup  ## seconds a round beside a plain PyTorch loop, to benchmarks/resu
 	$(BIN)/python benchmarks/in_process.py
 
 docs: $(VENV)/.docs  ## build the site in site/
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:  ## remove everything that was built
 	rm -rf $(VENV) site build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -132,9 +132,11 @@ def stacked(work: Work, runs: int, chosen: Precision, times: int, clients: int =
     adaptations = [work.adaptation(seed, clients=clients) for seed in range(runs)]
     tuned = tune(adaptations, chosen)
     engine, network = build_stack(adaptations, chosen, tuned.settings)
+    built = time.perf_counter() - began
     float(engine.advance().sum())
     setup = time.perf_counter() - began
     how = "layer by layer" if network.layer_by_layer else "network by network"
+    how += f", built in {built:.1f} s"
     if engine.chunk < clients:
         how += f", {engine.chunk} clients at once"
     return milliseconds(engine.advance, work.x.device, times), setup, how

@@ -12,10 +12,11 @@ import sys
 import threading
 import time
 import tomllib
+import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import torch
@@ -80,12 +81,17 @@ def ctrl_c() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-def wait_for_rounds(folder: Path, seconds: float = 60.0) -> None:
-    """Until some rounds are on disk."""
-    path, until = folder / "rounds.jsonl", time.monotonic() + seconds
-    while not (path.exists() and path.read_text().count("\n") >= 3):
-        assert time.monotonic() < until, "no rounds came"
+def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it never came"
         time.sleep(0.01)
+
+
+def wait_for_rounds(folder: Path) -> None:
+    """Until some rounds are on disk."""
+    path = folder / "rounds.jsonl"
+    wait_for(lambda: path.exists() and path.read_text().count("\n") >= 3)
 
 
 # What there is --------------------------------------------------------------------------------------------------------
@@ -243,6 +249,7 @@ def fedmm_process(*arguments: str | Path, folder: Path) -> subprocess.Popen[str]
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
 
 
@@ -309,6 +316,47 @@ def test_ctrl_c_before_the_first_evaluation_is_no_different(command: Command, tm
         presser.join()
     assert read_run(tmp_path / "x").status == "interrupted"
     assert "everything is in x" in ended.out
+
+
+@pytest.mark.parametrize("moment", ["while the commands are imported", "before a command begins", "in a command"])
+@pytest.mark.usefixtures("ctrl_c")
+def test_ctrl_c_at_any_time_ends_with_one_line_and_130(
+    command: Command, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    def press(*_: object, **__: object) -> NoReturn:
+        signal.raise_signal(signal.SIGINT)
+        raise AssertionError
+
+    if moment == "while the commands are imported":
+        monkeypatch.delitem(sys.modules, "fedmm.cli.app")
+        monkeypatch.setattr(sys, "meta_path", [types.SimpleNamespace(find_spec=press)])
+    elif moment == "before a command begins":
+        monkeypatch.setattr("fedmm.cli.app.app", press)
+    else:
+        monkeypatch.setattr("fedmm.cli.app.read_toml", press)
+    assert command("run", MOONS) == Ended(130, "", "stopped\n")
+
+
+@pytest.mark.parametrize("wait", ["for a round", "for a moment"])
+def test_ctrl_c_ends_a_demo_and_all_its_processes(tmp_path: Path, wait: str) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    with fedmm_process("demo", "--data", "moons", "--workers", "2", "--out", "x", folder=tmp_path) as process:
+        signal.signal(signal.SIGINT, before)
+        try:
+            if wait == "for a round":
+                wait_for_rounds(tmp_path / "x" / "source-only-seed0")
+            else:  # the workers are still busy with their imports
+                wait_for((tmp_path / "x" / "summary.json").exists)
+                time.sleep(0.5)
+            os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to all
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    summary = json.loads((tmp_path / "x" / "summary.json").read_text())
+    assert (process.returncode, err) == (130, "")
+    assert summary["status"] == "interrupted"
+    assert {each["status"] for each in summary["runs"]} <= {"completed", "interrupted"}
+    assert len(summary["runs"]) < 4
 
 
 # The demo -------------------------------------------------------------------------------------------------------------

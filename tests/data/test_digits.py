@@ -169,6 +169,8 @@ def test_without_pillow_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -
         ({"kind": "blended", "size": 7}, "size must be at least 8"),
         ({"kind": "blended", "size": 428}, "size must be at most 427"),
         ({"kind": "blended", "copies": 0}, "copies must be at least 1"),
+        # 1,797 digits x 3 x 28 x 28 values make 946 copies before 4,000,000,000
+        ({"kind": "blended", "copies": 947}, "copies must be at most 946 at size 28, not 947"),
         ({"kind": "blended", "angle": 45.0}, "angle is an option of kind 'turned'; leave it out with kind 'blended'"),
         ({"copies": 2}, "copies is an option of kind 'blended'; leave it out with kind 'turned'"),
     ],

@@ -56,6 +56,8 @@ def test_same_options_same_rows_and_the_seed_matters() -> None:
     ("options", "message"),
     [
         ({"rows": 1}, "rows must be at least 2"),
+        ({"rows": 100_000_001}, "rows must be at most 100000000, not 100000001"),
+        ({"test_rows": 10**14}, "test_rows must be at most 100000000"),
         ({"noise": -0.1}, "noise must be 0 or more"),
         ({"noise": float("nan")}, "noise must be finite"),
         ({"angle": 361}, "angle must be between -360 and 360"),

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import math
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -261,6 +264,57 @@ def test_an_interrupt_during_an_evaluation_keeps_state_and_history_in_step() -> 
     training = train(Counting(), 5, evaluate=evaluate)
     assert training.status == "interrupted"
     assert training.state.round == len(training.history)
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[Callable[[], None]]:
+    """Presses Ctrl-C as a terminal delivers it, whatever this process was started by."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield lambda: signal.raise_signal(signal.SIGINT)
+    assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
+
+
+def test_ctrl_c_waits_until_a_finished_round_is_recorded(ctrl_c: Callable[[], None]) -> None:
+    recorded = []
+
+    def on_round(row: dict[str, Any]) -> None:
+        if row["round"] == 3:
+            ctrl_c()
+        recorded.append(row["round"])
+
+    training = train(Counting(), 5, on_round=on_round)
+    assert training.status == "interrupted"
+    assert recorded == training.history["round"] == [1, 2, 3]
+    assert training.state.round == 3
+
+
+def test_a_second_ctrl_c_does_not_wait(ctrl_c: Callable[[], None]) -> None:
+    passed = []
+
+    def on_round(row: dict[str, Any]) -> None:
+        ctrl_c()
+        passed.append(row["round"])
+        ctrl_c()
+        passed.append("never")
+
+    assert train(Counting(), 5, on_round=on_round).status == "interrupted"
+    assert passed == [1]
+
+
+def test_what_a_callback_raises_is_passed_on_and_ctrl_c_is_what_it_was(ctrl_c: Callable[[], None]) -> None:
+    def on_round(row: dict[str, Any]) -> None:
+        raise RuntimeError("the user's own mistake")
+
+    with pytest.raises(RuntimeError, match="the user's own mistake"):
+        train(Counting(), 5, on_round=on_round)
+    with pytest.raises(KeyboardInterrupt):
+        ctrl_c()
+
+
+def test_rounds_run_in_a_thread_as_well() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        training = pool.submit(train, Counting(), 2, on_round=lambda row: None).result()
+    assert training.status == "completed"
 
 
 def test_divergence_is_told_with_the_last_good_model() -> None:

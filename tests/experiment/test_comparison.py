@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +20,8 @@ from safetensors.torch import load_file
 from fedmm import FedmmError
 from fedmm.experiment.comparison import compare
 from fedmm.experiment.config import Experiment, experiment
+from fedmm.experiment.folder import claim_folder, write_json
+from fedmm.experiment.overview import folder_names
 from fedmm.experiment.run import run_experiment
 from fedmm.experiment.toml import read_toml, set_values
 from fedmm.reporting import read_comparison, read_run
@@ -111,6 +119,74 @@ def test_a_run_that_diverged_stands_in_the_comparison_with_its_status(compared: 
 def test_runs_may_be_evaluated_now_and_then(compared: Compared) -> None:
     seldom = read_run(compared.folder / "fedmm-seed5")
     assert seldom.series("target_accuracy").rounds == [2, 3]
+
+
+def test_labels_make_folders_inside_the_comparison_and_nowhere_else() -> None:
+    labels = ["../../etc", "a/b", "..", "/", "MU = 0.5 [x]\n"]
+    names = folder_names([small(f"run.label={json.dumps(label)}", f"run.seed={n}") for n, label in enumerate(labels)])
+    assert all(re.fullmatch(r"[a-z0-9][a-z0-9.=-]*-seed\d", name) for name in names), names
+    assert len(set(names)) == len(names)
+
+
+def test_two_runs_with_one_label_and_seed_are_refused_before_anything_is_touched(tmp_path: Path) -> None:
+    write_json(tmp_path / "summary.json", {"kind": "comparison"})
+    with pytest.raises(FedmmError, match="give them different labels or seeds"):
+        compare([small(), small()], tmp_path, title="", workers=1, overwrite=True, progress=False)
+    assert json.loads((tmp_path / "summary.json").read_text()) == {"kind": "comparison"}
+
+
+def test_a_folder_that_cannot_be_made_is_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FedmmError, match="cannot be written to .*: Not a directory"):
+        compare([small()], tmp_path / "file" / "x", title="", workers=1, progress=False)
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Three endless runs, one at a time, and Ctrl-C in the first; and the summary that stood there until then."""
+    folder = tmp_path_factory.mktemp("interrupted") / "x"
+    until_then: dict[str, Any] = {}
+
+    def press() -> None:
+        rounds, until = folder / "fedmm-seed0" / "rounds.jsonl", time.monotonic() + 60
+        while not (rounds.exists() and rounds.read_text().count("\n") > 2) and time.monotonic() < until:
+            time.sleep(0.01)
+        until_then.update(json.loads((folder / "summary.json").read_text()))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    presser = threading.Thread(target=press)
+    presser.start()
+    experiments = [small("run.label=FedMM", "run.rounds=10_000_000", f"run.seed={seed}") for seed in range(3)]
+    try:
+        compare(experiments, folder, title="endless", workers=1, progress=False)
+    finally:
+        presser.join()
+        signal.signal(signal.SIGINT, before)
+    yield folder, until_then
+
+
+def test_after_ctrl_c_runs_under_way_end_and_none_begins(interrupted: tuple[Path, dict[str, Any]]) -> None:
+    folder, _ = interrupted
+    summary = json.loads((folder / "summary.json").read_text())
+    assert {path.name for path in folder.iterdir()} == {"summary.json", "fedmm-seed0"}
+    assert summary["status"] == "interrupted"
+    assert [(each["folder"], each["status"]) for each in summary["runs"]] == [("fedmm-seed0", "interrupted")]
+    run = read_run(folder / "fedmm-seed0")
+    assert list(run.records) == list(range(1, summary["runs"][0]["rounds"] + 1))
+    assert len(read_comparison(folder).runs) == 1
+
+
+def test_a_comparison_killed_on_the_way_leaves_a_folder_that_is_known(
+    interrupted: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    _, until_then = interrupted
+    assert (until_then["kind"], until_then["status"], until_then["runs"]) == ("comparison", "running", [])
+    write_json(tmp_path / "x" / "summary.json", until_then)
+    with pytest.raises(FedmmError, match="must give 'runs' as a list of at least one run"):
+        read_comparison(tmp_path / "x")
+    claim_folder(tmp_path / "x", overwrite=True)
+    assert not (tmp_path / "x").exists()
 
 
 def test_a_folder_that_is_taken_is_refused_before_anything_runs(tmp_path: Path) -> None:

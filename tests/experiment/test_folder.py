@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import tomllib
+import types
 from pathlib import Path
 
 import pytest
 import torch
-from problems import known_bug
 from safetensors.torch import load_file
 
 from fedmm import FedmmError
@@ -147,7 +148,6 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, folder: str) -
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-@known_bug("closing the file raises OSError once more, over the sentence", OSError)
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_a_round_that_does_not_fit_on_the_disk_is_named(tmp_path: Path) -> None:
     (tmp_path / "rounds.jsonl").symlink_to("/dev/full")
@@ -156,6 +156,46 @@ def test_a_round_that_does_not_fit_on_the_disk_is_named(tmp_path: Path) -> None:
         RunFolder(tmp_path, {}) as files,
     ):
         files.append({"round": 1})
+
+
+def test_rounds_that_cannot_be_closed_are_named(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    files = RunFolder(tmp_path, {})
+    files._rounds.close()
+    files._rounds = types.SimpleNamespace(close=fail)  # type: ignore[assignment]
+    sentence = f"^the last rounds cannot be written to {tmp_path}: Disk quota exceeded$"
+    with pytest.raises(FedmmError, match=sentence), files:
+        pass
+    with pytest.raises(KeyError, match="first"), files:
+        raise KeyError("first")
+
+
+@pytest.mark.parametrize("name", ["samples.safetensors", "summary.json"])
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "in the way").touch()
+    with (
+        pytest.raises(FedmmError, match=rf"^{name} cannot be written to {tmp_path}: .+$") as refused,
+        RunFolder(tmp_path, {}) as files,
+    ):
+        if name == "summary.json":
+            files.summarise({"kind": "run"})
+        else:
+            files.tensors(name, {"x": torch.zeros(1)})
+    assert "\n" not in str(refused.value)
+
+
+def test_text_that_is_not_utf8_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(FedmmError, match="text must be UTF-8"):
+        RunFolder(tmp_path / "run", {"run": {"label": "\udcff"}})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_json_makes_its_folder(tmp_path: Path) -> None:
+    write_json(tmp_path / "deep" / "a.json", {"a": 1})
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["a.json"]
 
 
 def test_json_that_cannot_be_written_leaves_the_older_file(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import signal
 import sys
 import tomllib
 import types
@@ -13,7 +14,6 @@ from typing import Any, NoReturn
 
 import pytest
 import torch
-from problems import known_bug
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -355,9 +355,6 @@ def test_an_impossible_schedule_leaves_nothing_behind(tmp_path: Path, setting: s
     assert names_in(tmp_path) == set()
 
 
-@known_bug(
-    "such text, from bytes that are not UTF-8 on the command line, fails in the middle of writing", AssertionError
-)
 def test_a_label_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
     assert raised_by(tmp_path / "run", "run.label=\udcff") == (FedmmError, [])
     assert names_in(tmp_path) == set()
@@ -459,9 +456,6 @@ def test_an_interrupted_run_leaves_a_readable_folder(tmp_path: Path, last: int) 
     assert read_run(tmp_path / "run").status == "interrupted"
 
 
-NOT_ON_DISK = known_bug("a round is in the history and in the model before it is on disk", AssertionError)
-
-
 @pytest.mark.parametrize(
     "moment",
     [
@@ -469,8 +463,8 @@ NOT_ON_DISK = known_bug("a round is in the history and in the model before it is
         AdaptationClient.open_round,
         Adaptation.evaluate,
         History.append,
-        pytest.param(RoundProgress.__call__, marks=NOT_ON_DISK),
-        pytest.param(RunFolder.append, marks=NOT_ON_DISK),
+        RoundProgress.__call__,
+        RunFolder.append,
     ],
     ids=lambda moment: moment.__qualname__,
 )
@@ -483,13 +477,15 @@ def test_whenever_ctrl_c_comes_rounds_summary_and_model_agree(tmp_path: Path, mo
         calls += event == "call" and frame.f_code is moment.__code__
         if calls == 4:
             sys.setprofile(None)
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
 
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.setprofile(press)
     try:
         summary = run(tmp_path / "run", "run.rounds=9")
     finally:
         sys.setprofile(None)
+        signal.signal(signal.SIGINT, before)
     assert summary["status"] == "interrupted"
     rows = rounds_of(tmp_path / "run")
     assert [row["round"] for row in rows] == list(range(1, summary["rounds"] + 1))

@@ -123,6 +123,28 @@ def test_a_wrong_type_is_refused_by_its_key_in_words(key: str, wrong: Any, words
     assert refusal({"leaves": 1, key: wrong}) == f"drink.{key} must be {words}"
 
 
+@pytest.mark.parametrize(
+    ("key", "huge"),
+    [
+        ("leaves", 2**63), ("leaves", -(2**63) - 1), ("grams", 10**400), ("minutes", [3, 10**5000]),
+        ("sugar", {"Ada": 10**5000}), ("pots", {"Ada": 2**63}), ("origin", 10**5000),
+        ("warmth", {"name": "dann_warmup", "gamma": 10**5000}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_a_whole_number_of_more_than_64_bits_is_refused_by_its_key(key: str, huge: Any) -> None:
+    assert refusal({"leaves": 1, key: huge}) == f"drink.{key} must be within 64 bits, as TOML's whole numbers are"
+
+
+@pytest.mark.parametrize(
+    ("key", "text"), [("origin", "a\udcff"), ("guests", ["Ada", "\udcff"]), ("sugar", {"\udcff": 1.0})]
+)
+def test_text_that_no_file_can_hold_is_refused_by_its_key(key: str, text: Any) -> None:
+    sentence = refusal({"leaves": 1, key: text})
+    assert sentence.startswith(f"drink.{key} must be text in UTF-8, not '")
+    sentence.encode()  # the sentence itself can be shown
+
+
 def test_a_schedule_of_the_wrong_type_is_refused_by_its_key() -> None:
     words = "drink.warmth must be a schedule's name, or a table with its name and options"
     assert refusal({"leaves": 1, "warmth": 5}) == words

@@ -191,11 +191,18 @@ def test_the_papers_initialisation_is_a_cut_normal() -> None:
                 assert float(tensor.std()) == pytest.approx(0.08796, rel=0.03)
 
 
+def need(kind: type[Model]) -> None:
+    """Skip where the model's optional dependency is not there."""
+    if kind.name == "mobilenet_v2":
+        pytest.importorskip("torchvision")
+
+
 @pytest.mark.parametrize("kind", MODELS.values(), ids=MODELS)
 def test_a_built_in_network_follows_its_seed_alone(kind: type[Model]) -> None:
+    need(kind)
     torch.manual_seed(1)
     state = torch.get_rng_state()
-    first, again, other = (flat(kind().build((1, 8, 8), 3, seed), (1, 8, 8)).start for seed in (0, 0, 1))
+    first, again, other = (flat(kind().build((3, 8, 8), 3, seed), (3, 8, 8)).start for seed in (0, 0, 1))
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
@@ -205,10 +212,18 @@ def test_a_built_in_network_follows_its_seed_alone(kind: type[Model]) -> None:
 
 @pytest.mark.parametrize("kind", MODELS.values(), ids=MODELS)
 def test_a_built_in_network_trains_on_pictures(kind: type[Model]) -> None:
-    pictures = torch.rand(6, 1, 8, 8, generator=generator(0))
+    need(kind)
+    pictures = torch.rand(6, 3, 8, 8, generator=generator(0))
     client = fedmm.Client(source=(pictures, labels(0, 6)), target=pictures.flip(0), name="site")
-    adapted = adapt([client], kind(head_dropout=0.2).build((1, 8, 8), CLASSES, 0), rounds=1, batch_size=4)
+    adapted = adapt([client], kind(head_dropout=0.2).build((3, 8, 8), CLASSES, 0), rounds=1, batch_size=4)
     assert adapted.predict_proba(pictures).shape == (6, CLASSES)
+
+
+@pytest.mark.parametrize("option", ["task_hidden", "adversary_hidden", "hidden"])
+@pytest.mark.parametrize(("width", "words"), [(0, "at least 1, not 0"), (10**12, "at most 1000000, not 1000000000000")])
+def test_a_layer_that_cannot_be_is_refused(option: str, width: int, words: str) -> None:
+    with pytest.raises(FedmmError, match=f"^{option} must be {words}$"):
+        MODELS["mlp"](**{option: (8, width)})
 
 
 # Heads ----------------------------------------------------------------------------------------------------------------

@@ -17,17 +17,17 @@ from fedmm.core.layout import Layout, PerGroup
 class FedMM(Algorithm):
     """Local descent-ascent on the augmented Lagrangian, with a dual variable at each client that never travels.
 
-    ===========  =========  ====================
-    argument     symbol     meaning
-    ===========  =========  ====================
-    lr_min       eta_1      step size for omega
-    lr_max       eta_2      step size for psi
-    penalty_min  mu_1       penalty on omega's distance to the server's point
-    penalty_max  mu_2       penalty on psi's distance to the server's point
-    dual_decay   eta_3      the dual's share in the upload is eta_3^t
-    local_steps  M_i        local steps a round
-    (state)      lambda_i, beta_i   the two halves of ``dual``, signed so that both are added; 0 at the start
-    ===========  =========  ====================
+    ===========  ================  ====================
+    argument     symbol            meaning
+    ===========  ================  ====================
+    lr_min       eta_1             step size for omega
+    lr_max       eta_2             step size for psi
+    penalty_min  mu_1              penalty on omega's distance to the server's point
+    penalty_max  mu_2              penalty on psi's distance to the server's point
+    dual_decay   eta_3             the dual's share in the upload is eta_3^t
+    local_steps  M_i               local steps a round
+    (state)      lambda_i, beta_i  the two halves of ``dual``, signed so that both are added; 0 at the start
+    ===========  ================  ====================
 
     client:  M_i times  z <- z - eta (F_i(z) + mu (z - z_0) + dual_i),  from z_0
              dual_i <- dual_i + mu (z_i - z_0)

@@ -1,22 +1,30 @@
-"""The command line. What the user gets wrong is answered by one sentence and exit code 2."""
+"""The command line. What the user gets wrong is answered by one sentence and exit code 2; Ctrl-C ends with 130."""
 
 from __future__ import annotations
 
 import sys
 
-from fedmm.cli.app import app
 from fedmm.core.errors import FedmmError
 
-__all__ = ["app", "main"]
+__all__ = ["main"]
 
 
 def main() -> None:
     """Run the command line."""
     try:
+        from fedmm.cli.app import app  # noqa: PLC0415 - slow to import, and Ctrl-C may come meanwhile
+
         app()
     except FedmmError as problem:
         sys.stderr.write(f"error: {problem}\n")
         sys.exit(2)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as ended:
+        if not _from_ctrl_c(ended):
+            raise
         sys.stderr.write("stopped\n")
         sys.exit(130)
+
+
+def _from_ctrl_c(ended: BaseException | None) -> bool:
+    """Whether Ctrl-C is behind it; typer takes a KeyboardInterrupt for itself and exits with a code of its own."""
+    return isinstance(ended, KeyboardInterrupt) or (ended is not None and _from_ctrl_c(ended.__context__))

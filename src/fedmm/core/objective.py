@@ -13,6 +13,7 @@ from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from fedmm.core.checks import not_negative, per_group, schedule
 from fedmm.core.layout import PerGroup
@@ -43,6 +44,12 @@ def row_weights(domain: Tensor, weight: Tensor) -> RowWeights:
 def _share(weight: Tensor) -> Tensor:
     total = weight.sum(dim=-1, keepdim=True)
     return weight / torch.where(total > 0, total, 1.0)
+
+
+def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
+    """The cross entropy of each row: logits ``[..., rows, classes]`` and int64 labels ``[..., rows]``."""
+    flat = functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="none")
+    return flat.view(labels.shape)
 
 
 class Outputs(NamedTuple):
@@ -111,8 +118,7 @@ class Objective(ABC):
         labels: int64 ``[..., rows]``; those of target rows are not looked at, but must be valid classes.
         """
         if weights.has_source:
-            log_p = outputs.logits.log_softmax(dim=-1)
-            task = -(log_p.gather(-1, labels.unsqueeze(-1)).squeeze(-1) * weights.task).sum(dim=-1)
+            task = (cross_entropies(outputs.logits, labels) * weights.task).sum(dim=-1)
         else:
             task = weights.task.sum(dim=-1)
         share = weights.all

@@ -17,6 +17,8 @@ from fedmm.data.domains import DomainPair, Labelled
 DIGITS = 1797
 """How many digits scikit-learn holds."""
 
+_MOST_VALUES = 4_000_000_000  # of a domain's training rows, 16 GB
+
 _OPTIONS_OF = {"turned": ("angle",), "blended": ("size", "copies")}
 
 
@@ -54,6 +56,8 @@ class Digits:
         at_least("size", self.size, 8)
         require(self.size <= PHOTOGRAPH_SIDE, f"size must be at most {PHOTOGRAPH_SIDE}, not {self.size}")
         at_least("copies", self.copies, 1)
+        most = _MOST_VALUES // (DIGITS * 3 * self.size**2)
+        require(self.copies <= most, f"copies must be at most {most} at size {self.size}, not {self.copies}")
         for kind, options in _OPTIONS_OF.items():
             for option in options:
                 require(

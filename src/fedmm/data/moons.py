@@ -10,11 +10,14 @@ import torch
 from torch import Tensor
 
 from fedmm.core.checks import at_least, not_negative, within
+from fedmm.core.errors import require
 from fedmm.core.seeding import key
 from fedmm.data.domains import DomainPair, Labelled
 
 CENTRE = (0.5, 0.25)
 """The point about which the two moons of scikit-learn are mirror images."""
+
+_MOST_ROWS = 100_000_000
 
 
 @dataclass(frozen=True)
@@ -35,10 +38,11 @@ class Moons:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        at_least("rows", self.rows, 2)
+        for option, rows in (("rows", self.rows), ("test_rows", self.test_rows)):
+            at_least(option, rows, 2)
+            require(rows <= _MOST_ROWS, f"{option} must be at most {_MOST_ROWS}, not {rows}")
         not_negative("noise", self.noise)
         within("angle", self.angle, -360.0, 360.0)
-        at_least("test_rows", self.test_rows, 2)
         at_least("seed", self.seed, 0)
 
     def load(self) -> DomainPair:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -65,32 +67,25 @@ class RunFolder:
 
     def __init__(self, folder: Path, tables: Mapping[str, Table]) -> None:
         self.folder = folder
-        try:
+        resolved = write_toml(tables)
+        with _written("the run", folder):
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / EXPERIMENT).write_text(write_toml(tables), encoding="utf-8")
+            (folder / EXPERIMENT).write_text(resolved, encoding="utf-8")
             self._rounds: IO[str] = (folder / ROUNDS).open("w", encoding="utf-8")
-        except OSError as problem:
-            raise FedmmError(f"the run cannot be written to {folder}: {problem.strerror}") from problem
 
     def append(self, row: Row) -> None:
         """One more round, on disk before the next begins."""
-        try:
+        with _written(f"round {row['round']}", self.folder):
             self._rounds.write(json.dumps(_finite(row), allow_nan=False) + "\n")
             self._rounds.flush()
-        except OSError as problem:
-            raise FedmmError(
-                f"round {row['round']} cannot be written to {self.folder}: {problem.strerror}"
-            ) from problem
 
     def tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:
         """Tensors beside the run, for pictures."""
-        save_file(
-            {
-                key: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
-                for key, tensor in tensors.items()
-            },
-            self.folder / name,
-        )
+        plain = {
+            key: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for key, tensor in tensors.items()
+        }
+        with _written(name, self.folder):
+            save_file(plain, self.folder / name)
 
     def summarise(self, summary: Mapping[str, Any]) -> None:
         """The last word on the run."""
@@ -102,7 +97,11 @@ class RunFolder:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._rounds.close()
+        try:
+            self._rounds.close()
+        except OSError as problem:
+            if value is None:  # else that is the word on it: closing only tries once more what failed before
+                raise _unwritten("the last rounds", self.folder, problem) from problem
 
 
 def _finite(row: Row) -> Row:
@@ -111,7 +110,23 @@ def _finite(row: Row) -> Row:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """A JSON file that is there whole or not at all."""
+    """A JSON file that is there whole or not at all, in a folder that is made where there is none."""
+    text = json.dumps(content, indent=2) + "\n"
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    partial.replace(path)
+    with _written(path.name, path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+
+
+@contextmanager
+def _written(what: str, folder: Path) -> Iterator[None]:
+    """What cannot be written inside, on a full disk for example, is told in one sentence."""
+    try:
+        yield
+    except (OSError, SafetensorError) as problem:
+        raise _unwritten(what, folder, problem) from problem
+
+
+def _unwritten(what: str, folder: Path, problem: Exception) -> FedmmError:
+    return FedmmError(f"{what} cannot be written to {folder}: {getattr(problem, 'strerror', None) or problem}")

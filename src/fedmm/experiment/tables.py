@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, Literal, TypeVar, Union
 
@@ -62,7 +62,11 @@ def _plain(value: Any) -> Any:
 
 def _conform(value: Any, hint: Any, path: str) -> Any:
     """``value`` as the type that is asked for, or a refusal that says what would be right."""
-    require(_fits_toml(value), f"{path} must be of UTF-8 text and 64-bit whole numbers, as TOML is")
+    for leaf in _leaves(value):
+        if isinstance(leaf, int):
+            require(-(2**63) <= leaf < 2**63, f"{path} must be within 64 bits, as TOML's whole numbers are")
+        elif isinstance(leaf, str):
+            require(is_utf8(leaf), f"{path} must be text in UTF-8, not {leaf!r}")
     if hint is Schedule:
         return _schedule(value, path)
     accepted = _accepts(hint)
@@ -73,15 +77,13 @@ def _conform(value: Any, hint: Any, path: str) -> Any:
     return float(value) if hint is float else value
 
 
-def _fits_toml(value: Any) -> bool:
-    """Whether TOML can hold the value: its text is UTF-8 and its whole numbers have 64 bits."""
-    if isinstance(value, list | tuple):
-        return all(map(_fits_toml, value))
-    if isinstance(value, Mapping):
-        return all(map(_fits_toml, (*value, *value.values())))
-    if isinstance(value, int):
-        return -(2**63) <= value < 2**63
-    return is_utf8(value) if isinstance(value, str) else True
+def _leaves(value: Any) -> Iterator[Any]:
+    """Every key and every value inside lists and tables, or the value itself."""
+    if isinstance(value, list | tuple | Mapping):
+        for each in (*value, *value.values()) if isinstance(value, Mapping) else value:
+            yield from _leaves(each)
+    else:
+        yield value
 
 
 def _schedule(value: Any, path: str) -> Schedule:

@@ -18,6 +18,7 @@ from fedmm.models.precision import Precision
 
 _CPU_MEMORY = 64 << 20  # about what caches hold: larger chunks were slower a client
 _GPU_SHARE = 0.4
+_ALWAYS_FITS = 32
 _TRIALS = 3
 
 
@@ -86,6 +87,8 @@ def chunk_that_fits(adaptations: Sequence[Adaptation], chosen: Precision, settin
     """How many clients of each replica may run at once in the memory there is."""
     device = adaptations[0].function.layout.device
     clients = len(adaptations[0].problem.clients)
+    if device.type == "cuda" and clients * len(adaptations) <= _ALWAYS_FITS:
+        return clients
     memory = _GPU_SHARE * torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _CPU_MEMORY
     one, _ = build_stack(adaptations[:1], chosen, replace(settings, chunk=1, capture=False))
     needed = max(1, _bytes_kept(one)) * len(adaptations)

@@ -112,14 +112,29 @@ def _spread(
 
 
 @triton.jit
+def _spread_channel_first(
+    g_ptr, kept_ptr, to_ptr, elements, H: tl.constexpr, W: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """The same, channel-first: every element of ``[models * rows * outputs, H, W]`` by itself."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    x = at % W
+    y = at // W % H
+    pixel = (at // (H * W) * (H // 2) + y // 2) * (W // 2) + x // 2
+    mask = at < elements
+    g = tl.load(g_ptr + pixel, mask=mask, other=0.0)
+    kept = tl.load(kept_ptr + pixel, mask=mask, other=4)
+    tl.store(to_ptr + at, tl.where(kept == y % 2 * 2 + x % 2, g, 0.0), mask=mask)
+
+
+@triton.jit
 def _weight_gradient(
-    x_ptr, g_ptr, kept_ptr, dw_ptr, db_ptr, places, models, per_part: tl.constexpr,
+    x_ptr, g_ptr, dw_ptr, db_ptr, places, models, per_part: tl.constexpr,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OUTS: tl.constexpr, S: tl.constexpr, rows: tl.constexpr,
     PLACES: tl.constexpr, OUT: tl.constexpr, INNER: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
     """One tile of one model's weight gradient over one part of the places; the parts are summed afterwards.
 
-    The product runs over places, so x and the pooled gradient are read channel-first: places run fastest.
+    The product runs over places, so x and the spread gradient are read channel-first: places run fastest.
     """
     model = tl.program_id(2).to(tl.int64)
     part = tl.program_id(1)
@@ -130,8 +145,7 @@ def _weight_gradient(
     dx = tap % S - S // 2
     o = tl.arange(0, OUT)
     x_ptr += model * places * C
-    g_ptr += model * (places // 4) * OUTS
-    kept_ptr += model * (places // 4) * OUTS
+    g_ptr += model * places * OUTS
     shift = (c * H + dy) * W + dx
     acc = tl.zeros((OUT, INNER), dtype=tl.float32)
     bias = tl.zeros((OUT,), dtype=tl.float32)
@@ -142,13 +156,8 @@ def _weight_gradient(
         y = place // W % H
         row = place // (H * W)
         within = place % (H * W)
-        area = (H // 2) * (W // 2)
-        pixel = row * (OUTS * area) + y // 2 * (W // 2) + x // 2
-        which = y % 2 * 2 + x % 2
-        from_g = pixel[None, :] + (o * area)[:, None]
-        mask = (o < OUTS)[:, None] & inside[None, :]
-        kept = tl.load(kept_ptr + from_g, mask=mask, other=4)
-        g = tl.where(kept == which[None, :], tl.load(g_ptr + from_g, mask=mask, other=0.0), 0.0)
+        from_g = (row * (OUTS * H * W) + within)[None, :] + (o * (H * W))[:, None]
+        g = tl.load(g_ptr + from_g, mask=(o < OUTS)[:, None] & inside[None, :], other=0.0)
         bias += tl.sum(g, axis=1)
         yy = y[:, None] + dy[None, :]
         xx = x[:, None] + dx[None, :]
@@ -222,16 +231,19 @@ class _ConvReluPool(torch.autograd.Function):
         models, rows, channels, height, width = x.shape
         outputs = gradient.shape[2]
         places = rows * height * width
+        first = x.new_empty(models, rows, outputs, height, width)
+        _spread_channel_first[(triton.cdiv(first.numel(), 1024),)](
+            gradient.contiguous(), kept_first, first, first.numel(), height, width, BLOCK=1024, num_warps=4
+        )
         block, inner, warps, stages = _WEIGHT_TILES["few" if channels < 16 else "many"]
         tiles = triton.cdiv(ctx.size**2 * channels, inner)
-        parts = max(1, min(64, triton.cdiv(_PROGRAMS, tiles * models)))
+        parts = max(1, min(64, triton.cdiv(_PROGRAMS * (1 if models < 8 else 2), tiles * models)))
         per_part = triton.cdiv(triton.cdiv(places, parts), block) * block
         parts = triton.cdiv(places, per_part)
         dw = x.new_empty(parts, *weight.shape)
         db = x.new_empty(parts, models, outputs)
         _weight_gradient[(tiles, parts, models)](
-            x, gradient.contiguous(), kept_first, dw, db, places, models, per_part,
-            height, width, channels, outputs, ctx.size, rows,
+            x, first, dw, db, places, models, per_part, height, width, channels, outputs, ctx.size, rows,
             PLACES=block, OUT=_block(outputs), INNER=inner, precision=ctx.precision, num_warps=warps, num_stages=stages,
         )  # fmt: skip
         dx = None
@@ -250,11 +262,11 @@ class _ConvReluPool(torch.autograd.Function):
         return dx, dw.sum(dim=0), db.sum(dim=0), None, None
 
 
-_WEIGHT_TILES = {"few": (32, 128, 4, 3), "many": (32, 128, 8, 3)}
+_WEIGHT_TILES = {"few": (32, 128, 4, 3), "many": (32, 128, 4, 3)}
 """Places and weights of a tile of the weight gradient, warps and stages, for few and many input channels."""
 
-_PROGRAMS = 1056
-"""Programs a launch should have at least: eight for each multiprocessor of a large GPU."""
+_PROGRAMS = 528
+"""Programs a launch should have at least: four for each multiprocessor of a large GPU."""
 
 
 def _block(width: int) -> int:

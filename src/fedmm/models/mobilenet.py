@@ -8,10 +8,9 @@ from typing import ClassVar
 
 from torch import nn
 
-from fedmm.core.checks import at_least
-from fedmm.core.errors import FedmmError
+from fedmm.core.errors import FedmmError, require
 from fedmm.models.network import BatchNormPolicy, Centring
-from fedmm.models.zoo import Model, require_image
+from fedmm.models.zoo import Model, require_image, require_widths
 
 
 @dataclass(frozen=True)
@@ -34,10 +33,15 @@ class MobileNetV2(Model):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least("bottleneck", self.bottleneck, 1)
+        require_widths("bottleneck", self.bottleneck)
+        require(
+            not self.weights or self.initialisation == "torch",
+            f"initialisation must be 'torch' with weights from a file, which {self.initialisation!r} would overwrite",
+        )
 
     def features(self, shape: tuple[int, ...]) -> nn.Module:
         require_image(self.name, shape)
+        require(shape[0] == 3, f"model {self.name!r} takes pictures of 3 channels, not of {shape[0]}")
         try:
             from torchvision.models import mobilenet_v2  # noqa: PLC0415 - an optional dependency
         except ImportError as problem:

@@ -195,8 +195,10 @@ def _named_layers(module: nn.Module, name: str) -> list[tuple[str, nn.Module]]:
 
 def _prepared(module: AdversarialModule, x: Tensor, input_mean: Tensor, dtype: torch.dtype) -> Tensor:
     """Bytes scaled to [0, 1] and the input centred, as :meth:`AdversarialModule.forward` does for one network."""
-    x = x.to(dtype) / 255.0 if x.dtype == torch.uint8 else x.to(dtype)
     over = (-1,) + (1,) * (x.dim() - 1)
+    if module.centre == "train_mean" and x.dtype == torch.uint8:
+        return torch.add(-input_mean.to(dtype).view(over), x, alpha=1.0 / 255.0)
+    x = x.to(dtype) / 255.0 if x.dtype == torch.uint8 else x.to(dtype)
     if module.centre == "batch_mean":
         return x - x.flatten(1).mean(dim=1).view(over)
     if module.centre == "train_mean":

@@ -15,6 +15,8 @@ from fedmm.core.seeding import key
 from fedmm.models.heads import mlp, truncated_normal
 from fedmm.models.network import BatchNormPolicy, Centring, Network
 
+_WIDEST = 1_000_000
+
 
 @dataclass(frozen=True)
 class Model(ABC):
@@ -32,8 +34,7 @@ class Model(ABC):
 
     def __post_init__(self) -> None:
         for option in ("task_hidden", "adversary_hidden"):
-            for width in getattr(self, option):
-                at_least(option, width, 1)
+            require_widths(option, *getattr(self, option))
         within("head_dropout", self.head_dropout, 0.0, 0.99)
         one_of("centre", self.centre, ("none", "train_mean", "batch_mean"))
         one_of("batch_norm", self.batch_norm, ("averaged", "frozen", "local"))
@@ -76,8 +77,7 @@ class MLP(Model):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(bool(self.hidden), "hidden must name at least one layer's width")
-        for width in self.hidden:
-            at_least("hidden", width, 1)
+        require_widths("hidden", *self.hidden)
 
     def features(self, shape: tuple[int, ...]) -> nn.Module:
         return nn.Sequential(nn.Flatten(), *mlp(torch.Size(shape).numel(), self.hidden, None))
@@ -95,8 +95,7 @@ class SmallCNN(Model):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for width in self.channels:
-            at_least("channels", width, 1)
+        require_widths("channels", *self.channels)
 
     def features(self, shape: tuple[int, ...]) -> nn.Module:
         require_image(self.name, shape)
@@ -130,6 +129,13 @@ class PaperCNN(Model):
             nn.ReLU(),
             nn.MaxPool2d(2),
         )
+
+
+def require_widths(option: str, *widths: int) -> None:
+    """Refuse layers that have no units, or more than could be meant."""
+    for width in widths:
+        at_least(option, width, 1)
+        require(width <= _WIDEST, f"{option} must be at most {_WIDEST}, not {width}")
 
 
 def require_image(name: str, shape: tuple[int, ...]) -> None:

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from fedmm.core.checks import at_least, flag
-from fedmm.core.objective import AdversaryShape, Objective, Outputs
+from fedmm.core.objective import AdversaryShape, Objective, Outputs, cross_entropies
 from fedmm.core.seeding import key
-from fedmm.objectives.dann import domain_cross_entropy
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class CDAN(Objective):
         return (p.unsqueeze(-1) * features.unsqueeze(-2)).flatten(-2)
 
     def domain_losses(self, outputs: Outputs, domain: Tensor) -> Tensor:
-        return domain_cross_entropy(outputs, domain)
+        return cross_entropies(outputs.adversary, domain)
 
     def emphasis(self, logits: Tensor) -> Tensor | None:
         if not self.entropy_weighting:

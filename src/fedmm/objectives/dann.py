@@ -7,13 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedmm.core.objective import AdversaryShape, Objective, Outputs
-
-
-def domain_cross_entropy(outputs: Outputs, domain: Tensor) -> Tensor:
-    """Cross entropy of a two-way domain classifier for each row."""
-    log_p = outputs.adversary.log_softmax(dim=-1)
-    return -log_p.gather(-1, domain.unsqueeze(-1)).squeeze(-1)
+from fedmm.core.objective import AdversaryShape, Objective, Outputs, cross_entropies
 
 
 @dataclass(frozen=True)
@@ -27,4 +21,4 @@ class DANN(Objective):
         return AdversaryShape(features, 2)
 
     def domain_losses(self, outputs: Outputs, domain: Tensor) -> Tensor:
-        return domain_cross_entropy(outputs, domain)
+        return cross_entropies(outputs.adversary, domain)

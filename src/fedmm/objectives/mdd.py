@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedmm.core.checks import positive
-from fedmm.core.objective import SOURCE, AdversaryShape, Objective, Outputs
+from fedmm.core.objective import SOURCE, AdversaryShape, Objective, Outputs, cross_entropies
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,7 @@ class MDD(Objective):
         return AdversaryShape(features, classes, twin=True)
 
     def domain_losses(self, outputs: Outputs, domain: Tensor) -> Tensor:
-        choice = outputs.logits.argmax(dim=-1, keepdim=True)
-        log_p = outputs.adversary.log_softmax(dim=-1).gather(-1, choice).squeeze(-1)
+        log_p = -cross_entropies(outputs.adversary, outputs.logits.argmax(dim=-1))
         source = -self.gamma * log_p
         target = -torch.log(self.epsilon - torch.expm1(log_p))
         return torch.where(domain == SOURCE, source, target)

@@ -187,9 +187,10 @@ class Batched:
         statistics = {name: value[:, part].flatten(0, 1) for name, value in self._client_statistics.items()}
         dropout = keys.flatten() if self.network.has_dropout else None
         outputs = self.network.outputs(z, self.clients.pool.x[rows], self._constants[number], dropout, statistics)
-        if len(self.chunks) > 1:
-            for name, value in statistics.items():
-                self._client_statistics[name][:, part].copy_(value.view(*shape, *value.shape[1:]))
+        for name, value in statistics.items():
+            own = self._client_statistics[name][:, part]
+            if own.data_ptr() != value.data_ptr():
+                own.copy_(value.view(own.shape))
         domain, task, everything = (each[:, part].flatten(0, 1) for each in self.clients.weights[:3])
         weights = RowWeights(domain, task, everything, has_source=True)
         losses = torch.stack(self.clients.flat[0].objective.losses(outputs, self.clients.pool.y[rows], weights))

@@ -1,0 +1,345 @@
+"""Runs that may share a stack though they are unlike in every way, and the comparison of a stack with the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from problems import CLASSES, FLOAT64, WIDTH, generator, labels, network, with_options
+from torch import Tensor, nn
+
+import fedmm
+from fedmm import ALGORITHMS, CDAN, DANN, MDD, OBJECTIVES, FedAvgGDA, FedMM, FedProxGDA, FedSGDA, ScaffoldGDA
+from fedmm.core.algorithm import Algorithm
+from fedmm.core.engine import FederatedState, RoundRecord
+from fedmm.core.objective import Objective
+from fedmm.core.schedules import CosineDecay, DannDecay, DannWarmup, InverseDecay
+from fedmm.data import Dirichlet, DisjointClasses, DomainPair, Labelled, Partition, PSplit, Share, SourceTarget
+from fedmm.data.holdings import TensorRows
+from fedmm.engines.batched import MEASURES, Batched, Replica
+from fedmm.experiment.adapt import Adaptation
+from fedmm.models import Network, SmallCNN
+from fedmm.models.precision import precision
+from fedmm.models.stacked import StackedNetwork
+
+PLANNED = 12
+"""Rounds that schedules are made for, unless a run says otherwise."""
+
+BATCH = 8
+PICTURE = (1, 6, 6)
+
+
+# Data -----------------------------------------------------------------------------------------------------------------
+
+
+@cache
+def vectors(source: int = 40, target: int = 30, shape: tuple[int, ...] = (WIDTH,)) -> DomainPair:
+    """Two clouds of points, of which the target is shifted and stretched; labels are those of no rule."""
+
+    def domain(seed: int, count: int) -> Labelled:
+        return Labelled(torch.randn(count, *shape, generator=generator(seed), dtype=FLOAT64), labels(seed, count))
+
+    there = domain(12, target)
+    return DomainPair(
+        domain(11, source), Labelled(1.5 * there.x + 0.5, there.y), domain(13, 4), domain(14, 4), ["a", "b", "c"]
+    )
+
+
+@cache
+def pictures() -> DomainPair:
+    return vectors(shape=PICTURE)
+
+
+@cache
+def byte_pictures() -> DomainPair:
+    """The same as numbers from 0 to 255."""
+    pair = pictures()
+
+    def as_bytes(domain: Labelled) -> Labelled:
+        return Labelled((domain.x * 50 + 128).clamp(0, 255).to(torch.uint8), domain.y)
+
+    tests = (pair.source_test, pair.target_test)
+    return DomainPair(*(as_bytes(each) for each in (pair.source, pair.target, *tests)), class_names=pair.class_names)
+
+
+# Networks, as functions of a seed -------------------------------------------------------------------------------------
+
+
+def seeded(seed: int, *layers: Callable[[], nn.Module], **options: Any) -> Network:
+    """A network of these layers, with weights from the seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return network(*(layer() for layer in layers), **options)
+
+
+def small(seed: int, **options: Any) -> Network:
+    return seeded(seed, lambda: nn.Linear(WIDTH, 6), nn.Tanh, lambda: nn.Linear(6, 5), nn.ReLU, **options)
+
+
+def dropping(seed: int) -> Network:
+    dropout = lambda: nn.Dropout(0.3)  # noqa: E731 - a layer like its neighbours
+    hidden = {"task_hidden": (5,), "adversary_hidden": (5,), "head_dropout": 0.4}
+    return seeded(seed, dropout, lambda: nn.Linear(WIDTH, 6), nn.ReLU, dropout, **hidden)
+
+
+def convolving(seed: int) -> Network:
+    return SmallCNN(channels=(3, 4), task_hidden=(5,), adversary_hidden=(5,)).build(PICTURE, CLASSES, seed)
+
+
+def normalising(policy: str) -> Callable[[int], Network]:
+    """Both kinds of batch normalisation, pooling and dropout."""
+
+    def build(seed: int) -> Network:
+        return seeded(
+            seed,
+            lambda: nn.Conv2d(1, 3, 3, padding=1),
+            lambda: nn.BatchNorm2d(3),
+            nn.ReLU,
+            lambda: nn.MaxPool2d(2),
+            lambda: nn.Dropout(0.2),
+            nn.Flatten,
+            lambda: nn.Linear(27, 5),
+            lambda: nn.BatchNorm1d(5, momentum=0.3),
+            nn.Tanh,
+            batch_norm=policy,
+        )
+
+    return build
+
+
+# Runs -----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """Everything a run is made of; building it again gives the same run."""
+
+    algorithm: Algorithm
+    objective: Objective = field(default_factory=lambda: DANN(nu=0.4))
+    seed: int = 0
+    partition: Partition = SourceTarget(2, 2)
+    pair: DomainPair = field(default_factory=vectors)
+    network: Callable[[int], Network] = small
+    rounds: int = PLANNED
+    weights: Mapping[str, float] = field(default_factory=dict)
+
+    def adaptation(self, device: str = "cpu", dtype: torch.dtype = FLOAT64) -> Adaptation:
+        shares = self.partition.split(self.pair, self.seed)
+        return Adaptation(
+            [self._client(share) for share in shares],
+            self.network(self.seed),
+            self.objective,
+            self.algorithm,
+            self.rounds,
+            validation=None,
+            batch_size=BATCH,
+            seed=self.seed,
+            device=device,
+            dtype=dtype,
+        )
+
+    def _client(self, share: Share) -> fedmm.Client:
+        source, target = self.pair.source, self.pair.target
+        return fedmm.Client(
+            source=TensorRows(source.x, source.y, index=share.source) if len(share.source) else None,
+            target=TensorRows(target.x, index=share.target) if len(share.target) else None,
+            name=share.name,
+            weight=self.weights.get(share.name, 1.0),
+        )
+
+
+def stacked(
+    runs: Sequence[Run],
+    *,
+    looped: bool = False,
+    chosen: str = "fp32",
+    device: str = "cpu",
+    dtype: torch.dtype = FLOAT64,
+    **options: Any,
+) -> Batched:
+    """The runs as one stack; chosen: the precision. The options are those of ``Batched``."""
+    built = [run.adaptation(device, dtype) for run in runs]
+    first = built[0].function
+    together = StackedNetwork(
+        [each.function.module for each in built],
+        first.layout,
+        precision=chosen,
+        frozen_statistics=first.policy == "frozen",
+        looped=looped,
+    )
+    replicas = [Replica(each.problem, run.algorithm, run.rounds) for each, run in zip(built, runs, strict=True)]
+    return Batched(replicas, together, around=lambda: precision(chosen, torch.device(device)), **options)
+
+
+def advanced(stack: Batched, rounds: int) -> Tensor:
+    """What the last of so many rounds measured."""
+    for _ in range(rounds):
+        measures = stack.advance()
+    return measures
+
+
+def referred(run: Run, rounds: int, **options: Any) -> tuple[FederatedState, RoundRecord]:
+    """The same run in the reference engine: its state, and the record of its last round."""
+    engine = run.adaptation(**options).engine
+    state = engine.start()
+    for _ in range(rounds):
+        state, record = engine.run_round(state)
+    return state, record
+
+
+# Comparison -----------------------------------------------------------------------------------------------------------
+
+
+def tensors(state: FederatedState) -> dict[str, Tensor]:
+    """Every tensor of a state by a name that says where it belongs."""
+    groups = {"server": state.server, "statistics": state.statistics}
+    groups |= {f"client {name}": own for name, own in state.clients.items()}
+    groups |= {f"statistics of {name}": own for name, own in state.client_statistics.items()}
+    return {f"{group}: {name}": tensor for group, named in groups.items() for name, tensor in named.items()}
+
+
+def assert_same_state(one: FederatedState, other: FederatedState, tolerance: float) -> None:
+    assert one.round == other.round
+    torch.testing.assert_close(tensors(one), tensors(other), rtol=tolerance, atol=tolerance)
+
+
+def assert_agrees(
+    stack: Batched, replica: int, measures: Tensor, expected: tuple[FederatedState, RoundRecord], tolerance: float
+) -> None:
+    """A replica's state, and what its last round measured and sent, are those of the reference."""
+    state, record = expected
+    assert_same_state(stack.state(replica), state, tolerance)
+    distances = {name: getattr(record, name) for name in ("drift", "consensus_gap", "dual_norm")}
+    measured = dict(zip(MEASURES, measures[replica].tolist(), strict=True))
+    assert measured == pytest.approx(distances | record.metrics, rel=tolerance, abs=tolerance)
+    assert (stack.bytes_up[replica], stack.bytes_down[replica]) == (record.bytes_up, record.bytes_down)
+
+
+def assert_moved(before: FederatedState, after: FederatedState, omega: int) -> None:
+    """Both sides of the point and every vector that a client keeps went somewhere, so that agreement means something.
+
+    omega: how many coordinates of the point are omega's.
+    """
+    for side in (slice(omega), slice(omega, None)):
+        if before.z[side].numel():
+            assert float((after.z - before.z)[side].norm()) > 0.02
+    for client, own in after.clients.items():
+        for name, vector in own.items():
+            assert float((vector - before.clients[client][name]).norm()) > 0.02, (client, name)
+
+
+# Stacks ---------------------------------------------------------------------------------------------------------------
+
+STEPS = {"local_steps": 3}
+RATES = {"lr_min": 0.2, "lr_max": 0.3}
+
+
+def every_algorithm(**options: Any) -> list[Run]:
+    """A run of each algorithm, with equal local steps, seeds and trade-offs of their own."""
+    return [
+        Run(with_options(kind, **RATES), **{"seed": seed, "objective": DANN(nu=0.2 + 0.1 * seed)} | options)
+        for seed, kind in enumerate(ALGORITHMS.values())
+    ]
+
+
+def of_objective(objective: Objective) -> list[Run]:
+    """Two methods with states of their own, that differ in seed and trade-off."""
+    changed = type(objective)(**{**vars(objective), "nu": 0.7, "nu_schedule": DannWarmup()})
+    return [Run(with_options(FedMM, **RATES), objective), Run(with_options(ScaffoldGDA, **RATES), changed, seed=1)]
+
+
+def normalised(policy: str, **options: Any) -> list[Run]:
+    kinds = (FedAvgGDA, FedMM, ScaffoldGDA)
+    shared = {"pair": pictures(), "network": normalising(policy), "partition": SourceTarget(2, 2)}
+    return [
+        Run(with_options(kind, **{"lr_min": 0.1, "lr_max": 0.2} | options), seed=seed, **shared)
+        for seed, kind in enumerate(kinds)
+    ]
+
+
+MIXED = [
+    Run(FedSGDA(0.3, 0.5), DANN(nu=0.1)),
+    Run(FedAvgGDA(0.2, 0.2, 3), DANN(nu=0.5), seed=1, partition=Dirichlet(0.4, 2, 2)),
+    Run(
+        FedAvgGDA({"features": 0.1, "features.2": 0.3, "*": 0.2}, 0.4, 5, server_lr=0.7, lr_schedule=InverseDecay(0.1)),
+        DANN(nu=0.8, nu_schedule=DannWarmup()),
+        seed=2,
+        partition=DisjointClasses(3, 1),
+        rounds=20,
+    ),
+    Run(FedProxGDA(0.2, 0.3, 0.5, 1.0, 2), seed=1, partition=SourceTarget(1, 3)),
+    Run(FedProxGDA(0.1, 0.2, {"task_head": 2.0, "*": 0.0}, 0.3, 4), seed=7, weights={"source-1": 3.0, "target-2": 0.5}),
+    Run(FedMM(0.2, 0.3, 1.0, 2.0, 0.9, 4), seed=3, partition=Dirichlet(0.5, 3, 1)),
+    Run(
+        FedMM(0.1, {"adversary": 0.2}, {"features": 0.5, "*": 1.5}, 0.5, 1.0, 3, lr_schedule=DannDecay()),
+        DANN(nu=0.6, gradient_scale={"features": 0.5, "adversary": 2.0, "*": 1.0}),
+        seed=4,
+        rounds=11,
+    ),
+    Run(FedMM(0.1, 0.1, 1.0, 1.0, 0.5, [1, 4, 2, 3]), seed=5),
+    Run(ScaffoldGDA(0.2, 0.2, 3, 0.8), seed=6, partition=Dirichlet(0.5, 1, 3)),
+    Run(
+        ScaffoldGDA(
+            0.1, 0.2, {"source-1": 2, "source-2": 5, "target-1": 1, "target-2": 3}, lr_schedule=CosineDecay(0.1)
+        ),
+        seed=0,
+    ),
+]
+"""Algorithms, hyperparameters, rates of groups, schedules, trade-offs, seeds, partitions and local steps all differ."""
+
+BOTH_DOMAINS = [
+    Run(with_options(kind, **RATES), seed=seed, partition=partition)
+    for seed, (kind, partition) in enumerate(
+        [
+            (FedAvgGDA, PSplit(0.7)),
+            (FedAvgGDA, PSplit(0.15)),
+            (FedMM, PSplit(0.5)),
+            (FedMM, SourceTarget(1, 1)),
+            (ScaffoldGDA, PSplit(1.0)),
+            (ScaffoldGDA, PSplit(0.9)),
+        ]
+    )
+]
+"""Clients that hold both domains in unlike shares, beside clients that hold one."""
+
+OBJECTIVE_OPTIONS = {name: kind(nu=0.3) for name, kind in OBJECTIVES.items()} | {
+    "cdan, detached": CDAN(nu=0.3, detach_softmax=True),
+    "cdan, by entropy": CDAN(nu=0.3, entropy_weighting=True),
+    "cdan, random map": CDAN(nu=0.3, random_dim=5),
+    "cdan, all options": CDAN(nu=0.3, detach_softmax=True, entropy_weighting=True, random_dim=7),
+    "mdd, margin": MDD(nu=0.3, gamma=3.0, epsilon=1e-3),
+}
+
+POLICIES = ("averaged", "frozen", "local")
+
+STACKS: dict[str, list[Run]] = (
+    {f"{name} alone": [Run(with_options(kind, **RATES), seed=3)] for name, kind in ALGORITHMS.items()}
+    | {"every algorithm": every_algorithm(), "mixed": MIXED, "both domains": BOTH_DOMAINS}
+    | {f"objective {name}": of_objective(objective) for name, objective in OBJECTIVE_OPTIONS.items()}
+    | {f"batch norm {policy}": normalised(policy) for policy in POLICIES}
+    | {
+        "dropout": every_algorithm(network=dropping),
+        "pictures": every_algorithm(network=convolving, pair=pictures()),
+        "bytes": every_algorithm(network=convolving, pair=byte_pictures(), partition=SourceTarget(1, 1)),
+        "centred by batch": [Run(FedMM(0.2, 0.2, **STEPS), network=lambda seed: small(seed, centre="batch_mean"))],
+        "centred by training data": [
+            Run(FedMM(0.2, 0.2, **STEPS), seed=seed, partition=partition, network=lambda s: small(s, centre="train_mean"))
+            for seed, partition in enumerate((SourceTarget(2, 1), Dirichlet(0.4, 1, 2)))
+        ],
+        "source only, listed steps": [
+            Run(FedAvgGDA(0.2, 0.2, [2, 4, 3, 1]), fedmm.SourceOnly()),
+            Run(FedMM(0.2, 0.2, local_steps={"source-1": 1, "source-2": 3, "target-1": 9, "target-2": 9}),
+                fedmm.SourceOnly(), seed=1),
+        ],
+    }
+)  # fmt: skip
+
+
+@cache
+def reference(name: str, rounds: int) -> list[tuple[FederatedState, RoundRecord]]:
+    """Each run of a stack in the reference engine."""
+    return [referred(run, rounds) for run in STACKS[name]]
