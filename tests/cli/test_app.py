@@ -349,7 +349,7 @@ def test_ctrl_c_ends_a_demo_and_all_its_processes(tmp_path: Path, wait: str) -> 
                 wait_for((tmp_path / "x" / "summary.json").exists)
                 time.sleep(0.5)
             os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to all
-            out, err = process.communicate(timeout=60)
+            _, err = process.communicate(timeout=60)
         finally:
             process.kill()
     summary = json.loads((tmp_path / "x" / "summary.json").read_text())

@@ -52,6 +52,17 @@ def test_a_row_has_the_name_of_its_class_and_says_what_it_is(kind: type[Algorith
 
 
 @each_algorithm
+def test_the_table_of_symbols_keeps_to_its_columns(kind: type[Algorithm]) -> None:
+    lines = (kind.__doc__ or "").splitlines()
+    first, *_, last = (number for number, line in enumerate(lines) if line.strip().startswith("==="))
+    start = lines[first].index("=")
+    gaps = [at for at, sign in enumerate(lines[first]) if sign == " " and at > start]
+    assert gaps
+    for line in lines[first:last]:
+        assert all(line[at] == " " for at in gaps), line
+
+
+@each_algorithm
 def test_equal_options_make_equal_algorithms_with_equal_hashes(kind: type[Algorithm]) -> None:
     assert with_options(kind) == with_options(kind)
     assert hash(with_options(kind)) == hash(with_options(kind))

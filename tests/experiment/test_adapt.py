@@ -29,7 +29,7 @@ from fedmm import Client, FedAvgGDA, FedMM, FedmmError, SourceOnly
 from fedmm.core.engine import FederatedState, RoundRecord
 from fedmm.core.seeding import rows as drawn
 from fedmm.experiment.adaptation import batch_split
-from fedmm.experiment.training import train
+from fedmm.experiment.training import ctrl_c_waits, train
 
 # Whatever form the rows are in ----------------------------------------------------------------------------------------
 
@@ -309,6 +309,15 @@ def test_what_a_callback_raises_is_passed_on_and_ctrl_c_is_what_it_was(ctrl_c: C
         train(Counting(), 5, on_round=on_round)
     with pytest.raises(KeyboardInterrupt):
         ctrl_c()
+
+
+def test_ctrl_c_is_not_lost_when_what_it_waits_for_fails(ctrl_c: Callable[[], None]) -> None:
+    def press_and_fail() -> None:
+        ctrl_c()
+        raise RuntimeError
+
+    with pytest.raises(KeyboardInterrupt), ctrl_c_waits():
+        press_and_fail()
 
 
 def test_rounds_run_in_a_thread_as_well() -> None:

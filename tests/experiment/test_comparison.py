@@ -8,7 +8,6 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -137,12 +136,12 @@ def test_two_runs_with_one_label_and_seed_are_refused_before_anything_is_touched
 
 def test_a_folder_that_cannot_be_made_is_refused_in_words(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(FedmmError, match="cannot be written to .*: Not a directory"):
+    with pytest.raises(FedmmError, match=r"cannot be written to .*: Not a directory"):
         compare([small()], tmp_path / "file" / "x", title="", workers=1, progress=False)
 
 
 @pytest.fixture(scope="module")
-def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, Any]]]:
+def interrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """Three endless runs, one at a time, and Ctrl-C in the first; and the summary that stood there until then."""
     folder = tmp_path_factory.mktemp("interrupted") / "x"
     until_then: dict[str, Any] = {}
@@ -163,7 +162,7 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path
     finally:
         presser.join()
         signal.signal(signal.SIGINT, before)
-    yield folder, until_then
+    return folder, until_then
 
 
 def test_after_ctrl_c_runs_under_way_end_and_none_begins(interrupted: tuple[Path, dict[str, Any]]) -> None:

@@ -6,6 +6,7 @@ import errno
 import json
 import tomllib
 import types
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -172,18 +173,20 @@ def test_rounds_that_cannot_be_closed_are_named(tmp_path: Path) -> None:
         raise KeyError("first")
 
 
-@pytest.mark.parametrize("name", ["samples.safetensors", "summary.json"])
-def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).mkdir()
-    (tmp_path / name / "in the way").touch()
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("summary.json", lambda files: files.summarise({"kind": "run"})),
+        ("samples.safetensors", lambda files: files.tensors("samples.safetensors", {"x": torch.zeros(1)})),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, name: str, write: Callable[[RunFolder], None]) -> None:
+    (tmp_path / name / "in the way").mkdir(parents=True)
     with (
         pytest.raises(FedmmError, match=rf"^{name} cannot be written to {tmp_path}: .+$") as refused,
         RunFolder(tmp_path, {}) as files,
     ):
-        if name == "summary.json":
-            files.summarise({"kind": "run"})
-        else:
-            files.tensors(name, {"x": torch.zeros(1)})
+        write(files)
     assert "\n" not in str(refused.value)
 
 

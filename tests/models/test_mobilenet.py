@@ -32,7 +32,7 @@ def test_options_that_cannot_be_used_are_refused(options: dict[str, Any], messag
 
 @pytest.mark.parametrize("shape", [(2,), (1, 32, 32), (4, 32, 32)])
 def test_it_takes_pictures_of_three_channels_alone(shape: tuple[int, ...]) -> None:
-    with pytest.raises(FedmmError, match="^model 'mobilenet_v2' takes pictures"):
+    with pytest.raises(FedmmError, match=r"^model 'mobilenet_v2' takes pictures"):
         MobileNetV2().build(shape, 3, seed=0)
 
 

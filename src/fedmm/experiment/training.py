@@ -79,5 +79,5 @@ def ctrl_c_waits() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-    if pressed:
-        signal.raise_signal(signal.SIGINT)
+        if pressed:
+            signal.raise_signal(signal.SIGINT)

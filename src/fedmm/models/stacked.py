@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from fedmm.core.objective import Outputs
 from fedmm.core.problem import Statistics
 from fedmm.core.seeding import uniform
 from fedmm.models.dropout import SeededDropout
+from fedmm.models.folding import FoldedNorms
 from fedmm.models.network import AdversarialModule
 from fedmm.models.precision import Precision
 
@@ -64,6 +65,7 @@ class StackedNetwork:
             for layer in self.module.modules():
                 layer.train(not isinstance(layer, nn.modules.batchnorm._NormBase) and layer.training)
         self._evaluating = copy.deepcopy(self.module).eval()
+        self._folded = FoldedNorms.of(self.module)
         self.precision = precision
         self.why_not = "it was asked for" if looped else stacking_obstacle(self.module)
         self.layer_by_layer = self.why_not is None
@@ -142,6 +144,7 @@ class StackedNetwork:
         constants: Tensors,
     ) -> Outputs:
         parts = []
+        folds, folded = (self._folded or (None, module)) if module is self.module else (None, module)
         for g, point in enumerate(z.unbind()):
             tensors = {block.name: tensor for block, tensor in self.layout.tensors(point)}
             tensors.update({name: tensor[g] for name, tensor in statistics.items()})
@@ -151,7 +154,7 @@ class StackedNetwork:
             rows = x[g] if x.dtype == torch.uint8 else x[g].to(z.dtype)
             if self._channels_last and rows.dim() == 4:
                 rows = rows.contiguous(memory_format=torch.channels_last)
-            parts.append(functional_call(module, tensors, (rows,)))
+            parts.append(functional_call(folded, folds.fold(tensors) if folds else tensors, (rows,)))
         return Outputs(*(torch.stack(column) for column in zip(*parts, strict=True)))
 
 
@@ -206,6 +209,27 @@ def _prepared(module: AdversarialModule, x: Tensor, input_mean: Tensor, dtype: t
     return x
 
 
+class _Linear(torch.autograd.Function):
+    """x ``[G, rows, in]``, weight ``[G, out, in]``, bias ``[G, out]``.
+
+    torch's own gradient of a transposed weight is a transposed view, which would be copied when it joins the flat
+    gradient; here it has the weight's own layout.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return torch.baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        gradient = gradients[0].to(x.dtype)
+        dx = torch.bmm(gradient, weight.to(x.dtype)) if ctx.needs_input_grad[0] else None
+        dw = torch.bmm(gradient.transpose(1, 2), x)
+        return dx, dw.to(weight.dtype), gradients[0].sum(dim=1).to(weight.dtype)
+
+
 class _Run:
     """One pass through layers. Pictures are kept as ``[rows, G * channels, H, W]`` between convolutions."""
 
@@ -243,9 +267,11 @@ class _Run:
 
     def _layer(self, x: Tensor, path: str, layer: nn.Module) -> Tensor:
         if isinstance(layer, nn.Linear):
-            weight = self.tensors[f"{path}.weight"].transpose(1, 2)
-            bias = self.tensors.get(f"{path}.bias")
-            return torch.bmm(x, weight) if bias is None else torch.baddbmm(bias.unsqueeze(1), x, weight)
+            weight, bias = self.tensors[f"{path}.weight"], self.tensors.get(f"{path}.bias")
+            if bias is None:
+                return torch.bmm(x, weight.transpose(1, 2))
+            out: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+            return out
         if isinstance(layer, nn.Conv2d):
             return self._conv(x, path, layer)
         if isinstance(layer, nn.Flatten):

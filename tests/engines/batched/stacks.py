@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
 import pytest
 import torch
-from problems import CLASSES, FLOAT64, WIDTH, generator, labels, network, with_options
+from problems import CLASSES, FLOAT64, WIDTH, generator, labels, network, played, with_options
 from torch import Tensor, nn
 
 import fedmm
@@ -28,6 +28,12 @@ from fedmm.models.stacked import StackedNetwork
 
 PLANNED = 12
 """Rounds that schedules are made for, unless a run says otherwise."""
+
+ROUNDS = 10
+"""Rounds that stacks are compared over."""
+
+Round = tuple[FederatedState, RoundRecord]
+"""What is known after a round."""
 
 BATCH = 8
 PICTURE = (1, 6, 6)
@@ -182,13 +188,10 @@ def advanced(stack: Batched, rounds: int) -> Tensor:
     return measures
 
 
-def referred(run: Run, rounds: int, **options: Any) -> tuple[FederatedState, RoundRecord]:
-    """The same run in the reference engine: its state, and the record of its last round."""
-    engine = run.adaptation(**options).engine
-    state = engine.start()
-    for _ in range(rounds):
-        state, record = engine.run_round(state)
-    return state, record
+def referred(run: Run, rounds: int) -> Round:
+    """The same run in the reference engine."""
+    *_, last = played(run.adaptation().engine, rounds)
+    return last
 
 
 # Comparison -----------------------------------------------------------------------------------------------------------
@@ -207,9 +210,7 @@ def assert_same_state(one: FederatedState, other: FederatedState, tolerance: flo
     torch.testing.assert_close(tensors(one), tensors(other), rtol=tolerance, atol=tolerance)
 
 
-def assert_agrees(
-    stack: Batched, replica: int, measures: Tensor, expected: tuple[FederatedState, RoundRecord], tolerance: float
-) -> None:
+def assert_agrees(stack: Batched, replica: int, measures: Tensor, expected: Round, tolerance: float) -> None:
     """A replica's state, and what its last round measured and sent, are those of the reference."""
     state, record = expected
     assert_same_state(stack.state(replica), state, tolerance)
@@ -234,30 +235,31 @@ def assert_moved(before: FederatedState, after: FederatedState, omega: int) -> N
 
 # Stacks ---------------------------------------------------------------------------------------------------------------
 
-STEPS = {"local_steps": 3}
 RATES = {"lr_min": 0.2, "lr_max": 0.3}
 
 
-def every_algorithm(**options: Any) -> list[Run]:
+def every_algorithm() -> list[Run]:
     """A run of each algorithm, with equal local steps, seeds and trade-offs of their own."""
     return [
-        Run(with_options(kind, **RATES), **{"seed": seed, "objective": DANN(nu=0.2 + 0.1 * seed)} | options)
+        Run(with_options(kind, **RATES), DANN(nu=0.2 + 0.1 * seed), seed)
         for seed, kind in enumerate(ALGORITHMS.values())
     ]
 
 
-def of_objective(objective: Objective) -> list[Run]:
-    """Two methods with states of their own, that differ in seed and trade-off."""
-    changed = type(objective)(**{**vars(objective), "nu": 0.7, "nu_schedule": DannWarmup()})
-    return [Run(with_options(FedMM, **RATES), objective), Run(with_options(ScaffoldGDA, **RATES), changed, seed=1)]
-
-
-def normalised(policy: str, **options: Any) -> list[Run]:
-    kinds = (FedAvgGDA, FedMM, ScaffoldGDA)
-    shared = {"pair": pictures(), "network": normalising(policy), "partition": SourceTarget(2, 2)}
+def two_methods(objective: Objective, **options: Any) -> list[Run]:
+    """The methods whose clients have states of their own; seed and trade-off differ."""
+    changed = replace(objective, nu=0.7, nu_schedule=DannWarmup())
     return [
-        Run(with_options(kind, **{"lr_min": 0.1, "lr_max": 0.2} | options), seed=seed, **shared)
-        for seed, kind in enumerate(kinds)
+        Run(with_options(kind, **RATES), each, seed, **options)
+        for seed, (kind, each) in enumerate(((FedMM, objective), (ScaffoldGDA, changed)))
+    ]
+
+
+def normalised(policy: str, **changes: Any) -> list[Run]:
+    """Runs of a network with batch normalisation; changes: of their algorithms' options."""
+    return [
+        replace(run, algorithm=with_options(type(run.algorithm), **{"lr_min": 0.1, "lr_max": 0.2} | changes))
+        for run in two_methods(DANN(nu=0.3), pair=pictures(), network=normalising(policy))
     ]
 
 
@@ -319,15 +321,15 @@ POLICIES = ("averaged", "frozen", "local")
 STACKS: dict[str, list[Run]] = (
     {f"{name} alone": [Run(with_options(kind, **RATES), seed=3)] for name, kind in ALGORITHMS.items()}
     | {"every algorithm": every_algorithm(), "mixed": MIXED, "both domains": BOTH_DOMAINS}
-    | {f"objective {name}": of_objective(objective) for name, objective in OBJECTIVE_OPTIONS.items()}
+    | {f"objective {name}": two_methods(objective) for name, objective in OBJECTIVE_OPTIONS.items()}
     | {f"batch norm {policy}": normalised(policy) for policy in POLICIES}
     | {
-        "dropout": every_algorithm(network=dropping),
-        "pictures": every_algorithm(network=convolving, pair=pictures()),
-        "bytes": every_algorithm(network=convolving, pair=byte_pictures(), partition=SourceTarget(1, 1)),
-        "centred by batch": [Run(FedMM(0.2, 0.2, **STEPS), network=lambda seed: small(seed, centre="batch_mean"))],
+        "dropout": two_methods(DANN(nu=0.3), network=dropping),
+        "pictures": two_methods(DANN(nu=0.3), network=convolving, pair=pictures()),
+        "bytes": two_methods(DANN(nu=0.3), network=convolving, pair=byte_pictures(), partition=SourceTarget(1, 1)),
+        "centred by batch": [Run(FedMM(0.2, 0.2, local_steps=3), network=lambda seed: small(seed, centre="batch_mean"))],
         "centred by training data": [
-            Run(FedMM(0.2, 0.2, **STEPS), seed=seed, partition=partition, network=lambda s: small(s, centre="train_mean"))
+            Run(FedMM(0.2, 0.2, local_steps=3), seed=seed, partition=partition, network=lambda s: small(s, centre="train_mean"))
             for seed, partition in enumerate((SourceTarget(2, 1), Dirichlet(0.4, 1, 2)))
         ],
         "source only, listed steps": [
@@ -340,6 +342,6 @@ STACKS: dict[str, list[Run]] = (
 
 
 @cache
-def reference(name: str, rounds: int) -> list[tuple[FederatedState, RoundRecord]]:
-    """Each run of a stack in the reference engine."""
-    return [referred(run, rounds) for run in STACKS[name]]
+def reference(name: str) -> list[list[Round]]:
+    """Each run of a stack in the reference engine, round by round."""
+    return [list(played(run.adaptation().engine, ROUNDS)) for run in STACKS[name]]

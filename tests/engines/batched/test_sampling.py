@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from engines.batched.stacks import BATCH, MIXED, STACKS, Run, dropping, every_algorithm, stacked, vectors
+from engines.batched.stacks import BATCH, MIXED, STACKS, Run, dropping, stacked, two_methods, vectors
 from hypothesis import given
 from hypothesis import strategies as st
 from problems import WIDTH, known_bug, network, rows
@@ -142,10 +142,7 @@ def test_the_keys_of_a_stacks_masks_are_those_of_its_clients() -> None:
 @pytest.mark.parametrize("looped", [False, True], ids=["layer by layer", "network by network"])
 def test_masks_are_the_same_in_a_stack_and_alone(looped: bool) -> None:
     # The features are nothing but two layers of dropout: of ones, they are the masks.
-    def dropout_alone(seed: int) -> object:
-        return network(nn.Dropout(0.4), nn.Dropout(0.2))
-
-    runs = every_algorithm(network=dropout_alone)
+    runs = two_methods(DANN(), network=lambda seed: network(nn.Dropout(0.4), nn.Dropout(0.2)))
     stack = stacked(runs, looped=looped)
     which = stack.clients.which.flatten()
     z = stack.z[which]
@@ -195,7 +192,9 @@ def test_views_of_one_tensor_keep_their_own_rows(other: slice) -> None:
         assert torch.equal(pool.x[pool.numbers(each)], each.x)
 
 
-@pytest.mark.parametrize("other", [torch.zeros(4, WIDTH + 1), torch.zeros(4, WIDTH, dtype=torch.uint8)], ids=["shape", "type"])
+@pytest.mark.parametrize(
+    "other", [torch.zeros(4, WIDTH + 1), torch.zeros(4, WIDTH, dtype=torch.uint8)], ids=["shape", "type"]
+)
 def test_rows_of_unlike_shape_or_type_are_refused(other: Tensor) -> None:
     held = [HeldRows(x, None, None, (), 4) for x in (rows(1), other)]
     with pytest.raises(FedmmError, match="must hold rows of one shape and type"):

@@ -42,15 +42,15 @@ def states(stack: Batched) -> list[FederatedState]:
 
 
 @pytest.mark.parametrize("looped", [False, True], ids=["layer by layer", "network by network"])
-@pytest.mark.parametrize("name", ["mixed", "both domains", "dropout", "pictures", "batch norm averaged"])
+@pytest.mark.parametrize("name", ["mixed", "dropout", "pictures", "batch norm averaged"])
 def test_a_replica_is_the_same_whatever_it_is_stacked_with(name: str, looped: bool) -> None:
     runs = STACKS[name]
     together = stacked(runs, looped=looped)
     backwards = stacked(runs[::-1], looped=looped)
-    measures, reversed_measures = advanced(together, 4), advanced(backwards, 4)
+    measures, reversed_measures = advanced(together, 3), advanced(backwards, 3)
     for replica in (0, len(runs) // 2, len(runs) - 1):
         alone = stacked([runs[replica]], looped=looped)
-        expected = advanced(alone, 4)[0]
+        expected = advanced(alone, 3)[0]
         for stack, place, measured in (
             (together, replica, measures),
             (backwards, len(runs) - 1 - replica, reversed_measures),
@@ -200,7 +200,9 @@ def test_the_reference_diverges_in_the_same_round() -> None:
 
 # Going on -------------------------------------------------------------------------------------------------------------
 
-resumable = pytest.mark.parametrize("name", ["mixed", "dropout", "both domains", "batch norm averaged", "batch norm local"])
+resumable = pytest.mark.parametrize(
+    "name", ["mixed", "dropout", "both domains", "batch norm averaged", "batch norm local"]
+)
 
 
 @resumable
@@ -233,10 +235,10 @@ def test_a_stack_goes_back_to_states_it_gave_before(name: str) -> None:
 @resumable
 def test_a_stack_goes_on_from_states_of_the_reference(name: str) -> None:
     stack = stacked(STACKS[name])
-    stack.load([state for state, _ in reference(name, 4)])
+    stack.load([rounds[3][0] for rounds in reference(name)])
     measures = advanced(stack, 6)
-    for replica, expected in enumerate(reference(name, 10)):
-        assert_agrees(stack, replica, measures, expected, 1e-9)
+    for replica, rounds in enumerate(reference(name)):
+        assert_agrees(stack, replica, measures, rounds[9], 1e-9)
 
 
 def test_loading_leaves_the_states_alone_and_revives_the_dead() -> None:
