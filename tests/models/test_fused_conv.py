@@ -57,7 +57,7 @@ BOUNDS = {"ieee": EXACT, "tf32": 5e-3, "bf16": 4e-2}
 
 def tensors(case: Case, device: str, *, whole: bool = False) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """x, weight as torch has it, bias and the pooled gradient; whole: small integers, whose sums are exact."""
-    random = torch.Generator().manual_seed(2)
+    random = torch.Generator().manual_seed(0)
 
     def drawn(*shape: int) -> Tensor:
         if whole:

@@ -220,10 +220,17 @@ def test_a_built_in_network_trains_on_pictures(kind: type[Model]) -> None:
 
 
 @pytest.mark.parametrize("option", ["task_hidden", "adversary_hidden", "hidden"])
-@pytest.mark.parametrize(("width", "words"), [(0, "at least 1, not 0"), (10**12, "at most 1000000, not 1000000000000")])
-def test_a_layer_that_cannot_be_is_refused(option: str, width: int, words: str) -> None:
-    with pytest.raises(FedmmError, match=f"^{option} must be {words}$"):
-        MODELS["mlp"](**{option: (8, width)})
+@pytest.mark.parametrize(
+    ("widths", "words"),
+    [
+        ((8, 0), "be at least 1, not 0"),
+        ((8, 10**12), "be at most 1000000, not 1000000000000"),
+        ((10**5, 10**5), "join layers by at most 1000000000 weights, not by 100000 x 100000"),
+    ],
+)
+def test_layers_that_cannot_be_are_refused(option: str, widths: tuple[int, int], words: str) -> None:
+    with pytest.raises(FedmmError, match=f"^{option} must {words}$"):
+        MODELS["mlp"](**{option: widths})
 
 
 # Heads ----------------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar, Literal
 
 import torch
@@ -15,7 +16,7 @@ from fedmm.core.seeding import key
 from fedmm.models.heads import mlp, truncated_normal
 from fedmm.models.network import BatchNormPolicy, Centring, Network
 
-_WIDEST = 1_000_000
+_WIDEST, _MOST_WEIGHTS = 1_000_000, 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -132,10 +133,15 @@ class PaperCNN(Model):
 
 
 def require_widths(option: str, *widths: int) -> None:
-    """Refuse layers that have no units, or more than could be meant."""
+    """Refuse layers that have no units, or more units or weights than could be meant."""
     for width in widths:
         at_least(option, width, 1)
         require(width <= _WIDEST, f"{option} must be at most {_WIDEST}, not {width}")
+    for before, after in pairwise(widths):
+        require(
+            before * after <= _MOST_WEIGHTS,
+            f"{option} must join layers by at most {_MOST_WEIGHTS} weights, not by {before} x {after}",
+        )
 
 
 def require_image(name: str, shape: tuple[int, ...]) -> None:

@@ -127,7 +127,7 @@ class Run:
     algorithm: Algorithm
     objective: Objective = field(default_factory=lambda: DANN(nu=0.4))
     seed: int = 0
-    partition: Partition = SourceTarget(2, 2)
+    partition: Partition = field(default=SourceTarget(2, 2))
     pair: DomainPair = field(default_factory=vectors)
     network: Callable[[int], Network] = small
     rounds: int = PLANNED
@@ -198,11 +198,11 @@ def referred(run: Run, rounds: int) -> Round:
 
 
 def tensors(state: FederatedState) -> dict[str, Tensor]:
-    """Every tensor of a state by a name that says where it belongs."""
+    """Every tensor of a state, on the CPU, by a name that says where it belongs."""
     groups = {"server": state.server, "statistics": state.statistics}
     groups |= {f"client {name}": own for name, own in state.clients.items()}
     groups |= {f"statistics of {name}": own for name, own in state.client_statistics.items()}
-    return {f"{group}: {name}": tensor for group, named in groups.items() for name, tensor in named.items()}
+    return {f"{group}: {name}": tensor.cpu() for group, named in groups.items() for name, tensor in named.items()}
 
 
 def assert_same_state(one: FederatedState, other: FederatedState, tolerance: float) -> None:
@@ -321,16 +321,22 @@ POLICIES = ("averaged", "frozen", "local")
 STACKS: dict[str, list[Run]] = (
     {f"{name} alone": [Run(with_options(kind, **RATES), seed=3)] for name, kind in ALGORITHMS.items()}
     | {"every algorithm": every_algorithm(), "mixed": MIXED, "both domains": BOTH_DOMAINS}
-    | {f"objective {name}": two_methods(objective) for name, objective in OBJECTIVE_OPTIONS.items()}
+    | {
+        f"objective {name}": two_methods(each, partition=SourceTarget(1, 1)) for name, each in OBJECTIVE_OPTIONS.items()
+    }
+    | {
+        f"both domains, {name}": two_methods(OBJECTIVE_OPTIONS[name], partition=PSplit(0.7))
+        for name in ("cdan, all options", "mdd", "source_only")
+    }
     | {f"batch norm {policy}": normalised(policy) for policy in POLICIES}
     | {
         "dropout": two_methods(DANN(nu=0.3), network=dropping),
         "pictures": two_methods(DANN(nu=0.3), network=convolving, pair=pictures()),
-        "bytes": two_methods(DANN(nu=0.3), network=convolving, pair=byte_pictures(), partition=SourceTarget(1, 1)),
-        "centred by batch": [Run(FedMM(0.2, 0.2, local_steps=3), network=lambda seed: small(seed, centre="batch_mean"))],
+        "bytes": two_methods(DANN(nu=0.3), network=convolving, pair=byte_pictures(), partition=PSplit(0.4)),
+        "centred by batch": two_methods(DANN(nu=0.3), network=lambda seed: small(seed, centre="batch_mean")),
         "centred by training data": [
-            Run(FedMM(0.2, 0.2, local_steps=3), seed=seed, partition=partition, network=lambda s: small(s, centre="train_mean"))
-            for seed, partition in enumerate((SourceTarget(2, 1), Dirichlet(0.4, 1, 2)))
+            replace(run, partition=Dirichlet(0.4, run.seed + 1, 2 - run.seed))
+            for run in two_methods(DANN(nu=0.3), network=lambda seed: small(seed, centre="train_mean"))
         ],
         "source only, listed steps": [
             Run(FedAvgGDA(0.2, 0.2, [2, 4, 3, 1]), fedmm.SourceOnly()),

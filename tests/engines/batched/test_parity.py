@@ -24,7 +24,7 @@ from engines.batched.stacks import (
 )
 from problems import NOTHING_RAISED, known_bug
 
-from fedmm import CDAN, MDD, FedAvgGDA, FedmmError, FedMM
+from fedmm import CDAN, MDD, FedAvgGDA, FedMM, FedmmError
 from fedmm.data import SourceTarget
 from fedmm.engines.batched import Batched, Replica
 from fedmm.engines.in_process import InProcess

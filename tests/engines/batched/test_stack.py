@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -27,7 +27,7 @@ from engines.batched.stacks import (
 )
 from problems import known_bug
 
-from fedmm import DANN, FedAvgGDA, FedmmError, FedMM, FedSGDA, ScaffoldGDA
+from fedmm import DANN, FedAvgGDA, FedMM, FedmmError, FedSGDA, ScaffoldGDA
 from fedmm.core.engine import FederatedState
 from fedmm.data import DomainPair, SourceTarget
 from fedmm.engines.batched import Batched

@@ -16,7 +16,7 @@ class Band:
     """Consecutive replicas ``first`` .. ``first + len(algorithms) - 1`` of a stack, all of one algorithm.
 
     server: named vectors ``[replicas, size]``; clients: named vectors ``[replicas, clients, size]``.
-    fuse: compile the local step to one kernel.
+    fuse: run the local step as one kernel on a GPU.
     """
 
     def __init__(
@@ -40,7 +40,8 @@ class Band:
         self._steps = steps.unsqueeze(-1)
         self._known: Coefficients | None = None
         self._written: list[Coefficients] = []
-        self._fused: dict[int, Fused] | None = {} if fuse else None
+        self._fuse = fuse and starts.is_cuda
+        self._fused: Fused | None = None
 
     def set_round(self, t: int, rounds: Sequence[int]) -> None:
         """Bring the coefficients to round t, in place."""
@@ -72,11 +73,12 @@ class Band:
         """The algorithm's local step of some of the clients, from the loss gradient and what scales it."""
         own = {name: vector[:, part] for name, vector in self.clients.items()}
         sent, c = self.sent(), self.local(part)
-        if self._fused is None:
-            return self.rule.local_step(z, sent, own, gradient * scale, c)
-        if part.start not in self._fused:
-            self._fused[part.start] = fused_step(self.rule, z, gradient, scale, sent, own, c)
-        return self._fused[part.start](z, gradient, scale, sent, own, c)
+        if self._fuse and self._fused is None:
+            self._fused = fused_step(self.rule, z, gradient, scale, sent, own, c)
+            self._fuse = self._fused is not None
+        if self._fused is not None:
+            return self._fused(z, gradient, scale, sent, own, c)
+        return self.rule.local_step(z, sent, own, gradient * scale, c)
 
 
 def _stacked(each: Sequence[Coefficients]) -> Coefficients:
