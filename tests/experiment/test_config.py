@@ -115,7 +115,7 @@ def test_the_examples_are_complete_experiments(name: str) -> None:
 
 
 def test_every_file_among_the_examples_is_tested() -> None:
-    assert {path.stem for path in EXAMPLES.glob("*.toml")} == {"digits", "moons"}
+    assert {path.stem for path in EXAMPLES.glob("*.toml")} == {"digits", "moons", "sweep"}
 
 
 def test_what_the_examples_say_in_their_comments_can_be_said() -> None:

@@ -47,7 +47,7 @@ ROUND_KEYS = {
 SUMMARY_KEYS = {
     "kind", "status", "label", "algorithm", "objective", "data", "partition", "model", "seed", "rounds",
     "target_accuracy", "source_accuracy", "seconds", "bytes_up", "bytes_down", "parameters", "clients", "versions",
-    "hardware",
+    "hardware", "engine", "precision",
 }  # fmt: skip
 
 

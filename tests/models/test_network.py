@@ -141,7 +141,9 @@ def test_bytes_are_divided_by_255_before_they_are_centred(centre: str) -> None:
 def test_bytes_of_one_domain_and_floats_of_the_other_are_refused() -> None:
     pixels = torch.randint(0, 256, (24, WIDTH), generator=generator(0), dtype=torch.uint8)
     client = fedmm.Client(source=(pixels, labels(1)), target=torch.rand(24, WIDTH, generator=generator(1)), name="s")
-    with pytest.raises(fedmm.FedmmError, match="client .s.: target holds torch.float32 values, .*all clients bytes or none"):
+    with pytest.raises(
+        fedmm.FedmmError, match=r"client .s.: target holds torch.float32 values, .*all clients bytes or none"
+    ):
         adapt([client])
 
 

@@ -107,18 +107,26 @@ class Algorithm(ABC):
         return {"z": uploads["z"].mean(dim=CLIENT_AXIS)}
 
 
+_MOST_STEPS = 1_000_000
+
+
 def check_local_steps(steps: LocalSteps) -> None:
-    """Refuse a number of local steps below 1, for whichever client it is meant."""
+    """Refuse a number of local steps below 1 or beyond reason, for whichever client it is meant."""
     if isinstance(steps, Mapping):
         require(bool(steps), "local_steps must name at least one client")
         for client, number in steps.items():
-            at_least(f"local_steps.{client}", number, 1)
+            _check_steps(f"local_steps.{client}", number)
     elif isinstance(steps, Sequence):
         require(bool(steps), "local_steps must hold a number for each client")
         for position, number in enumerate(steps):
-            at_least(f"local_steps[{position}]", number, 1)
+            _check_steps(f"local_steps[{position}]", number)
     else:
-        at_least("local_steps", steps, 1)
+        _check_steps("local_steps", steps)
+
+
+def _check_steps(name: str, number: object) -> None:
+    at_least(name, number, 1)
+    require(isinstance(number, int) and number <= _MOST_STEPS, f"{name} must be at most {_MOST_STEPS}, not {number}")
 
 
 def steps_by_client(steps: LocalSteps, names: Sequence[str]) -> dict[str, int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -91,6 +91,10 @@ class Objective(ABC):
         not_negative("nu", self.nu)
         schedule("nu_schedule", self.nu_schedule)
         per_group("gradient_scale", self.gradient_scale, zero=True)
+
+    def structure(self) -> Objective:
+        """What must be the same for runs in one program: all but the trade-off and the gradient scale."""
+        return replace(self, nu=0.0, nu_schedule=Constant(), gradient_scale=1.0)
 
     @abstractmethod
     def adversary_shape(self, features: int, classes: int) -> AdversaryShape | None:

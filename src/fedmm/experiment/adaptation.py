@@ -155,7 +155,8 @@ def adaptation_problem(
         batch_size > 1 or not function.trains_statistics,
         "batch_size must be at least 2 for a network with batch normalisation (or set batch_norm to 'frozen')",
     )
-    clients = [AdaptationClient(holding, function, objective, seed=seed, batch_size=batch_size) for holding in holdings]
+    moved = _moved(holdings, function.layout.device)
+    clients = [AdaptationClient(holding, function, objective, seed=seed, batch_size=batch_size) for holding in moved]
     problem = FederatedProblem(
         function.layout,
         function.start,
@@ -164,6 +165,23 @@ def adaptation_problem(
         share_statistics=network.batch_norm != "local" and function.trains_statistics,
     )
     return problem, function
+
+
+def _moved(holdings: Sequence[Holding], device: torch.device) -> list[Holding]:
+    """The holdings on a device; clients that share a tensor go on sharing it there."""
+    there: dict[tuple[object, ...], Tensor] = {}
+
+    def tensor(here: Tensor) -> Tensor:
+        key = (here.data_ptr(), here.shape, here.stride(), here.dtype)
+        return there.setdefault(key, here.to(device))
+
+    def rows(held: Rows | None) -> Rows | None:
+        if isinstance(held, TensorRows):
+            y, index = (None if each is None else tensor(each) for each in (held.y, held.index))
+            return TensorRows(tensor(held.x), y, held.what, index)
+        return None if held is None else held.to(device)
+
+    return [replace(holding, source=rows(holding.source), target=rows(holding.target)) for holding in holdings]
 
 
 def batch_split(batch_size: int, source: int, target: int) -> tuple[int, int]:
@@ -188,8 +206,7 @@ class AdaptationClient:
         self.objective = objective
         self.seed = seed
         device, dtype = network.layout.device, network.layout.dtype
-        self.source = None if holding.source is None else holding.source.to(device)
-        self.target = None if holding.target is None else holding.target.to(device)
+        self.source, self.target = holding.source, holding.target
         held = (0 if self.source is None else len(self.source), 0 if self.target is None else len(self.target))
         self.source_rows, self.target_rows = batch_split(batch_size, *held)
         domain = torch.tensor([SOURCE] * self.source_rows + [TARGET] * self.target_rows, device=device)

@@ -24,6 +24,7 @@ from fedmm.objectives import OBJECTIVES
 
 _DEFAULT_PARTITION = "source_target"
 _MOST_THREADS = 1024
+_MOST_ROWS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class RunOptions:
         at_least("rounds", self.rounds, 1)
         at_least("seed", self.seed, 0)
         at_least("batch_size", self.batch_size, 1)
+        require(self.batch_size <= _MOST_ROWS, f"batch_size must be at most {_MOST_ROWS}, not {self.batch_size}")
         at_least("evaluate_every", self.evaluate_every, 1)
         at_least("threads", self.threads, 0)
         require(self.threads <= _MOST_THREADS, f"threads must be at most {_MOST_THREADS}, not {self.threads}")

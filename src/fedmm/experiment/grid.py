@@ -10,7 +10,6 @@ from typing import Any
 from fedmm.core.errors import require
 from fedmm.experiment.adapt import Adaptation
 from fedmm.experiment.config import Experiment, experiment
-from fedmm.experiment.stack import structure
 
 SWEEP = "sweep"
 _MOST_RUNS = 10_000
@@ -107,7 +106,7 @@ def _shape(each: Experiment, adaptation: Adaptation) -> str:
         (
             [(block.name, block.shape) for block in function.layout.blocks],
             (function.layout.dtype, str(function.layout.device), function.input_shape, each.model),
-            (structure(each.objective), len(adaptation.problem.clients), each.run.batch_size),
+            (each.objective.structure(), len(adaptation.problem.clients), each.run.batch_size),
             (each.run.rounds, each.run.evaluate_every, each.run.precision),
             [(name, len(y)) for name, (_, y) in adaptation.watched.items()],
             adaptation.row_dtype,

@@ -54,9 +54,9 @@ def run_experiment(
     cache = DataCache()
     adaptation = prepare(experiment, cache)
     engine, why = choose_engine(experiment, adaptation)
+    claim_folder(folder, overwrite=overwrite)
     if say:
         say(f"engine {engine}: {why}")
-    claim_folder(folder, overwrite=overwrite)
     if engine == "batched":
         settings = tune([adaptation], experiment.run.precision).settings
         with RoundProgress(adaptation.label, adaptation.rounds, show=progress) as bar:
@@ -120,8 +120,9 @@ def run_stack(
     cache: DataCache,
     settings: StackSettings,
     on_row: Callable[[int, Row], None],
+    stop: Callable[[], bool] = lambda: False,
 ) -> list[Outcome]:
-    """Run experiments of one shape as one program, and leave a run folder for each."""
+    """Run experiments of one shape as one program, and leave a run folder for each; ``stop`` is asked now and then."""
     with ExitStack() as opened:
         files = [
             opened.enter_context(RunFolder(folder, each.tables()))
@@ -134,7 +135,7 @@ def run_stack(
 
         run = experiments[0].run
         stack = StackRun(adaptations, run.precision, settings, after_round)
-        status = stack.run(run.rounds, run.evaluate_every)
+        status = stack.run(run.rounds, run.evaluate_every, stop)
         engine = {"name": "batched", "stacked": len(experiments), **asdict(settings)}
         outcomes = []
         for replica, each in enumerate(experiments):

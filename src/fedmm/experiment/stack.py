@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from fedmm.core.errors import Diverged
-from fedmm.core.objective import Objective
 from fedmm.core.problem import Statistics
-from fedmm.core.schedules import Constant
 from fedmm.engines.batched import MEASURES, Batched, Replica, round_record
 from fedmm.experiment.adapt import Adaptation, Adapted
 from fedmm.experiment.history import History, Row
-from fedmm.experiment.training import Status, Training
+from fedmm.experiment.training import Status, Training, ctrl_c_waits
 from fedmm.models.precision import Precision, precision
 from fedmm.models.stacked import StackedNetwork
 
@@ -37,11 +36,6 @@ class StackSettings:
     channels_last: bool = False
     chunk: int = 0
     capture: bool = False
-
-
-def structure(objective: Objective) -> Objective:
-    """What of an objective must be the same in a stack: all but the trade-off and the gradient scale."""
-    return replace(objective, nu=0.0, nu_schedule=Constant(), gradient_scale=1.0)
 
 
 def build_stack(
@@ -88,8 +82,8 @@ class StackRun:
             torch.arange(len(adaptations), device=adaptations[0].function.layout.device)
         )
 
-    def run(self, rounds: int, evaluate_every: int) -> Status:
-        """Run to the end, or until Ctrl-C; every finished round is handed on."""
+    def run(self, rounds: int, evaluate_every: int, stop: Callable[[], bool] = lambda: False) -> Status:
+        """Run to the end, until Ctrl-C, or until ``stop`` says so; every finished round is handed on."""
         status: Status = "completed"
         self._flushed = time.perf_counter()
         try:
@@ -99,10 +93,14 @@ class StackRun:
                 due = done % evaluate_every == 0 or done == rounds
                 self._pending.append((done, measures, self.evaluate() if due else {}))
                 if time.perf_counter() - self._flushed > _FLUSH_SECONDS or done == rounds:
-                    self._flush()
+                    with ctrl_c_waits():
+                        self._flush()
+                    if done < rounds and stop():
+                        return "interrupted"
         except KeyboardInterrupt:
             status = "interrupted"
-        self._flush()
+        with suppress(KeyboardInterrupt), ctrl_c_waits():
+            self._flush()
         return status
 
     @torch.no_grad()
@@ -142,7 +140,8 @@ class StackRun:
         now = time.perf_counter()
         seconds = (now - self._flushed) / (len(self._pending) * len(self.adaptations))
         self._flushed = now
-        for (number, _, _), measured, evaluation in zip(self._pending, measures, evaluations, strict=True):
+        pending, self._pending = self._pending, []
+        for (number, _, _), measured, evaluation in zip(pending, measures, evaluations, strict=True):
             for replica, adaptation in enumerate(self.adaptations):
                 if number > done[replica]:
                     continue
@@ -153,12 +152,11 @@ class StackRun:
                     for name in adaptation.watched
                 }
                 self._on_row(replica, self.histories[replica].append(record, accuracies))
-        self._pending.clear()
 
     def adapted(self, replica: int, status: Status) -> tuple[Adapted, Diverged | None]:
         """One replica's model and history; a replica that stopped early has diverged."""
         state = self.engine.state(replica)
-        error = Diverged("", state.round + 1) if state.round < self.engine.round else None
+        error = Diverged(self.engine.offender(replica), state.round + 1) if state.round < self.engine.round else None
         training = Training(state, self.histories[replica], "diverged" if error else status, error)
         adaptation = self.adaptations[replica]
         return Adapted(adaptation.function, adaptation.prediction_statistics(state), training), error

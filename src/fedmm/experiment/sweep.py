@@ -130,6 +130,7 @@ def _in_processes(
     outcomes: dict[int, tuple[Summary, str | None]] = {}
     with context.Manager() as manager, ProcessPoolExecutor(tuned.processes, mp_context=context) as pool:
         rows: Any = manager.Queue()
+        stop: Any = manager.Event()
         futures = [
             pool.submit(
                 _worker,
@@ -139,6 +140,7 @@ def _in_processes(
                 tuned.settings,
                 tuned.threads,
                 rows,
+                stop,
             )
             for part in parts
         ]
@@ -151,7 +153,7 @@ def _in_processes(
                 if ended:
                     break
             except KeyboardInterrupt:
-                continue
+                stop.set()
         for part, future in zip(parts, futures, strict=True):
             outcomes.update(zip(part, future.result(), strict=True))
     return [outcomes[number] for number in range(len(experiments))]
@@ -164,6 +166,7 @@ def _worker(
     settings: StackSettings,
     threads: int,
     rows: Any,
+    stop: Any,
 ) -> list[tuple[Summary, str | None]]:
     torch.set_num_threads(threads)
     cache = DataCache()
@@ -174,7 +177,7 @@ def _worker(
         rows.put((numbers[position], row))
 
     try:
-        outcomes = run_stack(experiments, adaptations, list(map(Path, folders)), cache, settings, on_row)
+        outcomes = run_stack(experiments, adaptations, list(map(Path, folders)), cache, settings, on_row, stop.is_set)
     except FedmmError as problem:
         raise FedmmError(str(problem)) from None
     return [(summary, str(error) if error else None) for summary, error in outcomes]

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
+from fedmm.core.errors import require
 from fedmm.core.layout import Layout
 from fedmm.core.objective import Outputs
 from fedmm.core.problem import Statistics
@@ -59,6 +60,8 @@ class StackedNetwork:
         looped: bool = False,
         channels_last: bool = False,
     ) -> None:
+        alike = {(module.centre, repr(module)) for module in modules}
+        require(len(alike) == 1, "networks of a stack must have one structure and one way of centring their input")
         self.layout = layout
         self.module = copy.deepcopy(modules[0]).train()
         if frozen_statistics:
@@ -71,8 +74,8 @@ class StackedNetwork:
         self.layer_by_layer = self.why_not is None
         self._channels_last = channels_last
         self._dropouts = [name for name, m in self.module.named_modules() if isinstance(m, SeededDropout)]
-        constants = ("input_mean", *self.module.map_names)
-        self._constants = {name: torch.stack([getattr(module, name) for module in modules]) for name in constants}
+        own = [_untrained(module) for module in modules]
+        self._constants = {name: torch.stack([tensors[name] for tensors in own]) for name in own[0]}
 
     @property
     def has_dropout(self) -> bool:
@@ -80,7 +83,7 @@ class StackedNetwork:
         return bool(self._dropouts)
 
     def constants(self, which: Tensor) -> dict[str, Tensor]:
-        """What is no parameter (input mean, random maps) of networks that belong to the replicas ``which`` ``[G]``."""
+        """What is not trained (input mean, random maps, ...) of networks of the replicas ``which``, int64 ``[G]``."""
         return {name: tensor[which] for name, tensor in self._constants.items()}
 
     def outputs(
@@ -118,7 +121,7 @@ class StackedNetwork:
         statistics: Statistics,
         constants: Tensors,
     ) -> Outputs:
-        tensors = {block.name: tensor for block, tensor in self.layout.tensors(z)} | statistics
+        tensors = {**constants, **{block.name: tensor for block, tensor in self.layout.tensors(z)}, **statistics}
         run = _Run(tensors, dropout, module.training, self._fused(x))
         h = run.layers(_prepared(module, x, constants["input_mean"], z.dtype), module.features, "features")
         features = h.flatten(2)
@@ -146,9 +149,9 @@ class StackedNetwork:
         parts = []
         folds, folded = (self._folded or (None, module)) if module is self.module else (None, module)
         for g, point in enumerate(z.unbind()):
-            tensors = {block.name: tensor for block, tensor in self.layout.tensors(point)}
+            tensors = {name: tensor[g] for name, tensor in constants.items()}
+            tensors.update({block.name: tensor for block, tensor in self.layout.tensors(point)})
             tensors.update({name: tensor[g] for name, tensor in statistics.items()})
-            tensors.update({name: tensor[g] for name, tensor in constants.items()})
             if dropout is not None:
                 tensors.update({f"{name}.key": dropout[g] for name in self._dropouts})
             rows = x[g] if x.dtype == torch.uint8 else x[g].to(z.dtype)
@@ -156,6 +159,18 @@ class StackedNetwork:
                 rows = rows.contiguous(memory_format=torch.channels_last)
             parts.append(functional_call(folded, folds.fold(tensors) if folds else tensors, (rows,)))
         return Outputs(*(torch.stack(column) for column in zip(*parts, strict=True)))
+
+
+def _untrained(module: AdversarialModule) -> dict[str, Tensor]:
+    """Parameters that need no gradient, and buffers that are neither running statistics nor dropout keys."""
+    handed = {
+        f"{path}.{name}"
+        for path, layer in module.named_modules()
+        if isinstance(layer, SeededDropout | nn.modules.batchnorm._NormBase)
+        for name, _ in layer.named_buffers()
+    }
+    frozen = {name: p.detach() for name, p in module.named_parameters() if not p.requires_grad}
+    return frozen | {name: buffer for name, buffer in module.named_buffers() if name not in handed}
 
 
 def stacking_obstacle(module: AdversarialModule) -> str | None:
@@ -169,6 +184,10 @@ def stacking_obstacle(module: AdversarialModule) -> str | None:
 
 
 def _layer_obstacle(layer: nn.Module) -> str | None:
+    if layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks:
+        return "a layer with hooks"
+    if type(layer) not in (nn.Conv2d, SeededDropout, nn.Flatten, nn.Linear, *_NORMS, *_ELEMENTWISE, *_POOLS):
+        return f"a layer of type {type(layer).__name__}"
     if isinstance(layer, nn.Conv2d):
         plain = layer.groups == 1 and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
         return None if plain else "a convolution with groups or unusual padding"
@@ -178,20 +197,18 @@ def _layer_obstacle(layer: nn.Module) -> str | None:
         return None if (layer.start_dim, layer.end_dim) == (1, -1) else "an unusual Flatten"
     if isinstance(layer, _NORMS):
         return None if layer.momentum is not None else "batch normalisation with cumulative statistics"
-    if isinstance(layer, (nn.Linear, *_ELEMENTWISE, *_POOLS)):
-        return None
-    return f"a layer of type {type(layer).__name__}"
+    return None
 
 
 def _flat(module: nn.Module) -> list[nn.Module]:
     """The layers of nested nn.Sequential modules in order."""
-    if isinstance(module, nn.Sequential):
+    if type(module) is nn.Sequential:
         return [layer for child in module for layer in _flat(child)]
     return [module]
 
 
 def _named_layers(module: nn.Module, name: str) -> list[tuple[str, nn.Module]]:
-    if isinstance(module, nn.Sequential):
+    if type(module) is nn.Sequential:
         return [pair for key, child in module.named_children() for pair in _named_layers(child, f"{name}.{key}")]
     return [(name, module)]
 
@@ -239,11 +256,12 @@ class _Run:
         self.training = training
         self.fused = fused
         self.stack = 0
+        self._grouped = False
 
     def layers(self, x: Tensor, module: nn.Module, name: str) -> Tensor:
         """Through all layers of a part: ``[G, rows, ...]`` in and out."""
         self.stack = len(x)
-        grouped = False
+        self._grouped = grouped = False
         layers = _named_layers(module, name)
         position = 0
         while position < len(layers):
@@ -252,12 +270,12 @@ class _Run:
                 x = self._conv_relu_pool(x, path, cast(nn.Conv2d, layer))
                 position += 3
                 continue
-            wants_grouped = isinstance(layer, (nn.Conv2d, nn.BatchNorm2d, *_POOLS))
+            wants_grouped = isinstance(layer, (nn.Conv2d, nn.BatchNorm2d, *_POOLS)) and (grouped or x.dim() == 5)
             if wants_grouped and not grouped:
                 x = x.transpose(0, 1).flatten(1, 2)
             elif grouped and not (wants_grouped or isinstance(layer, _ELEMENTWISE)):
                 x = self._ungrouped(x)
-            grouped = wants_grouped or (grouped and isinstance(layer, _ELEMENTWISE))
+            self._grouped = grouped = wants_grouped or (grouped and isinstance(layer, _ELEMENTWISE))
             x = self._layer(x, path, layer)
             position += 1
         return self._ungrouped(x) if grouped else x
@@ -267,11 +285,7 @@ class _Run:
 
     def _layer(self, x: Tensor, path: str, layer: nn.Module) -> Tensor:
         if isinstance(layer, nn.Linear):
-            weight, bias = self.tensors[f"{path}.weight"], self.tensors.get(f"{path}.bias")
-            if bias is None:
-                return torch.bmm(x, weight.transpose(1, 2))
-            out: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
-            return out
+            return self._linear(x, self.tensors[f"{path}.weight"], self.tensors.get(f"{path}.bias"))
         if isinstance(layer, nn.Conv2d):
             return self._conv(x, path, layer)
         if isinstance(layer, nn.Flatten):
@@ -281,7 +295,18 @@ class _Run:
         if isinstance(layer, _NORMS):
             return self._norm(x, path, layer)
         apply = cast(Callable[[Tensor], Tensor], layer)
+        if isinstance(layer, _POOLS) and not self._grouped:
+            pooled = apply(x.flatten(0, 1))
+            return pooled.view(*x.shape[:2], *pooled.shape[1:])
         return apply(x)
+
+    def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        rows = x if x.dim() == 3 else x.flatten(1, -2)
+        if bias is None:
+            out = torch.bmm(rows, weight.transpose(1, 2))
+        else:
+            out = cast(Tensor, _Linear.apply(rows, weight, bias))  # type: ignore[no-untyped-call]
+        return out if x.dim() == 3 else out.view(*x.shape[:-1], -1)
 
     def _conv(self, x: Tensor, path: str, layer: nn.Conv2d) -> Tensor:
         weight, bias = self.tensors[f"{path}.weight"], self.tensors.get(f"{path}.bias")
@@ -349,5 +374,6 @@ def _fusible(layers: Sequence[nn.Module], x: Tensor) -> bool:
         and pool.kernel_size in (2, (2, 2))
         and pool.stride in (2, (2, 2))
         and pool.padding in (0, (0, 0))
+        and pool.dilation in (1, (1, 1))
         and not pool.ceil_mode
     )

@@ -235,7 +235,7 @@ def assert_moved(before: FederatedState, after: FederatedState, omega: int) -> N
 
 # Stacks ---------------------------------------------------------------------------------------------------------------
 
-RATES = {"lr_min": 0.2, "lr_max": 0.3}
+RATES = {"lr_min": 0.2, "lr_max": 0.3, "local_steps": 2}
 
 
 def every_algorithm() -> list[Run]:
@@ -258,7 +258,7 @@ def two_methods(objective: Objective, **options: Any) -> list[Run]:
 def normalised(policy: str, **changes: Any) -> list[Run]:
     """Runs of a network with batch normalisation; changes: of their algorithms' options."""
     return [
-        replace(run, algorithm=with_options(type(run.algorithm), **{"lr_min": 0.1, "lr_max": 0.2} | changes))
+        replace(run, algorithm=with_options(type(run.algorithm), **RATES | {"lr_min": 0.1} | changes))
         for run in two_methods(DANN(nu=0.3), pair=pictures(), network=normalising(policy))
     ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +22,6 @@ from engines.batched.stacks import (
     small,
     stacked,
 )
-from problems import NOTHING_RAISED, known_bug
 
 from fedmm import CDAN, MDD, FedAvgGDA, FedMM, FedmmError
 from fedmm.data import SourceTarget
@@ -40,18 +39,10 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 CHUNKED = ("mixed", "both domains", "dropout", "pictures", *(f"batch norm {policy}" for policy in POLICIES))
 
-lonely_chunk = known_bug("batch normalisation in a chunk of one client meets a strided view", RuntimeError)
+CASES = [(name, way) for name in STACKS for way, options in WAYS.items() if "chunk" not in options or name in CHUNKED]
 
 
-def cases() -> Iterator[Any]:
-    for name in STACKS:
-        for way, options in WAYS.items():
-            if "chunk" not in options or name in CHUNKED:
-                lonely = name.startswith("batch norm") and options.get("chunk") in (1, 3)  # of 4 clients
-                yield pytest.param(name, way, marks=lonely_chunk if lonely else ())
-
-
-@pytest.mark.parametrize(("name", "way"), list(cases()))
+@pytest.mark.parametrize(("name", "way"), CASES)
 def test_every_replica_of_a_stack_agrees_with_the_reference(name: str, way: str) -> None:
     stack = stacked(STACKS[name], **WAYS[way])
     assert stack.network.layer_by_layer == (way != "network by network")
@@ -71,14 +62,7 @@ def assert_parity(runs: Sequence[Run], rounds: int = 3, **options: Any) -> None:
 
 @pytest.mark.parametrize("chunk", [None, 2])
 @pytest.mark.parametrize("looped", [False, True], ids=["layer by layer", "network by network"])
-@pytest.mark.parametrize(
-    "policy",
-    [
-        pytest.param("averaged", marks=known_bug("statistics go on beyond a client's own steps", AssertionError)),
-        "frozen",
-        pytest.param("local", marks=known_bug("statistics go on beyond a client's own steps", AssertionError)),
-    ],
-)
+@pytest.mark.parametrize("policy", POLICIES)
 def test_statistics_of_clients_with_fewer_steps_agree_with_the_reference(
     policy: str, looped: bool, chunk: int | None
 ) -> None:
@@ -108,7 +92,6 @@ def test_statistics_for_predictions_are_the_mean_of_the_clients_asked_for() -> N
         torch.testing.assert_close(got, expected, rtol=TOLERANCE, atol=TOLERANCE)
 
 
-@known_bug("local steps are dealt to clients in order of names, not as listed", AssertionError)
 def test_listed_steps_go_to_clients_in_the_order_of_the_problem() -> None:
     # A problem that lists nothing else: its clients' order counts, which is not that of their names here.
     run = Run(FedAvgGDA(0.2, 0.2, [4, 1]), partition=SourceTarget(1, 1))
@@ -128,7 +111,6 @@ UNLIKE = {
 }
 
 
-@known_bug("what a stack takes from its first replica is not compared with the others", NOTHING_RAISED)
 @pytest.mark.parametrize("runs", UNLIKE.values(), ids=UNLIKE)
 def test_runs_that_differ_in_what_a_stack_shares_are_refused(runs: Sequence[Run]) -> None:
     with pytest.raises(FedmmError):

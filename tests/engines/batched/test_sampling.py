@@ -11,7 +11,7 @@ import torch
 from engines.batched.stacks import BATCH, MIXED, STACKS, Run, dropping, stacked, two_methods, vectors
 from hypothesis import given
 from hypothesis import strategies as st
-from problems import WIDTH, known_bug, network, rows
+from problems import WIDTH, network, rows
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
@@ -147,11 +147,11 @@ def test_masks_are_the_same_in_a_stack_and_alone(looped: bool) -> None:
     which = stack.clients.which.flatten()
     z = stack.z[which]
     ones = torch.ones(len(which), BATCH, WIDTH, dtype=z.dtype)
-    keys = stack.clients.dropout_keys(5)[:, :, 2].flatten()
+    keys = stack.clients.dropout_keys(5)[:, :, 1].flatten()
     masks = stack.network.outputs(z, ones, stack.network.constants(which), keys, {}).features
     for position, client in enumerate(stack.clients.flat):
         client.network.train({})
-        alone = client.network.outputs(z[position], ones[position], client.dropout_key(5, 2)).features
+        alone = client.network.outputs(z[position], ones[position], client.dropout_key(5, 1)).features
         assert torch.equal(masks[position], alone)
         assert 0.2 < float((alone == 0).double().mean()) < 0.8
 
@@ -182,7 +182,6 @@ def test_equal_rows_in_tensors_of_their_own_are_kept_apart() -> None:
     assert [pool.y[pool.numbers(held)].unique().tolist() for held in labelled] == [[0], [1]]
 
 
-@known_bug("tensors that begin at the same place are taken for one", (AssertionError, IndexError))
 @pytest.mark.parametrize("other", [slice(0, 12), slice(0, 24, 2)], ids=["the first half", "every second row"])
 def test_views_of_one_tensor_keep_their_own_rows(other: slice) -> None:
     x = rows(1)

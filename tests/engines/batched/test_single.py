@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from engines.batched.stacks import POLICIES, RATES, STACKS, Run, assert_same_state, normalised, stacked, tensors
-from problems import known_bug, played, with_options
+from problems import played, with_options
 
 from fedmm import ALGORITHMS, Diverged, FedAvgGDA
 from fedmm.core.algorithm import Algorithm
@@ -93,7 +93,6 @@ def test_it_trains_like_any_engine() -> None:
         assert row["loss"] == pytest.approx(expected["loss"], rel=1e-9)
 
 
-@known_bug("start() is where the stack stands now", AssertionError)
 def test_the_start_is_the_state_before_the_first_round_at_any_time() -> None:
     engine, readable = engines(RUNS["fedmm"])
     engine.run_round(engine.start())
@@ -139,7 +138,6 @@ def test_an_engine_goes_on_from_a_good_state_after_a_bad_one() -> None:
     assert_same_state(fast.run_round(good)[0], expected, 1e-9)
 
 
-@known_bug("the client that diverged is not named", AssertionError)
 def test_a_client_that_diverges_is_named_as_in_the_reference() -> None:
     fast, readable = engines(Run(exploding()))
     said = []

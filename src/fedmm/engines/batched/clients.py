@@ -43,6 +43,7 @@ class ClientStack:
             all(len(each) == self.count for each in self.names), "replicas of a stack must have equally many clients"
         )
         self.flat = cast(list[StackableClient], [client for each in by_replica for client in each])
+        _require_alike(replicas, self.flat, layout)
         steps = [_steps(replica, names) for replica, names in zip(replicas, self.names, strict=True)]
         self.steps = torch.tensor(steps, dtype=layout.dtype, device=layout.device)
         self.most_steps = max(map(max, steps))
@@ -70,6 +71,21 @@ class ClientStack:
         return [each.nu * each.nu_schedule(t, total) for each, total in zip(objectives, rounds, strict=True)]
 
 
+def _require_alike(replicas: Sequence[Replica], clients: Sequence[StackableClient], layout: Layout) -> None:
+    """What a stack takes from its first replica must hold for all of them."""
+    for replica in replicas:
+        same = replica.problem.layout.blocks == layout.blocks and replica.problem.layout.dtype == layout.dtype
+        require(same, "replicas of a stack must have networks of one structure and dtype")
+        shared = replica.problem.share_statistics == replicas[0].problem.share_statistics
+        require(shared, "replicas of a stack must have one policy for running statistics")
+    for client in clients:
+        require(
+            client.objective.structure() == clients[0].objective.structure(),
+            "replicas of a stack must have one objective; only nu and the gradient scale may differ",
+        )
+
+
 def _steps(replica: Replica, names: Sequence[str]) -> list[int]:
-    by_name = steps_by_client(replica.algorithm.steps, replica.problem.listed or names)
+    listed = replica.problem.listed or [client.name for client in replica.problem.clients]
+    by_name = steps_by_client(replica.algorithm.steps, listed)
     return [by_name[name] for name in names]

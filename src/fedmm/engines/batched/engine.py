@@ -86,6 +86,8 @@ class Batched:
             name: value.unsqueeze(1).repeat(1, shape[1], *(1,) * (value.dim() - 1))
             for name, value in self.statistics.items()
         }
+        self._kept_statistics = {name: value.clone() for name, value in self._client_statistics.items()}
+        self._not_finite = torch.zeros(*shape, dtype=torch.bool, device=device)
         self._rows = self.clients.sampler.indices(0).view(*shape, self.clients.most_steps, -1)
         self._keys = torch.zeros(*shape, self.clients.most_steps, dtype=torch.int64, device=device)
         self._nu = torch.zeros(shape[0], 1, dtype=dtype, device=device)
@@ -157,8 +159,9 @@ class Batched:
     def _begin(self) -> None:
         for band in self.bands:
             self._z[band.replicas].copy_(band.sent()["z"].expand_as(self._z[band.replicas]))
-        if self._shares_statistics:
-            for name, value in self._client_statistics.items():
+        for name, value in self._client_statistics.items():
+            self._kept_statistics[name].copy_(value)
+            if self._shares_statistics:
                 value.copy_(self.statistics[name].unsqueeze(1).expand_as(value))
         self._losses.zero_()
         self._step.zero_()
@@ -166,8 +169,13 @@ class Batched:
     def _local_step(self, number: int, step: int | Tensor) -> None:
         """One local step of one chunk of the clients, in place."""
         part = self.chunks[number]
-        gradient, losses = self._gradient(number, step)
         active = (step < self.clients.steps[:, part]) if self.clients.unequal_steps else None
+        before_step = None if active is None else {n: v[:, part].clone() for n, v in self._client_statistics.items()}
+        gradient, losses = self._gradient(number, step)
+        if active is not None and before_step is not None:
+            for name, value in before_step.items():
+                now = self._client_statistics[name][:, part]
+                now.copy_(torch.where(_over(active, value), now, value))
         for band in self.bands:
             r = band.replicas
             before = self._z[r, part]
@@ -184,7 +192,9 @@ class Batched:
             rows, keys = self._rows[:, part, step], self._keys[:, part, step]
         rows = rows.flatten(0, 1)
         z = self._z[:, part].flatten(0, 1).detach().requires_grad_()
-        statistics = {name: value[:, part].flatten(0, 1) for name, value in self._client_statistics.items()}
+        statistics = {
+            name: value[:, part].flatten(0, 1).contiguous() for name, value in self._client_statistics.items()
+        }
         dropout = keys.flatten() if self.network.has_dropout else None
         outputs = self.network.outputs(z, self.clients.pool.x[rows], self._constants[number], dropout, statistics)
         for name, value in statistics.items():
@@ -214,10 +224,12 @@ class Batched:
         for band, uploads, kept in zip(self.bands, self._uploads, self._next_clients, strict=True):
             r = band.replicas
             server = band.rule.server_update(band.server, uploads, band.central())
-            finite = server["z"].isfinite().all(dim=-1)
+            finite = torch.ones_like(self._not_finite[r])
             for vector in uploads.values():
-                finite &= vector.isfinite().flatten(1).all(dim=-1)
-            self._alive[r] &= finite
+                finite &= vector.isfinite().all(dim=-1)
+            was_alive = self._alive[r].clone()
+            self._not_finite[r] = torch.where(was_alive[:, None], ~finite, self._not_finite[r])
+            self._alive[r] &= finite.all(dim=-1) & server["z"].isfinite().all(dim=-1)
             alive = self._alive[r]
             self._measures[r] = self._measure(band, kept)
             for name, vector in server.items():
@@ -225,11 +237,11 @@ class Batched:
             for name, vector in kept.items():
                 band.clients[name].copy_(torch.where(alive[:, None, None], vector, band.clients[name]))
         self.rounds_done += self._alive
-        if self._shares_statistics:
-            for name, value in self._client_statistics.items():
+        for name, value in self._client_statistics.items():
+            if self._shares_statistics:
                 mean = value.mean(dim=1) if value.is_floating_point() else value.amax(dim=1)
-                alive = self._alive.view((-1,) + (1,) * (mean.dim() - 1))
-                self.statistics[name].copy_(torch.where(alive, mean, self.statistics[name]))
+                self.statistics[name].copy_(torch.where(_over(self._alive, mean), mean, self.statistics[name]))
+            value.copy_(torch.where(_over(self._alive, value), value, self._kept_statistics[name]))
 
     def _measure(self, band: Band, kept: State) -> Tensor:
         """What a round measured for the replicas of a band, ``[replicas, measures]``."""
@@ -289,8 +301,9 @@ class Batched:
     def _state_tensors(self) -> list[Tensor]:
         states = [band.server for band in self.bands] + [band.clients for band in self.bands] + self._next_clients
         vectors = [vector for state in states for vector in state.values()]
-        statistics = [*self.statistics.values(), *self._client_statistics.values()]
-        return [self._z, *vectors, *statistics, self._alive, self.rounds_done, self._losses, self._step]
+        statistics = [*self.statistics.values(), *self._client_statistics.values(), *self._kept_statistics.values()]
+        flags = [self._alive, self._not_finite, self.rounds_done, self._losses, self._step]
+        return [self._z, *vectors, *statistics, *flags]
 
     # States -----------------------------------------------------------------------------------------------------------
 
@@ -298,6 +311,11 @@ class Batched:
     def z(self) -> Tensor:
         """The servers' points, ``[replicas, size]``."""
         return torch.cat([band.server["z"] for band in self.bands])
+
+    def offender(self, replica: int) -> str:
+        """The first client whose upload was not finite when a replica stopped; empty where all were."""
+        bad = self._not_finite[replica].nonzero()
+        return self.clients.names[replica][int(bad[0])] if len(bad) else ""
 
     def prediction_statistics(self, replica: int, clients: Sequence[str]) -> Statistics:
         """The mean of some clients' own running statistics."""
@@ -347,6 +365,11 @@ class Batched:
                 value[r].copy_(torch.stack(own))
         self._alive.fill_(True)
         self.rounds_done.fill_(self.round)
+
+
+def _over(flags: Tensor, values: Tensor) -> Tensor:
+    """Flags of the leading axes, with as many axes as the values have."""
+    return flags.view(*flags.shape, *(1,) * (values.dim() - flags.dim()))
 
 
 def _stack(each: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:

@@ -62,6 +62,8 @@ def in_one_expression(graph: fx.Graph) -> tuple[str, list[int]] | None:
     lines: list[str] = []
     result = ""
     for node in graph.nodes:
+        if node.op == "get_attr":
+            return None
         if node.op == "call_function":
             if node.target not in _OPERATORS or node.kwargs:
                 return None

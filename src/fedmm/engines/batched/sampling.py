@@ -20,7 +20,7 @@ class RowPool:
     def __init__(self, held: Sequence[HeldRows], device: torch.device) -> None:
         shapes = {(each.x.shape[1:], each.x.dtype) for each in held}
         require(len(shapes) == 1, "clients that are stacked must hold rows of one shape and type")
-        self._bases: dict[tuple[int, int], int] = {}
+        self._bases: dict[tuple[object, ...], int] = {}
         xs, ys, total = [], [], 0
         for each in held:
             if self._identity(each) not in self._bases:
@@ -32,8 +32,9 @@ class RowPool:
         self.y = torch.cat([y.to(device) for y in ys])
 
     @staticmethod
-    def _identity(held: HeldRows) -> tuple[int, int]:
-        return held.x.data_ptr(), 0 if held.y is None else held.y.data_ptr()
+    def _identity(held: HeldRows) -> tuple[object, ...]:
+        tensors = (held.x,) if held.y is None else (held.x, held.y)
+        return tuple((each.data_ptr(), each.shape, each.stride()) for each in tensors)
 
     def numbers(self, held: HeldRows) -> Tensor:
         """The places of a client's rows in the pool, int64 ``[held]``."""

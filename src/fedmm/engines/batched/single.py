@@ -14,10 +14,11 @@ class BatchedEngine:
 
     def __init__(self, stack: Batched) -> None:
         self.stack = stack
+        self._first = stack.state(0)
         self._last: FederatedState | None = None
 
     def start(self) -> FederatedState:
-        return self.stack.state(0)
+        return self._first
 
     def run_round(self, state: FederatedState) -> tuple[FederatedState, RoundRecord]:
         began = time.perf_counter()
@@ -26,7 +27,7 @@ class BatchedEngine:
         measures = dict(zip(MEASURES, self.stack.advance()[0].tolist(), strict=True))
         after = self.stack.state(0)
         if after.round == state.round:
-            raise Diverged("", state.round + 1)
+            raise Diverged(self.stack.offender(0), state.round + 1)
         self._last = after
         return after, round_record(after.round, measures, self.stack, 0, time.perf_counter() - began)
 
