@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import queue
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -24,8 +20,8 @@ from fedmm.experiment.run import Summary, run_stack
 from fedmm.experiment.stack import StackSettings
 from fedmm.experiment.tables import Table
 from fedmm.experiment.tuning import Tuned, tune
+from fedmm.experiment.workers import report, side_by_side, told_to_stop
 
-_POLL_SECONDS = 0.1
 OnRow = Callable[[int, Row], None]
 
 
@@ -71,6 +67,7 @@ def run_sweep(
             def on_row(position: int, row: Row, members: tuple[int, ...] = program.members) -> None:
                 bars(members[position], row)
 
+            outcomes: Sequence[tuple[Summary, str | None] | None]
             if program.tuned.processes > 1:
                 outcomes = _in_processes(chosen, folders, program.tuned, on_row)
             else:
@@ -84,12 +81,15 @@ def run_sweep(
                     on_row,
                 )
                 outcomes = [(summary, str(error) if error else None) for summary, error in done]
-            for number, (summary, problem) in zip(program.members, outcomes, strict=True):
-                summaries[number] = summary
-                if problem:
-                    problems.append(f"{experiments[number].label}, seed {experiments[number].run.seed}: {problem}")
-            if any(summary["status"] == "interrupted" for summary, _ in outcomes):
-                status = "interrupted"
+            for number, outcome in zip(program.members, outcomes, strict=True):
+                if outcome is None or outcome[0]["status"] == "interrupted":
+                    status = "interrupted"
+                if outcome is not None:
+                    summaries[number], problem = outcome
+                    if problem:
+                        each = experiments[number]
+                        problems.append(f"{each.label}, seed {each.run.seed}: {problem}")
+            if status == "interrupted":
                 break
     order = sorted(summaries)
     summary = comparison_summary(title, status, [summaries[n] for n in order], [names[n] for n in order])
@@ -123,50 +123,29 @@ def plan_in_words(experiments: Sequence[Experiment], programs: Sequence[Program]
 
 def _in_processes(
     experiments: Sequence[Experiment], folders: Sequence[Path], tuned: Tuned, on_row: OnRow
-) -> list[tuple[Summary, str | None]]:
-    """The runs of one program dealt to processes, each a smaller stack."""
-    context = multiprocessing.get_context("spawn")
+) -> list[tuple[Summary, str | None] | None]:
+    """The runs of one program dealt to processes, each a smaller stack; None for a run that was never begun."""
     parts = [range(first, len(experiments), tuned.processes) for first in range(tuned.processes)]
+    calls = [
+        (
+            [experiments[number].tables() for number in part],
+            [str(folders[number]) for number in part],
+            list(part),
+            tuned.settings,
+            tuned.threads,
+        )
+        for part in parts
+    ]
+    futures, _ = side_by_side(_worker, calls, tuned.processes, on_row)
     outcomes: dict[int, tuple[Summary, str | None]] = {}
-    with context.Manager() as manager, ProcessPoolExecutor(tuned.processes, mp_context=context) as pool:
-        rows: Any = manager.Queue()
-        stop: Any = manager.Event()
-        futures = [
-            pool.submit(
-                _worker,
-                [experiments[number].tables() for number in part],
-                [str(folders[number]) for number in part],
-                list(part),
-                tuned.settings,
-                tuned.threads,
-                rows,
-                stop,
-            )
-            for part in parts
-        ]
-        while True:
-            ended = all(future.done() for future in futures)
-            try:
-                number, row = rows.get(timeout=_POLL_SECONDS)
-                on_row(number, row)
-            except queue.Empty:
-                if ended:
-                    break
-            except KeyboardInterrupt:
-                stop.set()
-        for part, future in zip(parts, futures, strict=True):
+    for part, future in zip(parts, futures, strict=False):
+        if not future.cancelled():
             outcomes.update(zip(part, future.result(), strict=True))
-    return [outcomes[number] for number in range(len(experiments))]
+    return [outcomes.get(number) for number in range(len(experiments))]
 
 
 def _worker(
-    tables: list[dict[str, Table]],
-    folders: list[str],
-    numbers: list[int],
-    settings: StackSettings,
-    threads: int,
-    rows: Any,
-    stop: Any,
+    tables: list[dict[str, Table]], folders: list[str], numbers: list[int], settings: StackSettings, threads: int
 ) -> list[tuple[Summary, str | None]]:
     torch.set_num_threads(threads)
     cache = DataCache()
@@ -174,10 +153,10 @@ def _worker(
     adaptations = [prepare(each, cache) for each in experiments]
 
     def on_row(position: int, row: Row) -> None:
-        rows.put((numbers[position], row))
+        report(numbers[position], row)
 
     try:
-        outcomes = run_stack(experiments, adaptations, list(map(Path, folders)), cache, settings, on_row, stop.is_set)
+        outcomes = run_stack(experiments, adaptations, list(map(Path, folders)), cache, settings, on_row, told_to_stop)
     except FedmmError as problem:
         raise FedmmError(str(problem)) from None
     return [(summary, str(error) if error else None) for summary, error in outcomes]

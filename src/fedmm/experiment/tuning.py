@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from fedmm.core.algorithm import steps_by_client
 from fedmm.engines.batched import Batched
 from fedmm.experiment.adapt import Adaptation
 from fedmm.experiment.stack import StackSettings, build_stack
@@ -20,6 +21,7 @@ _CPU_MEMORY = 64 << 20  # about what caches hold: larger chunks were slower a cl
 _GPU_SHARE = 0.4
 _ALWAYS_FITS = 32
 _TRIALS = 3
+_START_SECONDS = 6.0  # what processes of their own cost before they compute
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,11 @@ def _tune_cpu(adaptations: Sequence[Adaptation], chosen: Precision) -> Tuned:
     ways = [StackSettings(), StackSettings(looped=True)]
     if pictures:
         ways.append(StackSettings(looped=True, channels_last=True))
-    best: tuple[float, StackSettings, int, int] | None = None
+    most_steps = max(
+        steps_by_client(a.algorithm.steps, a.problem.listed)[h.name] for a in adaptations for h in a.holdings
+    )
+    steps = most_steps * adaptations[0].rounds * len(adaptations)
+    best: tuple[float, float, StackSettings, int, int] | None = None
     for threads in sorted({1, cores}):
         processes = cores // threads
         share = adaptations[: -(-len(adaptations) // processes)]
@@ -56,11 +62,12 @@ def _tune_cpu(adaptations: Sequence[Adaptation], chosen: Precision) -> Tuned:
             settings = replace(way, chunk=chunk_that_fits(share, chosen, way))
             with torch_threads(threads):
                 seconds = _seconds_per_step(share, chosen, settings) / len(share)
-            together = seconds / min(processes, len(adaptations))
-            if best is None or together < best[0]:
-                best = (together, settings, threads, min(processes, len(adaptations)))
+            used = min(processes, len(adaptations))
+            whole = seconds / used * steps + (_START_SECONDS if used > 1 else 0.0)
+            if best is None or whole < best[0]:
+                best = (whole, seconds / used, settings, threads, used)
     assert best is not None
-    seconds, settings, threads, processes = best
+    _, seconds, settings, threads, processes = best
     order = "network by network" if settings.looped else "layer by layer"
     memory = ", channels last" if settings.channels_last else ""
     return Tuned(

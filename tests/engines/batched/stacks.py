@@ -265,28 +265,28 @@ def normalised(policy: str, **changes: Any) -> list[Run]:
 
 MIXED = [
     Run(FedSGDA(0.3, 0.5), DANN(nu=0.1)),
-    Run(FedAvgGDA(0.2, 0.2, 3), DANN(nu=0.5), seed=1, partition=Dirichlet(0.4, 2, 2)),
+    Run(FedAvgGDA(0.2, 0.2, 2), DANN(nu=0.5), seed=1, partition=Dirichlet(0.4, 2, 2)),
     Run(
-        FedAvgGDA({"features": 0.1, "features.2": 0.3, "*": 0.2}, 0.4, 5, server_lr=0.7, lr_schedule=InverseDecay(0.1)),
+        FedAvgGDA({"features": 0.1, "features.2": 0.3, "*": 0.2}, 0.4, 3, server_lr=0.7, lr_schedule=InverseDecay(0.1)),
         DANN(nu=0.8, nu_schedule=DannWarmup()),
         seed=2,
         partition=DisjointClasses(3, 1),
         rounds=20,
     ),
     Run(FedProxGDA(0.2, 0.3, 0.5, 1.0, 2), seed=1, partition=SourceTarget(1, 3)),
-    Run(FedProxGDA(0.1, 0.2, {"task_head": 2.0, "*": 0.0}, 0.3, 4), seed=7, weights={"source-1": 3.0, "target-2": 0.5}),
-    Run(FedMM(0.2, 0.3, 1.0, 2.0, 0.9, 4), seed=3, partition=Dirichlet(0.5, 3, 1)),
+    Run(FedProxGDA(0.1, 0.2, {"task_head": 2.0, "*": 0.0}, 0.3, 3), seed=7, weights={"source-1": 3.0, "target-2": 0.5}),
+    Run(FedMM(0.2, 0.3, 1.0, 2.0, 0.9, 3), seed=3, partition=Dirichlet(0.5, 3, 1)),
     Run(
-        FedMM(0.1, {"adversary": 0.2}, {"features": 0.5, "*": 1.5}, 0.5, 1.0, 3, lr_schedule=DannDecay()),
+        FedMM(0.1, {"adversary": 0.2}, {"features": 0.5, "*": 1.5}, 0.5, 1.0, 2, lr_schedule=DannDecay()),
         DANN(nu=0.6, gradient_scale={"features": 0.5, "adversary": 2.0, "*": 1.0}),
         seed=4,
         rounds=11,
     ),
-    Run(FedMM(0.1, 0.1, 1.0, 1.0, 0.5, [1, 4, 2, 3]), seed=5),
+    Run(FedMM(0.1, 0.1, 1.0, 1.0, 0.5, [1, 3, 2, 2]), seed=5),
     Run(ScaffoldGDA(0.2, 0.2, 3, 0.8), seed=6, partition=Dirichlet(0.5, 1, 3)),
     Run(
         ScaffoldGDA(
-            0.1, 0.2, {"source-1": 2, "source-2": 5, "target-1": 1, "target-2": 3}, lr_schedule=CosineDecay(0.1)
+            0.1, 0.2, {"source-1": 2, "source-2": 3, "target-1": 1, "target-2": 2}, lr_schedule=CosineDecay(0.1)
         ),
         seed=0,
     ),

@@ -19,10 +19,12 @@ from engines.batched.stacks import (
     reference,
     seeded,
     stacked,
+    vectors,
 )
 from torch import nn
 
 from fedmm import FedAvgGDA, FedMM, Network
+from fedmm.data import DomainPair, Labelled
 from fedmm.engines.batched import Batched
 from fedmm.models.precision import PRECISIONS, precision
 
@@ -160,6 +162,13 @@ def test_a_precision_is_as_it_was_after_its_block(chosen: Any) -> None:
 # Memory ---------------------------------------------------------------------------------------------------------------
 
 
-def test_tensors_that_clients_share_are_stored_once_on_a_gpu_too() -> None:
-    stack = on_gpu([Run(FedAvgGDA(), seed=seed) for seed in range(3)])
+def test_clients_that_share_a_tensor_bring_it_to_the_gpu_once() -> None:
+    assert len(on_gpu([Run(FedAvgGDA())]).clients.pool.x) == 40 + 30
+
+
+def test_replicas_share_what_is_on_the_gpu_already() -> None:
+    pair = vectors()
+    parts = (pair.source, pair.target, pair.source_test, pair.target_test)
+    there = DomainPair(*(Labelled(part.x.cuda(), part.y.cuda()) for part in parts), class_names=pair.class_names)
+    stack = on_gpu([Run(FedAvgGDA(), seed=seed, pair=there) for seed in range(3)])
     assert len(stack.clients.pool.x) == 40 + 30
