@@ -34,7 +34,7 @@ class Case(NamedTuple):
 
 CASES = {
     "one pixel": Case(1, 3, 1, 1, 2, 2, 1),
-    "one channel": Case(3, 2, 1, 7, 4, 6, 5),
+    "one channel": Case(3, 1, 1, 7, 4, 6, 5),
     "three channels": Case(2, 3, 3, 20, 4, 6, 3),
     "flat pictures": Case(2, 3, 2, 3, 2, 14, 3),
     "many channels": Case(2, 2, 33, 17, 4, 6, 3),

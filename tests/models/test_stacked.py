@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from problems import CLASSES, FLOAT64, WIDTH, generator, known_bug
+from problems import CLASSES, FLOAT64, WIDTH, generator
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
@@ -386,21 +386,10 @@ PITFALLS: dict[str, tuple[tuple[int, ...], Layers]] = {
 }
 """What is easily mistaken for a plain stack of layers."""
 
-STUMBLED = {
-    "an activation in two places": "a layer's second place is left out",
-    "tied linear layers": "a layer's second place is left out",
-    "hooks of a sequence": "hooks of a sequence are not called",
-    "normalised sequences, place by place": "normalised sequences are flattened",
-}
-wrong = (AssertionError, KeyError, RuntimeError)
-
 
 @pytest.mark.parametrize(
     ("shape", "layers"),
-    [
-        pytest.param(*given, id=name, marks=known_bug(STUMBLED[name], wrong) if name in STUMBLED else ())
-        for name, given in PITFALLS.items()
-    ],
+    [pytest.param(*given, id=name) for name, given in PITFALLS.items()],
 )
 def test_what_runs_alone_runs_in_a_stack(shape: tuple[int, ...], layers: Layers) -> None:
     networks = functions(layers, shape)

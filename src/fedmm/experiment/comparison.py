@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from fedmm.core.errors import FedmmError
 from fedmm.experiment.config import Experiment, experiment
 from fedmm.experiment.folder import SUMMARY, claim_folder, write_json
 from fedmm.experiment.history import Row
 from fedmm.experiment.overview import comparison_summary, folder_names
+from fedmm.experiment.progress import bars
 from fedmm.experiment.run import DivergedRun, Summary, run_experiment
 from fedmm.experiment.tables import Table
 from fedmm.experiment.workers import report, side_by_side, told_to_stop
@@ -37,13 +35,13 @@ def compare(
         (index, each.tables(), str(folder / name))
         for index, (each, name) in enumerate(zip(experiments, names, strict=True))
     ]
-    with _bars(progress) as bars:
-        tasks = [bars.add_task(f"{e.label} seed {e.run.seed}", total=e.run.rounds, accuracy="") for e in experiments]
+    with bars(progress, "accuracy") as shown:
+        tasks = [shown.add_task(f"{e.label} seed {e.run.seed}", total=e.run.rounds, accuracy="") for e in experiments]
 
         def show(index: int, row: Row) -> None:
-            bars.update(tasks[index], completed=row["round"])
+            shown.update(tasks[index], completed=row["round"])
             if row.get("target_accuracy") is not None:
-                bars.update(tasks[index], accuracy=f"target {row['target_accuracy']:6.1%}")
+                shown.update(tasks[index], accuracy=f"target {row['target_accuracy']:6.1%}")
 
         futures, stopped = side_by_side(_run, calls, workers, show)
     ended = {name: future for name, future in zip(names, futures, strict=False) if not future.cancelled()}
@@ -75,17 +73,3 @@ def _run(index: int, tables: dict[str, Table], folder: str) -> Outcome:
         return problem.summary, FedmmError(str(problem))
     except FedmmError as problem:
         raise FedmmError(str(problem)) from None
-
-
-def _bars(show: bool) -> Progress:
-    console = Console(stderr=True)
-    return Progress(
-        TextColumn("[bold]{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[accuracy]}"),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not (show and console.is_terminal),
-    )

@@ -10,23 +10,27 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from fedmm.experiment.history import Row
 
 
+def bars(show: bool, *fields: str) -> Progress:
+    """Bars on standard error with these fields of text; silent where that is not a terminal or ``show`` is False."""
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("[bold]{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        *(TextColumn(f"{{task.fields[{name}]}}") for name in fields),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not (show and console.is_terminal),
+    )
+
+
 class RoundProgress:
-    """A bar on standard error; silent where that is not a terminal or ``show`` is False."""
+    """A bar over the rounds of one run."""
 
     def __init__(self, label: str, rounds: int, *, show: bool) -> None:
-        console = Console(stderr=True)
-        self._bar = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[accuracy]}"),
-            TextColumn("{task.fields[speed]}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not (show and console.is_terminal),
-        )
+        self._bar = bars(show, "accuracy", "speed")
         self._task = self._bar.add_task(label, total=rounds, accuracy="", speed="")
         self._accuracy = ""
 

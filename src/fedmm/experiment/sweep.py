@@ -9,7 +9,6 @@ from pathlib import Path
 import torch
 
 from fedmm.core.errors import FedmmError, require
-from fedmm.experiment.bars import RunsProgress
 from fedmm.experiment.build import DataCache, prepare
 from fedmm.experiment.config import Experiment, experiment
 from fedmm.experiment.folder import SUMMARY, claim_folder, write_json
@@ -17,6 +16,7 @@ from fedmm.experiment.grid import groups
 from fedmm.experiment.history import Row
 from fedmm.experiment.overview import comparison_summary, folder_names
 from fedmm.experiment.run import Summary, run_stack
+from fedmm.experiment.runs_progress import RunsProgress
 from fedmm.experiment.stack import StackSettings
 from fedmm.experiment.tables import Table
 from fedmm.experiment.tuning import Tuned, tune

@@ -175,17 +175,18 @@ def _untrained(module: AdversarialModule) -> dict[str, Tensor]:
 
 def stacking_obstacle(module: AdversarialModule) -> str | None:
     """What keeps a network from running layer by layer over a stack; None where nothing does."""
-    for part in (module.features, module.task_head, module.adversary):
-        for layer in _flat(part) if part is not None else ():
-            obstacle = _layer_obstacle(layer)
-            if obstacle:
-                return obstacle
-    return None
+    parts = [part for part in (module.features, module.task_head, module.adversary) if part is not None]
+    layers = [layer for part in parts for _, layer in _named_layers(part, "")]
+    trained = [layer for layer in layers if next(layer.parameters(), None) is not None]
+    if len(set(map(id, trained))) < len(trained):
+        return "a layer that stands in two places"
+    every = [layer for part in parts for layer in part.modules()]
+    if any(layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks for layer in every):
+        return "a layer with hooks"
+    return next((obstacle for layer in layers if (obstacle := _layer_obstacle(layer))), None)
 
 
 def _layer_obstacle(layer: nn.Module) -> str | None:
-    if layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks:
-        return "a layer with hooks"
     if type(layer) not in (nn.Conv2d, SeededDropout, nn.Flatten, nn.Linear, *_NORMS, *_ELEMENTWISE, *_POOLS):
         return f"a layer of type {type(layer).__name__}"
     if isinstance(layer, nn.Conv2d):
@@ -200,16 +201,11 @@ def _layer_obstacle(layer: nn.Module) -> str | None:
     return None
 
 
-def _flat(module: nn.Module) -> list[nn.Module]:
-    """The layers of nested nn.Sequential modules in order."""
-    if type(module) is nn.Sequential:
-        return [layer for child in module for layer in _flat(child)]
-    return [module]
-
-
 def _named_layers(module: nn.Module, name: str) -> list[tuple[str, nn.Module]]:
+    """The layers of nested nn.Sequential modules in order, with their names."""
     if type(module) is nn.Sequential:
-        return [pair for key, child in module.named_children() for pair in _named_layers(child, f"{name}.{key}")]
+        children = zip(module._modules, module, strict=True)
+        return [pair for key, child in children for pair in _named_layers(child, f"{name}.{key}")]
     return [(name, module)]
 
 
@@ -353,7 +349,7 @@ class _Run:
             0.0 if layer.momentum is None else layer.momentum,
             layer.eps,
         )
-        return h if rows_first else h.view(len(h), self.stack, -1).transpose(0, 1)
+        return h if rows_first else h.view(len(h), self.stack, -1, *h.shape[2:]).transpose(0, 1)
 
 
 def _fusible(layers: Sequence[nn.Module], x: Tensor) -> bool:

@@ -37,7 +37,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "chunks of 2": {"chunk": 2},
     "chunks of 3": {"chunk": 3},
 }
-CHUNKED = ("mixed", "both domains", "dropout", "pictures", *(f"batch norm {policy}" for policy in POLICIES))
+CHUNKED = ("mixed", "dropout", *(f"batch norm {policy}" for policy in POLICIES))
 
 CASES = [(name, way) for name in STACKS for way, options in WAYS.items() if "chunk" not in options or name in CHUNKED]
 

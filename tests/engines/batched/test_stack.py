@@ -25,7 +25,6 @@ from engines.batched.stacks import (
     tensors,
     vectors,
 )
-from problems import known_bug
 
 from fedmm import DANN, FedAvgGDA, FedMM, FedmmError, FedSGDA, ScaffoldGDA
 from fedmm.core.engine import FederatedState
@@ -237,7 +236,6 @@ def test_a_stack_goes_on_from_states_of_the_reference(name: str) -> None:
         assert_agrees(stack, replica, measures, rounds[9], 1e-9)
 
 
-@known_bug("clients' statistics are asked for where the server's replace them", KeyError)
 def test_where_statistics_are_averaged_those_of_clients_are_not_needed_to_go_on() -> None:
     (run, *_) = STACKS["batch norm averaged"]
     engine = run.adaptation().engine

@@ -361,8 +361,8 @@ class Batched:
             value.copy_(torch.stack([state.statistics[name] for state in states]))
         for name, value in self._client_statistics.items():
             for r, state in enumerate(states):
-                own = [state.client_statistics[client][name] for client in self.clients.names[r]]
-                value[r].copy_(torch.stack(own))
+                kept = [state.client_statistics.get(client, state.statistics) for client in self.clients.names[r]]
+                value[r].copy_(torch.stack([own[name] for own in kept]))
         self._alive.fill_(True)
         self.rounds_done.fill_(self.round)
 

@@ -5,29 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import TracebackType
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
 from fedmm.experiment.config import Experiment
 from fedmm.experiment.history import Row
+from fedmm.experiment.progress import bars
 
 
 class RunsProgress:
-    """One bar over the rounds of all runs on standard error; silent where that is no terminal or ``show`` is False."""
+    """One bar over the rounds of all runs."""
 
     def __init__(self, experiments: Sequence[Experiment], *, show: bool) -> None:
-        console = Console(stderr=True)
-        self._bar = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not (show and console.is_terminal),
-        )
+        self._bar = bars(show, "note")
         rounds = sum(each.run.rounds for each in experiments)
         self._task = self._bar.add_task(f"{len(experiments)} runs", total=rounds, note="")
         self._accuracies: dict[int, float] = {}
