@@ -101,7 +101,7 @@ def paper_data(rows: int = 2000) -> tuple[Labelled, torch.Tensor]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--repeats", type=int, default=30, help="rounds of each side (the paper's network: a tenth)")
+    parser.add_argument("--repeats", type=int, default=30, help="rounds of each side (the paper's network: a quarter)")
     repeats = parser.parse_args().repeats
     digits = Digits().load()
     source, target = paper_data()
@@ -110,7 +110,7 @@ def main() -> None:
         torch.set_num_threads(threads)
         work = "DANN, FedMM, 2 clients x 20 steps"
         results.append(measure(f"digits MLP, {work}", MLP(), digits.source, digits.target.x, repeats))
-        results.append(measure(f"paper's network, {work}", PaperCNN(), source, target, max(3, repeats // 10)))
+        results.append(measure(f"paper's network, {work}", PaperCNN(), source, target, max(3, repeats // 4)))
     common = {
         "hardware": f"{processor()}, {os.cpu_count()} cores",
         "versions": {"fedmm": fedmm.__version__, "torch": torch.__version__, "python": platform.python_version()},
