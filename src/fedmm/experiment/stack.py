@@ -163,7 +163,5 @@ class StackRun:
 
 
 def _together(tensors: Sequence[Tensor], part: slice) -> Tensor:
-    """The same rows of each tensor as one stack, without copies where all are the same tensor."""
-    if all(tensor is tensors[0] for tensor in tensors):
-        return tensors[0][part].unsqueeze(0).expand(len(tensors), *tensors[0][part].shape)
+    """The same rows of each tensor as one stack."""
     return torch.stack([tensor[part] for tensor in tensors])

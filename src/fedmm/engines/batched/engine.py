@@ -28,7 +28,7 @@ class Batched:
     """Runs a stack of replicas, round by round.
 
     All replicas have the same layout, the same number of clients and batches of one size; algorithms, hyperparameters,
-    seeds, data and local steps may differ. Replicas of one algorithm must stand together.
+    seeds, data and local steps may differ. Replicas of one algorithm must stand together, and all run equally long.
 
     network: the replicas' networks as one function. capture: ``round`` or ``step`` replays a CUDA graph of that, and
     ``none`` runs operation by operation. chunk: how many clients of each replica run at once. around: entered for all
@@ -48,6 +48,10 @@ class Batched:
     ) -> None:
         self.replicas = replicas
         self.layout = replicas[0].problem.layout
+        require(
+            capture == "none" or self.layout.device.type == "cuda",
+            f"only work on a GPU can be captured, not on {self.layout.device}; use capture='none'",
+        )
         self.network = network
         self.clients = ClientStack(replicas, self.layout)
         self._around = around
