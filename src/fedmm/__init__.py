@@ -11,6 +11,7 @@ from fedmm.core.errors import Diverged, FedmmError
 from fedmm.experiment.adapt import Adapted, adapt
 from fedmm.experiment.adaptation import Client
 from fedmm.experiment.predictor import Predictor, load_model
+from fedmm.experiment.presets import Preset, preset
 from fedmm.experiment.solve import Solution, solve
 from fedmm.models.network import Network
 from fedmm.objectives import CDAN, DANN, MDD, OBJECTIVES, SourceOnly
@@ -33,10 +34,12 @@ __all__ = [
     "FedmmError",
     "Network",
     "Predictor",
+    "Preset",
     "ScaffoldGDA",
     "Solution",
     "SourceOnly",
     "adapt",
     "load_model",
+    "preset",
     "solve",
 ]

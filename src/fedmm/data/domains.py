@@ -15,10 +15,6 @@ class Labelled(NamedTuple):
     x: Tensor
     y: Tensor
 
-    def rows(self, index: Tensor) -> Labelled:
-        """Some of the rows."""
-        return Labelled(self.x[index], self.y[index])
-
     def __repr__(self) -> str:
         return f"Labelled({tuple(self.x.shape)}, {len(self.y)} labels)"
 
