@@ -125,6 +125,20 @@ def test_the_best_way_on_a_cpu_is_measured() -> None:
     assert 1 <= tuned.threads * tuned.processes <= max(os.cpu_count() or 1, 1)
 
 
+def test_threads_that_were_asked_for_are_used() -> None:
+    cache = DataCache()
+    adaptations = [prepare(each, cache) for each in grid(TABLES)]
+    for threads in (1, 2):
+        assert tune(adaptations, "fp32", threads).threads == threads
+
+
+def test_a_sweep_cannot_run_in_process(tmp_path: Path) -> None:
+    each = [replace(e, run=replace(e.run, engine="in_process")) for e in grid(TABLES)]
+    with pytest.raises(FedmmError, match=r"run\.engine must be 'auto' or 'batched' in a sweep"):
+        run_sweep(each, tmp_path / "x", title="x", progress=False)
+    assert not (tmp_path / "x").exists()
+
+
 def test_chunks_hold_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     adaptation = prepare(grid(TABLES)[0], DataCache())
     assert chunk_that_fits([adaptation], "fp32", StackSettings()) == 2

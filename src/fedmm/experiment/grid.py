@@ -107,7 +107,7 @@ def _shape(each: Experiment, adaptation: Adaptation) -> str:
             [(block.name, block.shape) for block in function.layout.blocks],
             (function.layout.dtype, str(function.layout.device), function.input_shape, each.model),
             (each.objective.structure(), len(adaptation.problem.clients), each.run.batch_size),
-            (each.run.rounds, each.run.evaluate_every, each.run.precision),
+            (each.run.rounds, each.run.evaluate_every, each.run.precision, each.run.threads),
             [(name, len(y)) for name, (_, y) in adaptation.watched.items()],
             adaptation.row_dtype,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
+from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -26,15 +27,12 @@ def bars(show: bool, *fields: str) -> Progress:
     )
 
 
-class RoundProgress:
-    """A bar over the rounds of one run."""
+class Shown:
+    """Something with a bar that is on the terminal while it is entered."""
 
-    def __init__(self, label: str, rounds: int, *, show: bool) -> None:
-        self._bar = bars(show, "accuracy", "speed")
-        self._task = self._bar.add_task(label, total=rounds, accuracy="", speed="")
-        self._accuracy = ""
+    _bar: Progress
 
-    def __enter__(self) -> RoundProgress:
+    def __enter__(self) -> Self:
         self._bar.start()
         return self
 
@@ -42,6 +40,15 @@ class RoundProgress:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._bar.stop()
+
+
+class RoundProgress(Shown):
+    """A bar over the rounds of one run."""
+
+    def __init__(self, label: str, rounds: int, *, show: bool) -> None:
+        self._bar = bars(show, "accuracy", "speed")
+        self._task = self._bar.add_task(label, total=rounds, accuracy="", speed="")
+        self._accuracy = ""
 
     def __call__(self, row: Row) -> None:
         """Show one more finished round."""

@@ -58,7 +58,7 @@ def run_experiment(
     if say:
         say(f"engine {engine}: {why}")
     if engine == "batched":
-        settings = tune([adaptation], experiment.run.precision).settings
+        settings = tune([adaptation], experiment.run.precision, torch.get_num_threads()).settings
         with RoundProgress(adaptation.label, adaptation.rounds, show=progress) as bar:
 
             def show(_: int, row: Row) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
 
 from fedmm.experiment.config import Experiment
 from fedmm.experiment.history import Row
-from fedmm.experiment.progress import bars
+from fedmm.experiment.progress import Shown, bars
 
 
-class RunsProgress:
+class RunsProgress(Shown):
     """One bar over the rounds of all runs."""
 
     def __init__(self, experiments: Sequence[Experiment], *, show: bool) -> None:
@@ -18,15 +17,6 @@ class RunsProgress:
         rounds = sum(each.run.rounds for each in experiments)
         self._task = self._bar.add_task(f"{len(experiments)} runs", total=rounds, note="")
         self._accuracies: dict[int, float] = {}
-
-    def __enter__(self) -> RunsProgress:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.stop()
 
     def __call__(self, run: int, row: Row) -> None:
         """Show one more finished round of a run."""

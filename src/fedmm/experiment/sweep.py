@@ -46,13 +46,18 @@ def run_sweep(
 
     Runs of one shape are stacked. The plan is told before it is carried out. Ctrl-C leaves what was done until then.
     """
+    for each in experiments:
+        require(
+            each.run.engine != "in_process", "run.engine must be 'auto' or 'batched' in a sweep, which stacks its runs"
+        )
     cache = DataCache()
     adaptations = [prepare(each, cache) for each in experiments]
     names = folder_names(experiments)
     claim_folder(folder, overwrite=overwrite)
     programs = []
     for group in groups(experiments, adaptations):
-        tuned = tune([adaptations[number] for number in group.members], experiments[group.members[0]].run.precision)
+        run = experiments[group.members[0]].run
+        tuned = tune([adaptations[number] for number in group.members], run.precision, run.threads)
         programs.append(Program(group.members, tuned))
     say(plan_in_words(experiments, programs))
     _begin(folder, title)

@@ -34,17 +34,17 @@ class Tuned:
     why: str
 
 
-def tune(adaptations: Sequence[Adaptation], chosen: Precision) -> Tuned:
-    """The best way to run these replicas on the device they are on."""
+def tune(adaptations: Sequence[Adaptation], chosen: Precision, threads: int = 0) -> Tuned:
+    """The best way to run these replicas on the device they are on; with so many threads each, where that is given."""
     device = adaptations[0].function.layout.device
     if device.type == "cuda":
         settings = StackSettings(capture=True, channels_last=True)
         settings = replace(settings, chunk=chunk_that_fits(adaptations, chosen, settings))
         return Tuned(settings, torch.get_num_threads(), 1, "a GPU: rounds are captured as CUDA graphs")
-    return _tune_cpu(adaptations, chosen)
+    return _tune_cpu(adaptations, chosen, threads)
 
 
-def _tune_cpu(adaptations: Sequence[Adaptation], chosen: Precision) -> Tuned:
+def _tune_cpu(adaptations: Sequence[Adaptation], chosen: Precision, wanted: int) -> Tuned:
     cores = os.cpu_count() or 1
     pictures = len(adaptations[0].function.input_shape) == 3
     ways = [StackSettings(), StackSettings(looped=True)]
@@ -55,8 +55,8 @@ def _tune_cpu(adaptations: Sequence[Adaptation], chosen: Precision) -> Tuned:
     )
     steps = most_steps * adaptations[0].rounds * len(adaptations)
     best: tuple[float, float, StackSettings, int, int] | None = None
-    for threads in sorted({1, cores}):
-        processes = cores // threads
+    for threads in [wanted] if wanted else sorted({1, cores}):
+        processes = max(1, cores // threads)
         share = adaptations[: -(-len(adaptations) // processes)]
         for way in ways:
             settings = replace(way, chunk=chunk_that_fits(share, chosen, way))
