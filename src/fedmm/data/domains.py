@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple, Protocol
 
 from torch import Tensor
+
+from fedmm.core.views import View, WholeRows
 
 
 class Labelled(NamedTuple):
@@ -25,6 +27,9 @@ class DomainPair:
 
     The target's training labels are here because partitions by class and supervised bounds need them; no training on
     unlabelled target data ever sees them. Test rows are for measuring alone.
+
+    source_validation: labelled source rows that are neither trained on nor tested: hyperparameters may be chosen by them.
+    view: how rows are shown to the network, for example cropped.
     """
 
     source: Labelled
@@ -32,6 +37,8 @@ class DomainPair:
     source_test: Labelled
     target_test: Labelled
     class_names: Sequence[str]
+    source_validation: Labelled | None = None
+    view: View = field(default=WholeRows(), kw_only=True)
 
     @property
     def classes(self) -> int:
