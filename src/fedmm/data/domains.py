@@ -28,7 +28,7 @@ class DomainPair:
     The target's training labels are here because partitions by class and supervised bounds need them; no training on
     unlabelled target data ever sees them. Test rows are for measuring alone.
 
-    source_validation: labelled source rows that are neither trained on nor tested: hyperparameters may be chosen by them.
+    source_validation: labelled source rows that are neither trained on nor tested; hyperparameters may be chosen by it.
     view: how rows are shown to the network, for example cropped.
     """
 
