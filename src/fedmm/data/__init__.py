@@ -5,10 +5,11 @@ from __future__ import annotations
 from fedmm.data.digits import Digits
 from fedmm.data.domains import DataSet, DomainPair, Labelled
 from fedmm.data.holdings import DatasetRows, Rows, TensorRows, as_rows
+from fedmm.data.mnist_m import MnistM
 from fedmm.data.moons import Moons
 from fedmm.data.partition import PARTITIONS, Dirichlet, DisjointClasses, Partition, PSplit, Share, SourceTarget
 
-DATASETS: dict[str, type[DataSet]] = {Digits.name: Digits, Moons.name: Moons}
+DATASETS: dict[str, type[DataSet]] = {kind.name: kind for kind in (Digits, Moons, MnistM)}
 
 __all__ = [
     "DATASETS",
@@ -19,6 +20,7 @@ __all__ = [
     "DisjointClasses",
     "DomainPair",
     "Labelled",
+    "MnistM",
     "Moons",
     "PARTITIONS",
     "PSplit",
