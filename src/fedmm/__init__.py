@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from fedmm.algorithms import ALGORITHMS, FedAvgGDA, FedMM, FedProxGDA, FedSGDA, ScaffoldGDA
 from fedmm.core.errors import Diverged, FedmmError
+from fedmm.data.views import CropAndFlip
 from fedmm.experiment.adapt import Adapted, adapt
 from fedmm.experiment.adaptation import Client
 from fedmm.experiment.predictor import Predictor, load_model
@@ -26,6 +27,7 @@ __all__ = [
     "OBJECTIVES",
     "Adapted",
     "Client",
+    "CropAndFlip",
     "Diverged",
     "FedAvgGDA",
     "FedMM",

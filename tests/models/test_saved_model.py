@@ -75,6 +75,23 @@ def test_bytes_predict_the_same_after_loading(tmp_path: Path) -> None:
     assert torch.equal(load_model(path, given).predict_proba(pixels), adapted.predict_proba(pixels))
 
 
+def test_a_model_that_saw_crops_remembers_how(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    pixels = torch.randint(0, 256, (12, 1, 6, 8), generator=generator(0), dtype=torch.uint8)
+    given = network(nn.Flatten(), nn.Linear(16, 6))
+    clients = [fedmm.Client(source=(pixels, torch.arange(12) % CLASSES)), fedmm.Client(target=pixels)]
+    crop = fedmm.CropAndFlip(4)
+    adapted = adapt(clients, given, view=crop, validation=(pixels, torch.arange(12) % CLASSES))
+    adapted.save(path)
+    loaded = load_model(path, given)
+    expected = adapted.predict_proba(crop.evaluate(pixels))
+    for model in (adapted, loaded):
+        assert torch.equal(model.predict_proba(pixels), expected)
+        assert torch.equal(model.predict_proba(pixels[..., 1:5, 2:6]), expected)
+        with pytest.raises(FedmmError, match=r"\(1, 6, 8\) or \(1, 4, 4\)"):
+            model.predict(pixels[..., :5])
+
+
 # Refusals -------------------------------------------------------------------------------------------------------------
 
 

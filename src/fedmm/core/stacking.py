@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedmm.core.objective import Objective, Outputs, RowWeights
 from fedmm.core.problem import Statistics
+from fedmm.core.views import View
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,13 @@ class StackableClient(Protocol):
 
     def dropout_key(self, t: int, step: int) -> int:
         """The key of the dropout masks in a local step."""
+
+    @property
+    def view(self) -> View:
+        """How its rows are shown to the network."""
+
+    def view_key(self, t: int, step: int) -> int:
+        """The key of what is random in the view of a local step's batch."""
 
 
 class NetworkStack(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from torch import Tensor
 
@@ -29,7 +29,11 @@ class View(Protocol):
 class WholeRows:
     """Rows as they are stored."""
 
-    random = False
+    name: ClassVar[str] = "whole_rows"
+
+    @property
+    def random(self) -> bool:
+        return False
 
     def shape(self, stored: tuple[int, ...]) -> tuple[int, ...]:
         return stored

@@ -15,16 +15,19 @@ from fedmm.core.engine import FederatedState
 from fedmm.core.errors import Diverged, FedmmError, require
 from fedmm.core.objective import Objective
 from fedmm.core.problem import Statistics
+from fedmm.core.views import View, WholeRows
 from fedmm.data.holdings import as_rows
 from fedmm.engines.in_process import InProcess
 from fedmm.experiment.adaptation import Client, adaptation_problem, client_names, take_stock
 from fedmm.experiment.history import History, Row
-from fedmm.experiment.predictor import Predictor
+from fedmm.experiment.predictor import Predictor, RowsShown
 from fedmm.experiment.progress import RoundProgress
 from fedmm.experiment.training import Status, Training, train
 from fedmm.models.flat import FlatNetwork
 from fedmm.models.network import Network
 from fedmm.models.precision import Precision, precision
+
+_WHOLE_ROWS = WholeRows()
 
 
 class Adapted(Predictor):
@@ -35,8 +38,10 @@ class Adapted(Predictor):
     state: the federation after the last round, with every client's own state.
     """
 
-    def __init__(self, function: FlatNetwork, statistics: Statistics, training: Training) -> None:
-        super().__init__(function, training.state.z, statistics)
+    def __init__(
+        self, function: FlatNetwork, statistics: Statistics, training: Training, show: RowsShown | None = None
+    ) -> None:
+        super().__init__(function, training.state.z, statistics, show)
         self.state: FederatedState = training.state
         self.history: History = training.history
         self.status: Status = training.status
@@ -55,6 +60,7 @@ def adapt(
     seed: int = 0,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
+    view: View = _WHOLE_ROWS,
     progress: bool = True,
     on_round: Callable[[Row], None] | None = None,
 ) -> Adapted:
@@ -65,11 +71,12 @@ def adapt(
     evaluate_every: rounds between evaluations; the last round is always evaluated.
     batch_size: rows of a local step, split in proportion to a client's source and target rows.
     seed: decides the heads' first weights, batches, dropout masks and random maps; one seed, one result.
+    view: how rows are shown to the network, for example ``CropAndFlip(224)``; the rows as they are by default.
     progress: a bar on the terminal. on_round: called with each round's row of the history.
     """
     adaptation = Adaptation(
         clients, model, objective, algorithm, rounds,
-        validation=validation, batch_size=batch_size, seed=seed, device=device, dtype=dtype,
+        validation=validation, batch_size=batch_size, seed=seed, device=device, dtype=dtype, view=view,
     )  # fmt: skip
     adapted, error = adaptation.run(evaluate_every=evaluate_every, progress=progress, on_round=on_round)
     if error:
@@ -94,6 +101,7 @@ class Adaptation:
         seed: int,
         device: torch.device | str,
         dtype: torch.dtype,
+        view: View = _WHOLE_ROWS,
     ) -> None:
         _require_kinds(model, objective, algorithm, dtype)
         at_least("rounds", rounds, 0)
@@ -105,17 +113,19 @@ class Adaptation:
         watched = _validation(validation, model.classes)
         self.holdings = take_stock(clients, objective, model.classes)
         self.problem, self.function = adaptation_problem(
-            self.holdings, model, objective, seed=seed, batch_size=batch_size, dtype=dtype, device=device
+            self.holdings, model, objective, seed=seed, batch_size=batch_size, dtype=dtype, device=device, view=view
         )
         self.problem = replace(self.problem, listed=client_names(clients))
+        self.view = view
+        self.show = RowsShown(view, tuple(self.holdings[0].sample.shape[1:]))
         for name, (x, _) in watched.items():
             require(
-                tuple(x.shape[1:]) == self.function.input_shape,
+                tuple(x.shape[1:]) in self.show.shapes,
                 f"validation {name!r} holds rows of shape {tuple(x.shape[1:])}, the clients of shape "
-                f"{self.function.input_shape}; they must agree",
+                f"{self.show.stored}; they must agree",
             )
         self.engine = InProcess(self.problem, algorithm, rounds)
-        self.watched = {name: (x.to(device), y.to(device)) for name, (x, y) in watched.items()}
+        self.watched = {name: (self.show(x.to(device)), y.to(device)) for name, (x, y) in watched.items()}
 
     def run(
         self,
@@ -143,7 +153,11 @@ class Adaptation:
                 evaluate_every=evaluate_every,
                 on_round=after_round,
             )
-        return Adapted(self.function, self.prediction_statistics(training.state), training), training.error
+        return self.adapted(training), training.error
+
+    def adapted(self, training: Training) -> Adapted:
+        """The model that a training ended with."""
+        return Adapted(self.function, self.prediction_statistics(training.state), training, self.show)
 
     def evaluate(self, state: FederatedState) -> dict[str, float]:
         """The server model's accuracy on each validation set."""

@@ -15,10 +15,13 @@ from fedmm.core.objective import SOURCE, TARGET, Objective, RowWeights, row_weig
 from fedmm.core.problem import FederatedProblem, LocalReport, Statistics
 from fedmm.core.seeding import key, rows
 from fedmm.core.stacking import HeldRows
+from fedmm.core.views import View, WholeRows
 from fedmm.data.holdings import Rows, TensorRows, as_rows
 from fedmm.experiment.solve import default_names, mean_one
 from fedmm.models.flat import FlatNetwork
 from fedmm.models.network import Network
+
+_WHOLE_ROWS = WholeRows()
 
 
 @dataclass(frozen=True)
@@ -144,19 +147,24 @@ def adaptation_problem(
     batch_size: int,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
+    view: View = _WHOLE_ROWS,
 ) -> tuple[FederatedProblem, FlatNetwork]:
-    """The federated problem of these clients, and its network as a function."""
+    """The federated problem of these clients, and its network as a function of rows in that view."""
     at_least("batch_size", batch_size, 1)
+    sample = holdings[0].sample
+    view.shape(tuple(sample.shape[1:]))
     mean = input_mean(holdings) if network.centre == "train_mean" else 0.0
     function = FlatNetwork(
-        network, objective, holdings[0].sample, seed=seed, input_mean=mean, dtype=dtype, device=device
+        network, objective, view.evaluate(sample), seed=seed, input_mean=mean, dtype=dtype, device=device
     )
     require(
         batch_size > 1 or not function.trains_statistics,
         "batch_size must be at least 2 for a network with batch normalisation (or set batch_norm to 'frozen')",
     )
     moved = _moved(holdings, function.layout.device)
-    clients = [AdaptationClient(holding, function, objective, seed=seed, batch_size=batch_size) for holding in moved]
+    clients = [
+        AdaptationClient(holding, function, objective, seed=seed, batch_size=batch_size, view=view) for holding in moved
+    ]
     problem = FederatedProblem(
         function.layout,
         function.start,
@@ -199,11 +207,19 @@ class AdaptationClient:
     """A client's f_i = alpha_i (task loss - nu domain loss) on batches of its rows."""
 
     def __init__(
-        self, holding: Holding, network: FlatNetwork, objective: Objective, *, seed: int, batch_size: int
+        self,
+        holding: Holding,
+        network: FlatNetwork,
+        objective: Objective,
+        *,
+        seed: int,
+        batch_size: int,
+        view: View = _WHOLE_ROWS,
     ) -> None:
         self.name = holding.name
         self.network = network
         self.objective = objective
+        self.view = view
         self.seed = seed
         device, dtype = network.layout.device, network.layout.dtype
         self.source, self.target = holding.source, holding.target
@@ -227,6 +243,10 @@ class AdaptationClient:
     def dropout_key(self, t: int, step: int) -> int:
         """The key of the dropout masks in a local step."""
         return key(self.seed, "dropout", self.name, t, step)
+
+    def view_key(self, t: int, step: int) -> int:
+        """The key of what is random in the view of a local step's batch."""
+        return key(self.seed, "view", self.name, t, step)
 
     @property
     def held(self) -> list[HeldRows]:
@@ -280,6 +300,10 @@ class AdaptationRound:
         client = self._client
         return client.dropout_key(self._t, step) if client.network.has_dropout else 0
 
+    def _view_key(self, step: int) -> int:
+        client = self._client
+        return client.view_key(self._t, step) if client.view.random else 0
+
     def _batch(self, step: int) -> tuple[Tensor, Tensor]:
         """x ``[rows, ...]`` with source rows first, and labels ``[rows]``, 0 for target rows."""
         client, parts = self._client, []
@@ -292,4 +316,5 @@ class AdaptationRound:
         if client.target is not None and self._target is not None:
             parts.append(client.target.take(self._target[step]))
         x = parts[0] if len(parts) == 1 else torch.cat(parts)
-        return client.network.as_input(x), self._labels[step]
+        shown = client.view.train(x, torch.tensor(self._view_key(step), device=x.device))
+        return client.network.as_input(shown), self._labels[step]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from fedmm.core.errors import unknown
@@ -34,8 +36,13 @@ def _moved(pair: DomainPair, device: torch.device) -> DomainPair:
     def moved(part: Labelled) -> Labelled:
         return Labelled(part.x.to(device), part.y.to(device))
 
-    return DomainPair(
-        moved(pair.source), moved(pair.target), moved(pair.source_test), moved(pair.target_test), pair.class_names
+    return replace(
+        pair,
+        source=moved(pair.source),
+        target=moved(pair.target),
+        source_test=moved(pair.source_test),
+        target_test=moved(pair.target_test),
+        source_validation=None if pair.source_validation is None else moved(pair.source_validation),
     )
 
 
@@ -51,7 +58,7 @@ def prepare(experiment: Experiment, cache: DataCache) -> Adaptation:
             raise unknown("client in run.client_weights", client, names)
     return Adaptation(
         [_client(share, there, run.client_weights.get(share.name, 1.0)) for share in shares],
-        experiment.model.build(tuple(here.source.x.shape[1:]), here.classes, run.seed),
+        experiment.model.build(here.view.shape(tuple(here.source.x.shape[1:])), here.classes, run.seed),
         experiment.objective,
         experiment.algorithm,
         run.rounds,
@@ -60,6 +67,7 @@ def prepare(experiment: Experiment, cache: DataCache) -> Adaptation:
         seed=run.seed,
         device=device,
         dtype=run.torch_dtype,
+        view=here.view,
     )
 
 

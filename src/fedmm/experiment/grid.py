@@ -109,6 +109,6 @@ def _shape(each: Experiment, adaptation: Adaptation) -> str:
             (each.objective.structure(), len(adaptation.problem.clients), each.run.batch_size),
             (each.run.rounds, each.run.evaluate_every, each.run.precision, each.run.threads),
             [(name, len(y)) for name, (_, y) in adaptation.watched.items()],
-            adaptation.row_dtype,
+            (adaptation.row_dtype, adaptation.view),
         )
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,7 +15,9 @@ from torch import Tensor
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.objective import Outputs
 from fedmm.core.problem import Statistics
+from fedmm.core.views import View, WholeRows
 from fedmm.data.holdings import as_rows
+from fedmm.data.views import view_from, view_table
 from fedmm.models.flat import FlatNetwork
 from fedmm.models.network import Network
 from fedmm.objectives.source_only import SourceOnly
@@ -22,13 +25,34 @@ from fedmm.objectives.source_only import SourceOnly
 _FORMAT = "fedmm-model-1"
 
 
-class Predictor:
-    """The server's model. Inputs are arrays, tensors or Datasets of rows like those it was trained on."""
+class RowsShown:
+    """Rows as a network that measures or predicts sees them.
 
-    def __init__(self, function: FlatNetwork, z: Tensor, statistics: Statistics) -> None:
+    stored: the shape of a row as clients hold it; shapes: those that are taken, rows of the last one as they are.
+    """
+
+    def __init__(self, view: View, stored: tuple[int, ...]) -> None:
+        self.view = view
+        self.stored = stored
+        self.shapes = tuple(dict.fromkeys((stored, view.shape(stored))))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """``[rows, *stored]``, or rows that are shown already, to ``[rows, *input shape]``."""
+        return self.view.evaluate(x) if tuple(x.shape[1:]) == self.stored else x
+
+
+class Predictor:
+    """The server's model. Inputs are arrays, tensors or Datasets of rows like those it was trained on.
+
+    Rows as the clients store them are shown through the view of its training; those of the network's own input shape
+    are used as they are.
+    """
+
+    def __init__(self, function: FlatNetwork, z: Tensor, statistics: Statistics, show: RowsShown | None = None) -> None:
         self._function = function
         self._z = z
         self._statistics = statistics
+        self._show = show or RowsShown(WholeRows(), function.input_shape)
 
     def predict(self, x: Any) -> Tensor:
         """The predicted class of each row: int64 ``[rows]``."""
@@ -54,6 +78,8 @@ class Predictor:
             "classes": function.classes,
             "input_shape": function.input_shape,
             "centre": function.module.centre,
+            "view": view_table(self._show.view),
+            "stored_shape": self._show.stored,
             "dtype": str(function.layout.dtype).removeprefix("torch."),
         }
         try:
@@ -63,13 +89,13 @@ class Predictor:
 
     def _outputs(self, x: Any) -> Outputs:
         held = as_rows(x, "input", labelled=False)
-        layout, shape = self._function.layout, self._function.input_shape
-        rows = held.take(torch.arange(len(held))).to(layout.device)
+        rows = held.take(torch.arange(len(held))).to(self._function.layout.device)
+        shapes = self._show.shapes
         require(
-            tuple(rows.shape[1:]) == shape,
-            f"the model takes rows of shape {shape}, not {tuple(rows.shape[1:])}",
+            tuple(rows.shape[1:]) in shapes,
+            f"the model takes rows of shape {' or '.join(map(str, shapes))}, not {tuple(rows.shape[1:])}",
         )
-        return self._function.evaluate(self._z, self._statistics, rows)
+        return self._function.evaluate(self._z, self._statistics, self._show(rows))
 
 
 def load_model(path: str | os.PathLike[str], model: Network, *, device: torch.device | str = "cpu") -> Predictor:
@@ -96,7 +122,15 @@ def load_model(path: str | os.PathLike[str], model: Network, *, device: torch.de
     known = {name: saved[name].to(device) for name in wanted}
     function.module.load_state_dict(known)
     omega = {block.name: known[block.name] for block in function.layout.blocks}
-    return Predictor(function, function.layout.pack(omega, {}), {name: known[name] for name in function.statistics})
+    statistics = {name: known[name] for name in function.statistics}
+    return Predictor(function, function.layout.pack(omega, {}), statistics, _shown(about))
+
+
+def _shown(about: Mapping[str, Any]) -> RowsShown | None:
+    """How the model's rows were shown; a view that is not in the table is forgotten, and its input shape remains."""
+    if not about.get("view"):
+        return None
+    return RowsShown(view_from(about["view"]), tuple(about["stored_shape"]))
 
 
 def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -21,7 +21,7 @@ from fedmm.models.precision import Precision, precision
 from fedmm.models.stacked import StackedNetwork
 
 _FLUSH_SECONDS = 0.5
-_EVALUATED_ROWS = 2048
+_EVALUATED_ROWS, _EVALUATED_NUMBERS = 2048, 1 << 25
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,9 @@ class StackRun:
             sets = [adaptation.watched[name] for adaptation in self.adaptations]
             rows = len(sets[0][1])
             right = torch.zeros(len(sets), dtype=torch.int64, device=z.device)
-            for start in range(0, rows, _EVALUATED_ROWS):
-                part = slice(start, start + _EVALUATED_ROWS)
+            at_once = min(_EVALUATED_ROWS, max(1, _EVALUATED_NUMBERS // sets[0][0][:1].numel()))
+            for start in range(0, rows, at_once):
+                part = slice(start, start + at_once)
                 x, y = (_together([each[which] for each in sets], part) for which in (0, 1))
                 with self._around():
                     logits = self.network.evaluate(z, x, self._constants, statistics).logits
@@ -158,8 +159,7 @@ class StackRun:
         state = self.engine.state(replica)
         error = Diverged(self.engine.offender(replica), state.round + 1) if state.round < self.engine.round else None
         training = Training(state, self.histories[replica], "diverged" if error else status, error)
-        adaptation = self.adaptations[replica]
-        return Adapted(adaptation.function, adaptation.prediction_statistics(state), training), error
+        return self.adaptations[replica].adapted(training), error
 
 
 def _together(tensors: Sequence[Tensor], part: slice) -> Tensor:

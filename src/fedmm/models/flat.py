@@ -13,6 +13,7 @@ from fedmm.models.dropout import SeededDropout
 from fedmm.models.network import AdversarialModule, Network
 
 _Norm = nn.modules.batchnorm._NormBase
+_EVALUATED_ROWS, _EVALUATED_NUMBERS = 1024, 1 << 24
 
 
 class FlatNetwork:
@@ -117,12 +118,13 @@ class FlatNetwork:
         return x if x.dtype == torch.uint8 else x.to(self.layout.dtype)
 
     @torch.no_grad()
-    def evaluate(self, z: Tensor, statistics: Statistics, x: Tensor, batch_size: int = 1024) -> Outputs:
-        """The outputs for any number of rows, in evaluation mode, batch after batch."""
+    def evaluate(self, z: Tensor, statistics: Statistics, x: Tensor, batch_size: int = _EVALUATED_ROWS) -> Outputs:
+        """The outputs for any number of rows, in evaluation mode, in batches of so many; of fewer for large rows."""
         self._point.copy_(z)
         self._write_statistics(statistics)
         self.module.eval()
-        parts = [self.module(self.as_input(batch)) for batch in torch.split(x, batch_size)]
+        rows = min(batch_size, max(1, _EVALUATED_NUMBERS // torch.Size(self.input_shape).numel()))
+        parts = [self.module(self.as_input(batch)) for batch in torch.split(x, rows)]
         return Outputs(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
     def state(self, z: Tensor, statistics: Statistics) -> dict[str, Tensor]:

@@ -37,6 +37,7 @@ Round = tuple[FederatedState, RoundRecord]
 
 BATCH = 8
 PICTURE = (1, 6, 6)
+CROP = fedmm.CropAndFlip(5)
 
 
 # Data -----------------------------------------------------------------------------------------------------------------
@@ -72,6 +73,12 @@ def byte_pictures() -> DomainPair:
     return DomainPair(*(as_bytes(each) for each in (pair.source, pair.target, *tests)), class_names=pair.class_names)
 
 
+@cache
+def cropped(pair: Callable[[], DomainPair]) -> DomainPair:
+    """Pictures that are cropped and flipped."""
+    return replace(pair(), view=CROP)
+
+
 # Networks, as functions of a seed -------------------------------------------------------------------------------------
 
 
@@ -94,6 +101,10 @@ def dropping(seed: int) -> Network:
 
 def convolving(seed: int) -> Network:
     return SmallCNN(channels=(3, 4), task_hidden=(5,), adversary_hidden=(5,)).build(PICTURE, CLASSES, seed)
+
+
+def convolving_crops(seed: int) -> Network:
+    return SmallCNN(channels=(4, 6), task_hidden=(5,), adversary_hidden=(6,)).build(CROP.shape(PICTURE), CLASSES, seed)
 
 
 def normalising(policy: str) -> Callable[[int], Network]:
@@ -146,6 +157,7 @@ class Run:
             seed=self.seed,
             device=device,
             dtype=dtype,
+            view=self.pair.view,
         )
 
     def _client(self, share: Share) -> fedmm.Client:
@@ -333,6 +345,10 @@ STACKS: dict[str, list[Run]] = (
         "dropout": two_methods(DANN(nu=0.3), network=dropping),
         "pictures": two_methods(DANN(nu=0.3), network=convolving, pair=pictures()),
         "bytes": two_methods(DANN(nu=0.3), network=convolving, pair=byte_pictures(), partition=PSplit(0.4)),
+        "cropped": two_methods(DANN(nu=0.3), network=convolving_crops, pair=cropped(pictures)),
+        "cropped bytes": two_methods(
+            DANN(nu=0.3), network=convolving_crops, pair=cropped(byte_pictures), partition=PSplit(0.4)
+        ),
         "centred by batch": two_methods(DANN(nu=0.3), network=lambda seed: small(seed, centre="batch_mean")),
         "centred by training data": [
             replace(run, partition=Dirichlet(0.4, run.seed + 1, 2 - run.seed))

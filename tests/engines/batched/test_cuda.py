@@ -54,6 +54,8 @@ def on_gpu(runs: Sequence[Run], **options: Any) -> Batched:
         ("mixed", {"chunk": 3}),
         ("dropout", {"chunk": 2}),
         ("pictures", {"looped": True}),
+        ("cropped", {}),
+        ("cropped bytes", {"looped": True}),
         ("batch norm averaged", {}),
         ("batch norm local", {"chunk": 2}),
     ],
@@ -102,7 +104,7 @@ def test_in_a_captured_stack_a_replica_that_diverges_stops_alone(capture: str) -
         assert_same_state(graph.state(replica), without.state(place), 1e-4)
 
 
-@pytest.mark.parametrize("name", ["mixed", "dropout", "batch norm averaged", "bytes"])
+@pytest.mark.parametrize("name", ["mixed", "dropout", "batch norm averaged", "bytes", "cropped", "cropped bytes"])
 def test_in_float64_a_gpu_agrees_with_the_reference_on_a_cpu(name: str) -> None:
     stack = stacked(STACKS[name], device="cuda")
     before = [stack.state(replica) for replica in range(len(stack.replicas))]

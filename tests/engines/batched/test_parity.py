@@ -17,13 +17,14 @@ from engines.batched.stacks import (
     assert_agrees,
     assert_moved,
     normalised,
+    pictures,
     reference,
     referred,
     small,
     stacked,
 )
 
-from fedmm import CDAN, MDD, FedAvgGDA, FedMM, FedmmError
+from fedmm import CDAN, MDD, CropAndFlip, FedAvgGDA, FedMM, FedmmError
 from fedmm.data import SourceTarget
 from fedmm.engines.batched import Batched, Replica
 from fedmm.engines.in_process import InProcess
@@ -37,7 +38,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "chunks of 2": {"chunk": 2},
     "chunks of 3": {"chunk": 3},
 }
-CHUNKED = ("mixed", "dropout", *(f"batch norm {policy}" for policy in POLICIES))
+CHUNKED = ("mixed", "dropout", "cropped", *(f"batch norm {policy}" for policy in POLICIES))
 
 CASES = [(name, way) for name in STACKS for way, options in WAYS.items() if "chunk" not in options or name in CHUNKED]
 
@@ -103,7 +104,22 @@ def test_listed_steps_go_to_clients_in_the_order_of_the_problem() -> None:
     torch.testing.assert_close(stack.state(0).z, expected.z, rtol=TOLERANCE, atol=TOLERANCE)
 
 
+def test_crops_are_drawn_anew_in_every_step_and_for_every_client() -> None:
+    run = STACKS["cropped"][0]
+    clients = run.adaptation().problem.clients
+    keys = [client.view_key(t, step) for client in clients for t in range(3) for step in range(3)]
+    assert len(set(keys)) == len(keys)
+    whole = replace(run, pair=replace(run.pair, view=CropAndFlip(5, flip=False)))
+    stacks = [stacked([each]) for each in (run, whole)]
+    for stack in stacks:
+        stack.advance()
+    assert not torch.equal(stacks[0].z, stacks[1].z)
+
+
 UNLIKE = {
+    "view": [
+        replace(STACKS["cropped"][0], pair=replace(pictures(), view=CropAndFlip(5, flip=f))) for f in (True, False)
+    ],
     "margins": [Run(FedMM(), MDD(gamma=gamma)) for gamma in (1.0, 4.0)],
     "softmax detached or not": [Run(FedMM(), CDAN(detach_softmax=detached)) for detached in (False, True)],
     "centring": [Run(FedMM(), network=lambda s, c=c: small(s, centre=c)) for c in ("none", "batch_mean")],

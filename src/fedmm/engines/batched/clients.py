@@ -31,7 +31,7 @@ class ClientStack:
     """The clients of all replicas, ``[replicas, clients]`` with clients in order of their names.
 
     steps: M_i; most_steps: the largest; weights, scale: what rows and gradients are multiplied with; has_source: who
-    holds labelled rows; pool, sampler: their rows, and which of them a round needs.
+    holds labelled rows; pool, sampler: their rows, and which of them a round needs; view: how rows are shown.
     """
 
     def __init__(self, replicas: Sequence[Replica], layout: Layout) -> None:
@@ -54,6 +54,7 @@ class ClientStack:
         self.weights = RowWeights(domain, task, everything, has_source=True)
         self.has_source = torch.tensor([c.weights.has_source for c in self.flat], device=layout.device).view(self.shape)
         self.scale = self._stacked([client.field_scale for client in self.flat])
+        self.view = self.flat[0].view
         self.which = torch.arange(len(replicas), device=layout.device).unsqueeze(1).expand(self.shape)
 
     def _stacked(self, values: Sequence[Tensor | bool]) -> Tensor:
@@ -63,6 +64,11 @@ class ClientStack:
     def dropout_keys(self, t: int) -> Tensor:
         """The keys of every local step's masks in round t, int64 ``[replicas, clients, steps]``."""
         keys = [[client.dropout_key(t, step) for step in range(self.most_steps)] for client in self.flat]
+        return torch.tensor(keys).view(*self.shape, self.most_steps)
+
+    def view_keys(self, t: int) -> Tensor:
+        """The keys of every local step's view in round t, int64 ``[replicas, clients, steps]``."""
+        keys = [[client.view_key(t, step) for step in range(self.most_steps)] for client in self.flat]
         return torch.tensor(keys).view(*self.shape, self.most_steps)
 
     def nu(self, t: int, rounds: Sequence[int]) -> list[float]:
@@ -83,6 +89,7 @@ def _require_alike(replicas: Sequence[Replica], clients: Sequence[StackableClien
             client.objective.structure() == clients[0].objective.structure(),
             "replicas of a stack must have one objective; only nu and the gradient scale may differ",
         )
+        require(client.view == clients[0].view, "replicas of a stack must have one view of their rows")
 
 
 def _steps(replica: Replica, names: Sequence[str]) -> list[int]:

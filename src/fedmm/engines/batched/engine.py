@@ -94,6 +94,7 @@ class Batched:
         self._not_finite = torch.zeros(*shape, dtype=torch.bool, device=device)
         self._rows = self.clients.sampler.indices(0).view(*shape, self.clients.most_steps, -1)
         self._keys = torch.zeros(*shape, self.clients.most_steps, dtype=torch.int64, device=device)
+        self._view_keys = torch.zeros_like(self._keys)
         self._nu = torch.zeros(shape[0], 1, dtype=dtype, device=device)
         self._written_nu: list[float] = []
         self._losses = torch.zeros(2, *shape, dtype=dtype, device=device)
@@ -151,6 +152,8 @@ class Batched:
             self._written_nu = nu
         if self.network.has_dropout:
             self._keys.copy_(self.clients.dropout_keys(t))
+        if self.clients.view.random:
+            self._view_keys.copy_(self.clients.view_keys(t))
 
     def _whole_round(self) -> None:
         self._begin()
@@ -190,17 +193,19 @@ class Batched:
     def _gradient(self, number: int, step: int | Tensor) -> tuple[Tensor, Tensor]:
         """The loss gradients ``[replicas, clients, size]``, and task and domain losses ``[2, replicas, clients]``."""
         part, shape = self.chunks[number], (len(self.replicas), -1)
+        planned = (self._rows[:, part], self._keys[:, part], self._view_keys[:, part])
         if isinstance(step, Tensor):
-            rows, keys = (each[:, part].index_select(2, step).squeeze(2) for each in (self._rows, self._keys))
+            rows, keys, view_keys = (each.index_select(2, step).squeeze(2) for each in planned)
         else:
-            rows, keys = self._rows[:, part, step], self._keys[:, part, step]
+            rows, keys, view_keys = (each[:, :, step] for each in planned)
         rows = rows.flatten(0, 1)
+        x = self.clients.view.train(self.clients.pool.x[rows], view_keys.flatten())
         z = self._z[:, part].flatten(0, 1).detach().requires_grad_()
         statistics = {
             name: value[:, part].flatten(0, 1).contiguous() for name, value in self._client_statistics.items()
         }
         dropout = keys.flatten() if self.network.has_dropout else None
-        outputs = self.network.outputs(z, self.clients.pool.x[rows], self._constants[number], dropout, statistics)
+        outputs = self.network.outputs(z, x, self._constants[number], dropout, statistics)
         for name, value in statistics.items():
             own = self._client_statistics[name][:, part]
             if own.data_ptr() != value.data_ptr():
