@@ -42,6 +42,7 @@ each_key = pytest.mark.parametrize(
 COMPANIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("digits", "size"): {"kind": "blended"},
     ("digits", "copies"): {"kind": "blended"},
+    ("office31", "target"): {"source": "dslr"},
 }
 """What else has to be said where one key is given alone."""
 

@@ -7,9 +7,10 @@ from fedmm.data.domains import DataSet, DomainPair, Labelled
 from fedmm.data.holdings import DatasetRows, Rows, TensorRows, as_rows
 from fedmm.data.mnist_m import MnistM
 from fedmm.data.moons import Moons
+from fedmm.data.office31 import Office31
 from fedmm.data.partition import PARTITIONS, Dirichlet, DisjointClasses, Partition, PSplit, Share, SourceTarget
 
-DATASETS: dict[str, type[DataSet]] = {kind.name: kind for kind in (Digits, Moons, MnistM)}
+DATASETS: dict[str, type[DataSet]] = {kind.name: kind for kind in (Digits, Moons, MnistM, Office31)}
 
 __all__ = [
     "DATASETS",
@@ -22,6 +23,7 @@ __all__ = [
     "Labelled",
     "MnistM",
     "Moons",
+    "Office31",
     "PARTITIONS",
     "PSplit",
     "Partition",

@@ -19,9 +19,9 @@ from fedmm.data.caching import cached
 from fedmm.data.catalogue import sources
 from fedmm.data.domains import DomainPair, Labelled
 from fedmm.data.idx import read_idx
-from fedmm.data.images import read_picture
+from fedmm.data.images import picture_of
 from fedmm.data.places import data_folder
-from fedmm.data.sources import Source, StoredFile, require_file
+from fedmm.data.sources import Source, read_file
 
 SIDE = 28
 VALIDATION_ROWS = 5000
@@ -96,11 +96,17 @@ def blended(folder: Path, mnist: Source, photographs: Source, *, digits: str, se
     For each part, ``train`` and ``test``: ``_digit [n, 28, 28]``, ``_blend [n, 3, 28, 28]`` and ``_y [n]``.
     Files below ``folder`` are refused where their checksum is not the source's.
     """
-    pictures = [read_picture(require_file(folder / photographs.name, file)) for file in photographs.editions[0].files]
+    pictures = [
+        np.asarray(picture_of(read_file(folder / photographs.name, file), file.path))
+        for file in photographs.editions[0].files
+    ]
+    content = {file.path: read_file(folder / mnist.name, file) for file in mnist.editions[0].files}
     made: dict[str, _Bytes] = {}
     for part, prefix in (("train", "train"), ("test", "t10k")):
-        images = read_idx(_file(folder, mnist, f"{prefix}-images-idx3-ubyte.gz"), 3)
-        labels = read_idx(_file(folder, mnist, f"{prefix}-labels-idx1-ubyte.gz"), 1)
+        images, labels = (
+            read_idx(content[name], dimensions, str(folder / mnist.name / name))
+            for name, dimensions in ((f"{prefix}-images-idx3-ubyte.gz", 3), (f"{prefix}-labels-idx1-ubyte.gz", 1))
+        )
         require(
             images.shape == (len(labels), SIDE, SIDE) and labels.max(initial=0) <= 9,
             f"{folder / mnist.name} must hold {SIDE} x {SIDE} digits with a label of 0 to 9 for each; "
@@ -111,11 +117,6 @@ def blended(folder: Path, mnist: Source, photographs: Source, *, digits: str, se
         blend = _blend(images, pictures, key(seed, "mnist_m", part))
         made |= {f"{part}_digit": images, f"{part}_blend": blend, f"{part}_y": labels}
     return {name: torch.from_numpy(array.copy()) for name, array in made.items()}
-
-
-def _file(folder: Path, mnist: Source, path: str) -> Path:
-    listed: dict[str, StoredFile] = {file.path: file for file in mnist.editions[0].files}
-    return require_file(folder / mnist.name, listed[path])
 
 
 def _blend(images: _Bytes, pictures: list[_Bytes], part: int) -> _Bytes:

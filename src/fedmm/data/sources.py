@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedmm.core.errors import FedmmError, require
@@ -53,6 +53,14 @@ class Edition:
         """Whether there is a public address for all of it."""
         return bool(self.archives) or all(file.addresses for file in self.files)
 
+    def below(self, folder: str) -> Edition:
+        """The part of it that lies in a folder."""
+        return replace(
+            self,
+            files=tuple(file for file in self.files if file.path.startswith(f"{folder}/")),
+            archives=tuple(archive for archive in self.archives if archive.folder == folder),
+        )
+
 
 @dataclass(frozen=True)
 class Source:
@@ -82,21 +90,43 @@ def read_checksums(text: str, addresses: Iterable[str] = (), what: str = "the li
     return list(found.values())
 
 
-def require_file(folder: Path, file: StoredFile) -> Path:
-    """The path of a file in its source's folder; one that is missing or has other bytes than it should is refused."""
+def read_file(folder: Path, file: StoredFile) -> bytes:
+    """The bytes of a file in its source's folder; one that is missing or has other bytes than it should is refused."""
     path = folder / file.path
-    found = digest(path)
+    try:
+        content = path.read_bytes()
+    except OSError as problem:
+        raise FedmmError(f"{path} cannot be read: {problem.strerror or problem}{_expected(file)}") from problem
+    found = hashlib.sha256(content).hexdigest()
     require(
         found.startswith(file.sha256),
-        f"{path} is truncated or corrupt: its sha256 must be {file.sha256} and is {found}; fetch it again",
+        f"{path} is truncated or corrupt: its sha256 is {found}, in {len(content)} bytes{_expected(file)}",
     )
-    return path
+    return content
 
 
-def digest(path: Path) -> str:
-    """The sha256 of a file that must be there."""
-    try:
-        with path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
-    except OSError as problem:
-        raise FedmmError(f"{path} cannot be read: {problem.strerror or problem}") from problem
+def _expected(file: StoredFile) -> str:
+    """The end of a sentence on a file that is not as it should be."""
+    if not file.sha256:
+        return ""
+    begins = "" if len(file.sha256) == 64 else "begin with "
+    size = "" if file.size is None else f", in {file.size} bytes"
+    return f"; its sha256 must {begins or 'be '}{file.sha256}{size}"
+
+
+def edition_there(editions: Sequence[Edition], folder: Path) -> Edition:
+    """The edition that lies in a source's folder: the first of which half the files are there with the right size.
+
+    Failing that, the first of which there is any file; failing that, the first.
+    """
+
+    def there(file: StoredFile) -> bool:
+        try:
+            return file.size in (None, (folder / file.path).stat().st_size)
+        except OSError:
+            return False
+
+    for edition in editions:
+        if sum(map(there, edition.files)) * 2 >= len(edition.files):
+            return edition
+    return next((e for e in editions if any((folder / file.path).exists() for file in e.files)), editions[0])
