@@ -41,13 +41,14 @@ OPTIONAL = {"mobilenet_v2": "torchvision"}
 PICTURES_FROM = {"samples.safetensors", "boundary.safetensors"}
 FILES = {"experiment.toml", "rounds.jsonl", "summary.json", "model.safetensors"}
 ROUND_KEYS = {
-    "round", "target_accuracy", "source_accuracy", "loss", "task_loss", "domain_loss", "drift", "consensus_gap",
-    "dual_norm", "bytes_up", "bytes_down", "seconds",
+    "round", "target_accuracy", "source_accuracy", "target_information", "target_entropy", "loss", "task_loss",
+    "domain_loss", "drift", "consensus_gap", "dual_norm", "bytes_up", "bytes_down", "seconds",
 }  # fmt: skip
+EVALUATED = ("target_accuracy", "source_accuracy", "target_information", "target_entropy")
 SUMMARY_KEYS = {
     "kind", "status", "label", "algorithm", "objective", "data", "partition", "model", "seed", "rounds",
-    "target_accuracy", "source_accuracy", "seconds", "bytes_up", "bytes_down", "parameters", "clients", "versions",
-    "hardware", "engine", "precision",
+    "target_accuracy", "source_accuracy", "target_information", "target_entropy", "seconds", "bytes_up", "bytes_down",
+    "parameters", "clients", "versions", "hardware", "engine", "precision",
 }  # fmt: skip
 
 
@@ -140,7 +141,8 @@ def test_the_summary_says_what_was_run_and_what_came_of_it(tmp_path: Path) -> No
     }  # fmt: skip
     assert about.items() <= summary.items()
     assert summary["target_accuracy"] == rows[-1]["target_accuracy"]
-    assert summary["source_accuracy"] == rows[-1]["source_accuracy"]
+    for measured in EVALUATED:
+        assert summary[measured] == rows[-1][measured]
     assert summary["seconds"] == pytest.approx(sum(row["seconds"] for row in rows))  # type: ignore[misc]
     assert summary["clients"] == {
         "source-1": {"source_rows": 40, "target_rows": 0},
@@ -266,8 +268,6 @@ def test_a_run_leaves_torchs_own_generator_alone(tmp_path: Path) -> None:
 
 # Evaluating now and then ----------------------------------------------------------------------------------------------
 
-ACCURACIES = ("target_accuracy", "source_accuracy")
-
 
 def test_evaluating_less_often_changes_nothing_but_what_is_measured(tmp_path: Path) -> None:
     run(tmp_path / "often", "run.rounds=5")
@@ -276,9 +276,9 @@ def test_evaluating_less_often_changes_nothing_but_what_is_measured(tmp_path: Pa
     often, seldom = (without_time(rounds_of(tmp_path / name)) for name in ("often", "seldom"))
     for every, now_and_then in zip(often, seldom, strict=True):
         measured = every["round"] in (2, 4, 5)
-        for key in every.keys() - ACCURACIES:
+        for key in every.keys() - EVALUATED:
             assert now_and_then[key] == every[key]
-        for key in ACCURACIES:
+        for key in EVALUATED:
             assert now_and_then.get(key) == (every[key] if measured else None)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,15 +12,15 @@ from torch import Tensor
 from fedmm.core.algorithm import Algorithm
 from fedmm.core.checks import at_least, require_device
 from fedmm.core.engine import FederatedState
-from fedmm.core.errors import Diverged, FedmmError, require
+from fedmm.core.errors import Diverged, require
 from fedmm.core.objective import Objective
 from fedmm.core.problem import Statistics
 from fedmm.core.views import View, WholeRows
-from fedmm.data.holdings import as_rows
 from fedmm.engines.in_process import InProcess
-from fedmm.experiment.adaptation import Client, adaptation_problem, client_names, take_stock
+from fedmm.experiment.adaptation import Client, adaptation_problem, client_names, in_rows, take_stock
 from fedmm.experiment.history import History, Row
 from fedmm.experiment.predictor import Predictor, RowsShown
+from fedmm.experiment.probes import accuracy_probes, measured, risk_probe, target_probe
 from fedmm.experiment.progress import RoundProgress
 from fedmm.experiment.training import Status, Training, train
 from fedmm.models.flat import FlatNetwork
@@ -55,6 +55,8 @@ def adapt(
     rounds: int,
     *,
     validation: Any = None,
+    source_validation: Any = None,
+    probe_rows: int = 2000,
     evaluate_every: int = 1,
     batch_size: int = 64,
     seed: int = 0,
@@ -68,6 +70,11 @@ def adapt(
 
     validation: labelled rows to watch, never to train on or choose by: (x, y) of the target, or a dict such as
         ``{"target": (x, y), "source": (x, y)}``; the history then has ``target_accuracy`` and so on.
+    source_validation: labelled source rows (x, y) that are neither trained on nor tested; the history then has their
+        mean cross entropy as ``source_risk``, by which hyperparameters may be chosen.
+    probe_rows: on at most so many of the clients' own target rows, no labels needed, the history has
+        ``target_information`` (the entropy of the mean prediction less ``target_entropy``; higher is better) and
+        ``target_entropy`` (the mean entropy of a prediction); 0 for none.
     evaluate_every: rounds between evaluations; the last round is always evaluated.
     batch_size: rows of a local step, split in proportion to a client's source and target rows.
     seed: decides the heads' first weights, batches, dropout masks and random maps; one seed, one result.
@@ -76,7 +83,8 @@ def adapt(
     """
     adaptation = Adaptation(
         clients, model, objective, algorithm, rounds,
-        validation=validation, batch_size=batch_size, seed=seed, device=device, dtype=dtype, view=view,
+        validation=validation, source_validation=source_validation, probe_rows=probe_rows, batch_size=batch_size,
+        seed=seed, device=device, dtype=dtype, view=view,
     )  # fmt: skip
     adapted, error = adaptation.run(evaluate_every=evaluate_every, progress=progress, on_round=on_round)
     if error:
@@ -97,6 +105,8 @@ class Adaptation:
         rounds: int,
         *,
         validation: Any,
+        source_validation: Any = None,
+        probe_rows: int = 0,
         batch_size: int,
         seed: int,
         device: torch.device | str,
@@ -110,7 +120,8 @@ class Adaptation:
         self.rounds = rounds
         self.algorithm = algorithm
         self.label = f"{algorithm.name} {objective.name}"
-        watched = _validation(validation, model.classes)
+        at_least("probe_rows", probe_rows, 0)
+        clients = in_rows(clients)
         self.holdings = take_stock(clients, objective, model.classes)
         self.problem, self.function = adaptation_problem(
             self.holdings, model, objective, seed=seed, batch_size=batch_size, dtype=dtype, device=device, view=view
@@ -118,14 +129,14 @@ class Adaptation:
         self.problem = replace(self.problem, listed=client_names(clients))
         self.view = view
         self.show = RowsShown(view, tuple(self.holdings[0].sample.shape[1:]))
-        for name, (x, _) in watched.items():
-            require(
-                tuple(x.shape[1:]) in self.show.shapes,
-                f"validation {name!r} holds rows of shape {tuple(x.shape[1:])}, the clients of shape "
-                f"{self.show.stored}; they must agree",
-            )
         self.engine = InProcess(self.problem, algorithm, rounds)
-        self.watched = {name: (self.show(x.to(device)), y.to(device)) for name, (x, y) in watched.items()}
+        there = self.function.layout.device
+        self.probes = accuracy_probes(validation, model.classes, self.show, there)
+        if source_validation is not None:
+            self.probes.append(risk_probe(source_validation, model.classes, self.show, there))
+        targets = {str(client.name): client.target for client in clients if client.target is not None}
+        unlabelled = target_probe(targets, probe_rows, seed, self.show, there)
+        self.probes += [] if unlabelled is None else [unlabelled]
 
     def run(
         self,
@@ -149,7 +160,7 @@ class Adaptation:
                 self.engine,
                 self.rounds,
                 evaluate=self.evaluate,
-                measures=[f"{name}_accuracy" for name in self.watched],
+                measures=self.measures,
                 evaluate_every=evaluate_every,
                 on_round=after_round,
             )
@@ -159,13 +170,19 @@ class Adaptation:
         """The model that a training ended with."""
         return Adapted(self.function, self.prediction_statistics(training.state), training, self.show)
 
+    @property
+    def measures(self) -> list[str]:
+        """The columns of the history that an evaluation fills."""
+        return [column for probe in self.probes for column in probe.measures]
+
     def evaluate(self, state: FederatedState) -> dict[str, float]:
-        """The server model's accuracy on each validation set."""
+        """What the probes measure of the server's model."""
         statistics = self.prediction_statistics(state)
-        return {
-            f"{name}_accuracy": accuracy(self.function, state.z, statistics, x, y)
-            for name, (x, y) in self.watched.items()
-        }
+
+        def logits(x: Tensor) -> Tensor:
+            return self.function.evaluate(state.z, statistics, x[0]).logits.unsqueeze(0)
+
+        return {column: float(value) for probe in self.probes for column, value in measured([probe], logits).items()}
 
     @property
     def predicting_clients(self) -> list[str]:
@@ -189,11 +206,6 @@ class Adaptation:
         }
 
 
-def accuracy(function: FlatNetwork, z: Tensor, statistics: Statistics, x: Tensor, y: Tensor) -> float:
-    """The share of rows whose predicted class is their label."""
-    return float((function.evaluate(z, statistics, x).logits.argmax(dim=-1) == y).double().mean())
-
-
 def _require_kinds(model: object, objective: object, algorithm: object, dtype: object) -> None:
     for name, value, kind in (
         ("model", model, Network),
@@ -206,21 +218,3 @@ def _require_kinds(model: object, objective: object, algorithm: object, dtype: o
         isinstance(dtype, torch.dtype) and dtype.is_floating_point,
         f"dtype must be a float dtype of torch, not {dtype!r}",
     )
-
-
-def _validation(validation: Any, classes: int) -> dict[str, tuple[Tensor, Tensor]]:
-    if validation is None:
-        return {}
-    named = validation if isinstance(validation, Mapping) else {"target": validation}
-    watched = {}
-    for name, data in named.items():
-        if not isinstance(name, str):
-            raise FedmmError(f"validation sets are named by words such as 'target', not {name!r}")
-        held = as_rows(data, f"validation {name!r}", labelled=True)
-        index = torch.arange(len(held))
-        x, labels = held.take(index), held.labels(index)
-        require(
-            int(labels.max()) < classes, f"validation {name!r} holds label {int(labels.max())} of {classes} classes"
-        )
-        watched[name] = (x, labels)
-    return watched

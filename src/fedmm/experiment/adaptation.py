@@ -72,21 +72,33 @@ def client_names(clients: Sequence[Client]) -> list[str]:
     return [c.name or default for c, default in zip(clients, default_names(len(clients)), strict=True)]
 
 
+def in_rows(clients: Sequence[Client]) -> list[Client]:
+    """The clients with their data as :class:`Rows`, checked and named."""
+    return [
+        replace(
+            client,
+            source=None if client.source is None else as_rows(client.source, f"client {name!r}: source", labelled=True),
+            target=None
+            if client.target is None
+            else as_rows(client.target, f"client {name!r}: target", labelled=False),
+            name=name,
+        )
+        for client, name in zip(clients, client_names(clients), strict=True)
+    ]
+
+
 def take_stock(clients: Sequence[Client], objective: Objective, classes: int) -> list[Holding]:
     """Check what the clients hold; with an objective without adversary, only their source rows count."""
     require(len(clients) > 0, "a federation needs at least one client")
-    names = client_names(clients)
     adversarial = objective.adversary_shape(1, 2) is not None
     holdings = []
-    for client, name in zip(clients, names, strict=True):
-        source = None if client.source is None else as_rows(client.source, f"client {name!r}: source", labelled=True)
-        target = None if client.target is None else as_rows(client.target, f"client {name!r}: target", labelled=False)
-        if not adversarial:
-            target = None
+    for client in in_rows(clients):
+        source, target = client.source, client.target if adversarial else None
+        assert client.name is not None
         if isinstance(source, TensorRows):
-            check_labels(source.labels(torch.arange(len(source))), name, classes)
+            check_labels(source.labels(torch.arange(len(source))), client.name, classes)
         if source is not None or target is not None:
-            holdings.append(Holding(name, source, target, client.weight))
+            holdings.append(Holding(client.name, source, target, client.weight))
     require(
         any(h.source is not None for h in holdings), "no client holds labelled source rows: there is nothing to learn"
     )

@@ -63,6 +63,8 @@ def prepare(experiment: Experiment, cache: DataCache) -> Adaptation:
         experiment.algorithm,
         run.rounds,
         validation={"target": there.target_test, "source": there.source_test},
+        source_validation=there.source_validation,
+        probe_rows=run.probe_rows,
         batch_size=run.batch_size,
         seed=run.seed,
         device=device,

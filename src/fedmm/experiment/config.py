@@ -33,6 +33,7 @@ class RunOptions:
 
     label: what the run is called in tables and pictures (the algorithm's name by default).
     rounds, seed, batch_size: as in :func:`fedmm.adapt`; evaluate_every: rounds between evaluations.
+    probe_rows: how many unlabelled target rows are measured on in an evaluation; 0 for none.
     device: ``cpu``, ``cuda``, ... or ``auto``, the GPU where there is one.
     precision: of float32 products on a GPU: ``fp32`` (strict), ``tf32`` or ``bf16``.
     engine: ``in_process`` (the reference), ``batched`` (one program for all clients), or ``auto``.
@@ -46,6 +47,7 @@ class RunOptions:
     seed: int = 0
     batch_size: int = 64
     evaluate_every: int = 1
+    probe_rows: int = 2000
     device: str = "cpu"
     dtype: Literal["float32", "float64"] = "float32"
     precision: Precision = "fp32"
@@ -60,6 +62,7 @@ class RunOptions:
         at_least("batch_size", self.batch_size, 1)
         require(self.batch_size <= _MOST_ROWS, f"batch_size must be at most {_MOST_ROWS}, not {self.batch_size}")
         at_least("evaluate_every", self.evaluate_every, 1)
+        at_least("probe_rows", self.probe_rows, 0)
         at_least("threads", self.threads, 0)
         require(self.threads <= _MOST_THREADS, f"threads must be at most {_MOST_THREADS}, not {self.threads}")
         for client, weight in self.client_weights.items():

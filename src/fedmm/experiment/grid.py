@@ -108,7 +108,7 @@ def _shape(each: Experiment, adaptation: Adaptation) -> str:
             (function.layout.dtype, str(function.layout.device), function.input_shape, each.model),
             (each.objective.structure(), len(adaptation.problem.clients), each.run.batch_size),
             (each.run.rounds, each.run.evaluate_every, each.run.precision, each.run.threads),
-            [(name, len(y)) for name, (_, y) in adaptation.watched.items()],
+            [(list(probe.measures), len(probe)) for probe in adaptation.probes],
             (adaptation.row_dtype, adaptation.view),
         )
     )

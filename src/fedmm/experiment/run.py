@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 from collections.abc import Callable, Sequence
@@ -199,6 +200,7 @@ def _summary(experiment: Experiment, adaptation: Adaptation, adapted: Adapted) -
         "rounds": len(history),
         "target_accuracy": history.last("target_accuracy"),
         "source_accuracy": history.last("source_accuracy"),
+        **{name: _finite(history.last(name)) for name in adaptation.measures},
         "seconds": history.total("seconds"),
         "bytes_up": history.total("bytes_up"),
         "bytes_down": history.total("bytes_down"),
@@ -212,6 +214,10 @@ def _summary(experiment: Experiment, adaptation: Adaptation, adapted: Adapted) -
         },
         **provenance(adaptation.function.layout.device),
     }
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
 
 def provenance(device: torch.device) -> Summary:

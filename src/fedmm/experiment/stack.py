@@ -16,12 +16,12 @@ from fedmm.core.problem import Statistics
 from fedmm.engines.batched import MEASURES, Batched, Replica, round_record
 from fedmm.experiment.adapt import Adaptation, Adapted
 from fedmm.experiment.history import History, Row
+from fedmm.experiment.probes import measured
 from fedmm.experiment.training import Status, Training, ctrl_c_waits
 from fedmm.models.precision import Precision, precision
 from fedmm.models.stacked import StackedNetwork
 
 _FLUSH_SECONDS = 0.5
-_EVALUATED_ROWS, _EVALUATED_NUMBERS = 2048, 1 << 25
 
 
 @dataclass(frozen=True)
@@ -105,22 +105,17 @@ class StackRun:
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, Tensor]:
-        """The accuracy of every server's model on each validation set, ``[replicas]``, on the device."""
+        """What the probes measure of every server's model, ``[replicas]`` by column, on the device."""
         z, statistics = self.engine.z, self._prediction_statistics()
-        measured = {}
-        for name in self.adaptations[0].watched:
-            sets = [adaptation.watched[name] for adaptation in self.adaptations]
-            rows = len(sets[0][1])
-            right = torch.zeros(len(sets), dtype=torch.int64, device=z.device)
-            at_once = min(_EVALUATED_ROWS, max(1, _EVALUATED_NUMBERS // sets[0][0][:1].numel()))
-            for start in range(0, rows, at_once):
-                part = slice(start, start + at_once)
-                x, y = (_together([each[which] for each in sets], part) for which in (0, 1))
-                with self._around():
-                    logits = self.network.evaluate(z, x, self._constants, statistics).logits
-                right += (logits.argmax(dim=-1) == y).sum(dim=-1)
-            measured[f"{name}_accuracy"] = right.double() / rows
-        return measured
+
+        def logits(x: Tensor) -> Tensor:
+            with self._around():
+                return self.network.evaluate(z, x, self._constants, statistics).logits
+
+        found: dict[str, Tensor] = {}
+        for probes in zip(*(adaptation.probes for adaptation in self.adaptations), strict=True):
+            found |= measured(probes, logits)
+        return found
 
     def _prediction_statistics(self) -> Statistics:
         if self.adaptations[0].function.policy != "local" or not self.engine.statistics:
@@ -142,17 +137,14 @@ class StackRun:
         seconds = (now - self._flushed) / (len(self._pending) * len(self.adaptations))
         self._flushed = now
         pending, self._pending = self._pending, []
-        for (number, _, _), measured, evaluation in zip(pending, measures, evaluations, strict=True):
+        for (number, _, _), of_round, evaluation in zip(pending, measures, evaluations, strict=True):
             for replica, adaptation in enumerate(self.adaptations):
                 if number > done[replica]:
                     continue
-                values = dict(zip(MEASURES, measured[replica], strict=True))
+                values = dict(zip(MEASURES, of_round[replica], strict=True))
                 record = round_record(number, values, self.engine, replica, seconds)
-                accuracies = {
-                    f"{name}_accuracy": evaluation[f"{name}_accuracy"][replica] if evaluation else None
-                    for name in adaptation.watched
-                }
-                self._on_row(replica, self.histories[replica].append(record, accuracies))
+                found = {name: evaluation[name][replica] if evaluation else None for name in adaptation.measures}
+                self._on_row(replica, self.histories[replica].append(record, found))
 
     def adapted(self, replica: int, status: Status) -> tuple[Adapted, Diverged | None]:
         """One replica's model and history; a replica that stopped early has diverged."""
@@ -160,8 +152,3 @@ class StackRun:
         error = Diverged(self.engine.offender(replica), state.round + 1) if state.round < self.engine.round else None
         training = Training(state, self.histories[replica], "diverged" if error else status, error)
         return self.adaptations[replica].adapted(training), error
-
-
-def _together(tensors: Sequence[Tensor], part: slice) -> Tensor:
-    """The same rows of each tensor as one stack."""
-    return torch.stack([tensor[part] for tensor in tensors])

@@ -16,6 +16,11 @@ _Norm = nn.modules.batchnorm._NormBase
 _EVALUATED_ROWS, _EVALUATED_NUMBERS = 1024, 1 << 24
 
 
+def rows_at_once(shape: tuple[int, ...]) -> int:
+    """How many rows of a shape a network is evaluated on at once: 1,024, and fewer where they are large."""
+    return min(_EVALUATED_ROWS, max(1, _EVALUATED_NUMBERS // torch.Size(shape).numel()))
+
+
 class FlatNetwork:
     """A network that is handed its parameters, running statistics and dropout key, and gives its gradient, as vectors.
 
@@ -118,13 +123,13 @@ class FlatNetwork:
         return x if x.dtype == torch.uint8 else x.to(self.layout.dtype)
 
     @torch.no_grad()
-    def evaluate(self, z: Tensor, statistics: Statistics, x: Tensor, batch_size: int = _EVALUATED_ROWS) -> Outputs:
-        """The outputs for any number of rows, in evaluation mode, in batches of so many; of fewer for large rows."""
+    def evaluate(self, z: Tensor, statistics: Statistics, x: Tensor, batch_size: int | None = None) -> Outputs:
+        """The outputs for any number of rows, in evaluation mode, batch after batch."""
         self._point.copy_(z)
         self._write_statistics(statistics)
         self.module.eval()
-        rows = min(batch_size, max(1, _EVALUATED_NUMBERS // torch.Size(self.input_shape).numel()))
-        parts = [self.module(self.as_input(batch)) for batch in torch.split(x, rows)]
+        batches = torch.split(x, batch_size or rows_at_once(self.input_shape))
+        parts = [self.module(self.as_input(batch)) for batch in batches]
         return Outputs(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
     def state(self, z: Tensor, statistics: Statistics) -> dict[str, Tensor]:
