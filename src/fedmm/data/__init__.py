@@ -5,12 +5,13 @@ from __future__ import annotations
 from fedmm.data.digits import Digits
 from fedmm.data.domains import DataSet, DomainPair, Labelled
 from fedmm.data.holdings import DatasetRows, Rows, TensorRows, as_rows
+from fedmm.data.image_folder import ImageFolder
 from fedmm.data.mnist_m import MnistM
 from fedmm.data.moons import Moons
 from fedmm.data.office31 import Office31
 from fedmm.data.partition import PARTITIONS, Dirichlet, DisjointClasses, Partition, PSplit, Share, SourceTarget
 
-DATASETS: dict[str, type[DataSet]] = {kind.name: kind for kind in (Digits, Moons, MnistM, Office31)}
+DATASETS: dict[str, type[DataSet]] = {kind.name: kind for kind in (Digits, Moons, MnistM, Office31, ImageFolder)}
 
 __all__ = [
     "DATASETS",
@@ -20,6 +21,7 @@ __all__ = [
     "Dirichlet",
     "DisjointClasses",
     "DomainPair",
+    "ImageFolder",
     "Labelled",
     "MnistM",
     "Moons",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from importlib.resources import files
 
+from fedmm.core.errors import unknown
 from fedmm.data.sources import Archive, Edition, Source, StoredFile, read_checksums
 
 
@@ -12,6 +13,18 @@ from fedmm.data.sources import Archive, Edition, Source, StoredFile, read_checks
 def sources() -> dict[str, Source]:
     """All sources by name."""
     return {source.name: source for source in (_mnist(), _bsds500(), _office31(), _mobilenetv2())}
+
+
+NEEDED = {"mnist_m": ("mnist", "bsds500")}
+"""The sources of a data set that has no source of its name."""
+
+
+def sources_of(name: str) -> list[Source]:
+    """The sources that a source's or a data set's name stands for."""
+    known = sources()
+    if name not in {*known, *NEEDED}:
+        raise unknown("data", name, {*known, *NEEDED})
+    return [known[each] for each in NEEDED.get(name, (name,))]
 
 
 def _listed(name: str, *addresses: str) -> tuple[StoredFile, ...]:
@@ -66,6 +79,7 @@ def _office31() -> Source:
                 note="nobody published checksums of these archives: names are compared and every picture is decoded",
             ),
         ),
+        parts=tuple(at),
     )
 
 

@@ -10,34 +10,70 @@ import torch
 from torch import Tensor
 
 from fedmm.core.checks import at_least, within
-from fedmm.core.errors import require
+from fedmm.core.errors import FedmmError, require
 from fedmm.core.seeding import key, permutation
 from fedmm.data.domains import Labelled
 from fedmm.data.images import squares
 from fedmm.data.sources import StoredFile
 
+UNLABELLED = -1
+"""The label of a picture that lies in no class's folder."""
+
+_SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+
 
 @dataclass(frozen=True)
 class ClassFolders:
-    """Files ``.../class/picture`` below ``folder``."""
+    """Files ``.../class/picture`` below ``folder``; or, where classes are not known, pictures right in it."""
 
     folder: Path
     files: tuple[StoredFile, ...]
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Sorted."""
-        return tuple(sorted({_class(file) for file in self.files}))
+        """Sorted; none where classes are not known."""
+        return tuple(sorted({_class(file) for file in self.files} - {""}))
 
     def load(self, class_names: Sequence[str], size: int) -> Labelled:
         """All pictures as squares, uint8 ``[files, 3, size, size]``, labelled by the place of their class."""
-        number = {name: number for number, name in enumerate(class_names)}
+        number = {"": UNLABELLED} | {name: number for number, name in enumerate(class_names)}
         labels = torch.tensor([number[_class(file)] for file in self.files])
         return Labelled(squares(self.folder, self.files, size), labels)
 
 
 def _class(file: StoredFile) -> str:
-    return file.path.split("/")[-2]
+    return Path(file.path).parent.name
+
+
+def found_in(folder: Path) -> ClassFolders:
+    """What lies in a folder: folders of pictures, or pictures. Hidden files are skipped.
+
+    A file in a class's folder is taken for a picture whatever it is called; beside the classes' folders there may be
+    files, but no pictures.
+    """
+    try:
+        folders = [path for path in _shown(folder) if path.is_dir()]
+        loose = [path for path in _shown(folder) if path.suffix.lower() in _SUFFIXES and not path.is_dir()]
+        inside = {path: _shown(path) for path in folders}
+    except OSError as problem:
+        raise FedmmError(f"{folder} cannot be read as a folder of pictures: {problem.strerror}") from problem
+    for path, pictures in inside.items():
+        require(bool(pictures), f"the class folder {path} is empty; put pictures in it or remove it")
+        for picture in pictures:
+            require(
+                not picture.is_dir(), f"{picture} is a folder inside a class's folder, which must hold pictures alone"
+            )
+    require(
+        not (folders and loose), f"{loose[0] if loose else ''} lies beside the class folders; move it into one of them"
+    )
+    paths = loose or [picture for pictures in inside.values() for picture in pictures]
+    require(bool(paths), f"{folder} holds neither class folders nor pictures")
+    return ClassFolders(folder, tuple(StoredFile(path.relative_to(folder).as_posix()) for path in paths))
+
+
+def _shown(folder: Path) -> list[Path]:
+    """What is in a folder and not hidden, in order."""
+    return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
 
 
 def require_sizes(image_size: int, stored_size: int, held_out: float) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -20,7 +19,6 @@ from fedmm.data.catalogue import sources
 from fedmm.data.domains import DomainPair, Labelled
 from fedmm.data.idx import read_idx
 from fedmm.data.images import picture_of
-from fedmm.data.places import data_folder
 from fedmm.data.sources import Source, read_file
 
 SIDE = 28
@@ -63,7 +61,7 @@ class MnistM:
         made = cached(
             self.name,
             (_RECIPE, self.digits, self.seed, *checksums),
-            lambda: blended(data_folder(), mnist, photographs, digits=self.digits, seed=self.seed),
+            lambda: blended(mnist, photographs, digits=self.digits, seed=self.seed),
         )
         for option, wanted, there in (
             ("train_rows", self.train_rows, len(made["train_y"]) - VALIDATION_ROWS),
@@ -90,26 +88,27 @@ def _target(made: dict[str, Tensor], part: str, rows: slice) -> Labelled:
     return Labelled(made[f"{part}_blend"][rows], made[f"{part}_y"][rows].long())
 
 
-def blended(folder: Path, mnist: Source, photographs: Source, *, digits: str, seed: int) -> dict[str, Tensor]:
+def blended(mnist: Source, photographs: Source, *, digits: str, seed: int) -> dict[str, Tensor]:
     """All digits of both of MNIST's parts, all uint8.
 
     For each part, ``train`` and ``test``: ``_digit [n, 28, 28]``, ``_blend [n, 3, 28, 28]`` and ``_y [n]``.
-    Files below ``folder`` are refused where their checksum is not the source's.
+    Files are refused where their checksum is not the source's.
     """
+    folder, pictures_folder = mnist.folder("mnist_m"), photographs.folder("mnist_m")
     pictures = [
-        np.asarray(picture_of(read_file(folder / photographs.name, file), file.path))
+        np.asarray(picture_of(read_file(pictures_folder, file), str(pictures_folder / file.path)))
         for file in photographs.editions[0].files
     ]
-    content = {file.path: read_file(folder / mnist.name, file) for file in mnist.editions[0].files}
+    content = {file.path: read_file(folder, file) for file in mnist.editions[0].files}
     made: dict[str, _Bytes] = {}
     for part, prefix in (("train", "train"), ("test", "t10k")):
         images, labels = (
-            read_idx(content[name], dimensions, str(folder / mnist.name / name))
+            read_idx(content[name], dimensions, str(folder / name))
             for name, dimensions in ((f"{prefix}-images-idx3-ubyte.gz", 3), (f"{prefix}-labels-idx1-ubyte.gz", 1))
         )
         require(
             images.shape == (len(labels), SIDE, SIDE) and labels.max(initial=0) <= 9,
-            f"{folder / mnist.name} must hold {SIDE} x {SIDE} digits with a label of 0 to 9 for each; "
+            f"{folder} must hold {SIDE} x {SIDE} digits with a label of 0 to 9 for each; "
             f"the {part} files hold images {list(images.shape)} and labels {list(labels.shape)}",
         )
         if digits == "binarised":

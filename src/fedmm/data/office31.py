@@ -10,8 +10,6 @@ from fedmm.core.errors import require
 from fedmm.data.catalogue import sources
 from fedmm.data.class_folders import ClassFolders, hold_out, require_sizes
 from fedmm.data.domains import DomainPair
-from fedmm.data.places import data_folder
-from fedmm.data.sources import edition_there
 from fedmm.data.views import CropAndFlip
 
 Domain = Literal["amazon", "dslr", "webcam"]
@@ -58,6 +56,5 @@ class Office31:
 def _domain(name: str) -> ClassFolders:
     """The files a domain must have, in the edition that is there."""
     office = sources()["office31"]
-    folder = data_folder() / office.name
-    edition = edition_there([edition.below(name) for edition in office.editions], folder)
-    return ClassFolders(folder, edition.files)
+    folder = office.folder("office31")
+    return ClassFolders(folder, office.edition_in(folder, name).files)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedmm.core.errors import FedmmError, require
+from fedmm.data.places import data_folder
 
 _LINE = re.compile(r"([0-9a-f]{64}) ([0-9]{1,15}) ([^\s/\\][^\\]*)")
 
@@ -35,6 +36,11 @@ class Archive:
     folder: str
     addresses: tuple[str, ...]
 
+    @property
+    def file(self) -> str:
+        """Its name."""
+        return f"{self.folder}.tgz"
+
 
 @dataclass(frozen=True)
 class Edition:
@@ -54,11 +60,11 @@ class Edition:
         return bool(self.archives) or all(file.addresses for file in self.files)
 
     def below(self, folder: str) -> Edition:
-        """The part of it that lies in a folder."""
+        """The part of it that lies in a folder; all of it for an empty name."""
         return replace(
             self,
-            files=tuple(file for file in self.files if file.path.startswith(f"{folder}/")),
-            archives=tuple(archive for archive in self.archives if archive.folder == folder),
+            files=tuple(file for file in self.files if file.path.startswith(f"{folder}/" if folder else "")),
+            archives=tuple(archive for archive in self.archives if archive.folder == folder or not folder),
         )
 
 
@@ -67,6 +73,7 @@ class Source:
     """Files of one origin, all below the folder ``name``.
 
     editions: any one of them will do; the first is the one a mirror serves.
+    parts: folders that may be of one edition each.
     """
 
     name: str
@@ -74,6 +81,21 @@ class Source:
     licence: str
     citation: str
     editions: tuple[Edition, ...]
+    parts: tuple[str, ...] = ()
+
+    def folder(self, data_set: str) -> Path:
+        """Its folder in the data folder; where there is none, how to get it for a data set."""
+        folder = data_folder() / self.name
+        require(
+            folder.is_dir(),
+            f"there is no folder {folder}; get it with 'fedmm data fetch {data_set}', or name the folder that "
+            f"holds {self.name} in FEDMM_DATA",
+        )
+        return folder
+
+    def edition_in(self, folder: Path, part: str = "") -> Edition:
+        """The edition, or its part, that lies in the source's folder."""
+        return _edition_there([edition.below(part) for edition in self.editions], folder)
 
 
 def read_checksums(text: str, addresses: Iterable[str] = (), what: str = "the list of checksums") -> list[StoredFile]:
@@ -96,37 +118,42 @@ def read_file(folder: Path, file: StoredFile) -> bytes:
     try:
         content = path.read_bytes()
     except OSError as problem:
-        raise FedmmError(f"{path} cannot be read: {problem.strerror or problem}{_expected(file)}") from problem
+        raise FedmmError(f"{path} cannot be read: {problem.strerror or problem}{expected(file)}") from problem
     found = hashlib.sha256(content).hexdigest()
     require(
         found.startswith(file.sha256),
-        f"{path} is truncated or corrupt: its sha256 is {found}, in {len(content)} bytes{_expected(file)}",
+        f"{path} is truncated or corrupt: its sha256 is {found}, in {len(content)} bytes{expected(file)}",
     )
     return content
 
 
-def _expected(file: StoredFile) -> str:
-    """The end of a sentence on a file that is not as it should be."""
+def expected(file: StoredFile) -> str:
+    """What a file must be, as the end of a sentence on one that is not."""
     if not file.sha256:
         return ""
-    begins = "" if len(file.sha256) == 64 else "begin with "
+    must = "be" if len(file.sha256) == 64 else "begin with"
     size = "" if file.size is None else f", in {file.size} bytes"
-    return f"; its sha256 must {begins or 'be '}{file.sha256}{size}"
+    return f"; its sha256 must {must} {file.sha256}{size}"
 
 
-def edition_there(editions: Sequence[Edition], folder: Path) -> Edition:
-    """The edition that lies in a source's folder: the first of which half the files are there with the right size.
+def _edition_there(editions: Sequence[Edition], folder: Path) -> Edition:
+    """The first edition of whose files some are there, half of these or more with the right size.
 
     Failing that, the first of which there is any file; failing that, the first.
     """
-
-    def there(file: StoredFile) -> bool:
-        try:
-            return file.size in (None, (folder / file.path).stat().st_size)
-        except OSError:
-            return False
-
+    any_file = []
     for edition in editions:
-        if sum(map(there, edition.files)) * 2 >= len(edition.files):
+        sizes = [(file.size, found) for file in edition.files if (found := size_of(folder / file.path)) is not None]
+        right = sum(size in (None, found) for size, found in sizes)
+        if sizes and 2 * right >= len(sizes):
             return edition
-    return next((e for e in editions if any((folder / file.path).exists() for file in e.files)), editions[0])
+        any_file += [edition] if sizes else []
+    return (any_file or editions)[0]
+
+
+def size_of(path: Path) -> int | None:
+    """The size of a file in bytes, or None where there is none."""
+    try:
+        return path.stat().st_size if path.is_file() else None
+    except OSError:
+        return None

@@ -1,0 +1,172 @@
+"""One file over HTTP: resumed where it broke off, tried again, and checked before it gets its name."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPException, HTTPResponse
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+from fedmm.core.errors import FedmmError
+from fedmm.data.sources import StoredFile, expected
+
+PARTIAL = ".partial"
+_BLOCK = 1 << 16
+_PARTIAL_CONTENT, _RANGE_NOT_SATISFIABLE = 206, 416
+_PASSING = {408, 425, 429, 500, 502, 503, 504}
+"""Answers after which it is worth trying again."""
+
+Moved = Callable[[int], None]
+"""Called with the number of bytes that were gained; below 0 where some are thrown away."""
+
+
+class _Broken(Exception):  # noqa: N818 - reads as what happened
+    """The transfer failed; the same address may do better next time."""
+
+
+class _Useless(Exception):  # noqa: N818 - reads as what happened
+    """The address does not have the file."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long to try.
+
+    attempts: at each address, with ``pause`` seconds before the second, twice that before the third and so on.
+    timeout: seconds within which something must arrive.
+    """
+
+    attempts: int = 4
+    pause: float = 2.0
+    timeout: float = 30.0
+
+
+PATIENT = Patience()
+
+
+def download(folder: Path, file: StoredFile, moved: Moved, patience: Patience = PATIENT) -> None:
+    """Bring a file into a folder from the first of its addresses that has it.
+
+    Until its size and checksum are right it is called ``NAME.partial``; what an interrupted download left there is
+    completed.
+    """
+    path = folder / file.path
+    partial = path.with_name(path.name + PARTIAL)
+    reasons = []
+    try:
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        moved(_size(partial))
+        for address in file.addresses:
+            reason = _whole(address, partial, file, moved, patience)
+            if not reason:
+                partial.replace(path)
+                return
+            reasons.append(f"{address} ({reason})")
+    except OSError as problem:
+        raise FedmmError(f"{partial} cannot be written: {problem.strerror or problem}") from problem
+    raise FedmmError(f"{path} could not be fetched from {', nor from '.join(reasons)}{expected(file)}")
+
+
+def _whole(address: str, partial: Path, file: StoredFile, moved: Moved, patience: Patience) -> str:
+    """Try until ``partial`` is the whole file and right; returns what is wrong with the address, or nothing."""
+    failures = 0
+    while True:
+        before = _size(partial)
+        try:
+            _transfer(address, partial, file, moved, patience.timeout)
+            return ""
+        except _Useless as problem:
+            return str(problem)
+        except _Broken as problem:
+            failures = 1 if _size(partial) > before else failures + 1
+            if failures >= patience.attempts:
+                return str(problem)
+        time.sleep(patience.pause * failures)
+
+
+def _transfer(address: str, partial: Path, file: StoredFile, moved: Moved, timeout: float) -> None:
+    """Make ``partial`` the whole file and right; if that fails, what came of it stays to be resumed."""
+    start = _size(partial)
+    if start == 0 or start != file.size:
+        with _opened(address, start, timeout) as response:
+            if response.status == _RANGE_NOT_SATISFIABLE:
+                _discard(partial, moved)
+                raise _Broken("what was left of an older download is too long")
+            begin, total = _extent(response, start)
+            if file.size is not None and total not in (None, file.size):
+                raise _Useless(f"it has {total} bytes there")
+            moved(begin - start)
+            size = _append(response, partial, begin, moved)
+        if total is not None and size < total:
+            raise _Broken(f"it broke off after {size} of {total} bytes")
+    found = _digest(partial)
+    if not found.startswith(file.sha256):
+        _discard(partial, moved)
+        raise _Broken("what was left of an older download is wrong") if start else _Useless(f"its sha256 is {found}")
+
+
+def _opened(address: str, start: int, timeout: float) -> HTTPResponse | HTTPError:
+    headers = {"User-Agent": "fedmm"} | ({"Range": f"bytes={start}-"} if start else {})
+    with _network():
+        try:
+            response: HTTPResponse = urlopen(Request(address, headers=headers), timeout=timeout)
+            return response
+        except HTTPError as answer:
+            if answer.code == _RANGE_NOT_SATISFIABLE and start:
+                return answer
+            answer.close()
+            reason = f"the server answers {answer.code} {answer.reason}".rstrip()
+            raise _Broken(reason) if answer.code in _PASSING else _Useless(reason) from answer
+
+
+def _extent(response: HTTPResponse | HTTPError, start: int) -> tuple[int, int | None]:
+    """The place of the first byte that comes, and the size of the whole file where the server says it."""
+    length = response.headers.get("Content-Length", "")
+    if response.status != _PARTIAL_CONTENT:
+        return 0, int(length) if length.isdecimal() else None
+    match = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers.get("Content-Range", ""))
+    if not match or int(match[1]) != start:
+        raise _Useless("it sends other bytes than it was asked for")
+    return start, int(match[2]) if match[2] != "*" else None
+
+
+def _append(response: HTTPResponse | HTTPError, partial: Path, begin: int, moved: Moved) -> int:
+    """Write what comes, from byte ``begin`` on; returns the size of the file then."""
+    with partial.open("r+b" if begin else "wb") as stream:
+        stream.seek(begin)
+        while True:
+            with _network():
+                block = response.read(_BLOCK)
+            if not block:
+                return stream.tell()
+            stream.write(block)
+            moved(len(block))
+
+
+@contextmanager
+def _network() -> Iterator[None]:
+    """What goes wrong on the way is worth another try."""
+    try:
+        yield
+    except (OSError, HTTPException) as problem:
+        raise _Broken(str(getattr(problem, "reason", "") or problem) or type(problem).__name__) from problem
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _discard(partial: Path, moved: Moved) -> None:
+    moved(-_size(partial))
+    partial.unlink()
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
