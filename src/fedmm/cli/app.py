@@ -13,6 +13,7 @@ from rich.table import Table
 
 from fedmm import __version__
 from fedmm.algorithms import ALGORITHMS
+from fedmm.cli.data import data_app
 from fedmm.core.checks import at_least
 from fedmm.core.errors import require
 from fedmm.core.schedules import SCHEDULES
@@ -37,6 +38,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(data_app, name="data")
 _console = Console()
 _RUNS = Path("runs")
 _INTERRUPTED = 130

@@ -12,8 +12,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from fedmm.core.places import cache_folder
 from fedmm.core.seeding import key
-from fedmm.data.places import cache_folder
 
 _CHECKSUM = "crc32"
 

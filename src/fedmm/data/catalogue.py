@@ -95,7 +95,7 @@ def _mobilenetv2() -> Source:
     return Source(
         "mobilenetv2",
         "MobileNetV2's weights from ImageNet",
-        "MIT (Keras), BSD-3-Clause (torchvision); trained on ImageNet, whose terms are for research",
+        "MIT as the Keras weights' package states it, BSD-3-Clause for torchvision's",
         "Sandler, Howard, Zhu, Zhmoginov and Chen, MobileNetV2: inverted residuals and linear bottlenecks, CVPR 2018",
         (
             Edition("keras", _listed("mobilenetv2")),

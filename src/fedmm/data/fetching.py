@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import threading
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -9,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
-from fedmm.core.errors import FedmmError, unknown
+from fedmm.core.errors import FedmmError, require, unknown
 from fedmm.data.archives import unpack
 from fedmm.data.checking import check_edition, wrong_files
 from fedmm.data.downloading import PATIENT, Moved, Patience, download
@@ -31,6 +32,16 @@ class Plan:
         """To fetch, where that is known."""
         sizes = [file.size for file in self.edition.files if file.size is not None]
         return sum(sizes) if len(sizes) == len(self.edition.files) else None
+
+
+def mirror() -> str:
+    """The address of the user's own mirror, ``FEDMM_MIRROR``, which serves the data folder; empty without one."""
+    address = os.environ.get("FEDMM_MIRROR", "")
+    require(
+        not address or address.startswith(("http://", "https://")),
+        f"FEDMM_MIRROR must begin with http:// or https://, not be {address!r}",
+    )
+    return address.rstrip("/")
 
 
 def plans(source: Source, data_folder: Path, *, edition: str = "", mirror: str = "") -> list[Plan]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from fedmm.reporting.figures import draw_comparison, draw_run
 from fedmm.reporting.read import Boundary, Comparison, Run, Samples, Series, read_comparison, read_kind, read_run
+from fedmm.reporting.sheets import Block, draw_sheet
 from fedmm.reporting.tables import Row, comparison_rows, markdown_table, rich_table
 
 __all__ = [
+    "Block",
     "Boundary",
     "Comparison",
     "Row",
@@ -16,6 +18,7 @@ __all__ = [
     "comparison_rows",
     "draw_comparison",
     "draw_run",
+    "draw_sheet",
     "markdown_table",
     "read_comparison",
     "read_kind",

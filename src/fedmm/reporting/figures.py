@@ -33,7 +33,7 @@ def draw_run(folder: Path | str) -> list[Path]:
     run = read_run(folder)
     stopped = "" if run.status == "completed" else f", {run.status}"
     about = f"{run.algorithm}, {run.objective}, {run.data}, seed {run.seed}{stopped}"
-    return [_compose(run.label, about, [RoundsPanel(run), *_domains([run], [run])], run.folder / "rounds.png")]
+    return [compose(run.label, about, [RoundsPanel(run), *_domains([run], [run])], run.folder / "rounds.png")]
 
 
 def draw_comparison(folder: Path | str) -> list[Path]:
@@ -42,10 +42,10 @@ def draw_comparison(folder: Path | str) -> list[Path]:
     curves = CurvePanel(comparison, strokes(comparison.groups()))
     firsts = [runs[0] for runs in comparison.groups().values()]
     panels = [curves, *_domains(firsts, comparison.runs)]
-    return [_compose(comparison.title, _drawn(comparison), panels, comparison.folder / "comparison.png")]
+    return [compose(comparison.title, _drawn(comparison), panels, comparison.folder / "comparison.png")]
 
 
-def _compose(title: str, about: str, panels: Sequence[Panel], path: Path) -> Path:
+def compose(title: str, about: str, panels: Sequence[Panel], path: Path) -> Path:
     """A title with a line of explanation, and panels below each other."""
     title, about = wrapped(title, 80), wrapped(about, 120)
     below_title = MARGIN + lines_height(title, TITLE) + 0.06

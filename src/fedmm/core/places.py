@@ -1,11 +1,9 @@
-"""Where data sets lie on this machine, where what was made of them is kept, and who else serves them."""
+"""Where this machine keeps data sets and weights, and what was made of them."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-
-from fedmm.core.errors import require
 
 
 def data_folder() -> Path:
@@ -16,16 +14,6 @@ def data_folder() -> Path:
 def cache_folder() -> Path:
     """The folder of what can be made again: ``FEDMM_CACHE``, else the user's own cache folder."""
     return _folder("FEDMM_CACHE", "XDG_CACHE_HOME", Path(".cache"))
-
-
-def mirror() -> str:
-    """The address of the user's own mirror, ``FEDMM_MIRROR``, which serves the data folder; empty without one."""
-    address = os.environ.get("FEDMM_MIRROR", "")
-    require(
-        not address or address.startswith(("http://", "https://")),
-        f"FEDMM_MIRROR must begin with http:// or https://, not be {address!r}",
-    )
-    return address.rstrip("/")
 
 
 def _folder(ours: str, common: str, otherwise: Path) -> Path:
