@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedmm.reporting.read import Comparison, Run, Series
+from fedmm.reporting.read import Comparison, Series
 from fedmm.reporting.style import (
     AXIS,
     TEXT,
@@ -33,6 +33,13 @@ _LEADER, _SPACE = 0.42, 0.1
 _NAME_COLUMNS = 24
 
 
+class Measured(Protocol):
+    """A run whose quantities can be had over its rounds."""
+
+    def series(self, name: str) -> Series:
+        """A quantity by its name."""
+
+
 class Curve(NamedTuple):
     """The runs of one label in percent: mean and range over the rounds that all of them measured, and each alone."""
 
@@ -51,7 +58,7 @@ class Curve(NamedTuple):
         return last, fmean(run.values[-1] for run in self.runs if run.rounds[-1] == last)
 
 
-def accuracy_curve(runs: Sequence[Run]) -> Curve:
+def accuracy_curve(runs: Sequence[Measured]) -> Curve:
     """The curve of one label; a run that never measured an accuracy has no part in it."""
     measured = [series for run in runs if (series := run.series("target_accuracy")).rounds]
     tables = [{t: 100 * value for t, value in zip(*series, strict=True)} for series in measured]
@@ -86,7 +93,7 @@ class CurvePanel:
         axes = place(figure, _LEFT, top, width, self._inner)
         quiet(axes)
         for label, curve in self._curves.items():
-            _draw_curve(axes, curve, self._strokes[label])
+            draw_curve(axes, curve, self._strokes[label])
         limit_rounds(axes, [t for curve in self._curves.values() for run in curve.runs for t in run.rounds])
         values = [value for curve in self._curves.values() for run in curve.runs for value in run.values]
         limit_percent(axes, values)
@@ -117,7 +124,7 @@ class CurvePanel:
                 )
 
 
-def _draw_curve(axes: Axes, curve: Curve, stroke: Stroke) -> None:
+def draw_curve(axes: Axes, curve: Curve, stroke: Stroke) -> None:
     """The mean in full, the range behind it, and thinly what single runs measured after the last shared round."""
     line: dict[str, Any] = {"color": stroke.colour, "solid_capstyle": "round", "zorder": stroke.rank}
     if len(curve.runs) > 1:

@@ -8,7 +8,6 @@ its runs.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from fedmm.core.errors import FedmmError, require
+from fedmm.reporting.fields import Fields, finite
 
 Array = NDArray[Any]
 
@@ -83,7 +83,7 @@ class Run:
 
     def series(self, name: str) -> Series:
         """A quantity of ``rounds.jsonl`` by its name, without the rounds where it is absent, null or not finite."""
-        found = {t: value for t, record in self.records.items() if (value := _finite(record.get(name))) is not None}
+        found = {t: value for t, record in self.records.items() if (value := finite(record.get(name))) is not None}
         return Series(list(found), list(found.values()))
 
 
@@ -141,11 +141,10 @@ def read_comparison(folder: Path | str) -> Comparison:
 
 
 @dataclass(frozen=True)
-class _Summary:
-    """A JSON object from ``path`` whose values are checked as they are taken."""
+class _Summary(Fields):
+    """The JSON object of ``path``, or an object in it."""
 
     path: Path
-    values: Mapping[str, object]
 
     @classmethod
     def read(cls, folder: Path, kind: str | None = None) -> _Summary:
@@ -156,37 +155,17 @@ class _Summary:
         except ValueError:
             raise FedmmError(f"{path} is not valid JSON; the run that wrote it must be repeated") from None
         require(isinstance(values, dict), f"{path} must hold a JSON object, not {type(values).__name__}")
-        summary = cls(path, values)
+        summary = cls(path, values, path)
         found = summary.text("kind")
         require(found in ("run", "comparison"), f"{path} gives kind {found!r}; it must be 'run' or 'comparison'")
         require(kind in (None, found), f"{path} describes a {found}, not a {kind}")
         return summary
 
-    def text(self, name: str) -> str:
-        value = self.values.get(name)
-        if not isinstance(value, str):
-            raise FedmmError(f"{self.path} must give {name!r} as text, not {value!r}")
-        return value
-
-    def number(self, name: str) -> float:
-        value = _finite(self.values.get(name))
-        if value is None:
-            raise FedmmError(f"{self.path} must give {name!r} as a finite number, not {self.values.get(name)!r}")
-        return value
-
-    def accuracy(self, name: str) -> float | None:
-        """A fraction in [0, 1], or None for what was never measured."""
-        value = None if self.values.get(name) is None else self.number(name)
-        require(
-            value is None or 0 <= value <= 1, f"{self.path} must give {name!r} as a fraction in [0, 1], not {value}"
-        )
-        return value
-
     def entries(self, name: str) -> list[_Summary]:
         values = self.values.get(name)
         if not isinstance(values, list) or not values or not all(isinstance(value, dict) for value in values):
             raise FedmmError(f"{self.path} must give {name!r} as a list of at least one run")
-        return [_Summary(self.path, value) for value in values]
+        return [_Summary(self.path, value, self.path) for value in values]
 
 
 def _records(path: Path) -> dict[int, Mapping[str, object]]:
@@ -244,9 +223,3 @@ def _bytes(path: Path) -> bytes:
         raise FedmmError(f"{path} is missing; give the folder of a finished run or comparison") from None
     except OSError as error:
         raise FedmmError(f"{path} cannot be read: {error.strerror}") from None
-
-
-def _finite(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return float(value)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex, to_rgb
@@ -14,7 +15,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedmm.core.errors import FedmmError
-from fedmm.reporting.read import Run
 
 WIDTH = 10.0
 """Inches. At DPI this is twice the width at which a README shows it, so that it stays sharp on dense screens."""
@@ -40,6 +40,16 @@ _SHADES = (0.0, -0.5, 0.4)
 """Nearer to black below 0, to white above. With four dashes, twelve labels of one algorithm stay apart."""
 
 
+class Drawn(Protocol):
+    """What decides a colour."""
+
+    @property
+    def algorithm(self) -> str: ...
+
+    @property
+    def objective(self) -> str: ...
+
+
 class Stroke(NamedTuple):
     """How the line of one label is drawn."""
 
@@ -49,7 +59,7 @@ class Stroke(NamedTuple):
     rank: int
 
 
-def strokes(groups: dict[str, list[Run]]) -> dict[str, Stroke]:
+def strokes(groups: Mapping[str, Sequence[Drawn]]) -> dict[str, Stroke]:
     """A stroke for each label: the colour says the algorithm; shade and dash tell labels of one algorithm apart."""
     keys = {label: _colour_key(runs[0]) for label, runs in groups.items()}
     unlisted = [key for key in dict.fromkeys(keys.values()) if key not in _COLOURS]
@@ -70,21 +80,21 @@ def _shaded(colour: str, shade: float) -> str:
     return to_hex((red, green, blue)).upper()
 
 
-def _colour_key(run: Run) -> str:
+def _colour_key(run: Drawn) -> str:
     return "source_only" if run.objective == "source_only" else run.algorithm
 
 
-def new_figure(height: float) -> Figure:
-    """A white figure of the common width with its own Agg canvas; nothing of pyplot's global state is touched."""
-    figure = Figure(figsize=(WIDTH, height), dpi=DPI, facecolor="white")
+def new_figure(height: float, width: float = WIDTH) -> Figure:
+    """A white figure (inches) with its own Agg canvas; nothing of pyplot's global state is touched."""
+    figure = Figure(figsize=(width, height), dpi=DPI, facecolor="white")
     FigureCanvasAgg(figure)
     return figure
 
 
 def place(figure: Figure, left: float, top: float, width: float, height: float) -> Axes:
     """Axes at a place given in inches from the figure's top left corner."""
-    total = figure.get_figheight()
-    return figure.add_axes((left / WIDTH, 1 - (top + height) / total, width / WIDTH, height / total))
+    across, down = figure.get_size_inches()
+    return figure.add_axes((left / across, 1 - (top + height) / down, width / across, height / down))
 
 
 def write(figure: Figure, left: float, top: float, words: str, **style: Any) -> None:
@@ -92,13 +102,17 @@ def write(figure: Figure, left: float, top: float, words: str, **style: Any) -> 
     style = {"fontsize": TEXT, "color": INK, **style}
     for position, line in enumerate(words.splitlines()):
         base = top + (position * LINE_HEIGHT + _ASCENT) * style["fontsize"] / 72
-        figure.text(left / WIDTH, 1 - base / figure.get_figheight(), line, va="baseline", parse_math=False, **style)
+        across, down = figure.get_size_inches()
+        figure.text(left / across, 1 - base / down, line, va="baseline", parse_math=False, **style)
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Write a PNG that depends on the figure alone."""
+    """Write a PNG or SVG, as the name ends, that depends on the figure alone."""
+    kind = path.suffix.removeprefix(".")
+    metadata = {"png": {"Software": None}, "svg": {"Date": None}}[kind]
     try:
-        figure.savefig(path, format="png", facecolor="white", metadata={"Software": None})
+        with rc_context({"svg.hashsalt": path.name}):
+            figure.savefig(path, format=kind, facecolor="white", metadata=metadata)
     except OSError as error:
         raise FedmmError(f"{path} cannot be written: {error.strerror}") from None
     return path
@@ -180,6 +194,6 @@ def lines_height(words: str, size: float) -> float:
 def text_width(figure: Figure, words: str, **style: Any) -> float:
     """The width in inches of text as :func:`write` would set it."""
     text = figure.text(0, 0, words, parse_math=False, **{"fontsize": TEXT, **style})
-    width = float(text.get_window_extent().width) / DPI
+    width = float(text.get_window_extent().width) / figure.dpi
     text.remove()
     return width
