@@ -12,6 +12,7 @@ import fedmm
 from fedmm import ALGORITHMS, MDD, OBJECTIVES, Client, FedmmError
 from fedmm.experiment.config import experiment
 from fedmm.experiment.presets import PRESETS, preset, preset_tables
+from fedmm.models import FlatNetwork, MobileNetV2
 
 ADVERSARIAL = ["dann", "cdan", "mdd"]
 DATA = ["mnist_m", "office31"]
@@ -74,7 +75,7 @@ def test_nu_on_office_31_is_the_same_in_both(name: str, objective: str, nu: floa
 @pytest.mark.parametrize(("objective", "lr_max"), [("dann", 0.04), ("cdan", 0.1), ("mdd", 0.1)])
 def test_the_text_has_rates_of_their_own_for_backbone_and_adversary_on_office_31(objective: str, lr_max: float) -> None:
     table = tables("paper", objective, "office31")
-    assert table["algorithm"]["lr_min"] == {"features": 0.0005, "*": 0.01}
+    assert table["algorithm"]["lr_min"] == {"features.backbone": 0.0005, "*": 0.01}
     assert table["algorithm"]["lr_max"] == lr_max
     assert "gradient_scale" not in table["objective"]
 
@@ -83,7 +84,8 @@ def test_the_text_has_rates_of_their_own_for_backbone_and_adversary_on_office_31
 def test_the_program_scales_loss_gradients_instead_on_office_31(objective: str, nu: float) -> None:
     table = tables("authors", objective, "office31")
     assert (table["algorithm"]["lr_min"], table["algorithm"]["lr_max"]) == (0.01, 0.01)
-    assert table["objective"]["gradient_scale"] == {"features": 0.05, "task_head": 1.0, "adversary": 1 / (nu + 0.01)}
+    scale = {"features.backbone": 0.05, "adversary": 1 / (nu + 0.01), "*": 1.0}
+    assert table["objective"]["gradient_scale"] == scale
 
 
 @each_objective
@@ -110,10 +112,35 @@ def test_the_programs_heads_for_mdd_are_wider_and_have_dropout() -> None:
 
 
 @each_objective
-@each_data
 @pytest.mark.parametrize(("name", "centre"), [("paper", "train_mean"), ("authors", "batch_mean")])
-def test_only_the_program_centres_by_the_mean_of_the_batch(name: str, centre: str, objective: str, data: str) -> None:
-    assert tables(name, objective, data)["model"]["centre"] == centre
+def test_only_the_program_centres_by_the_mean_of_the_batch(name: str, centre: str, objective: str) -> None:
+    assert tables(name, objective)["model"]["centre"] == centre
+
+
+@each_objective
+@pytest.mark.parametrize(("name", "dropout"), [("paper", 0.0), ("authors", 0.5)])
+def test_on_office_31_the_network_is_mobilenet_with_two_layer_heads(name: str, dropout: float, objective: str) -> None:
+    model = preset(name, objective=objective, data="office31").model
+    assert isinstance(model, MobileNetV2)
+    assert (model.weights, model.normalise, model.centre) == ("imagenet", "imagenet", "none")
+    assert (model.bottleneck, model.bottleneck_dropout, model.head_dropout) == (1024, dropout, 0.0)
+    assert len(model.task_hidden) == len(model.adversary_hidden) == 1
+
+
+@each_preset
+@each_objective
+def test_the_groups_of_office_31_are_those_of_its_network(name: str, objective: str) -> None:
+    pytest.importorskip("torchvision")
+    given = preset(name, objective=objective, data="office31")
+    small = replace(given.model, weights="", bottleneck=8, task_hidden=(4,), adversary_hidden=(4,))  # type: ignore[call-arg]
+    network = small.build((3, 8, 8), 3, 0)
+    function = FlatNetwork(network, given.objective, torch.zeros(2, 3, 8, 8), seed=0)
+    rates = given.algorithm.coefficients(function.layout, 0, 1)
+    scale = function.layout.join_all(given.objective.gradient_scale)
+    parts = {block.name: part for block, part in function.layout.tensors(scale.expand(function.layout.size))}
+    assert rates is not None
+    assert float(parts["features.backbone.0.0.weight"].mean()) == pytest.approx(0.05 if name == "authors" else 1.0)
+    assert set(parts["features.bottleneck.weight"].flatten().tolist()) == {1.0}
 
 
 @each_preset

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from engines.batched.stacks import Run, advanced, assert_agrees, referred, stacked, vectors
+from problems import CLASSES
+from safetensors.torch import load_file, save_file
+from torch import nn
 
-from fedmm import FedmmError
-from fedmm.models.mobilenet import MobileNetV2
+from fedmm import FedMM, FedmmError, load_model
+from fedmm.core.places import data_folder
+from fedmm.data import SourceTarget
+from fedmm.models.mobilenet import BLOCKS, MobileNetV2
+from fedmm.models.pretrained import torchvisions_own
 
 
 @pytest.mark.parametrize(
@@ -22,6 +30,14 @@ from fedmm.models.mobilenet import MobileNetV2
             "initialisation must be 'torch' with weights from a file, which 'truncated_normal' would overwrite",
         ),
         ({"bottleneck": 0}, "bottleneck must be at least 1, not 0"),
+        ({"frozen_blocks": 20}, "frozen_blocks must be at most 19, not 20"),
+        ({"frozen_blocks": -1}, "frozen_blocks must be at least 0, not -1"),
+        (
+            {"frozen_blocks": 1, "batch_norm": "averaged"},
+            "batch_norm must be 'frozen' with frozen_blocks, whose statistics 'averaged' would change",
+        ),
+        ({"normalise": "mean"}, "normalise must be one of imagenet, half, none, not 'mean'"),
+        ({"bottleneck_dropout": 1.0}, "bottleneck_dropout must be between 0 and 0.99, not 1.0"),
         ({"bottleneck": 10**12}, "bottleneck must be at most 1000000, not 1000000000000"),
     ],
 )
@@ -36,16 +52,192 @@ def test_it_takes_pictures_of_three_channels_alone(shape: tuple[int, ...]) -> No
         MobileNetV2().build(shape, 3, seed=0)
 
 
-def test_weights_from_a_file_are_the_start_of_the_backbone(tmp_path: Path) -> None:
+def state() -> dict[str, torch.Tensor]:
+    """The weights of a whole network as torchvision names them."""
     models = pytest.importorskip("torchvision.models")
-    weights = {name: tensor.clone() for name, tensor in models.mobilenet_v2(weights=None).state_dict().items()}
-    save_file(weights, tmp_path / "w.safetensors")
-    built = MobileNetV2(weights=str(tmp_path / "w.safetensors")).build((3, 32, 32), 3, seed=0)
-    backbone = built.features[0].state_dict()  # type: ignore[index]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        return {name: tensor.clone() for name, tensor in models.mobilenet_v2(weights=None).state_dict().items()}
+
+
+def built(**options: Any) -> nn.Sequential:
+    features = MobileNetV2(**options).build((3, 32, 32), 3, seed=0).features
+    assert isinstance(features, nn.Sequential)
+    return features
+
+
+def assert_loaded(features: nn.Sequential, weights: dict[str, torch.Tensor]) -> None:
+    backbone = features.backbone.state_dict()
     assert all(torch.equal(backbone[name], weights[f"features.{name}"]) for name in backbone)
 
 
-def test_a_file_that_holds_no_weights_is_named(tmp_path: Path) -> None:
+def test_the_parts_have_names_that_groups_can_be_written_with() -> None:
     pytest.importorskip("torchvision")
-    with pytest.raises(FedmmError, match="nowhere cannot be read as MobileNetV2 weights with torchvision's names"):
-        MobileNetV2(weights=str(tmp_path / "nowhere")).build((3, 32, 32), 3, seed=0)
+    parts = ["normalise", "backbone", "pool", "flatten", "bottleneck", "relu"]
+    assert list(dict(built().named_children())) == parts
+    assert list(dict(built(normalise="none", bottleneck_dropout=0.5).named_children())) == [*parts[1:], "dropout"]
+    assert len(built().backbone) == BLOCKS  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "pth", "pt"])
+def test_weights_from_a_file_are_the_start_of_the_backbone(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"w.{suffix}"
+    weights = state()
+    (save_file if suffix == "safetensors" else torch.save)(weights, path)  # type: ignore[operator]
+    assert_loaded(built(weights=str(path)), weights)
+
+
+def test_a_relative_path_is_looked_for_here_and_then_in_the_data_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = state()
+    there, here = tmp_path / "data" / "nets", tmp_path / "here"
+    there.mkdir(parents=True)
+    here.mkdir()
+    save_file(weights, there / "w.safetensors")
+    monkeypatch.setenv("FEDMM_DATA", str(tmp_path / "data"))
+    monkeypatch.chdir(here)
+    assert_loaded(built(weights="nets/w.safetensors"), weights)
+    (here / "nets").mkdir()
+    other = {name: tensor + 1 for name, tensor in weights.items()}
+    save_file(other, here / "nets" / "w.safetensors")
+    assert_loaded(built(weights="nets/w.safetensors"), other)
+
+
+@pytest.mark.parametrize(("normalise", "fits"), [("half", True), ("imagenet", False), ("none", False)])
+def test_a_file_that_says_how_its_input_is_normalised_is_obeyed(tmp_path: Path, normalise: str, fits: bool) -> None:
+    path = tmp_path / "w.safetensors"
+    save_file(state(), path, metadata={"input": "RGB in [0,1], Normalize(mean=0.5,std=0.5)"})
+    if fits:
+        built(weights=str(path), normalise=normalise)
+    else:
+        with pytest.raises(FedmmError, match=f"set normalise to 'half', not '{normalise}'$"):
+            built(weights=str(path), normalise=normalise)
+
+
+@pytest.mark.parametrize("name", ["nowhere", "nowhere.pth", "text.pth", "text.safetensors", "other.pth", "list.pth"])
+def test_a_file_that_holds_no_weights_is_named(tmp_path: Path, name: str) -> None:
+    pytest.importorskip("torchvision")
+    (tmp_path / "text.pth").write_text("no weights")
+    (tmp_path / "text.safetensors").write_text("no weights")
+    torch.save({"weight": torch.zeros(2)}, tmp_path / "other.pth")
+    torch.save([1, 2], tmp_path / "list.pth")
+    with pytest.raises(FedmmError, match=f"{name} cannot be read as MobileNetV2 weights with torchvision's names"):
+        built(weights=str(tmp_path / name))
+
+
+@pytest.mark.parametrize(
+    ("normalise", "expected"),
+    [
+        ("half", [-1.0, 0.0, 1.0]),
+        ("imagenet", [-0.485 / 0.229, (0.5 - 0.456) / 0.224, (1 - 0.406) / 0.225]),
+    ],
+)
+def test_pictures_are_normalised_channel_by_channel(normalise: str, expected: list[float]) -> None:
+    pytest.importorskip("torchvision")
+    x = torch.tensor([0.0, 0.5, 1.0]).view(1, 3, 1, 1).expand(2, 3, 2, 2)
+    shown = built(normalise=normalise).normalise(x)  # type: ignore[operator]
+    torch.testing.assert_close(shown, torch.tensor(expected).view(1, 3, 1, 1).expand(2, 3, 2, 2))
+
+
+def test_torchvisions_own_weights_are_downloaded_and_their_checksum_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = pytest.importorskip("torchvision.models._api")
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "home"))
+    plain = tmp_path / "plain.pth"
+    torch.save({"w": torch.ones(2)}, plain)
+    digits = hashlib.sha256(plain.read_bytes()).hexdigest()[:8]
+    good, bad = tmp_path / f"net-{digits}.pth", tmp_path / "net-00000000.pth"
+    for path in (good, bad):
+        path.write_bytes(plain.read_bytes())
+
+    class Published(api.WeightsEnum):  # type: ignore[misc, name-defined]
+        GOOD = api.Weights(url=good.as_uri(), transforms=None, meta={})
+        BAD = api.Weights(url=bad.as_uri(), transforms=None, meta={})
+
+    assert torchvisions_own(Published.GOOD)["w"].tolist() == [1.0, 1.0]
+    with pytest.raises(FedmmError, match=r"^torchvision's weights cannot be had from file:.*name a file"):
+        torchvisions_own(Published.BAD)
+
+
+# Frozen blocks --------------------------------------------------------------------------------------------------------
+
+
+def frozen_run(blocks: int, seed: int = 0) -> Run:
+    pytest.importorskip("torchvision")
+    model = MobileNetV2(frozen_blocks=blocks, bottleneck=8, adversary_hidden=(4,), bottleneck_dropout=0.2)
+    return Run(
+        FedMM(0.1, 0.2, local_steps=2),
+        partition=SourceTarget(1, 1),
+        pair=vectors(6, 6, shape=(3, 32, 32)),
+        network=lambda seed: model.build((3, 32, 32), CLASSES, seed),
+        seed=seed,
+    )
+
+
+def test_frozen_blocks_are_no_part_of_the_point_and_stay_in_the_model(tmp_path: Path) -> None:
+    run = frozen_run(18)
+    adaptation = run.adaptation(dtype=torch.float32)
+    names = {block.name for block in adaptation.function.layout.blocks}
+    assert not any(name.startswith("features.backbone.17.") for name in names)
+    assert "features.backbone.18.0.weight" in names
+    before = adaptation.function.state(adaptation.problem.start, adaptation.problem.statistics)
+    adapted, _ = adaptation.run()
+    adapted.save(tmp_path / "model.safetensors")
+    after = load_file(tmp_path / "model.safetensors")
+    assert torch.equal(after["features.backbone.3.conv.0.0.weight"], before["features.backbone.3.conv.0.0.weight"])
+    assert not torch.equal(after["features.backbone.18.0.weight"], before["features.backbone.18.0.weight"])
+    loaded = load_model(tmp_path / "model.safetensors", run.network(5))
+    x = run.pair.target.x.float()
+    assert torch.equal(loaded.predict_proba(x), adapted.predict_proba(x))
+
+
+def test_both_engines_agree_on_a_network_with_frozen_blocks() -> None:
+    runs = [frozen_run(14, seed) for seed in (0, 1)]
+    stack = stacked(runs)
+    measures = advanced(stack, 1)
+    for replica, run in enumerate(runs):
+        assert_agrees(stack, replica, measures, referred(run, 1), 1e-8)
+
+
+@pytest.mark.parametrize("batched", [False, True], ids=["in process", "batched"])
+def test_nothing_of_frozen_blocks_is_kept_for_gradients(batched: bool) -> None:
+    def kept(blocks: int) -> int:
+        run, numbers = frozen_run(blocks), 0
+
+        def count(tensor: torch.Tensor) -> torch.Tensor:
+            nonlocal numbers
+            numbers += tensor.numel()
+            return tensor
+
+        if batched:
+            step = stacked([run]).try_step
+        else:
+            client = run.adaptation().problem.clients[0]
+            problem = run.adaptation().problem
+            local = client.open_round(0, 1, 1, problem.statistics)
+            step = lambda: local.field(problem.start, 0)  # noqa: E731 - the other step's twin
+        with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+            step()
+        return numbers
+
+    # All 19 frozen: the bottleneck and the heads remain, whose inputs are 1,280 and 8 numbers a row.
+    everything, last, heads = kept(0), kept(BLOCKS - 1), kept(BLOCKS)
+    assert heads < 2 * 8 * 2_000 + 2 * 3 * 12_000 < everything / 20
+    assert last < everything / 3
+
+
+@pytest.mark.skipif(not os.environ.get("FEDMM_DATA"), reason="FEDMM_DATA names no folder with the pre-trained weights")
+def test_the_pretrained_weights_of_the_data_folder_tell_photographs_apart() -> None:
+    pytest.importorskip("torchvision")
+    given = "mobilenetv2/mobilenet_v2_imagenet_keras.safetensors"
+    if not (data_folder() / given).exists():
+        pytest.skip("the data folder holds no mobilenetv2")
+    with pytest.raises(FedmmError, match="normalise"):
+        built(weights=given)
+    features = built(weights=given, normalise="half").eval()
+    with torch.no_grad():
+        deep = features[:4](torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(0)))
+    assert deep.shape == (2, 1280)
+    assert float(deep.std()) > 0.01

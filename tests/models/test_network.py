@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import fedmm
 from fedmm import CDAN, DANN, MDD, FedmmError, Network, SourceOnly
-from fedmm.models import MLP, MODELS, FlatNetwork, Model, PaperCNN, SmallCNN
+from fedmm.models import MLP, MODELS, FlatNetwork, Model, PaperCNN, PaperCNN3, SmallCNN
 
 
 def flat(model: Network, shape: tuple[int, ...] = (WIDTH,), objective: Any = None) -> FlatNetwork:
@@ -71,7 +71,7 @@ def test_parameters_that_need_no_gradient_stay() -> None:
         (lambda: Network(nn.Identity(), 1), "classes must be at least 2"),
         (lambda: network(head_dropout=1.0), "head_dropout must be between 0 and 0.99"),
         (lambda: network(batch_norm="shared"), "batch_norm must be one of averaged, frozen, local"),
-        (lambda: network(centre="middle"), "centre must be one of none, train_mean, batch_mean"),
+        (lambda: network(centre="middle"), "centre must be one of none, train_mean, image_mean, batch_mean"),
         (lambda: network(initialisation="zero"), "initialisation must be one of torch, truncated_normal"),
         (lambda: MLP(hidden=()), "hidden must name at least one"),
         (lambda: MLP(hidden=(0,)), "hidden must be at least 1"),
@@ -127,7 +127,7 @@ def test_bytes_are_divided_by_255() -> None:
     assert torch.equal(first.predict_proba(pixels), first.predict_proba(pixels.float() / 255.0))
 
 
-@pytest.mark.parametrize("centre", ["train_mean", "batch_mean"])
+@pytest.mark.parametrize("centre", ["train_mean", "image_mean", "batch_mean"])
 def test_bytes_are_divided_by_255_before_they_are_centred(centre: str) -> None:
     # The means differ in rounding alone: a sum of bytes is exact, a sum of float32 quotients is not.
     pixels = torch.randint(0, 256, (24, WIDTH), generator=generator(0), dtype=torch.uint8)
@@ -165,6 +165,14 @@ def test_batch_mean_centring_subtracts_one_number_of_the_batch_at_hand() -> None
     torch.testing.assert_close(adapted.features(rows(5)[:3]), rows(5)[:3] - rows(5)[:3].mean())
 
 
+def test_image_mean_centring_subtracts_each_rows_own_mean() -> None:
+    adapted = adapt(model=network(nn.Flatten(), centre="image_mean"))
+    expected = rows(5) - rows(5).mean(dim=1, keepdim=True)
+    torch.testing.assert_close(adapted.features(rows(5)), expected)
+    torch.testing.assert_close(adapted.features(rows(5)[:3]), expected[:3])
+    torch.testing.assert_close(adapted.features(rows(5) + 7.0), expected, rtol=1e-4, atol=1e-5)
+
+
 # Built-in networks ----------------------------------------------------------------------------------------------------
 
 
@@ -179,6 +187,14 @@ def test_the_papers_network_has_2352_features_and_522792_parameters() -> None:
     assert sizes == {"features": 2_432 + 38_448, "task_head": 246_410, "adversary": 235_502}
     assert function.layout.size == 522_792
     assert function.evaluate(function.start, {}, torch.zeros(1, 3, 28, 28)).features.shape == (1, 2_352)
+
+
+def test_the_network_of_the_papers_text_has_three_convolutions_and_two_layer_heads() -> None:
+    # 7 x 7 of 64 channels: 3,136 features. The program's convolutions 2,432 and 38,448, a third 3 x 3 x 48 x 64 + 64 =
+    # 27,712; task head 3136 x 100 + 100, 100 x 10 + 10 = 314,710; domain head 3136 x 100 + 100, 100 x 2 + 2 = 313,902.
+    function = flat(PaperCNN3().build((3, 28, 28), 10, 0), (3, 28, 28))
+    assert function.layout.size == 2_432 + 38_448 + 27_712 + 314_710 + 313_902
+    assert function.evaluate(function.start, {}, torch.zeros(1, 3, 28, 28)).features.shape == (1, 3_136)
 
 
 def test_the_papers_initialisation_is_a_cut_normal() -> None:

@@ -411,7 +411,7 @@ def test_frozen_normalisation_beside_layers_that_are_not_trained_runs_network_by
 
 
 @each_way
-@pytest.mark.parametrize("centre", ["none", "train_mean", "batch_mean"])
+@pytest.mark.parametrize("centre", ["none", "train_mean", "image_mean", "batch_mean"])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.float32, FLOAT64], ids=str)
 def test_inputs_are_scaled_and_centred_as_one_by_one(dtype: torch.dtype, centre: str, looped: bool) -> None:
     networks = functions(after_convolution(nn.ReLU()), PICTURE, centre=centre)

@@ -27,6 +27,14 @@ _AUTHORS_DECAY = {"dann": 1.05 ** (-1 / 100), "cdan": 1.02 ** (-1 / 100), "mdd":
 _PAPER_PRETRAINED_LR_MAX = {"dann": 0.04, "cdan": 0.1, "mdd": 0.1}
 _AUTHORS_ROUNDS = {"dann": 15_000, "cdan": 30_000, "mdd": 50_000}
 _AUTHORS_MDD_HEADS = {"task_hidden": [200, 200], "head_dropout": 0.5}
+_MOBILENET = {
+    "name": "mobilenet_v2",
+    "weights": "imagenet",
+    "centre": "none",
+    "bottleneck": 1024,
+    "task_hidden": [1024],
+    "adversary_hidden": [1024],
+}
 
 PRESETS = {
     "paper": "the hyperparameters of the paper's text: penalties 1, fixed input mean",
@@ -79,10 +87,10 @@ def _paper(start: str, objective: str) -> dict[str, Any]:
     pretrained = start == "pretrained"
     return {
         "run": {"batch_size": 64},
-        "model": {"name": "paper_cnn", "centre": "train_mean"},
+        "model": dict(_MOBILENET) if pretrained else {"name": "paper_cnn", "centre": "train_mean"},
         "objective": {"nu": _NU[start][objective]},
         "algorithm": {
-            "lr_min": {"features": 0.0005, "*": 0.01} if pretrained else 0.01,
+            "lr_min": {"features.backbone": 0.0005, "*": 0.01} if pretrained else 0.01,
             "lr_max": _PAPER_PRETRAINED_LR_MAX[objective] if pretrained else 0.01,
             "penalty_min": 1.0,
             "penalty_max": 1.0,
@@ -94,15 +102,18 @@ def _paper(start: str, objective: str) -> dict[str, Any]:
 
 def _authors(start: str, objective: str) -> dict[str, Any]:
     nu = _NU[start][objective]
-    scale = (
-        {"features": 0.05, "task_head": 1.0, "adversary": 1 / (nu + 0.01)}
-        if start == "pretrained"
-        else {"features": 1.0, "task_head": 1.0, "adversary": 1 / nu}
-    )
-    heads = _AUTHORS_MDD_HEADS if objective == "mdd" else {}
+    if start == "pretrained":
+        run: Table = {"batch_size": 64}
+        model: Table = {**_MOBILENET, "bottleneck_dropout": 0.5}
+        scale = {"features.backbone": 0.05, "adversary": 1 / (nu + 0.01), "*": 1.0}
+    else:
+        run = {"batch_size": 64, "rounds": _AUTHORS_ROUNDS[objective]}
+        heads = _AUTHORS_MDD_HEADS if objective == "mdd" else {}
+        model = {"name": "paper_cnn", "centre": "batch_mean", "initialisation": "truncated_normal", **heads}
+        scale = {"features": 1.0, "task_head": 1.0, "adversary": 1 / nu}
     return {
-        "run": {"batch_size": 64} | ({} if start == "pretrained" else {"rounds": _AUTHORS_ROUNDS[objective]}),
-        "model": {"name": "paper_cnn", "centre": "batch_mean", "initialisation": "truncated_normal", **heads},
+        "run": run,
+        "model": model,
         "objective": {"nu": nu, "gradient_scale": scale},
         "algorithm": {
             "lr_min": 0.01,

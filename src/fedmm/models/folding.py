@@ -21,17 +21,19 @@ class _Pair:
     channels: int
     eps: float
     had_bias: bool
+    trained: bool
 
 
 class FoldedNorms:
     """A network whose frozen BatchNorm layers are gone; their effect is in the convolutions' weights and biases.
 
     y = gamma (conv(x, w) - mean) / sqrt(var + eps) + beta = conv(x, s w) + beta - s mean, s = gamma / sqrt(var + eps).
-    Gradients still reach w, gamma and beta.
+    Gradients still reach w, gamma and beta. Pairs that are not trained are folded apart, so that no gradient is asked
+    of what comes before the first trained one.
     """
 
     def __init__(self, pairs: list[_Pair]) -> None:
-        self._pairs = pairs
+        self._groups = [group for trained in (False, True) if (group := [p for p in pairs if p.trained == trained])]
         self._eps = pairs[0].eps
         names = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
         self._gone = {f"{pair.norm}.{name}" for pair in pairs for name in names}
@@ -53,16 +55,23 @@ class FoldedNorms:
 
     def fold(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The tensors of the network without those layers, from those of the network with them."""
+        folded = {name: value for name, value in tensors.items() if name not in self._gone}
+        for group in self._groups:
+            folded |= self._folded(group, tensors)
+        return folded
+
+    def _folded(self, group: list[_Pair], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The weights and biases of some of the convolutions."""
 
         def all_of(name: str) -> Tensor:
-            return torch.cat([tensors[f"{pair.norm}.{name}"] for pair in self._pairs])
+            return torch.cat([tensors[f"{pair.norm}.{name}"] for pair in group])
 
         inverse = torch.rsqrt(all_of("running_var") + self._eps)
         scale = all_of("weight") * inverse
         shift = all_of("bias") - all_of("running_mean") * scale
-        sizes = [pair.channels for pair in self._pairs]
-        folded = {name: value for name, value in tensors.items() if name not in self._gone}
-        parts = zip(self._pairs, torch.split(scale, sizes), torch.split(shift, sizes), strict=True)
+        sizes = [pair.channels for pair in group]
+        folded = {}
+        parts = zip(group, torch.split(scale, sizes), torch.split(shift, sizes), strict=True)
         for pair, s, b in parts:
             folded[f"{pair.conv}.weight"] = tensors[f"{pair.conv}.weight"] * s.view(-1, 1, 1, 1)
             folded[f"{pair.conv}.bias"] = torch.addcmul(b, tensors[f"{pair.conv}.bias"], s) if pair.had_bias else b
@@ -79,9 +88,9 @@ def _pairs(module: nn.Module) -> list[_Pair]:
         for (conv_name, conv), (norm_name, norm) in pairwise(children):
             if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d) and _is_frozen(norm):
                 prefix = f"{path}." if path else ""
-                found.append(
-                    _Pair(prefix + conv_name, prefix + norm_name, norm.num_features, norm.eps, conv.bias is not None)
-                )
+                trained = any(p.requires_grad for p in (*conv.parameters(), *norm.parameters()))
+                names = (prefix + conv_name, prefix + norm_name)
+                found.append(_Pair(*names, norm.num_features, norm.eps, conv.bias is not None, trained))
     return found
 
 

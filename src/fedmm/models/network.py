@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from fedmm.models.dropout import seed_dropout
 from fedmm.models.heads import mlp, truncated_normal
 
 BatchNormPolicy = Literal["averaged", "frozen", "local"]
-Centring = Literal["none", "train_mean", "batch_mean"]
+Centring = Literal["none", "train_mean", "image_mean", "batch_mean"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,8 @@ class Network:
         changed, and used in training too; ``local``: each client keeps its own, and predictions for the target use
         the mean of the target clients'.
     centre: what is subtracted from the input. ``train_mean``: the mean over all clients' training inputs, stored in
-        the model; ``batch_mean``: the mean of the current batch, which makes a prediction depend on its batch.
+        the model; ``image_mean``: each row's own mean; ``batch_mean``: the mean of the current batch, which makes a
+        prediction depend on its batch.
     initialisation of the built heads: ``torch``'s own, or ``truncated_normal`` as in the paper's program.
     """
 
@@ -52,8 +53,8 @@ class Network:
             raise FedmmError(f"features must be an nn.Module, not {type(self.features).__name__}")
         at_least("classes", self.classes, 2)
         within("head_dropout", self.head_dropout, 0.0, 0.99)
-        one_of("batch_norm", self.batch_norm, ("averaged", "frozen", "local"))
-        one_of("centre", self.centre, ("none", "train_mean", "batch_mean"))
+        one_of("batch_norm", self.batch_norm, get_args(BatchNormPolicy))
+        one_of("centre", self.centre, get_args(Centring))
         one_of("initialisation", self.initialisation, ("torch", "truncated_normal"))
 
 
@@ -94,6 +95,8 @@ class AdversarialModule(nn.Module):
             x = x.to(self.input_mean.dtype) / 255.0
         if self.centre == "batch_mean":
             return x - x.mean()
+        if self.centre == "image_mean":
+            return x - x.flatten(1).mean(dim=1).view(-1, *(1,) * (x.dim() - 1))
         if self.centre == "train_mean":
             return x - self.input_mean
         return x

@@ -215,6 +215,8 @@ def _prepared(module: AdversarialModule, x: Tensor, input_mean: Tensor, dtype: t
     if module.centre == "train_mean" and x.dtype == torch.uint8:
         return torch.add(-input_mean.to(dtype).view(over), x, alpha=1.0 / 255.0)
     x = x.to(dtype) / 255.0 if x.dtype == torch.uint8 else x.to(dtype)
+    if module.centre == "image_mean":
+        return x - x.flatten(2).mean(dim=2).view(*x.shape[:2], *(1,) * (x.dim() - 2))
     if module.centre == "batch_mean":
         return x - x.flatten(1).mean(dim=1).view(over)
     if module.centre == "train_mean":

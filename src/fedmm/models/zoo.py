@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import nn
@@ -37,8 +37,8 @@ class Model(ABC):
         for option in ("task_hidden", "adversary_hidden"):
             require_widths(option, *getattr(self, option))
         within("head_dropout", self.head_dropout, 0.0, 0.99)
-        one_of("centre", self.centre, ("none", "train_mean", "batch_mean"))
-        one_of("batch_norm", self.batch_norm, ("averaged", "frozen", "local"))
+        one_of("centre", self.centre, get_args(Centring))
+        one_of("batch_norm", self.batch_norm, get_args(BatchNormPolicy))
         one_of("initialisation", self.initialisation, ("torch", "truncated_normal"))
 
     @abstractmethod
@@ -130,6 +130,27 @@ class PaperCNN(Model):
             nn.ReLU(),
             nn.MaxPool2d(2),
         )
+
+
+@dataclass(frozen=True)
+class PaperCNN3(Model):
+    """The network of the paper's text for MNIST-M, "three-layer convolutional" with two-layer heads, as read here.
+
+    The text gives no widths. To the two convolutions of the paper's program it adds a third, 3x3 with 64 channels and
+    no pooling: 3,136 features of a 28x28 picture.
+    """
+
+    name: ClassVar[str] = "paper_cnn_3"
+    summary: ClassVar[str] = "three convolutions and two-layer heads, as the paper's text has it for MNIST-M"
+
+    task_hidden: tuple[int, ...] = (100,)
+    adversary_hidden: tuple[int, ...] = (100,)
+    initialisation: Literal["torch", "truncated_normal"] = "truncated_normal"
+
+    def features(self, shape: tuple[int, ...]) -> nn.Module:
+        two = PaperCNN().features(shape)
+        assert isinstance(two, nn.Sequential)
+        return nn.Sequential(*two, nn.Conv2d(48, 64, 3, padding=1), nn.ReLU())
 
 
 def require_widths(option: str, *widths: int) -> None:

@@ -349,6 +349,10 @@ STACKS: dict[str, list[Run]] = (
         "cropped bytes": two_methods(
             DANN(nu=0.3), network=convolving_crops, pair=cropped(byte_pictures), partition=PSplit(0.4)
         ),
+        "centred by row": two_methods(DANN(nu=0.3), network=lambda seed: small(seed, centre="image_mean")),
+        "pictures centred by row": two_methods(
+            DANN(nu=0.3), network=lambda seed: replace(convolving(seed), centre="image_mean"), pair=byte_pictures()
+        ),
         "centred by batch": two_methods(DANN(nu=0.3), network=lambda seed: small(seed, centre="batch_mean")),
         "centred by training data": [
             replace(run, partition=Dirichlet(0.4, run.seed + 1, 2 - run.seed))
