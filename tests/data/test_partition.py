@@ -12,7 +12,16 @@ from torch import Tensor
 from fedmm.core.errors import FedmmError
 from fedmm.data import PARTITIONS
 from fedmm.data.domains import DomainPair, Labelled
-from fedmm.data.partition import Dirichlet, DisjointClasses, Partition, PSplit, Share, SourceTarget
+from fedmm.data.partition import (
+    Centralised,
+    Dirichlet,
+    DisjointClasses,
+    Partition,
+    PSplit,
+    Share,
+    SourceTarget,
+    TargetSupervised,
+)
 
 
 def pair_of(source: int, target: int, classes: int = 10) -> DomainPair:
@@ -44,6 +53,8 @@ clients = st.integers(1, 12)
 partitions: st.SearchStrategy[Partition] = st.one_of(
     st.builds(PSplit, st.floats(0.0, 1.0)),
     st.builds(SourceTarget, clients, clients),
+    st.builds(Centralised),
+    st.builds(TargetSupervised),
     st.builds(DisjointClasses, st.integers(1, 10), clients),
     st.builds(Dirichlet, st.floats(0.3, 100.0), st.integers(1, 4), st.integers(1, 4), st.integers(1, 3)),
 )
@@ -75,6 +86,27 @@ def test_every_row_of_the_table_works_with_its_defaults(name: str) -> None:
     assert partition.summary
     pair = pair_of(100, 90)
     assert_each_row_once(partition.split(pair, 3), pair)
+
+
+@pytest.mark.parametrize("name", sorted(set(PARTITIONS) - {"target_supervised"}))
+def test_clients_are_dealt_the_pair_as_it_is(name: str) -> None:
+    pair = pair_of(10, 9)
+    assert PARTITIONS[name]().seen(pair) is pair
+
+
+def test_a_centralised_client_holds_everything() -> None:
+    (share,) = Centralised().split(pair_of(5, 3), 0)
+    assert (share.source.tolist(), share.target.tolist()) == ([0, 1, 2, 3, 4], [0, 1, 2])
+
+
+def test_the_bound_from_above_sees_the_labelled_target_alone_and_the_tests_as_they_are() -> None:
+    pair = pair_of(5, 3)
+    seen = TargetSupervised().seen(pair)
+    assert seen.source is pair.target
+    assert (len(seen.target.x), len(seen.target.y)) == (0, 0)
+    assert (seen.target_test, seen.source_test) == (pair.target_test, pair.source_test)
+    (share,) = TargetSupervised().split(seen, 0)
+    assert (share.source.tolist(), share.target.tolist()) == ([0, 1, 2], [])
 
 
 def test_p_split_gives_the_shares_of_figure_2() -> None:

@@ -207,7 +207,8 @@ def test_every_partition_runs(tmp_path: Path, partition: str) -> None:
     tables = {**small("run.rounds=1", data="digits").tables(), "partition": {"name": partition}}
     summary = run_experiment(experiment(tables), tmp_path, progress=False)
     assert sum(held["source_rows"] for held in summary["clients"].values()) == 97
-    assert sum(held["target_rows"] for held in summary["clients"].values()) == 97
+    unlabelled = 0 if partition == "target_supervised" else 97
+    assert sum(held["target_rows"] for held in summary["clients"].values()) == unlabelled
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -264,6 +265,26 @@ def test_a_run_leaves_torchs_own_generator_alone(tmp_path: Path) -> None:
     torch.manual_seed(0)
     run(tmp_path)
     assert torch.equal(torch.rand(3), expected)
+
+
+# Bounds ---------------------------------------------------------------------------------------------------------------
+
+
+def test_the_targets_own_labels_are_a_bound_from_above_on_moons(tmp_path: Path) -> None:
+    # Turned by 90 degrees the moons of the source say nothing of the target's; its own labels say everything.
+    turned = ["data.angle=90", "data.rows=200", "data.test_rows=200", "model.hidden=[16]", "run.rounds=40"]
+    plain = [*turned, "objective.name=source_only", "algorithm.lr_min=0.2", "algorithm.local_steps=10"]
+    above = run(tmp_path / "above", *plain, "partition.name=target_supervised")
+    below = run(tmp_path / "below", *plain, "partition.name=centralised")
+    assert above["target_accuracy"] > 0.9 > below["target_accuracy"] + 0.1
+    assert below["source_accuracy"] > below["target_accuracy"] + 0.2
+    assert above["clients"] == {"client-1": {"source_rows": 200, "target_rows": 0}}
+
+
+def test_a_centralised_client_trains_on_both_domains(tmp_path: Path) -> None:
+    summary = run(tmp_path, "partition.name=centralised")
+    assert summary["clients"] == {"client-1": {"source_rows": 40, "target_rows": 40}}
+    assert summary["target_entropy"] is not None
 
 
 # Evaluating now and then ----------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch import Tensor
 from fedmm.core.checks import at_least, within
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.seeding import key, permutation
-from fedmm.data.domains import DomainPair
+from fedmm.data.domains import DomainPair, Labelled
 
 DIRICHLET_DRAWS = 100
 """Label skews tried before a request is refused."""
@@ -36,9 +36,16 @@ class Partition(ABC):
     name: ClassVar[str]
     summary: ClassVar[str]
 
+    def seen(self, pair: DomainPair) -> DomainPair:
+        """What the clients are dealt: the pair as it is, but for bounds that train on something else."""
+        return pair
+
     @abstractmethod
     def split(self, pair: DomainPair, seed: int) -> list[Share]:
-        """A share for each client; every training row belongs to exactly one, and no client is without rows."""
+        """A share for each client; every training row belongs to exactly one, and no client is without rows.
+
+        pair: as :meth:`seen` gives it.
+        """
 
 
 @dataclass(frozen=True)
@@ -176,8 +183,32 @@ class Dirichlet(Partition):
         )
 
 
+@dataclass(frozen=True)
+class Centralised(Partition):
+    """One client that holds everything: what could be had if data did not have to stay where it is."""
+
+    name: ClassVar[str] = "centralised"
+    summary: ClassVar[str] = "one client that holds both domains: what federating costs is measured against it"
+
+    def split(self, pair: DomainPair, seed: int) -> list[Share]:
+        return [Share("client-1", torch.arange(len(pair.source.y)), torch.arange(len(pair.target.y)))]
+
+
+@dataclass(frozen=True)
+class TargetSupervised(Centralised):
+    """One client that learns from the target's training rows and their labels: a bound from above, never a method."""
+
+    name: ClassVar[str] = "target_supervised"
+    summary: ClassVar[str] = "one client with the target's own labels: the bound from above, with source_only"
+
+    def seen(self, pair: DomainPair) -> DomainPair:
+        """The labelled target in the source's place, and no target."""
+        return replace(pair, source=pair.target, target=Labelled(pair.target.x[:0], pair.target.y[:0]))
+
+
 PARTITIONS: dict[str, type[Partition]] = {
-    partition.name: partition for partition in (PSplit, SourceTarget, DisjointClasses, Dirichlet)
+    partition.name: partition
+    for partition in (PSplit, SourceTarget, DisjointClasses, Dirichlet, Centralised, TargetSupervised)
 }
 
 

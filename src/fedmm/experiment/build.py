@@ -50,7 +50,7 @@ def prepare(experiment: Experiment, cache: DataCache) -> Adaptation:
     """Everything checked and built, ready to run."""
     run = experiment.run
     device = run.torch_device
-    here, there = cache.pair(experiment, torch.device("cpu")), cache.pair(experiment, device)
+    here, there = (experiment.partition.seen(cache.pair(experiment, each)) for each in (torch.device("cpu"), device))
     shares = experiment.partition.split(here, run.seed)
     names = [share.name for share in shares]
     for client in run.client_weights:
