@@ -116,11 +116,17 @@ def peculiarities(device: str) -> dict[str, bool]:
     broken = weight.clone()
     broken[0, 3] = math.nan
     poisoned = fused(x, broken, bias, "ieee").isnan()
+    spoilt = x.clone()
+    spoilt[0, 0, 0, 1, 2] = math.nan  # seen by a few pixels, at other places of their pools
+    one_pixel = fused(spoilt, weight, bias, "ieee").isnan()
     strided = x.permute(0, 1, 2, 4, 3).contiguous().permute(0, 1, 2, 4, 3)
     return {
         "the bias gradient counts the kept pixels": torch.equal(spread, (out > 0).sum(dim=(1, 3, 4)).to(spread.dtype)),
         "a weight that is no number spoils its own output alone": bool(
             poisoned[0, :, 3].all() and poisoned.sum() == poisoned[0, :, 3].sum()
+        ),
+        "a pixel that is no number spoils the pools that torch spoils": bool(
+            torch.equal(one_pixel, by_torch(spoilt, weight, bias).isnan()) and 0 < one_pixel.sum() < one_pixel.numel()
         ),
         "strides do not matter": torch.equal(fused(strided, weight, bias, "ieee"), out),
         "the output has a shape of its own": out.shape == (2, 3, 20, 2, 3),

@@ -9,11 +9,22 @@ from fedmm.data.image_folder import ImageFolder
 from fedmm.data.mnist_m import MnistM
 from fedmm.data.moons import Moons
 from fedmm.data.office31 import Office31
-from fedmm.data.partition import PARTITIONS, Dirichlet, DisjointClasses, Partition, PSplit, Share, SourceTarget
+from fedmm.data.partition import (
+    PARTITIONS,
+    Centralised,
+    Dirichlet,
+    DisjointClasses,
+    Partition,
+    PSplit,
+    Share,
+    SourceTarget,
+    TargetSupervised,
+)
 
 DATASETS: dict[str, type[DataSet]] = {kind.name: kind for kind in (Digits, Moons, MnistM, Office31, ImageFolder)}
 
 __all__ = [
+    "Centralised",
     "DATASETS",
     "DataSet",
     "DatasetRows",
@@ -32,6 +43,7 @@ __all__ = [
     "Rows",
     "Share",
     "SourceTarget",
+    "TargetSupervised",
     "TensorRows",
     "as_rows",
 ]

@@ -31,6 +31,13 @@ def _dot(a, b, acc, precision: tl.constexpr):
 
 
 @triton.jit
+def _larger(best, kept, value, which: tl.constexpr):
+    """The larger of two and its index; as in torch's pooling, what is no number wins, so that it is noticed."""
+    wins = (value > best) | (value != value)  # noqa: PLR0124 - only what is no number differs from itself
+    return tl.where(wins, value, best), tl.where(wins, which, kept)
+
+
+@triton.jit
 def _forward(
     x_ptr, w_ptr, b_ptr, out_ptr, kept_ptr, first_ptr, pixels,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OUTS: tl.constexpr, S: tl.constexpr, rows: tl.constexpr,
@@ -72,14 +79,11 @@ def _forward(
         acc3 = _dot(tl.load(at + W * C + C, mask=low & right, other=0.0), w, acc3, precision)
     best = acc0
     kept = tl.zeros((PIXELS, OUT), dtype=tl.int32)
-    kept = tl.where(acc1 > best, 1, kept)
-    best = tl.maximum(best, acc1)
-    kept = tl.where(acc2 > best, 2, kept)
-    best = tl.maximum(best, acc2)
-    kept = tl.where(acc3 > best, 3, kept)
-    best = tl.maximum(best, acc3)
+    best, kept = _larger(best, kept, acc1, 1)
+    best, kept = _larger(best, kept, acc2, 2)
+    best, kept = _larger(best, kept, acc3, 3)
     best += tl.load(b_ptr + model * OUTS + o, mask=o < OUTS, other=0.0)[None, :]
-    kept = tl.where(best > 0, kept, 4)
+    kept = tl.where(best <= 0, 4, kept)
     best = tl.where(best < 0, 0.0, best)
     to = model * pixels * OUTS + pixel[:, None] * OUTS + o[None, :]
     stored = inside[:, None] & (o < OUTS)[None, :]
