@@ -6,7 +6,7 @@ hold labelled source data, unlabelled target data, or both.
 
 from __future__ import annotations
 
-from fedmm.algorithms import ALGORITHMS, FedAvgGDA, FedMM, FedProxGDA, FedSGDA, ScaffoldGDA
+from fedmm.algorithms import ALGORITHMS, FedAvgGDA, FedMM, FedProxGDA, FedSGDA, ScaffoldGDA, SmoothedFedMM
 from fedmm.core.errors import Diverged, FedmmError
 from fedmm.data.views import CropAndFlip
 from fedmm.experiment.adapt import Adapted, adapt
@@ -38,6 +38,7 @@ __all__ = [
     "Predictor",
     "Preset",
     "ScaffoldGDA",
+    "SmoothedFedMM",
     "Solution",
     "SourceOnly",
     "adapt",

@@ -240,12 +240,14 @@ def test_a_saddle_that_all_clients_share_is_a_fixed_point(kind: type[Algorithm])
     clients = [FieldClient(name, q.field) for name, q in zip(game.names, game.clients, strict=True)]
     engine = InProcess(FederatedProblem(game.layout, saddle, clients), with_options(kind), 5)
     state = engine.start()
+    first = with_options(kind).init_client(saddle)
     for _ in range(5):
         state, record = engine.run_round(state)
         assert record.drift == 0.0
         assert torch.equal(state.z, saddle)
         for own in state.clients.values():
-            assert all(not vector.any() for vector in own.values())
+            assert own.keys() == first.keys()
+            assert all(torch.equal(vector, first[name]) for name, vector in own.items())
 
 
 @each_algorithm
@@ -398,7 +400,7 @@ def test_unequal_local_steps_are_those_of_the_clients(kind: type[Algorithm]) -> 
     # F = (1, 1) everywhere and eta = 0.1: with next to no penalty the clients go 0.1 and 0.3 on each side, on average
     # 0.2 sqrt(2).
     zero = torch.zeros((), dtype=FLOAT64)
-    rates = {"lr_min": 0.1, "lr_max": 0.1, "penalty_min": 1e-9, "penalty_max": 1e-9}
+    rates = {"lr_min": 0.1, "lr_max": 0.1, "penalty_min": 1e-9, "penalty_max": 1e-9, "smoothing_max": 0.0}
     solution = fedmm.solve([plane, plane], (zero, zero), with_options(kind, local_steps=[1, 3], **rates), 1)
     assert solution.history[0]["drift"] == pytest.approx(0.2 * math.sqrt(2.0), rel=1e-6)
 

@@ -14,6 +14,7 @@ from rich.table import Table
 from fedmm import __version__
 from fedmm.algorithms import ALGORITHMS
 from fedmm.cli.data import data_app
+from fedmm.cli.reproduce import find_items, reproduce_item
 from fedmm.core.checks import at_least
 from fedmm.core.errors import require
 from fedmm.core.schedules import SCHEDULES
@@ -21,12 +22,14 @@ from fedmm.data import DATASETS, PARTITIONS
 from fedmm.experiment.comparison import compare
 from fedmm.experiment.config import experiment
 from fedmm.experiment.demos import DEMOS, demo_experiments
+from fedmm.experiment.extending import read_tables
 from fedmm.experiment.folder import free_folder
 from fedmm.experiment.grid import SWEEP, grid
 from fedmm.experiment.presets import PRESETS
+from fedmm.experiment.reproduce import Where
 from fedmm.experiment.run import run_experiment
 from fedmm.experiment.sweep import run_sweep
-from fedmm.experiment.toml import read_toml, set_values
+from fedmm.experiment.toml import set_values
 from fedmm.models import MODELS
 from fedmm.objectives import OBJECTIVES
 from fedmm.reporting import comparison_rows, draw_comparison, draw_run, read_comparison, rich_table
@@ -72,7 +75,7 @@ def run(
     engine: Annotated[str | None, typer.Option(help="auto, in_process or batched.")] = None,
 ) -> None:
     """Train as FILE.toml says and leave a run folder: rounds, summary, model, picture. With [sweep], a grid of runs."""
-    tables = set_values(read_toml(file), [*(settings or []), *([f"run.engine={engine}"] if engine else [])])
+    tables = set_values(read_tables(file), [*(settings or []), *([f"run.engine={engine}"] if engine else [])])
     if SWEEP in tables:
         _sweep(tables, out or free_folder(_RUNS / file.stem), file.stem, overwrite)
         return
@@ -100,7 +103,7 @@ def sweep(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an older sweep in that folder.")] = False,
 ) -> None:
     """Run every combination of the lists in [sweep], stacked into as few programs as possible."""
-    tables = set_values(read_toml(file), settings or [])
+    tables = set_values(read_tables(file), settings or [])
     require(SWEEP in tables, f'{file} has no [sweep] table; add one, for example [sweep] with "run.seed" = [0, 1, 2]')
     _sweep(tables, out or free_folder(_RUNS / file.stem), file.stem, overwrite)
 
@@ -138,6 +141,41 @@ def demo(
         experiments, folder, title=DEMOS[data]["title"], workers=workers or os.cpu_count() or 1, overwrite=True
     )
     _show_comparison(summary, folder)
+
+
+@app.command()
+def reproduce(
+    item: Annotated[str, typer.Argument(help="figure-2, figure-4, figure-5, table-1, table-2, ... or all.")],
+    panel: Annotated[list[str] | None, typer.Option(help="Only this panel (a table's row). May be repeated.")] = None,
+    curve: Annotated[list[str] | None, typer.Option(help="Only this curve (a column). May be repeated.")] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="Only this seed. May be repeated.")] = None,
+    scale: Annotated[str, typer.Option(help="full, or smoke: every run for a few rounds on a few rows.")] = "full",
+    device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
+    precision: Annotated[str, typer.Option(help="fp32, tf32 or bf16: of float32 products on a GPU.")] = "fp32",
+    stack: Annotated[int, typer.Option(help="Runs in one program, at most.")] = 16,
+    seconds: Annotated[float, typer.Option(help="Stop in time and keep what is unfinished; 0: no limit.")] = 0.0,
+    results: Annotated[Path | None, typer.Option(help="Another results file than the item's own.")] = None,
+    paper: Annotated[Path, typer.Option(help="The folder with the paper's items.")] = Path("paper"),
+    draw: Annotated[bool, typer.Option("--draw", help="Run nothing: draw what is there.")] = False,
+) -> None:
+    """Reproduce a figure or table of the paper: run what is missing, go on with what was interrupted, draw it."""
+    where = Where(device, precision, stack, seconds)  # type: ignore[arg-type] - checked there
+    left = 0
+    for each in find_items(item, paper):
+        left += reproduce_item(
+            each,
+            paper,
+            panels=panel or [],
+            curves=curve or [],
+            seeds=seed or [],
+            scale=scale,
+            where=where,
+            results=results,
+            draw_only=draw,
+            say=_say,
+        ).left
+    if left:
+        _say(f"{left} runs are left")
 
 
 @app.command(name="list")

@@ -22,6 +22,7 @@ from fedmm.core.problem import Statistics
 from fedmm.core.seeding import uniform
 from fedmm.models.dropout import SeededDropout
 from fedmm.models.folding import FoldedNorms
+from fedmm.models.lanes import Lanes
 from fedmm.models.network import AdversarialModule
 from fedmm.models.precision import Precision
 
@@ -73,6 +74,7 @@ class StackedNetwork:
         self.why_not = "it was asked for" if looped else stacking_obstacle(self.module)
         self.layer_by_layer = self.why_not is None
         self._channels_last = channels_last
+        self._lanes = Lanes()
         self._dropouts = [name for name, m in self.module.named_modules() if isinstance(m, SeededDropout)]
         own = [_untrained(module) for module in modules]
         self._constants = {name: torch.stack([tensors[name] for tensors in own]) for name in own[0]}
@@ -149,15 +151,17 @@ class StackedNetwork:
         parts = []
         folds, folded = (self._folded or (None, module)) if module is self.module else (None, module)
         for g, point in enumerate(z.unbind()):
-            tensors = {name: tensor[g] for name, tensor in constants.items()}
-            tensors.update({block.name: tensor for block, tensor in self.layout.tensors(point)})
-            tensors.update({name: tensor[g] for name, tensor in statistics.items()})
-            if dropout is not None:
-                tensors.update({f"{name}.key": dropout[g] for name in self._dropouts})
-            rows = x[g] if x.dtype == torch.uint8 else x[g].to(z.dtype)
-            if self._channels_last and rows.dim() == 4:
-                rows = rows.contiguous(memory_format=torch.channels_last)
-            parts.append(functional_call(folded, folds.fold(tensors) if folds else tensors, (rows,)))
+            with self._lanes.lane(g, z.device):
+                tensors = {name: tensor[g] for name, tensor in constants.items()}
+                tensors.update({block.name: tensor for block, tensor in self.layout.tensors(point)})
+                tensors.update({name: tensor[g] for name, tensor in statistics.items()})
+                if dropout is not None:
+                    tensors.update({f"{name}.key": dropout[g] for name in self._dropouts})
+                rows = x[g] if x.dtype == torch.uint8 else x[g].to(z.dtype)
+                if self._channels_last and rows.dim() == 4:
+                    rows = rows.contiguous(memory_format=torch.channels_last)
+                parts.append(functional_call(folded, folds.fold(tensors) if folds else tensors, (rows,)))
+        self._lanes.join(z.device)
         return Outputs(*(torch.stack(column) for column in zip(*parts, strict=True)))
 
 

@@ -31,23 +31,30 @@ def fused_step(
     """``rule.local_step(z, sent, own, gradient * scale, c)`` as one kernel; None where it is more than arithmetic."""
     names = (tuple(sent), tuple(own), tuple(c))
 
-    def step(z: Tensor, gradient: Tensor, scale: Tensor, *vectors: Tensor) -> Tensor:
+    def step(z: Tensor, F: Tensor, *vectors: Tensor) -> Tensor:
         parts, taken = [], 0
         for group in names:
             parts.append(dict(zip(group, vectors[taken : taken + len(group)], strict=True)))
             taken += len(group)
-        return rule.local_step(z, parts[0], parts[1], gradient * scale, Coefficients(parts[2]))
+        return rule.local_step(z, parts[0], parts[1], F, Coefficients(parts[2]))
 
+    def scaled_step(z: Tensor, gradient: Tensor, scale: Tensor, *vectors: Tensor) -> Tensor:
+        return step(z, gradient * scale, *vectors)
+
+    vectors = (*sent.values(), *own.values(), *c.values())
     with torch.no_grad():
-        graph = make_fx(step)(z, gradient, scale, *sent.values(), *own.values(), *c.values()).graph
-    written = in_one_expression(graph)
+        written = in_one_expression(make_fx(scaled_step)(z, gradient, scale, *vectors).graph)
+        scales = written is not None
+        if written is None:  # perhaps for one input too many
+            written = in_one_expression(make_fx(step)(z, gradient, *vectors).graph)
     if written is None:
         return None
     code, used = written
     kernel = torch.cuda.jiterator._create_jit_fn(code)
 
     def run(z: Tensor, gradient: Tensor, scale: Tensor, sent: State, own: State, c: Coefficients) -> Tensor:
-        inputs = (z, gradient, scale, *sent.values(), *own.values(), *c.values())
+        first = (z, gradient, scale) if scales else (z, gradient * scale)
+        inputs = (*first, *sent.values(), *own.values(), *c.values())
         result: Tensor = kernel(*(inputs[position] for position in used))
         return result
 
@@ -58,6 +65,8 @@ def in_one_expression(graph: fx.Graph) -> tuple[str, list[int]] | None:
     """The C++ of a graph of element-wise arithmetic, and which of its inputs it uses."""
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     used = [position for position, node in enumerate(inputs) if node.users]
+    if len(used) > _MOST_INPUTS:
+        return None
     names = {inputs[position]: f"in{position}" for position in used}
     lines: list[str] = []
     result = ""
@@ -72,7 +81,5 @@ def in_one_expression(graph: fx.Graph) -> tuple[str, list[int]] | None:
             lines.append(f"T {names[node]} = {_OPERATORS[node.target].format(*operands)};")
         elif node.op == "output":
             (result,) = (names[arg] for arg in node.args if isinstance(arg, fx.Node))
-    if len(used) > _MOST_INPUTS:
-        return None
     arguments = ", ".join(f"T in{position}" for position in used)
     return f"template <typename T> T local_step({arguments}) {{ {' '.join(lines)} return {result}; }}", used

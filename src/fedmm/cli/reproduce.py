@@ -1,0 +1,63 @@
+"""``fedmm reproduce``: the paper's figures and tables."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from fedmm.core.checks import at_least, not_negative, one_of
+from fedmm.core.errors import unknown
+from fedmm.experiment.paper_items import FULL, Item, items
+from fedmm.experiment.reproduce import Reproduced, Where, reproduce
+from fedmm.experiment.results import RESULTS, collect
+
+_STATES = Path("runs") / "reproduce"
+
+
+def find_items(name: str, paper: Path) -> list[Item]:
+    """The item of this name, with - or _, or all of them."""
+    known = items(paper)
+    if name == "all":
+        return list(known.values())
+    wanted = name.replace("-", "_")
+    if wanted not in known:
+        raise unknown("figure or table", name, [each.replace("_", "-") for each in [*known, "all"]])
+    return [known[wanted]]
+
+
+def reproduce_item(
+    item: Item,
+    paper: Path,
+    *,
+    panels: list[str],
+    curves: list[str],
+    seeds: list[int],
+    scale: str,
+    where: Where,
+    results: Path | None,
+    draw_only: bool,
+    say: Callable[[str], None],
+) -> Reproduced:
+    """Run what is missing, draw, and list every number in ``paper/results.json``."""
+    at_least("--stack", where.stack, 1)
+    not_negative("--seconds", where.seconds)
+    one_of("--precision", where.precision, ("fp32", "tf32", "bf16"))
+    source = items(paper)[item.runs_of]
+    small = scale != FULL
+    folder = _STATES / f"{item.name}-{scale}" if small else item.folder
+    lines = results or (_STATES / f"{source.name}-{scale}" if small else source.folder) / RESULTS
+    say(f"{item.about.get('title', item.name)} ({scale})")
+    done = Reproduced(0, 0, 0)
+    if not draw_only:
+        command = shlex.join(["fedmm", *sys.argv[1:]])
+        runs = source.runs(scale, panels, curves, seeds)
+        done = reproduce(runs, lines, _STATES / "states", where, command, progress=True, say=say)
+    from fedmm.reporting.paper import draw_item  # noqa: PLC0415
+
+    for path in draw_item(item.folder, lines, folder):
+        say(f"drawn: {path}")
+    if not small and results is None:
+        say(f"every number: {collect(paper, list(items(paper)))}")
+    return done

@@ -1,0 +1,41 @@
+"""TOML files that say only what differs from another: ``extends = "../common.toml"``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedmm.core.errors import require
+from fedmm.experiment.toml import read_toml
+
+EXTENDS = "extends"
+
+
+def read_tables(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file, on top of those of the file it extends, which may extend another."""
+    return _read(path, ())
+
+
+def _read(path: Path, before: tuple[Path, ...]) -> dict[str, Any]:
+    here = path.resolve()
+    require(here not in before, f"{path} extends itself, through {' and '.join(each.name for each in before)}")
+    tables = read_toml(path)
+    if EXTENDS not in tables:
+        return tables
+    base = tables.pop(EXTENDS)
+    require(isinstance(base, str) and bool(base), f"{path}: {EXTENDS} must name a TOML file, not {base!r}")
+    return merged(_read(path.parent / base, (*before, here)), tables)
+
+
+def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Sections of both, key by key; a section that names another row than the base's takes none of its options."""
+    result = dict(base)
+    for section, table in changes.items():
+        below = result.get(section)
+        if isinstance(below, dict) and isinstance(table, dict):
+            another = "name" in table and table["name"] != below.get("name")
+            result[section] = dict(table) if another else {**below, **table}
+        else:
+            result[section] = table
+    return result

@@ -1,0 +1,170 @@
+"""The runs of a figure or table: what is done is skipped, what was interrupted goes on, the rest is stacked and run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import torch
+
+from fedmm.core.errors import FedmmError
+from fedmm.experiment.adapt import Adaptation
+from fedmm.experiment.build import DataCache, prepare
+from fedmm.experiment.grid import groups
+from fedmm.experiment.history import History
+from fedmm.experiment.paper_items import PaperRun
+from fedmm.experiment.results import append_lines, digest, identity, read_lines, result_line, stamp
+from fedmm.experiment.run import provenance
+from fedmm.experiment.runs_progress import RunsProgress
+from fedmm.experiment.snapshots import load_snapshot, save_snapshot
+from fedmm.experiment.stack import StackRun
+from fedmm.experiment.tuning import tune
+from fedmm.models.precision import Precision
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Where:
+    """How runs are computed; none of it decides what they compute, but for rounding.
+
+    stack: runs in one program, at most. seconds: stop in time, keeping every unfinished run's state; 0 for no limit.
+    """
+
+    device: str = "cpu"
+    precision: Precision = "fp32"
+    stack: int = 16
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Reproduced:
+    """How many runs were done before, are done now, and are left."""
+
+    before: int
+    now: int
+    left: int
+
+
+def reproduce(
+    runs: Sequence[PaperRun], results: Path, states: Path, where: Where, command: str, *, progress: bool, say: Say
+) -> Reproduced:
+    """Run what the results file does not hold yet, and add each run to it when it ends.
+
+    states: the folder in which unfinished runs are kept, after Ctrl-C or when the time is up.
+    """
+    began = time.monotonic()
+    pending = _pending(runs, results, say)
+    say(f"{len(runs)} runs: {len(runs) - len(pending)} done before, {len(pending)} to do")
+    done = 0
+    with RunsProgress([run.experiment for run in pending], show=progress) as bar:
+        for stack in _stacks(pending, states, where, say):
+
+            def stop() -> bool:
+                return bool(where.seconds) and time.monotonic() - began > where.seconds
+
+            if stop():
+                say("the time is up")
+                break
+            finished, status = _run(stack, results, where, command, stop, bar)
+            done += finished
+            if status == "interrupted":
+                say(f"interrupted: the states of unfinished runs are in {states}; the same command goes on from there")
+                break
+    return Reproduced(len(runs) - len(pending), done, len(pending) - done)
+
+
+def _pending(runs: Sequence[PaperRun], results: Path, say: Say) -> list[PaperRun]:
+    known = {identity(line): line["digest"] for line in read_lines(results)}
+    pending = []
+    for run in runs:
+        found = known.get((run.panel, run.curve, run.experiment.run.seed, run.scale))
+        if found is not None and found != digest(run):
+            say(f"{run.panel}/{run.curve} seed {run.experiment.run.seed}: its file changed since; it is run again")
+        if found != digest(run):
+            pending.append(run)
+    return pending
+
+
+@dataclass(frozen=True)
+class _Stack:
+    """Runs of one program, prepared; states: where each is kept when it is interrupted."""
+
+    runs: list[PaperRun]
+    adaptations: list[Adaptation]
+    states: list[Path]
+
+
+def _stacks(pending: Sequence[PaperRun], states: Path, where: Where, say: Say) -> Iterator[_Stack]:
+    """Panel after panel, so that memory holds one panel's data; runs that were interrupted in one round together."""
+    cache = DataCache()
+    for panel in dict.fromkeys(run.panel for run in pending):
+        here = [_placed(run, where) for run in pending if run.panel == panel]
+        kept = [states / f"{digest(run)}.safetensors" for run in here]
+        begun = [_rounds_done(path, say) for path in kept]
+        for rounds in dict.fromkeys(begun):
+            chosen = [n for n, done in enumerate(begun) if done == rounds]
+            adaptations = [prepare(here[n].experiment, cache) for n in chosen]
+            for group in groups([here[n].experiment for n in chosen], adaptations):
+                for first in range(0, len(group.members), where.stack):
+                    members = group.members[first : first + where.stack]
+                    own = [chosen[member] for member in members]
+                    yield _Stack(
+                        [here[n] for n in own], [adaptations[member] for member in members], [kept[n] for n in own]
+                    )
+
+
+def _placed(run: PaperRun, where: Where) -> PaperRun:
+    options = replace(run.experiment.run, device=where.device, precision=where.precision)
+    return replace(run, experiment=replace(run.experiment, run=options))
+
+
+def _rounds_done(path: Path, say: Say) -> int:
+    if not path.exists():
+        return 0
+    try:
+        return load_snapshot(path, torch.device("cpu"))[0].round
+    except FedmmError as problem:
+        say(f"{problem}; the run begins again")
+        with suppress(OSError):
+            path.unlink()
+        return 0
+
+
+def _run(
+    stack: _Stack, results: Path, where: Where, command: str, stop: Callable[[], bool], bar: RunsProgress
+) -> tuple[int, str]:
+    """Run one stack; how many of its runs ended, and whether it was interrupted."""
+    first = stack.runs[0].experiment.run
+    began = time.perf_counter()
+    tuned = tune(stack.adaptations, first.precision, first.threads)
+    torch.set_num_threads(tuned.threads)
+    stacked = StackRun(stack.adaptations, first.precision, tuned.settings, bar)
+    if stack.states[0].exists():
+        loaded = [load_snapshot(path, first.torch_device) for path in stack.states]
+        stacked.engine.load([state for state, _ in loaded])
+        stacked.histories = [history for _, history in loaded]
+    status = stacked.run(first.rounds, first.evaluate_every, stop)
+    about = {
+        **stamp(command),
+        **provenance(stack.adaptations[0].function.layout.device),
+        "seconds": round((time.perf_counter() - began) / len(stack.runs), 2),
+        "precision": first.precision,
+        "engine": {"name": "batched", "stacked": len(stack.runs), **asdict(tuned.settings)},
+    }
+    lines, finished = [], []
+    for replica, (run, path) in enumerate(zip(stack.runs, stack.states, strict=True)):
+        adapted, error = stacked.adapted(replica, status)
+        history: History = adapted.history
+        if error is None and adapted.status == "interrupted":
+            save_snapshot(path, adapted.state, history)
+        else:
+            lines.append(result_line(run, history, adapted.status, about))
+            finished.append(path)
+    append_lines(results, lines)
+    for path in finished:
+        path.unlink(missing_ok=True)
+    return len(lines), status
