@@ -63,7 +63,7 @@ def plans(source: Source, data_folder: Path, *, edition: str = "", mirror: str =
             wanted = next(each for each in source.editions if each.public).below(part)
             left = _left(wanted, there, folder)
         if left:
-            found.append(Plan(folder, replace(_mirrored(wanted, source.name, mirror), files=left)))
+            found.append(Plan(folder, _mirrored(replace(wanted, files=left), source.name, mirror)))
     return found
 
 
