@@ -186,6 +186,12 @@ def wrapped(words: str, columns: int) -> str:
     return "\n".join(textwrap.fill(line, columns) for line in words.splitlines())
 
 
+def fitted(figure: Figure, words: str, inches: float, **style: Any) -> str:
+    """Text with every line broken so that it is hardly wider than ``inches`` as :func:`write` would set it."""
+    widest = max(text_width(figure, line, **style) / max(len(line), 1) for line in words.splitlines() or [""])
+    return wrapped(words, max(int(inches / widest), 1)) if widest else words
+
+
 def lines_height(words: str, size: float) -> float:
     """The height in inches of text, by its lines."""
     return (words.count("\n") + 1) * LINE_HEIGHT * size / 72
