@@ -92,7 +92,7 @@ def test_markdown(paper: Any, line: Any, item: Item) -> None:
 
 
 def test_rounds_until_within_one_point_of_the_end(paper: Any, line: Any) -> None:
-    item = read_item(paper.item(ITEM.replace("FORM", "rounds_table") + "", "table_1"))
+    item = read_item(paper.item(ITEM.replace("FORM", "rounds_table"), "table_1"))
     (grid,) = rounds_grids(item, read_results(paper.write(*_runs(line))))
     # Seed 0 is there at round 50. Seed 1 is half a point below its end at round 25, which is near enough.
     assert grid.rows[0].numbers[2].value == pytest.approx((0.50 + 0.25) / 2)
