@@ -72,7 +72,7 @@ def test_the_page_says_how_it_was_made_and_what_is_missing(paper: Any, line: Any
         "- DANN, 1 source / 1 target client: `source_only` not computed\n",
         "- two: everything not computed\n",
         "- fewer than 2 seeds: DANN, 1 source / 1 target client `fedavg_gda`\n",
-        "FedMM, seed 1: diverged; last measured in round 25 of 3,000\n",
+        "FedMM, seed 1: diverged; last measured in round 25\n",
     ):
         assert words in page, words
 

@@ -47,7 +47,7 @@ def test_every_listed_curve_is_expected_of_a_panel_without_files(paper: Any) -> 
 def test_the_files_of_a_panel_are_what_is_expected_of_it(paper: Any) -> None:
     folder = paper.item('title = ""\nform = "curves"\npanels = ["p", "q"]\ncurves = ["b", "a"]')
     (folder / "p").mkdir()
-    for name in ("a", "b", "z"):
+    for name in ("a", "b", "panel", "z"):
         (folder / "p" / f"{name}.toml").touch()
     assert read_item(folder).expected() == [("p", "b"), ("p", "a"), ("p", "z"), ("q", "b"), ("q", "a")]
 

@@ -38,7 +38,7 @@ def missing(item: Item, runs: Sequence[PaperRun]) -> str:
 
 def _divergence(item: Item, run: PaperRun) -> str:
     measured = run.series("target_accuracy").rounds
-    last = f"; last measured in round {measured[-1]:,} of {run.rounds:,}" if measured else ""
+    last = f"; last measured in round {measured[-1]:,}" if measured else ""
     return f"{item.panel_title(run.panel)}, {run.label}, seed {run.seed}: diverged{last}"
 
 

@@ -15,6 +15,8 @@ from fedmm.core.errors import FedmmError, require
 from fedmm.reporting.fields import finite
 
 FORMS = ("curves", "rates", "accuracy_table", "rounds_table")
+_PANEL_BASE = "panel.toml"
+"""What the experiments of a panel share; no experiment itself."""
 Cell = tuple[str, str]
 """A panel and a curve, by name."""
 
@@ -57,7 +59,7 @@ class Item:
         named = dict.fromkeys([*self.curves, *(curve for curves in self.columns_of.values() for curve in curves)])
         cells: list[Cell] = []
         for panel in self.panels:
-            files = [path.stem for path in (home / panel).glob("*.toml")]
+            files = [path.stem for path in (home / panel).glob("*.toml") if path.name != _PANEL_BASE]
             cells += [(panel, curve) for curve in (in_order(files, self.curves) if files else named)]
         return cells
 
