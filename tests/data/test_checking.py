@@ -29,7 +29,9 @@ def office(tmp_path: Path) -> Source:
 
 def test_files_that_are_right_pass(small: Source, tmp_path: Path) -> None:
     seen = []
-    assert [edition.name for edition in check(small, tmp_path, lambda: seen.append(1))] == ["main"]
+    assert {name: edition.name for name, edition in check(small, tmp_path, lambda: seen.append(1)).items()} == {
+        "small": "main"
+    }
     assert len(seen) == 2
     (held,) = holdings(small, tmp_path)
     assert (held.files, held.wanted, held.bytes) == (2, 2, 11)
@@ -62,7 +64,10 @@ def test_several_bad_files_are_counted(small: Source, tmp_path: Path) -> None:
 def test_each_part_may_be_of_its_own_edition(office: Source, tmp_path: Path) -> None:
     larger = office_files(("webcam",), side=60)
     write(tmp_path / "office", OFFICE | larger)
-    assert [edition.name for edition in check(office, tmp_path)] == ["main", "originals"]
+    assert {name: edition.name for name, edition in check(office, tmp_path).items()} == {
+        "office/amazon": "main",
+        "office/webcam": "originals",
+    }
     assert [held.files for held in holdings(office, tmp_path)] == [17, 17]
 
 

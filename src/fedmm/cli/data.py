@@ -99,19 +99,19 @@ def fetch_(
             continue
         _say(f"{source.name}: {source.citation}; licence: {source.licence}")
         for plan in todo:
-            _carry_out(source, plan)
+            _carry_out(plan)
 
 
-def _carry_out(source: Source, plan: Plan) -> None:
+def _carry_out(plan: Plan) -> None:
     what = ", ".join(archive.file for archive in plan.edition.archives) or _files(len(plan.edition.files))
     console = Console(stderr=True)
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     bar = Progress(TextColumn("[bold]{task.description}"), *columns, console=console, disable=not console.is_terminal)
     with bar:
-        task = bar.add_task(f"{source.name}: {what}", total=plan.bytes)
+        task = bar.add_task(f"{plan.name}: {what}", total=plan.bytes)
         fetch(plan, lambda count: bar.advance(task, count))
     note = f"; {plan.edition.note}" if plan.edition.note else ", every sha256 is right"
-    _say(f"{source.name}: {what} fetched into {plan.folder} ({plan.edition.name}){note}")
+    _say(f"{plan.name}: {what} fetched into {plan.folder} ({plan.edition.name}){note}")
 
 
 @data_app.command(name="check")
@@ -119,9 +119,9 @@ def check_(name: _Name, data_dir: _Folder = None) -> None:
     """Verify every file; the first that is missing, truncated or corrupt is named."""
     folder = data_dir or data_folder()
     for source in sources_of(name):
-        for edition in check(source, folder):
+        for part, edition in check(source, folder).items():
             note = edition.note or "every sha256 is right"
-            _say(f"{source.name}: {_files(len(edition.files))} ({edition.name}) in {folder / source.name}: {note}")
+            _say(f"{part}: {_files(len(edition.files))} ({edition.name}) in {folder / part}: {note}")
 
 
 @data_app.command()

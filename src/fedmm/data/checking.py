@@ -37,16 +37,21 @@ def holdings(source: Source, data_folder: Path) -> list[Holding]:
     return found
 
 
-def check(source: Source, data_folder: Path, seen: Callable[[], None] = lambda: None) -> list[Edition]:
-    """The editions in which a source's parts are there; the first file that is not as it should be is refused.
+def check(source: Source, data_folder: Path, seen: Callable[[], None] = lambda: None) -> dict[str, Edition]:
+    """The editions in which a source's parts are there, by name; the first file that is not as it should be is refused.
 
     seen: called after each file.
     """
     folder = data_folder / source.name
-    editions = [source.edition_in(folder, part) for part in source.parts or ("",)]
-    for edition in editions:
+    editions = {part_name(source, part): source.edition_in(folder, part) for part in source.parts or ("",)}
+    for edition in editions.values():
         check_edition(edition, folder, seen)
     return editions
+
+
+def part_name(source: Source, part: str) -> str:
+    """What a part of a source is called."""
+    return f"{source.name}/{part}" if part else source.name
 
 
 def check_edition(edition: Edition, folder: Path, seen: Callable[[], None] = lambda: None) -> None:

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from fedmm.core.errors import FedmmError, require, unknown
 from fedmm.data.archives import unpack
-from fedmm.data.checking import check_edition, wrong_files
+from fedmm.data.checking import check_edition, part_name, wrong_files
 from fedmm.data.downloading import PATIENT, Moved, Patience, download
 from fedmm.data.sources import Archive, Edition, Source, StoredFile
 
@@ -22,8 +22,12 @@ _SIDE_BY_SIDE = 8
 
 @dataclass(frozen=True)
 class Plan:
-    """What has to be fetched into a source's folder: the files, or the archives they are in."""
+    """What has to be fetched into a source's folder: the files, or the archives they are in.
 
+    name: of the source, or of the source and its part.
+    """
+
+    name: str
     folder: Path
     edition: Edition
 
@@ -63,7 +67,9 @@ def plans(source: Source, data_folder: Path, *, edition: str = "", mirror: str =
             wanted = next(each for each in source.editions if each.public).below(part)
             left = _left(wanted, there, folder)
         if left:
-            found.append(Plan(folder, _mirrored(replace(wanted, files=left), source.name, mirror)))
+            found.append(
+                Plan(part_name(source, part), folder, _mirrored(replace(wanted, files=left), source.name, mirror))
+            )
     return found
 
 
