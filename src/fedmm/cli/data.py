@@ -24,6 +24,7 @@ from fedmm.data.catalogue import NEEDED, sources, sources_of
 from fedmm.data.checking import check, holdings
 from fedmm.data.fetching import Plan, fetch, mirror, plans
 from fedmm.data.sources import Edition, Source
+from fedmm.experiment.progress import bars
 from fedmm.experiment.tables import as_table, choose
 from fedmm.experiment.toml import set_values
 from fedmm.reporting import Block, draw_sheet
@@ -119,9 +120,15 @@ def check_(name: _Name, data_dir: _Folder = None) -> None:
     """Verify every file; the first that is missing, truncated or corrupt is named."""
     folder = data_dir or data_folder()
     for source in sources_of(name):
-        for part, edition in check(source, folder).items():
+        for part, edition in _checked(source, folder).items():
             note = edition.note or "every sha256 is right"
             _say(f"{part}: {_files(len(edition.files))} ({edition.name}) in {folder / part}: {note}")
+
+
+def _checked(source: Source, folder: Path) -> dict[str, Edition]:
+    with bars(True) as bar:
+        task = bar.add_task(source.name, total=sum(part.wanted for part in holdings(source, folder)))
+        return check(source, folder, lambda: bar.advance(task))
 
 
 @data_app.command()
