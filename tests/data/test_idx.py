@@ -53,6 +53,7 @@ HEADER = bytes([0, 0, 8, 1, 0, 0, 0, 3])
         (gzip.compress(HEADER + b"ab"), "x.gz must have 3 bytes after its header, for sizes [3], not 2"),
         (gzip.compress(HEADER + b"abcd"), "for sizes [3], not 4"),
     ],
+    ids=["not gzip", "empty", "other dimensions", "other type", "too short", "too long"],
 )
 def test_refusals(packed: bytes, message: str) -> None:
     with pytest.raises(FedmmError, match=re.escape(message)):

@@ -94,10 +94,11 @@ def _transfer(address: str, partial: Path, file: StoredFile, moved: Moved, timeo
     """Make ``partial`` the whole file and right; if that fails, what came of it stays to be resumed."""
     start = _size(partial)
     if start == 0 or start != file.size:
-        with _opened(address, start, timeout) as response:
-            if response.status == _RANGE_NOT_SATISFIABLE:
-                _discard(partial, moved)
-                raise _Broken("what was left of an older download is too long")
+        response = _opened(address, start, timeout)
+        if response is None:
+            _discard(partial, moved)
+            raise _Broken("what was left of an older download is too long")
+        with response:
             begin, total = _extent(response, start)
             if file.size is not None and total not in (None, file.size):
                 raise _Useless(f"it has {total} bytes there")
@@ -111,21 +112,22 @@ def _transfer(address: str, partial: Path, file: StoredFile, moved: Moved, timeo
         raise _Broken("what was left of an older download is wrong") if start else _Useless(f"its sha256 is {found}")
 
 
-def _opened(address: str, start: int, timeout: float) -> HTTPResponse | HTTPError:
+def _opened(address: str, start: int, timeout: float) -> HTTPResponse | None:
+    """The answer of a server that has the file; None where it has fewer bytes than are to be skipped."""
     headers = {"User-Agent": "fedmm"} | ({"Range": f"bytes={start}-"} if start else {})
     with _network():
         try:
             response: HTTPResponse = urlopen(Request(address, headers=headers), timeout=timeout)
             return response
         except HTTPError as answer:
-            if answer.code == _RANGE_NOT_SATISFIABLE and start:
-                return answer
             answer.close()
+            if answer.code == _RANGE_NOT_SATISFIABLE and start:
+                return None
             reason = f"the server answers {answer.code} {answer.reason}".rstrip()
             raise _Broken(reason) if answer.code in _PASSING else _Useless(reason) from answer
 
 
-def _extent(response: HTTPResponse | HTTPError, start: int) -> tuple[int, int | None]:
+def _extent(response: HTTPResponse, start: int) -> tuple[int, int | None]:
     """The place of the first byte that comes, and the size of the whole file where the server says it."""
     length = response.headers.get("Content-Length", "")
     if response.status != _PARTIAL_CONTENT:
@@ -136,13 +138,13 @@ def _extent(response: HTTPResponse | HTTPError, start: int) -> tuple[int, int | 
     return start, int(match[2]) if match[2] != "*" else None
 
 
-def _append(response: HTTPResponse | HTTPError, partial: Path, begin: int, moved: Moved) -> int:
+def _append(response: HTTPResponse, partial: Path, begin: int, moved: Moved) -> int:
     """Write what comes, from byte ``begin`` on; returns the size of the file then."""
     with partial.open("r+b" if begin else "wb") as stream:
         stream.seek(begin)
         while True:
             with _network():
-                block = response.read(_BLOCK)
+                block = response.read1(_BLOCK)  # whatever is there already, so that Ctrl-C need not wait
             if not block:
                 return stream.tell()
             stream.write(block)
