@@ -49,7 +49,7 @@ class SmoothedFedMM(FedMM):
 
     smoothing_min: PerGroup = field(default=0.0, kw_only=True)
     smoothing_max: PerGroup = field(default=0.5, kw_only=True)
-    centre_rate: float = field(default=0.1, kw_only=True)
+    centre_rate: float = field(default=0.2, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -12,6 +12,7 @@ from fedmm.core.errors import unknown
 from fedmm.experiment.paper_items import FULL, Item, items
 from fedmm.experiment.reproduce import Reproduced, Where, reproduce
 from fedmm.experiment.results import RESULTS, collect
+from fedmm.reporting.paper import draw_item
 
 _STATES = Path("runs") / "reproduce"
 
@@ -53,9 +54,8 @@ def reproduce_item(
     if not draw_only:
         command = shlex.join(["fedmm", *sys.argv[1:]])
         runs = source.runs(scale, panels, curves, seeds)
-        done = reproduce(runs, lines, _STATES / "states", where, command, progress=True, say=say)
-    from fedmm.reporting.paper import draw_item  # noqa: PLC0415
-
+        others = [] if small else [each.folder / RESULTS for each in items(paper).values()]
+        done = reproduce(runs, lines, _STATES / "states", where, command, elsewhere=others, progress=True, say=say)
     for path in draw_item(item.folder, lines, folder):
         say(f"drawn: {path}")
     if not small and results is None:

@@ -16,7 +16,7 @@ from fedmm.experiment.build import DataCache, prepare
 from fedmm.experiment.grid import groups
 from fedmm.experiment.history import History
 from fedmm.experiment.paper_items import PaperRun
-from fedmm.experiment.results import append_lines, digest, identity, read_lines, result_line, stamp
+from fedmm.experiment.results import append_lines, digest, identity, read_lines, relabelled, result_line, stamp
 from fedmm.experiment.run import provenance
 from fedmm.experiment.runs_progress import RunsProgress
 from fedmm.experiment.snapshots import load_snapshot, save_snapshot
@@ -50,14 +50,24 @@ class Reproduced:
 
 
 def reproduce(
-    runs: Sequence[PaperRun], results: Path, states: Path, where: Where, command: str, *, progress: bool, say: Say
+    runs: Sequence[PaperRun],
+    results: Path,
+    states: Path,
+    where: Where,
+    command: str,
+    *,
+    elsewhere: Sequence[Path] = (),
+    progress: bool,
+    say: Say,
 ) -> Reproduced:
     """Run what the results file does not hold yet, and add each run to it when it ends.
 
     states: the folder in which unfinished runs are kept, after Ctrl-C or when the time is up.
+    elsewhere: other results files; a run that is the same experiment as one in there, or in another panel, is copied.
     """
     began = time.monotonic()
     pending = _pending(runs, results, say)
+    pending = _copied(pending, results, elsewhere, say)
     say(f"{len(runs)} runs: {len(runs) - len(pending)} done before, {len(pending)} to do")
     done = 0
     with RunsProgress([run.experiment for run in pending], show=progress) as bar:
@@ -87,6 +97,22 @@ def _pending(runs: Sequence[PaperRun], results: Path, say: Say) -> list[PaperRun
         if found != digest(run):
             pending.append(run)
     return pending
+
+
+def _copied(pending: Sequence[PaperRun], results: Path, elsewhere: Sequence[Path], say: Say) -> list[PaperRun]:
+    """Copy what was computed for another panel or item; what is then still to be run."""
+    known = {line["digest"]: line for path in (*elsewhere, results) for line in read_lines(path)}
+    copies, left = [], []
+    for run in pending:
+        line = known.get(digest(run))
+        if line is None:
+            left.append(run)
+        else:
+            copies.append(relabelled(line, run))
+    if copies:
+        append_lines(results, copies)
+        say(f"{len(copies)} runs are the same experiments as others and were copied")
+    return left
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,12 @@ def result_line(run: PaperRun, history: History, status: str, provenance: Mappin
     }
 
 
+def relabelled(line: Line, run: PaperRun) -> Line:
+    """A result as that of another run of the same experiment."""
+    names = {"item": run.item, "panel": run.panel, "curve": run.curve, "role": run.role, "scale": run.scale}
+    return {**line, **names, "label": run.experiment.label}
+
+
 def _short(value: float | int | None) -> float | None:
     return None if value is None else float(f"{value:.{_DIGITS}g}")
 
