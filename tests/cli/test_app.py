@@ -335,7 +335,7 @@ def test_ctrl_c_at_any_time_ends_with_one_line_and_130(
     elif moment == "before a command begins":
         monkeypatch.setattr("fedmm.cli.app.app", press)
     else:
-        monkeypatch.setattr("fedmm.cli.app.read_toml", press)
+        monkeypatch.setattr("fedmm.cli.app.read_tables", press)
     assert command("run", MOONS) == Ended(130, "", "stopped\n")
 
 

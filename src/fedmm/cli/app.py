@@ -31,6 +31,7 @@ from fedmm.experiment.run import run_experiment
 from fedmm.experiment.sweep import run_sweep
 from fedmm.experiment.toml import set_values
 from fedmm.models import MODELS
+from fedmm.models.precision import named_precision
 from fedmm.objectives import OBJECTIVES
 from fedmm.reporting import comparison_rows, draw_comparison, draw_run, read_comparison, rich_table
 
@@ -159,7 +160,7 @@ def reproduce(
     draw: Annotated[bool, typer.Option("--draw", help="Run nothing: draw what is there.")] = False,
 ) -> None:
     """Reproduce a figure or table of the paper: run what is missing, go on with what was interrupted, draw it."""
-    where = Where(device, precision, stack, seconds)  # type: ignore[arg-type] - checked there
+    where = Where(device, named_precision(precision, "--precision"), stack, seconds)
     left = 0
     for each in find_items(item, paper):
         left += reproduce_item(

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 
+from fedmm.core.checks import one_of
+
 Precision = Literal["fp32", "tf32", "bf16"]
 PRECISIONS = ("fp32", "tf32", "bf16")
+
+
+def named_precision(name: str, option: str) -> Precision:
+    """The precision that an option names; another is refused."""
+    one_of(option, name, PRECISIONS)
+    return cast(Precision, name)
 
 
 @contextmanager
