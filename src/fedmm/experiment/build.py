@@ -74,9 +74,10 @@ def prepare(experiment: Experiment, cache: DataCache) -> Adaptation:
 
 
 def _client(share: Share, pair: DomainPair, weight: float) -> Client:
+    source, target = (rows.to(pair.source.x.device) for rows in (share.source, share.target))
     return Client(
-        source=TensorRows(pair.source.x, pair.source.y, index=share.source) if len(share.source) else None,
-        target=TensorRows(pair.target.x, index=share.target) if len(share.target) else None,
+        source=TensorRows(pair.source.x, pair.source.y, index=source) if len(source) else None,
+        target=TensorRows(pair.target.x, index=target) if len(target) else None,
         name=share.name,
         weight=weight,
     )

@@ -117,7 +117,7 @@ def _joined(chosen: Sequence[tuple[Rows, Tensor]], device: torch.device) -> Tens
             if not isinstance(rows, TensorRows) or not _same(rows.x, first.x):
                 break
             here = index.to(device)
-            numbers.append(here if rows.index is None else rows.index[here])
+            numbers.append(here if rows.index is None else rows.index.to(device)[here])
         else:
             return TensorRows(first.x, index=torch.cat(numbers))
     return TensorRows(torch.cat([rows.take(index).to(device) for rows, index in chosen]))
