@@ -11,6 +11,7 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import NamedTuple
 
@@ -47,12 +48,14 @@ TIED = ("three channels", "flat pictures", "as many as a tile")
 """Cases to be measured with small integers too."""
 
 GRADIENTS = ("x", "weight", "bias")
+Run = Callable[..., Tensor]
 EXACT = 2e-6
 """Relative to float64; sums of a few hundred float32 products are off by some 1e-7."""
 
 Errors = dict[str, dict[str, dict[str, float]]]
 
-BOUNDS = {"ieee": EXACT, "tf32": 5e-3, "bf16": 4e-2}
+PAPER = {"first": Case(3, 16, 3, 32, 28, 28, 5), "second": Case(3, 16, 32, 48, 14, 14, 5)}
+"""The layers of the paper's network."""
 
 
 def tensors(case: Case, device: str, *, whole: bool = False) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -89,21 +92,38 @@ def fused(x: Tensor, weight: Tensor, bias: Tensor, precision: str) -> Tensor:
     return conv_relu_pool(x, weight.permute(0, 3, 4, 2, 1).flatten(1, 3), bias, weight.shape[-1], precision)
 
 
+def in_products(operand: Tensor, precision: str) -> Tensor:
+    """A float32 operand as a product sees it: the matrix unit drops what exceeds tf32's 11 bits, bf16 rounds to 8."""
+    if precision == "tf32":
+        return (operand.view(torch.int32) & ~0x1FFF).view(torch.float32)
+    return operand.to(torch.bfloat16).to(torch.float32) if precision == "bf16" else operand
+
+
+def with_gradients(run: Run, inputs: Sequence[Tensor], gradient: Tensor) -> dict[str, Tensor]:
+    """The output of a function of x, weight and bias, and what the pooled gradient becomes at each of them."""
+    own = [tensor.detach().clone().requires_grad_() for tensor in inputs]
+    out = run(*own)
+    found = torch.autograd.grad(out, own, gradient.to(out.dtype))
+    return {"output": out.detach(), **dict(zip(GRADIENTS, found, strict=True))}
+
+
+def in_float64(inputs: Sequence[Tensor], gradient: Tensor, precision: str) -> dict[str, Tensor]:
+    """The same by torch without any error but that of the products' operands; the bias is in no product."""
+    x, weight, bias = inputs
+    operands = [in_products(x, precision).double(), in_products(weight, precision).double(), bias.double()]
+    found = with_gradients(by_torch, operands, in_products(gradient, precision))
+    return found | {"bias": with_gradients(by_torch, operands, gradient)["bias"]}
+
+
+def relative(found: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str, float]:
+    return {name: float((found[name].double() - other).norm() / other.norm()) for name, other in expected.items()}
+
+
 def differences(case: Case, precision: str, device: str, *, whole: bool = False) -> dict[str, float]:
-    """How far the fused output and its gradients are from torch's in float64, relative to the latter."""
+    """How far the fused output and its gradients are from float64 on the operands that the precision leaves."""
     *inputs, gradient = tensors(case, device, whole=whole)
-    mine = [tensor.clone().requires_grad_() for tensor in inputs]
-    theirs = [tensor.double().requires_grad_() for tensor in inputs]
-    out, expected = fused(*mine, precision), by_torch(*theirs)
-    pairs = {"output": (out.detach(), expected.detach())}
-    for name, one, other in zip(
-        GRADIENTS,
-        torch.autograd.grad(out, mine, gradient),
-        torch.autograd.grad(expected, theirs, gradient.double()),
-        strict=True,
-    ):
-        pairs[name] = (one, other)
-    return {name: float((one.double() - other).norm() / other.norm()) for name, (one, other) in pairs.items()}
+    mine = with_gradients(lambda *own: fused(*own, precision), inputs, gradient)
+    return relative(mine, in_float64(inputs, gradient, precision))
 
 
 def peculiarities(device: str) -> dict[str, bool]:
@@ -172,15 +192,34 @@ def test_what_must_hold_exactly_does(found: Errors) -> None:
     assert not broken
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+
+BOUNDS = {"ieee": EXACT, "tf32": 5e-4, "bf16": 5e-4}
+"""Matrix units sum with a few bits less than float32 has. The layers have some 10^5 pools: one that kept another pixel
+than it should would by itself be an error of 3e-3 in the gradients."""
+
+
+@on_a_gpu
 @pytest.mark.parametrize("precision", BOUNDS)
-@pytest.mark.parametrize(
-    "case", [Case(3, 16, 3, 32, 28, 28, 5), Case(3, 16, 32, 48, 14, 14, 5)], ids=["first", "second"]
-)
-def test_on_a_gpu_each_precision_keeps_its_promise(case: Case, precision: str) -> None:
-    # The layers of the paper's network. Products of 11 or 8 bits are off by some 1e-3 and 1e-2, and so are pixels that
-    # are kept for another.
-    assert max(differences(case, precision, "cuda").values()) < BOUNDS[precision]
+@pytest.mark.parametrize("name", CASES | PAPER)
+def test_on_a_gpu_a_precision_is_what_it_does_to_operands_and_nothing_else(name: str, precision: str) -> None:
+    # Against float64 on the given numbers the gradients are off by 2 % in tf32 and 5 % in bf16, in any implementation:
+    # some pools keep another pixel. Against float64 on the operands that the precision leaves they are not.
+    found = differences((CASES | PAPER)[name], precision, "cuda")
+    assert found == pytest.approx(dict.fromkeys(("output", *GRADIENTS), 0.0), abs=BOUNDS[precision])
+
+
+@on_a_gpu
+@pytest.mark.parametrize("name", PAPER)
+def test_on_a_gpu_bfloat16_is_no_further_from_the_truth_than_torchs(name: str) -> None:
+    # With tf32 allowed torch may still choose float32, so that there is nothing to compare with.
+    *inputs, gradient = tensors(PAPER[name], "cuda")
+    truth = in_float64(inputs, gradient, "ieee")
+    mine = relative(with_gradients(lambda *own: fused(*own, "bf16"), inputs, gradient), truth)
+    with torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=False):
+        theirs = relative(with_gradients(by_torch, inputs, gradient), truth)
+    for what, error in mine.items():
+        assert error < 1.1 * theirs[what], (mine, theirs)
 
 
 if __name__ == "__main__":

@@ -66,8 +66,8 @@ class TensorRows:
         return self.y[self._chosen(index)]
 
     def _chosen(self, index: Tensor) -> Tensor:
-        index = index.to(self.x.device)
-        return index if self.index is None else self.index[index]
+        chosen = index if self.index is None else self.index[index.to(self.index.device)]
+        return chosen.to(self.x.device)
 
     def to(self, device: Device) -> TensorRows:
         y, index = (None if each is None else each.to(device) for each in (self.y, self.index))

@@ -196,7 +196,7 @@ def test_the_reference_diverges_in_the_same_round() -> None:
 # Going on -------------------------------------------------------------------------------------------------------------
 
 resumable = pytest.mark.parametrize(
-    "name", ["mixed", "dropout", "both domains", "batch norm averaged", "batch norm local"]
+    "name", ["every algorithm", "mixed", "dropout", "both domains", "batch norm averaged", "batch norm local"]
 )
 
 
@@ -265,3 +265,13 @@ def test_states_after_unlike_numbers_of_rounds_are_refused() -> None:
     early, late = ([referred(run, rounds)[0] for run in runs] for rounds in (1, 2))
     with pytest.raises(FedmmError, match="must have finished equally many rounds"):
         stacked(runs).load([early[0], late[1]])
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_other_than_one_state_a_replica_is_refused(count: int) -> None:
+    runs = MIXED[:2]
+    stack = stacked(runs)
+    given = [referred(runs[0], 1)[0]] * count
+    with pytest.raises(FedmmError, match=f"a stack of 2 replicas goes on from 2 states, not from {count}"):
+        stack.load(given)
+    assert stack.round == 0
