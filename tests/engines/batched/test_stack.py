@@ -272,6 +272,6 @@ def test_other_than_one_state_a_replica_is_refused(count: int) -> None:
     runs = MIXED[:2]
     stack = stacked(runs)
     given = [referred(runs[0], 1)[0]] * count
-    with pytest.raises(FedmmError, match=f"a stack of 2 replicas goes on from 2 states, not from {count}"):
+    with pytest.raises(FedmmError, match=f"a stack of 2 replicas goes on from 2 states, not {count}"):
         stack.load(given)
     assert stack.round == 0

@@ -356,7 +356,7 @@ class Batched:
     def load(self, states: Sequence[FederatedState]) -> None:
         """Go on from these states, one a replica, all after the same number of rounds."""
         count = len(self.replicas)
-        require(len(states) == count, f"a stack of {count} replicas goes on from {count} states, not from {len(states)}")
+        require(len(states) == count, f"a stack of {count} replicas goes on from {count} states, not {len(states)}")
         rounds = {state.round for state in states}
         require(len(rounds) == 1, "the replicas of a stack must have finished equally many rounds")
         self.round = rounds.pop()
