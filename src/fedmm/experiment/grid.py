@@ -22,6 +22,8 @@ def grid(tables: Mapping[str, Any]) -> list[Experiment]:
     list of tables that are put in its place.
     """
     plain = {section: table for section, table in tables.items() if section != SWEEP}
+    for section, table in plain.items():
+        require(isinstance(table, dict), f"{section} must be a section of its own: [{section}]")
     axes = _axes(tables.get(SWEEP, {}))
     combinations = 1
     for _, values in axes:
@@ -29,8 +31,7 @@ def grid(tables: Mapping[str, Any]) -> list[Experiment]:
     require(combinations <= _MOST_RUNS, f"the sweep has {combinations} runs; {_MOST_RUNS} are the most")
     experiments = []
     for chosen in product(*(values for _, values in axes)):
-        changed = {section: dict(table) for section, table in plain.items() if isinstance(table, dict)}
-        changed.update({section: table for section, table in plain.items() if not isinstance(table, dict)})
+        changed = {section: dict(table) for section, table in plain.items()}
         for (path, _), value in zip(axes, chosen, strict=True):
             _set(changed, path, value)
         label = _label(changed, axes, chosen)
@@ -53,6 +54,7 @@ def _axes(table: Any) -> list[tuple[tuple[str, ...], list[Any]]]:
                 require(
                     isinstance(value, list) and bool(value), f"{name} must be a list of values to try, not {value!r}"
                 )
+                require(all(path != other for other, _ in axes), f"{name} is there twice; give one list of values")
                 axes.append((path, value))
 
     walk(table, ())

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedmm.core.errors import require, unknown
+from fedmm.core.errors import FedmmError, require, unknown
 from fedmm.experiment.config import Experiment
 from fedmm.experiment.extending import merged, read_tables
 from fedmm.experiment.grid import SWEEP, grid
@@ -68,15 +68,19 @@ class Item:
         for curve in curves:
             if curve not in known:
                 raise unknown(f"curve of {self.name}", curve, sorted(known))
-        return [
+        runs = [
             run
             for panel in self.panels
             if not panels or panel in panels
             for path in self._files(panel)
             if not curves or path.stem in curves
             for run in self._curve(panel, path, scale)
-            if not seeds or run.experiment.run.seed in seeds
         ]
+        there = {str(run.experiment.run.seed) for run in runs}
+        for seed in seeds:
+            if str(seed) not in there:
+                raise unknown(f"seed of {self.name}", str(seed), there)
+        return [run for run in runs if not seeds or run.experiment.run.seed in seeds]
 
     def _files(self, panel: str) -> list[Path]:
         files = sorted(path for path in (self.folder / panel).glob("*.toml") if path.name != PANEL_BASE)
@@ -88,13 +92,16 @@ class Item:
         about = tables.pop(_ABOUT, {})
         role = about.get("role", "method") if isinstance(about, dict) else None
         require(role in ("method", "bound"), f"{path}: reproduce.role must be 'method' or 'bound'")
-        changes = dict(self.about.get("scale", {}).get(scale, {}))
-        applicable = {section: table for section, table in changes.items() if section != SWEEP}
-        tables = merged(tables, applicable)
-        if SWEEP in changes and SWEEP in tables:
-            tables[SWEEP] = {**tables[SWEEP], **changes[SWEEP]}
-        label = tables.get("run", {}).get("label", "")
-        experiments = grid(tables) if SWEEP in tables else grid({**tables, SWEEP: {"run": {"seed": [0]}}})
+        changes = self.about.get("scale", {}).get(scale, {})
+        if SWEEP not in tables:
+            tables[SWEEP] = {"run.seed": [0]}
+            changes = {section: table for section, table in changes.items() if section != SWEEP}
+        tables = merged(tables, changes)
+        try:
+            experiments = grid(tables)
+        except FedmmError as problem:
+            raise FedmmError(f"{path}: {problem}") from problem
+        label = tables.get("run", {}).get("label")
         for each in experiments:
             require(each.label == label, f"{path}: run.label is missing, or [sweep] has more than run.seed")
         return [PaperRun(self.name, panel, path.stem, str(role), scale, each) for each in experiments]
@@ -106,7 +113,11 @@ def items(paper: Path) -> dict[str, Item]:
     require(
         bool(files), f"{paper} holds no {ITEM} of a figure or table; run this in a checkout, or name the folder --paper"
     )
-    return {path.parent.name: _item(path) for path in files}
+    found = {path.parent.name: _item(path) for path in files}
+    for item in found.values():
+        if item.runs_of not in found:
+            raise unknown(f"item in runs_of of {item.folder / ITEM}", item.runs_of, found)
+    return found
 
 
 def _item(path: Path) -> Item:
@@ -118,7 +129,8 @@ def _item(path: Path) -> Item:
     )
     scales = about.get("scale", {})
     require(
-        isinstance(scales, dict) and all(isinstance(each, dict) for each in scales.values()),
-        f"{path}: scale must hold a table of changes for each scale, such as [scale.smoke.run]",
+        isinstance(scales, dict)
+        and all(isinstance(each, dict) and all(isinstance(t, dict) for t in each.values()) for each in scales.values()),
+        f"{path}: scale must hold tables of changes for each scale, such as [scale.smoke.run]",
     )
     return Item(path.parent.name, path.parent, about)

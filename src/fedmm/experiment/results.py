@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
@@ -67,7 +68,8 @@ def relabelled(line: Line, run: PaperRun) -> Line:
 
 
 def _short(value: float | int | None) -> float | None:
-    return None if value is None else float(f"{value:.{_DIGITS}g}")
+    """Few digits; JSON knows no infinity, so that a number that is not finite becomes null."""
+    return None if value is None or not math.isfinite(value) else float(f"{value:.{_DIGITS}g}")
 
 
 def read_lines(path: Path) -> list[Line]:
@@ -77,31 +79,41 @@ def read_lines(path: Path) -> list[Line]:
     except OSError as problem:
         raise FedmmError(f"{path} cannot be read: {problem.strerror}") from problem
     found: dict[tuple[Any, ...], Line] = {}
-    *whole, torn = text.split(b"\n")
-    for number, raw in enumerate([*whole, torn], start=1):
-        if not raw.strip():
-            continue
-        try:
-            line = json.loads(raw)
+    raws = text.split(b"\n")
+    for number, raw in enumerate(raws, start=1):
+        line = _parsed(raw)
+        if line is not None:
             found.pop(identity(line), None)
             found[identity(line)] = line
-        except (ValueError, KeyError, TypeError) as problem:
-            if number > len(whole):
-                break
-            raise FedmmError(f"{path}, line {number}, is no result of a run; remove the line") from problem
+        elif raw.strip() and number < len(raws):
+            raise FedmmError(f"{path}, line {number}, is no result of a run; remove the line")
     return list(found.values())
 
 
+def _parsed(raw: bytes) -> Line | None:
+    """A line of a results file, or None for what is none."""
+    try:
+        line: Line = json.loads(raw)
+        hash((line["digest"], *identity(line)))
+        return line
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
 def append_lines(path: Path, lines: Iterable[Line]) -> None:
-    """Add finished runs to a results file, on disk before this returns."""
+    """Add finished runs to a results file, on disk before this returns; a line torn by a crash is cut off first."""
+    text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        torn = path.exists() and path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
-        with path.open("a", encoding="utf-8") as file:
-            if torn:
-                file.write("\n")
-            for line in lines:
-                file.write(json.dumps(line, allow_nan=False) + "\n")
+        with path.open("a+b") as file:
+            file.seek(0)
+            before = file.read()
+            last = before[before.rfind(b"\n") + 1 :]
+            if last and _parsed(last) is None:
+                file.truncate(len(before) - len(last))
+            elif last:
+                text = "\n" + text
+            file.write(text.encode())
             file.flush()
             os.fsync(file.fileno())
     except OSError as problem:
@@ -134,7 +146,7 @@ def _commit() -> str:
     try:
         head, changed = (
             subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True, timeout=10).stdout
-            for words in (["rev-parse", "--short=12", "HEAD"], ["status", "--porcelain", "--", "src"])
+            for words in (["rev-parse", "--short=12", "HEAD"], ["status", "--porcelain", "--", ":/src"])
         )
     except (OSError, subprocess.SubprocessError):
         return "unknown"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import zlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -40,7 +42,9 @@ def save_snapshot(path: Path, state: FederatedState, history: History) -> None:
         "round": state.round,
         "places": places,
         "clients": list(state.clients),
+        "client_statistics": list(state.client_statistics),
         "history": list(history),
+        "checksum": _checksum(named),
     }
     partial = path.with_name(path.name + ".partial")
     try:
@@ -58,13 +62,24 @@ def load_snapshot(path: Path, device: torch.device) -> tuple[FederatedState, His
             about = json.loads((file.metadata() or {})["fedmm"])
             if about["format"] != _FORMAT:
                 raise KeyError("format")
-            tensors = {key: file.get_tensor(key).to(device) for key in file.keys()}  # noqa: SIM118 - not a dict
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a dict
+        if about.get("checksum", _checksum(tensors)) != _checksum(tensors):
+            raise KeyError("checksum")
         state = FederatedState(about["round"], {}, {client: {} for client in about["clients"]}, {}, {})
+        state.client_statistics.update({client: {} for client in about.get("client_statistics", ())})
         for key, (part, *names) in about["places"].items():
             table = getattr(state, part)
             for name in names[:-1]:
                 table = table.setdefault(name, {})
-            table[names[-1]] = tensors[key]
+            table[names[-1]] = tensors[key].to(device)
         return state, History(about["history"])
     except (OSError, SafetensorError, KeyError, ValueError, TypeError, AttributeError) as problem:
         raise FedmmError(f"{path} is no state of a run that could be continued; remove the file") from problem
+
+
+def _checksum(named: Mapping[str, Tensor]) -> int:
+    """Of all tensors, in the order of their keys."""
+    value = 0
+    for key in sorted(named):
+        value = zlib.crc32(named[key].reshape(-1).view(torch.uint8).numpy().data, value)
+    return value
