@@ -26,7 +26,7 @@ def save_snapshot(path: Path, state: FederatedState, history: History) -> None:
 
     def put(tensor: Tensor, *place: str) -> None:
         key = str(len(named))
-        named[key] = tensor.detach().cpu().contiguous()
+        named[key] = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
         places[key] = list(place)
 
     for name, tensor in state.server.items():

@@ -83,21 +83,30 @@ class StackRun:
         )
 
     def run(self, rounds: int, evaluate_every: int, stop: Callable[[], bool] = lambda: False) -> Status:
-        """Run to the end, until Ctrl-C, or until ``stop`` says so; every finished round is handed on."""
+        """Run to the end, until Ctrl-C, or until ``stop`` says so; every finished round is handed on.
+
+        Ctrl-C waits for the round under way, so that the states can be gone on from; a second one is passed on at once.
+        """
         status: Status = "completed"
         self._flushed = time.perf_counter()
+        whole = True
         try:
             while self.engine.round < rounds:
-                measures = self.engine.advance()
-                done = self.engine.round
-                due = done % evaluate_every == 0 or done == rounds
-                self._pending.append((done, measures, self.evaluate() if due else {}))
+                with ctrl_c_waits():
+                    whole = False
+                    measures = self.engine.advance()
+                    done = self.engine.round
+                    due = done % evaluate_every == 0 or done == rounds
+                    self._pending.append((done, measures, self.evaluate() if due else {}))
+                    whole = True
                 if time.perf_counter() - self._flushed > _FLUSH_SECONDS or done == rounds:
                     with ctrl_c_waits():
                         self._flush()
                     if done < rounds and stop():
                         return "interrupted"
         except KeyboardInterrupt:
+            if not whole:
+                raise
             status = "interrupted"
         with suppress(KeyboardInterrupt), ctrl_c_waits():
             self._flush()
