@@ -30,6 +30,7 @@ class Digits:
         ``blended``, x ``[rows, 3, size, size]``, a small MNIST-M: each training digit at ``copies`` random poses and
         each test digit at one; the source shows it in grey, the target as |patch of a photograph - digit|.
     test_rows: digits kept for testing; no copy of them is in the training rows.
+    validation_rows: more digits kept out of training, seen as the source does: hyperparameters may be chosen by them.
     seed: which digits are kept, and the poses and patches.
 
     All x are float32 in [0, 1].
@@ -44,13 +45,20 @@ class Digits:
     seed: int = 0
     size: int = 28
     copies: int = 4
+    validation_rows: int = 0
 
     def __post_init__(self) -> None:
         one_of("kind", self.kind, tuple(_OPTIONS_OF))
         within("angle", self.angle, -360.0, 360.0)
         at_least("test_rows", self.test_rows, 1)
+        at_least("validation_rows", self.validation_rows, 0)
         require(
             self.test_rows < DIGITS, f"test_rows must be below {DIGITS}, all the digits there are, not {self.test_rows}"
+        )
+        left = DIGITS - self.test_rows
+        require(
+            self.validation_rows < left,
+            f"validation_rows must be below {left}, what test_rows leaves, not {self.validation_rows}",
         )
         at_least("seed", self.seed, 0)
         at_least("size", self.size, 8)
@@ -68,12 +76,22 @@ class Digits:
     def load(self) -> DomainPair:
         images, labels = scans()
         order = permutation(key(self.seed, "digits", "test"), DIGITS)
-        test, train = order[: self.test_rows].sort().values, order[self.test_rows :].sort().values
-        if self.kind == "turned":
-            seen = (*self._turned(images[train], labels[train]), *self._turned(images[test], labels[test]))
-        else:
-            seen = (*self._blended(images, labels, train, self.copies), *self._blended(images, labels, test, 1))
-        return DomainPair(*seen, class_names=tuple("0123456789"))
+        kept = self.test_rows + self.validation_rows
+        test, validation, train = (
+            part.sort().values for part in (order[: self.test_rows], order[self.test_rows : kept], order[kept:])
+        )
+
+        def seen(digits: Tensor, copies: int) -> tuple[Labelled, Labelled]:
+            if self.kind == "turned":
+                return self._turned(images[digits], labels[digits])
+            return self._blended(images, labels, digits, copies)
+
+        return DomainPair(
+            *seen(train, self.copies),
+            *seen(test, 1),
+            class_names=tuple("0123456789"),
+            source_validation=seen(validation, 1)[0] if self.validation_rows else None,
+        )
 
     def _turned(self, x: Tensor, y: Tensor) -> tuple[Labelled, Labelled]:
         from scipy.ndimage import rotate  # noqa: PLC0415 - slow to import
