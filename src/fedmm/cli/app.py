@@ -161,9 +161,8 @@ def reproduce(
 ) -> None:
     """Reproduce a figure or table of the paper: run what is missing, go on with what was interrupted, draw it."""
     where = Where(device, named_precision(precision, "--precision"), stack, seconds)
-    left = 0
     for each in find_items(item, paper):
-        left += reproduce_item(
+        left = reproduce_item(
             each,
             paper,
             panels=panel or [],
@@ -175,8 +174,9 @@ def reproduce(
             draw_only=draw,
             say=_say,
         ).left
-    if left:
-        _say(f"{left} runs are left")
+        if left:
+            _say(f"{left} runs are left")
+            break
 
 
 @app.command(name="list")

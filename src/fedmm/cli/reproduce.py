@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -52,12 +51,25 @@ def reproduce_item(
     say(f"{item.about.get('title', item.name)} ({scale})")
     done = Reproduced(0, 0, 0)
     if not draw_only:
-        command = shlex.join(["fedmm", *sys.argv[1:]])
+        command = _command(item, panels, curves, seeds, scale, where)
         runs = source.runs(scale, panels, curves, seeds)
         others = [] if small else [each.folder / RESULTS for each in items(paper).values()]
         done = reproduce(runs, lines, _STATES / "states", where, command, elsewhere=others, progress=True, say=say)
+    if done.left and not lines.exists():
+        return done
     for path in draw_item(item.folder, lines, folder):
         say(f"drawn: {path}")
     if not small and results is None:
         say(f"every number: {collect(paper, list(items(paper)))}")
     return done
+
+
+def _command(item: Item, panels: list[str], curves: list[str], seeds: list[int], scale: str, where: Where) -> str:
+    """The command that computes these runs anywhere: what is not asked for, and this machine's folders, are left out."""
+    words = ["fedmm", "reproduce", item.name.replace("_", "-")]
+    for option, values in (("--panel", panels), ("--curve", curves), ("--seed", seeds)):
+        for value in values:
+            words += [option, str(value)]
+    words += [] if scale == FULL else ["--scale", scale]
+    words += ["--device", where.device, "--precision", where.precision]
+    return shlex.join(words)

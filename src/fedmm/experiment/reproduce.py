@@ -21,6 +21,7 @@ from fedmm.experiment.run import provenance
 from fedmm.experiment.runs_progress import RunsProgress
 from fedmm.experiment.snapshots import load_snapshot, save_snapshot
 from fedmm.experiment.stack import StackRun
+from fedmm.experiment.training import Status
 from fedmm.experiment.tuning import tune
 from fedmm.models.precision import Precision
 
@@ -64,14 +65,15 @@ def reproduce(
 
     states: the folder in which unfinished runs are kept, after Ctrl-C or when the time is up.
     elsewhere: other results files; a run that is the same experiment as one in there, or in another panel, is copied.
+    Ctrl-C is passed on when all that is finished or can be gone on from is on disk.
     """
     began = time.monotonic()
     pending = _pending(runs, results, say)
     pending = _copied(pending, results, elsewhere, say)
+    once = list({digest(run): run for run in reversed(pending)}.values())[::-1]
     say(f"{len(runs)} runs: {len(runs) - len(pending)} done before, {len(pending)} to do")
-    done = 0
-    with RunsProgress([run.experiment for run in pending], show=progress) as bar:
-        for stack in _stacks(pending, states, where, say):
+    with RunsProgress([run.experiment for run in once], show=progress) as bar:
+        for stack in _stacks(once, states, where, say):
 
             def stop() -> bool:
                 return bool(where.seconds) and time.monotonic() - began > where.seconds
@@ -79,12 +81,14 @@ def reproduce(
             if stop():
                 say("the time is up")
                 break
-            finished, status = _run(stack, results, where, command, stop, bar)
-            done += finished
+            status = _run(stack, results, where, command, stop, bar)
             if status == "interrupted":
                 say(f"interrupted: the states of unfinished runs are in {states}; the same command goes on from there")
+                if not stop():
+                    raise KeyboardInterrupt
                 break
-    return Reproduced(len(runs) - len(pending), done, len(pending) - done)
+    left = _copied(_pending(pending, results, lambda _: None), results, (), say)
+    return Reproduced(len(runs) - len(pending), len(pending) - len(left), len(left))
 
 
 def _pending(runs: Sequence[PaperRun], results: Path, say: Say) -> list[PaperRun]:
@@ -162,8 +166,8 @@ def _rounds_done(path: Path, say: Say) -> int:
 
 def _run(
     stack: _Stack, results: Path, where: Where, command: str, stop: Callable[[], bool], bar: RunsProgress
-) -> tuple[int, str]:
-    """Run one stack; how many of its runs ended, and whether it was interrupted."""
+) -> Status:
+    """Run one stack, add those of its runs that ended to the results, and keep the states of the others."""
     first = stack.runs[0].experiment.run
     began = time.perf_counter()
     tuned = tune(stack.adaptations, first.precision, first.threads)
@@ -193,4 +197,4 @@ def _run(
     append_lines(results, lines)
     for path in finished:
         path.unlink(missing_ok=True)
-    return len(lines), status
+    return status

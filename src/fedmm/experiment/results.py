@@ -103,6 +103,8 @@ def _parsed(raw: bytes) -> Line | None:
 def append_lines(path: Path, lines: Iterable[Line]) -> None:
     """Add finished runs to a results file, on disk before this returns; a line torn by a crash is cut off first."""
     text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
+    if not text and not path.exists():
+        return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a+b") as file:
