@@ -65,7 +65,7 @@ def reproduce_item(
 
 
 def _command(item: Item, panels: list[str], curves: list[str], seeds: list[int], scale: str, where: Where) -> str:
-    """The command that computes these runs anywhere: what is not asked for, and this machine's folders, are left out."""
+    """The command that computes these runs anywhere: this machine's folders are left out."""
     words = ["fedmm", "reproduce", item.name.replace("_", "-")]
     for option, values in (("--panel", panels), ("--curve", curves), ("--seed", seeds)):
         for value in values:
