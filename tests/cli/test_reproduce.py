@@ -198,7 +198,7 @@ DRIVER = """
 
 
 def test_ctrl_c_keeps_what_is_unfinished_and_the_same_command_goes_on(command: Command, tmp_path: Path) -> None:
-    changed(Path("paper/common.toml"), "rounds = 6", "rounds = 3000")
+    changed(Path("paper/common.toml"), "rounds = 6", "rounds = 1500")
     changed(Path("paper/common.toml"), "evaluate_every = 2", "evaluate_every = 100")
     arguments = ["figure-1", "--panel", "even", "--curve", "fedmm", "--seed", "0"]
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # else a child may be born deaf to it
@@ -224,6 +224,6 @@ def test_ctrl_c_keeps_what_is_unfinished_and_the_same_command_goes_on(command: C
     assert ended.code == 0
     assert list(STATES.iterdir()) == []
     (line,) = read_lines(Path("paper/figure_1/results.jsonl"))
-    assert (line["rounds"], line["status"]) == (3000, "completed")
+    assert (line["rounds"], line["status"]) == (1500, "completed")
     command(*arguments, "--results", "straight.jsonl")
     assert [numbers(each) for each in read_lines(Path("straight.jsonl"))] == [numbers(line)]
