@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-import zlib
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,11 +17,11 @@ from fedmm.core.engine import FederatedState
 from fedmm.core.errors import FedmmError
 from fedmm.experiment.history import History
 
-_FORMAT = "fedmm-snapshot-1"
+_FORMAT = "fedmm-snapshot-2"
 
 
 def save_snapshot(path: Path, state: FederatedState, history: History) -> None:
-    """Write the file whole or not at all."""
+    """Write the file whole or not at all; when this returns it is on disk, whatever happens next."""
     named: dict[str, Tensor] = {}
     places: dict[str, list[str]] = {}
 
@@ -44,13 +45,15 @@ def save_snapshot(path: Path, state: FederatedState, history: History) -> None:
         "clients": list(state.clients),
         "client_statistics": list(state.client_statistics),
         "history": list(history),
-        "checksum": _checksum(named),
     }
+    text = json.dumps(about)
     partial = path.with_name(path.name + ".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_file(named, partial, metadata={"fedmm": json.dumps(about)})
+        save_file(named, partial, metadata={"fedmm": text, "sha256": _checksum(text, named)})
+        _to_disk(partial)
         partial.replace(path)
+        _to_disk(path.parent)
     except (OSError, SafetensorError) as problem:
         raise FedmmError(f"the state cannot be written to {path}: {problem}") from problem
 
@@ -59,14 +62,16 @@ def load_snapshot(path: Path, device: torch.device) -> tuple[FederatedState, His
     """The state and the history in a file."""
     try:
         with safe_open(path, framework="pt") as file:
-            about = json.loads((file.metadata() or {})["fedmm"])
-            if about["format"] != _FORMAT:
-                raise KeyError("format")
+            metadata = file.metadata() or {}
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a dict
-        if about.get("checksum", _checksum(tensors)) != _checksum(tensors):
-            raise KeyError("checksum")
+        text = metadata["fedmm"]
+        about = json.loads(text)
+        if about["format"] != _FORMAT:
+            raise KeyError("format")
+        if metadata["sha256"] != _checksum(text, tensors):
+            raise KeyError("sha256")
         state = FederatedState(about["round"], {}, {client: {} for client in about["clients"]}, {}, {})
-        state.client_statistics.update({client: {} for client in about.get("client_statistics", ())})
+        state.client_statistics.update({client: {} for client in about["client_statistics"]})
         for key, (part, *names) in about["places"].items():
             table = getattr(state, part)
             for name in names[:-1]:
@@ -77,9 +82,18 @@ def load_snapshot(path: Path, device: torch.device) -> tuple[FederatedState, His
         raise FedmmError(f"{path} is no state of a run that could be continued; remove the file") from problem
 
 
-def _checksum(named: Mapping[str, Tensor]) -> int:
-    """Of all tensors, in the order of their keys."""
-    value = 0
+def _checksum(text: str, named: Mapping[str, Tensor]) -> str:
+    """Of the description and all tensors, in the order of their keys."""
+    value = hashlib.sha256(text.encode())
     for key in sorted(named):
-        value = zlib.crc32(named[key].reshape(-1).view(torch.uint8).numpy().data, value)
-    return value
+        value.update(named[key].reshape(-1).view(torch.uint8).numpy().data)
+    return value.hexdigest()
+
+
+def _to_disk(path: Path) -> None:
+    """Wait until a file's content, or a folder's list of names, is on disk."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
