@@ -204,6 +204,20 @@ def test_the_precision_asked_for_is_used_throughout() -> None:
     torch.testing.assert_close(adapted.state.z.float(), single, rtol=1e-3, atol=1e-5)
 
 
+def test_clients_and_a_network_are_enough() -> None:
+    def stop(row: dict[str, Any]) -> None:
+        if row["round"] == 2:
+            raise KeyboardInterrupt
+
+    given: dict[str, Any] = {"batch_size": 8, "progress": False}
+    clients = [source_client(), target_client()]
+    least = fedmm.adapt(clients, network(), **given, on_round=stop)
+    most = fedmm.adapt(clients, network(), fedmm.DANN(), fedmm.SmoothedFedMM(), 2, **given)
+    assert least.status == "interrupted", "there are 300 rounds"
+    assert torch.equal(least.state.z, most.state.z)
+    assert all(own.keys() == {"dual", "centre"} for own in least.state.clients.values())
+
+
 # What stops it --------------------------------------------------------------------------------------------------------
 
 

@@ -16,10 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmm import ALGORITHMS, OBJECTIVES, FedmmError
+from fedmm import ALGORITHMS, DANN, MDD, OBJECTIVES, FedMM, FedmmError, FedSGDA, SmoothedFedMM
 from fedmm.core.schedules import SCHEDULES, CosineDecay, Schedule
 from fedmm.data import DATASETS, PARTITIONS
 from fedmm.experiment.config import Experiment, RunOptions, experiment
+from fedmm.experiment.presets import PRESETS
 from fedmm.experiment.toml import read_toml, write_toml
 from fedmm.models import MODELS
 
@@ -236,10 +237,34 @@ def test_an_unknown_key_is_refused_with_the_nearest_one(section: str, name: str,
         assert field.name in sentence
 
 
-@pytest.mark.parametrize("section", ["data", "model", "objective", "algorithm"])
+@pytest.mark.parametrize("section", ["data", "model"])
 def test_a_missing_section_is_named(section: str) -> None:
     without = {key: value for key, value in tables().items() if key != section}
     assert refusal(without) == f"the section [{section}] is missing"
+
+
+@pytest.mark.parametrize("without", [("objective", "algorithm"), ("objective",), ("algorithm",), ()])
+@pytest.mark.parametrize("names_alone", [True, False])
+def test_without_objective_and_algorithm_it_is_dann_by_the_smoothed_fedmm(
+    without: tuple[str, ...], names_alone: bool
+) -> None:
+    given = tables(objective={"name": "mdd"}, algorithm={"name": "fedsgda"})
+    for section in without:
+        if names_alone:
+            given[section] = {}
+        else:
+            del given[section]
+    built = experiment(given)
+    assert built.objective == (DANN() if "objective" in without else MDD())
+    assert built.algorithm == (SmoothedFedMM() if "algorithm" in without else FedSGDA())
+
+
+def test_options_without_a_name_are_those_of_the_default() -> None:
+    built = experiment(tables(objective={"nu": 0.25}, algorithm={"centre_rate": 0.5}))
+    assert built.objective == DANN(nu=0.25)
+    assert built.algorithm == SmoothedFedMM(centre_rate=0.5)
+    assert built.label == "fedmm_smoothed"
+    assert written(built) == built
 
 
 @pytest.mark.parametrize("section", ["run", *SECTIONS])
@@ -248,8 +273,10 @@ def test_a_section_that_is_no_table_is_named(section: str, value: Any) -> None:
     assert refusal(tables(**{section: value})) == f"{section} must be a section of its own: [{section}]"
 
 
-@pytest.mark.parametrize("section", [section for section in SECTIONS if section != "partition"])
-@pytest.mark.parametrize("table", [{}, {"name": 5}, {"name": ["moons"]}])
+@pytest.mark.parametrize(
+    ("section", "table"),
+    [("data", {}), ("model", {})] + [(section, {"name": name}) for section in SECTIONS for name in (5, ["moons"])],
+)
 def test_a_missing_name_is_asked_for(section: str, table: dict[str, Any]) -> None:
     sentence = refusal(tables(**{section: table}))
     assert sentence.startswith(f"{section}.name must say which one to use: ")
@@ -457,10 +484,35 @@ def test_an_unknown_preset_is_refused_with_the_nearest_one() -> None:
         RunOptions(preset="papers")
 
 
-@pytest.mark.parametrize("section", ["data", "objective", "algorithm"])
-def test_with_a_preset_a_missing_name_is_asked_for_all_the_same(section: str) -> None:
-    without = tables(run={"preset": "paper"}, **{section: {}})
-    assert refusal(without).startswith(f"{section}.name must say which one to use")
+def test_with_a_preset_the_datas_name_is_asked_for_all_the_same() -> None:
+    assert refusal(tables(run={"preset": "paper"}, data={})).startswith("data.name must say which one to use")
+
+
+@pytest.mark.parametrize("section", ["objective", "algorithm"])
+def test_with_a_preset_a_name_that_is_none_is_asked_for(section: str) -> None:
+    given = tables(run={"preset": "paper"}, **{section: {"name": 5}})
+    assert refusal(given).startswith(f"{section}.name must say which one to use")
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_with_a_preset_alone_it_is_the_papers_fedmm(preset: str) -> None:
+    alone = experiment({"run": {"preset": preset}, "data": {"name": "digits", "kind": "blended"}})
+    named = experiment(
+        {
+            "run": {"preset": preset},
+            "data": {"name": "digits", "kind": "blended"},
+            "objective": {"name": "dann"},
+            "algorithm": {"name": "fedmm"},
+        }
+    )
+    assert alone == named
+    assert alone.algorithm.name == "fedmm"
+
+
+def test_with_a_preset_options_without_a_name_are_those_of_the_papers_fedmm() -> None:
+    built = experiment({"run": {"preset": "paper"}, "data": {"name": "digits"}, "algorithm": {"penalty_min": 3.0}})
+    assert isinstance(built.algorithm, FedMM)
+    assert (built.algorithm.name, built.algorithm.penalty_min, built.algorithm.penalty_max) == ("fedmm", 3.0, 1.0)
 
 
 # Anything at all ------------------------------------------------------------------------------------------------------

@@ -48,6 +48,22 @@ def test_labels_tell_settings_apart_and_leave_seeds_to_the_spread() -> None:
     assert labels == ["fedmm nu=0.5", "fedmm nu=0.5", "fedmm nu=1.0", "fedmm nu=1.0"]
 
 
+def test_without_an_algorithm_the_label_is_that_of_the_default() -> None:
+    tables = {section: table for section, table in swept(**{"objective.nu": [0.5]}).items() if section != "algorithm"}
+    assert [each.label for each in grid(tables)] == ["fedmm_smoothed nu=0.5"]
+
+
+@pytest.mark.parametrize("section", ["run", "data"])
+def test_a_section_that_is_no_table_is_named(section: str) -> None:
+    with pytest.raises(FedmmError, match=rf"^{section} must be a section of its own: \[{section}\]$"):
+        grid({**swept(**{"objective.nu": [0.5]}), section: 3})
+
+
+def test_a_key_that_is_there_twice_is_named() -> None:
+    with pytest.raises(FedmmError, match=r"^sweep\.run\.seed is there twice; give one list of values$"):
+        grid(swept(**{"run.seed": [0], "run": {"seed": [1]}}))
+
+
 @pytest.mark.parametrize(
     ("sweep", "words"),
     [

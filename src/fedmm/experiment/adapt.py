@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedmm.algorithms import SmoothedFedMM
 from fedmm.core.algorithm import Algorithm
 from fedmm.core.checks import at_least, require_device
 from fedmm.core.engine import FederatedState
@@ -26,7 +27,10 @@ from fedmm.experiment.training import Status, Training, train
 from fedmm.models.flat import FlatNetwork
 from fedmm.models.network import Network
 from fedmm.models.precision import Precision, precision
+from fedmm.objectives import DANN
 
+_DANN = DANN()
+_SMOOTHED_FEDMM = SmoothedFedMM()
 _WHOLE_ROWS = WholeRows()
 
 
@@ -50,9 +54,9 @@ class Adapted(Predictor):
 def adapt(
     clients: Sequence[Client],
     model: Network,
-    objective: Objective,
-    algorithm: Algorithm,
-    rounds: int,
+    objective: Objective = _DANN,
+    algorithm: Algorithm = _SMOOTHED_FEDMM,
+    rounds: int = 300,
     *,
     validation: Any = None,
     source_validation: Any = None,
@@ -68,6 +72,7 @@ def adapt(
 ) -> Adapted:
     """Train one model that works on the target, over clients whose data stays where it is.
 
+    objective, algorithm: DANN by the smoothed FedMM unless others are given.
     validation: labelled rows to watch, never to train on or choose by: (x, y) of the target, or a dict such as
         ``{"target": (x, y), "source": (x, y)}``; the history then has ``target_accuracy`` and so on.
     source_validation: labelled source rows (x, y) that are neither trained on nor tested; the history then has their

@@ -22,7 +22,8 @@ from fedmm.models import MODELS, Model
 from fedmm.models.precision import Precision
 from fedmm.objectives import OBJECTIVES
 
-_DEFAULT_PARTITION = "source_target"
+_DEFAULT_NAMES = {"partition": "source_target", "objective": "dann", "algorithm": "fedmm_smoothed"}
+_NAMES_WITH_PRESET = {"objective": "dann", "algorithm": "fedmm"}  # a preset is of the paper, and so is its algorithm
 _MOST_THREADS = 1024
 _MOST_ROWS = 1_000_000
 
@@ -104,20 +105,26 @@ class Experiment:
 
 
 def experiment(tables: Mapping[str, Any]) -> Experiment:
-    """Check and build an experiment from the tables of a TOML file."""
+    """Check and build an experiment from the tables of a TOML file.
+
+    Without ``[partition]``, ``[objective]`` and ``[algorithm]``, or their names, it is DANN by the smoothed FedMM on a
+    source and a target client; with a preset, by FedMM.
+    """
     known = tuple(Experiment.__dataclass_fields__)
     for section, table in tables.items():
         if section not in known:
             raise unknown("section", section, known)
         require(isinstance(table, dict), f"{section} must be a section of its own: [{section}]")
-    for section in ("data", "model", "objective", "algorithm"):
+    for section in ("data", "model"):
         preset_may_name = section == "model" and tables.get("run", {}).get("preset")
         require(bool(preset_may_name) or section in tables, f"the section [{section}] is missing")
     full = _with_preset(tables)
+    for section, name in _DEFAULT_NAMES.items():
+        full[section] = {"name": name, **full.get(section, {})}
     return Experiment(
         build(RunOptions, full.get("run", {}), "run"),
         choose(DATASETS, full["data"], "data"),
-        choose(PARTITIONS, {"name": _DEFAULT_PARTITION, **full.get("partition", {})}, "partition"),
+        choose(PARTITIONS, full["partition"], "partition"),
         choose(MODELS, full["model"], "model"),
         choose(OBJECTIVES, full["objective"], "objective"),
         choose(ALGORITHMS, full["algorithm"], "algorithm"),
@@ -130,7 +137,8 @@ def _with_preset(tables: Mapping[str, Any]) -> dict[str, Table]:
     require(isinstance(name, str), f"run.preset must be text, not {name!r}")
     if not name:
         return dict(tables)
-    chosen = {section: tables[section].get("name") for section in ("objective", "algorithm", "data")}
+    chosen = {section: tables.get(section, {}).get("name", default) for section, default in _NAMES_WITH_PRESET.items()}
+    chosen["data"] = tables["data"].get("name")
     for section, value in chosen.items():
         require(isinstance(value, str), f"{section}.name must say which one to use")
     filled = preset_tables(name, **chosen)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -34,9 +34,8 @@ def grid(tables: Mapping[str, Any]) -> list[Experiment]:
         changed = {section: dict(table) for section, table in plain.items()}
         for (path, _), value in zip(axes, chosen, strict=True):
             _set(changed, path, value)
-        label = _label(changed, axes, chosen)
-        changed["run"] = {**changed.get("run", {}), "label": label}
-        experiments.append(experiment(changed))
+        each = experiment(changed)
+        experiments.append(replace(each, run=replace(each.run, label=_label(each.label, axes, chosen))))
     return experiments
 
 
@@ -74,9 +73,9 @@ def _set(tables: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
     table[path[-1]] = value
 
 
-def _label(tables: Mapping[str, Any], axes: Sequence[tuple[tuple[str, ...], list[Any]]], values: Sequence[Any]) -> str:
+def _label(label: str, axes: Sequence[tuple[tuple[str, ...], list[Any]]], values: Sequence[Any]) -> str:
     """The algorithm's name (or the label given), with every value that is swept but the seed."""
-    parts = [str(tables.get("run", {}).get("label") or tables.get("algorithm", {}).get("name", "run"))]
+    parts = [label]
     for (path, _), value in zip(axes, values, strict=True):
         if path[-1] not in ("seed", "name", "label") and len(path) > 1:
             parts.append(f"{path[-1]}={value}")

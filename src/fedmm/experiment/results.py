@@ -21,7 +21,10 @@ RESULTS = "results.jsonl"
 Line = dict[str, Any]
 
 MEASURES = ("target_accuracy", "source_accuracy", "source_risk", "target_information")
-_WHERE_NOT_WHAT = ("device", "precision", "engine", "threads", "evaluate_every", "label")
+_WHERE_NOT_WHAT = (
+    "device", "precision", "engine", "threads", "evaluate_every", "label",
+    "checkpoint_every", "checkpoint_seconds", "keep_checkpoints", "best_by",
+)  # fmt: skip
 _DIGITS = 5
 
 
