@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from fedmm import ALGORITHMS
 from fedmm.core.engine import FederatedState
 from fedmm.core.errors import FedmmError
 from fedmm.experiment.history import History
-from fedmm.experiment.snapshots import load_snapshot, save_snapshot
+from fedmm.experiment.snapshots import _FORMAT, _checksum, load_snapshot, save_snapshot
 
 CPU = torch.device("cpu")
 HISTORY = History(
@@ -146,30 +147,43 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     assert_refused(tmp_path / "gone.safetensors")
 
 
+def described(**changes: Any) -> dict[str, Any]:
+    """What a file with one tensor says of itself, with some of it changed."""
+    whole = {"format": _FORMAT, "round": 1, "places": {"0": ["server", "z"]}, "clients": [], "client_statistics": []}
+    return {**whole, "history": [], **changes}
+
+
+def write_described(path: Path, about: object) -> None:
+    tensors, text = {"0": torch.zeros(2)}, json.dumps(about)
+    save_file(tensors, path, metadata={"fedmm": text, "sha256": _checksum(text, tensors)})
+
+
+def test_a_file_that_is_as_it_should_be_is_accepted(tmp_path: Path) -> None:
+    write_described(tmp_path / "state.safetensors", described())
+    assert load_snapshot(tmp_path / "state.safetensors", CPU)[0].z.tolist() == [0.0, 0.0]
+
+
 @pytest.mark.parametrize(
     "about",
     [
-        None,
-        "no JSON",
-        json.dumps(["a list"]),
-        json.dumps({"format": "another"}),
-        json.dumps({"format": "fedmm-snapshot-1", "round": 1}),
-        json.dumps(
-            {
-                "format": "fedmm-snapshot-1", "round": 1, "places": {"1": ["server", "z"]}, "clients": [],
-                "history": [], "client_statistics": [],
-            }
-        ),
-        json.dumps(
-            {
-                "format": "fedmm-snapshot-1", "round": 1, "places": {"0": ["nowhere", "z"]}, "clients": [],
-                "history": [], "client_statistics": [],
-            }
-        ),
+        ["a list"],
+        {},
+        described(format="another"),
+        {key: value for key, value in described().items() if key != "history"},
+        described(places={"1": ["server", "z"]}),
+        described(places={"0": ["nowhere", "z"]}),
+        described(places={"0": []}),
+        described(clients=3),
     ],
-    ids=["nothing", "no JSON", "a list", "another format", "too little", "a tensor that is not there", "no such place"],
-)  # fmt: skip
-def test_other_files_of_tensors_are_refused(tmp_path: Path, about: str | None) -> None:
+    ids=lambda about: json.dumps(about)[-60:],
+)
+def test_other_descriptions_are_refused(tmp_path: Path, about: object) -> None:
+    write_described(tmp_path / "other.safetensors", about)
+    assert_refused(tmp_path / "other.safetensors")
+
+
+@pytest.mark.parametrize("metadata", [None, {"fedmm": "no JSON"}, {"fedmm": json.dumps(described())}])
+def test_other_files_of_tensors_are_refused(tmp_path: Path, metadata: dict[str, str] | None) -> None:
     path = tmp_path / "other.safetensors"
-    save_file({"0": torch.zeros(2)}, path, metadata=None if about is None else {"fedmm": about})
+    save_file({"0": torch.zeros(2)}, path, metadata=metadata)
     assert_refused(path)
