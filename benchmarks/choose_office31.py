@@ -1,6 +1,6 @@
 """How the hyperparameters for Office-31 were chosen: on frozen features, by signals that need no target labels.
 
-    FEDMM_DATA=... python benchmarks/choose_office31.py [--rounds 300] [--seeds 1] [--quick]
+    FEDMM_DATA=... python benchmarks/choose_office31.py [--rounds 300] [--seeds 1] [--device cuda] [--out FILE]
 
 The pre-trained MobileNetV2 looks at every picture once (centre crop); a bottleneck and the heads are trained on its
 1,280 features for all six tasks. Each candidate is judged by the mean over the tasks of two signals: information
@@ -46,10 +46,10 @@ TEXT_PSI = {"dann": 0.04, "cdan": 0.1, "mdd": 0.1}
 TEXT_NU = {"dann": 0.25, "cdan": 0.25, "mdd": 0.1}
 
 
-def frozen_features(pair: DomainPair, known: dict[bytes, Tensor]) -> DomainPair:
+def frozen_features(pair: DomainPair, known: dict[bytes, Tensor], device: str) -> DomainPair:
     """The pair with each picture's 1,280 features in its place; ``known`` has those of pictures seen before."""
     parts = MobileNetV2(weights=WEIGHTS, normalise="half").features((3, 224, 224)).eval()
-    network = torch.nn.Sequential(*[part for name, part in parts.named_children() if name in _UNTIL_FLAT])
+    network = torch.nn.Sequential(*[part for name, part in parts.named_children() if name in _UNTIL_FLAT]).to(device)
 
     def seen(rows: Labelled) -> Labelled:
         names = [hashlib.sha256(row.numpy().tobytes()).digest() for row in rows.x]
@@ -57,7 +57,7 @@ def frozen_features(pair: DomainPair, known: dict[bytes, Tensor]) -> DomainPair:
         for first in range(0, len(new), 64):
             numbers = new[first : first + 64]
             with torch.no_grad():
-                features = network(pair.view.evaluate(rows.x[numbers]).float() / 255.0)
+                features = network(pair.view.evaluate(rows.x[numbers]).to(device).float() / 255.0).cpu()
             known.update(zip((names[number] for number in numbers), features, strict=True))
         return Labelled(torch.stack([known[name] for name in names]), rows.y)
 
@@ -70,7 +70,7 @@ def frozen_features(pair: DomainPair, known: dict[bytes, Tensor]) -> DomainPair:
 _UNTIL_FLAT = ("normalise", "backbone", "pool", "flatten")
 
 
-def tasks_of_features(cache: Path) -> dict[str, DomainPair]:
+def tasks_of_features(cache: Path, device: str) -> dict[str, DomainPair]:
     """The six tasks, from a file where they were computed before."""
     pairs, known = {}, dict[bytes, Tensor]()
     for source, target in TASKS:
@@ -80,7 +80,7 @@ def tasks_of_features(cache: Path) -> dict[str, DomainPair]:
             held = torch.load(path, weights_only=True)
         else:
             began = time.perf_counter()
-            made = frozen_features(Office31(source=source, target=target).load(), known)
+            made = frozen_features(Office31(source=source, target=target).load(), known, device)
             held = {"source": made.source, "target": made.target, "held_out": made.source_validation}
             held = {key: tuple(value) for key, value in held.items() if value is not None}
             cache.mkdir(parents=True, exist_ok=True)
@@ -113,7 +113,7 @@ def candidates(name: str) -> dict[str, tuple[Objective, Algorithm]]:
 
 
 def signals(
-    pairs: dict[str, DomainPair], listed: dict[str, tuple[Objective, Algorithm]], seeds: int, rounds: int
+    pairs: dict[str, DomainPair], listed: dict[str, tuple[Objective, Algorithm]], seeds: int, rounds: int, device: str
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """By candidate and task: what was measured after a third, two thirds and all of the rounds."""
     found: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in listed}
@@ -122,13 +122,15 @@ def signals(
         for name, (_, algorithm) in listed.items():
             by_rule.setdefault(algorithm.name, []).append(name)
         order = [name for names in by_rule.values() for name in names]
-        adaptations = [_adaptation(pair, *listed[name], seed, rounds) for name in order for seed in range(seeds)]
+        adaptations = [
+            _adaptation(pair, *listed[name], seed, rounds, device) for name in order for seed in range(seeds)
+        ]
         rows: list[list[dict[str, Any]]] = [[] for _ in adaptations]
 
         def keep(replica: int, row: dict[str, Any], rows: list[list[dict[str, Any]]] = rows) -> None:
             rows[replica].append(row)
 
-        stack = StackRun(adaptations, "fp32", StackSettings(), keep)
+        stack = StackRun(adaptations, "fp32", StackSettings(capture=device != "cpu"), keep)
         stack.run(rounds, math.ceil(rounds / 3))
         for position, name in enumerate(order):
             own = rows[position * seeds : (position + 1) * seeds]
@@ -147,7 +149,9 @@ def _at(rows: list[dict[str, Any]], done: int) -> dict[str, Any]:
     return rows[done - 1]
 
 
-def _adaptation(pair: DomainPair, objective: Objective, algorithm: Algorithm, seed: int, rounds: int) -> Adaptation:
+def _adaptation(
+    pair: DomainPair, objective: Objective, algorithm: Algorithm, seed: int, rounds: int, device: str
+) -> Adaptation:
     model = MLP(hidden=(BOTTLENECK,), adversary_hidden=(256,), centre="none")
     return Adaptation(
         [fedmm.Client(source=pair.source, name="source-1"), fedmm.Client(target=pair.target.x, name="target-1")],
@@ -160,7 +164,7 @@ def _adaptation(pair: DomainPair, objective: Objective, algorithm: Algorithm, se
         probe_rows=10_000,
         batch_size=BATCH,
         seed=seed,
-        device="cpu",
+        device=device,
         dtype=torch.float32,
     )
 
@@ -169,18 +173,20 @@ def main() -> None:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--rounds", type=int, default=300)
     arguments.add_argument("--seeds", type=int, default=1)
+    arguments.add_argument("--device", default="cpu")
+    arguments.add_argument("--out", type=Path, default=RESULTS)
     arguments.add_argument("--quick", action="store_true")
     options = arguments.parse_args()
     torch.set_num_threads(2)
     home = os.environ.get("FEDMM_CACHE") or Path.home() / ".cache" / "fedmm"
-    pairs = tasks_of_features(Path(home))
+    pairs = tasks_of_features(Path(home), options.device)
     if options.quick:
         pairs = dict(list(pairs.items())[:1])
     result: dict[str, Any] = {
         "command": " ".join(["python", *sys.argv]),
         "rounds": options.rounds,
         "seeds": options.seeds,
-        "hardware": processor(),
+        "hardware": torch.cuda.get_device_name() if options.device == "cuda" else processor(),
         "torch": torch.__version__,
         "allowed_risk": RISK,
         "candidates": {},
@@ -188,7 +194,7 @@ def main() -> None:
     }
     allowed = math.inf
     for name in ("source_only", "dann", "cdan", "mdd"):
-        found = signals(pairs, candidates(name), options.seeds, options.rounds)
+        found = signals(pairs, candidates(name), options.seeds, options.rounds, options.device)
         result["candidates"][name] = found
         best: tuple[float, str, str] | None = None
         for candidate, by_task in found.items():
@@ -205,7 +211,7 @@ def main() -> None:
         result["chosen"][name] = best and {"candidate": best[1], "rounds": int(best[2])}
         sys.stdout.write(f"chosen for {name}: {result['chosen'][name]}\n")
         if not options.quick:
-            RESULTS.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+            options.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How the defaults of the smoothed FedMM were chosen: on the turned digits, by signals that need no target labels.
 
-    python benchmarks/choose_smoothing.py [--rounds 1500] [--quick]
+    python benchmarks/choose_smoothing.py [--rounds 1500] [--device cuda] [--out FILE] [--quick]
 
 Two settings in which plain FedMM collapses within 1,500 rounds (learning rate 0.02 or 0.05, penalty 0.5), three seeds.
 For each pull r and centre rate b: information maximisation on the target site's training inputs (higher is better) at
@@ -34,7 +34,7 @@ SEEDS = (0, 1, 2)
 COLLAPSED_RISK = 1.0
 
 
-def candidate(lr: float, penalty: float, pull: float, rate: float, seed: int, rounds: int) -> Experiment:
+def candidate(lr: float, penalty: float, pull: float, rate: float, seed: int, rounds: int, device: str) -> Experiment:
     rates = {"lr_min": lr, "lr_max": lr, "penalty_min": penalty, "penalty_max": penalty, "local_steps": 20}
     plain = {"name": "fedmm", **rates}
     smoothed = {"name": "fedmm_smoothed", **rates, "smoothing_max": pull, "centre_rate": rate}
@@ -42,6 +42,7 @@ def candidate(lr: float, penalty: float, pull: float, rate: float, seed: int, ro
         {
             "run": {
                 "rounds": rounds,
+                "device": device,
                 "seed": seed,
                 "evaluate_every": max(1, rounds // 60),
                 "label": f"lr={lr} mu={penalty} r={pull} b={rate}",
@@ -72,12 +73,18 @@ def signals(folder: Path) -> dict[str, Any]:
 def main() -> None:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--rounds", type=int, default=1500)
+    arguments.add_argument("--device", default="cpu")
+    arguments.add_argument("--out", type=Path, default=RESULTS)
     arguments.add_argument("--quick", action="store_true")
     options = arguments.parse_args()
     candidates = CANDIDATES[:2] if options.quick else CANDIDATES
     found: dict[tuple[float, float], list[dict[str, Any]]] = {each: [] for each in candidates}
     for lr, penalty in SETTINGS:
-        runs = [(each, candidate(lr, penalty, *each, seed, options.rounds)) for each in candidates for seed in SEEDS]
+        runs = [
+            (each, candidate(lr, penalty, *each, seed, options.rounds, options.device))
+            for each in candidates
+            for seed in SEEDS
+        ]
         with tempfile.TemporaryDirectory() as folder:
             try:
                 run_sweep([run for _, run in runs], Path(folder) / "sweep", title="smoothing")
@@ -105,7 +112,7 @@ def main() -> None:
         "command": " ".join(["python", *sys.argv]),
         "rounds": options.rounds,
         "seeds": list(SEEDS),
-        "hardware": processor(),
+        "hardware": torch.cuda.get_device_name() if options.device == "cuda" else processor(),
         "torch": torch.__version__,
         "chosen": chosen and {key: chosen[key] for key in ("smoothing_max", "centre_rate")},
         "candidates": rows,
@@ -114,7 +121,7 @@ def main() -> None:
         sys.stdout.write(json.dumps({key: value for key, value in row.items() if key != "runs"}) + "\n")
     sys.stdout.write(f"chosen: {result['chosen']}\n")
     if not options.quick:
-        RESULTS.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        options.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

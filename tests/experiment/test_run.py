@@ -39,7 +39,7 @@ SMALL = {
 }
 OPTIONAL = {"mobilenet_v2": "torchvision"}
 PICTURES_FROM = {"samples.safetensors", "boundary.safetensors"}
-FILES = {"experiment.toml", "rounds.jsonl", "summary.json", "model.safetensors"}
+FILES = {"checkpoints", "experiment.toml", "rounds.jsonl", "summary.json", "model.safetensors"}
 ROUND_KEYS = {
     "round", "target_accuracy", "source_accuracy", "target_information", "target_entropy", "loss", "task_loss",
     "domain_loss", "drift", "consensus_gap", "dual_norm", "bytes_up", "bytes_down", "seconds",

@@ -23,7 +23,7 @@ from fedmm.experiment.comparison import compare
 from fedmm.experiment.config import experiment
 from fedmm.experiment.demos import DEMOS, demo_experiments
 from fedmm.experiment.extending import read_tables
-from fedmm.experiment.folder import free_folder
+from fedmm.experiment.folder import free_folder, latest_folder
 from fedmm.experiment.grid import SWEEP, grid
 from fedmm.experiment.presets import PRESETS
 from fedmm.experiment.reproduce import Where
@@ -73,6 +73,7 @@ def run(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder; runs/NAME by default.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an older run in that folder.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint in that folder.")] = False,
     engine: Annotated[str | None, typer.Option(help="auto, in_process or batched.")] = None,
 ) -> None:
     """Train as FILE.toml says and leave a run folder: rounds, summary, model, picture. With [sweep], a grid of runs."""
@@ -80,9 +81,11 @@ def run(
     if SWEEP in tables:
         _sweep(tables, out or free_folder(_RUNS / file.stem), file.stem, overwrite)
         return
+    require(not (resume and overwrite), "--resume and --overwrite exclude each other; use one of them")
     resolved = experiment(tables)
-    folder = out or free_folder(_RUNS / f"{file.stem}-{resolved.algorithm.name}-seed{resolved.run.seed}")
-    summary = run_experiment(resolved, folder, overwrite=overwrite, say=_say)
+    usual = _RUNS / f"{file.stem}-{resolved.algorithm.name}-seed{resolved.run.seed}"
+    folder = out or (latest_folder(usual) if resume else free_folder(usual))
+    summary = run_experiment(resolved, folder, overwrite=overwrite, resume=resume, say=_say)
     draw_run(folder)
     measured = summary["target_accuracy"]
     accuracy = "not yet evaluated" if measured is None else f"target accuracy {measured:.1%}"

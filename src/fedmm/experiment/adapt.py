@@ -23,7 +23,7 @@ from fedmm.experiment.history import History, Row
 from fedmm.experiment.predictor import Predictor, RowsShown
 from fedmm.experiment.probes import accuracy_probes, measured, risk_probe, target_probe
 from fedmm.experiment.progress import RoundProgress
-from fedmm.experiment.training import Status, Training, train
+from fedmm.experiment.training import Begun, Status, Training, train
 from fedmm.models.flat import FlatNetwork
 from fedmm.models.network import Network
 from fedmm.models.precision import Precision, precision
@@ -150,8 +150,13 @@ class Adaptation:
         progress: bool = False,
         on_round: Callable[[Row], None] | None = None,
         chosen: Precision = "fp32",
+        begun: Begun | None = None,
+        keep: Callable[[FederatedState, History], None] | None = None,
     ) -> tuple[Adapted, Diverged | None]:
-        """Train. A client that diverges ends the run: the model is then that of the last good round."""
+        """Train. A client that diverges ends the run: the model is then that of the last good round.
+
+        begun, keep: as in :func:`fedmm.experiment.training.train`.
+        """
         at_least("evaluate_every", evaluate_every, 1)
         around = precision(chosen, self.function.layout.device)
         with around, RoundProgress(self.label, self.rounds, show=progress) as bar:
@@ -168,6 +173,8 @@ class Adaptation:
                 measures=self.measures,
                 evaluate_every=evaluate_every,
                 on_round=after_round,
+                begun=begun,
+                keep=keep,
             )
         return self.adapted(training), training.error
 

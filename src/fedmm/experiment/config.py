@@ -10,7 +10,7 @@ import torch
 
 from fedmm.algorithms import ALGORITHMS
 from fedmm.core.algorithm import Algorithm
-from fedmm.core.checks import at_least, positive, require_device
+from fedmm.core.checks import at_least, not_negative, positive, require_device
 from fedmm.core.errors import require, unknown
 from fedmm.core.objective import Objective
 from fedmm.data import DATASETS, PARTITIONS
@@ -39,6 +39,8 @@ class RunOptions:
     precision: of float32 products on a GPU: ``fp32`` (strict), ``tf32`` or ``bf16``.
     engine: ``in_process`` (the reference), ``batched`` (one program for all clients), or ``auto``.
     threads: torch's threads; 0 leaves them as they are. Results are bit-identical for one number of threads.
+    checkpoint_every, checkpoint_seconds: rounds and seconds between two checkpoints, 0 for none by that count.
+    keep_checkpoints: how many of the last stay. best_by: the measure by which the best state is kept beside them.
     client_weights: the paper's alpha_i by client name; clients that are not named weigh 1.
     preset: ``paper`` or ``authors``, for everything the file leaves out.
     """
@@ -54,6 +56,10 @@ class RunOptions:
     precision: Precision = "fp32"
     engine: Literal["auto", "in_process", "batched"] = "auto"
     threads: int = 0
+    checkpoint_every: int = 0
+    checkpoint_seconds: float = 60.0
+    keep_checkpoints: int = 2
+    best_by: str = "target_information"
     client_weights: Mapping[str, float] = field(default_factory=dict)
     preset: str = ""
 
@@ -66,6 +72,9 @@ class RunOptions:
         at_least("probe_rows", self.probe_rows, 0)
         at_least("threads", self.threads, 0)
         require(self.threads <= _MOST_THREADS, f"threads must be at most {_MOST_THREADS}, not {self.threads}")
+        at_least("checkpoint_every", self.checkpoint_every, 0)
+        not_negative("checkpoint_seconds", self.checkpoint_seconds)
+        at_least("keep_checkpoints", self.keep_checkpoints, 1)
         for client, weight in self.client_weights.items():
             positive(f"client_weights.{client}", weight)
         if self.preset and self.preset not in PRESETS:

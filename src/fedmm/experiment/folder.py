@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -62,21 +62,34 @@ def free_folder(folder: Path) -> Path:
     return free
 
 
-class RunFolder:
-    """The files of one run."""
+def latest_folder(folder: Path) -> Path:
+    """The last of ``folder``, ``folder-2``, ``folder-3`` ... that exists; ``folder`` where none does."""
+    free = free_folder(folder)
+    if free == folder:
+        return folder
+    number = int(free.name.removeprefix(f"{folder.name}-"))
+    return folder if number == 2 else folder.with_name(f"{folder.name}-{number - 1}")
 
-    def __init__(self, folder: Path, tables: Mapping[str, Table]) -> None:
+
+class RunFolder:
+    """The files of one run; ``before`` are the rounds of a run that goes on."""
+
+    def __init__(self, folder: Path, tables: Mapping[str, Table], before: Iterable[Row] = ()) -> None:
         self.folder = folder
         resolved = write_toml(tables)
+        rounds = folder / ROUNDS
         with _written("the run", folder):
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / EXPERIMENT).write_text(resolved, encoding="utf-8")
-            self._rounds: IO[str] = (folder / ROUNDS).open("w", encoding="utf-8")
+            _whole(folder / EXPERIMENT, resolved)
+            lines = [_line(row) for row in before]
+            if lines:
+                _whole(rounds, "".join(lines))
+            self._rounds: IO[str] = rounds.open("a" if lines else "w", encoding="utf-8")
 
     def append(self, row: Row) -> None:
         """One more round, on disk before the next begins."""
         with _written(f"round {row['round']}", self.folder):
-            self._rounds.write(json.dumps(_finite(row), allow_nan=False) + "\n")
+            self._rounds.write(_line(row))
             self._rounds.flush()
 
     def tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:
@@ -104,6 +117,10 @@ class RunFolder:
                 raise _unwritten("the last rounds", self.folder, problem) from problem
 
 
+def _line(row: Row) -> str:
+    return json.dumps(_finite(row), allow_nan=False) + "\n"
+
+
 def _finite(row: Row) -> Row:
     """JSON knows no infinity: a number that is not finite becomes null."""
     return {name: value if value is None or math.isfinite(value) else None for name, value in row.items()}
@@ -112,11 +129,16 @@ def _finite(row: Row) -> Row:
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """A JSON file that is there whole or not at all, in a folder that is made where there is none."""
     text = json.dumps(content, indent=2) + "\n"
-    partial = path.with_name(path.name + ".partial")
     with _written(path.name, path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
+        _whole(path, text)
+
+
+def _whole(path: Path, text: str) -> None:
+    """Write a file that is there whole or not at all."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
 
 
 @contextmanager

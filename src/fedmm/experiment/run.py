@@ -13,15 +13,19 @@ from typing import Any
 
 import torch
 
+from fedmm.core.engine import FederatedState
 from fedmm.core.errors import Diverged, FedmmError
 from fedmm.data.domains import DomainPair
 from fedmm.experiment.adapt import Adaptation, Adapted
 from fedmm.experiment.build import DataCache, prepare
+from fedmm.experiment.checkpoints import Checkpoints
 from fedmm.experiment.config import Experiment
-from fedmm.experiment.folder import BOUNDARY, MODEL, SAMPLES, RunFolder, claim_folder
-from fedmm.experiment.history import Row
+from fedmm.experiment.folder import BOUNDARY, EXPERIMENT, MODEL, SAMPLES, RunFolder, claim_folder
+from fedmm.experiment.history import History, Row
 from fedmm.experiment.progress import RoundProgress
+from fedmm.experiment.resuming import begun_run, run_checkpoints
 from fedmm.experiment.stack import StackRun, StackSettings
+from fedmm.experiment.training import Begun
 from fedmm.experiment.tuning import tune
 
 _SAMPLE_IMAGES, _SAMPLE_POINTS, _GRID = 12, 300, 160
@@ -41,23 +45,27 @@ def run_experiment(
     folder: Path,
     *,
     overwrite: bool = False,
+    resume: bool = False,
     progress: bool = True,
     on_round: Callable[[Row], None] | None = None,
-    say: Callable[[str], None] | None = None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Summary:
     """Train as the experiment says and leave a run folder; its summary is returned.
 
     Everything is checked and built before the folder is made. Ctrl-C, or a client that diverges, leaves a folder with
     the rounds and the model up to then; the latter is raised after that. ``say`` is told which engine runs, and why.
+    resume: go on from the newest checkpoint of a run in the folder, where one was begun.
     """
     if experiment.run.threads:
         torch.set_num_threads(experiment.run.threads)
     cache = DataCache()
     adaptation = prepare(experiment, cache)
     engine, why = choose_engine(experiment, adaptation)
-    claim_folder(folder, overwrite=overwrite)
-    if say:
-        say(f"engine {engine}: {why}")
+    checkpoints = run_checkpoints(experiment, folder)
+    begun = begun_run(experiment, folder, checkpoints, say) if resume else None
+    if not (resume and (folder / EXPERIMENT).exists()):
+        claim_folder(folder, overwrite=overwrite)
+    say(f"engine {engine}: {why}")
     if engine == "batched":
         settings = tune([adaptation], experiment.run.precision, torch.get_num_threads()).settings
         with RoundProgress(adaptation.label, adaptation.rounds, show=progress) as bar:
@@ -67,9 +75,11 @@ def run_experiment(
                 if on_round:
                     on_round(row)
 
-            (outcome,) = run_stack([experiment], [adaptation], [folder], cache, settings, show)
+            (outcome,) = run_stack(
+                [experiment], [adaptation], [folder], cache, settings, show, begun=[begun] if begun else []
+            )
     else:
-        outcome = _run_in_process(experiment, adaptation, folder, cache, progress, on_round)
+        outcome = _run_in_process(experiment, adaptation, folder, cache, progress, on_round, checkpoints, begun)
     summary, error = outcome
     if error:
         message = f"{error}; the run up to round {summary['rounds']} is in {folder}"
@@ -96,20 +106,30 @@ def _run_in_process(
     cache: DataCache,
     progress: bool,
     on_round: Callable[[Row], None] | None,
+    checkpoints: Checkpoints,
+    begun: Begun | None,
 ) -> Outcome:
-    with RunFolder(folder, experiment.tables()) as files:
+    with RunFolder(folder, experiment.tables(), begun[1] if begun else ()) as files:
 
         def after_round(row: Row) -> None:
             files.append(row)
             if on_round:
                 on_round(row)
 
+        def keep(state: FederatedState, history: History) -> None:
+            checkpoints.observe(state, history)
+            if checkpoints.due(state.round):
+                checkpoints.save(state, history)
+
         adapted, error = adaptation.run(
             evaluate_every=experiment.run.evaluate_every,
             progress=progress,
             on_round=after_round,
             chosen=experiment.run.precision,
+            begun=begun,
+            keep=keep,
         )
+        checkpoints.save(adapted.state, adapted.history)
         summary = _finish(files, experiment, adaptation, adapted, cache, {"name": "in_process"})
     return summary, error
 
@@ -122,12 +142,17 @@ def run_stack(
     settings: StackSettings,
     on_row: Callable[[int, Row], None],
     stop: Callable[[], bool] = lambda: False,
+    begun: Sequence[Begun] = (),
 ) -> list[Outcome]:
-    """Run experiments of one shape as one program, and leave a run folder for each; ``stop`` is asked now and then."""
+    """Run experiments of one shape as one program, and leave a run folder for each; ``stop`` is asked now and then.
+
+    begun: a state and its history for each, after equally many rounds, where the runs go on.
+    """
+    before: Sequence[History] = [history for _, history in begun] or [History() for _ in experiments]
     with ExitStack() as opened:
         files = [
-            opened.enter_context(RunFolder(folder, each.tables()))
-            for folder, each in zip(folders, experiments, strict=True)
+            opened.enter_context(RunFolder(folder, each.tables(), rows))
+            for folder, each, rows in zip(folders, experiments, before, strict=True)
         ]
 
         def after_round(replica: int, row: Row) -> None:
@@ -135,7 +160,8 @@ def run_stack(
             on_row(replica, row)
 
         run = experiments[0].run
-        stack = StackRun(adaptations, run.precision, settings, after_round)
+        kept = [run_checkpoints(each, folder) for each, folder in zip(experiments, folders, strict=True)]
+        stack = StackRun(adaptations, run.precision, settings, after_round, begun=begun, checkpoints=kept)
         status = stack.run(run.rounds, run.evaluate_every, stop)
         engine = {"name": "batched", "stacked": len(experiments), **asdict(settings)}
         outcomes = []

@@ -15,9 +15,10 @@ from fedmm.core.errors import Diverged
 from fedmm.core.problem import Statistics
 from fedmm.engines.batched import MEASURES, Batched, Replica, round_record
 from fedmm.experiment.adapt import Adaptation, Adapted
+from fedmm.experiment.checkpoints import Checkpoints
 from fedmm.experiment.history import History, Row
 from fedmm.experiment.probes import measured
-from fedmm.experiment.training import Status, Training, ctrl_c_waits
+from fedmm.experiment.training import Begun, Status, Training, ctrl_c_waits
 from fedmm.models.precision import Precision, precision
 from fedmm.models.stacked import StackedNetwork
 
@@ -71,10 +72,16 @@ class StackRun:
         chosen: Precision,
         settings: StackSettings,
         on_row: Callable[[int, Row], None],
+        *,
+        begun: Sequence[Begun] = (),
+        checkpoints: Sequence[Checkpoints] = (),
     ) -> None:
         self.adaptations = adaptations
+        self._checkpoints = checkpoints
         self.engine, self.network = build_stack(adaptations, chosen, settings)
-        self.histories = [History() for _ in adaptations]
+        self.histories = [history for _, history in begun] or [History() for _ in adaptations]
+        if begun:
+            self.engine.load([state for state, _ in begun])
         self._around = partial(precision, chosen, adaptations[0].function.layout.device)
         self._on_row = on_row
         self._pending: list[tuple[int, Tensor, dict[str, Tensor]]] = []
@@ -99,9 +106,11 @@ class StackRun:
                     due = done % evaluate_every == 0 or done == rounds
                     self._pending.append((done, measures, self.evaluate() if due else {}))
                     whole = True
-                if time.perf_counter() - self._flushed > _FLUSH_SECONDS or done == rounds:
+                keep = any(each.due(done) for each in self._checkpoints) or done == rounds
+                if keep or time.perf_counter() - self._flushed > _FLUSH_SECONDS:
                     with ctrl_c_waits():
                         self._flush()
+                        self._keep(evaluated=due, save=keep)
                     if done < rounds and stop():
                         return "interrupted"
         except KeyboardInterrupt:
@@ -134,6 +143,16 @@ class StackRun:
             for replica, adaptation in enumerate(self.adaptations)
         ]
         return {name: torch.stack([own[name] for own in each]) for name in each[0]}
+
+    def _keep(self, *, evaluated: bool, save: bool) -> None:
+        """Let the checkpoints see the states of this round; those of replicas that stopped earlier are as they were."""
+        for replica, checkpoints in enumerate(self._checkpoints):
+            if evaluated or save:
+                state, history = self.engine.state(replica), self.histories[replica]
+                if evaluated:
+                    checkpoints.observe(state, history)
+                if save:
+                    checkpoints.save(state, history)
 
     def _flush(self) -> None:
         """Hand on every pending round; this is where the device is waited for."""

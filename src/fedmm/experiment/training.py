@@ -15,6 +15,8 @@ from fedmm.experiment.history import History, Row, Value
 
 Status = Literal["completed", "interrupted", "diverged"]
 Evaluation = Mapping[str, Value]
+Begun = tuple[FederatedState, History]
+"""What a run goes on from: a state, and the rounds that led there."""
 
 
 @dataclass(frozen=True)
@@ -35,15 +37,18 @@ def train(
     measures: Sequence[str] = (),
     evaluate_every: int = 1,
     on_round: Callable[[Row], None] | None = None,
+    begun: Begun | None = None,
+    keep: Callable[[FederatedState, History], None] | None = None,
 ) -> Training:
     """Run ``rounds`` rounds; evaluate every so many, and always after the last.
 
     measures: the names of what ``evaluate`` measures; rounds without an evaluation have None for them.
+    begun: a state and its history to go on from. keep: called after every round, to write checkpoints.
 
     Ctrl-C ends the loop after the last finished round, a non-finite client after the round before. A round is finished
     when it is evaluated; from then on Ctrl-C waits for ``on_round``, so that what is written agrees with what is kept.
     """
-    state, history = engine.start(), History()
+    state, history = begun or (engine.start(), History())
     try:
         while state.round < rounds:
             after, record = engine.run_round(state)
@@ -53,6 +58,8 @@ def train(
                 state, row = after, history.append(record, measured)
                 if on_round:
                     on_round(row)
+                if keep:
+                    keep(state, history)
     except KeyboardInterrupt:
         return Training(state, history, "interrupted")
     except Diverged as error:
