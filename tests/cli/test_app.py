@@ -39,7 +39,7 @@ SMALL = shlex.split(
 )
 FILES = {
     "experiment.toml", "rounds.jsonl", "summary.json", "model.safetensors", "samples.safetensors",
-    "boundary.safetensors", "rounds.png",
+    "boundary.safetensors", "rounds.png", "checkpoints",
 }  # fmt: skip
 
 
@@ -134,6 +134,27 @@ def test_a_run_has_a_folder_of_its_own_and_says_where(command: Command) -> None:
         assert result.startswith("FedMM: target accuracy ")
         assert ended.out.endswith(f"everything is in {folder}\n")
         assert {path.name for path in Path(folder).iterdir()} == FILES
+
+
+def test_a_file_needs_data_and_a_model_alone(command: Command) -> None:
+    own = (
+        '[run]\nrounds = 2\nbatch_size = 8\n[data]\nname = "moons"\nrows = 40\ntest_rows = 20\n[model]\nname = "mlp"\n'
+    )
+    Path("own.toml").write_text(own)
+    ended = command("run", "own.toml")
+    assert (ended.code, ended.err) == (0, "")
+    summary = json.loads(Path("runs/own-fedmm_smoothed-seed0/summary.json").read_text())
+    assert (summary["algorithm"], summary["objective"]) == ("fedmm_smoothed", "dann")
+
+
+def test_a_file_may_extend_another(command: Command) -> None:
+    Path("own.toml").write_text(f'extends = "{MOONS.as_posix()}"\n[algorithm]\nname = "fedavg_gda"\n')
+    ended = command("run", "own.toml", *SMALL, "--out", "x")
+    assert (ended.code, ended.err) == (0, "")
+    resolved = tomllib.loads(Path("x/experiment.toml").read_text())
+    assert resolved["algorithm"]["name"] == "fedavg_gda"
+    assert resolved["model"]["name"] == "mlp"
+    assert "extends" not in resolved
 
 
 def test_settings_are_what_is_run(command: Command) -> None:
