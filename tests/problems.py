@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import fedmm
-from fedmm.core.algorithm import Algorithm
+from fedmm.core.aggregation import Mean, aggregated, groups_of
+from fedmm.core.algorithm import Aggregated, Algorithm, State
 from fedmm.core.engine import FederatedState, RoundRecord
 from fedmm.core.layout import Layout
 from fedmm.core.objective import AdversaryShape, Objective, Outputs
@@ -131,6 +132,12 @@ class Game:
     def error(self, state: FederatedState) -> float:
         """How far the server is from the saddle, relative to the saddle."""
         return float((state.z - self.saddle).norm() / self.saddle.norm())
+
+
+def all_counted(algorithm: Algorithm, uploads: State, sent: State) -> Aggregated:
+    """What the server has of the uploads ``[..., clients, size]`` of all clients."""
+    groups = groups_of([""] * uploads["z"].shape[-2], {}, uploads["z"].device)
+    return aggregated(Mean(), uploads, sent, groups, 1.0, algorithm.accumulates)
 
 
 def played(engine: Any, rounds: int) -> Iterator[tuple[FederatedState, RoundRecord]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from problems import Game, games
+from problems import Game, all_counted, games
 
 from fedmm import FedAvgGDA, FedMM, FedProxGDA, FedSGDA, ScaffoldGDA
 
@@ -65,15 +65,49 @@ def test_a_server_rate_stretches_the_servers_step(game: Game, eta: float, m: int
 
 
 @given(games, penalties, penalties, rounds)
-def test_fedmms_mean_dual_is_what_the_mean_upload_exceeds_the_mean_point_by(
+def test_fedmms_mean_dual_is_what_moves_the_server_beyond_the_mean_point(
     game: Game, mu1: float, mu2: float, t: int
 ) -> None:
-    # With eta3 = 1 the upload is z_i + dual_i / mu. One more round of one vanishing local step sends z_i = z_0:
-    # the server then moves by mean dual_i / mu and nothing else.
+    # With eta3 = 1, one more round of one vanishing local step sends z_i = z_0: the server then moves by
+    # mean dual_i / mu and nothing else.
     algorithm = FedMM(1e-3, 1e-3, mu1, mu2, local_steps=2)
     before = game.play(algorithm, t)
     mean_dual = torch.stack([client["dual"] for client in before.clients.values()]).mean(0)
     c = algorithm.coefficients(game.layout, t, t + 1)
     uploads = [algorithm.finish(before.z, before.server, own, c)[0]["z"] for own in before.clients.values()]
-    after = algorithm.server_update(before.server, {"z": torch.stack(uploads)}, c)
+    came = all_counted(algorithm, {"z": torch.stack(uploads)}, before.server)
+    after = algorithm.server_update(before.server, came, c)
     torch.testing.assert_close(after["z"] - before.z, mean_dual / c.penalty, rtol=1e-9, atol=1e-12)
+
+
+@given(games, st.tuples(rates, rates, penalties, penalties), steps, st.floats(0.0, 1.0), rounds)
+def test_fedmm_is_the_papers_box(
+    game: Game, etas_and_mus: tuple[float, float, float, float], m: int, eta3: float, t: int
+) -> None:
+    # Clients that upload z_i + (eta3^t / mu) dual_i and a server that takes the mean, as Algorithm 3 is printed.
+    algorithm = FedMM(*etas_and_mus, dual_decay=eta3, local_steps=m)
+    z_0 = torch.cat(game.start)
+    duals = [torch.zeros_like(z_0) for _ in game.clients]
+    for number in range(t):
+        c = algorithm.coefficients(game.layout, number, t)
+        uploads = []
+        for i, client in enumerate(game.clients):
+            z = z_0
+            for _ in range(m):
+                z = z - c.lr * (client.field(z) + c.penalty * (z - z_0) + duals[i])
+            duals[i] = duals[i] + c.penalty * (z - z_0)
+            uploads.append(z + eta3**number / c.penalty * duals[i])
+        z_0 = torch.stack(uploads).mean(0)
+    state = game.play(algorithm, t)
+    torch.testing.assert_close(state.z, z_0, rtol=1e-10, atol=1e-12)
+    for own, dual in zip(state.clients.values(), duals, strict=True):
+        torch.testing.assert_close(own["dual"], dual, rtol=1e-10, atol=1e-11)
+
+
+@given(games, st.tuples(rates, rates, penalties, penalties), steps, rounds)
+def test_fedmms_server_knows_the_mean_dual(
+    game: Game, etas_and_mus: tuple[float, float, float, float], m: int, t: int
+) -> None:
+    state = game.play(FedMM(*etas_and_mus, local_steps=m), t)
+    own = torch.stack([client["dual"] for client in state.clients.values()]).mean(0)
+    torch.testing.assert_close(state.server["mean_dual"], own, rtol=1e-9, atol=1e-11)

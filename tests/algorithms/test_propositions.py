@@ -15,7 +15,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from problems import Game, Quadratic, games, random_game
+from problems import Game, Quadratic, all_counted, games, random_game
 from torch import Tensor
 
 from fedmm import FedMM
@@ -46,8 +46,8 @@ def exact_rounds(game: Game, algorithm: FedMM) -> Iterator[Round]:
         after = [local_saddle(q, server["z"], state["dual"], mu) for q, state in zip(game.clients, own, strict=True)]
         yield Round(server["z"], points, after)
         finished = [algorithm.finish(z, server, state, c) for z, state in zip(after, own, strict=True)]
-        uploads = {"z": torch.stack([upload["z"] for upload, _ in finished])}
-        server, own, points = algorithm.server_update(server, uploads, c), [state for _, state in finished], after
+        came = all_counted(algorithm, {"z": torch.stack([upload["z"] for upload, _ in finished])}, server)
+        server, own, points = algorithm.server_update(server, came, c), [state for _, state in finished], after
 
 
 def mu_vector(game: Game, algorithm: FedMM) -> Tensor:

@@ -14,6 +14,7 @@ from problems import (
     FieldClient,
     Game,
     adapt,
+    all_counted,
     generator,
     mixed_client,
     network,
@@ -149,7 +150,7 @@ def test_a_round_keeps_the_dtype_and_repeats_itself_and_leaves_its_input_alone(
         stepped = algorithm.local_step(point, sent, own, field, c)
         upload, after = algorithm.finish(stepped, sent, own, c)
         stacked = {name: torch.stack([vector, vector + 1.0]) for name, vector in upload.items()}
-        new_server = algorithm.server_update(server, stacked, c)
+        new_server = algorithm.server_update(server, all_counted(algorithm, stacked, sent), c)
         assert new_server.keys() == server.keys()
         assert after.keys() == own.keys()
         return [stepped, *upload.values(), *after.values(), *new_server.values()]
@@ -172,7 +173,8 @@ def test_a_round_stays_on_its_device(kind: type[Algorithm], device: str) -> None
     sent = algorithm.broadcast(server)
     stepped = algorithm.local_step(z, sent, own, z, c)
     upload, own = algorithm.finish(stepped, sent, own, c)
-    server = algorithm.server_update(server, {name: torch.stack([v, v]) for name, v in upload.items()}, c)
+    stacked = {name: torch.stack([v, v]) for name, v in upload.items()}
+    server = algorithm.server_update(server, all_counted(algorithm, stacked, sent), c)
     assert {t.device.type for t in (stepped, *c.values(), *upload.values(), *own.values(), *server.values())} == {
         device
     }
@@ -226,7 +228,8 @@ def play_stack(
             field = torch.einsum("nij,rnj->rni", matrix, z) + offset
             z = torch.where(step < m, algorithm.local_step(z, sent, clients, field, c), z)
         uploads, clients = algorithm.finish(z, sent, clients, c)
-        server = algorithm.server_update(server, uploads, at_server)
+        came = all_counted(algorithm, uploads, algorithm.broadcast(server))
+        server = algorithm.server_update(server, came, at_server)
     return server, clients
 
 

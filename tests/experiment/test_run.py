@@ -42,7 +42,7 @@ PICTURES_FROM = {"samples.safetensors", "boundary.safetensors"}
 FILES = {"checkpoints", "experiment.toml", "rounds.jsonl", "summary.json", "model.safetensors"}
 ROUND_KEYS = {
     "round", "target_accuracy", "source_accuracy", "target_information", "target_entropy", "loss", "task_loss",
-    "domain_loss", "drift", "consensus_gap", "dual_norm", "bytes_up", "bytes_down", "seconds",
+    "domain_loss", "drift", "consensus_gap", "dual_norm", "bytes_up", "bytes_down", "seconds", "clients", "refused",
 }  # fmt: skip
 EVALUATED = ("target_accuracy", "source_accuracy", "target_information", "target_entropy")
 SUMMARY_KEYS = {

@@ -48,7 +48,8 @@ def test_the_history_has_a_row_a_round_with_the_loss_at_the_local_points() -> No
     assert history["round"] == [1, 2, 3]
     assert history["loss"] == pytest.approx([0.0, 0.8, 1.6], abs=1e-12)
     assert set(history[0]) == {
-        *("round", "drift", "consensus_gap", "dual_norm", "bytes_up", "bytes_down", "seconds", "loss")
+        *("round", "drift", "consensus_gap", "dual_norm", "bytes_up", "bytes_down", "seconds", "loss"),
+        *("clients", "refused"),
     }
     assert history.total("bytes_up") == 3 * 2 * 8
 

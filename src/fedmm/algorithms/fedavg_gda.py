@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmm.core.algorithm import CLIENT_AXIS, Algorithm, Coefficients, LocalSteps, State
+from fedmm.core.algorithm import Aggregated, Algorithm, Coefficients, LocalSteps, State
 from fedmm.core.checks import positive
 from fedmm.core.layout import Layout
 
@@ -47,5 +47,5 @@ class FedAvgGDA(Algorithm):
     def local_step(self, z: Tensor, sent: State, client: State, F: Tensor, c: Coefficients) -> Tensor:
         return z - c.lr * F
 
-    def server_update(self, server: State, uploads: State, c: Coefficients) -> State:
-        return {"z": torch.lerp(server["z"], uploads["z"].mean(dim=CLIENT_AXIS), c.server_lr)}
+    def server_update(self, server: State, uploads: Aggregated, c: Coefficients) -> State:
+        return {"z": torch.lerp(server["z"], uploads.mean["z"], c.server_lr)}

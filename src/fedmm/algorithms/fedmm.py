@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmm.core.algorithm import Algorithm, Coefficients, LocalSteps, State
+from fedmm.core.algorithm import Aggregated, Algorithm, Coefficients, LocalSteps, State
 from fedmm.core.checks import per_group, within
 from fedmm.core.layout import Layout, PerGroup
 
@@ -24,19 +24,32 @@ class FedMM(Algorithm):
     lr_max       eta_2             step size for psi
     penalty_min  mu_1              penalty on omega's distance to the server's point
     penalty_max  mu_2              penalty on psi's distance to the server's point
-    dual_decay   eta_3             the dual's share in the upload is eta_3^t
+    dual_decay   eta_3             the share with which the duals move the server's point is eta_3^t
     local_steps  M_i               local steps a round
     (state)      lambda_i, beta_i  the two halves of ``dual``, signed so that both are added; 0 at the start
+    (state)      h                 ``mean_dual`` of the server; 0 at the start
     ===========  ================  ====================
+
+    The paper's box, in which all N clients take part in every round:
 
     client:  M_i times  z <- z - eta (F_i(z) + mu (z - z_0) + dual_i),  from z_0
              dual_i <- dual_i + mu (z_i - z_0)
              upload z_i + (eta_3^t / mu) dual_i
     server:  z_0 <- mean of the uploads
+
+    What is computed here is the same for them, at the same bytes, and stays right for any clients of a round:
+
+    client:  the same, but upload z_i
+    server:  h <- h + (mu / N) (sum of z_i - z_0 over the clients of the round)
+             z_0 <- mean of z_i over the clients of the round + (eta_3^t / mu) h
+
+    h is the mean of all N duals, also of those clients that are not there: a dual changes only when its client is
+    counted, and then by what h gains. docs/participation.md derives it.
     """
 
     name: ClassVar[str] = "fedmm"
     summary: ClassVar[str] = "local augmented Lagrangians with a dual variable at each client (Algorithm 3)"
+    accumulates: ClassVar[tuple[str, ...]] = ("z",)
 
     penalty_min: PerGroup = 1.0
     penalty_max: PerGroup = 1.0
@@ -54,12 +67,24 @@ class FedMM(Algorithm):
         penalty = layout.join(self.penalty_min, self.penalty_max)
         return Coefficients(c, penalty=penalty, dual_share=layout.scalar(self.dual_decay**t))
 
+    def init_server(self, z: Tensor) -> State:
+        return {"z": z, "mean_dual": torch.zeros_like(z)}
+
     def init_client(self, z: Tensor) -> State:
         return {"dual": torch.zeros_like(z)}
+
+    def broadcast(self, server: State) -> State:
+        return {"z": server["z"]}
 
     def local_step(self, z: Tensor, sent: State, client: State, F: Tensor, c: Coefficients) -> Tensor:
         return z - c.lr * (F + c.penalty * (z - sent["z"]) + client["dual"])
 
     def finish(self, z: Tensor, sent: State, client: State, c: Coefficients) -> tuple[State, State]:
-        dual = client["dual"] + c.penalty * (z - sent["z"])
-        return {"z": z + c.dual_share / c.penalty * dual}, {"dual": dual}
+        return {"z": z}, {"dual": client["dual"] + c.penalty * (z - sent["z"])}
+
+    def server_update(self, server: State, uploads: Aggregated, c: Coefficients) -> State:
+        mean_dual = server["mean_dual"] + c.penalty * uploads.gain["z"]
+        return {"z": uploads.mean["z"] + c.dual_share / c.penalty * mean_dual, "mean_dual": mean_dual}
+
+    def restored_client(self, sent: State, totals: State, c: Coefficients) -> State:
+        return {"dual": c.penalty * totals["z"]}

@@ -29,19 +29,20 @@ class SmoothedFedMM(FedMM):
     lr_max         eta_2             step size for psi
     penalty_min    mu_1              penalty on omega's distance to the server's point
     penalty_max    mu_2              penalty on psi's distance to the server's point
-    dual_decay     eta_3             the dual's share in the upload is eta_3^t
+    dual_decay     eta_3             the share with which the duals move the server's point is eta_3^t
     local_steps    M_i               local steps a round
     smoothing_min  r_1               pull of omega to its centre
     smoothing_max  r_2               pull of psi to its centre; 0 for both is FedMM
     centre_rate    b                 how far the centre goes to the server's point in a round
     (state)        lambda_i, beta_i  the two halves of ``dual``, as in FedMM; ``centre`` begins at the first point
+    (state)        h                 ``mean_dual`` of the server, as in FedMM
     =============  ================  ====================
 
     client:  M_i times  z <- z - eta (F_i(z) + mu (z - z_0) + dual_i + r (z - centre)),  from z_0
              dual_i <- dual_i + mu (z_i - z_0)
              centre <- centre + b (z_0 - centre)
-             upload z_i + (eta_3^t / mu) dual_i
-    server:  z_0 <- mean of the uploads
+             upload z_i
+    server:  as in FedMM
     """
 
     name: ClassVar[str] = "fedmm_smoothed"
@@ -73,3 +74,6 @@ class SmoothedFedMM(FedMM):
         upload, after = super().finish(z, sent, client, c)
         centre = client["centre"] + c.centre_rate * (sent["z"] - client["centre"])
         return upload, {**after, "centre": centre}
+
+    def restored_client(self, sent: State, totals: State, c: Coefficients) -> State:
+        return {**super().restored_client(sent, totals, c), "centre": sent["z"].clone()}

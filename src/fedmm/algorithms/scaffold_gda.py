@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmm.core.algorithm import CLIENT_AXIS, Algorithm, Coefficients, LocalSteps, State
+from fedmm.core.algorithm import Aggregated, Algorithm, Coefficients, LocalSteps, State
 from fedmm.core.checks import positive
 from fedmm.core.layout import Layout
 
@@ -32,11 +32,14 @@ class ScaffoldGDA(Algorithm):
     client:  M_i times  z <- z - eta (F_i(z) - c_i + c),  from z_0
              c_i <- c_i - c + (z_0 - z_i) / (M_i eta)
              upload z_i and the change of c_i
-    server:  z_0 <- z_0 + eta_g (mean of z_i - z_0);  c <- c + mean change
+    server:  z_0 <- z_0 + eta_g (mean of z_i - z_0);  c <- c + (sum of the changes) / N
+
+    The mean is over the clients of the round, the sum too, and N counts all: so c stays the mean of all c_i.
     """
 
     name: ClassVar[str] = "scaffold_gda"
     summary: ClassVar[str] = "FedAvgGDA with control variates, two vectors each way (SCAFFOLD)"
+    accumulates: ClassVar[tuple[str, ...]] = ("control_change",)
 
     local_steps: LocalSteps = 20
     server_lr: float = 1.0
@@ -64,7 +67,9 @@ class ScaffoldGDA(Algorithm):
         control = client["control"] - sent["control"] + mean_field
         return {"z": z, "control_change": control - client["control"]}, {"control": control}
 
-    def server_update(self, server: State, uploads: State, c: Coefficients) -> State:
-        mean = uploads["z"].mean(dim=CLIENT_AXIS)
-        change = uploads["control_change"].mean(dim=CLIENT_AXIS)
-        return {"z": torch.lerp(server["z"], mean, c.server_lr), "control": server["control"] + change}
+    def server_update(self, server: State, uploads: Aggregated, c: Coefficients) -> State:
+        control = server["control"] + uploads.gain["control_change"]
+        return {"z": torch.lerp(server["z"], uploads.mean["z"], c.server_lr), "control": control}
+
+    def restored_client(self, sent: State, totals: State, c: Coefficients) -> State:
+        return {"control": totals["control_change"]}

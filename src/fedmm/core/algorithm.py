@@ -9,7 +9,7 @@ One round, as every engine runs it (z has shape ``[size]`` for one client, or an
     z = sent["z"]
     repeat local_steps times: z = algorithm.local_step(z, sent, client, F_i(z), c)
     upload, client = algorithm.finish(z, sent, client, c)
-    server = algorithm.server_update(server, uploads stacked on the axis before the last, c)
+    server = algorithm.server_update(server, the mean of the uploads and what it adds to the clients' sums, c)
 
 F_i(z) = (df_i/d omega, -df_i/d psi) is the signed field: descending it is descent in omega and ascent in psi.
 """
@@ -19,7 +19,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
@@ -36,6 +36,19 @@ LocalSteps = int | Sequence[int] | Mapping[str, int]
 
 CLIENT_AXIS = -2
 """Uploads are stacked to ``[..., clients, size]``."""
+
+
+class Aggregated(NamedTuple):
+    """What a server has of a round: named vectors ``[..., size]``.
+
+    mean: of the uploads that were counted in the round.
+    gain: what the round adds to the mean over *all* clients, present or not, of the sums of their updates, for the
+        names that the algorithm ``accumulates``. An update is an upload less what was sent under its name (z_i - z_0),
+        or the upload itself where nothing was. With all clients present it is their mean update.
+    """
+
+    mean: State
+    gain: State
 
 
 class Coefficients(dict[str, Tensor]):
@@ -62,6 +75,8 @@ class Algorithm(ABC):
 
     name: ClassVar[str]
     summary: ClassVar[str]
+    accumulates: ClassVar[tuple[str, ...]] = ()
+    """Uploads of which ``server_update`` needs the gain: what clients add up on their side, the server does too."""
 
     lr_min: PerGroup = 0.01
     lr_max: PerGroup = 0.01
@@ -102,9 +117,13 @@ class Algorithm(ABC):
         """What the client uploads after its last local step, and its new state."""
         return {"z": z}, client
 
-    def server_update(self, server: State, uploads: State, c: Coefficients) -> State:
-        """The server's new state from the uploads, stacked to ``[..., clients, size]``; c has no client axis here."""
-        return {"z": uploads["z"].mean(dim=CLIENT_AXIS)}
+    def server_update(self, server: State, uploads: Aggregated, c: Coefficients) -> State:
+        """The server's new state from what came of the uploads; c has no client axis here."""
+        return {"z": uploads.mean["z"]}
+
+    def restored_client(self, sent: State, totals: State, c: Coefficients) -> State:
+        """The state of a client that lost it, from the sums of its updates that the server has counted."""
+        return self.init_client(sent["z"])
 
 
 _MOST_STEPS = 1_000_000

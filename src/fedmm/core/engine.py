@@ -8,6 +8,7 @@ from typing import Protocol
 from torch import Tensor
 
 from fedmm.core.algorithm import State
+from fedmm.core.inbox import Refusal
 from fedmm.core.problem import Statistics
 
 
@@ -18,6 +19,8 @@ class FederatedState:
     server: the algorithm's server state; ``server["z"]`` is the server's point z_0.
     clients: each client's own state, by client name (FedMM's dual lives there).
     statistics, client_statistics: running statistics of normalisation layers, shared and per client.
+    totals: the sums of each client's updates, by client name, where the terms have the server keep them.
+    counted: by client name, the last round (from 0) in which the server counted it, where they exchange messages.
     """
 
     round: int
@@ -25,6 +28,8 @@ class FederatedState:
     clients: dict[str, State]
     statistics: Statistics = field(default_factory=dict)
     client_statistics: dict[str, Statistics] = field(default_factory=dict)
+    totals: dict[str, State] = field(default_factory=dict)
+    counted: dict[str, int] = field(default_factory=dict)
 
     @property
     def z(self) -> Tensor:
@@ -37,11 +42,13 @@ class RoundRecord:
     """What one round measured.
 
     round: rounds finished, from 1.
-    drift: mean over clients of ||z_i - z_0||.
-    consensus_gap: root mean square over clients of ||z_i - mean z||, before duals are added.
-    dual_norm: root mean square over clients of ||dual_i||; 0 for an algorithm without duals.
+    drift: mean over the round's clients of ||z_i - z_0||.
+    consensus_gap: root mean square over the round's clients of ||z_i - mean z||, before duals are added.
+    dual_norm: root mean square over all clients of ||dual_i||; 0 for an algorithm without duals.
     bytes_up, bytes_down: sent by all clients together, and to all of them.
-    metrics: means over the clients that report them (for example ``loss``).
+    metrics: means over the round's clients that report them (for example ``loss``).
+    clients: whose updates were counted; refused: whose were not, and why. Without any the server stays where it is, and
+        drift and gap are 0.
     """
 
     round: int
@@ -52,6 +59,8 @@ class RoundRecord:
     bytes_down: int
     seconds: float
     metrics: dict[str, float] = field(default_factory=dict)
+    clients: int = 0
+    refused: tuple[Refusal, ...] = ()
 
 
 class Engine(Protocol):

@@ -6,7 +6,7 @@ after local step, and closes the round.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -53,6 +53,8 @@ class FederatedProblem:
 
     share_statistics: average the clients' running statistics at the server (else each client keeps its own).
     listed: the names of all clients as they were given, with those that have nothing to add; by default the clients'.
+    groups: by client name, which clients hold the same domains, for robust aggregation; all are one by default.
+    seed: decides who takes part in a round.
     """
 
     layout: Layout
@@ -61,3 +63,5 @@ class FederatedProblem:
     statistics: Statistics = field(default_factory=dict)
     share_statistics: bool = True
     listed: Sequence[str] = ()
+    groups: Mapping[str, str] = field(default_factory=dict)
+    seed: int = 0

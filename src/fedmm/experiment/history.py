@@ -7,21 +7,29 @@ from dataclasses import asdict
 from typing import overload
 
 from fedmm.core.engine import RoundRecord
+from fedmm.core.inbox import Refusal
 
 Value = float | int | None
 Row = dict[str, Value]
 
 
 class History:
-    """One row a round. ``history[-1]`` is the last round, ``history["drift"]`` a column over all rounds."""
+    """One row a round. ``history[-1]`` is the last round, ``history["drift"]`` a column over all rounds.
+
+    refusals: by round, the clients whose updates were not counted, and why.
+    """
 
     def __init__(self, rows: list[Row] | None = None) -> None:
         self._rows = rows or []
+        self.refusals: dict[int, tuple[Refusal, ...]] = {}
 
     def append(self, record: RoundRecord, evaluation: Mapping[str, Value]) -> Row:
         """Add a round and return its row; ``evaluation`` holds accuracies, None where they were not measured."""
         measured = asdict(record)
         metrics = measured.pop("metrics")
+        measured["refused"] = len(record.refused)
+        if record.refused:
+            self.refusals[record.round] = record.refused
         row: Row = {"round": measured.pop("round"), **evaluation, **metrics, **measured}
         self._rows.append(row)
         return row

@@ -222,13 +222,14 @@ def assert_same_state(one: FederatedState, other: FederatedState, tolerance: flo
     torch.testing.assert_close(tensors(one), tensors(other), rtol=tolerance, atol=tolerance)
 
 
-def assert_agrees(stack: Batched, replica: int, measures: Tensor, expected: Round, tolerance: float) -> None:
+def assert_agrees(stack: Batched, replica: int, measures: Tensor, reference: Round, tolerance: float) -> None:
     """A replica's state, and what its last round measured and sent, are those of the reference."""
-    state, record = expected
+    state, record = reference
     assert_same_state(stack.state(replica), state, tolerance)
     distances = {name: getattr(record, name) for name in ("drift", "consensus_gap", "dual_norm")}
     measured = dict(zip(MEASURES, measures[replica].tolist(), strict=True))
-    assert measured == pytest.approx(distances | record.metrics, rel=tolerance, abs=tolerance)
+    expected = distances | record.metrics | {"clients": record.clients}
+    assert measured == pytest.approx(expected, rel=tolerance, abs=tolerance)
     assert (stack.bytes_up[replica], stack.bytes_down[replica]) == (record.bytes_up, record.bytes_down)
 
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 import torch
 from torch import Tensor
 
+from fedmm.core.aggregation import Groups, groups_of
 from fedmm.core.algorithm import Algorithm, steps_by_client
 from fedmm.core.errors import require
 from fedmm.core.layout import Layout
 from fedmm.core.objective import RowWeights
+from fedmm.core.participation import head_count, taking_part
 from fedmm.core.problem import FederatedProblem
 from fedmm.core.stacking import StackableClient
+from fedmm.core.terms import Terms
 from fedmm.engines.batched.sampling import RoundSampler, RowPool
 
 
@@ -25,6 +28,7 @@ class Replica:
     problem: FederatedProblem
     algorithm: Algorithm
     rounds: int
+    terms: Terms = field(default=Terms())
 
 
 class ClientStack:
@@ -32,6 +36,7 @@ class ClientStack:
 
     steps: M_i; most_steps: the largest; weights, scale: what rows and gradients are multiplied with; has_source: who
     holds labelled rows; pool, sampler: their rows, and which of them a round needs; view: how rows are shown.
+    taking_part: how many of each replica's clients work in a round; groups: who holds the same domains.
     """
 
     def __init__(self, replicas: Sequence[Replica], layout: Layout) -> None:
@@ -55,6 +60,13 @@ class ClientStack:
         self.has_source = torch.tensor([c.weights.has_source for c in self.flat], device=layout.device).view(self.shape)
         self.scale = self._stacked([client.field_scale for client in self.flat])
         self.view = self.flat[0].view
+        self.taking_part = [head_count(self.count, replica.terms.participation) for replica in replicas]
+        self._replicas = replicas
+        each_groups = [
+            groups_of(names, replica.problem.groups, layout.device)
+            for names, replica in zip(self.names, replicas, strict=True)
+        ]
+        self.groups = Groups(torch.stack([each.of for each in each_groups]), max(each.most for each in each_groups))
         self.which = torch.arange(len(replicas), device=layout.device).unsqueeze(1).expand(self.shape)
 
     def _stacked(self, values: Sequence[Tensor | bool]) -> Tensor:
@@ -71,6 +83,14 @@ class ClientStack:
         keys = [[client.view_key(t, step) for step in range(self.most_steps)] for client in self.flat]
         return torch.tensor(keys).view(*self.shape, self.most_steps)
 
+    def working(self, t: int) -> Tensor:
+        """Who takes part in round t, bool ``[replicas, clients]``."""
+        present = []
+        for names, replica in zip(self.names, self._replicas, strict=True):
+            chosen = set(taking_part(names, replica.terms.participation, replica.problem.seed, t))
+            present.append([name in chosen for name in names])
+        return torch.tensor(present)
+
     def nu(self, t: int, rounds: Sequence[int]) -> list[float]:
         """The trade-off of each replica in round t."""
         objectives = [client.objective for client in self.flat[:: self.count]]
@@ -84,6 +104,10 @@ def _require_alike(replicas: Sequence[Replica], clients: Sequence[StackableClien
         require(same, "replicas of a stack must have networks of one structure and dtype")
         shared = replica.problem.share_statistics == replicas[0].problem.share_statistics
         require(shared, "replicas of a stack must have one policy for running statistics")
+        require(
+            replica.terms.structure() == replicas[0].terms.structure(),
+            "replicas of a stack must have the same terms; only the share of clients that take part may differ",
+        )
     for client in clients:
         require(
             client.objective.structure() == clients[0].objective.structure(),

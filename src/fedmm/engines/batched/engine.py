@@ -10,18 +10,22 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedmm.core.aggregation import Groups, Sums, aggregated, group_centre, updates_of
 from fedmm.core.algorithm import State
 from fedmm.core.engine import FederatedState
 from fedmm.core.errors import require
+from fedmm.core.inbox import Refusal
 from fedmm.core.objective import RowWeights
 from fedmm.core.problem import Statistics
 from fedmm.core.stacking import NetworkStack
+from fedmm.core.transmission import arrived
 from fedmm.engines.batched.bands import Band
 from fedmm.engines.batched.capture import captured, warmed_up
 from fedmm.engines.batched.clients import ClientStack, Replica
+from fedmm.engines.batched.verdicts import COUNTED, REASONS, judged, mean_over, root_mean_square
 
 Capture = Literal["none", "round", "step"]
-MEASURES = ("drift", "consensus_gap", "dual_norm", "loss", "task_loss", "domain_loss")
+MEASURES = ("drift", "consensus_gap", "dual_norm", "loss", "task_loss", "domain_loss", "clients")
 
 
 class Batched:
@@ -53,6 +57,7 @@ class Batched:
             f"only work on a GPU can be captured, not on {self.layout.device}; use capture='none'",
         )
         self.network = network
+        self.terms = replicas[0].terms.structure()
         self.clients = ClientStack(replicas, self.layout)
         self._around = around
         self._capture: Capture = capture
@@ -60,6 +65,7 @@ class Batched:
         self.chunk = min(chunk or count, count)
         self.chunks = [slice(start, min(start + self.chunk, count)) for start in range(0, count, self.chunk)]
         self.round = 0
+        self.all_work = min(self.clients.taking_part) == self.clients.count
         self.bands = self._make_bands()
         self._allocate()
         self._constants = [network.constants(self.clients.which[:, part].flatten()) for part in self.chunks]
@@ -84,6 +90,12 @@ class Batched:
         self._z = self.z.unsqueeze(1).repeat(1, shape[1], 1)
         self._next_clients = [{name: vector.clone() for name, vector in band.clients.items()} for band in self.bands]
         self._uploads: list[State] = [{} for _ in self.bands]
+        self._totals: list[State] = [
+            {name: torch.zeros_like(self._z[band.replicas]) for name in band.rule.accumulates}
+            if self.terms.keeps_totals(band.rule)
+            else {}
+            for band in self.bands
+        ]
         self._shares_statistics = self.replicas[0].problem.share_statistics
         self.statistics = _stack([replica.problem.statistics for replica in self.replicas])
         self._client_statistics = {
@@ -91,6 +103,8 @@ class Batched:
             for name, value in self.statistics.items()
         }
         self._kept_statistics = {name: value.clone() for name, value in self._client_statistics.items()}
+        self._working = torch.ones(*shape, dtype=torch.bool, device=device)
+        self._verdicts = torch.zeros(*shape, dtype=torch.uint8, device=device)
         self._not_finite = torch.zeros(*shape, dtype=torch.bool, device=device)
         self._rows = self.clients.sampler.indices(0).view(*shape, self.clients.most_steps, -1)
         self._keys = torch.zeros(*shape, self.clients.most_steps, dtype=torch.int64, device=device)
@@ -114,9 +128,9 @@ class Batched:
             band.set_round(0, [replica.rounds for replica in self.replicas[band.replicas]])
             own = {name: vector[:, :1] for name, vector in band.clients.items()}
             upload, _ = band.rule.finish(self._z[band.replicas, :1], band.sent(), own, band.local(slice(0, 1)))
-            for _ in band.algorithms:
-                up.append(self.clients.count * (len(upload) * point + shared))
-                down.append(self.clients.count * (len(band.sent()) * point + shared))
+            for number in self.clients.taking_part[band.replicas]:
+                up.append(number * (len(upload) * point + shared))
+                down.append(number * (len(band.sent()) * point + shared))
         return up, down
 
     # One round --------------------------------------------------------------------------------------------------------
@@ -146,6 +160,8 @@ class Batched:
         self._rows.copy_(self.clients.sampler.indices(t).view_as(self._rows))
         for band in self.bands:
             band.set_round(t, rounds[band.replicas])
+        if not self.all_work:
+            self._working.copy_(self.clients.working(t))
         nu = self.clients.nu(t, rounds)
         if nu != self._written_nu:
             self._nu.copy_(torch.tensor(nu, dtype=self.layout.dtype).unsqueeze(1))
@@ -220,7 +236,10 @@ class Batched:
     def _finish(self, part: slice) -> None:
         for band, uploads, kept in zip(self.bands, self._uploads, self._next_clients, strict=True):
             own = {name: vector[:, part] for name, vector in band.clients.items()}
-            upload, after = band.rule.finish(self._z[band.replicas, part], band.sent(), own, band.local(part))
+            sent, z = band.sent(), self._z[band.replicas, part]
+            if not self.terms.transmission.exact:
+                z.copy_(arrived(self.terms.transmission, z, sent["z"]))
+            upload, after = band.rule.finish(z, sent, own, band.local(part))
             for name, vector in upload.items():
                 if name not in uploads:
                     uploads[name] = vector.new_zeros(len(vector), self.clients.count, self.layout.size)
@@ -229,43 +248,98 @@ class Batched:
                 kept[name][:, part].copy_(vector)
 
     def _aggregate(self) -> None:
-        """The servers' update and the measures; a replica that is no longer finite keeps its last good state."""
-        for band, uploads, kept in zip(self.bands, self._uploads, self._next_clients, strict=True):
+        """The servers' update and the measures; a replica that is no longer finite keeps its last good state.
+
+        A client that does not take part, or whose update is refused, keeps its last state as well.
+        """
+        for number, (band, uploads, kept) in enumerate(zip(self.bands, self._uploads, self._next_clients, strict=True)):
             r = band.replicas
-            server = band.rule.server_update(band.server, uploads, band.central())
-            finite = torch.ones_like(self._not_finite[r])
-            for vector in uploads.values():
-                finite &= vector.isfinite().all(dim=-1)
+            finite = ~self._working[r]
+            finite |= torch.stack([vector.isfinite().all(dim=-1) for vector in uploads.values()]).all(dim=0)
+            self._verdicts[r] = judged(self.terms, uploads, band.sent()["z"], self._working[r], self._groups(r))
+            counted = self._verdicts[r] == COUNTED
+            server, totals = self._server_update(number, counted)
             was_alive = self._alive[r].clone()
             self._not_finite[r] = torch.where(was_alive[:, None], ~finite, self._not_finite[r])
-            self._alive[r] &= finite.all(dim=-1) & server["z"].isfinite().all(dim=-1)
+            good = server["z"].isfinite().all(dim=-1)
+            if self.terms.on_bad_update == "stop":
+                good = good & finite.all(dim=-1)
+            self._alive[r] &= good
             alive = self._alive[r]
-            self._measures[r] = self._measure(band, kept)
-            for name, vector in server.items():
-                band.server[name].copy_(torch.where(alive[:, None], vector, band.server[name]))
             for name, vector in kept.items():
-                band.clients[name].copy_(torch.where(alive[:, None, None], vector, band.clients[name]))
+                chosen = (alive[:, None] & counted).unsqueeze(-1)
+                band.clients[name].copy_(torch.where(chosen, vector, band.clients[name]))
+            self._measures[r] = self._measure(band, counted)
+            moved = (alive & counted.any(dim=-1))[:, None]
+            for name, vector in server.items():
+                band.server[name].copy_(torch.where(moved, vector, band.server[name]))
+            for name, vector in totals.items():
+                self._totals[number][name].copy_(torch.where(moved.unsqueeze(-1), vector, self._totals[number][name]))
         self.rounds_done += self._alive
+        self._settle_statistics()
+
+    def _server_update(self, number: int, counted: Tensor) -> tuple[State, State]:
+        """The servers' states after a band's uploads, and the sums of all updates where they are kept."""
+        band, uploads, totals = self.bands[number], self._uploads[number], self._totals[number]
+        sent = band.rule.broadcast(band.server)
+        everyone = self._groups(band.replicas)
+        after: State = {}
+        if totals:
+            updates = updates_of(uploads, sent)
+            chosen = counted.unsqueeze(-1)
+            after = {name: torch.where(chosen, sum_ + updates[name], sum_) for name, sum_ in totals.items()}
+        came = aggregated(
+            self.terms.aggregation,
+            uploads,
+            sent,
+            everyone,
+            1.0 if self._all_counted else counted.to(self.layout.dtype).mean(dim=-1, keepdim=True),
+            band.rule.accumulates,
+            counted=None if self._all_counted else counted,
+            sums=Sums(totals, after, everyone) if totals else None,
+        )
+        return band.rule.server_update(band.server, came, band.central()), after
+
+    @property
+    def _all_counted(self) -> bool:
+        """Whether every client of every round is counted, for certain."""
+        return self.all_work and not self.terms.may_refuse
+
+    def _groups(self, replicas: slice) -> Groups:
+        return Groups(self.clients.groups.of[replicas], self.clients.groups.most)
+
+    def _settle_statistics(self) -> None:
+        counted = self._verdicts == COUNTED
+        some = self._alive & counted.any(dim=-1)
         for name, value in self._client_statistics.items():
             if self._shares_statistics:
-                mean = value.mean(dim=1) if value.is_floating_point() else value.amax(dim=1)
-                self.statistics[name].copy_(torch.where(_over(self._alive, mean), mean, self.statistics[name]))
-            value.copy_(torch.where(_over(self._alive, value), value, self._kept_statistics[name]))
+                flat = value.reshape(*value.shape[:2], -1)
+                if value.is_floating_point():
+                    chosen = None if self._all_counted else counted
+                    mean = group_centre(self.terms.aggregation, flat, self.clients.groups, chosen)
+                else:
+                    mean = torch.where(counted.unsqueeze(-1), flat, flat.amin(dim=1, keepdim=True)).amax(dim=1)
+                shared = self.statistics[name]
+                shared.copy_(torch.where(_over(some, shared), mean.view_as(shared), shared))
+            chosen = _over(self._alive[:, None] & counted, value)
+            value.copy_(torch.where(chosen, value, self._kept_statistics[name]))
 
-    def _measure(self, band: Band, kept: State) -> Tensor:
+    def _measure(self, band: Band, counted: Tensor) -> Tensor:
         """What a round measured for the replicas of a band, ``[replicas, measures]``."""
         r = band.replicas
-        points = self._z[r]
-        sources = self.clients.has_source[r]
+        points, z_0 = self._z[r], band.sent()["z"]
+        sources = self.clients.has_source[r] & counted
         task, domain = self._losses[:, r] / self.clients.steps[r]
-        task = torch.where(sources, task, 0.0)
+        task = torch.where(self.clients.has_source[r], task, 0.0)
+        mean = mean_over(points, counted.unsqueeze(-1), dim=1)
         measures = (
-            (points - band.sent()["z"]).norm(dim=-1).mean(dim=-1),
-            _root_mean_square(points - points.mean(dim=1, keepdim=True)),
-            _root_mean_square(kept["dual"]) if "dual" in kept else torch.zeros_like(task[:, 0]),
-            (task - self._nu[r] * domain).mean(dim=1),
-            task.sum(dim=1) / sources.sum(dim=1).clamp_min(1),
-            domain.mean(dim=1),
+            mean_over((points - z_0).norm(dim=-1), counted),
+            root_mean_square(points - mean.unsqueeze(1), counted),
+            root_mean_square(band.clients["dual"]) if "dual" in band.clients else torch.zeros_like(task[:, 0]),
+            mean_over(task - self._nu[r] * domain, counted),
+            mean_over(task, sources),
+            mean_over(domain, counted),
+            counted.sum(dim=1).to(points.dtype),
         )
         return torch.stack(measures, dim=1)
 
@@ -308,10 +382,11 @@ class Batched:
         return captured([one_step(number) for number in range(len(self.chunks))])
 
     def _state_tensors(self) -> list[Tensor]:
-        states = [band.server for band in self.bands] + [band.clients for band in self.bands] + self._next_clients
+        states = [band.server for band in self.bands] + [band.clients for band in self.bands]
+        states += self._next_clients + self._totals
         vectors = [vector for state in states for vector in state.values()]
         statistics = [*self.statistics.values(), *self._client_statistics.values(), *self._kept_statistics.values()]
-        flags = [self._alive, self._not_finite, self.rounds_done, self._losses, self._step]
+        flags = [self._alive, self._not_finite, self._verdicts, self.rounds_done, self._losses, self._step]
         return [self._z, *vectors, *statistics, *flags]
 
     # States -----------------------------------------------------------------------------------------------------------
@@ -320,6 +395,16 @@ class Batched:
     def z(self) -> Tensor:
         """The servers' points, ``[replicas, size]``."""
         return torch.cat([band.server["z"] for band in self.bands])
+
+    @property
+    def verdicts(self) -> Tensor:
+        """What became of each client's update in the last round, uint8 ``[replicas, clients]``, on the device."""
+        return self._verdicts.clone()
+
+    def refusals(self, replica: int, verdicts: Sequence[int]) -> tuple[Refusal, ...]:
+        """Whose updates were not counted, and why, from a replica's verdicts."""
+        named = zip(self.clients.names[replica], verdicts, strict=True)
+        return tuple(Refusal(name, REASONS[verdict]) for name, verdict in named if verdict in REASONS)
 
     def offender(self, replica: int) -> str:
         """The first client whose upload was not finite when a replica stopped; empty where all were."""
@@ -336,7 +421,8 @@ class Batched:
 
     def state(self, replica: int) -> FederatedState:
         """Everything one replica is, as every engine has it."""
-        band = next(band for band in self.bands if band.replicas.start <= replica < band.replicas.stop)
+        number = next(n for n, band in enumerate(self.bands) if band.replicas.start <= replica < band.replicas.stop)
+        band, totals = self.bands[number], self._totals[number]
         r = replica - band.replicas.start
         names = self.clients.names[replica]
         return FederatedState(
@@ -351,6 +437,11 @@ class Batched:
                 client: {name: value[replica, i].clone() for name, value in self._client_statistics.items()}
                 for i, client in enumerate(names)
             },
+            totals={
+                client: {name: vector[r, i].clone() for name, vector in totals.items()}
+                for i, client in enumerate(names)
+                if totals
+            },
         )
 
     def load(self, states: Sequence[FederatedState]) -> None:
@@ -360,14 +451,15 @@ class Batched:
         rounds = {state.round for state in states}
         require(len(rounds) == 1, "the replicas of a stack must have finished equally many rounds")
         self.round = rounds.pop()
-        for band in self.bands:
+        for band, totals in zip(self.bands, self._totals, strict=True):
             members = states[band.replicas]
             for name, vector in band.server.items():
                 vector.copy_(torch.stack([state.server[name] for state in members]))
-            for name, vector in band.clients.items():
-                for r, state in enumerate(members):
-                    own = [state.clients[client][name] for client in self.clients.names[band.replicas.start + r]]
-                    vector[r].copy_(torch.stack(own))
+            for r, state in enumerate(members):
+                names = self.clients.names[band.replicas.start + r]
+                for stack, own in ((band.clients, state.clients), (totals, state.totals)):
+                    for name, vector in stack.items():
+                        vector[r].copy_(torch.stack([own[client][name] for client in names]))
         for name, value in self.statistics.items():
             value.copy_(torch.stack([state.statistics[name] for state in states]))
         for name, value in self._client_statistics.items():
@@ -385,8 +477,3 @@ def _over(flags: Tensor, values: Tensor) -> Tensor:
 
 def _stack(each: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     return {name: torch.stack([tensors[name] for tensors in each]) for name in each[0]}
-
-
-def _root_mean_square(vectors: Tensor) -> Tensor:
-    """Over clients: ``[replicas, clients, size]`` to ``[replicas]``."""
-    return vectors.square().sum(dim=-1).mean(dim=-1).sqrt()

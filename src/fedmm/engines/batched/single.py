@@ -6,6 +6,7 @@ import time
 
 from fedmm.core.engine import FederatedState, RoundRecord
 from fedmm.core.errors import Diverged
+from fedmm.core.inbox import Refusal
 from fedmm.engines.batched.engine import MEASURES, Batched
 
 
@@ -29,11 +30,21 @@ class BatchedEngine:
         if after.round == state.round:
             raise Diverged(self.stack.offender(0), state.round + 1)
         self._last = after
-        return after, round_record(after.round, measures, self.stack, 0, time.perf_counter() - began)
+        refused = self.stack.refusals(0, self.stack.verdicts[0].tolist()) if self.stack.terms.may_refuse else ()
+        return after, round_record(after.round, measures, self.stack, 0, time.perf_counter() - began, refused)
 
 
-def round_record(done: int, measures: dict[str, float], stack: Batched, replica: int, seconds: float) -> RoundRecord:
+def round_record(
+    done: int,
+    measures: dict[str, float],
+    stack: Batched,
+    replica: int,
+    seconds: float,
+    refused: tuple[Refusal, ...] = (),
+) -> RoundRecord:
     """A replica's record of a round, from what the stack measured."""
+    clients = int(measures["clients"])
+    reported = ("loss", "domain_loss", "task_loss") if clients else ()
     return RoundRecord(
         round=done,
         drift=measures["drift"],
@@ -42,5 +53,7 @@ def round_record(done: int, measures: dict[str, float], stack: Batched, replica:
         bytes_up=stack.bytes_up[replica],
         bytes_down=stack.bytes_down[replica],
         seconds=seconds,
-        metrics={name: measures[name] for name in ("loss", "domain_loss", "task_loss")},
+        metrics={name: measures[name] for name in reported},
+        clients=clients,
+        refused=refused,
     )

@@ -1,0 +1,228 @@
+"""How a server makes one vector of its clients' uploads: their mean, or a centre that a few hostile ones cannot move.
+
+A centre is taken within each group of clients that hold the same domains: between groups the honest are each other's
+outliers. The groups' centres are then averaged by how many clients each has. All functions act on the last axes,
+``[..., clients, size]``, and allow any leading ones; they are plain arithmetic, so that a GPU can record them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from fedmm.core.algorithm import Aggregated, State
+from fedmm.core.checks import at_least, within
+from fedmm.core.errors import require
+
+
+class Aggregation(Protocol):
+    """A centre of vectors; a shift of all of them shifts it alike."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def summary(self) -> str: ...
+
+    @property
+    def robust(self) -> bool:
+        """Whether it differs from the mean, so that sums over rounds have to be kept to take their centre."""
+
+    def centre(self, vectors: Tensor, counted: Tensor | None = None) -> Tensor:
+        """``[..., size]`` of vectors ``[..., clients, size]``.
+
+        counted: bool ``[..., clients]``, whose vectors are looked at; all by default. Where nobody is counted the
+        result is not defined, and where a vector is not counted it may be anything.
+        """
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The mean: the algorithms' own rule, which one hostile client can take anywhere."""
+
+    name: ClassVar[str] = "mean"
+    summary: ClassVar[str] = "the mean, which one hostile client can take anywhere"
+    robust: ClassVar[bool] = False
+
+    def centre(self, vectors: Tensor, counted: Tensor | None = None) -> Tensor:
+        if counted is None:
+            return vectors.mean(dim=-2)
+        return _selected(counted, vectors).sum(dim=-2) / _number(counted, vectors)
+
+
+@dataclass(frozen=True)
+class CoordinateMedian:
+    """The median of every coordinate; the mean of the middle two for an even number of clients.
+
+    It withstands fewer than half of a group.
+    """
+
+    name: ClassVar[str] = "median"
+    summary: ClassVar[str] = "the median of every coordinate: withstands fewer than half of a group"
+    robust: ClassVar[bool] = True
+
+    def centre(self, vectors: Tensor, counted: Tensor | None = None) -> Tensor:
+        ordered, number = _ordered(vectors, counted)
+        middle = torch.cat([(number - 1) // 2, number // 2], dim=-1).clamp(0, vectors.shape[-2] - 1)
+        places = middle.unsqueeze(-1).expand(*middle.shape, vectors.shape[-1])
+        return ordered.gather(-2, places).mean(dim=-2)
+
+
+@dataclass(frozen=True)
+class TrimmedMean:
+    """The mean of every coordinate without its largest and smallest values.
+
+    trim: which share of a group is cut off at each end, below 0.5, rounded up; at least one value is left. So large a
+        share of hostile clients it withstands.
+    """
+
+    name: ClassVar[str] = "trimmed_mean"
+    summary: ClassVar[str] = "the mean of every coordinate without its extremes: withstands that share of a group"
+    robust: ClassVar[bool] = True
+
+    trim: float = 0.2
+
+    def __post_init__(self) -> None:
+        within("trim", self.trim, 0.0, 0.5)
+        require(self.trim < 0.5, f"trim must be below 0.5, not {self.trim!r}")
+
+    def centre(self, vectors: Tensor, counted: Tensor | None = None) -> Tensor:
+        ordered, number = _ordered(vectors, counted)
+        cut = torch.minimum((number * self.trim - _ROUNDING).ceil().long(), (number - 1) // 2)
+        place = torch.arange(vectors.shape[-2], device=vectors.device)
+        return Mean().centre(ordered, (place >= cut) & (place < number - cut))
+
+
+@dataclass(frozen=True)
+class GeometricMedian:
+    """The point whose distances to all vectors have the smallest sum, by Weiszfeld's iteration.
+
+    iterations: how many, from the median of every coordinate. It withstands fewer than half of a group, and unlike the
+    others it does not depend on the axes.
+    """
+
+    name: ClassVar[str] = "geometric_median"
+    summary: ClassVar[str] = "the point nearest to all in sum: withstands fewer than half of a group"
+    robust: ClassVar[bool] = True
+
+    iterations: int = 20
+
+    def __post_init__(self) -> None:
+        at_least("iterations", self.iterations, 1)
+
+    def centre(self, vectors: Tensor, counted: Tensor | None = None) -> Tensor:
+        centre = CoordinateMedian().centre(vectors, counted)
+        if counted is None:
+            counted = torch.ones(vectors.shape[:-1], dtype=torch.bool, device=vectors.device)
+        vectors = _selected(counted, vectors)
+        for _ in range(self.iterations):
+            distance = (vectors - centre.unsqueeze(-2)).norm(dim=-1, keepdim=True)
+            scale = CoordinateMedian().centre(distance, counted).unsqueeze(-2)
+            # A vector at the centre itself would weigh infinitely much.
+            weight = _selected(counted, scale / torch.maximum(distance, _NEAREST * scale))
+            nearer = (weight * vectors).sum(dim=-2) / weight.sum(dim=-2)
+            centre = torch.where(scale.squeeze(-1) > 0, nearer, centre)  # more than half lie at the centre
+        return centre
+
+
+_ROUNDING = 1e-4
+_NEAREST = 1e-6
+
+AGGREGATIONS: dict[str, type[Aggregation]] = {
+    each.name: each for each in (Mean, CoordinateMedian, TrimmedMean, GeometricMedian)
+}
+
+
+class Groups(NamedTuple):
+    """Who holds the same domains: each client's group, int64 ``[..., clients]``, below ``most``."""
+
+    of: Tensor
+    most: int
+
+
+def groups_of(names: Sequence[str], labels: Mapping[str, str], device: torch.device) -> Groups:
+    """The groups of clients with equal labels; clients without one are a group of their own."""
+    known = sorted({labels.get(name, "") for name in names})
+    return Groups(torch.tensor([known.index(labels.get(name, "")) for name in names], device=device), len(known))
+
+
+def group_centre(aggregation: Aggregation, vectors: Tensor, groups: Groups, counted: Tensor | None = None) -> Tensor:
+    """The mean of the groups' centres, weighted by how many clients of each are counted; 0 where nobody is.
+
+    vectors: ``[..., clients, size]``; counted: bool ``[..., clients]``, all by default.
+    """
+    if not aggregation.robust or groups.most == 1:
+        centre = aggregation.centre(vectors, counted)
+        return centre if counted is None else torch.where(counted.any(dim=-1, keepdim=True), centre, 0.0)
+    total = torch.zeros_like(vectors[..., 0, :])
+    number = torch.zeros_like(total[..., :1])
+    for group in range(groups.most):
+        members = (groups.of == group) if counted is None else (groups.of == group) & counted
+        share = members.sum(dim=-1, keepdim=True)
+        total = total + torch.where(share > 0, share * aggregation.centre(vectors, members), 0.0)
+        number = number + share
+    return total / number.clamp_min(1)
+
+
+def updates_of(uploads: State, sent: State) -> State:
+    """Uploads ``[..., clients, size]`` less what was sent under their names, ``[..., size]``."""
+    return {name: vectors - sent[name].unsqueeze(-2) if name in sent else vectors for name, vectors in uploads.items()}
+
+
+class Sums(NamedTuple):
+    """The sums of all clients' updates ``[..., clients, size]`` before and after a round, and the clients' groups."""
+
+    before: State
+    after: State
+    groups: Groups
+
+
+def aggregated(
+    aggregation: Aggregation,
+    uploads: State,
+    sent: State,
+    groups: Groups,
+    share: float | Tensor,
+    accumulates: Sequence[str],
+    *,
+    counted: Tensor | None = None,
+    sums: Sums | None = None,
+) -> Aggregated:
+    """What the server has of a round's uploads ``[..., clients, size]``.
+
+    share: which part of all clients is counted, a number or ``[..., 1]``. sums: needed for a robust aggregation; the
+    gain is then the change of the sums' centre. The centres of single rounds would not do: centre and mean differ a
+    little in every round, and over many rounds the server's sum would part from the clients'.
+    """
+    mean = {name: group_centre(aggregation, vectors, groups, counted) for name, vectors in uploads.items()}
+    if aggregation.robust and sums is not None:
+        before, after = (
+            {name: group_centre(aggregation, each[name], sums.groups) for name in accumulates}
+            for each in (sums.before, sums.after)
+        )
+        return Aggregated(mean, {name: after[name] - before[name] for name in accumulates})
+    gain = {name: share * (mean[name] - sent[name] if name in sent else mean[name]) for name in accumulates}
+    return Aggregated(mean, gain)
+
+
+def _selected(counted: Tensor, vectors: Tensor) -> Tensor:
+    """Vectors with 0 in place of those that are not counted, whatever they hold."""
+    return torch.where(counted.unsqueeze(-1), vectors, 0.0)
+
+
+def _number(counted: Tensor, vectors: Tensor) -> Tensor:
+    """How many are counted, at least 1, ``[..., 1]``."""
+    return counted.sum(dim=-1, keepdim=True).clamp_min(1).to(vectors.dtype)
+
+
+def _ordered(vectors: Tensor, counted: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Every coordinate's values in order, those that are not counted last, and how many are counted, ``[..., 1]``."""
+    if counted is None:
+        number = torch.full((*vectors.shape[:-2], 1), vectors.shape[-2], device=vectors.device)
+        return vectors.sort(dim=-2).values, number
+    present = torch.where(counted.unsqueeze(-1), vectors, torch.inf)
+    return present.sort(dim=-2).values, counted.sum(dim=-1, keepdim=True)

@@ -1,0 +1,142 @@
+"""What a server accepts in a round, and why it refuses the rest."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedmm.core.algorithm import State
+from fedmm.core.errors import Diverged
+from fedmm.core.messages import Invitation, Update
+from fedmm.core.problem import Statistics
+from fedmm.core.terms import Terms
+
+
+class Refusal(NamedTuple):
+    """An update that was not counted, and why, in words that follow the client's name."""
+
+    client: str
+    reason: str
+
+
+class Inbox:
+    """The updates of one round: put in as they arrive, each counted once or refused by name and reason.
+
+    invitations: those of the round by client. like, statistics: an upload, and running statistics where they travel, of
+    the names, shapes and dtypes that are right. groups: by client, for the bound on unusual norms.
+    """
+
+    def __init__(
+        self,
+        invitations: Mapping[str, Invitation],
+        like: State,
+        statistics: Statistics,
+        terms: Terms,
+        groups: Mapping[str, str],
+    ) -> None:
+        self._invitations = invitations
+        self._like = like
+        self._statistics = statistics
+        self._terms = terms
+        self._groups = groups
+        self._norms: dict[str, Tensor] = {}
+        self.accepted: dict[str, Update] = {}
+        self.refused: list[Refusal] = []
+
+    def put(self, update: Update) -> None:
+        """Accept or refuse an update. One that is not finite ends the run where the terms say so."""
+        reason = self._addressed(update) or self._malformed(update)
+        if not reason:
+            reason = self._unusable(update)
+            if reason and self._terms.on_bad_update == "stop":
+                raise Diverged(update.client, update.round + 1)
+        if not reason:
+            norm = self._norm(update)
+            bound = self._terms.max_norm
+            if bound and float(norm) > bound:
+                reason = f"its update has norm {float(norm):.4g}, above the bound {bound:g}"
+            self._norms[update.client] = norm
+        if reason:
+            self.refused.append(Refusal(str(update.client), reason))
+        else:
+            self.accepted[update.client] = update
+
+    def close(self) -> None:
+        """No more updates: refuse those whose norm is unusual among their group's."""
+        ratio = self._terms.max_norm_ratio
+        if not ratio:
+            return
+        groups: dict[str, list[str]] = defaultdict(list)
+        for client in sorted(self.accepted):
+            groups[self._groups.get(client, "")].append(client)
+        for members in groups.values():
+            median = torch.stack([self._norms[client] for client in members]).quantile(0.5)
+            for client in members:
+                norm = self._norms[client]
+                if bool(norm > ratio * median):
+                    usual = f"{ratio:g} times the median {float(median):.4g} of its group"
+                    self.refused.append(Refusal(client, f"its update has norm {float(norm):.4g}, above {usual}"))
+                    del self.accepted[client]
+
+    def _addressed(self, update: Update) -> str:
+        """Why this is no answer to an invitation of this round; empty where it is one."""
+        invitation = self._invitations.get(update.client)
+        if invitation is None:
+            return "it was not asked to take part"
+        if update.round != invitation.round:
+            return f"its update is for round {update.round + 1}, and this is round {invitation.round + 1}"
+        if update.lost:
+            return f"it has lost {_state(invitation.counted)}"
+        if update.start != invitation.start:
+            return "its update did not begin at the point that was sent"
+        if update.base != invitation.counted:
+            return f"it went on from {_state(update.base)}, not from {_state(invitation.counted)}"
+        if update.client in self.accepted:
+            return "it has already sent an update in this round"
+        return ""
+
+    def _malformed(self, update: Update) -> str:
+        return _unlike(update.vectors, self._like, "vector") or _unlike(
+            update.statistics, self._statistics, "running statistic"
+        )
+
+    def _unusable(self, update: Update) -> str:
+        """What is not finite; where bad updates are skipped, so is one too large for its norm to be finite."""
+        for name, tensor in {**update.vectors, **update.statistics}.items():
+            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+                return f"its {name!r} is not finite"
+        if self._terms.on_bad_update == "skip":
+            for name, vector in update.vectors.items():
+                if not bool(vector.norm().isfinite()):
+                    return f"its {name!r} is too large for its norm to be finite"
+        return ""
+
+    def _norm(self, update: Update) -> Tensor:
+        difference = update.vectors["z"] - self._invitations[update.client].sent["z"]
+        norm: Tensor = torch.linalg.vector_norm(difference)
+        return norm
+
+
+def _unlike(given: Mapping[str, object], like: Mapping[str, Tensor], what: str) -> str:
+    """Why tensors are not of the right names, shapes and dtypes; empty where they are."""
+    for name in sorted(like.keys() - given.keys()):
+        return f"its update lacks the {what} {name!r}"
+    for name in sorted(map(str, given.keys() - like.keys())):
+        return f"its update holds an unknown {what} {name!r}"
+    for name, right in like.items():
+        got = given[name]
+        if not isinstance(got, Tensor):
+            return f"its {name!r} is no tensor but {type(got).__name__}"
+        if got.shape != right.shape:
+            return f"its {name!r} has shape {tuple(got.shape)}, not {tuple(right.shape)}"
+        if got.dtype != right.dtype:
+            return f"its {name!r} has dtype {got.dtype}, not {right.dtype}"
+    return ""
+
+
+def _state(counted: int) -> str:
+    return f"its state after round {counted + 1}" if counted >= 0 else "its first state"

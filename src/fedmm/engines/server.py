@@ -1,0 +1,163 @@
+"""The server's part of a round: whom it invites, what it accepts, and what it makes of that."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedmm.core.aggregation import Groups, Sums, aggregated, group_centre, groups_of, updates_of
+from fedmm.core.algorithm import Algorithm, Coefficients, State, steps_by_client
+from fedmm.core.engine import FederatedState
+from fedmm.core.errors import Diverged, require
+from fedmm.core.inbox import Inbox
+from fedmm.core.messages import NEVER, Invitation, Update, fingerprint
+from fedmm.core.participation import taking_part
+from fedmm.core.problem import FederatedProblem, Statistics
+from fedmm.core.terms import Terms
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What a round made of the server: its state, the shared statistics, and the clients' sums where it keeps them."""
+
+    server: State
+    statistics: Statistics
+    totals: dict[str, State]
+
+
+class Server:
+    """Knows the clients by name and what they send, never what they hold. Sums are taken in order of their names."""
+
+    def __init__(self, problem: FederatedProblem, algorithm: Algorithm, rounds: int, terms: Terms) -> None:
+        names = [client.name for client in problem.clients]
+        require(bool(names), "a federation needs at least one client")
+        twice = [name for name in names if names.count(name) > 1]
+        require(not twice, f"two clients are called {twice[0]!r}; give every client its own name" if twice else "")
+        self.problem = problem
+        self.algorithm = algorithm
+        self.rounds = rounds
+        self.terms = terms
+        self.names = sorted(names)
+        self.steps = steps_by_client(algorithm.steps, problem.listed or names)
+        self._groups = groups_of(self.names, problem.groups, problem.layout.device)
+        c = algorithm.coefficients(problem.layout, 0, rounds)  # refuses groups of parameters that are not there
+        sent = algorithm.broadcast(algorithm.init_server(problem.start))
+        own = algorithm.init_client(problem.start)
+        one_step = Coefficients(c, steps=problem.layout.scalar(1))
+        self._upload, _ = algorithm.finish(sent["z"], sent, own, one_step)
+
+    def totals(self) -> dict[str, State]:
+        """The sums of the clients' updates before the first round, where they are kept."""
+        if not self.terms.keeps_totals(self.algorithm):
+            return {}
+        zero = {name: torch.zeros_like(self._upload[name]) for name in self.algorithm.accumulates}
+        return dict.fromkeys(self.names, zero)
+
+    def invitations(
+        self, state: FederatedState, *, signed: bool = False, restoring: Collection[str] = ()
+    ) -> dict[str, Invitation]:
+        """Who takes part in the next round, and what each is sent.
+
+        signed: with a fingerprint, where answers may be late. restoring: who lost its state.
+        """
+        sent = self.algorithm.broadcast(state.server)
+        statistics = state.statistics if self.problem.share_statistics else {}
+        start = fingerprint(sent) if signed else 0
+        return {
+            name: Invitation(
+                state.round,
+                sent,
+                start,
+                state.counted.get(name, NEVER),
+                statistics,
+                state.totals.get(name) if name in restoring else None,
+            )
+            for name in taking_part(self.names, self.terms.participation, self.problem.seed, state.round)
+        }
+
+    def inbox(self, invitations: Mapping[str, Invitation]) -> Inbox:
+        """An empty inbox for a round."""
+        statistics = self.problem.statistics if self.problem.share_statistics else {}
+        return Inbox(invitations, self._upload, statistics, self.terms, self.problem.groups)
+
+    def settle(self, state: FederatedState, accepted: Mapping[str, Update]) -> Settled:
+        """The server after a round in which these updates were counted; without any it stays as it is."""
+        if not accepted:
+            return Settled(state.server, state.statistics, state.totals)
+        names = sorted(accepted)
+        sent = self.algorithm.broadcast(state.server)
+        uploads = {name: torch.stack([accepted[who].vectors[name] for who in names]) for name in self._upload}
+        totals = self._added(state.totals, names, updates_of(uploads, sent))
+        present = [self.names.index(name) for name in names]
+        groups = Groups(self._groups.of[present], self._groups.most)
+        arrived = aggregated(
+            self.terms.aggregation,
+            uploads,
+            sent,
+            groups,
+            len(names) / len(self.names),
+            self.algorithm.accumulates,
+            sums=Sums(self._stacked(state.totals), self._stacked(totals), self._groups) if totals else None,
+        )
+        c = self.algorithm.coefficients(self.problem.layout, state.round, self.rounds)
+        server = self.algorithm.server_update(state.server, arrived, c)
+        if not bool(server["z"].isfinite().all()):
+            raise Diverged("", state.round + 1)
+        statistics = state.statistics
+        if self.problem.share_statistics:
+            statistics = self._mean_statistics([accepted[name].statistics for name in names], statistics, groups)
+        return Settled(server, statistics, totals)
+
+    def _added(self, totals: Mapping[str, State], names: list[str], updates: State) -> dict[str, State]:
+        """The sums with these clients' updates added to their own."""
+        if not totals:
+            return {}
+        own = {
+            who: {name: sum_ + updates[name][place] for name, sum_ in totals[who].items()}
+            for place, who in enumerate(names)
+        }
+        return {**totals, **own}
+
+    def _stacked(self, totals: Mapping[str, State]) -> State:
+        return {name: torch.stack([totals[who][name] for who in self.names]) for name in self.algorithm.accumulates}
+
+    def _mean_statistics(self, each: list[Statistics], before: Statistics, groups: Groups) -> Statistics:
+        mean: Statistics = {}
+        for name in before:
+            stacked = torch.stack([own[name] for own in each])
+            if not stacked.is_floating_point():
+                mean[name] = stacked.amax(dim=0)
+            elif self.terms.aggregation.robust:
+                centre = group_centre(self.terms.aggregation, stacked.reshape(len(stacked), -1), groups)
+                mean[name] = centre.view_as(before[name])
+            else:
+                mean[name] = stacked.mean(dim=0)
+        return mean
+
+
+def distances(accepted: Mapping[str, Update], z_0: Tensor, clients: Mapping[str, State]) -> dict[str, float]:
+    """``drift``, ``consensus_gap`` and ``dual_norm`` of a round, from the uploads and the clients' own states."""
+    points = torch.stack([accepted[name].vectors["z"] for name in sorted(accepted)]) if accepted else z_0[None]
+    duals = [own["dual"] for own in clients.values() if "dual" in own]
+    return {
+        "drift": float((points - z_0).norm(dim=-1).mean()),
+        "consensus_gap": _root_mean_square(points - points.mean(dim=0)),
+        "dual_norm": _root_mean_square(torch.stack(duals)) if duals else 0.0,
+    }
+
+
+def mean_metrics(accepted: Mapping[str, Update]) -> dict[str, float]:
+    """Means over the clients that report them."""
+    metrics: dict[str, list[float]] = defaultdict(list)
+    for name in sorted(accepted):
+        for metric, value in accepted[name].metrics.items():
+            metrics[metric].append(value)
+    return {name: sum(values) / len(values) for name, values in metrics.items()}
+
+
+def _root_mean_square(vectors: Tensor) -> float:
+    return float(vectors.square().sum(dim=-1).mean().sqrt())
