@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 import types
@@ -15,7 +16,9 @@ import pytest
 
 from fedmm import ALGORITHMS, OBJECTIVES
 from fedmm.cli.app import app
+from fedmm.core.aggregation import AGGREGATIONS
 from fedmm.core.schedules import SCHEDULES, Schedule
+from fedmm.core.transmission import TRANSMISSIONS
 from fedmm.data import DATASETS, PARTITIONS
 from fedmm.experiment.config import RunOptions
 from fedmm.experiment.presets import PRESETS, preset_tables
@@ -103,6 +106,8 @@ SECTIONS: dict[str, Mapping[str, type]] = {
     "model": MODELS,
     "objective": OBJECTIVES,
     "algorithm": ALGORITHMS,
+    "aggregation": AGGREGATIONS,
+    "transmission": TRANSMISSIONS,
     "Schedules": SCHEDULES,
 }
 COMMON = {"model": "all models", "objective": "all objectives", "algorithm": "all algorithms"}
@@ -198,3 +203,17 @@ def test_the_page_has_every_value_of_a_preset(name: str, objective: str, data: s
     for key, value in expected.items():
         exact = not isinstance(value, float | dict)
         assert given[key] == (value if exact else pytest.approx(value, rel=1e-7)), key
+
+
+# Measured -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_collapse_on_the_page_is_the_one_that_was_measured() -> None:
+    runs = json.loads((ROOT / "benchmarks" / "results" / "collapse.json").read_text(encoding="utf-8"))["runs"]
+    measured = {(run["algorithm"], run["seed"], at["round"]): at for run in runs for at in run["trace"]}
+    shown = [line.cells for line in table_lines("stability.md") if line.section == "What a collapse looks like"]
+    assert len(shown) == 18
+    for algorithm, seed, number, *cells in shown:
+        at = measured[algorithm.strip("`"), int(seed), int(number)]
+        losses = [f"{at[name]:.2f}" for name in ("task_loss", "domain_loss", "dual_norm")]
+        assert cells == [f"{at['target_accuracy']:.1%}", *losses, f"{at['adversary_on']:.0%}"]
