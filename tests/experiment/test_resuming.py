@@ -1,0 +1,206 @@
+"""Runs that are killed, and go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedmm.core.errors import FedmmError
+from fedmm.experiment.checkpoints import BEST, FOLDER
+from fedmm.experiment.config import Experiment, experiment
+from fedmm.experiment.folder import latest_folder
+from fedmm.experiment.run import run_experiment
+from fedmm.experiment.toml import write_toml
+
+ROUNDS = 12
+
+
+def tables(**changes: Any) -> dict[str, Any]:
+    run = {"rounds": ROUNDS, "threads": 1, "checkpoint_every": 1, "checkpoint_seconds": 0.0, "batch_size": 16}
+    return {
+        "run": {**run, **changes.pop("run", {})},
+        "data": {"name": "moons", "rows": 60},
+        "model": {"name": "mlp", "hidden": [8], "adversary_hidden": [8], "head_dropout": 0.2},
+        "objective": {"name": "dann"},
+        "algorithm": {"name": "fedmm_smoothed", "lr_min": 0.05, "lr_max": 0.05, "local_steps": 3},
+        **changes,
+    }
+
+
+def small(**changes: Any) -> Experiment:
+    return experiment(tables(**changes))
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+
+
+def model_of(folder: Path) -> bytes:
+    return (folder / "model.safetensors").read_bytes()
+
+
+def checkpoints_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / FOLDER).iterdir())
+
+
+class Stopped(Exception):  # noqa: N818 - what happens to the run
+    pass
+
+
+def run_until(each: Experiment, folder: Path, last: int, **options: Any) -> None:
+    """Run until a round is over, then end as a crash would: nothing after it is done."""
+
+    def after(row: dict[str, Any]) -> None:
+        if row["round"] == last:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        run_experiment(each, folder, progress=False, on_round=after, **options)
+
+
+@pytest.mark.parametrize("engine", ["in_process", "batched"])
+def test_a_run_that_crashed_again_and_again_ends_bit_identical(tmp_path: Path, engine: str) -> None:
+    each = small(run={"engine": engine})
+    run_experiment(each, tmp_path / "whole", progress=False)
+    run_until(each, tmp_path / "broken", 3)
+    run_until(each, tmp_path / "broken", 4, resume=True)
+    run_until(each, tmp_path / "broken", 9, resume=True)
+    run_experiment(each, tmp_path / "broken", progress=False, resume=True)
+    assert model_of(tmp_path / "broken") == model_of(tmp_path / "whole")
+    assert rows_of(tmp_path / "broken") == rows_of(tmp_path / "whole")
+
+
+def test_a_resumed_run_goes_on_where_it_was_and_says_so(tmp_path: Path) -> None:
+    run_until(small(), tmp_path / "run", 7)
+    said: list[str] = []
+    first: list[Any] = []
+    run_experiment(small(), tmp_path / "run", progress=False, resume=True, say=said.append,
+                   on_round=lambda row: first.append(row["round"]))  # fmt: skip
+    assert first[0] == 7  # round 7 was over, but its checkpoint was not yet written
+    assert "going on after round 6" in said
+
+
+def test_a_run_that_was_never_begun_is_begun(tmp_path: Path) -> None:
+    run_experiment(small(), tmp_path / "run", progress=False, resume=True)
+    assert len(rows_of(tmp_path / "run")) == ROUNDS
+
+
+def test_a_finished_run_has_nothing_left_to_do(tmp_path: Path) -> None:
+    run_experiment(small(), tmp_path / "run", progress=False)
+    before = model_of(tmp_path / "run")
+    again: list[Any] = []
+    run_experiment(small(), tmp_path / "run", progress=False, resume=True, on_round=again.append)
+    assert again == []
+    assert model_of(tmp_path / "run") == before
+
+
+def test_the_last_few_and_the_best_are_kept(tmp_path: Path) -> None:
+    run_experiment(small(run={"keep_checkpoints": 3}), tmp_path / "run", progress=False)
+    assert checkpoints_in(tmp_path / "run") == [BEST, *(f"round-{n:08d}.safetensors" for n in (10, 11, 12))]
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "empty"])
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path, damage: str) -> None:
+    each = small()
+    run_experiment(each, tmp_path / "whole", progress=False)
+    run_until(each, tmp_path / "run", 8)
+    newest = tmp_path / "run" / FOLDER / "round-00000007.safetensors"
+    content = newest.read_bytes()
+    middle = len(content) // 2
+    flipped = content[:middle] + bytes([content[middle] ^ 255]) + content[middle + 1 :]
+    newest.write_bytes({"truncated": content[:middle], "flipped": flipped, "empty": b""}[damage])
+    said: list[str] = []
+    run_experiment(each, tmp_path / "run", progress=False, resume=True, say=said.append)
+    assert "round-00000007.safetensors" in said[0]
+    assert "the checkpoint before it is tried" in said[0]
+    assert "going on after round 6" in said
+    assert model_of(tmp_path / "run") == model_of(tmp_path / "whole")
+
+
+def test_without_a_readable_checkpoint_the_run_begins_again_and_says_so(tmp_path: Path) -> None:
+    run_until(small(), tmp_path / "run", 3)
+    for path in (tmp_path / "run" / FOLDER).iterdir():
+        path.write_bytes(b"no state")
+    said: list[str] = []
+    run_experiment(small(), tmp_path / "run", progress=False, resume=True, say=said.append)
+    assert any("begins again" in line for line in said)
+    assert len(rows_of(tmp_path / "run")) == ROUNDS
+
+
+def test_another_configuration_is_refused_with_the_differences(tmp_path: Path) -> None:
+    run_until(small(), tmp_path / "run", 3)
+    other = tables(run={"rounds": 20, "label": "new name"})
+    other["algorithm"]["lr_min"] = 0.1
+    with pytest.raises(FedmmError) as refused:
+        run_experiment(experiment(other), tmp_path / "run", progress=False, resume=True)
+    assert "run.rounds was 12, now 20" in str(refused.value)
+    assert "algorithm.lr_min was 0.05, now 0.1" in str(refused.value)
+    assert "label" not in str(refused.value)
+
+
+def test_an_unwritable_folder_stops_the_run_and_keeps_the_last_checkpoint(tmp_path: Path) -> None:
+    each = small()
+    run_until(each, tmp_path / "run", 5)
+    before = checkpoints_in(tmp_path / "run")
+    blocked = tmp_path / "run" / FOLDER / "round-00000006.safetensors.partial"
+    blocked.mkdir()  # nothing can be written under that name
+    with pytest.raises(FedmmError, match="cannot be written"):
+        run_experiment(each, tmp_path / "run", progress=False, resume=True)
+    blocked.rmdir()
+    assert [name for name in checkpoints_in(tmp_path / "run") if name in before]
+    run_experiment(each, tmp_path / "whole", progress=False)
+    run_experiment(each, tmp_path / "run", progress=False, resume=True)
+    assert model_of(tmp_path / "run") == model_of(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("name", ["run", "run-2", "run-3"])
+def test_the_latest_of_several_folders_is_resumed(tmp_path: Path, name: str) -> None:
+    for each in ("run", "run-2", "run-3"):
+        (tmp_path / each).mkdir()
+        if each == name:
+            break
+    assert latest_folder(tmp_path / "run") == tmp_path / name
+
+
+def test_sigkill_at_random_moments_changes_nothing(tmp_path: Path) -> None:
+    """Killed many times in one run, also while a checkpoint is written; each time the next process goes on."""
+    rounds = 400
+    plan = tables(run={"rounds": rounds, "keep_checkpoints": 2})
+    (tmp_path / "plan.toml").write_text(write_toml(plan))
+    run_experiment(experiment(plan), tmp_path / "whole", progress=False)
+    program = (
+        "import sys; from pathlib import Path; from fedmm.experiment.config import experiment; "
+        "from fedmm.experiment.run import run_experiment; from fedmm.experiment.toml import read_toml; "
+        "print('ready', flush=True); "
+        "run_experiment(experiment(read_toml(Path(sys.argv[1]))), Path(sys.argv[2]), progress=False, resume=True)"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "plan.toml"), str(tmp_path / "killed")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    draw = random.Random(0)
+    killed = 0
+    for _ in range(60):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            time.sleep(draw.uniform(0.05, 0.6))
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+                killed += 1
+            else:
+                assert process.returncode == 0
+                break
+    else:
+        run_experiment(experiment(plan), tmp_path / "killed", progress=False, resume=True)
+    assert killed >= 3
+    assert model_of(tmp_path / "killed") == model_of(tmp_path / "whole")
+    assert rows_of(tmp_path / "killed") == rows_of(tmp_path / "whole")
