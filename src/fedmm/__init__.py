@@ -7,7 +7,10 @@ hold labelled source data, unlabelled target data, or both.
 from __future__ import annotations
 
 from fedmm.algorithms import ALGORITHMS, FedAvgGDA, FedMM, FedProxGDA, FedSGDA, ScaffoldGDA, SmoothedFedMM
+from fedmm.core.aggregation import CoordinateMedian, GeometricMedian, TrimmedMean
 from fedmm.core.errors import Diverged, FedmmError
+from fedmm.core.terms import Terms
+from fedmm.core.transmission import ClippedUpdate
 from fedmm.data.views import CropAndFlip
 from fedmm.experiment.adapt import Adapted, adapt
 from fedmm.experiment.adaptation import Client
@@ -27,6 +30,8 @@ __all__ = [
     "OBJECTIVES",
     "Adapted",
     "Client",
+    "ClippedUpdate",
+    "CoordinateMedian",
     "CropAndFlip",
     "Diverged",
     "FedAvgGDA",
@@ -34,6 +39,7 @@ __all__ = [
     "FedProxGDA",
     "FedSGDA",
     "FedmmError",
+    "GeometricMedian",
     "Network",
     "Predictor",
     "Preset",
@@ -41,6 +47,8 @@ __all__ = [
     "SmoothedFedMM",
     "Solution",
     "SourceOnly",
+    "Terms",
+    "TrimmedMean",
     "adapt",
     "load_model",
     "preset",

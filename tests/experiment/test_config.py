@@ -94,6 +94,8 @@ def another(field: Field[Any], hint: Any) -> Any:
         return next(option for option in options if option != value)
     if typing.get_origin(hint) is tuple:
         return [3, 2]
+    if field.name == "max_update_ratio":  # 0, or above 1
+        return 2.5
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return {"source-1": 3, "target-1": 2} if int in options else {"features": 0.002, "*": 0.25}
     if hint not in (bool, int, float, str):

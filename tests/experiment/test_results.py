@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import subprocess
@@ -20,6 +21,7 @@ from fedmm.experiment.config import RunOptions, experiment
 from fedmm.experiment.history import History
 from fedmm.experiment.paper_items import PaperRun
 from fedmm.experiment.results import (
+    _SINCE,
     RESULTS,
     append_lines,
     collect,
@@ -42,7 +44,7 @@ TABLES: dict[str, dict[str, Any]] = {
 
 
 def paper_run(**changes: dict[str, Any]) -> PaperRun:
-    tables = {section: {**table, **changes.get(section, {})} for section, table in TABLES.items()}
+    tables = {section: {**TABLES.get(section, {}), **changes.get(section, {})} for section in {**TABLES, **changes}}
     return PaperRun("figure_1", "even", "fedmm", "method", "full", experiment(tables))
 
 
@@ -166,7 +168,7 @@ NOT_WHAT: dict[str, Any] = {
 }  # fmt: skip
 WHAT: dict[str, Any] = {
     "rounds": 5, "seed": 2, "batch_size": 32, "probe_rows": 10, "dtype": "float64", "client_weights": {"source-1": 2.0},
-    "preset": "paper",
+    "preset": "paper", "participation": 0.5, "on_bad_update": "skip", "max_update_norm": 2.0, "max_update_ratio": 3.0,
 }  # fmt: skip
 
 
@@ -200,6 +202,8 @@ def test_any_other_option_of_a_run_is_in_its_fingerprint(key: str) -> None:
         {"algorithm": {"name": "fedmm_smoothed"}},
         {"algorithm": {"local_steps": {"source-1": 2, "target-1": 3}}},
         {"algorithm": {"lr_schedule": "dann_decay"}},
+        {"aggregation": {"name": "median"}},
+        {"transmission": {"name": "clip"}},
     ],
     ids=json.dumps,
 )
@@ -209,6 +213,15 @@ def test_any_other_section_is_in_the_fingerprint(changes: dict[str, dict[str, An
 
 def test_a_default_that_is_written_out_changes_nothing() -> None:
     assert digest(paper_run(algorithm={"lr_min": 0.01}, run={"batch_size": 64})) == digest(paper_run())
+
+
+def test_options_that_came_later_leave_the_fingerprints_of_older_results_alone() -> None:
+    # as it was before there were sections [aggregation] and [transmission]
+    tables = paper_run().experiment.tables()
+    run = {key: value for key, value in tables["run"].items() if key in WHAT.keys() - _SINCE["run"].keys()}
+    older = {section: tables[section] for section in ("data", "partition", "model", "objective", "algorithm")}
+    text = json.dumps({**older, "run": run}, sort_keys=True)
+    assert digest(paper_run()) == hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def test_the_order_of_keys_and_the_panel_change_nothing() -> None:

@@ -150,6 +150,7 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
 def described(**changes: Any) -> dict[str, Any]:
     """What a file with one tensor says of itself, with some of it changed."""
     whole = {"format": _FORMAT, "round": 1, "places": {"0": ["server", "z"]}, "clients": [], "client_statistics": []}
+    whole["counted"] = {}
     return {**whole, "history": [], **changes}
 
 

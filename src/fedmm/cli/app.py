@@ -15,9 +15,11 @@ from fedmm import __version__
 from fedmm.algorithms import ALGORITHMS
 from fedmm.cli.data import data_app
 from fedmm.cli.reproduce import find_items, reproduce_item
+from fedmm.core.aggregation import AGGREGATIONS
 from fedmm.core.checks import at_least
 from fedmm.core.errors import require
 from fedmm.core.schedules import SCHEDULES
+from fedmm.core.transmission import TRANSMISSIONS
 from fedmm.data import DATASETS, PARTITIONS
 from fedmm.experiment.comparison import compare
 from fedmm.experiment.config import experiment
@@ -184,13 +186,15 @@ def reproduce(
 
 @app.command(name="list")
 def list_() -> None:
-    """What there is: algorithms, objectives, data sets, partitions, models, presets, schedules."""
+    """What there is: algorithms, objectives, data sets, partitions, models, aggregations, presets, schedules."""
     tables: dict[str, Mapping[str, Any]] = {
         "algorithms": ALGORITHMS,
         "objectives": OBJECTIVES,
         "data sets": DATASETS,
         "partitions": PARTITIONS,
         "models": MODELS,
+        "aggregations": AGGREGATIONS,
+        "transmissions": TRANSMISSIONS,
         "presets": PRESETS,
         "schedules": SCHEDULES,
     }

@@ -7,9 +7,10 @@ outliers. The groups' centres are then averaged by how many clients each has. Al
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,19 +20,16 @@ from fedmm.core.checks import at_least, within
 from fedmm.core.errors import require
 
 
-class Aggregation(Protocol):
+@dataclass(frozen=True)
+class Aggregation(ABC):
     """A centre of vectors; a shift of all of them shifts it alike."""
 
-    @property
-    def name(self) -> str: ...
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    robust: ClassVar[bool] = True
+    """Whether it differs from the mean, so that sums over rounds have to be kept to take their centre."""
 
-    @property
-    def summary(self) -> str: ...
-
-    @property
-    def robust(self) -> bool:
-        """Whether it differs from the mean, so that sums over rounds have to be kept to take their centre."""
-
+    @abstractmethod
     def centre(self, vectors: Tensor, counted: Tensor | None = None) -> Tensor:
         """``[..., size]`` of vectors ``[..., clients, size]``.
 
@@ -41,7 +39,7 @@ class Aggregation(Protocol):
 
 
 @dataclass(frozen=True)
-class Mean:
+class Mean(Aggregation):
     """The mean: the algorithms' own rule, which one hostile client can take anywhere."""
 
     name: ClassVar[str] = "mean"
@@ -55,7 +53,7 @@ class Mean:
 
 
 @dataclass(frozen=True)
-class CoordinateMedian:
+class CoordinateMedian(Aggregation):
     """The median of every coordinate; the mean of the middle two for an even number of clients.
 
     It withstands fewer than half of a group.
@@ -63,7 +61,6 @@ class CoordinateMedian:
 
     name: ClassVar[str] = "median"
     summary: ClassVar[str] = "the median of every coordinate: withstands fewer than half of a group"
-    robust: ClassVar[bool] = True
 
     def centre(self, vectors: Tensor, counted: Tensor | None = None) -> Tensor:
         ordered, number = _ordered(vectors, counted)
@@ -73,7 +70,7 @@ class CoordinateMedian:
 
 
 @dataclass(frozen=True)
-class TrimmedMean:
+class TrimmedMean(Aggregation):
     """The mean of every coordinate without its largest and smallest values.
 
     trim: which share of a group is cut off at each end, below 0.5, rounded up; at least one value is left. So large a
@@ -82,7 +79,6 @@ class TrimmedMean:
 
     name: ClassVar[str] = "trimmed_mean"
     summary: ClassVar[str] = "the mean of every coordinate without its extremes: withstands that share of a group"
-    robust: ClassVar[bool] = True
 
     trim: float = 0.2
 
@@ -98,7 +94,7 @@ class TrimmedMean:
 
 
 @dataclass(frozen=True)
-class GeometricMedian:
+class GeometricMedian(Aggregation):
     """The point whose distances to all vectors have the smallest sum, by Weiszfeld's iteration.
 
     iterations: how many, from the median of every coordinate. It withstands fewer than half of a group, and unlike the
@@ -107,7 +103,6 @@ class GeometricMedian:
 
     name: ClassVar[str] = "geometric_median"
     summary: ClassVar[str] = "the point nearest to all in sum: withstands fewer than half of a group"
-    robust: ClassVar[bool] = True
 
     iterations: int = 20
 

@@ -56,7 +56,7 @@ class Inbox:
                 raise Diverged(update.client, update.round + 1)
         if not reason:
             norm = self._norm(update)
-            bound = self._terms.max_norm
+            bound = self._terms.max_update_norm
             if bound and float(norm) > bound:
                 reason = f"its update has norm {float(norm):.4g}, above the bound {bound:g}"
             self._norms[update.client] = norm
@@ -67,7 +67,7 @@ class Inbox:
 
     def close(self) -> None:
         """No more updates: refuse those whose norm is unusual among their group's."""
-        ratio = self._terms.max_norm_ratio
+        ratio = self._terms.max_update_ratio
         if not ratio:
             return
         groups: dict[str, list[str]] = defaultdict(list)

@@ -21,8 +21,8 @@ class Terms:
     participation: which share of the clients works in a round, at least one; who, follows from the seed and the round.
     on_bad_update: what an update that is not finite does: ``stop`` ends the run, ``skip`` leaves the client out of the
         round. An update that is malformed or beyond a bound is always left out.
-    max_norm: an update z_i - z_0 with a larger norm is left out; 0 for no bound.
-    max_norm_ratio: so is one whose norm is more than so many times the median in the client's group; 0 for no bound.
+    max_update_norm: an update z_i - z_0 with a larger norm is left out; 0 for no bound.
+    max_update_ratio: so is one whose norm is more than so many times the median in the client's group; 0 for no bound.
     aggregation: what the server makes of the updates, within groups of clients that hold the same domains.
     transmission: what happens to an update on its way.
     restore: the server keeps the sums of each client's updates, so that a client that lost its state gets it back.
@@ -30,8 +30,8 @@ class Terms:
 
     participation: float = 1.0
     on_bad_update: OnBadUpdate = "stop"
-    max_norm: float = 0.0
-    max_norm_ratio: float = 0.0
+    max_update_norm: float = 0.0
+    max_update_ratio: float = 0.0
     aggregation: Aggregation = field(default=Mean())
     transmission: Transmission = field(default=ExactUpdate())
     restore: bool = False
@@ -40,22 +40,26 @@ class Terms:
         within("participation", self.participation, 0.0, 1.0)
         require(self.participation > 0, "participation must be above 0: at least one client has to work")
         one_of("on_bad_update", self.on_bad_update, ("stop", "skip"))
-        not_negative("max_norm", self.max_norm)
-        not_negative("max_norm_ratio", self.max_norm_ratio)
+        not_negative("max_update_norm", self.max_update_norm)
+        not_negative("max_update_ratio", self.max_update_ratio)
         require(
-            self.max_norm_ratio == 0 or self.max_norm_ratio > 1,
-            f"max_norm_ratio must be above 1, or 0 for no bound, not {self.max_norm_ratio!r}",
+            self.max_update_ratio == 0 or self.max_update_ratio > 1,
+            f"max_update_ratio must be above 1, or 0 for no bound, not {self.max_update_ratio!r}",
         )
-        require(hasattr(self.aggregation, "centre"), f"aggregation must be an aggregation, not {self.aggregation!r}")
         require(
-            hasattr(self.transmission, "transmitted"), f"transmission must be a transmission, not {self.transmission!r}"
+            isinstance(self.aggregation, Aggregation),
+            f"aggregation must be one such as fedmm's CoordinateMedian(), not {self.aggregation!r}",
+        )
+        require(
+            isinstance(self.transmission, Transmission),
+            f"transmission must be one such as fedmm's ClippedUpdate(1.0), not {self.transmission!r}",
         )
         flag("restore", self.restore)
 
     @property
     def may_refuse(self) -> bool:
         """Whether an update that is well formed can be left out."""
-        return self.on_bad_update == "skip" or self.max_norm > 0 or self.max_norm_ratio > 0
+        return self.on_bad_update == "skip" or self.max_update_norm > 0 or self.max_update_ratio > 0
 
     def keeps_totals(self, algorithm: Algorithm) -> bool:
         """Whether the server keeps the sums of each client's updates."""

@@ -7,8 +7,9 @@ server adds up stay equal, however coarse the transmission is.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,25 +17,22 @@ from torch import Tensor
 from fedmm.core.checks import positive
 
 
-class Transmission(Protocol):
+@dataclass(frozen=True)
+class Transmission(ABC):
     """A function of an update."""
 
-    @property
-    def name(self) -> str: ...
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    exact: ClassVar[bool] = False
+    """Whether updates arrive as they are."""
 
-    @property
-    def summary(self) -> str: ...
-
-    @property
-    def exact(self) -> bool:
-        """Whether updates arrive as they are."""
-
+    @abstractmethod
     def transmitted(self, update: Tensor) -> Tensor:
         """What arrives of z_i - z_0, ``[..., size]``."""
 
 
 @dataclass(frozen=True)
-class ExactUpdate:
+class ExactUpdate(Transmission):
     """Updates arrive as they are."""
 
     name: ClassVar[str] = "exact"
@@ -46,12 +44,11 @@ class ExactUpdate:
 
 
 @dataclass(frozen=True)
-class ClippedUpdate:
+class ClippedUpdate(Transmission):
     """An update longer than ``norm`` is shortened to it, omega and psi together."""
 
     name: ClassVar[str] = "clip"
     summary: ClassVar[str] = "an update longer than a norm is shortened to it"
-    exact: ClassVar[bool] = False
 
     norm: float = 1.0
 

@@ -16,6 +16,7 @@ from fedmm.core.engine import FederatedState
 from fedmm.core.errors import Diverged, require
 from fedmm.core.objective import Objective
 from fedmm.core.problem import Statistics
+from fedmm.core.terms import Terms
 from fedmm.core.views import View, WholeRows
 from fedmm.engines.in_process import InProcess
 from fedmm.experiment.adaptation import Client, adaptation_problem, client_names, in_rows, take_stock
@@ -32,6 +33,7 @@ from fedmm.objectives import DANN
 _DANN = DANN()
 _SMOOTHED_FEDMM = SmoothedFedMM()
 _WHOLE_ROWS = WholeRows()
+_USUAL = Terms()
 
 
 class Adapted(Predictor):
@@ -67,6 +69,7 @@ def adapt(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
     view: View = _WHOLE_ROWS,
+    terms: Terms = _USUAL,
     progress: bool = True,
     on_round: Callable[[Row], None] | None = None,
 ) -> Adapted:
@@ -84,12 +87,13 @@ def adapt(
     batch_size: rows of a local step, split in proportion to a client's source and target rows.
     seed: decides the heads' first weights, batches, dropout masks and random maps; one seed, one result.
     view: how rows are shown to the network, for example ``CropAndFlip(224)``; the rows as they are by default.
+    terms: on what terms clients take part: which share of them in a round, what the server accepts, how it aggregates.
     progress: a bar on the terminal. on_round: called with each round's row of the history.
     """
     adaptation = Adaptation(
         clients, model, objective, algorithm, rounds,
         validation=validation, source_validation=source_validation, probe_rows=probe_rows, batch_size=batch_size,
-        seed=seed, device=device, dtype=dtype, view=view,
+        seed=seed, device=device, dtype=dtype, view=view, terms=terms,
     )  # fmt: skip
     adapted, error = adaptation.run(evaluate_every=evaluate_every, progress=progress, on_round=on_round)
     if error:
@@ -117,6 +121,7 @@ class Adaptation:
         device: torch.device | str,
         dtype: torch.dtype,
         view: View = _WHOLE_ROWS,
+        terms: Terms = _USUAL,
     ) -> None:
         _require_kinds(model, objective, algorithm, dtype)
         at_least("rounds", rounds, 0)
@@ -134,7 +139,8 @@ class Adaptation:
         self.problem = replace(self.problem, listed=client_names(clients))
         self.view = view
         self.show = RowsShown(view, tuple(self.holdings[0].sample.shape[1:]))
-        self.engine = InProcess(self.problem, algorithm, rounds)
+        self.terms = terms
+        self.engine = InProcess(self.problem, algorithm, rounds, terms)
         there = self.function.layout.device
         self.probes = accuracy_probes(validation, model.classes, self.show, there)
         if source_validation is not None:

@@ -56,6 +56,12 @@ class Holding:
     alpha: float
 
     @property
+    def domains(self) -> str:
+        """Which domains are held: clients that hold the same ones are a group."""
+        held = {"source": self.source, "target": self.target}
+        return " and ".join(domain for domain, rows in held.items() if rows is not None)
+
+    @property
     def sample(self) -> Tensor:
         """The first rows, up to two."""
         held = self.source if self.source is not None else self.target
@@ -183,6 +189,8 @@ def adaptation_problem(
         clients,
         function.statistics,
         share_statistics=network.batch_norm != "local" and function.trains_statistics,
+        groups={holding.name: holding.domains for holding in holdings},
+        seed=seed,
     )
     return problem, function
 

@@ -70,6 +70,7 @@ def prepare(experiment: Experiment, cache: DataCache) -> Adaptation:
         device=device,
         dtype=run.torch_dtype,
         view=here.view,
+        terms=experiment.terms,
     )
 
 

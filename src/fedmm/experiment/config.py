@@ -9,10 +9,13 @@ from typing import Any, Literal
 import torch
 
 from fedmm.algorithms import ALGORITHMS
+from fedmm.core.aggregation import AGGREGATIONS, Aggregation
 from fedmm.core.algorithm import Algorithm
 from fedmm.core.checks import at_least, not_negative, positive, require_device
 from fedmm.core.errors import require, unknown
 from fedmm.core.objective import Objective
+from fedmm.core.terms import OnBadUpdate, Terms
+from fedmm.core.transmission import TRANSMISSIONS, Transmission
 from fedmm.data import DATASETS, PARTITIONS
 from fedmm.data.domains import DataSet
 from fedmm.data.partition import Partition
@@ -22,7 +25,13 @@ from fedmm.models import MODELS, Model
 from fedmm.models.precision import Precision
 from fedmm.objectives import OBJECTIVES
 
-_DEFAULT_NAMES = {"partition": "source_target", "objective": "dann", "algorithm": "fedmm_smoothed"}
+_DEFAULT_NAMES = {
+    "partition": "source_target",
+    "objective": "dann",
+    "algorithm": "fedmm_smoothed",
+    "aggregation": "mean",
+    "transmission": "exact",
+}
 _NAMES_WITH_PRESET = {"objective": "dann", "algorithm": "fedmm"}  # a preset is of the paper, and so is its algorithm
 _MOST_THREADS = 1024
 _MOST_ROWS = 1_000_000
@@ -41,6 +50,7 @@ class RunOptions:
     threads: torch's threads; 0 leaves them as they are. Results are bit-identical for one number of threads.
     checkpoint_every, checkpoint_seconds: rounds and seconds between two checkpoints, 0 for none by that count.
     keep_checkpoints: how many of the last stay. best_by: the measure by which the best state is kept beside them.
+    participation, on_bad_update, max_update_norm, max_update_ratio: as in :class:`fedmm.Terms`.
     client_weights: the paper's alpha_i by client name; clients that are not named weigh 1.
     preset: ``paper`` or ``authors``, for everything the file leaves out.
     """
@@ -60,6 +70,10 @@ class RunOptions:
     checkpoint_seconds: float = 60.0
     keep_checkpoints: int = 2
     best_by: str = "target_information"
+    participation: float = 1.0
+    on_bad_update: OnBadUpdate = "stop"
+    max_update_norm: float = 0.0
+    max_update_ratio: float = 0.0
     client_weights: Mapping[str, float] = field(default_factory=dict)
     preset: str = ""
 
@@ -75,6 +89,7 @@ class RunOptions:
         at_least("checkpoint_every", self.checkpoint_every, 0)
         not_negative("checkpoint_seconds", self.checkpoint_seconds)
         at_least("keep_checkpoints", self.keep_checkpoints, 1)
+        Terms(self.participation, self.on_bad_update, self.max_update_norm, self.max_update_ratio)
         for client, weight in self.client_weights.items():
             positive(f"client_weights.{client}", weight)
         if self.preset and self.preset not in PRESETS:
@@ -102,6 +117,15 @@ class Experiment:
     model: Model
     objective: Objective
     algorithm: Algorithm
+    aggregation: Aggregation
+    transmission: Transmission
+
+    @property
+    def terms(self) -> Terms:
+        """On what terms clients take part."""
+        run = self.run
+        bounds = (run.participation, run.on_bad_update, run.max_update_norm, run.max_update_ratio)
+        return Terms(*bounds, self.aggregation, self.transmission)
 
     @property
     def label(self) -> str:
@@ -137,6 +161,8 @@ def experiment(tables: Mapping[str, Any]) -> Experiment:
         choose(MODELS, full["model"], "model"),
         choose(OBJECTIVES, full["objective"], "objective"),
         choose(ALGORITHMS, full["algorithm"], "algorithm"),
+        choose(AGGREGATIONS, full["aggregation"], "aggregation"),
+        choose(TRANSMISSIONS, full["transmission"], "transmission"),
     )
 
 

@@ -110,6 +110,6 @@ def _shape(each: Experiment, adaptation: Adaptation) -> str:
             (each.objective.structure(), len(adaptation.problem.clients), each.run.batch_size),
             (each.run.rounds, each.run.evaluate_every, each.run.precision, each.run.threads),
             [(list(probe.measures), len(probe)) for probe in adaptation.probes],
-            (adaptation.row_dtype, adaptation.view),
+            (adaptation.row_dtype, adaptation.view, each.terms.structure()),
         )
     )

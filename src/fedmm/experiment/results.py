@@ -25,6 +25,13 @@ _WHERE_NOT_WHAT = (
     "device", "precision", "engine", "threads", "evaluate_every", "label",
     "checkpoint_every", "checkpoint_seconds", "keep_checkpoints", "best_by",
 )  # fmt: skip
+_SINCE: dict[str, dict[str, Any]] = {
+    "run": {"participation": 1.0, "on_bad_update": "stop", "max_update_norm": 0.0, "max_update_ratio": 0.0},
+    "aggregation": {"name": "mean"},
+    "transmission": {"name": "exact"},
+}
+"""Options that are younger than the first results, which were computed with these values and keep their fingerprint."""
+_NOTHING = object()
 _DIGITS = 5
 
 
@@ -36,7 +43,14 @@ def identity(line: Mapping[str, Any]) -> tuple[Any, ...]:
 def digest(run: PaperRun) -> str:
     """A fingerprint of everything that decides a run's numbers; where it runs and what it is called do not count."""
     tables = run.experiment.tables()
-    tables["run"] = {key: value for key, value in tables["run"].items() if key not in _WHERE_NOT_WHAT}
+    tables["run"] = {
+        key: value
+        for key, value in tables["run"].items()
+        if key not in _WHERE_NOT_WHAT and _SINCE["run"].get(key, _NOTHING) != value
+    }
+    for section in ("aggregation", "transmission"):
+        if tables[section] == _SINCE[section]:
+            del tables[section]
     return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()[:16]
 
 

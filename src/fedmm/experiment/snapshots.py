@@ -17,7 +17,7 @@ from fedmm.core.engine import FederatedState
 from fedmm.core.errors import FedmmError
 from fedmm.experiment.history import History
 
-_FORMAT = "fedmm-snapshot-2"
+_FORMAT = "fedmm-snapshot-3"
 
 
 def save_snapshot(path: Path, state: FederatedState, history: History) -> None:
@@ -34,7 +34,7 @@ def save_snapshot(path: Path, state: FederatedState, history: History) -> None:
         put(tensor, "server", name)
     for name, tensor in state.statistics.items():
         put(tensor, "statistics", name)
-    for part in ("clients", "client_statistics"):
+    for part in ("clients", "client_statistics", "totals"):
         for client, own in getattr(state, part).items():
             for name, tensor in own.items():
                 put(tensor, part, client, name)
@@ -44,6 +44,7 @@ def save_snapshot(path: Path, state: FederatedState, history: History) -> None:
         "places": places,
         "clients": list(state.clients),
         "client_statistics": list(state.client_statistics),
+        "counted": state.counted,
         "history": list(history),
     }
     text = json.dumps(about)
@@ -72,6 +73,7 @@ def load_snapshot(path: Path, device: torch.device) -> tuple[FederatedState, His
             raise KeyError("sha256")
         state = FederatedState(about["round"], {}, {client: {} for client in about["clients"]}, {}, {})
         state.client_statistics.update({client: {} for client in about["client_statistics"]})
+        state.counted.update({client: int(round_) for client, round_ in about["counted"].items()})
         for key, (part, *names) in about["places"].items():
             table = getattr(state, part)
             for name in names[:-1]:

@@ -14,6 +14,7 @@ from fedmm.core.checks import at_least, per_group, positive
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.layout import Layout, PerGroup, Point
 from fedmm.core.problem import FederatedProblem, LocalReport, Statistics
+from fedmm.core.terms import Terms
 from fedmm.engines.in_process import InProcess
 from fedmm.experiment.history import History
 from fedmm.experiment.progress import RoundProgress
@@ -21,6 +22,7 @@ from fedmm.experiment.training import Status, train
 
 Function = Callable[..., Tensor]
 Batches = Callable[[], Iterable[Any]]
+_USUAL = Terms()
 
 
 class ClientState(dict[str, Tensor]):
@@ -65,6 +67,9 @@ def solve(
     weights: Sequence[float] | None = None,
     names: Sequence[str] | None = None,
     gradient_scale: PerGroup | tuple[PerGroup, PerGroup] = 1.0,
+    terms: Terms = _USUAL,
+    groups: Sequence[str] | None = None,
+    seed: int = 0,
     progress: bool = False,
 ) -> Solution:
     """min over omega, max over psi of the mean of f_1 ... f_N, each known to its own client alone.
@@ -77,11 +82,19 @@ def solve(
     names: the clients' names, by default ``client-1`` ...; sums are taken in order of the names.
     gradient_scale: a factor on the loss gradient alone: one for both sides, or a pair (omega's, psi's), each a number
         or a number per group of parameters.
+    terms: on what terms clients take part: which share of them in a round, what the server accepts, how it aggregates.
+    groups: a word for each client; robust aggregation goes by clients of one word. All are one group by default.
+    seed: decides who takes part in a round.
     """
     at_least("rounds", rounds, 0)
+    at_least("seed", seed, 0)
     require(len(functions) > 0, "solve needs at least one client's function")
     names = default_names(len(functions)) if names is None else list(names)
     require(len(names) == len(functions), f"{len(names)} names were given for {len(functions)} clients")
+    require(
+        groups is None or len(groups) == len(functions),
+        f"{len(groups or ())} groups were given for {len(functions)} clients",
+    )
     layout = Layout.of(*start)
     scale_min, scale_max = gradient_scale if isinstance(gradient_scale, tuple) else (gradient_scale, gradient_scale)
     per_group("gradient_scale", scale_min, zero=True)
@@ -91,7 +104,9 @@ def solve(
         FunctionClient(name, *_split(function, name), layout, scale * alpha)
         for name, function, alpha in zip(names, functions, mean_one(weights, len(functions)), strict=True)
     ]
-    engine = InProcess(FederatedProblem(layout, layout.pack(*start), clients), algorithm, rounds)
+    grouped = dict(zip(names, groups, strict=True)) if groups else {}
+    problem = FederatedProblem(layout, layout.pack(*start), clients, groups=grouped, seed=seed)
+    engine = InProcess(problem, algorithm, rounds, terms)
     with RoundProgress(algorithm.name, rounds, show=progress) as bar:
         training = train(engine, rounds, on_round=bar)
     omega, psi = layout.unpack(training.state.z)

@@ -54,7 +54,7 @@ def build_stack(
     )
     capture = ("round" if network.layer_by_layer else "step") if settings.capture else "none"
     engine = Batched(
-        [Replica(a.problem, a.algorithm, a.rounds) for a in adaptations],
+        [Replica(a.problem, a.algorithm, a.rounds, a.terms) for a in adaptations],
         network,
         capture=capture,  # type: ignore[arg-type]
         chunk=settings.chunk or None,

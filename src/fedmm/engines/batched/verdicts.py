@@ -33,14 +33,14 @@ def judged(terms: Terms, uploads: State, z_0: Tensor, working: Tensor, groups: G
         for vectors in uploads.values():
             refuse(~vectors.norm(dim=-1).isfinite(), NOT_FINITE)
     norm = (uploads["z"] - z_0).norm(dim=-1)
-    if terms.max_norm > 0:
-        refuse(norm > terms.max_norm, TOO_LONG)
-    if terms.max_norm_ratio > 0:
+    if terms.max_update_norm > 0:
+        refuse(norm > terms.max_update_norm, TOO_LONG)
+    if terms.max_update_ratio > 0:
         unusual = torch.zeros_like(working)
         for group in range(groups.most):
             members = (groups.of == group) & (verdict == COUNTED)
             median = CoordinateMedian().centre(norm.unsqueeze(-1), members)
-            unusual |= members & (norm > terms.max_norm_ratio * median)
+            unusual |= members & (norm > terms.max_update_ratio * median)
         refuse(unusual, UNUSUAL)
     return verdict
 
