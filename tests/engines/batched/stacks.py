@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -13,7 +14,23 @@ from problems import CLASSES, FLOAT64, WIDTH, generator, labels, network, played
 from torch import Tensor, nn
 
 import fedmm
-from fedmm import ALGORITHMS, CDAN, DANN, MDD, OBJECTIVES, FedAvgGDA, FedMM, FedProxGDA, FedSGDA, ScaffoldGDA
+from fedmm import (
+    ALGORITHMS,
+    CDAN,
+    DANN,
+    MDD,
+    OBJECTIVES,
+    ClippedUpdate,
+    CoordinateMedian,
+    FedAvgGDA,
+    FedMM,
+    FedProxGDA,
+    FedSGDA,
+    GeometricMedian,
+    ScaffoldGDA,
+    Terms,
+    TrimmedMean,
+)
 from fedmm.core.algorithm import Algorithm
 from fedmm.core.engine import FederatedState, RoundRecord
 from fedmm.core.objective import Objective
@@ -143,6 +160,7 @@ class Run:
     network: Callable[[int], Network] = small
     rounds: int = PLANNED
     weights: Mapping[str, float] = field(default_factory=dict)
+    terms: Terms = field(default=Terms())
 
     def adaptation(self, device: str = "cpu", dtype: torch.dtype = FLOAT64) -> Adaptation:
         shares = self.partition.split(self.pair, self.seed)
@@ -158,6 +176,7 @@ class Run:
             device=device,
             dtype=dtype,
             view=self.pair.view,
+            terms=self.terms,
         )
 
     def _client(self, share: Share) -> fedmm.Client:
@@ -189,7 +208,9 @@ def stacked(
         frozen_statistics=first.policy == "frozen",
         looped=looped,
     )
-    replicas = [Replica(each.problem, run.algorithm, run.rounds) for each, run in zip(built, runs, strict=True)]
+    replicas = [
+        Replica(each.problem, run.algorithm, run.rounds, run.terms) for each, run in zip(built, runs, strict=True)
+    ]
     return Batched(replicas, together, around=lambda: precision(chosen, torch.device(device)), **options)
 
 
@@ -214,6 +235,7 @@ def tensors(state: FederatedState) -> dict[str, Tensor]:
     groups = {"server": state.server, "statistics": state.statistics}
     groups |= {f"client {name}": own for name, own in state.clients.items()}
     groups |= {f"statistics of {name}": own for name, own in state.client_statistics.items()}
+    groups |= {f"totals of {name}": own for name, own in state.totals.items()}
     return {f"{group}: {name}": tensor.cpu() for group, named in groups.items() for name, tensor in named.items()}
 
 
@@ -228,20 +250,22 @@ def assert_agrees(stack: Batched, replica: int, measures: Tensor, reference: Rou
     assert_same_state(stack.state(replica), state, tolerance)
     distances = {name: getattr(record, name) for name in ("drift", "consensus_gap", "dual_norm")}
     measured = dict(zip(MEASURES, measures[replica].tolist(), strict=True))
+    if "task_loss" not in record.metrics:  # a round without clients that hold the source
+        assert math.isnan(measured.pop("task_loss"))
     expected = distances | record.metrics | {"clients": record.clients}
     assert measured == pytest.approx(expected, rel=tolerance, abs=tolerance)
     assert (stack.bytes_up[replica], stack.bytes_down[replica]) == (record.bytes_up, record.bytes_down)
 
 
-def assert_moved(before: FederatedState, after: FederatedState, omega: int) -> None:
+def assert_moved(before: FederatedState, after: FederatedState, omega: int, *, all_counted: bool = True) -> None:
     """Both sides of the point and every vector that a client keeps went somewhere, so that agreement means something.
 
-    omega: how many coordinates of the point are omega's.
+    omega: how many coordinates of the point are omega's. all_counted: False where clients may be away or refused.
     """
     for side in (slice(omega), slice(omega, None)):
         if before.z[side].numel():
-            assert float((after.z - before.z)[side].norm()) > 0.02
-    for client, own in after.clients.items():
+            assert float((after.z - before.z)[side].norm()) > (0.02 if all_counted else 0.003)
+    for client, own in after.clients.items() if all_counted else ():
         for name, vector in own.items():
             assert float((vector - before.clients[client][name]).norm()) > 0.02, (client, name)
 
@@ -331,9 +355,46 @@ OBJECTIVE_OPTIONS = {name: kind(nu=0.3) for name, kind in OBJECTIVES.items()} | 
 
 POLICIES = ("averaged", "frozen", "local")
 
+
+def on_terms(runs: Sequence[Run], *shares: float, **terms: Any) -> list[Run]:
+    """The runs with other terms; their shares of clients that take part go round."""
+    return [
+        replace(run, terms=Terms(shares[place % len(shares)] if shares else 1.0, **terms))
+        for place, run in enumerate(runs)
+    ]
+
+
+def many_clients(**options: Any) -> list[Run]:
+    """Every algorithm with three clients of each domain, so that a median is one; seeds and trade-offs differ."""
+    return [replace(run, partition=SourceTarget(3, 3), **options) for run in every_algorithm()]
+
+
+ROBUST = (CoordinateMedian(), TrimmedMean(0.3), GeometricMedian(8))
+
+TERMS: dict[str, list[Run]] = (
+    {
+        "half of the clients": on_terms(many_clients(), 0.5, 0.17, 0.67, 1.0),
+        "half of the clients, mixed": on_terms(MIXED, 0.5, 0.75),
+        "clipped": on_terms(every_algorithm(), transmission=ClippedUpdate(0.3)),
+        "half, clipped": on_terms(many_clients(), 0.5, transmission=ClippedUpdate(0.3)),
+        "bounded": on_terms(many_clients(), 1.0, 0.67, max_update_norm=0.15, on_bad_update="skip"),
+        "unusual": on_terms(many_clients(), 1.0, 0.84, max_update_ratio=1.1),
+        "restorable": on_terms(every_algorithm(), 0.5, restore=True),
+    }
+    | {each.name: on_terms(many_clients(), aggregation=each) for each in ROBUST}
+    | {f"half, {each.name}": on_terms(many_clients(), 0.5, 0.67, aggregation=each) for each in ROBUST}
+    | {f"half, batch norm {policy}": on_terms(normalised(policy), 0.5) for policy in POLICIES}
+    | {
+        f"median, batch norm {policy}": on_terms(normalised(policy), 0.75, aggregation=CoordinateMedian())
+        for policy in POLICIES
+    }
+)
+"""Clients that are away, refused, clipped or out of line."""
+
 STACKS: dict[str, list[Run]] = (
     {f"{name} alone": [Run(with_options(kind, **RATES), seed=3)] for name, kind in ALGORITHMS.items()}
     | {"every algorithm": every_algorithm(), "mixed": MIXED, "both domains": BOTH_DOMAINS}
+    | TERMS
     | {
         f"objective {name}": two_methods(each, partition=SourceTarget(1, 1)) for name, each in OBJECTIVE_OPTIONS.items()
     }

@@ -337,7 +337,7 @@ class Batched:
             root_mean_square(points - mean.unsqueeze(1), counted),
             root_mean_square(band.clients["dual"]) if "dual" in band.clients else torch.zeros_like(task[:, 0]),
             mean_over(task - self._nu[r] * domain, counted),
-            mean_over(task, sources),
+            torch.where(sources.any(dim=1), mean_over(task, sources), torch.nan),
             mean_over(domain, counted),
             counted.sum(dim=1).to(points.dtype),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 from fedmm.core.engine import FederatedState, RoundRecord
@@ -44,7 +45,7 @@ def round_record(
 ) -> RoundRecord:
     """A replica's record of a round, from what the stack measured."""
     clients = int(measures["clients"])
-    reported = ("loss", "domain_loss", "task_loss") if clients else ()
+    reported = [name for name in ("loss", "domain_loss", "task_loss") if clients and not math.isnan(measures[name])]
     return RoundRecord(
         round=done,
         drift=measures["drift"],
