@@ -13,9 +13,7 @@ import torch
 import typer
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-from rich.table import Table
 
 from fedmm.core.errors import require
 from fedmm.core.places import data_folder
@@ -50,13 +48,12 @@ def _say(line: str) -> None:
 def list_(data_dir: _Folder = None) -> None:
     """What there is, where it lies, and whether it is complete by names and sizes."""
     folder = data_dir or data_folder()
-    grid = Table.grid(padding=(0, 2))
+    width = 2 + max(map(len, [*sources(), *NEEDED]))
     for source in sources().values():
-        grid.add_row(f"[bold]{source.name}", f"[bold]{escape(_state(source, folder))}")
-        grid.add_row("", f"{source.summary}; licence: {source.licence}")
+        _say(f"{source.name:{width}}{_state(source, folder)}")
+        _say(f"{'':{width}}{source.summary}; licence: {source.licence}")
     for name, needed in NEEDED.items():
-        grid.add_row(f"[bold]{name}", f"is made of {' and '.join(needed)}")
-    _console.print(grid)
+        _say(f"{name:{width}}is made of {' and '.join(needed)}")
     _say(f"data folder: {folder}")
 
 
