@@ -89,10 +89,10 @@ class Inbox:
             return "it was not asked to take part"
         if update.round != invitation.round:
             return f"its update is for round {update.round + 1}, and this is round {invitation.round + 1}"
+        if update.session != invitation.session:
+            return "its update answers what was sent before the server restarted"
         if update.lost:
             return f"it has lost {_state(invitation.counted)}"
-        if update.start != invitation.start:
-            return "its update did not begin at the point that was sent"
         if update.base != invitation.counted:
             return f"it went on from {_state(update.base)}, not from {_state(invitation.counted)}"
         if update.client in self.accepted:

@@ -24,8 +24,8 @@ class ClientMemory:
     beside the old one, *before* it uploads, and goes on from whichever the server says was counted. Then what the
     client adds up and what the server adds up stay equal whatever fails in between.
 
-    depth: how many states are kept, at least 2. A server that goes back several rounds after a crash needs more, or has
-        to restore the client from the sums it keeps.
+    depth: how many states are kept, at least 2. A server that goes back several rounds after a crash needs that many
+        more, or has to restore the client from the sums it keeps.
     held: states to begin with, for example from a file.
     """
 
@@ -33,25 +33,24 @@ class ClientMemory:
         at_least("depth", depth, 2)
         self._held = dict(held or {})
         self._depth = depth
-        self._counted: int | None = None
 
     @property
     def held(self) -> Mapping[int, Kept]:
-        """The states by round, the oldest first: what a client must store to survive a crash."""
+        """The states by round: what a client must store to survive a crash."""
         return self._held
 
     def state_for(self, counted: int) -> Kept | None:
-        """The state after the round in which the server last counted this client; None where it is lost."""
-        self._counted = counted
+        """The state after the round in which the server last counted this client; None where it is lost.
+
+        What came of later rounds was not counted, and never will be.
+        """
+        self._held = {round: kept for round, kept in self._held.items() if round <= counted}
         return self._held.get(counted)
 
     def remember(self, round: int, kept: Kept) -> None:
-        """Keep the state after a round, and drop the oldest that is neither this nor the one that was counted."""
-        self._held.pop(round, None)
-        self._held[round] = kept
-        for old in [each for each in self._held if each not in (round, self._counted)]:
-            if len(self._held) > self._depth:
-                del self._held[old]
+        """Keep the state after a round, and of the older ones the newest."""
+        newest = sorted({**self._held, round: kept}.items())[-self._depth :]
+        self._held = dict(newest)
 
     def forget(self, round: int) -> None:
         """Lose a state, as a client does that restarts from an older copy of its files."""

@@ -10,7 +10,7 @@ from fedmm.core.engine import FederatedState, RoundRecord
 from fedmm.core.messages import Update, size_in_bytes
 from fedmm.core.problem import FederatedProblem, Statistics
 from fedmm.core.terms import Terms
-from fedmm.engines.server import Server, distances, mean_metrics
+from fedmm.engines.server import Server, recorded
 from fedmm.engines.worker import Worker
 
 _USUAL = Terms()
@@ -51,7 +51,7 @@ class InProcess:
                 worked.upload,
                 travelling,
                 worked.report.metrics,
-                invitation.start,
+                invitation.session,
                 invitation.counted,
             )
             bytes_up += size_in_bytes(update.vectors) + size_in_bytes(travelling)
@@ -69,17 +69,8 @@ class InProcess:
             client_statistics={**state.client_statistics, **{name: statistics[name] for name in accepted}},
             totals=settled.totals,
         )
-        record = RoundRecord(
-            round=after.round,
-            **distances(accepted, state.z, after.clients),
-            bytes_up=bytes_up,
-            bytes_down=sum(size_in_bytes(each.sent) + size_in_bytes(each.statistics) for each in invitations.values()),
-            seconds=time.perf_counter() - began,
-            metrics=mean_metrics(accepted),
-            clients=len(accepted),
-            refused=tuple(inbox.refused),
-        )
-        return after, record
+        bytes_down = sum(size_in_bytes(each.sent) + size_in_bytes(each.statistics) for each in invitations.values())
+        return after, recorded(after, state.z, inbox, bytes_up, bytes_down, time.perf_counter() - began)
 
 
 def workers(server: Server) -> dict[str, Worker]:

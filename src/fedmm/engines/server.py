@@ -11,10 +11,10 @@ from torch import Tensor
 
 from fedmm.core.aggregation import Groups, Sums, aggregated, group_centre, groups_of, updates_of
 from fedmm.core.algorithm import Algorithm, Coefficients, State, steps_by_client
-from fedmm.core.engine import FederatedState
+from fedmm.core.engine import FederatedState, RoundRecord
 from fedmm.core.errors import Diverged, require
 from fedmm.core.inbox import Inbox
-from fedmm.core.messages import NEVER, Invitation, Update, fingerprint
+from fedmm.core.messages import NEVER, Invitation, Update
 from fedmm.core.participation import taking_part
 from fedmm.core.problem import FederatedProblem, Statistics
 from fedmm.core.terms import Terms
@@ -58,20 +58,19 @@ class Server:
         return dict.fromkeys(self.names, zero)
 
     def invitations(
-        self, state: FederatedState, *, signed: bool = False, restoring: Collection[str] = ()
+        self, state: FederatedState, *, session: int = 0, restoring: Collection[str] = ()
     ) -> dict[str, Invitation]:
         """Who takes part in the next round, and what each is sent.
 
-        signed: with a fingerprint, where answers may be late. restoring: who lost its state.
+        session: another one after each restart, where answers may be late. restoring: who lost its state.
         """
         sent = self.algorithm.broadcast(state.server)
         statistics = state.statistics if self.problem.share_statistics else {}
-        start = fingerprint(sent) if signed else 0
         return {
             name: Invitation(
                 state.round,
                 sent,
-                start,
+                session,
                 state.counted.get(name, NEVER),
                 statistics,
                 state.totals.get(name) if name in restoring else None,
@@ -139,7 +138,23 @@ class Server:
         return mean
 
 
-def distances(accepted: Mapping[str, Update], z_0: Tensor, clients: Mapping[str, State]) -> dict[str, float]:
+def recorded(
+    after: FederatedState, z_0: Tensor, inbox: Inbox, bytes_up: int, bytes_down: int, seconds: float
+) -> RoundRecord:
+    """The record of a round that began at z_0."""
+    return RoundRecord(
+        round=after.round,
+        **_distances(inbox.accepted, z_0, after.clients),
+        bytes_up=bytes_up,
+        bytes_down=bytes_down,
+        seconds=seconds,
+        metrics=_mean_metrics(inbox.accepted),
+        clients=len(inbox.accepted),
+        refused=tuple(inbox.refused),
+    )
+
+
+def _distances(accepted: Mapping[str, Update], z_0: Tensor, clients: Mapping[str, State]) -> dict[str, float]:
     """``drift``, ``consensus_gap`` and ``dual_norm`` of a round, from the uploads and the clients' own states."""
     points = torch.stack([accepted[name].vectors["z"] for name in sorted(accepted)]) if accepted else z_0[None]
     duals = [own["dual"] for own in clients.values() if "dual" in own]
@@ -150,7 +165,7 @@ def distances(accepted: Mapping[str, Update], z_0: Tensor, clients: Mapping[str,
     }
 
 
-def mean_metrics(accepted: Mapping[str, Update]) -> dict[str, float]:
+def _mean_metrics(accepted: Mapping[str, Update]) -> dict[str, float]:
     """Means over the clients that report them."""
     metrics: dict[str, list[float]] = defaultdict(list)
     for name in sorted(accepted):

@@ -1,0 +1,155 @@
+"""A server and its sites that know of each other only what messages say, in one process.
+
+The reference for engines whose clients are elsewhere: a site keeps its own states, and what happens between it and the
+server is an :class:`Exchange`, which may lose, delay, repeat or change messages.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from fedmm.core.algorithm import Algorithm
+from fedmm.core.engine import FederatedState, RoundRecord
+from fedmm.core.memory import ClientMemory, Kept
+from fedmm.core.messages import NEVER, Invitation, Update, size_in_bytes
+from fedmm.core.problem import FederatedProblem, Statistics
+from fedmm.core.terms import Terms
+from fedmm.engines.in_process import first_state, workers
+from fedmm.engines.server import Server, recorded
+from fedmm.engines.worker import Worker
+
+_USUAL = Terms()
+
+
+@dataclass(frozen=True)
+class Site:
+    """A client as it lives elsewhere: it answers invitations, and its memory survives whatever happens to an answer.
+
+    statistics: the running statistics that it begins with.
+    """
+
+    worker: Worker
+    memory: ClientMemory
+    statistics: Statistics = field(default_factory=dict)
+
+    def answer(self, invitation: Invitation) -> Update:
+        """Work, and keep the new state beside the one the server has counted, before anything is sent."""
+        kept = self.memory.state_for(invitation.counted) or self._begun(invitation)
+        if kept is None:
+            return Update(invitation.round, self.worker.name, {}, session=invitation.session, lost=True)
+        shared = invitation.statistics
+        worked = self.worker.run(invitation.round, invitation.sent, kept.own, shared or kept.statistics)
+        self.memory.remember(invitation.round, Kept(worked.own, worked.report.statistics))
+        return Update(
+            invitation.round,
+            self.worker.name,
+            worked.upload,
+            worked.report.statistics if shared else {},
+            worked.report.metrics,
+            invitation.session,
+            invitation.counted,
+        )
+
+    def _begun(self, invitation: Invitation) -> Kept | None:
+        """The state of a site that has none for this invitation: new, or made again of what the server counted."""
+        algorithm, sent = self.worker.algorithm, invitation.sent
+        if invitation.counted == NEVER:
+            own = algorithm.init_client(sent["z"])
+        elif invitation.totals is not None or not algorithm.accumulates:
+            own = algorithm.restored_client(sent, invitation.totals or {}, self.worker.coefficients(invitation.round))
+        else:
+            return None
+        kept = Kept(own, self.statistics)
+        self.memory.remember(invitation.counted, kept)
+        return kept
+
+
+class Exchange:
+    """What happens between a server and its sites: here everything arrives, once and in time."""
+
+    def invited(self, client: str, invitation: Invitation) -> bool:
+        """Whether an invitation reaches the site, and the site is up to answer it."""
+        return True
+
+    def arriving(self, t: int, answers: Sequence[Update]) -> Sequence[Update]:
+        """What reaches the server before it closes round t, of these answers and of earlier ones."""
+        return answers
+
+    def between_rounds(self, t: int, memories: Mapping[str, ClientMemory]) -> None:
+        """What happens to the sites' memories after round t."""
+
+
+class Messaging:
+    """Runs a federation's rounds by messages; with a faultless exchange it computes what ``InProcess`` does.
+
+    The sites keep their states by themselves: a state that is given to ``run_round`` decides for the server alone, and
+    says which of its own states each site goes on from. Another one than the last returned is a restart of the server.
+    depth: how many states a site keeps.
+    """
+
+    def __init__(
+        self,
+        problem: FederatedProblem,
+        algorithm: Algorithm,
+        rounds: int,
+        terms: Terms = _USUAL,
+        exchange: Exchange | None = None,
+        *,
+        depth: int = 2,
+    ) -> None:
+        self.problem = problem
+        self.server = Server(problem, algorithm, rounds, terms)
+        self.exchange = exchange or Exchange()
+        first = Kept(algorithm.init_client(problem.start), problem.statistics)
+        self.sites = {
+            name: Site(worker, ClientMemory({NEVER: first}, depth=depth), problem.statistics)
+            for name, worker in workers(self.server).items()
+        }
+        self._lost: set[str] = set()
+        self._session = 0
+        self._last: FederatedState | None = None
+
+    def start(self) -> FederatedState:
+        return first_state(self.server)
+
+    def run_round(self, state: FederatedState) -> tuple[FederatedState, RoundRecord]:
+        began = time.perf_counter()
+        t = state.round
+        if state is not self._last:
+            self._session += 1
+        invitations = self.server.invitations(state, session=self._session, restoring=self._lost)
+        answers = [
+            self.sites[name].answer(invitation)
+            for name, invitation in invitations.items()
+            if self.exchange.invited(name, invitation)
+        ]
+        arrived = self.exchange.arriving(t, answers)
+        inbox = self.server.inbox(invitations)
+        for update in arrived:
+            inbox.put(update)
+        inbox.close()
+        self._lost = {update.client for update in arrived if update.lost and update.round == t}
+        accepted = inbox.accepted
+        settled = self.server.settle(state, accepted)
+        kept = {name: self.sites[name].memory.held[t] for name in accepted if t in self.sites[name].memory.held}
+        after = replace(
+            state,
+            round=t + 1,
+            server=settled.server,
+            clients={**state.clients, **{name: each.own for name, each in kept.items()}},
+            statistics=settled.statistics,
+            client_statistics={**state.client_statistics, **{name: each.statistics for name, each in kept.items()}},
+            totals=settled.totals,
+            counted={**state.counted, **dict.fromkeys(accepted, t)},
+        )
+        self._last = after
+        self.exchange.between_rounds(t, {name: site.memory for name, site in self.sites.items()})
+        bytes_up = sum(size_in_bytes(each.vectors) + size_in_bytes(each.statistics) for each in arrived)
+        bytes_down = sum(map(_size, invitations.values()))
+        return after, recorded(after, state.z, inbox, bytes_up, bytes_down, time.perf_counter() - began)
+
+
+def _size(invitation: Invitation) -> int:
+    return sum(size_in_bytes(each) for each in (invitation.sent, invitation.statistics, invitation.totals or {}))
