@@ -17,12 +17,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fedmm.core.errors import FedmmError, require
+from fedmm.core.inbox import Refusal
 from fedmm.experiment.history import Row
 from fedmm.experiment.tables import Table
 from fedmm.experiment.toml import read_toml, write_toml
 
 EXPERIMENT, ROUNDS, SUMMARY, MODEL = "experiment.toml", "rounds.jsonl", "summary.json", "model.safetensors"
-SAMPLES, BOUNDARY = "samples.safetensors", "boundary.safetensors"
+SAMPLES, BOUNDARY, REFUSED = "samples.safetensors", "boundary.safetensors", "refused.jsonl"
 
 
 def claim_folder(folder: Path, *, overwrite: bool) -> None:
@@ -85,12 +86,22 @@ class RunFolder:
             if lines:
                 _whole(rounds, "".join(lines))
             self._rounds: IO[str] = rounds.open("a" if lines else "w", encoding="utf-8")
+            if (folder / REFUSED).exists():
+                _whole(folder / REFUSED, _until((folder / REFUSED).read_text(encoding="utf-8"), len(lines)))
 
     def append(self, row: Row) -> None:
         """One more round, on disk before the next begins."""
         with _written(f"round {row['round']}", self.folder):
             self._rounds.write(_line(row))
             self._rounds.flush()
+
+    def refuse(self, round: int, refused: Iterable[Refusal]) -> None:
+        """Whose updates were not counted in a round, and why."""
+        text = "".join(json.dumps({"round": round, **each._asdict()}) + "\n" for each in refused)
+        if text:
+            path = self.folder / REFUSED
+            with _written(f"what was refused in round {round}", self.folder), path.open("a", encoding="utf-8") as file:
+                file.write(text)
 
     def tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:
         """Tensors beside the run, for pictures."""
@@ -115,6 +126,12 @@ class RunFolder:
         except OSError as problem:
             if value is None:  # else that is the word on it: closing only tries once more what failed before
                 raise _unwritten("the last rounds", self.folder, problem) from problem
+
+
+def _until(refused: str, round: int) -> str:
+    """The lines of what was refused up to a round that a run goes on from; a line torn by a crash is no line."""
+    *lines, _ = refused.split("\n")
+    return "".join(f"{line}\n" for line in lines if json.loads(line)["round"] <= round)
 
 
 def _line(row: Row) -> str:

@@ -20,7 +20,7 @@ from fedmm.experiment.adapt import Adaptation, Adapted
 from fedmm.experiment.build import DataCache, prepare
 from fedmm.experiment.checkpoints import Checkpoints
 from fedmm.experiment.config import Experiment
-from fedmm.experiment.folder import BOUNDARY, EXPERIMENT, MODEL, SAMPLES, RunFolder, claim_folder
+from fedmm.experiment.folder import BOUNDARY, EXPERIMENT, MODEL, REFUSED, SAMPLES, RunFolder, claim_folder
 from fedmm.experiment.history import History, Row
 from fedmm.experiment.progress import RoundProgress
 from fedmm.experiment.resuming import begun_run, run_checkpoints
@@ -81,6 +81,8 @@ def run_experiment(
     else:
         outcome = _run_in_process(experiment, adaptation, folder, cache, progress, on_round, checkpoints, begun)
     summary, error = outcome
+    if summary["refused"]:
+        say(f"{summary['refused']} updates were refused: {folder / REFUSED} says whose, and why")
     if error:
         message = f"{error}; the run up to round {summary['rounds']} is in {folder}"
         raise DivergedRun(message, summary) from error
@@ -117,6 +119,7 @@ def _run_in_process(
                 on_round(row)
 
         def keep(state: FederatedState, history: History) -> None:
+            files.refuse(state.round, history.refusals.get(state.round, ()))
             checkpoints.observe(state, history)
             if checkpoints.due(state.round):
                 checkpoints.save(state, history)
@@ -157,6 +160,8 @@ def run_stack(
 
         def after_round(replica: int, row: Row) -> None:
             files[replica].append(row)
+            history = stack.histories[replica]
+            files[replica].refuse(len(history), history.refusals.get(len(history), ()))
             on_row(replica, row)
 
         run = experiments[0].run
@@ -230,6 +235,7 @@ def _summary(experiment: Experiment, adaptation: Adaptation, adapted: Adapted) -
         "seconds": history.total("seconds"),
         "bytes_up": history.total("bytes_up"),
         "bytes_down": history.total("bytes_down"),
+        "refused": history.total("refused"),
         "parameters": adaptation.function.layout.size,
         "clients": {
             holding.name: {

@@ -84,7 +84,7 @@ class StackRun:
             self.engine.load([state for state, _ in begun])
         self._around = partial(precision, chosen, adaptations[0].function.layout.device)
         self._on_row = on_row
-        self._pending: list[tuple[int, Tensor, dict[str, Tensor]]] = []
+        self._pending: list[tuple[int, Tensor, Tensor, dict[str, Tensor]]] = []
         self._constants = self.network.constants(
             torch.arange(len(adaptations), device=adaptations[0].function.layout.device)
         )
@@ -104,7 +104,7 @@ class StackRun:
                     measures = self.engine.advance()
                     done = self.engine.round
                     due = done % evaluate_every == 0 or done == rounds
-                    self._pending.append((done, measures, self.evaluate() if due else {}))
+                    self._pending.append((done, measures, self.engine.verdicts, self.evaluate() if due else {}))
                     whole = True
                 keep = any(each.due(done) for each in self._checkpoints) or done == rounds
                 if keep or time.perf_counter() - self._flushed > _FLUSH_SECONDS:
@@ -159,18 +159,20 @@ class StackRun:
         if not self._pending:
             return
         done = self.engine.rounds_done.tolist()
-        measures = torch.stack([each for _, each, _ in self._pending]).tolist()
-        evaluations = [{name: values.tolist() for name, values in each.items()} for _, _, each in self._pending]
+        measures = torch.stack([each for _, each, _, _ in self._pending]).tolist()
+        verdicts = torch.stack([each for _, _, each, _ in self._pending]).tolist()
+        evaluations = [{name: values.tolist() for name, values in each.items()} for _, _, _, each in self._pending]
         now = time.perf_counter()
         seconds = (now - self._flushed) / (len(self._pending) * len(self.adaptations))
         self._flushed = now
         pending, self._pending = self._pending, []
-        for (number, _, _), of_round, evaluation in zip(pending, measures, evaluations, strict=True):
+        for (number, *_), of_round, judged, evaluation in zip(pending, measures, verdicts, evaluations, strict=True):
             for replica, adaptation in enumerate(self.adaptations):
                 if number > done[replica]:
                     continue
                 values = dict(zip(MEASURES, of_round[replica], strict=True))
-                record = round_record(number, values, self.engine, replica, seconds)
+                refused = self.engine.refusals(replica, judged[replica])
+                record = round_record(number, values, self.engine, replica, seconds, refused)
                 found = {name: evaluation[name][replica] if evaluation else None for name in adaptation.measures}
                 self._on_row(replica, self.histories[replica].append(record, found))
 
