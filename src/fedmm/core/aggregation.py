@@ -114,13 +114,13 @@ class GeometricMedian(Aggregation):
         if counted is None:
             counted = torch.ones(vectors.shape[:-1], dtype=torch.bool, device=vectors.device)
         vectors = _selected(counted, vectors)
+        scale = CoordinateMedian().centre(_distances(vectors, centre), counted).unsqueeze(-2)
+        apart = scale.squeeze(-1) > 0  # else more than half lie at the centre
         for _ in range(self.iterations):
-            distance = (vectors - centre.unsqueeze(-2)).norm(dim=-1, keepdim=True)
-            scale = CoordinateMedian().centre(distance, counted).unsqueeze(-2)
             # A vector at the centre itself would weigh infinitely much.
-            weight = _selected(counted, scale / torch.maximum(distance, _NEAREST * scale))
-            nearer = (weight * vectors).sum(dim=-2) / weight.sum(dim=-2)
-            centre = torch.where(scale.squeeze(-1) > 0, nearer, centre)  # more than half lie at the centre
+            distance = torch.maximum(_distances(vectors, centre), _NEAREST * scale)
+            weight = _selected(counted, scale / distance)
+            centre = torch.where(apart, (weight * vectors).sum(dim=-2) / weight.sum(dim=-2), centre)
         return centre
 
 
@@ -207,6 +207,12 @@ def aggregated(
 def _selected(counted: Tensor, vectors: Tensor) -> Tensor:
     """Vectors with 0 in place of those that are not counted, whatever they hold."""
     return torch.where(counted.unsqueeze(-1), vectors, 0.0)
+
+
+def _distances(vectors: Tensor, centre: Tensor) -> Tensor:
+    """``[..., clients, 1]``."""
+    distances: Tensor = torch.linalg.vector_norm(vectors - centre.unsqueeze(-2), dim=-1, keepdim=True)
+    return distances
 
 
 def _number(counted: Tensor, vectors: Tensor) -> Tensor:
