@@ -115,8 +115,8 @@ def test_in_a_captured_stack_a_replica_that_diverges_stops_alone(capture: str) -
 @pytest.mark.parametrize(
     "name",
     [
-        "mixed", "dropout", "batch norm averaged", "bytes", "cropped", "cropped bytes", "half of the clients", "unusual",
-        "bounded", "half, clipped", "half, median", "half, trimmed_mean", "half, geometric_median",
+        "mixed", "dropout", "batch norm averaged", "bytes", "cropped", "cropped bytes", "half of the clients",
+        "unusual", "bounded", "half, clipped", "half, median", "half, trimmed_mean", "half, geometric_median",
     ],
 )  # fmt: skip
 def test_in_float64_a_gpu_agrees_with_the_reference_on_a_cpu(name: str) -> None:

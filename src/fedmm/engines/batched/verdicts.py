@@ -22,7 +22,7 @@ def judged(terms: Terms, uploads: State, z_0: Tensor, working: Tensor, groups: G
 
     uploads: ``[replicas, clients, size]``; z_0: ``[replicas, 1, size]``; working: bool, who takes part.
     """
-    verdict = torch.where(working, COUNTED, ABSENT).to(torch.uint8)
+    verdict = torch.full_like(working, COUNTED, dtype=torch.uint8).masked_fill_(~working, ABSENT)
     if not terms.may_refuse:
         return verdict
 
