@@ -16,8 +16,9 @@ from safetensors.torch import save_file
 from fedmm import ALGORITHMS
 from fedmm.core.engine import FederatedState
 from fedmm.core.errors import FedmmError
+from fedmm.engines.tensor_files import _checksum
 from fedmm.experiment.history import History
-from fedmm.experiment.snapshots import _FORMAT, _checksum, load_snapshot, save_snapshot
+from fedmm.experiment.snapshots import _FORMAT, load_snapshot, save_snapshot
 
 CPU = torch.device("cpu")
 HISTORY = History(

@@ -1,0 +1,70 @@
+"""Named tensors and their description as one file with a checksum, which is on disk whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+
+class UnreadableFile(Exception):  # noqa: N818 - reads as what happened
+    """A file that is not there, was cut short, was changed, or holds something else."""
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+    """Write the file whole or not at all; when this returns it is on disk, whatever happens next.
+
+    about: what JSON can hold. What the disk refuses is raised as it comes (OSError), and leaves the older file.
+    """
+    named = {key: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for key, tensor in tensors.items()}
+    text = json.dumps(about)
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file(named, partial, metadata={"fedmm": text, "sha256": _checksum(text, named)})
+        _to_disk(partial)
+        partial.replace(path)
+        _to_disk(path.parent)
+    except SafetensorError as problem:
+        raise OSError(str(problem)) from problem
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors of a file and what it says about them; UnreadableFile where its checksum is not right."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a dict
+        text = metadata["fedmm"]
+        if metadata["sha256"] != _checksum(text, tensors):
+            raise UnreadableFile(f"{path}: the checksum is not right")
+        return tensors, json.loads(text)
+    except (OSError, SafetensorError, KeyError, ValueError) as problem:
+        raise UnreadableFile(f"{path}: {problem}") from problem
+
+
+def _checksum(text: str, named: Mapping[str, Tensor]) -> str:
+    """Of the description and all tensors, in the order of their keys."""
+    value = hashlib.sha256(text.encode())
+    for key in sorted(named):
+        value.update(named[key].reshape(-1).view(torch.uint8).numpy().data)
+    return value.hexdigest()
+
+
+def _to_disk(path: Path) -> None:
+    """Wait until a file's content, or a folder's list of names, is on disk."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
