@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +27,17 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
     """
     named = {key: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for key, tensor in tensors.items()}
     text = json.dumps(about)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    partial = path.with_name(path.name + ".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         save_file(named, partial, metadata={"fedmm": text, "sha256": _checksum(text, named)})
         _to_disk(partial)
         partial.replace(path)
         _to_disk(path.parent)
-    except SafetensorError as problem:
-        raise OSError(str(problem)) from problem
-    finally:
-        partial.unlink(missing_ok=True)
+    except (OSError, SafetensorError) as problem:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise problem if isinstance(problem, OSError) else OSError(str(problem)) from problem
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
