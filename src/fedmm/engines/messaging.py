@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from fedmm.core.algorithm import Algorithm
 from fedmm.core.engine import FederatedState, RoundRecord
+from fedmm.core.inbox import Inbox
 from fedmm.core.memory import ClientMemory, Kept
 from fedmm.core.messages import NEVER, Invitation, Update, size_in_bytes
 from fedmm.core.problem import FederatedProblem, Statistics
@@ -81,12 +82,56 @@ class Exchange:
         """What happens to the sites' memories after round t."""
 
 
+class Host:
+    """The server's half of rounds by messages: whom it invites, and what it makes of what arrives.
+
+    A state that is given to it decides for the server alone, and says which of its own states each site goes on from.
+    Another one than the last returned is a restart of the server. session: the first one; each restart has the next.
+    """
+
+    def __init__(self, server: Server, session: int = 0) -> None:
+        self.server = server
+        self._lost: set[str] = set()
+        self._session = session - 1
+        self._last: FederatedState | None = None
+
+    def invitations(self, state: FederatedState) -> dict[str, Invitation]:
+        """By site, those who are to take part in the next round."""
+        if state is not self._last:
+            self._session += 1
+        return self.server.invitations(state, session=self._session, restoring=self._lost)
+
+    def settle(
+        self, state: FederatedState, invitations: Mapping[str, Invitation], arrived: Sequence[Update]
+    ) -> tuple[FederatedState, Inbox]:
+        """The state after a round, without the sites' own, and what was accepted and refused in it."""
+        t = state.round
+        inbox = self.server.inbox(invitations)
+        for update in arrived:
+            inbox.put(update)
+        inbox.close()
+        self._lost = {update.client for update in arrived if update.lost and update.round == t}
+        settled = self.server.settle(state, inbox.accepted)
+        after = replace(
+            state,
+            round=t + 1,
+            server=settled.server,
+            statistics=settled.statistics,
+            totals=settled.totals,
+            counted={**state.counted, **dict.fromkeys(inbox.accepted, t)},
+        )
+        return self.went_on(after), inbox
+
+    def went_on(self, state: FederatedState) -> FederatedState:
+        """Take a state for the one that was last returned."""
+        self._last = state
+        return state
+
+
 class Messaging:
     """Runs a federation's rounds by messages; with a faultless exchange it computes what ``InProcess`` does.
 
-    The sites keep their states by themselves: a state that is given to ``run_round`` decides for the server alone, and
-    says which of its own states each site goes on from. Another one than the last returned is a restart of the server.
-    depth: how many states a site keeps.
+    The sites keep their states by themselves, as :class:`Host` says. depth: how many states a site keeps.
     """
 
     def __init__(
@@ -101,15 +146,13 @@ class Messaging:
     ) -> None:
         self.problem = problem
         self.server = Server(problem, algorithm, rounds, terms)
+        self.host = Host(self.server)
         self.exchange = exchange or Exchange()
         first = Kept(algorithm.init_client(problem.start), problem.statistics)
         self.sites = {
             name: Site(worker, ClientMemory({NEVER: first}, depth=depth), problem.statistics)
             for name, worker in workers(self.server).items()
         }
-        self._lost: set[str] = set()
-        self._session = 0
-        self._last: FederatedState | None = None
 
     def start(self) -> FederatedState:
         return first_state(self.server)
@@ -117,39 +160,27 @@ class Messaging:
     def run_round(self, state: FederatedState) -> tuple[FederatedState, RoundRecord]:
         began = time.perf_counter()
         t = state.round
-        if state is not self._last:
-            self._session += 1
-        invitations = self.server.invitations(state, session=self._session, restoring=self._lost)
+        invitations = self.host.invitations(state)
         answers = [
             self.sites[name].answer(invitation)
             for name, invitation in invitations.items()
             if self.exchange.invited(name, invitation)
         ]
         arrived = self.exchange.arriving(t, answers)
-        inbox = self.server.inbox(invitations)
-        for update in arrived:
-            inbox.put(update)
-        inbox.close()
-        self._lost = {update.client for update in arrived if update.lost and update.round == t}
-        accepted = inbox.accepted
-        settled = self.server.settle(state, accepted)
-        kept = {name: self.sites[name].memory.held[t] for name in accepted if t in self.sites[name].memory.held}
+        settled, inbox = self.host.settle(state, invitations, arrived)
+        kept = {name: self.sites[name].memory.held[t] for name in inbox.accepted if t in self.sites[name].memory.held}
         after = replace(
-            state,
-            round=t + 1,
-            server=settled.server,
+            settled,
             clients={**state.clients, **{name: each.own for name, each in kept.items()}},
-            statistics=settled.statistics,
             client_statistics={**state.client_statistics, **{name: each.statistics for name, each in kept.items()}},
-            totals=settled.totals,
-            counted={**state.counted, **dict.fromkeys(accepted, t)},
         )
-        self._last = after
+        self.host.went_on(after)
         self.exchange.between_rounds(t, {name: site.memory for name, site in self.sites.items()})
         bytes_up = sum(size_in_bytes(each.vectors) + size_in_bytes(each.statistics) for each in arrived)
-        bytes_down = sum(map(_size, invitations.values()))
+        bytes_down = sum(map(invitation_size, invitations.values()))
         return after, recorded(after, state.z, inbox, bytes_up, bytes_down, time.perf_counter() - began)
 
 
-def _size(invitation: Invitation) -> int:
+def invitation_size(invitation: Invitation) -> int:
+    """What an invitation takes on the wire."""
     return sum(size_in_bytes(each) for each in (invitation.sent, invitation.statistics, invitation.totals or {}))
