@@ -21,6 +21,9 @@ class FederatedState:
     statistics, client_statistics: running statistics of normalisation layers, shared and per client.
     totals: the sums of each client's updates, by client name, where the terms have the server keep them.
     counted: by client name, the last round (from 0) in which the server counted it, where they exchange messages.
+    offender: where the run ended because the round after this one was not finite, the client that began it (empty: the
+        mean of all); None else.
+    fallback: good states of earlier rounds, the oldest first, where a guard may go back to one.
     """
 
     round: int
@@ -30,6 +33,8 @@ class FederatedState:
     client_statistics: dict[str, Statistics] = field(default_factory=dict)
     totals: dict[str, State] = field(default_factory=dict)
     counted: dict[str, int] = field(default_factory=dict)
+    offender: str | None = None
+    fallback: tuple[FederatedState, ...] = ()
 
     @property
     def z(self) -> Tensor:

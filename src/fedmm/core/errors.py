@@ -9,22 +9,25 @@ from collections.abc import Iterable
 class FedmmError(ValueError):
     """Something the user gave cannot be used; the message is one sentence that says what would be right."""
 
+    def __str__(self) -> str:
+        """On one line: what cannot be printed, such as a line break in a file's name, is shown as an escape."""
+        return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in super().__str__())
+
 
 class Diverged(FedmmError):  # noqa: N818 - reads as what happened
-    """A client produced a value that is not finite.
+    """A client produced a value that is not finite, or a round exploded.
 
-    client: its name; empty where every client was finite and their mean is not.
-    partial: the result up to the last good round, as the call would have returned it.
+    client: its name; empty where every client was finite and their mean is not. exploded: what was too large.
+    reason: what happened, in words. partial: the result up to the last good round, as the call would have returned it.
     """
 
-    def __init__(self, client: str, round: int) -> None:
+    def __init__(self, client: str, round: int, exploded: str = "") -> None:
         self.partial: object | None = None
         self.client = client
         self.round = round
         who = f"client {client!r} produced" if client else "the mean of the clients' uploads has"
-        super().__init__(
-            f"{who} non-finite parameters in round {round}: use smaller learning rates or larger penalties"
-        )
+        self.reason = exploded or f"{who} non-finite parameters"
+        super().__init__(f"{self.reason} in round {round}: use smaller learning rates or larger penalties")
 
 
 def unknown(what: str, given: str, known: Iterable[str]) -> FedmmError:

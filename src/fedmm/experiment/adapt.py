@@ -20,11 +20,12 @@ from fedmm.core.terms import Terms
 from fedmm.core.views import View, WholeRows
 from fedmm.engines.in_process import InProcess
 from fedmm.experiment.adaptation import Client, adaptation_problem, client_names, in_rows, take_stock
+from fedmm.experiment.guard import Guard
 from fedmm.experiment.history import History, Row
 from fedmm.experiment.predictor import Predictor, RowsShown
 from fedmm.experiment.probes import accuracy_probes, measured, risk_probe, target_probe
 from fedmm.experiment.progress import RoundProgress
-from fedmm.experiment.training import Begun, Status, Training, train
+from fedmm.experiment.training import Begun, Guarded, Status, Training, train
 from fedmm.models.flat import FlatNetwork
 from fedmm.models.network import Network
 from fedmm.models.precision import Precision, precision
@@ -34,6 +35,7 @@ _DANN = DANN()
 _SMOOTHED_FEDMM = SmoothedFedMM()
 _WHOLE_ROWS = WholeRows()
 _USUAL = Terms()
+_NO_GUARD = Guard()
 
 
 class Adapted(Predictor):
@@ -70,6 +72,7 @@ def adapt(
     dtype: torch.dtype = torch.float32,
     view: View = _WHOLE_ROWS,
     terms: Terms = _USUAL,
+    guard: Guard = _NO_GUARD,
     progress: bool = True,
     on_round: Callable[[Row], None] | None = None,
 ) -> Adapted:
@@ -88,12 +91,13 @@ def adapt(
     seed: decides the heads' first weights, batches, dropout masks and random maps; one seed, one result.
     view: how rows are shown to the network, for example ``CropAndFlip(224)``; the rows as they are by default.
     terms: on what terms clients take part: which share of them in a round, what the server accepts, how it aggregates.
+    guard: what is done about rounds that are not finite, or explode: by default the former end the run.
     progress: a bar on the terminal. on_round: called with each round's row of the history.
     """
     adaptation = Adaptation(
         clients, model, objective, algorithm, rounds,
         validation=validation, source_validation=source_validation, probe_rows=probe_rows, batch_size=batch_size,
-        seed=seed, device=device, dtype=dtype, view=view, terms=terms,
+        seed=seed, device=device, dtype=dtype, view=view, terms=terms, guard=guard,
     )  # fmt: skip
     adapted, error = adaptation.run(evaluate_every=evaluate_every, progress=progress, on_round=on_round)
     if error:
@@ -122,6 +126,7 @@ class Adaptation:
         dtype: torch.dtype,
         view: View = _WHOLE_ROWS,
         terms: Terms = _USUAL,
+        guard: Guard = _NO_GUARD,
     ) -> None:
         _require_kinds(model, objective, algorithm, dtype)
         at_least("rounds", rounds, 0)
@@ -139,8 +144,9 @@ class Adaptation:
         self.problem = replace(self.problem, listed=client_names(clients))
         self.view = view
         self.show = RowsShown(view, tuple(self.holdings[0].sample.shape[1:]))
-        self.terms = terms
-        self.engine = InProcess(self.problem, algorithm, rounds, terms)
+        self.guard = guard
+        self.terms = guard.terms(terms)
+        self.engine = self.engine_for(algorithm)
         there = self.function.layout.device
         self.probes = accuracy_probes(validation, model.classes, self.show, there)
         if source_validation is not None:
@@ -148,6 +154,10 @@ class Adaptation:
         targets = {str(client.name): client.target for client in clients if client.target is not None}
         unlabelled = target_probe(targets, probe_rows, seed, self.show, there)
         self.probes += [] if unlabelled is None else [unlabelled]
+
+    def engine_for(self, algorithm: Algorithm) -> InProcess:
+        """The reference engine, for this algorithm or one with other steps."""
+        return InProcess(self.problem, algorithm, self.rounds, self.terms)
 
     def run(
         self,
@@ -181,6 +191,7 @@ class Adaptation:
                 on_round=after_round,
                 begun=begun,
                 keep=keep,
+                guarded=Guarded(self.guard, self.algorithm, self.engine_for) if self.guard.watches else None,
             )
         return self.adapted(training), training.error
 

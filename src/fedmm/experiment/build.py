@@ -71,6 +71,7 @@ def prepare(experiment: Experiment, cache: DataCache) -> Adaptation:
         dtype=run.torch_dtype,
         view=here.view,
         terms=experiment.terms,
+        guard=experiment.guard,
     )
 
 

@@ -19,6 +19,7 @@ from fedmm.core.transmission import TRANSMISSIONS, Transmission
 from fedmm.data import DATASETS, PARTITIONS
 from fedmm.data.domains import DataSet
 from fedmm.data.partition import Partition
+from fedmm.experiment.guard import Guard
 from fedmm.experiment.presets import PRESETS, preset_tables
 from fedmm.experiment.tables import Table, as_table, build, choose
 from fedmm.models import MODELS, Model
@@ -119,6 +120,7 @@ class Experiment:
     algorithm: Algorithm
     aggregation: Aggregation
     transmission: Transmission
+    guard: Guard = field(default=Guard())
 
     @property
     def terms(self) -> Terms:
@@ -163,6 +165,7 @@ def experiment(tables: Mapping[str, Any]) -> Experiment:
         choose(ALGORITHMS, full["algorithm"], "algorithm"),
         choose(AGGREGATIONS, full["aggregation"], "aggregation"),
         choose(TRANSMISSIONS, full["transmission"], "transmission"),
+        build(Guard, full.get("guard", {}), "guard"),
     )
 
 

@@ -8,12 +8,14 @@ import math
 import os
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from fedmm.core.errors import FedmmError
 from fedmm.experiment.folder import write_json
+from fedmm.experiment.guard import Guard
 from fedmm.experiment.history import History
 from fedmm.experiment.paper_items import FULL, PaperRun
 
@@ -29,6 +31,7 @@ _SINCE: dict[str, dict[str, Any]] = {
     "run": {"participation": 1.0, "on_bad_update": "stop", "max_update_norm": 0.0, "max_update_ratio": 0.0},
     "aggregation": {"name": "mean"},
     "transmission": {"name": "exact"},
+    "guard": asdict(Guard()),
 }
 """Options that are younger than the first results, which were computed with these values and keep their fingerprint."""
 _NOTHING = object()
@@ -48,7 +51,7 @@ def digest(run: PaperRun) -> str:
         for key, value in tables["run"].items()
         if key not in _WHERE_NOT_WHAT and _SINCE["run"].get(key, _NOTHING) != value
     }
-    for section in ("aggregation", "transmission"):
+    for section in ("aggregation", "transmission", "guard"):
         if tables[section] == _SINCE[section]:
             del tables[section]
     return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()[:16]

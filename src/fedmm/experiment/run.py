@@ -18,15 +18,13 @@ from fedmm.core.errors import Diverged, FedmmError
 from fedmm.data.domains import DomainPair
 from fedmm.experiment.adapt import Adaptation, Adapted
 from fedmm.experiment.build import DataCache, prepare
-from fedmm.experiment.checkpoints import Checkpoints
 from fedmm.experiment.config import Experiment
 from fedmm.experiment.folder import BOUNDARY, EXPERIMENT, MODEL, REFUSED, SAMPLES, RunFolder, claim_folder
 from fedmm.experiment.history import History, Row
+from fedmm.experiment.plan import settings_of
 from fedmm.experiment.progress import RoundProgress
-from fedmm.experiment.resuming import begun_run, run_checkpoints
+from fedmm.experiment.resuming import begun_runs, require_same_run, run_checkpoints
 from fedmm.experiment.stack import StackRun, StackSettings
-from fedmm.experiment.training import Begun
-from fedmm.experiment.tuning import tune
 
 _SAMPLE_IMAGES, _SAMPLE_POINTS, _GRID = 12, 300, 160
 Summary = dict[str, Any]
@@ -61,13 +59,13 @@ def run_experiment(
     cache = DataCache()
     adaptation = prepare(experiment, cache)
     engine, why = choose_engine(experiment, adaptation)
-    checkpoints = run_checkpoints(experiment, folder)
-    begun = begun_run(experiment, folder, checkpoints, say) if resume else None
-    if not (resume and (folder / EXPERIMENT).exists()):
+    if resume and (folder / EXPERIMENT).exists():
+        require_same_run(experiment, folder)
+    else:
         claim_folder(folder, overwrite=overwrite)
     say(f"engine {engine}: {why}")
     if engine == "batched":
-        settings = tune([adaptation], experiment.run.precision, torch.get_num_threads()).settings
+        settings = settings_of(folder, adaptation, experiment.run.precision, resume=resume)
         with RoundProgress(adaptation.label, adaptation.rounds, show=progress) as bar:
 
             def show(_: int, row: Row) -> None:
@@ -75,14 +73,15 @@ def run_experiment(
                 if on_round:
                     on_round(row)
 
-            (outcome,) = run_stack(
-                [experiment], [adaptation], [folder], cache, settings, show, begun=[begun] if begun else []
-            )
+            (outcome,) = run_stack([experiment], [adaptation], [folder], cache, settings, show, resume=resume, say=say)
     else:
-        outcome = _run_in_process(experiment, adaptation, folder, cache, progress, on_round, checkpoints, begun)
+        outcome = _run_in_process(experiment, adaptation, folder, cache, progress, on_round, resume, say)
     summary, error = outcome
     if summary["refused"]:
         say(f"{summary['refused']} updates were refused: {folder / REFUSED} says whose, and why")
+    for event in summary["guard"]:
+        if event["policy"] == "rollback":
+            say(f"round {event['round']}: {event['reason']}; the guard went back to round {event['to_round']}")
     if error:
         message = f"{error}; the run up to round {summary['rounds']} is in {folder}"
         raise DivergedRun(message, summary) from error
@@ -108,9 +107,11 @@ def _run_in_process(
     cache: DataCache,
     progress: bool,
     on_round: Callable[[Row], None] | None,
-    checkpoints: Checkpoints,
-    begun: Begun | None,
+    resume: bool,
+    say: Callable[[str], None],
 ) -> Outcome:
+    checkpoints = run_checkpoints(experiment, folder)
+    begun = next(iter(begun_runs([experiment], [folder], [checkpoints], say)), None) if resume else None
     with RunFolder(folder, experiment.tables(), begun[1] if begun else ()) as files:
 
         def after_round(row: Row) -> None:
@@ -120,9 +121,7 @@ def _run_in_process(
 
         def keep(state: FederatedState, history: History) -> None:
             files.refuse(state.round, history.refusals.get(state.round, ()))
-            checkpoints.observe(state, history)
-            if checkpoints.due(state.round):
-                checkpoints.save(state, history)
+            checkpoints.after_round(state, history)
 
         adapted, error = adaptation.run(
             evaluate_every=experiment.run.evaluate_every,
@@ -132,7 +131,7 @@ def _run_in_process(
             begun=begun,
             keep=keep,
         )
-        checkpoints.save(adapted.state, adapted.history)
+        checkpoints.close(adapted.state, adapted.history)
         summary = _finish(files, experiment, adaptation, adapted, cache, {"name": "in_process"})
     return summary, error
 
@@ -145,12 +144,16 @@ def run_stack(
     settings: StackSettings,
     on_row: Callable[[int, Row], None],
     stop: Callable[[], bool] = lambda: False,
-    begun: Sequence[Begun] = (),
+    *,
+    resume: bool = False,
+    say: Callable[[str], None] = lambda line: None,
 ) -> list[Outcome]:
     """Run experiments of one shape as one program, and leave a run folder for each; ``stop`` is asked now and then.
 
-    begun: a state and its history for each, after equally many rounds, where the runs go on.
+    resume: go on from the checkpoints of the newest round that all of them have, where they were begun.
     """
+    kept = [run_checkpoints(each, folder) for each, folder in zip(experiments, folders, strict=True)]
+    begun = begun_runs(experiments, folders, kept, say) if resume else []
     before: Sequence[History] = [history for _, history in begun] or [History() for _ in experiments]
     with ExitStack() as opened:
         files = [
@@ -165,7 +168,6 @@ def run_stack(
             on_row(replica, row)
 
         run = experiments[0].run
-        kept = [run_checkpoints(each, folder) for each, folder in zip(experiments, folders, strict=True)]
         stack = StackRun(adaptations, run.precision, settings, after_round, begun=begun, checkpoints=kept)
         status = stack.run(run.rounds, run.evaluate_every, stop)
         engine = {"name": "batched", "stacked": len(experiments), **asdict(settings)}
@@ -186,6 +188,9 @@ def _finish(
 ) -> Summary:
     """The model, what pictures need, and the summary."""
     pair = cache.pair(experiment, torch.device("cpu"))
+    for event in adapted.history.events:
+        if event["policy"] == "stop":
+            files.append({"round": event["round"], "stopped": 1})
     adapted.save(files.folder / MODEL)
     files.tensors(SAMPLES, _samples(pair))
     if pair.source.x.shape[1:] == (2,):
@@ -236,6 +241,7 @@ def _summary(experiment: Experiment, adaptation: Adaptation, adapted: Adapted) -
         "bytes_up": history.total("bytes_up"),
         "bytes_down": history.total("bytes_down"),
         "refused": history.total("refused"),
+        "guard": history.events,
         "parameters": adaptation.function.layout.size,
         "clients": {
             holding.name: {

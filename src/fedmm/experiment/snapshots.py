@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedmm.core.engine import FederatedState
 from fedmm.core.errors import FedmmError
+from fedmm.core.inbox import Refusal
 from fedmm.engines.tensor_files import UnreadableFile, read_tensors, write_tensors
 from fedmm.experiment.history import History
 
-_FORMAT = "fedmm-snapshot-3"
+_FORMAT = "fedmm-snapshot-4"
 
 
 def save_snapshot(path: Path, state: FederatedState, history: History) -> None:
@@ -25,22 +28,31 @@ def save_snapshot(path: Path, state: FederatedState, history: History) -> None:
         named[key] = tensor
         places[key] = list(place)
 
-    for name, tensor in state.server.items():
-        put(tensor, "server", name)
-    for name, tensor in state.statistics.items():
-        put(tensor, "statistics", name)
-    for part in ("clients", "client_statistics", "totals"):
-        for client, own in getattr(state, part).items():
-            for name, tensor in own.items():
-                put(tensor, part, client, name)
+    states = [state, *state.fallback]
+    for number, each in enumerate(states):
+        for part in ("server", "statistics"):
+            for name, tensor in getattr(each, part).items():
+                put(tensor, str(number), part, name)
+        for part in ("clients", "client_statistics", "totals"):
+            for client, own in getattr(each, part).items():
+                for name, tensor in own.items():
+                    put(tensor, str(number), part, client, name)
     about = {
         "format": _FORMAT,
-        "round": state.round,
+        "states": [
+            {
+                "round": each.round,
+                "clients": list(each.clients),
+                "client_statistics": list(each.client_statistics),
+                "counted": each.counted,
+                "offender": each.offender,
+            }
+            for each in states
+        ],
         "places": places,
-        "clients": list(state.clients),
-        "client_statistics": list(state.client_statistics),
-        "counted": state.counted,
         "history": list(history),
+        "events": history.events,
+        "refusals": {str(round_): refused for round_, refused in history.refusals.items()},
     }
     try:
         write_tensors(path, named, about)
@@ -54,14 +66,25 @@ def load_snapshot(path: Path, device: torch.device) -> tuple[FederatedState, His
         tensors, about = read_tensors(path)
         if about["format"] != _FORMAT:
             raise KeyError("format")
-        state = FederatedState(about["round"], {}, {client: {} for client in about["clients"]}, {}, {})
-        state.client_statistics.update({client: {} for client in about["client_statistics"]})
-        state.counted.update({client: int(round_) for client, round_ in about["counted"].items()})
-        for key, (part, *names) in about["places"].items():
-            table = getattr(state, part)
+        states = [_empty(each) for each in about["states"]]
+        for key, (number, part, *names) in about["places"].items():
+            table = getattr(states[int(number)], part)
             for name in names[:-1]:
                 table = table.setdefault(name, {})
             table[names[-1]] = tensors[key].to(device)
-        return state, History(about["history"])
+        history = History(about["history"], about["events"])
+        history.refusals.update(
+            {int(round_): tuple(Refusal(*each) for each in refused) for round_, refused in about["refusals"].items()}
+        )
+        return replace(states[0], fallback=tuple(states[1:])), history
     except (UnreadableFile, KeyError, ValueError, TypeError, AttributeError) as problem:
         raise FedmmError(f"{path} is no state of a run that could be continued; remove the file") from problem
+
+
+def _empty(about: dict[str, Any]) -> FederatedState:
+    state = FederatedState(
+        about["round"], {}, {client: {} for client in about["clients"]}, {}, {}, offender=about["offender"]
+    )
+    state.client_statistics.update({client: {} for client in about["client_statistics"]})
+    state.counted.update({client: int(round_) for client, round_ in about["counted"].items()})
+    return state

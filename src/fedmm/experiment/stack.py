@@ -16,8 +16,9 @@ from fedmm.core.problem import Statistics
 from fedmm.engines.batched import MEASURES, Batched, Replica, round_record
 from fedmm.experiment.adapt import Adaptation, Adapted
 from fedmm.experiment.checkpoints import Checkpoints
-from fedmm.experiment.history import History, Row
+from fedmm.experiment.history import Event, History, Row
 from fedmm.experiment.probes import measured
+from fedmm.experiment.stack_guard import StackGuard, stop_of
 from fedmm.experiment.training import Begun, Status, Training, ctrl_c_waits
 from fedmm.models.precision import Precision, precision
 from fedmm.models.stacked import StackedNetwork
@@ -59,6 +60,7 @@ def build_stack(
         capture=capture,  # type: ignore[arg-type]
         chunk=settings.chunk or None,
         around=partial(precision, chosen, first.layout.device),
+        guarded=any(each.guard.watches for each in adaptations),
     )
     return engine, network
 
@@ -82,9 +84,14 @@ class StackRun:
         self.histories = [history for _, history in begun] or [History() for _ in adaptations]
         if begun:
             self.engine.load([state for state, _ in begun])
+        self._saved = self.engine.round if begun else -1
+        self._stopped = {replica for replica, (state, _) in enumerate(begun) if state.offender is not None}
+        states = [state for state, _ in begun] or [self.engine.state(replica) for replica in range(len(adaptations))]
+        watching = any(each.guard.watches for each in adaptations)
+        self._guard = StackGuard(adaptations, self.engine, states, self.histories) if watching else None
         self._around = partial(precision, chosen, adaptations[0].function.layout.device)
         self._on_row = on_row
-        self._pending: list[tuple[int, Tensor, Tensor, dict[str, Tensor]]] = []
+        self._pending: list[tuple[int, Tensor, Tensor, dict[str, Tensor], dict[int, Event]]] = []
         self._constants = self.network.constants(
             torch.arange(len(adaptations), device=adaptations[0].function.layout.device)
         )
@@ -101,10 +108,16 @@ class StackRun:
             while self.engine.round < rounds:
                 with ctrl_c_waits():
                     whole = False
+                    if self._guard:
+                        self._guard.before_round()
                     measures = self.engine.advance()
+                    events = self._guard.after_round(measures) if self._guard else {}
                     done = self.engine.round
                     due = done % evaluate_every == 0 or done == rounds
-                    self._pending.append((done, measures, self.engine.verdicts, self.evaluate() if due else {}))
+                    found = self.evaluate() if due else {}
+                    self._pending.append((done, measures, self.engine.verdicts, found, events))
+                    if self._guard:
+                        self._flush()
                     whole = True
                 keep = any(each.due(done) for each in self._checkpoints) or done == rounds
                 if keep or time.perf_counter() - self._flushed > _FLUSH_SECONDS:
@@ -112,13 +125,15 @@ class StackRun:
                         self._flush()
                         self._keep(evaluated=due, save=keep)
                     if done < rounds and stop():
-                        return "interrupted"
+                        status = "interrupted"
+                        break
         except KeyboardInterrupt:
             if not whole:
                 raise
             status = "interrupted"
         with suppress(KeyboardInterrupt), ctrl_c_waits():
             self._flush()
+            self._keep(evaluated=False, save=self._saved != self.engine.round)
         return status
 
     @torch.no_grad()
@@ -145,28 +160,43 @@ class StackRun:
         return {name: torch.stack([own[name] for own in each]) for name in each[0]}
 
     def _keep(self, *, evaluated: bool, save: bool) -> None:
-        """Let the checkpoints see the states of this round; those of replicas that stopped earlier are as they were."""
+        """Let the checkpoints see the states of this round; those of replicas that stopped earlier are as they were.
+
+        Older ones are removed when all are written: whatever happens meanwhile, all replicas have those of one round.
+        """
+        if not (evaluated or save):
+            return
         for replica, checkpoints in enumerate(self._checkpoints):
-            if evaluated or save:
-                state, history = self.engine.state(replica), self.histories[replica]
-                if evaluated:
-                    checkpoints.observe(state, history)
-                if save:
-                    checkpoints.save(state, history)
+            if replica in self._stopped:
+                continue
+            state, history = self.engine.state(replica), self.histories[replica]
+            if self._guard:
+                state = self._guard.with_fallback(replica, state)
+            if evaluated:
+                checkpoints.observe(state, history)
+            if save:
+                checkpoints.write(state, history)
+                self._stopped |= {replica} if state.offender is not None else set()
+        if save:
+            for checkpoints in self._checkpoints:
+                checkpoints.tidy()
+            self._saved = self.engine.round
 
     def _flush(self) -> None:
         """Hand on every pending round; this is where the device is waited for."""
         if not self._pending:
             return
         done = self.engine.rounds_done.tolist()
-        measures = torch.stack([each for _, each, _, _ in self._pending]).tolist()
-        verdicts = torch.stack([each for _, _, each, _ in self._pending]).tolist()
-        evaluations = [{name: values.tolist() for name, values in each.items()} for _, _, _, each in self._pending]
+        measures = torch.stack([each for _, each, _, _, _ in self._pending]).tolist()
+        verdicts = torch.stack([each for _, _, each, _, _ in self._pending]).tolist()
+        evaluations = [{name: values.tolist() for name, values in each.items()} for _, _, _, each, _ in self._pending]
         now = time.perf_counter()
         seconds = (now - self._flushed) / (len(self._pending) * len(self.adaptations))
         self._flushed = now
         pending, self._pending = self._pending, []
-        for (number, *_), of_round, judged, evaluation in zip(pending, measures, verdicts, evaluations, strict=True):
+        for (number, *_, events), of_round, judged, evaluation in zip(
+            pending, measures, verdicts, evaluations, strict=True
+        ):
             for replica, adaptation in enumerate(self.adaptations):
                 if number > done[replica]:
                     continue
@@ -174,11 +204,13 @@ class StackRun:
                 refused = self.engine.refusals(replica, judged[replica])
                 record = round_record(number, values, self.engine, replica, seconds, refused)
                 found = {name: evaluation[name][replica] if evaluation else None for name in adaptation.measures}
-                self._on_row(replica, self.histories[replica].append(record, found))
+                self._on_row(replica, self.histories[replica].append(record, found, events.get(replica)))
 
     def adapted(self, replica: int, status: Status) -> tuple[Adapted, Diverged | None]:
         """One replica's model and history; a replica that stopped early has diverged."""
         state = self.engine.state(replica)
-        error = Diverged(self.engine.offender(replica), state.round + 1) if state.round < self.engine.round else None
+        error = stop_of(self.histories[replica])
+        if error is None and state.round < self.engine.round:
+            error = Diverged(self.engine.offender(replica), state.round + 1)
         training = Training(state, self.histories[replica], "diverged" if error else status, error)
         return self.adaptations[replica].adapted(training), error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,14 +10,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-from fedmm.core.engine import Engine, FederatedState
+from fedmm.core.algorithm import Algorithm
+from fedmm.core.engine import Engine, FederatedState, RoundRecord
 from fedmm.core.errors import Diverged
-from fedmm.experiment.history import History, Row, Value
+from fedmm.experiment.guard import Guard, Watch, watched
+from fedmm.experiment.history import Event, History, Row, Value
 
 Status = Literal["completed", "interrupted", "diverged"]
 Evaluation = Mapping[str, Value]
 Begun = tuple[FederatedState, History]
 """What a run goes on from: a state, and the rounds that led there."""
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A guard with what it needs to go on with calmer steps: the algorithm, and how an engine is made for another."""
+
+    guard: Guard
+    algorithm: Algorithm
+    engine: Callable[[Algorithm], Engine]
 
 
 @dataclass(frozen=True)
@@ -39,23 +51,26 @@ def train(
     on_round: Callable[[Row], None] | None = None,
     begun: Begun | None = None,
     keep: Callable[[FederatedState, History], None] | None = None,
+    guarded: Guarded | None = None,
 ) -> Training:
     """Run ``rounds`` rounds; evaluate every so many, and always after the last.
 
     measures: the names of what ``evaluate`` measures; rounds without an evaluation have None for them.
     begun: a state and its history to go on from. keep: called after every round, to write checkpoints.
+    guarded: what is done about rounds that are not finite, or explode; without it the former end the run.
 
     Ctrl-C ends the loop after the last finished round, a non-finite client after the round before. A round is finished
     when it is evaluated; from then on Ctrl-C waits for ``on_round``, so that what is written agrees with what is kept.
     """
     state, history = begun or (engine.start(), History())
+    safe = _GuardedEngine(engine, guarded, state, history) if guarded else None
     try:
         while state.round < rounds:
-            after, record = engine.run_round(state)
+            after, record = (safe or engine).run_round(state)
             due = after.round % evaluate_every == 0 or after.round == rounds
             measured: Evaluation = evaluate(after) if evaluate and due else dict.fromkeys(measures)
             with ctrl_c_waits():
-                state, row = after, history.append(record, measured)
+                state, row = after, history.append(record, measured, safe.event if safe else None)
                 if on_round:
                     on_round(row)
                 if keep:
@@ -65,6 +80,43 @@ def train(
     except Diverged as error:
         return Training(state, history, "diverged", error)
     return Training(state, history, "completed")
+
+
+class _GuardedEngine:
+    """Rounds that are looked at: where one is bad, the state after it is an earlier good one.
+
+    event: what was done about the last round.
+    """
+
+    def __init__(self, engine: Engine, guarded: Guarded, state: FederatedState, history: History) -> None:
+        self._watch = Watch(guarded.guard, guarded.algorithm, state, history)
+        self._engine = guarded.engine(self._watch.algorithm) if history.events else engine
+        self._anew = guarded.engine
+        self._history = history
+        self.event: Event | None = None
+
+    def run_round(self, state: FederatedState) -> tuple[FederatedState, RoundRecord]:
+        """One round; raises ``Diverged`` where the guard's policy is to stop."""
+        self.event = None
+        limits = self._watch.limits()
+        try:
+            after, record = self._engine.run_round(state)
+            trouble = self._watch.trouble(watched(record), limits)
+            if not trouble:
+                return self._watch.passed(after), record
+            bad = Diverged("", after.round, trouble)
+        except Diverged as error:
+            bad, record = error, self._unmeasured(state.round + 1)
+        back = self._watch.back(record.round, bad)
+        self.event = self._history.events[-1]
+        self._engine = self._anew(self._watch.algorithm)
+        return back, record
+
+    def _unmeasured(self, round_: int) -> RoundRecord:
+        """The record of a round that was not finite; as much was sent in it as in the one before."""
+        sent = self._history[-1] if len(self._history) else {}
+        up, down = (int(sent.get(name) or 0) for name in ("bytes_up", "bytes_down"))
+        return RoundRecord(round_, math.nan, math.nan, math.nan, up, down, 0.0)
 
 
 @contextmanager

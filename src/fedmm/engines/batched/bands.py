@@ -29,7 +29,7 @@ class Band:
         *,
         fuse: bool = False,
     ) -> None:
-        self.algorithms = algorithms
+        self.algorithms = list(algorithms)
         self.replicas = slice(first, first + len(algorithms))
         self.layout = layout
         self.rule = algorithms[0]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedmm.core.aggregation import Groups, Sums, aggregated, group_centre, updates_of
-from fedmm.core.algorithm import State
+from fedmm.core.algorithm import Algorithm, State
 from fedmm.core.engine import FederatedState
 from fedmm.core.errors import require
 from fedmm.core.inbox import Refusal
@@ -26,6 +26,7 @@ from fedmm.engines.batched.verdicts import COUNTED, REASONS, judged, mean_over, 
 
 Capture = Literal["none", "round", "step"]
 MEASURES = ("drift", "consensus_gap", "dual_norm", "loss", "task_loss", "domain_loss", "clients")
+_MUST_BE_FINITE = [MEASURES.index(name) for name in ("drift", "consensus_gap", "dual_norm", "loss")]
 
 
 class Batched:
@@ -36,7 +37,7 @@ class Batched:
 
     network: the replicas' networks as one function. capture: ``round`` or ``step`` replays a CUDA graph of that, and
     ``none`` runs operation by operation. chunk: how many clients of each replica run at once. around: entered for all
-    computation, for example to set a precision.
+    computation, for example to set a precision. guarded: have a round's measures keep to :meth:`set_limits`.
 
     A replica that ceases to be finite stops where it is, and the others go on: ``rounds_done`` tells how far each came.
     """
@@ -49,6 +50,7 @@ class Batched:
         capture: Capture = "none",
         chunk: int | None = None,
         around: Callable[[], AbstractContextManager[None]] = nullcontext,
+        guarded: bool = False,
     ) -> None:
         self.replicas = replicas
         self.layout = replicas[0].problem.layout
@@ -60,6 +62,7 @@ class Batched:
         self.terms = replicas[0].terms.structure()
         self.clients = ClientStack(replicas, self.layout)
         self._around = around
+        self._guarded = guarded
         self._capture: Capture = capture
         count = self.clients.count
         self.chunk = min(chunk or count, count)
@@ -116,6 +119,7 @@ class Batched:
         self.rounds_done = torch.zeros(shape[0], dtype=torch.int64, device=device)
         self._step = torch.zeros(1, dtype=torch.int64, device=device)
         self._measures = torch.zeros(shape[0], len(MEASURES), dtype=dtype, device=device)
+        self._limits = torch.full_like(self._measures, torch.inf)
 
     def _traffic(self) -> tuple[list[int], list[int]]:
         """Bytes up and down of a round, for each replica."""
@@ -264,12 +268,14 @@ class Batched:
             good = server["z"].isfinite().all(dim=-1)
             if self.terms.on_bad_update == "stop":
                 good = good & finite.all(dim=-1)
+            self._measures[r] = self._measure(band, counted, kept)
+            if self._guarded:
+                good = good & self._within_limits(r)
             self._alive[r] &= good
             alive = self._alive[r]
             for name, vector in kept.items():
                 chosen = (alive[:, None] & counted).unsqueeze(-1)
                 band.clients[name].copy_(torch.where(chosen, vector, band.clients[name]))
-            self._measures[r] = self._measure(band, counted)
             moved = (alive & counted.any(dim=-1))[:, None]
             for name, vector in server.items():
                 band.server[name].copy_(torch.where(moved, vector, band.server[name]))
@@ -324,8 +330,14 @@ class Batched:
             chosen = _over(self._alive[:, None] & counted, value)
             value.copy_(torch.where(chosen, value, self._kept_statistics[name]))
 
-    def _measure(self, band: Band, counted: Tensor) -> Tensor:
-        """What a round measured for the replicas of a band, ``[replicas, measures]``."""
+    def _within_limits(self, replicas: slice) -> Tensor:
+        """Which replicas measured nothing that is too large or, where there are limits, not finite; ``[replicas]``."""
+        measures, limits = self._measures[replicas], self._limits[replicas]
+        finite = measures[:, _MUST_BE_FINITE].isfinite().all(dim=-1) | (limits == torch.inf).all(dim=-1)
+        return finite & ~(measures.abs() > limits).any(dim=-1)
+
+    def _measure(self, band: Band, counted: Tensor, kept: State) -> Tensor:
+        """What a round measured for the replicas of a band, ``[replicas, measures]``; kept: the clients' new states."""
         r = band.replicas
         points, z_0 = self._z[r], band.sent()["z"]
         sources = self.clients.has_source[r] & counted
@@ -335,7 +347,9 @@ class Batched:
         measures = (
             mean_over((points - z_0).norm(dim=-1), counted),
             root_mean_square(points - mean.unsqueeze(1), counted),
-            root_mean_square(band.clients["dual"]) if "dual" in band.clients else torch.zeros_like(task[:, 0]),
+            root_mean_square(torch.where(counted.unsqueeze(-1), kept["dual"], band.clients["dual"]))
+            if "dual" in kept
+            else torch.zeros_like(task[:, 0]),
             mean_over(task - self._nu[r] * domain, counted),
             torch.where(sources.any(dim=1), mean_over(task, sources), torch.nan),
             mean_over(domain, counted),
@@ -397,6 +411,23 @@ class Batched:
         return torch.cat([band.server["z"] for band in self.bands])
 
     @property
+    def alive(self) -> Tensor:
+        """Which replicas have not stopped, bool ``[replicas]``, on the device."""
+        return self._alive.clone()
+
+    def set_limits(self, limits: Sequence[Mapping[str, float] | None]) -> None:
+        """The most that each measure of each replica may be in the next round; a replica stops before it is more.
+
+        None for a replica that is not looked at.
+        """
+        largest = torch.finfo(self.layout.dtype).max
+        table = [[torch.inf if each is None else each.get(name, largest) for name in MEASURES] for each in limits]
+        finite = [each is not None for each in limits]
+        wanted = torch.tensor(table, dtype=self.layout.dtype)
+        wanted[finite] = wanted[finite].clamp(max=largest)
+        self._limits.copy_(wanted)
+
+    @property
     def verdicts(self) -> Tensor:
         """What became of each client's update in the last round, uint8 ``[replicas, clients]``, on the device."""
         return self._verdicts.clone()
@@ -421,12 +452,12 @@ class Batched:
 
     def state(self, replica: int) -> FederatedState:
         """Everything one replica is, as every engine has it."""
-        number = next(n for n, band in enumerate(self.bands) if band.replicas.start <= replica < band.replicas.stop)
-        band, totals = self.bands[number], self._totals[number]
+        band, totals = self._band(replica)
         r = replica - band.replicas.start
         names = self.clients.names[replica]
+        done = int(self.rounds_done[replica])
         return FederatedState(
-            round=int(self.rounds_done[replica]),
+            round=done,
             server={name: vector[r].clone() for name, vector in band.server.items()},
             clients={
                 client: {name: vector[r, i].clone() for name, vector in band.clients.items()}
@@ -442,32 +473,51 @@ class Batched:
                 for i, client in enumerate(names)
                 if totals
             },
+            offender=self.offender(replica) if done < self.round else None,
         )
 
     def load(self, states: Sequence[FederatedState]) -> None:
-        """Go on from these states, one a replica, all after the same number of rounds."""
+        """Go on from these states, one a replica, all after the same number of rounds.
+
+        A state with an ``offender`` is that of a replica that stopped, then or earlier: it stays stopped.
+        """
         count = len(self.replicas)
         require(len(states) == count, f"a stack of {count} replicas goes on from {count} states, not {len(states)}")
-        rounds = {state.round for state in states}
-        require(len(rounds) == 1, "the replicas of a stack must have finished equally many rounds")
-        self.round = rounds.pop()
-        for band, totals in zip(self.bands, self._totals, strict=True):
-            members = states[band.replicas]
-            for name, vector in band.server.items():
-                vector.copy_(torch.stack([state.server[name] for state in members]))
-            for r, state in enumerate(members):
-                names = self.clients.names[band.replicas.start + r]
-                for stack, own in ((band.clients, state.clients), (totals, state.totals)):
-                    for name, vector in stack.items():
-                        vector[r].copy_(torch.stack([own[client][name] for client in names]))
+        alive = {state.round for state in states if state.offender is None}
+        newest = max(state.round for state in states)
+        require(alive <= {newest}, "the replicas of a stack must have finished equally many rounds")
+        self.round = newest
+        for replica, state in enumerate(states):
+            self._put(replica, state)
+
+    def restore(self, replica: int, state: FederatedState, algorithm: Algorithm) -> None:
+        """Have one replica go on from another state, after as many rounds as all have, with other hyperparameters."""
+        require(state.round == self.round, f"the state of a replica must be that after round {self.round}")
+        band, _ = self._band(replica)
+        band.algorithms[replica - band.replicas.start] = algorithm
+        self._put(replica, state)
+
+    def _put(self, replica: int, state: FederatedState) -> None:
+        band, totals = self._band(replica)
+        r, names = replica - band.replicas.start, self.clients.names[replica]
+        for name, vector in band.server.items():
+            vector[r].copy_(state.server[name])
+        for stack, own in ((band.clients, state.clients), (totals, state.totals)):
+            for name, vector in stack.items():
+                vector[r].copy_(torch.stack([own[client][name] for client in names]))
         for name, value in self.statistics.items():
-            value.copy_(torch.stack([state.statistics[name] for state in states]))
+            value[replica].copy_(state.statistics[name])
         for name, value in self._client_statistics.items():
-            for r, state in enumerate(states):
-                kept = [state.client_statistics.get(client, state.statistics) for client in self.clients.names[r]]
-                value[r].copy_(torch.stack([own[name] for own in kept]))
-        self._alive.fill_(True)
-        self.rounds_done.fill_(self.round)
+            kept = [state.client_statistics.get(client, state.statistics) for client in names]
+            value[replica].copy_(torch.stack([each[name] for each in kept]))
+        self._alive[replica] = state.offender is None
+        self.rounds_done[replica] = state.round
+        self._not_finite[replica].copy_(torch.tensor([name == state.offender for name in names]))
+
+    def _band(self, replica: int) -> tuple[Band, State]:
+        """The band that a replica stands in, and its sums of updates where they are kept."""
+        number = next(n for n, band in enumerate(self.bands) if band.replicas.start <= replica < band.replicas.stop)
+        return self.bands[number], self._totals[number]
 
 
 def _over(flags: Tensor, values: Tensor) -> Tensor:
