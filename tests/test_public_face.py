@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
 import json
@@ -13,7 +14,7 @@ import pytest
 
 import fedmm
 
-HEAVY = ["matplotlib", "typer", "torchvision", "flwr", "tensorboard"]
+HEAVY = ["torch", "numpy", "matplotlib", "typer", "torchvision", "flwr", "tensorboard"]
 
 
 def order(name: str) -> tuple[int, str]:
@@ -32,6 +33,8 @@ def test_every_name_is_there_and_none_is_private() -> None:
 
 
 def test_nothing_public_is_left_out() -> None:
+    for name in fedmm.__all__:
+        getattr(fedmm, name)
     public = {
         name
         for name, value in vars(fedmm).items()
@@ -62,6 +65,24 @@ def test_whatever_is_public_is_documented(name: str) -> None:
     for method, value in inspect.getmembers(thing):
         if not method.startswith("_") and (inspect.isroutine(value) or isinstance(value, property)):
             assert inspect.getdoc(value), f"{name}.{method}"
+
+
+def test_what_is_promised_to_type_checkers_is_what_is_there() -> None:
+    tree = ast.parse(inspect.getsource(fedmm))
+    promised = next(node for node in tree.body if isinstance(node, ast.If))
+    homes = {
+        node.module: tuple(alias.name for alias in node.names)
+        for node in promised.body
+        if isinstance(node, ast.ImportFrom)
+    }
+    assert homes == fedmm._HOME
+    assert sorted(name for names in homes.values() for name in names) == sorted(fedmm.__all__)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'sovle'"):
+        _ = fedmm.sovle
+    assert fedmm.core.errors.FedmmError is fedmm.FedmmError
 
 
 def test_the_version_is_a_version() -> None:

@@ -6,19 +6,23 @@ hold labelled source data, unlabelled target data, or both.
 
 from __future__ import annotations
 
-from fedmm.algorithms import ALGORITHMS, FedAvgGDA, FedMM, FedProxGDA, FedSGDA, ScaffoldGDA, SmoothedFedMM
-from fedmm.core.aggregation import CoordinateMedian, GeometricMedian, TrimmedMean
-from fedmm.core.errors import Diverged, FedmmError
-from fedmm.core.terms import Terms
-from fedmm.core.transmission import ClippedUpdate
-from fedmm.data.views import CropAndFlip
-from fedmm.experiment.adapt import Adapted, adapt
-from fedmm.experiment.adaptation import Client
-from fedmm.experiment.predictor import Predictor, load_model
-from fedmm.experiment.presets import Preset, preset
-from fedmm.experiment.solve import Solution, solve
-from fedmm.models.network import Network
-from fedmm.objectives import CDAN, DANN, MDD, OBJECTIVES, SourceOnly
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
+if _TYPE_CHECKING:
+    from fedmm.algorithms import ALGORITHMS, FedAvgGDA, FedMM, FedProxGDA, FedSGDA, ScaffoldGDA, SmoothedFedMM
+    from fedmm.core.aggregation import CoordinateMedian, GeometricMedian, TrimmedMean
+    from fedmm.core.errors import Diverged, FedmmError
+    from fedmm.core.terms import Terms
+    from fedmm.core.transmission import ClippedUpdate
+    from fedmm.data.views import CropAndFlip
+    from fedmm.experiment.adapt import Adapted, adapt
+    from fedmm.experiment.adaptation import Client
+    from fedmm.experiment.predictor import Predictor, load_model
+    from fedmm.experiment.presets import Preset, preset
+    from fedmm.experiment.solve import Solution, solve
+    from fedmm.models.network import Network
+    from fedmm.objectives import CDAN, DANN, MDD, OBJECTIVES, SourceOnly
 
 __version__ = "0.1.0"
 
@@ -54,3 +58,39 @@ __all__ = [
     "preset",
     "solve",
 ]
+
+_HOME = {
+    "fedmm.algorithms": ("ALGORITHMS", "FedAvgGDA", "FedMM", "FedProxGDA", "FedSGDA", "ScaffoldGDA", "SmoothedFedMM"),
+    "fedmm.core.aggregation": ("CoordinateMedian", "GeometricMedian", "TrimmedMean"),
+    "fedmm.core.errors": ("Diverged", "FedmmError"),
+    "fedmm.core.terms": ("Terms",),
+    "fedmm.core.transmission": ("ClippedUpdate",),
+    "fedmm.data.views": ("CropAndFlip",),
+    "fedmm.experiment.adapt": ("Adapted", "adapt"),
+    "fedmm.experiment.adaptation": ("Client",),
+    "fedmm.experiment.predictor": ("Predictor", "load_model"),
+    "fedmm.experiment.presets": ("Preset", "preset"),
+    "fedmm.experiment.solve": ("Solution", "solve"),
+    "fedmm.models.network": ("Network",),
+    "fedmm.objectives": ("CDAN", "DANN", "MDD", "OBJECTIVES", "SourceOnly"),
+}
+"""Where each name is defined: it is imported when it is first asked for, so that what needs no torch starts at once."""
+
+
+if not _TYPE_CHECKING:  # a type checker would take it for leave to ask for any name
+
+    def __getattr__(name: str) -> object:
+        for home, names in _HOME.items():
+            if name in names:
+                value = globals()[name] = getattr(_import_module(home), name)
+                return value
+        try:
+            return _import_module(f"{__name__}.{name}")
+        except ModuleNotFoundError as problem:
+            if problem.name != f"{__name__}.{name}":
+                raise
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
