@@ -18,11 +18,22 @@ def main() -> None:
     except FedmmError as problem:
         sys.stderr.write(f"error: {problem}\n")
         sys.exit(2)
+    except (MemoryError, RuntimeError) as problem:
+        if not _out_of_memory(problem):
+            raise
+        sys.stderr.write("error: there is not enough memory; use a smaller network, smaller batches or fewer rows\n")
+        sys.exit(2)
     except (KeyboardInterrupt, SystemExit) as ended:
         if not _from_ctrl_c(ended):
             raise
         sys.stderr.write("stopped\n")
         sys.exit(130)
+
+
+def _out_of_memory(problem: Exception) -> bool:
+    """Whether memory is what was lacking; torch says so in words."""
+    words = ("can't allocate memory", "out of memory", "Storage size calculation overflowed")
+    return isinstance(problem, MemoryError) or any(word in str(problem) for word in words)
 
 
 def _from_ctrl_c(ended: BaseException | None) -> bool:

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedmm.core.errors import require
+from fedmm.core.errors import FedmmError, require
 from fedmm.experiment.toml import read_toml
 
 EXTENDS = "extends"
+_MOST_FILES = 100
 
 
 def read_tables(path: Path) -> dict[str, Any]:
@@ -18,7 +19,11 @@ def read_tables(path: Path) -> dict[str, Any]:
 
 
 def _read(path: Path, before: tuple[Path, ...]) -> dict[str, Any]:
-    here = path.resolve()
+    try:
+        here = path.resolve()
+    except (OSError, ValueError, RuntimeError) as problem:  # a link to itself, or no path at all
+        raise FedmmError(f"{path} cannot be read: {problem}") from problem
+    require(len(before) < _MOST_FILES, f"{path} is the end of a chain of {_MOST_FILES} files; extend fewer")
     require(here not in before, f"{path} extends itself, through {' and '.join(each.name for each in before)}")
     tables = read_toml(path)
     if EXTENDS not in tables:

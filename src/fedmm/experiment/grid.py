@@ -68,7 +68,9 @@ def _set(tables: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
         return
     table = tables
     for key in path[:-1]:
-        table[key] = dict(table.get(key, {}))
+        inside = table.get(key, {})
+        require(isinstance(inside, dict), f"sweep.{'.'.join(path)}: {key!r} is a value, not a section")
+        table[key] = dict(inside)
         table = table[key]
     table[path[-1]] = value
 

@@ -12,6 +12,9 @@ from typing import Any
 
 from fedmm.core.errors import FedmmError, require
 
+_LARGEST = 10_000_000
+"""Bytes of a file; no experiment is larger, and some files have no end."""
+_DEEPEST = 50
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _PART = r'(?:\s*"[^"]*"\s*|[^."=]+)'
 _KEY_PART = re.compile(_PART)
@@ -21,7 +24,14 @@ _SETTING = re.compile(rf"(?P<path>{_PART}(?:\.{_PART})*)=(?P<value>.*)", re.DOTA
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            content = file.read(_LARGEST + 1)
+        require(len(content) <= _LARGEST, f"{path} is too large for an experiment: it has over {_LARGEST} bytes")
+        tables = tomllib.loads(content.decode("utf-8").replace("\r\n", "\n"))
+        require(_depth_is_sane(tables), f"{path} nests tables and lists more than {_DEEPEST} deep")
+        return tables
+    except FedmmError:
+        raise
     except FileNotFoundError:
         raise FedmmError(f"there is no file {path}") from None
     except (OSError, UnicodeDecodeError) as problem:
@@ -53,7 +63,17 @@ def set_values(tables: Mapping[str, Any], settings: Sequence[str]) -> dict[str, 
             table = table.setdefault(key, {})
             require(isinstance(table, dict), f"--set {setting!r}: {key!r} is a value, not a section")
         table[keys[-1]] = _parse(text.strip())
+    require(_depth_is_sane(changed), f"--set nests tables and lists more than {_DEEPEST} deep")
     return dict(changed)
+
+
+def _depth_is_sane(value: Any) -> bool:
+    """Whether all that walks through tables and lists can reach their end."""
+    level = [value]
+    for _ in range(_DEEPEST):
+        inside = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)]
+        level = [each for part in inside for each in part]
+    return not level
 
 
 def _split(setting: str) -> tuple[list[str], str, str]:

@@ -11,8 +11,11 @@ import torch
 from torch import Tensor
 
 from fedmm.core.checks import at_least, flag
+from fedmm.core.errors import require
 from fedmm.core.objective import AdversaryShape, Objective, Outputs, cross_entropies
 from fedmm.core.seeding import key
+
+_WIDEST = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,7 @@ class CDAN(Objective):
         flag("detach_softmax", self.detach_softmax)
         flag("entropy_weighting", self.entropy_weighting)
         at_least("random_dim", self.random_dim, 0)
+        require(self.random_dim <= _WIDEST, f"random_dim must be at most {_WIDEST}, not {self.random_dim}")
 
     def adversary_shape(self, features: int, classes: int) -> AdversaryShape:
         return AdversaryShape(self.random_dim or features * classes, 2)
