@@ -69,6 +69,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
 def test_a_comparison_leaves_a_summary_over_runs_in_their_own_folders(compared: Compared) -> None:
     assert {path.name for path in compared.folder.iterdir()} == {
         "summary.json",
+        "plan.json",
         "fedmm-seed4",
         "fedmm-seed5",
         "too-fast-seed0",
@@ -168,7 +169,7 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[st
 def test_after_ctrl_c_runs_under_way_end_and_none_begins(interrupted: tuple[Path, dict[str, Any]]) -> None:
     folder, _ = interrupted
     summary = json.loads((folder / "summary.json").read_text())
-    assert {path.name for path in folder.iterdir()} == {"summary.json", "fedmm-seed0"}
+    assert {path.name for path in folder.iterdir()} == {"summary.json", "plan.json", "fedmm-seed0"}
     assert summary["status"] == "interrupted"
     assert [(each["folder"], each["status"]) for each in summary["runs"]] == [("fedmm-seed0", "interrupted")]
     run = read_run(folder / "fedmm-seed0")

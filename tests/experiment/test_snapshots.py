@@ -150,9 +150,9 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 def described(**changes: Any) -> dict[str, Any]:
     """What a file with one tensor says of itself, with some of it changed."""
-    whole = {"format": _FORMAT, "round": 1, "places": {"0": ["server", "z"]}, "clients": [], "client_statistics": []}
-    whole["counted"] = {}
-    return {**whole, "history": [], **changes}
+    state = {"round": 1, "clients": [], "client_statistics": [], "counted": {}, "offender": None}
+    whole = {"format": _FORMAT, "states": [state], "places": {"0": ["0", "server", "z"]}}
+    return {**whole, "history": [], "events": [], "refusals": {}, **changes}
 
 
 def write_described(path: Path, about: object) -> None:
@@ -172,10 +172,13 @@ def test_a_file_that_is_as_it_should_be_is_accepted(tmp_path: Path) -> None:
         {},
         described(format="another"),
         {key: value for key, value in described().items() if key != "history"},
-        described(places={"1": ["server", "z"]}),
-        described(places={"0": ["nowhere", "z"]}),
+        described(places={"1": ["0", "server", "z"]}),
+        described(places={"0": ["0", "nowhere", "z"]}),
+        described(places={"0": ["1", "server", "z"]}),
         described(places={"0": []}),
-        described(clients=3),
+        described(states=[]),
+        described(states=[{"round": 1, "clients": 3}]),
+        described(refusals={"1": [["a", "b", "c"]]}),
     ],
     ids=lambda about: json.dumps(about)[-60:],
 )

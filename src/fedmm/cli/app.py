@@ -48,6 +48,7 @@ app.add_typer(data_app, name="data")
 _console = Console()
 _RUNS = Path("runs")
 _INTERRUPTED = 130
+_ONE_OF_THEM = "--resume and --overwrite exclude each other; use one of them"
 
 
 def _say(line: str) -> None:
@@ -80,10 +81,10 @@ def run(
 ) -> None:
     """Train as FILE.toml says and leave a run folder: rounds, summary, model, picture. With [sweep], a grid of runs."""
     tables = set_values(read_tables(file), [*(settings or []), *([f"run.engine={engine}"] if engine else [])])
+    require(not (resume and overwrite), _ONE_OF_THEM)
     if SWEEP in tables:
-        _sweep(tables, out or free_folder(_RUNS / file.stem), file.stem, overwrite)
+        _sweep(tables, out, file.stem, overwrite=overwrite, resume=resume)
         return
-    require(not (resume and overwrite), "--resume and --overwrite exclude each other; use one of them")
     resolved = experiment(tables)
     usual = _RUNS / f"{file.stem}-{resolved.algorithm.name}-seed{resolved.run.seed}"
     folder = out or (latest_folder(usual) if resume else free_folder(usual))
@@ -107,15 +108,19 @@ def sweep(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The folder; runs/NAME by default.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an older sweep in that folder.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the sweep in that folder.")] = False,
 ) -> None:
     """Run every combination of the lists in [sweep], stacked into as few programs as possible."""
+    require(not (resume and overwrite), _ONE_OF_THEM)
     tables = set_values(read_tables(file), settings or [])
     require(SWEEP in tables, f'{file} has no [sweep] table; add one, for example [sweep] with "run.seed" = [0, 1, 2]')
-    _sweep(tables, out or free_folder(_RUNS / file.stem), file.stem, overwrite)
+    _sweep(tables, out, file.stem, overwrite=overwrite, resume=resume)
 
 
-def _sweep(tables: dict[str, Any], folder: Path, title: str, overwrite: bool) -> None:
-    summary = run_sweep(grid(tables), folder, title=title, overwrite=overwrite, say=_say)
+def _sweep(tables: dict[str, Any], out: Path | None, title: str, *, overwrite: bool, resume: bool) -> None:
+    usual = _RUNS / title
+    folder = out or (latest_folder(usual) if resume else free_folder(usual))
+    summary = run_sweep(grid(tables), folder, title=title, overwrite=overwrite, resume=resume, say=_say)
     _show_comparison(summary, folder)
 
 
@@ -136,6 +141,7 @@ def demo(
         Path | None, typer.Option(help="The folder; runs/demo by default (runs/demo-NAME for others).")
     ] = None,
     workers: Annotated[int, typer.Option(help="Runs side by side; 0: one for each core.")] = 0,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the comparison in that folder.")] = False,
 ) -> None:
     """Compare source-only training, FedAvgGDA, FedProxGDA and FedMM on data that comes with our dependencies."""
     at_least("--seeds", seeds, 1)
@@ -144,7 +150,13 @@ def demo(
     folder = out or _RUNS / ("demo" if data == "digits" else f"demo-{data}")
     _say(f"{DEMOS[data]['title']}; {len(experiments)} runs of {experiments[0].run.rounds} rounds")
     summary = compare(
-        experiments, folder, title=DEMOS[data]["title"], workers=workers or os.cpu_count() or 1, overwrite=True
+        experiments,
+        folder,
+        title=DEMOS[data]["title"],
+        workers=workers or os.cpu_count() or 1,
+        overwrite=not resume,
+        resume=resume,
+        say=_say,
     )
     _show_comparison(summary, folder)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -14,6 +15,7 @@ from fedmm.core.engine import FederatedState
 from fedmm.core.errors import FedmmError
 from fedmm.experiment.history import History
 from fedmm.experiment.snapshots import load_snapshot, save_snapshot
+from fedmm.experiment.training import Begun
 
 FOLDER, BEST = "checkpoints", "best.safetensors"
 _NAME = re.compile(r"round-(\d+)\.safetensors")
@@ -29,10 +31,11 @@ class Checkpoints:
     keep: how many of the last are kept. best_by: the measure of the history by which the best is kept beside them.
     """
 
-    def __init__(self, run: Path, *, every: int, seconds: float, keep: int, best_by: str) -> None:
+    def __init__(self, run: Path, *, every: int, seconds: float, keep: int, best_by: str = "") -> None:
         self.folder = run / FOLDER
         self._every, self._seconds, self._keep, self._best_by = every, seconds, keep, best_by
         self._written = time.monotonic()
+        self._newest = -1
         self._best = math.nan
         self._unwritten: tuple[FederatedState, History] | None = None
 
@@ -41,6 +44,17 @@ class Checkpoints:
         by_round = self._every > 0 and round_ % self._every == 0
         return by_round or (self._seconds > 0 and time.monotonic() - self._written >= self._seconds)
 
+    def after_round(self, state: FederatedState, history: History) -> None:
+        """Look at a round that is over, and write a checkpoint where it is time for one."""
+        self.observe(state, history)
+        if self.due(state.round):
+            self.save(state, history)
+
+    def close(self, state: FederatedState, history: History) -> None:
+        """Write the state that the run ends with, unless it is there."""
+        if state.round != self._newest or self._unwritten:
+            self.save(state, history)
+
     def observe(self, state: FederatedState, history: History) -> None:
         """Look at a round that was just evaluated: it may be the best so far, which the next save writes."""
         value = history[-1].get(self._best_by) if self._best_by and len(history) else None
@@ -48,31 +62,50 @@ class Checkpoints:
             return
         better = value < self._best if self._best_by in _LOWER_IS_BETTER else value > self._best
         if better or math.isnan(self._best):
-            self._best, self._unwritten = value, (state, History(list(history)))
+            self._best, self._unwritten = value, (state, history.copy())
 
     def save(self, state: FederatedState, history: History) -> None:
-        """Write one, and remove those that are too many; the one before goes only when this one is on disk."""
-        save_snapshot(self.folder / f"round-{state.round:08d}.safetensors", state, history)
+        """Write one, and remove those that are too many."""
+        self.write(state, history)
+        self.tidy()
+
+    def write(self, state: FederatedState, history: History) -> None:
+        """Write one beside the others; the best goes first, as nothing after this one would lead to it again."""
         if self._unwritten:
             save_snapshot(self.folder / BEST, *self._unwritten)
             self._unwritten = None
-        for old in self._numbered()[self._keep :]:
-            old.unlink(missing_ok=True)
+        save_snapshot(self._path(state.round), state, history)
+        self._newest = state.round
         self._written = time.monotonic()
 
-    def newest(self, device: torch.device, say: Say) -> tuple[FederatedState, History] | None:
-        """The newest state that can be read; those that cannot are named, and the one before is tried."""
-        for path in self._numbered():
-            try:
-                state, history = load_snapshot(path, device)
-            except FedmmError as problem:
-                say(f"{problem}; the checkpoint before it is tried")
-                continue
-            self._remember_best()
-            return state, history
-        return None
+    def tidy(self) -> None:
+        """Remove what is older than the last few, newer than the last (it was of no use), or half written."""
+        rounds = self.rounds()
+        newer = [round_ for round_ in rounds if round_ > self._newest]
+        try:
+            for round_ in newer + rounds[len(newer) + self._keep :]:
+                self._path(round_).unlink(missing_ok=True)
+        except OSError as problem:
+            raise FedmmError(f"old checkpoints in {self.folder} cannot be removed: {problem.strerror}") from problem
+        for partial in self.folder.glob("*.safetensors.partial"):
+            with suppress(OSError):
+                partial.unlink()
 
-    def _remember_best(self) -> None:
+    def rounds(self) -> list[int]:
+        """The rounds after which there are checkpoints, the newest first."""
+        try:
+            found = [_NAME.fullmatch(path.name) for path in self.folder.iterdir()]
+        except OSError:
+            return []
+        return sorted((int(name[1]) for name in found if name), reverse=True)
+
+    def load(self, round_: int, device: torch.device) -> Begun:
+        """The checkpoint after a round; refused where it cannot be read."""
+        return load_snapshot(self._path(round_), device)
+
+    def go_on(self, round_: int) -> None:
+        """Know that the run goes on from this checkpoint, and how good the best one is."""
+        self._newest = round_
         try:
             _, history = load_snapshot(self.folder / BEST, torch.device("cpu"))
         except FedmmError:
@@ -80,10 +113,44 @@ class Checkpoints:
         value = history[-1].get(self._best_by) if len(history) else None
         self._best = math.nan if value is None else value
 
-    def _numbered(self) -> list[Path]:
-        """The checkpoints by round, the newest first."""
-        try:
-            names = [path for path in self.folder.iterdir() if _NAME.fullmatch(path.name)]
-        except OSError:
-            return []
-        return sorted(names, reverse=True)
+    def _path(self, round_: int) -> Path:
+        return self.folder / f"round-{round_:08d}.safetensors"
+
+
+def newest_common(runs: Sequence[Checkpoints], device: torch.device, say: Say) -> list[Begun]:
+    """A state and its history for each run, all after the newest round that all have and that can be read; else none.
+
+    A run that had diverged has stopped: its last state counts for every later round. Files that cannot be read are
+    named, and the round before is tried.
+    """
+    read: dict[tuple[int, int], Begun | None] = {}
+
+    def load(run: int, round_: int) -> Begun | None:
+        if (run, round_) not in read:
+            try:
+                read[run, round_] = runs[run].load(round_, device)
+            except FedmmError as problem:
+                say(f"{problem}; the checkpoint before it is tried")
+                read[run, round_] = None
+        return read[run, round_]
+
+    there = [each.rounds() for each in runs]
+
+    def at(run: int, round_: int) -> Begun | None:
+        if round_ in there[run]:
+            return load(run, round_)
+        earlier = (load(run, each) for each in there[run] if each < round_)
+        return next((begun for begun in earlier if begun and begun[0].offender is not None), None)
+
+    for round_ in sorted({each for rounds in there for each in rounds}, reverse=True):
+        found: list[Begun] = []
+        for run in range(len(runs)):
+            begun = at(run, round_)
+            if begun is None:
+                break
+            found.append(begun)
+        else:
+            for each, (state, _) in zip(runs, found, strict=True):
+                each.go_on(state.round)
+            return found
+    return []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedmm.core.errors import FedmmError
@@ -10,30 +10,47 @@ from fedmm.experiment.config import Experiment, experiment
 from fedmm.experiment.folder import SUMMARY, claim_folder, write_json
 from fedmm.experiment.history import Row
 from fedmm.experiment.overview import comparison_summary, folder_names
+from fedmm.experiment.plan import read_plan, write_plan
 from fedmm.experiment.progress import bars
+from fedmm.experiment.resuming import completed_run, only_begun
 from fedmm.experiment.run import DivergedRun, Summary, run_experiment
 from fedmm.experiment.tables import Table
-from fedmm.experiment.workers import report, side_by_side, told_to_stop
+from fedmm.experiment.workers import report, side_by_side, tell, told_to_stop
 
 Outcome = tuple[Summary, FedmmError | None] | None
 """A run's summary, and the word on it if it diverged; None for a run that was never begun."""
 
 
 def compare(
-    experiments: Sequence[Experiment], folder: Path, *, title: str, workers: int, overwrite: bool = False,
+    experiments: Sequence[Experiment],
+    folder: Path,
+    *,
+    title: str,
+    workers: int,
+    overwrite: bool = False,
+    resume: bool = False,
     progress: bool = True,
-) -> Summary:  # fmt: skip
+    say: Callable[[str], None] = lambda line: None,
+) -> Summary:
     """Run all experiments, ``workers`` at a time with one thread each, and leave a comparison folder.
 
     Every run has a folder of its own inside. After Ctrl-C no run begins, those under way end with their round, and
-    what was done until then is kept.
+    what was done until then is kept. resume: go on with a comparison of the same runs in the folder, where one was
+    begun, without the runs that are completed.
     """
     names = folder_names(experiments)
-    claim_folder(folder, overwrite=overwrite)
-    write_json(folder / SUMMARY, comparison_summary(title, "running", [], []))
+    begun = resume and read_plan(folder, experiments, names) is not None
+    if not begun:
+        if not (resume and only_begun(folder)):
+            claim_folder(folder, overwrite=overwrite)
+        write_json(folder / SUMMARY, comparison_summary(title, "running", [], []))
+        write_plan(folder, experiments, names)
+    done = {name: summary for name in names if begun and (summary := completed_run(folder / name))}
+    left = [name for name in names if name not in done]
     calls = [
-        (index, each.tables(), str(folder / name))
+        (index, each.tables(), str(folder / name), begun)
         for index, (each, name) in enumerate(zip(experiments, names, strict=True))
+        if name in left
     ]
     with bars(progress, "accuracy") as shown:
         tasks = [shown.add_task(f"{e.label} seed {e.run.seed}", total=e.run.rounds, accuracy="") for e in experiments]
@@ -43,21 +60,24 @@ def compare(
             if row.get("target_accuracy") is not None:
                 shown.update(tasks[index], accuracy=f"target {row['target_accuracy']:6.1%}")
 
-        futures, stopped = side_by_side(_run, calls, workers, show)
-    ended = {name: future for name, future in zip(names, futures, strict=False) if not future.cancelled()}
+        for index, name in enumerate(names):
+            shown.update(tasks[index], completed=done[name]["rounds"] if name in done else 0)
+        futures, stopped = side_by_side(_run, calls, workers, show, say) if calls else ([], False)
+    ended = {name: future for name, future in zip(left, futures, strict=False) if not future.cancelled()}
     problems = [problem for future in ended.values() if (problem := future.exception())]
     outcomes = {name: future.result() for name, future in ended.items() if not future.exception()}
-    begun = {name: outcome for name, outcome in outcomes.items() if outcome}
+    found = {name: (done[name], None) if name in done else outcomes.get(name) for name in names}
+    known = {name: outcome for name, outcome in found.items() if outcome}
     status = "interrupted" if stopped else "completed"
-    summary = comparison_summary(title, status, [summary for summary, _ in begun.values()], list(begun))
+    summary = comparison_summary(title, status, [summary for summary, _ in known.values()], list(known))
     write_json(folder / SUMMARY, summary)
-    problems += [diverged for _, diverged in begun.values() if diverged]
+    problems += [diverged for _, diverged in known.values() if diverged]
     if problems and status == "completed":
         raise problems[0]
     return summary
 
 
-def _run(index: int, tables: dict[str, Table], folder: str) -> Outcome:
+def _run(index: int, tables: dict[str, Table], folder: str, resume: bool) -> Outcome:
     """A run, in a worker."""
     if told_to_stop():
         return None
@@ -67,8 +87,14 @@ def _run(index: int, tables: dict[str, Table], folder: str) -> Outcome:
         if told_to_stop():
             raise KeyboardInterrupt
 
+    def say(line: str) -> None:
+        if resume:
+            tell(f"{Path(folder).name}: {line}")
+
     try:
-        return run_experiment(experiment(tables), Path(folder), progress=False, on_round=after_round), None
+        return run_experiment(
+            experiment(tables), Path(folder), resume=resume, progress=False, on_round=after_round, say=say
+        ), None
     except DivergedRun as problem:
         return problem.summary, FedmmError(str(problem))
     except FedmmError as problem:

@@ -1,22 +1,25 @@
-"""Going on with a run from its folder."""
+"""Going on with runs from their folders."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedmm.core.errors import FedmmError
-from fedmm.experiment.checkpoints import Checkpoints
+from fedmm.experiment.checkpoints import Checkpoints, newest_common
 from fedmm.experiment.config import Experiment, experiment
-from fedmm.experiment.folder import EXPERIMENT
+from fedmm.experiment.folder import EXPERIMENT, MODEL, SUMMARY
 from fedmm.experiment.toml import read_toml
 from fedmm.experiment.training import Begun
 
 _MAY_DIFFER = (
     "label", "checkpoint_every", "checkpoint_seconds", "keep_checkpoints", "best_by",
+    "actors", "ray_address", "durable",
 )  # fmt: skip
 _SHOWN = 6
+PLAN = "plan.json"
 
 
 def run_checkpoints(each: Experiment, folder: Path) -> Checkpoints:
@@ -31,33 +34,69 @@ def run_checkpoints(each: Experiment, folder: Path) -> Checkpoints:
     )
 
 
-def begun_run(each: Experiment, folder: Path, checkpoints: Checkpoints, say: Callable[[str], None]) -> Begun | None:
-    """The newest state of the run in a folder; None where none was begun there, or none can be read.
+def begun_runs(
+    experiments: Sequence[Experiment],
+    folders: Sequence[Path],
+    checkpoints: Sequence[Checkpoints],
+    say: Callable[[str], None],
+) -> list[Begun]:
+    """The newest states that all of these runs have after one round; none where they begin, or begin again.
 
     A run that was begun with another configuration is refused.
     """
-    if not (folder / EXPERIMENT).exists():
-        return None
-    before = experiment(read_toml(folder / EXPERIMENT))
-    _require_same(before.tables(), each.tables(), folder)
-    begun = checkpoints.newest(each.run.torch_device, say)
-    if begun is None:
-        say(f"{folder} holds no checkpoint that can be read; the run begins again")
+    if not any((folder / EXPERIMENT).exists() for folder in folders):
+        return []
+    for each, folder in zip(experiments, folders, strict=True):
+        if (folder / EXPERIMENT).exists():
+            require_same_run(each, folder)
+    begun = newest_common(checkpoints, experiments[0].run.torch_device, say)
+    if begun:
+        say(f"going on after round {max(state.round for state, _ in begun)}")
+    elif len(folders) == 1:
+        say(f"{folders[0]} holds no checkpoint that can be read; the run begins again")
     else:
-        say(f"going on after round {begun[0].round}")
+        say(f"the runs in {folders[0].parent} have no readable checkpoints of one round; they begin again")
     return begun
 
 
-def _require_same(before: Mapping[str, Mapping[str, Any]], now: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
-    differences = [
-        f"{section}.{key} was {before[section].get(key)!r}, now {now[section].get(key)!r}"
-        for section in now
-        for key in {**before[section], **now[section]}
-        if before[section].get(key) != now[section].get(key) and not (section == "run" and key in _MAY_DIFFER)
-    ]
-    if differences:
-        more = f" and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
+def require_same_run(each: Experiment, folder: Path) -> None:
+    """Refuse a folder whose run was begun with another configuration."""
+    before = experiment(read_toml(folder / EXPERIMENT))
+    refuse_others(differences(before.tables(), each.tables()), f"the run in {folder}")
+
+
+def differences(before: Mapping[str, Mapping[str, Any]], now: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What two configurations differ in, but for names and how often checkpoints are written."""
+    found = []
+    for section in {**before, **now}:
+        was, is_ = before.get(section, {}), now.get(section, {})
+        for key in {**was, **is_}:
+            if was.get(key) != is_.get(key) and not (section == "run" and key in _MAY_DIFFER):
+                found.append(f"{section}.{key} was {was.get(key)!r}, now {is_.get(key)!r}")
+    return found
+
+
+def refuse_others(found: Sequence[str], what: str) -> None:
+    """Refuse to go on with what was begun with another configuration."""
+    if found:
+        more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
         raise FedmmError(
-            f"the run in {folder} was begun with another configuration, so it cannot go on with this one: "
-            f"{'; '.join(differences[:_SHOWN])}{more}"
+            f"{what} was begun with another configuration, so it cannot go on with this one: "
+            f"{'; '.join(found[:_SHOWN])}{more}"
         )
+
+
+def only_begun(folder: Path) -> bool:
+    """Whether a folder was made and nothing else: a crash came before it was written what is run there."""
+    first = {SUMMARY, f"{SUMMARY}.partial", f"{PLAN}.partial", f"{EXPERIMENT}.partial"}
+    return folder.is_dir() and {path.name for path in folder.iterdir()} <= first
+
+
+def completed_run(folder: Path) -> dict[str, Any] | None:
+    """The summary of a run that completed in a folder; None for one that has something left to do."""
+    try:
+        summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+        completed = summary["kind"] == "run" and summary["status"] == "completed" and (folder / MODEL).exists()
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return summary if completed else None

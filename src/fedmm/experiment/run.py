@@ -21,9 +21,10 @@ from fedmm.experiment.build import DataCache, prepare
 from fedmm.experiment.config import Experiment
 from fedmm.experiment.folder import BOUNDARY, EXPERIMENT, MODEL, REFUSED, SAMPLES, RunFolder, claim_folder
 from fedmm.experiment.history import History, Row
-from fedmm.experiment.plan import settings_of
+from fedmm.experiment.on_ray import ray_engines
+from fedmm.experiment.plan import keep_settings, settings_of
 from fedmm.experiment.progress import RoundProgress
-from fedmm.experiment.resuming import begun_runs, require_same_run, run_checkpoints
+from fedmm.experiment.resuming import begun_runs, only_begun, require_same_run, run_checkpoints
 from fedmm.experiment.stack import StackRun, StackSettings
 
 _SAMPLE_IMAGES, _SAMPLE_POINTS, _GRID = 12, 300, 160
@@ -61,7 +62,7 @@ def run_experiment(
     engine, why = choose_engine(experiment, adaptation)
     if resume and (folder / EXPERIMENT).exists():
         require_same_run(experiment, folder)
-    else:
+    elif not (resume and only_begun(folder)):
         claim_folder(folder, overwrite=overwrite)
     say(f"engine {engine}: {why}")
     if engine == "batched":
@@ -75,7 +76,7 @@ def run_experiment(
 
             (outcome,) = run_stack([experiment], [adaptation], [folder], cache, settings, show, resume=resume, say=say)
     else:
-        outcome = _run_in_process(experiment, adaptation, folder, cache, progress, on_round, resume, say)
+        outcome = _run_one(experiment, adaptation, folder, cache, progress, on_round, resume, say)
     summary, error = outcome
     if summary["refused"]:
         say(f"{summary['refused']} updates were refused: {folder / REFUSED} says whose, and why")
@@ -100,7 +101,7 @@ def choose_engine(experiment: Experiment, adaptation: Adaptation) -> tuple[str, 
 Outcome = tuple[Summary, Diverged | None]
 
 
-def _run_in_process(
+def _run_one(
     experiment: Experiment,
     adaptation: Adaptation,
     folder: Path,
@@ -112,7 +113,11 @@ def _run_in_process(
 ) -> Outcome:
     checkpoints = run_checkpoints(experiment, folder)
     begun = next(iter(begun_runs([experiment], [folder], [checkpoints], say)), None) if resume else None
-    with RunFolder(folder, experiment.tables(), begun[1] if begun else ()) as files:
+    with ExitStack() as opened:
+        engines = None
+        if experiment.run.engine == "ray":
+            engines = opened.enter_context(ray_engines(experiment, adaptation, folder))
+        files = opened.enter_context(RunFolder(folder, experiment.tables(), begun[1] if begun else ()))
 
         def after_round(row: Row) -> None:
             files.append(row)
@@ -130,9 +135,10 @@ def _run_in_process(
             chosen=experiment.run.precision,
             begun=begun,
             keep=keep,
+            engines=engines,
         )
         checkpoints.close(adapted.state, adapted.history)
-        summary = _finish(files, experiment, adaptation, adapted, cache, {"name": "in_process"})
+        summary = _finish(files, experiment, adaptation, adapted, cache, {"name": "ray" if engines else "in_process"})
     return summary, error
 
 
@@ -160,6 +166,9 @@ def run_stack(
             opened.enter_context(RunFolder(folder, each.tables(), rows))
             for folder, each, rows in zip(folders, experiments, before, strict=True)
         ]
+
+        for folder in folders:
+            keep_settings(folder, settings)
 
         def after_round(replica: int, row: Row) -> None:
             files[replica].append(row)

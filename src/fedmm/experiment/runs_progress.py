@@ -17,6 +17,7 @@ class RunsProgress(Shown):
         rounds = sum(each.run.rounds for each in experiments)
         self._task = self._bar.add_task(f"{len(experiments)} runs", total=rounds, note="")
         self._accuracies: dict[int, float] = {}
+        self._done: dict[int, int] = {}
 
     def __call__(self, run: int, row: Row) -> None:
         """Show one more finished round of a run."""
@@ -28,4 +29,9 @@ class RunsProgress(Shown):
         if self._accuracies:
             mean = sum(self._accuracies.values()) / len(self._accuracies)
             note += f"  mean target {mean:.1%}, best {max(self._accuracies.values()):.1%}"
-        self._bar.update(self._task, advance=1, note=note)
+        self.skip(run, int(row["round"] or 0), note)
+
+    def skip(self, run: int, done: int, note: str = "") -> None:
+        """Count the rounds of a run up to ``done``, whenever they were run."""
+        self._bar.update(self._task, advance=done - self._done.get(run, 0), note=note)
+        self._done[run] = done

@@ -77,7 +77,7 @@ def load_snapshot(path: Path, device: torch.device) -> tuple[FederatedState, His
             {int(round_): tuple(Refusal(*each) for each in refused) for round_, refused in about["refusals"].items()}
         )
         return replace(states[0], fallback=tuple(states[1:])), history
-    except (UnreadableFile, KeyError, ValueError, TypeError, AttributeError) as problem:
+    except (UnreadableFile, LookupError, ValueError, TypeError, AttributeError) as problem:
         raise FedmmError(f"{path} is no state of a run that could be continued; remove the file") from problem
 
 

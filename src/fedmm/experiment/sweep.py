@@ -3,34 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from fedmm.core.errors import FedmmError, require
+from fedmm.experiment.adapt import Adaptation
 from fedmm.experiment.build import DataCache, prepare
 from fedmm.experiment.config import Experiment, experiment
 from fedmm.experiment.folder import SUMMARY, claim_folder, write_json
 from fedmm.experiment.grid import groups
 from fedmm.experiment.history import Row
 from fedmm.experiment.overview import comparison_summary, folder_names
+from fedmm.experiment.plan import Program, fits, plan_in_words, read_plan, write_plan
+from fedmm.experiment.resuming import completed_run, only_begun
 from fedmm.experiment.run import Summary, run_stack
 from fedmm.experiment.runs_progress import RunsProgress
 from fedmm.experiment.stack import StackSettings
 from fedmm.experiment.tables import Table
 from fedmm.experiment.tuning import Tuned, tune
-from fedmm.experiment.workers import report, side_by_side, told_to_stop
+from fedmm.experiment.workers import report, side_by_side, tell, told_to_stop
 
 OnRow = Callable[[int, Row], None]
-
-
-@dataclass(frozen=True)
-class Program:
-    """One stack of the plan: which runs, by their numbers, and how they run."""
-
-    members: tuple[int, ...]
-    tuned: Tuned
+Say = Callable[[str], None]
+Outcome = tuple[Summary, str | None]
+"""A run's summary, and the word on it if it diverged."""
 
 
 def run_sweep(
@@ -39,53 +37,42 @@ def run_sweep(
     *,
     title: str,
     overwrite: bool = False,
+    resume: bool = False,
     progress: bool = True,
-    say: Callable[[str], None] = lambda line: None,
+    say: Say = lambda line: None,
 ) -> Summary:
     """Run all experiments and leave a comparison folder with an ordinary run folder for each inside.
 
     Runs of one shape are stacked. The plan is told before it is carried out. Ctrl-C leaves what was done until then.
+    resume: go on with a sweep of the same runs in the folder, where one was begun: as it was planned then, without the
+    runs that are completed.
     """
     for each in experiments:
         require(
-            each.run.engine != "in_process", "run.engine must be 'auto' or 'batched' in a sweep, which stacks its runs"
+            each.run.engine in ("auto", "batched"),
+            "run.engine must be 'auto' or 'batched' in a sweep, which stacks its runs",
         )
-    cache = DataCache()
-    adaptations = [prepare(each, cache) for each in experiments]
+    runs = _Runs(experiments)
     names = folder_names(experiments)
-    claim_folder(folder, overwrite=overwrite)
-    programs = []
-    for group in groups(experiments, adaptations):
-        run = experiments[group.members[0]].run
-        tuned = tune([adaptations[number] for number in group.members], run.precision, run.threads)
-        programs.append(Program(group.members, tuned))
+    kept = read_plan(folder, experiments, names) if resume else None
+    if kept is None:
+        runs.prepared(range(len(experiments)))
+        if not (resume and only_begun(folder)):
+            claim_folder(folder, overwrite=overwrite)
+    programs = _new_plan(runs) if kept is None else [_on_this_device(program, runs) for program in kept]
+    if kept is None:
+        write_json(folder / SUMMARY, comparison_summary(title, "running", [], []))
+        write_plan(folder, experiments, names, programs)
     say(plan_in_words(experiments, programs))
-    _begin(folder, title)
     summaries: dict[int, Summary] = {}
     problems: list[str] = []
     status = "completed"
     with RunsProgress(experiments, show=progress) as bars:
         for program in programs:
-            chosen = [experiments[number] for number in program.members]
             folders = [folder / names[number] for number in program.members]
-
-            def on_row(position: int, row: Row, members: tuple[int, ...] = program.members) -> None:
-                bars(members[position], row)
-
-            outcomes: Sequence[tuple[Summary, str | None] | None]
-            if program.tuned.processes > 1:
-                outcomes = _in_processes(chosen, folders, program.tuned, on_row)
-            else:
-                torch.set_num_threads(program.tuned.threads)
-                done = run_stack(
-                    chosen,
-                    [adaptations[number] for number in program.members],
-                    folders,
-                    cache,
-                    program.tuned.settings,
-                    on_row,
-                )
-                outcomes = [(summary, str(error) if error else None) for summary, error in done]
+            outcomes = _completed(program, folders, bars) if kept is not None else []
+            if not outcomes:
+                outcomes = _run(program, runs, folders, bars, resume=kept is not None, say=say)
             for number, outcome in zip(program.members, outcomes, strict=True):
                 if outcome is None or outcome[0]["status"] == "interrupted":
                     status = "interrupted"
@@ -105,30 +92,72 @@ def run_sweep(
     return summary
 
 
-def _begin(folder: Path, title: str) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / SUMMARY, comparison_summary(title, "running", [], []))
-    except OSError as problem:
-        raise FedmmError(f"the sweep cannot be written to {folder}: {problem.strerror}") from problem
+class _Runs:
+    """The experiments of a sweep, each prepared once, when it is first needed."""
+
+    def __init__(self, experiments: Sequence[Experiment]) -> None:
+        self.experiments = experiments
+        self.cache = DataCache()
+        self._prepared: dict[int, Adaptation] = {}
+
+    def prepared(self, numbers: Sequence[int]) -> list[Adaptation]:
+        for number in numbers:
+            if number not in self._prepared:
+                self._prepared[number] = prepare(self.experiments[number], self.cache)
+        return [self._prepared[number] for number in numbers]
+
+    def tuned(self, members: Sequence[int]) -> Tuned:
+        run = self.experiments[members[0]].run
+        return tune(self.prepared(members), run.precision, run.threads)
 
 
-def plan_in_words(experiments: Sequence[Experiment], programs: Sequence[Program]) -> str:
-    """The plan, a line for each program."""
-    lines = [f"{len(experiments)} runs in {len(programs)} program(s):"]
-    for number, program in enumerate(programs, start=1):
-        first = experiments[program.members[0]]
-        algorithms = sorted({experiments[member].algorithm.name for member in program.members})
-        lines.append(
-            f"  {number}. {len(program.members)} runs of {first.run.rounds} rounds, {first.model.name}, "
-            f"{first.objective.name}, {', '.join(algorithms)}; {program.tuned.why}"
-        )
-    return "\n".join(lines)
+def _new_plan(runs: _Runs) -> list[Program]:
+    everything = runs.prepared(range(len(runs.experiments)))
+    return [Program(group.members, runs.tuned(group.members)) for group in groups(runs.experiments, everything)]
+
+
+def _on_this_device(program: Program, runs: _Runs) -> Program:
+    """The program as it was planned; planned anew where the device is of another kind now."""
+    device = runs.experiments[program.members[0]].run.torch_device
+    return program if fits(program.tuned.settings, device) else replace(program, tuned=runs.tuned(program.members))
+
+
+def _completed(program: Program, folders: Sequence[Path], bars: RunsProgress) -> Sequence[Outcome | None]:
+    """The outcomes of a program whose runs are all completed; none where one is not."""
+    summaries = [summary for folder in folders if (summary := completed_run(folder))]
+    if len(summaries) < len(folders):
+        return []
+    for number, summary in zip(program.members, summaries, strict=True):
+        bars.skip(number, summary["rounds"])
+    return [(summary, None) for summary in summaries]
+
+
+def _run(
+    program: Program,
+    runs: _Runs,
+    folders: Sequence[Path],
+    bars: RunsProgress,
+    *,
+    resume: bool,
+    say: Say,
+) -> Sequence[Outcome | None]:
+    """One program; None for a run that was never begun."""
+    chosen = [runs.experiments[number] for number in program.members]
+
+    def on_row(position: int, row: Row) -> None:
+        bars(program.members[position], row)
+
+    if program.tuned.processes > 1:
+        return _in_processes(chosen, folders, program.tuned, on_row, resume=resume, say=say)
+    torch.set_num_threads(program.tuned.threads)
+    prepared, settings = runs.prepared(program.members), program.tuned.settings
+    outcomes = run_stack(chosen, prepared, folders, runs.cache, settings, on_row, resume=resume, say=say)
+    return [(summary, str(error) if error else None) for summary, error in outcomes]
 
 
 def _in_processes(
-    experiments: Sequence[Experiment], folders: Sequence[Path], tuned: Tuned, on_row: OnRow
-) -> list[tuple[Summary, str | None] | None]:
+    experiments: Sequence[Experiment], folders: Sequence[Path], tuned: Tuned, on_row: OnRow, *, resume: bool, say: Say
+) -> list[Outcome | None]:
     """The runs of one program dealt to processes, each a smaller stack; None for a run that was never begun."""
     parts = [range(first, len(experiments), tuned.processes) for first in range(tuned.processes)]
     calls = [
@@ -138,11 +167,12 @@ def _in_processes(
             list(part),
             tuned.settings,
             tuned.threads,
+            resume,
         )
         for part in parts
     ]
-    futures, _ = side_by_side(_worker, calls, tuned.processes, on_row)
-    outcomes: dict[int, tuple[Summary, str | None]] = {}
+    futures, _ = side_by_side(_worker, calls, tuned.processes, on_row, say)
+    outcomes: dict[int, Outcome] = {}
     for part, future in zip(parts, futures, strict=False):
         if not future.cancelled():
             outcomes.update(zip(part, future.result(), strict=True))
@@ -150,8 +180,13 @@ def _in_processes(
 
 
 def _worker(
-    tables: list[dict[str, Table]], folders: list[str], numbers: list[int], settings: StackSettings, threads: int
-) -> list[tuple[Summary, str | None]]:
+    tables: list[dict[str, Table]],
+    folders: list[str],
+    numbers: list[int],
+    settings: StackSettings,
+    threads: int,
+    resume: bool,
+) -> list[Outcome]:
     torch.set_num_threads(threads)
     cache = DataCache()
     experiments = [experiment(each) for each in tables]
@@ -161,7 +196,17 @@ def _worker(
         report(numbers[position], row)
 
     try:
-        outcomes = run_stack(experiments, adaptations, list(map(Path, folders)), cache, settings, on_row, told_to_stop)
+        outcomes = run_stack(
+            experiments,
+            adaptations,
+            list(map(Path, folders)),
+            cache,
+            settings,
+            on_row,
+            told_to_stop,
+            resume=resume,
+            say=tell,
+        )
     except FedmmError as problem:
         raise FedmmError(str(problem)) from None
     return [(summary, str(error) if error else None) for summary, error in outcomes]

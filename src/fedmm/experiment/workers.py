@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import queue
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
@@ -21,9 +23,9 @@ _POLL_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class _Lines:
-    """Between us and the workers: the rounds as they are done, and the word to stop."""
+    """Between us and the workers: the rounds as they are done, what there is to say, and the word to stop."""
 
-    rows: Queue[tuple[int, Row]]
+    rows: Queue[tuple[int, Row] | str]
     stop: Event
 
 
@@ -35,13 +37,22 @@ def report(number: int, row: Row) -> None:
     _lines.rows.put((number, row))
 
 
+def tell(line: str) -> None:
+    """In a worker: something to say."""
+    _lines.rows.put(line)
+
+
 def told_to_stop() -> bool:
     """In a worker: whether to stop."""
     return _lines.stop.is_set()
 
 
 def side_by_side(
-    work: Callable[..., Any], calls: Sequence[tuple[Any, ...]], workers: int, on_row: Callable[[int, Row], None]
+    work: Callable[..., Any],
+    calls: Sequence[tuple[Any, ...]],
+    workers: int,
+    on_row: Callable[[int, Row], None],
+    say: Callable[[str], None] = lambda line: None,
 ) -> tuple[list[Future[Any]], bool]:
     """``work(*call)`` for every call, so many at a time; the ended futures, and whether Ctrl-C stopped them.
 
@@ -55,18 +66,27 @@ def side_by_side(
         try:
             with ctrl_c_waits(), _children_deaf_to_ctrl_c():
                 futures = [pool.submit(work, *call) for call in calls]
-            _watch(futures, lines.rows, on_row)
+            _watch(futures, lines.rows, on_row, say)
         except KeyboardInterrupt:
             lines.stop.set()
             for future in futures:
                 future.cancel()
-            _watch(futures, lines.rows, on_row)
+            _watch(futures, lines.rows, on_row, say)
     return futures, lines.stop.is_set()
 
 
 def _begin(lines: _Lines) -> None:
     global _lines  # noqa: PLW0603 - queues and events reach a worker when it begins, and only then
     _lines = lines
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent was killed must not go on writing to folders that another may go on from."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 @contextmanager
@@ -82,15 +102,23 @@ def _children_deaf_to_ctrl_c() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _watch(futures: Sequence[Future[Any]], rows: Queue[tuple[int, Row]], on_row: Callable[[int, Row], None]) -> None:
+def _watch(
+    futures: Sequence[Future[Any]],
+    lines: Queue[tuple[int, Row] | str],
+    on_row: Callable[[int, Row], None],
+    say: Callable[[str], None],
+) -> None:
     """Hand on the rounds as they come in until every call has ended."""
     while True:
         ended = all(future.done() for future in futures)
         try:
             with ctrl_c_waits():  # half a row read would spoil the rest
-                number, row = rows.get(timeout=_POLL_SECONDS)
+                line = lines.get(timeout=_POLL_SECONDS)
         except queue.Empty:
             if ended:
                 return
             continue
-        on_row(number, row)
+        if isinstance(line, str):
+            say(line)
+        else:
+            on_row(*line)
