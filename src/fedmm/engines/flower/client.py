@@ -1,0 +1,62 @@
+"""A site's half as a Flower ClientApp. Needs no torch: what a site computes is behind a handler that is given."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from fedmm.core.errors import FedmmError
+from fedmm.engines.flower.records import from_records, to_records
+from fedmm.engines.packed import Malformed, Packed
+
+INTRODUCE, TRAIN = "introduce", "train"
+PROBLEM = "problem"
+"""Where a site says in words why it cannot answer."""
+
+Handler = Callable[[str, Packed], Packed]
+"""Answers a question of one of the two kinds."""
+
+Site = Callable[[Mapping[str, Any], Mapping[str, Any]], Handler]
+"""A handler for the configuration of a node and that of a run."""
+
+
+def client_app(site: Site, mods: Sequence[Any] = ()) -> ClientApp:
+    """An app that hands every message to a site's handler, and its answer back."""
+    app = ClientApp(mods=list(mods))
+
+    def answered(kind: str, message: Message, context: Context) -> Message:
+        began = time.time()
+        try:
+            asked = from_records(message.content)
+            answer = site(context.node_config, context.run_config)(kind, asked)
+        except (FedmmError, Malformed) as problem:
+            answer = Packed({}, {PROBLEM: str(problem)}, {})
+        answer.about["started"] = round(began - _process_began(began), 3)
+        answer.about["handled"] = round(time.time() - began, 3)
+        return Message(to_records(answer), reply_to=message)
+
+    @app.query()
+    def introduce(message: Message, context: Context) -> Message:
+        return answered(INTRODUCE, message, context)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        return answered(TRAIN, message, context)
+
+    return app
+
+
+def _process_began(now: float) -> float:
+    """When this process was started, where the system tells; else now."""
+    try:
+        ticks = int(Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()[19])
+        up = float(Path("/proc/uptime").read_text(encoding="ascii").split()[0])
+    except (OSError, ValueError, IndexError):
+        return now
+    return now - up + ticks / os.sysconf("SC_CLK_TCK")

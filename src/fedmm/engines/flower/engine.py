@@ -1,0 +1,155 @@
+"""Rounds over a Flower grid: sites that were away are waited for, and asked again when they are back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from flwr.serverapp import Grid
+
+from fedmm.core.engine import FederatedState, RoundRecord
+from fedmm.core.inbox import Refusal
+from fedmm.core.messages import Update
+from fedmm.engines.flower.roster import Say
+from fedmm.engines.flower.strategy import MinimaxStrategy, Refused
+from fedmm.engines.in_process import first_state
+
+
+@dataclass
+class Patience:
+    """How long a round waits.
+
+    seconds: for those who are invited, connected or not; whoever has not answered then is left out of the round.
+    tries: how often a site that cannot answer is asked in a round. pause: seconds between two looks for answers.
+    """
+
+    seconds: float = 600.0
+    tries: int = 3
+    pause: float = 0.1
+    retry_after: float = 2.0
+
+
+@dataclass
+class FlowerEngine:
+    """Runs a strategy's rounds over a grid.
+
+    A round is asked of a site again where its node died or came back: since a site goes on from the state that the
+    server names, what it computes twice is the same, and counts once.
+    """
+
+    strategy: MinimaxStrategy
+    grid: Grid
+    patience: Patience = field(default_factory=Patience)
+    say: Say = lambda line: None
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+    def start(self) -> FederatedState:
+        return first_state(self.strategy.server)
+
+    def run_round(self, state: FederatedState) -> tuple[FederatedState, RoundRecord]:
+        strategy = self.strategy
+        strategy.state = state
+        updates, refusals, sending = self._gather(state.round + 1, strategy.open())
+        strategy.close(updates, refusals)
+        assert strategy.record is not None
+        self.say(self._breakdown(strategy.record, sending))
+        return strategy.state, strategy.record
+
+    def _gather(self, number: int, invited: list[str]) -> tuple[list[Update], list[Refusal], float]:
+        """What arrives of those who are invited until all have answered or the time is over."""
+        began = self.clock()
+        waiting: dict[str, _Asked] = {name: _Asked() for name in invited}
+        updates: list[Update] = []
+        refusals: list[Refusal] = []
+        sending = 0.0
+        while True:
+            self._meet()
+            sending += self._ask(number, waiting)
+            sending += self._hear(waiting, updates, refusals)
+            late = self.clock() - began >= self.patience.seconds
+            if late or all(each.done for each in waiting.values()):
+                break
+            self.sleep(self.patience.pause)
+        if late:
+            refusals += [
+                Refusal(name, each.reason or f"it did not answer within {self.patience.seconds:g} seconds")
+                for name, each in waiting.items()
+                if not each.done
+            ]
+        return updates, refusals, sending
+
+    def _meet(self) -> None:
+        self.strategy.roster.ask_strangers(self.grid, self.strategy.introduction)
+        self.strategy.roster.hear_strangers(self.grid)
+
+    def _ask(self, number: int, waiting: dict[str, _Asked]) -> float:
+        now = self.clock()
+        due = [name for name, each in waiting.items() if not each.done and not each.message and each.next_try <= now]
+        invitations = self.strategy.invite(number, {}, self.grid, due) if due else []
+        if not invitations:
+            return 0.0
+        numbers = self.grid.push_messages([message for _, message in invitations])
+        for (name, _), message in zip(invitations, numbers, strict=True):
+            waiting[name].message = message
+        return self.clock() - now
+
+    def _hear(self, waiting: dict[str, _Asked], updates: list[Update], refusals: list[Refusal]) -> float:
+        asked = {each.message: name for name, each in waiting.items() if each.message}
+        if not asked:
+            return 0.0
+        now = self.clock()
+        replies = list(self.grid.pull_messages(list(asked)))
+        took = self.clock() - now if replies else 0.0
+        for reply in replies:
+            name = asked.get(reply.metadata.reply_to_message_id)
+            each = waiting[name] if name is not None else _Asked()
+            each.message = None
+            try:
+                update = self.strategy.read(reply, name)
+            except Refused as problem:
+                each.failures += problem.failed
+                if problem.again and each.failures < self.patience.tries:
+                    each.reason, each.next_try = problem.refusal.reason, now + self.patience.retry_after
+                    self.say(f"{problem.refusal.client}: {problem.refusal.reason}; it is asked again")
+                else:
+                    each.done = True
+                    refusals.append(problem.refusal)
+                continue
+            each.done = True
+            updates.append(update)
+        return took
+
+    def _breakdown(self, record: RoundRecord, sending: float) -> str:
+        """A round's seconds: what the slowest site did, what was sent, and what is left for Flower itself."""
+        if not self.strategy.timings:
+            return f"round {record.round}: {record.seconds:.2f} s, nobody answered"
+        spent = {
+            name: {what: _number(about.get(what)) for what in ("started", "handled", "trained")}
+            for name, about in self.strategy.timings.items()
+        }
+        slowest = max(spent, key=lambda name: spent[name]["started"] + spent[name]["handled"])
+        own = spent[slowest]
+        floor = max(0.0, record.seconds - own["started"] - own["handled"] - sending)
+        return (
+            f"round {record.round}: {record.seconds:.2f} s = Flower {floor:.2f} + start-up {own['started']:.2f} + "
+            f"training {own['trained']:.2f} + state and rows {max(0.0, own['handled'] - own['trained']):.2f} + "
+            f"transfer {sending:.2f} (slowest: {slowest}); {record.clients} counted, {record.bytes_down} bytes down, "
+            f"{record.bytes_up} up"
+        )
+
+
+@dataclass
+class _Asked:
+    """Where a site stands in a round."""
+
+    message: str | None = None
+    failures: int = 0
+    next_try: float = 0.0
+    reason: str = ""
+    done: bool = False
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0

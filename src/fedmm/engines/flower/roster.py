@@ -1,0 +1,121 @@
+"""Which node each site answers from. Flower's numbers of nodes are random: sites are known by their names."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from flwr.app import Message, MessageType
+from flwr.serverapp import Grid
+
+from fedmm.engines.flower.client import PROBLEM
+from fedmm.engines.flower.records import from_records, to_records
+from fedmm.engines.packed import Malformed, Packed
+
+Say = Callable[[str], None]
+NAME = "site"
+
+_MOST_BYTES = 1 << 16
+_MOST_PROBLEM = 300
+
+
+@dataclass
+class Roster:
+    """The sites that have introduced themselves.
+
+    names: who may take part; anyone where it is empty.
+    keys: the public key that each site's node must hold, where nodes have keys: then no site can speak for another.
+    nodes, cards: of each site, its node, and what it said of itself.
+    """
+
+    names: Sequence[str] = ()
+    keys: Mapping[str, bytes] = field(default_factory=dict)
+    say: Say = lambda line: None
+    ttl: float = 60.0
+    nodes: dict[str, int] = field(default_factory=dict)
+    cards: dict[str, Packed] = field(default_factory=dict)
+    _asked: dict[str, int] = field(default_factory=dict)
+    _silent_until: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> list[str]:
+        """Who should be there and has not introduced itself."""
+        return [name for name in self.names if name not in self.nodes]
+
+    def site(self, node: int) -> str | None:
+        """The site of a node."""
+        return next((name for name, own in self.nodes.items() if own == node), None)
+
+    def online(self, grid: Grid) -> dict[str, int]:
+        """The nodes of those sites that are connected."""
+        connected = set(grid.get_node_ids())
+        return {name: node for name, node in self.nodes.items() if node in connected}
+
+    def ask_strangers(self, grid: Grid, about: Packed) -> None:
+        """Ask every node that is connected and not known who it is."""
+        now = time.monotonic()
+        known = {*self.nodes.values(), *self._asked.values()}
+        strangers = [
+            node for node in grid.get_node_ids() if node not in known and self._silent_until.get(node, 0.0) <= now
+        ]
+        messages = [Message(to_records(about), node, MessageType.QUERY, ttl=self.ttl) for node in strangers]
+        for number, node in zip(grid.push_messages(messages) if messages else (), strangers, strict=True):
+            self._asked[number] = node
+
+    def hear_strangers(self, grid: Grid) -> None:
+        """Enter those who have answered."""
+        if not self._asked:
+            return
+        keys = {node.node_id: getattr(node, "public_key", b"") for node in grid.get_nodes()}
+        for reply in grid.pull_messages(list(self._asked)):
+            node = self._asked.pop(reply.metadata.reply_to_message_id)
+            reason = self._entered(node, keys.get(node, b""), reply)
+            if reason:
+                self._silent_until[node] = time.monotonic() + self.ttl
+                self.say(f"node {node} is turned away: {reason}")
+
+    def _entered(self, node: int, key: bytes, reply: Message) -> str:
+        """Enter a node's site; why not, where it is not."""
+        if reply.has_error():
+            return f"it did not say who it is ({_short(reply.error.reason)})"
+        try:
+            card = from_records(reply.content, _MOST_BYTES)
+        except Malformed as problem:
+            return str(problem)
+        if PROBLEM in card.about:
+            return _short(card.about[PROBLEM])
+        name = card.about.get(NAME)
+        if not isinstance(name, str) or not name:
+            return "it did not say which site it is"
+        if self.names and name not in self.names:
+            return f"the site {name!r} is not one of {', '.join(self.names)}"
+        if name in self.keys and self.keys[name] != key:
+            return f"it calls itself {name!r}, but does not hold that site's key"
+        before = self.nodes.get(name)
+        self.nodes[name], self.cards[name] = node, card
+        moved = "" if before is None else f", until now at node {before}"
+        self.say(f"site {name!r} is at node {node}{moved}")
+        return ""
+
+
+def _short(text: object) -> str:
+    return str(text)[:_MOST_PROBLEM]
+
+
+def introduced(
+    grid: Grid, roster: Roster, about: Packed, *, timeout: float, pause: float = 0.5, say: Say = lambda line: None
+) -> list[str]:
+    """Wait until all sites have introduced themselves, or the time is over; who is missing then."""
+    deadline, told = time.monotonic() + timeout, ""
+    while True:
+        roster.ask_strangers(grid, about)
+        roster.hear_strangers(grid)
+        missing = roster.missing
+        if not missing or time.monotonic() >= deadline:
+            return missing
+        waiting = f"waiting for {', '.join(missing)}"
+        if waiting != told:
+            say(waiting)
+            told = waiting
+        time.sleep(pause)

@@ -1,0 +1,92 @@
+"""Flower's records and messages in one process: what is computed is what the reference computes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from engines.flower.loopback import LoopbackGrid, bare, flower_engine
+from faults.exchanges import Unreliable, survived
+from faults.test_messaging import TERMS, assert_equal_states
+from problems import mixed_client, network, played, random_game, source_client, target_client, with_options
+from torch import nn
+
+import fedmm
+from fedmm import ALGORITHMS, FedMM, Terms
+from fedmm.core.algorithm import Algorithm
+from fedmm.engines.in_process import InProcess
+from fedmm.engines.messaging import Messaging
+from fedmm.experiment.adaptation import adaptation_problem, take_stock
+
+each_algorithm = pytest.mark.parametrize("kind", ALGORITHMS.values(), ids=ALGORITHMS)
+
+
+@each_algorithm
+@pytest.mark.parametrize("terms", TERMS, ids=range(len(TERMS)))
+def test_every_algorithm_computes_the_same_bits_through_flower(kind: type[Algorithm], terms: Terms) -> None:
+    problem = random_game(1, clients=4).problem()
+    flower, reference = (each(problem, with_options(kind), 6, terms) for each in (flower_engine, InProcess))
+    for (one, record), (other, expected) in zip(played(flower, 6), played(reference, 6), strict=True):
+        assert_equal_states(bare(one), bare(other))
+        assert record.dual_norm == pytest.approx(expected.dual_norm, rel=1e-12)
+        assert replace(record, seconds=0.0, dual_norm=0.0) == replace(expected, seconds=0.0, dual_norm=0.0)
+        for name, site in flower.grid.sites.items():
+            for key, vector in other.clients[name].items():
+                assert torch.equal(site.memory.held[max(site.memory.held)].own[key], vector)
+
+
+@pytest.mark.parametrize("policy", ["averaged", "frozen"])
+def test_running_statistics_travel_in_the_same_record(policy: str) -> None:
+    model = network(nn.BatchNorm1d(4), nn.Linear(4, 6), batch_norm=policy)
+    holdings = take_stock([mixed_client(), target_client(), source_client()], fedmm.DANN(), 3)
+    problem, _ = adaptation_problem(holdings, model, fedmm.DANN(), seed=0, batch_size=8)
+    engines = (each(problem, FedMM(local_steps=2), 5) for each in (flower_engine, InProcess))
+    for (one, record), (other, expected) in zip(*(played(engine, 5) for engine in engines), strict=True):
+        assert_equal_states(bare(one), bare(other))
+        assert (record.bytes_up, record.bytes_down) == (expected.bytes_up, expected.bytes_down)
+
+
+FAULTS = [
+    {"unasked": 0.3},
+    {"unheard": 0.3},
+    {"late": 0.4},
+    {"twice": 0.4},
+    {"stale": 0.2},
+    {"unasked": 0.15, "unheard": 0.15, "late": 0.15, "twice": 0.2, "stale": 0.1},
+]
+
+
+@pytest.mark.parametrize("faults", FAULTS, ids="+".join)
+def test_whatever_fails_on_the_way_the_server_ends_where_the_reference_by_messages_does(
+    faults: dict[str, float],
+) -> None:
+    problem = random_game(2, clients=3).problem()
+    ends = [
+        survived(engine(problem, FedMM(), 40, Terms(restore=True), Unreliable(3, **faults)), 40, crashes=0.1, seed=4)
+        for engine in (flower_engine, Messaging)
+    ]
+    (one, records), (other, expected) = ends
+    assert_equal_states(bare(one), bare(other))
+    assert [each.clients for each in records] == [each.clients for each in expected]
+
+
+def test_flowers_own_loop_runs_the_strategy_as_it_is() -> None:
+    problem = random_game(1, clients=3).problem()
+    engine = flower_engine(problem, FedMM(), 5)
+    result = engine.strategy.start(engine.grid, engine.strategy.arrays, num_rounds=5, timeout=1.0)
+    *_, (expected, _) = played(InProcess(problem, FedMM(), 5), 5)
+    assert torch.equal(engine.strategy.state.z, expected.z)
+    blocks = {f"{block.side}.{block.name}": tensor for block, tensor in problem.layout.tensors(expected.z)}
+    assert {name.partition(".")[0] for name in result.arrays} == {"min", "max"}
+    for name, array in result.arrays.items():
+        assert torch.equal(torch.from_numpy(array.numpy().copy()), blocks[name])
+
+
+def test_nodes_in_any_order_are_summed_by_the_names_of_their_sites() -> None:
+    engine = flower_engine(random_game(1, clients=3).problem(), FedMM(), 2)
+    assert isinstance(engine.grid, LoopbackGrid)
+    nodes = list(engine.grid.nodes.items())
+    assert [name for _, name in sorted(nodes)] == ["client-2", "client-1", "client-0"]
+    engine.run_round(engine.start())
+    assert engine.strategy.roster.nodes == {name: node for node, name in nodes}
