@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -14,6 +15,7 @@ from fedmm.core.errors import Diverged
 from fedmm.core.messages import Invitation, Update
 from fedmm.core.problem import Statistics
 from fedmm.core.terms import Terms
+from fedmm.core.wire import arrived_upload
 
 
 class Refusal(NamedTuple):
@@ -26,8 +28,8 @@ class Refusal(NamedTuple):
 class Inbox:
     """The updates of one round: put in as they arrive, each counted once or refused by name and reason.
 
-    invitations: those of the round by client. like, statistics: an upload, and running statistics where they travel, of
-    the names, shapes and dtypes that are right. groups: by client, for the bound on unusual norms.
+    invitations: those of the round by client. like, statistics: an upload as it travels, and running statistics where
+    they do, of the names, shapes and dtypes that are right. groups: by client, for the bound on unusual norms.
     """
 
     def __init__(
@@ -51,6 +53,8 @@ class Inbox:
         """Accept or refuse an update. One that is not finite ends the run where the terms say so."""
         reason = self._addressed(update) or self._malformed(update)
         if not reason:
+            sent = self._invitations[update.client].sent
+            update = replace(update, vectors=arrived_upload(self._terms.uploads, update.vectors, sent))
             reason = self._unusable(update)
             if reason and self._terms.on_bad_update == "stop":
                 raise Diverged(update.client, update.round + 1)
@@ -81,6 +85,10 @@ class Inbox:
                     usual = f"{ratio:g} times the median {float(median):.4g} of its group"
                     self.refused.append(Refusal(client, f"its update has norm {float(norm):.4g}, above {usual}"))
                     del self.accepted[client]
+
+    def sent_point(self, default: Tensor) -> Tensor:
+        """The point that the round's clients work from; the default where nobody was invited."""
+        return next((each.sent["z"] for each in self._invitations.values()), default)
 
     def _addressed(self, update: Update) -> str:
         """Why this is no answer to an invitation of this round; empty where it is one."""

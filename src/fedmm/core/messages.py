@@ -18,7 +18,8 @@ NEVER = -1
 class Invitation:
     """From the server to a client: work in this round.
 
-    round: t, from 0. sent: what the algorithm broadcasts.
+    round: t, from 0. sent: what the algorithm broadcasts, as the client will know it.
+    codes: what travels of that where it is coded (:mod:`fedmm.core.wire`), for a client that knows the last point.
     session: the server's, another one after each of its restarts: it may then send another point in the same round.
     counted: the round in which the server last counted this client; it goes on from its state after that round.
     statistics: running statistics, where the clients share them.
@@ -31,6 +32,12 @@ class Invitation:
     counted: int = NEVER
     statistics: Statistics = field(default_factory=dict)
     totals: State | None = None
+    codes: State | None = None
+
+    @property
+    def travelling(self) -> State:
+        """The vectors that travel to the client; a worker takes these as well as ``sent``."""
+        return self.sent if self.codes is None else self.codes
 
 
 @dataclass(frozen=True)
@@ -38,7 +45,8 @@ class Update:
     """From a client to the server.
 
     round, session: those of the invitation it answers. base: the round whose state the client went on from.
-    vectors: the upload ``[size]`` by name. lost: it has not the state it should go on from, and uploads nothing.
+    vectors: the upload by name, in the form in which it travels; of an update that was accepted, ``[size]`` each.
+    lost: it has not the state it should go on from, and uploads nothing.
     """
 
     round: int

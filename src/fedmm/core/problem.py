@@ -54,7 +54,8 @@ class FederatedProblem:
     share_statistics: average the clients' running statistics at the server (else each client keeps its own).
     listed: the names of all clients as they were given, with those that have nothing to add; by default the clients'.
     groups: by client name, which clients hold the same domains, for robust aggregation; all are one by default.
-    seed: decides who takes part in a round.
+    seed: decides who takes part in a round, and the noise in updates where they carry any.
+    federation: how many clients the federation has, where these may be but some of them; 0: these.
     """
 
     layout: Layout
@@ -65,3 +66,4 @@ class FederatedProblem:
     listed: Sequence[str] = ()
     groups: Mapping[str, str] = field(default_factory=dict)
     seed: int = 0
+    federation: int = 0

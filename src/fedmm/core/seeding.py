@@ -8,6 +8,7 @@ The hash is SplitMix64's finaliser, in wrapping 64-bit integer arithmetic.
 from __future__ import annotations
 
 import hashlib
+import math
 
 import torch
 from torch import Tensor
@@ -46,6 +47,12 @@ def _shift(x: Tensor, bits: int) -> Tensor:
 def uniform(key: int | Tensor, position: Tensor) -> Tensor:
     """Uniform float32 numbers in [0, 1), one for each position."""
     return (hashed(key, position) >> 39).to(torch.float32) * (1.0 / (1 << 24))
+
+
+def normal(key: int | Tensor, position: Tensor) -> Tensor:
+    """Standard normal float64 numbers, one for each position, by Box and Muller's formula."""
+    first, second = (((hashed(key, 2 * position + half) >> 10).double() + 0.5) / (1 << 53) for half in (0, 1))
+    return (-2.0 * first.log()).sqrt() * (2.0 * math.pi * second).cos()
 
 
 def permutation(key: int | Tensor, size: int, device: torch.device | str = "cpu") -> Tensor:

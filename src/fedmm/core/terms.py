@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -9,7 +10,9 @@ from fedmm.core.aggregation import Aggregation, Mean
 from fedmm.core.algorithm import Algorithm
 from fedmm.core.checks import flag, not_negative, one_of, within
 from fedmm.core.errors import require
-from fedmm.core.transmission import ExactUpdate, Transmission
+from fedmm.core.participation import head_count
+from fedmm.core.transmission import ExactUpdate, GaussianUpdate, Transmission
+from fedmm.core.wire import ENCODINGS, Encoding
 
 OnBadUpdate = Literal["stop", "skip"]
 
@@ -26,6 +29,7 @@ class Terms:
     aggregation: what the server makes of the updates, within groups of clients that hold the same domains.
     transmission: what happens to an update on its way.
     restore: the server keeps the sums of each client's updates, so that a client that lost its state gets it back.
+    uploads, broadcasts: the form in which vectors travel: ``exact``, ``fp16`` or ``int8``.
     """
 
     participation: float = 1.0
@@ -35,6 +39,8 @@ class Terms:
     aggregation: Aggregation = field(default=Mean())
     transmission: Transmission = field(default=ExactUpdate())
     restore: bool = False
+    uploads: Encoding = "exact"
+    broadcasts: Encoding = "exact"
 
     def __post_init__(self) -> None:
         within("participation", self.participation, 0.0, 1.0)
@@ -55,11 +61,42 @@ class Terms:
             f"transmission must be one such as fedmm's ClippedUpdate(1.0), not {self.transmission!r}",
         )
         flag("restore", self.restore)
+        one_of("uploads", self.uploads, ENCODINGS)
+        one_of("broadcasts", self.broadcasts, ENCODINGS)
+        if self.trusts_server:
+            require(
+                not self.aggregation.robust,
+                f"aggregation must be the mean where noise is shared among the clients, not {self.aggregation.name}: "
+                "another centre may move by more than one client's update",
+            )
+            require(
+                not self.may_refuse,
+                "no update may be left out for what it says where noise is shared among the clients: "
+                "leave on_bad_update at 'stop', max_update_norm and max_update_ratio at 0",
+            )
 
     @property
     def may_refuse(self) -> bool:
         """Whether an update that is well formed can be left out."""
         return self.on_bad_update == "skip" or self.max_update_norm > 0 or self.max_update_ratio > 0
+
+    @property
+    def trusts_server(self) -> bool:
+        """Whether clients share in the noise that hides them, so that the server sees more than others may."""
+        return isinstance(self.transmission, GaussianUpdate) and self.transmission.trust == "server"
+
+    def check_noise(self, clients: int, uploads: Collection[str], algorithm: str) -> None:
+        """Refuse shared noise among so few clients, or for such uploads, that it would not hide what it says."""
+        if self.trusts_server:
+            require(
+                head_count(clients, self.participation) > 1,
+                "noise can only be shared where at least two clients take part in a round",
+            )
+            require(
+                set(uploads) == {"z"},
+                f"noise can only be shared where clients send their points alone; {algorithm} sends more, "
+                "so use trust = 'nobody'",
+            )
 
     def keeps_totals(self, algorithm: Algorithm) -> bool:
         """Whether the server keeps the sums of each client's updates."""

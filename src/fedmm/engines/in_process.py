@@ -8,6 +8,7 @@ from dataclasses import replace
 from fedmm.core.algorithm import Algorithm, State
 from fedmm.core.engine import FederatedState, RoundRecord
 from fedmm.core.messages import Update, size_in_bytes
+from fedmm.core.noise import SeededNoise
 from fedmm.core.problem import FederatedProblem, Statistics
 from fedmm.core.terms import Terms
 from fedmm.engines.server import Server, recorded
@@ -42,7 +43,7 @@ class InProcess:
         bytes_up = 0
         for name, invitation in invitations.items():
             before = state.statistics if self.problem.share_statistics else state.client_statistics[name]
-            worked = self.workers[name].run(state.round, invitation.sent, state.clients[name], before)
+            worked = self.workers[name].run(state.round, invitation.travelling, state.clients[name], before)
             own[name], statistics[name] = worked.own, worked.report.statistics
             travelling = worked.report.statistics if self.problem.share_statistics else {}
             update = Update(
@@ -68,8 +69,11 @@ class InProcess:
             statistics=settled.statistics,
             client_statistics={**state.client_statistics, **{name: statistics[name] for name in accepted}},
             totals=settled.totals,
+            counted={**state.counted, **dict.fromkeys(accepted, state.round)},
         )
-        bytes_down = sum(size_in_bytes(each.sent) + size_in_bytes(each.statistics) for each in invitations.values())
+        bytes_down = sum(
+            size_in_bytes(each.travelling) + size_in_bytes(each.statistics) for each in invitations.values()
+        )
         return after, recorded(after, state.z, inbox, bytes_up, bytes_down, time.perf_counter() - began)
 
 
@@ -83,7 +87,9 @@ def workers(server: Server) -> dict[str, Worker]:
             problem.layout,
             server.rounds,
             server.steps[client.name],
-            server.terms.transmission,
+            server.terms,
+            server.taking_part,
+            SeededNoise(problem.seed),
         )
         for client in problem.clients
     }
@@ -92,11 +98,11 @@ def workers(server: Server) -> dict[str, Worker]:
 
 def first_state(server: Server) -> FederatedState:
     """A federation before its first round."""
-    problem, algorithm = server.problem, server.algorithm
+    problem = server.problem
     return FederatedState(
         round=0,
-        server=algorithm.init_server(problem.start),
-        clients={name: algorithm.init_client(problem.start) for name in server.names},
+        server=server.first(),
+        clients={name: server.first_own() for name in server.names},
         statistics=problem.statistics,
         client_statistics=dict.fromkeys(server.names, problem.statistics),
         totals=server.totals(),

@@ -41,7 +41,9 @@ class Site:
         if kept is None:
             return Update(invitation.round, self.worker.name, {}, session=invitation.session, lost=True)
         shared = invitation.statistics
-        worked = self.worker.run(invitation.round, invitation.sent, kept.own, shared or kept.statistics)
+        worked = self.worker.run(
+            invitation.round, invitation.travelling, kept.own, shared or kept.statistics, invitation.session
+        )
         self.memory.remember(invitation.round, Kept(worked.own, worked.report.statistics))
         return Update(
             invitation.round,
@@ -55,7 +57,9 @@ class Site:
 
     def _begun(self, invitation: Invitation) -> Kept | None:
         """The state of a site that has none for this invitation: new, or made again of what the server counted."""
-        algorithm, sent = self.worker.algorithm, invitation.sent
+        algorithm, sent = self.worker.algorithm, invitation.travelling
+        if "z" not in sent:  # codes, which say nothing without the point that they begin at
+            return None
         if invitation.counted == NEVER:
             own = algorithm.init_client(sent["z"])
         elif invitation.totals is not None or not algorithm.accumulates:
@@ -148,7 +152,7 @@ class Messaging:
         self.server = Server(problem, algorithm, rounds, terms)
         self.host = Host(self.server)
         self.exchange = exchange or Exchange()
-        first = Kept(algorithm.init_client(problem.start), problem.statistics)
+        first = Kept(self.server.first_own(), problem.statistics)
         self.sites = {
             name: Site(worker, ClientMemory({NEVER: first}, depth=depth), problem.statistics)
             for name, worker in workers(self.server).items()
@@ -183,4 +187,4 @@ class Messaging:
 
 def invitation_size(invitation: Invitation) -> int:
     """What an invitation takes on the wire."""
-    return sum(size_in_bytes(each) for each in (invitation.sent, invitation.statistics, invitation.totals or {}))
+    return sum(size_in_bytes(each) for each in (invitation.travelling, invitation.statistics, invitation.totals or {}))

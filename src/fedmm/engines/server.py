@@ -15,9 +15,18 @@ from fedmm.core.engine import FederatedState, RoundRecord
 from fedmm.core.errors import Diverged, require
 from fedmm.core.inbox import Inbox
 from fedmm.core.messages import NEVER, Invitation, Update
-from fedmm.core.participation import taking_part
+from fedmm.core.participation import head_count, taking_part
 from fedmm.core.problem import FederatedProblem, Statistics
 from fedmm.core.terms import Terms
+from fedmm.core.wire import (
+    Broadcast,
+    algorithms_part,
+    broadcast,
+    first_memory,
+    known_point,
+    remembered,
+    travelling,
+)
 
 
 @dataclass(frozen=True)
@@ -49,6 +58,30 @@ class Server:
         own = algorithm.init_client(problem.start)
         one_step = Coefficients(c, steps=problem.layout.scalar(1))
         self._upload, _ = algorithm.finish(sent["z"], sent, own, one_step)
+        require(
+            not (terms.transmission.private and problem.share_statistics and problem.statistics),
+            "running statistics of batch normalisation would travel without noise; use a network without them, or "
+            "batch_norm = 'frozen'",
+        )
+        everyone = problem.federation or len(names)
+        terms.check_noise(everyone, self._upload, algorithm.name)
+        self.taking_part = head_count(everyone, terms.participation)
+
+    def first(self) -> State:
+        """The server's state before the first round, with what it remembers of its broadcasts."""
+        server = self.algorithm.init_server(self.problem.start)
+        return {**server, **remembered(self.terms.broadcasts, self.algorithm.broadcast(server))}
+
+    def first_own(self) -> State:
+        """A client's state before the first round."""
+        algorithm, terms = self.algorithm, self.terms
+        sent = algorithm.broadcast(algorithm.init_server(self.problem.start))
+        return {**algorithm.init_client(self.problem.start), **first_memory(terms.uploads, terms.broadcasts, sent)}
+
+    def broadcast(self, server: State) -> Broadcast:
+        """What the server sends in a state, as its clients will know it, and the codes of that."""
+        now = self.algorithm.broadcast(algorithms_part(server))
+        return broadcast(self.terms.broadcasts, now, known_point(server))
 
     def totals(self) -> dict[str, State]:
         """The sums of the clients' updates before the first round, where they are kept."""
@@ -64,7 +97,8 @@ class Server:
 
         session: another one after each restart, where answers may be late. restoring: who lost its state.
         """
-        sent = self.algorithm.broadcast(state.server)
+        sent, codes = self.broadcast(state.server)
+        coded = self.terms.broadcasts != "exact"
         statistics = state.statistics if self.problem.share_statistics else {}
         return {
             name: Invitation(
@@ -74,21 +108,28 @@ class Server:
                 state.counted.get(name, NEVER),
                 statistics,
                 state.totals.get(name) if name in restoring else None,
+                codes if coded and name not in restoring and self._in_step(state, name) else None,
             )
             for name in taking_part(self.names, self.terms.participation, self.problem.seed, state.round)
         }
 
+    def _in_step(self, state: FederatedState, name: str) -> bool:
+        """Whether a client was counted in the last round, so that it knows what was sent then."""
+        return state.round > 0 and state.counted.get(name, NEVER) == state.round - 1
+
     def inbox(self, invitations: Mapping[str, Invitation]) -> Inbox:
         """An empty inbox for a round."""
         statistics = self.problem.statistics if self.problem.share_statistics else {}
-        return Inbox(invitations, self._upload, statistics, self.terms, self.problem.groups)
+        like = travelling(self.terms.uploads, self._upload)
+        return Inbox(invitations, like, statistics, self.terms, self.problem.groups)
 
     def settle(self, state: FederatedState, accepted: Mapping[str, Update]) -> Settled:
         """The server after a round in which these updates were counted; without any it stays as it is."""
+        sent, _ = self.broadcast(state.server)
+        memory = remembered(self.terms.broadcasts, sent)
         if not accepted:
-            return Settled(state.server, state.statistics, state.totals)
+            return Settled({**state.server, **memory}, state.statistics, state.totals)
         names = sorted(accepted)
-        sent = self.algorithm.broadcast(state.server)
         uploads = {name: torch.stack([accepted[who].vectors[name] for who in names]) for name in self._upload}
         totals = self._added(state.totals, names, updates_of(uploads, sent))
         present = [self.names.index(name) for name in names]
@@ -103,13 +144,13 @@ class Server:
             sums=Sums(self._stacked(state.totals), self._stacked(totals), self._groups) if totals else None,
         )
         c = self.algorithm.coefficients(self.problem.layout, state.round, self.rounds)
-        server = self.algorithm.server_update(state.server, arrived, c)
+        server = self.algorithm.server_update(algorithms_part(state.server), arrived, c)
         if not bool(server["z"].isfinite().all()):
             raise Diverged("", state.round + 1)
         statistics = state.statistics
         if self.problem.share_statistics:
             statistics = self._mean_statistics([accepted[name].statistics for name in names], statistics, groups)
-        return Settled(server, statistics, totals)
+        return Settled({**server, **memory}, statistics, totals)
 
     def _added(self, totals: Mapping[str, State], names: list[str], updates: State) -> dict[str, State]:
         """The sums with these clients' updates added to their own."""
@@ -141,7 +182,8 @@ class Server:
 def recorded(
     after: FederatedState, z_0: Tensor, inbox: Inbox, bytes_up: int, bytes_down: int, seconds: float
 ) -> RoundRecord:
-    """The record of a round that began at z_0."""
+    """The record of a round that began at z_0, or at what was sent of it."""
+    z_0 = inbox.sent_point(z_0)
     return RoundRecord(
         round=after.round,
         **_distances(inbox.accepted, z_0, after.clients),

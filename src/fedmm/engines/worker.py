@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+from torch import Tensor
 
 from fedmm.core.algorithm import Algorithm, Coefficients, State
 from fedmm.core.layout import Layout
+from fedmm.core.noise import NoiseSource, SeededNoise
 from fedmm.core.problem import ClientProblem, LocalReport, Statistics
-from fedmm.core.transmission import ExactUpdate, Transmission, arrived
+from fedmm.core.terms import Terms
+from fedmm.core.transmission import Circumstances
+from fedmm.core.wire import algorithms_part, known_point, received, remembered, transmit
+
+_USUAL = Terms()
 
 
 @dataclass(frozen=True)
 class Worked:
-    """What a client has after its local steps: its upload, its new state, and its report."""
+    """What a client has after its local steps: its upload as it travels, its new state, and its report.
+
+    Of a report with metrics, those are empty where updates carry noise: they would tell what the noise hides.
+    """
 
     upload: State
     own: State
@@ -21,14 +31,20 @@ class Worked:
 
 @dataclass(frozen=True)
 class Worker:
-    """A client with all it needs to work: its problem, the algorithm, its number of local steps."""
+    """A client with all it needs to work: its problem, the algorithm, its number of local steps.
+
+    terms: how its updates travel. clients: how many take part in a round.
+    noise: where the noise in its updates comes from; away from simulations, a secret of the client's own.
+    """
 
     client: ClientProblem
     algorithm: Algorithm
     layout: Layout
     rounds: int
     steps: int
-    transmission: Transmission = field(default=ExactUpdate())
+    terms: Terms = field(default=_USUAL)
+    clients: int = 1
+    noise: NoiseSource = field(default=SeededNoise())
 
     @property
     def name(self) -> str:
@@ -40,13 +56,29 @@ class Worker:
         shared = self.algorithm.coefficients(self.layout, t, self.rounds)
         return Coefficients(shared, steps=self.layout.scalar(self.steps))
 
-    def run(self, t: int, sent: State, own: State, statistics: Statistics) -> Worked:
-        """The local steps of round t, from what was sent and the client's own state."""
+    def run(self, t: int, sent: State, own: State, statistics: Statistics, session: int = 0) -> Worked:
+        """The local steps of round t, from what was sent, in the form in which it travelled, and the client's state.
+
+        session: the server's; the same round of another one is another question, to be answered with other noise.
+        """
         c = self.coefficients(t)
+        terms = self.terms
+        sent = received(terms.broadcasts, sent, known_point(own))
+        mine = algorithms_part(own)
         local = self.client.open_round(t, self.rounds, self.steps, statistics)
         z = sent["z"]
         for step in range(self.steps):
-            z = self.algorithm.local_step(z, sent, own, local.field(z, step), c)
-        z = arrived(self.transmission, z, sent["z"])
-        upload, after = self.algorithm.finish(z, sent, own, c)
-        return Worked(upload, after, local.close())
+            z = self.algorithm.local_step(z, sent, mine, local.field(z, step), c)
+        given = self._circumstances(t, session) if terms.transmission.private else None
+        z, wire, memory = transmit(terms.transmission, terms.uploads, z, sent["z"], own, given)
+        upload, after = self.algorithm.finish(z, sent, mine, c)
+        others = {name: vector for name, vector in upload.items() if name != "z"}
+        report = local.close()
+        if terms.transmission.private:
+            report = replace(report, metrics={})
+        vectors = upload if terms.uploads == "exact" else {**wire, **others}
+        return Worked(vectors, {**after, **memory, **remembered(terms.broadcasts, sent)}, report)
+
+    def _circumstances(self, t: int, session: int) -> Circumstances:
+        normal: Tensor = self.noise.normal(self.name, t, session, self.layout.size)
+        return Circumstances(self.layout.min_size, normal.to(self.layout.device), self.clients)

@@ -191,6 +191,7 @@ def adaptation_problem(
         share_statistics=network.batch_norm != "local" and function.trains_statistics,
         groups={holding.name: holding.domains for holding in holdings},
         seed=seed,
+        federation=len(clients),
     )
     return problem, function
 

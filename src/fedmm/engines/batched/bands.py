@@ -9,6 +9,8 @@ from torch import Tensor
 
 from fedmm.core.algorithm import Algorithm, Coefficients, State
 from fedmm.core.layout import Layout
+from fedmm.core.terms import Terms
+from fedmm.core.wire import algorithms_part, broadcast, first_memory, known_point, remembered
 from fedmm.engines.batched.fusing import Fused, fused_step
 
 
@@ -16,7 +18,7 @@ class Band:
     """Consecutive replicas ``first`` .. ``first + len(algorithms) - 1`` of a stack, all of one algorithm.
 
     server: named vectors ``[replicas, size]``; clients: named vectors ``[replicas, clients, size]``.
-    fuse: run the local step as one kernel on a GPU.
+    terms: how vectors travel. fuse: run the local step as one kernel on a GPU.
     """
 
     def __init__(
@@ -26,6 +28,7 @@ class Band:
         starts: Tensor,
         steps: Tensor,
         layout: Layout,
+        terms: Terms,
         *,
         fuse: bool = False,
     ) -> None:
@@ -34,9 +37,15 @@ class Band:
         self.layout = layout
         self.rule = algorithms[0]
         clients = steps.shape[1]
-        self.server: State = {name: vector.clone() for name, vector in self.rule.init_server(starts).items()}
+        self._coded = terms.broadcasts if terms.broadcasts != "exact" else None
+        first = self.rule.init_server(starts)
+        sent = self.rule.broadcast(first)
+        self.server = _copied({**first, **remembered(terms.broadcasts, sent)})
         per_client = starts.unsqueeze(1).expand(-1, clients, -1)
-        self.clients: State = {name: vector.clone() for name, vector in self.rule.init_client(per_client).items()}
+        sent = {name: vector.unsqueeze(1).expand(-1, clients, -1) for name, vector in sent.items()}
+        memory = first_memory(terms.uploads, terms.broadcasts, sent)
+        self.clients = _copied({**self.rule.init_client(per_client), **memory})
+        self.coded_sent = _copied(known_point(self.server))
         self._steps = steps.unsqueeze(-1)
         self._known: Coefficients | None = None
         self._written: list[Coefficients] = []
@@ -65,13 +74,28 @@ class Band:
         assert self._known is not None
         return self._known
 
+    def open_round(self) -> None:
+        """Code what the server sends, where it is coded: it stays so until the next round."""
+        if self._coded:
+            now = self.rule.broadcast(algorithms_part(self.server))
+            for name, vector in broadcast(self._coded, now, known_point(self.server)).sent.items():
+                self.coded_sent[name].copy_(vector)
+
     def sent(self) -> State:
         """What the server sends, ``[replicas, 1, size]``, to be broadcast over the clients."""
-        return {name: vector.unsqueeze(1) for name, vector in self.rule.broadcast(self.server).items()}
+        return {name: vector.unsqueeze(1) for name, vector in self.sent_to_all().items()}
+
+    def sent_to_all(self) -> State:
+        """What the server sends, as the clients will know it, ``[replicas, size]``."""
+        return self.coded_sent if self._coded else self.rule.broadcast(algorithms_part(self.server))
+
+    def memory(self, sent: State) -> State:
+        """What server and clients remember of a broadcast."""
+        return remembered(self._coded, sent) if self._coded else {}
 
     def local_step(self, z: Tensor, gradient: Tensor, scale: Tensor, part: slice) -> Tensor:
         """The algorithm's local step of some of the clients, from the loss gradient and what scales it."""
-        own = {name: vector[:, part] for name, vector in self.clients.items()}
+        own = {name: vector[:, part] for name, vector in algorithms_part(self.clients).items()}
         sent, c = self.sent(), self.local(part)
         if self._fuse and self._fused is None:
             self._fused = fused_step(self.rule, z, gradient, scale, sent, own, c)
@@ -79,6 +103,10 @@ class Band:
         if self._fused is not None:
             return self._fused(z, gradient, scale, sent, own, c)
         return self.rule.local_step(z, sent, own, gradient * scale, c)
+
+
+def _copied(state: State) -> State:
+    return {name: vector.clone() for name, vector in state.items()}
 
 
 def _stacked(each: Sequence[Coefficients]) -> Coefficients:

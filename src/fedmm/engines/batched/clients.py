@@ -13,6 +13,7 @@ from fedmm.core.aggregation import Groups, groups_of
 from fedmm.core.algorithm import Algorithm, steps_by_client
 from fedmm.core.errors import require
 from fedmm.core.layout import Layout
+from fedmm.core.noise import SeededNoise
 from fedmm.core.objective import RowWeights
 from fedmm.core.participation import head_count, taking_part
 from fedmm.core.problem import FederatedProblem
@@ -36,7 +37,8 @@ class ClientStack:
 
     steps: M_i; most_steps: the largest; weights, scale: what rows and gradients are multiplied with; has_source: who
     holds labelled rows; pool, sampler: their rows, and which of them a round needs; view: how rows are shown.
-    taking_part: how many of each replica's clients work in a round; groups: who holds the same domains.
+    taking_part: how many of each replica's clients work in a round; taking_part_in_all: how many of the whole
+    federation's, ``[replicas, 1, 1]``, where these are but some of them; groups: who holds the same domains.
     """
 
     def __init__(self, replicas: Sequence[Replica], layout: Layout) -> None:
@@ -61,6 +63,10 @@ class ClientStack:
         self.scale = self._stacked([client.field_scale for client in self.flat])
         self.view = self.flat[0].view
         self.taking_part = [head_count(self.count, replica.terms.participation) for replica in replicas]
+        federations = [
+            head_count(replica.problem.federation or self.count, replica.terms.participation) for replica in replicas
+        ]
+        self.taking_part_in_all = torch.tensor(federations, dtype=layout.dtype, device=layout.device).view(-1, 1, 1)
         self._replicas = replicas
         each_groups = [
             groups_of(names, replica.problem.groups, layout.device)
@@ -90,6 +96,11 @@ class ClientStack:
             chosen = set(taking_part(names, replica.terms.participation, replica.problem.seed, t))
             present.append([name in chosen for name in names])
         return torch.tensor(present)
+
+    def noise_keys(self, t: int) -> Tensor:
+        """The keys of the noise in round t's updates, int64 ``[replicas, clients]``."""
+        each = zip(self.names, self._replicas, strict=True)
+        return torch.tensor([[SeededNoise(r.problem.seed).key(name, t) for name in names] for names, r in each])
 
     def nu(self, t: int, rounds: Sequence[int]) -> list[float]:
         """The trade-off of each replica in round t."""

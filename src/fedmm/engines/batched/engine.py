@@ -15,17 +15,21 @@ from fedmm.core.algorithm import Algorithm, State
 from fedmm.core.engine import FederatedState
 from fedmm.core.errors import require
 from fedmm.core.inbox import Refusal
+from fedmm.core.messages import NEVER
 from fedmm.core.objective import RowWeights
-from fedmm.core.problem import Statistics
+from fedmm.core.problem import LocalReport, Statistics
+from fedmm.core.seeding import normal
 from fedmm.core.stacking import NetworkStack
-from fedmm.core.transmission import arrived
+from fedmm.core.transmission import Circumstances
+from fedmm.core.wire import algorithms_part, transmit, vector_bytes
 from fedmm.engines.batched.bands import Band
 from fedmm.engines.batched.capture import captured, warmed_up
 from fedmm.engines.batched.clients import ClientStack, Replica
 from fedmm.engines.batched.verdicts import COUNTED, REASONS, judged, mean_over, root_mean_square
+from fedmm.engines.worker import Worked
 
 Capture = Literal["none", "round", "step"]
-MEASURES = ("drift", "consensus_gap", "dual_norm", "loss", "task_loss", "domain_loss", "clients")
+MEASURES = ("drift", "consensus_gap", "dual_norm", "loss", "task_loss", "domain_loss", "in_step", "clients")
 _MUST_BE_FINITE = [MEASURES.index(name) for name in ("drift", "consensus_gap", "dual_norm", "loss")]
 
 
@@ -85,7 +89,8 @@ class Batched:
             part = slice(members[0], members[-1] + 1)
             algorithms = [self.replicas[r].algorithm for r in members]
             steps = self.clients.steps[part]
-            bands.append(Band(algorithms, members[0], starts[part], steps, self.layout, fuse=self._capture != "none"))
+            fuse = self._capture != "none"
+            bands.append(Band(algorithms, members[0], starts[part], steps, self.layout, self.terms, fuse=fuse))
         return bands
 
     def _allocate(self) -> None:
@@ -93,6 +98,9 @@ class Batched:
         self._z = self.z.unsqueeze(1).repeat(1, shape[1], 1)
         self._next_clients = [{name: vector.clone() for name, vector in band.clients.items()} for band in self.bands]
         self._uploads: list[State] = [{} for _ in self.bands]
+        self._codes: list[State] = [{} for _ in self.bands]
+        self._noise_keys = torch.zeros(*shape, dtype=torch.int64, device=device)
+        self._counted_at = torch.full(shape, NEVER, dtype=torch.int64, device=device)
         self._totals: list[State] = [
             {name: torch.zeros_like(self._z[band.replicas]) for name in band.rule.accumulates}
             if self.terms.keeps_totals(band.rule)
@@ -122,8 +130,9 @@ class Batched:
         self._limits = torch.full_like(self._measures, torch.inf)
 
     def _traffic(self) -> tuple[list[int], list[int]]:
-        """Bytes up and down of a round, for each replica."""
-        point = self.layout.size * torch.empty(0, dtype=self.layout.dtype).element_size()
+        """Bytes up and down of a round, for each replica; down, were everything sent in full."""
+        size, dtype = self.layout.size, self.layout.dtype
+        point, z = (vector_bytes(encoding, size, dtype) for encoding in ("exact", self.terms.uploads))
         shared = (
             sum(v[0].numel() * v.element_size() for v in self.statistics.values()) if self._shares_statistics else 0
         )
@@ -133,7 +142,7 @@ class Batched:
             own = {name: vector[:, :1] for name, vector in band.clients.items()}
             upload, _ = band.rule.finish(self._z[band.replicas, :1], band.sent(), own, band.local(slice(0, 1)))
             for number in self.clients.taking_part[band.replicas]:
-                up.append(number * (len(upload) * point + shared))
+                up.append(number * (z + (len(upload) - 1) * point + shared))
                 down.append(number * (len(band.sent()) * point + shared))
         return up, down
 
@@ -170,6 +179,8 @@ class Batched:
         if nu != self._written_nu:
             self._nu.copy_(torch.tensor(nu, dtype=self.layout.dtype).unsqueeze(1))
             self._written_nu = nu
+        if self.terms.transmission.private:
+            self._noise_keys.copy_(self.clients.noise_keys(t))
         if self.network.has_dropout:
             self._keys.copy_(self.clients.dropout_keys(t))
         if self.clients.view.random:
@@ -185,6 +196,7 @@ class Batched:
 
     def _begin(self) -> None:
         for band in self.bands:
+            band.open_round()
             self._z[band.replicas].copy_(band.sent()["z"].expand_as(self._z[band.replicas]))
         for name, value in self._client_statistics.items():
             self._kept_statistics[name].copy_(value)
@@ -238,18 +250,28 @@ class Batched:
         return gradient.view(*shape, self.layout.size), losses.detach().view(2, *shape)
 
     def _finish(self, part: slice) -> None:
-        for band, uploads, kept in zip(self.bands, self._uploads, self._next_clients, strict=True):
+        terms = self.terms
+        for number, (band, kept) in enumerate(zip(self.bands, self._next_clients, strict=True)):
             own = {name: vector[:, part] for name, vector in band.clients.items()}
             sent, z = band.sent(), self._z[band.replicas, part]
-            if not self.terms.transmission.exact:
-                z.copy_(arrived(self.terms.transmission, z, sent["z"]))
-            upload, after = band.rule.finish(z, sent, own, band.local(part))
-            for name, vector in upload.items():
-                if name not in uploads:
-                    uploads[name] = vector.new_zeros(len(vector), self.clients.count, self.layout.size)
-                uploads[name][:, part].copy_(vector)
-            for name, vector in after.items():
+            given = self._circumstances(band.replicas, part) if terms.transmission.private else None
+            came = transmit(terms.transmission, terms.uploads, z, sent["z"], own, given)
+            if came.z is not z:
+                z.copy_(came.z)
+            upload, after = band.rule.finish(z, sent, algorithms_part(own), band.local(part))
+            codes = came.wire if terms.uploads != "exact" else {}
+            for store, vectors in ((self._uploads[number], upload), (self._codes[number], codes)):
+                for name, vector in vectors.items():
+                    if name not in store:
+                        store[name] = vector.new_zeros(len(vector), self.clients.count, vector.shape[-1])
+                    store[name][:, part].copy_(vector)
+            for name, vector in {**after, **came.memory, **band.memory(sent)}.items():
                 kept[name][:, part].copy_(vector)
+
+    def _circumstances(self, replicas: slice, part: slice) -> Circumstances:
+        keys = self._noise_keys[replicas, part].unsqueeze(-1)
+        noise = normal(keys, torch.arange(self.layout.size, device=self.layout.device))
+        return Circumstances(self.layout.min_size, noise, self.clients.taking_part_in_all[replicas])
 
     def _aggregate(self) -> None:
         """The servers' update and the measures; a replica that is no longer finite keeps its last good state.
@@ -276,6 +298,9 @@ class Batched:
             for name, vector in kept.items():
                 chosen = (alive[:, None] & counted).unsqueeze(-1)
                 band.clients[name].copy_(torch.where(chosen, vector, band.clients[name]))
+            self._counted_at[r] = torch.where(alive[:, None] & counted, self.rounds_done[r, None], self._counted_at[r])
+            for name, vector in band.memory(band.sent_to_all()).items():
+                band.server[name].copy_(torch.where(alive[:, None], vector, band.server[name]))
             moved = (alive & counted.any(dim=-1))[:, None]
             for name, vector in server.items():
                 band.server[name].copy_(torch.where(moved, vector, band.server[name]))
@@ -287,7 +312,7 @@ class Batched:
     def _server_update(self, number: int, counted: Tensor) -> tuple[State, State]:
         """The servers' states after a band's uploads, and the sums of all updates where they are kept."""
         band, uploads, totals = self.bands[number], self._uploads[number], self._totals[number]
-        sent = band.rule.broadcast(band.server)
+        sent = band.sent_to_all()
         everyone = self._groups(band.replicas)
         after: State = {}
         if totals:
@@ -304,7 +329,7 @@ class Batched:
             counted=None if self._all_counted else counted,
             sums=Sums(totals, after, everyone) if totals else None,
         )
-        return band.rule.server_update(band.server, came, band.central()), after
+        return band.rule.server_update(algorithms_part(band.server), came, band.central()), after
 
     @property
     def _all_counted(self) -> bool:
@@ -343,6 +368,8 @@ class Batched:
         sources = self.clients.has_source[r] & counted
         task, domain = self._losses[:, r] / self.clients.steps[r]
         task = torch.where(self.clients.has_source[r], task, 0.0)
+        if self.terms.transmission.private:  # the noise would hide nothing if losses were told
+            task, domain = torch.zeros_like(task), torch.zeros_like(domain)
         mean = mean_over(points, counted.unsqueeze(-1), dim=1)
         measures = (
             mean_over((points - z_0).norm(dim=-1), counted),
@@ -353,9 +380,24 @@ class Batched:
             mean_over(task - self._nu[r] * domain, counted),
             torch.where(sources.any(dim=1), mean_over(task, sources), torch.nan),
             mean_over(domain, counted),
+            self._in_step(r).sum(dim=1).to(points.dtype),
             counted.sum(dim=1).to(points.dtype),
         )
         return torch.stack(measures, dim=1)
+
+    def _in_step(self, replicas: slice) -> Tensor:
+        """Who works in this round and was counted in the last one, so that it knows what was sent then."""
+        done = self.rounds_done[replicas, None]
+        return self._working[replicas] & (done > 0) & (self._counted_at[replicas] == done - 1)
+
+    def sent_bytes(self, replica: int, in_step: int) -> int:
+        """What a replica's server sent in a round, where so many clients could be sent codes."""
+        if self.terms.broadcasts == "exact":
+            return self.bytes_down[replica]
+        band, _ = self._band(replica)
+        size, dtype = self.layout.size, self.layout.dtype
+        saved = vector_bytes("exact", size, dtype) - vector_bytes(self.terms.broadcasts, size, dtype)
+        return self.bytes_down[replica] - in_step * len(band.coded_sent) * saved
 
     # CUDA graphs ------------------------------------------------------------------------------------------------------
 
@@ -397,10 +439,11 @@ class Batched:
 
     def _state_tensors(self) -> list[Tensor]:
         states = [band.server for band in self.bands] + [band.clients for band in self.bands]
-        states += self._next_clients + self._totals
+        states += self._next_clients + self._totals + [band.coded_sent for band in self.bands]
         vectors = [vector for state in states for vector in state.values()]
         statistics = [*self.statistics.values(), *self._client_statistics.values(), *self._kept_statistics.values()]
-        flags = [self._alive, self._not_finite, self._verdicts, self.rounds_done, self._losses, self._step]
+        flags = [self._alive, self._not_finite, self._verdicts, self._counted_at, self.rounds_done]
+        flags += [self._losses, self._step]
         return [self._z, *vectors, *statistics, *flags]
 
     # States -----------------------------------------------------------------------------------------------------------
@@ -442,6 +485,31 @@ class Batched:
         bad = self._not_finite[replica].nonzero()
         return self.clients.names[replica][int(bad[0])] if len(bad) else ""
 
+    def worked(self, replica: int) -> dict[str, Worked]:
+        """What each client of a replica has made of the last round, whatever became of its update."""
+        number = next(n for n, band in enumerate(self.bands) if band.replicas.start <= replica < band.replicas.stop)
+        r = replica - self.bands[number].replicas.start
+        task, domain = (self._losses[:, replica] / self.clients.steps[replica]).double().tolist()
+        sources, nu = self.clients.has_source[replica].tolist(), float(self._nu[replica])
+        worked = {}
+        for i, name in enumerate(self.clients.names[replica]):
+            own_task = task[i] if sources[i] else 0.0
+            metrics = {"loss": own_task - nu * domain[i], "domain_loss": domain[i]}
+            if sources[i]:
+                metrics["task_loss"] = own_task
+            report = LocalReport(
+                {} if self.terms.transmission.private else metrics,
+                {name: value[replica, i].clone() for name, value in self._client_statistics.items()},
+            )
+            upload, codes, own = (
+                {name: vector[r, i].clone() for name, vector in each[number].items()}
+                for each in (self._uploads, self._codes, self._next_clients)
+            )
+            if codes:
+                upload = {**codes, **{name: vector for name, vector in upload.items() if name != "z"}}
+            worked[name] = Worked(upload, own, report)
+        return worked
+
     def prediction_statistics(self, replica: int, clients: Sequence[str]) -> Statistics:
         """The mean of some clients' own running statistics."""
         chosen = [self.clients.names[replica].index(name) for name in clients]
@@ -473,6 +541,9 @@ class Batched:
                 for i, client in enumerate(names)
                 if totals
             },
+            counted={
+                client: at for client, at in zip(names, self._counted_at[replica].tolist(), strict=True) if at != NEVER
+            },
             offender=self.offender(replica) if done < self.round else None,
         )
 
@@ -500,8 +571,11 @@ class Batched:
     def _put(self, replica: int, state: FederatedState) -> None:
         band, totals = self._band(replica)
         r, names = replica - band.replicas.start, self.clients.names[replica]
+        server = {**band.memory(band.rule.broadcast(algorithms_part(state.server))), **state.server}
         for name, vector in band.server.items():
-            vector[r].copy_(state.server[name])
+            vector[r].copy_(server[name])
+        counted = [state.counted.get(name, NEVER) for name in names]
+        self._counted_at[replica] = torch.tensor(counted, device=self._counted_at.device)
         for stack, own in ((band.clients, state.clients), (totals, state.totals)):
             for name, vector in stack.items():
                 vector[r].copy_(torch.stack([own[client][name] for client in names]))

@@ -45,14 +45,19 @@ def round_record(
 ) -> RoundRecord:
     """A replica's record of a round, from what the stack measured."""
     clients = int(measures["clients"])
-    reported = [name for name in ("loss", "domain_loss", "task_loss") if clients and not math.isnan(measures[name])]
+    private = stack.terms.transmission.private
+    reported = (
+        []
+        if private
+        else [name for name in ("loss", "domain_loss", "task_loss") if clients and not math.isnan(measures[name])]
+    )
     return RoundRecord(
         round=done,
         drift=measures["drift"],
         consensus_gap=measures["consensus_gap"],
         dual_norm=measures["dual_norm"],
         bytes_up=stack.bytes_up[replica],
-        bytes_down=stack.bytes_down[replica],
+        bytes_down=stack.sent_bytes(replica, int(measures["in_step"])),
         seconds=seconds,
         metrics={name: measures[name] for name in reported},
         clients=clients,

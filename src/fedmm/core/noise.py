@@ -1,0 +1,88 @@
+"""Where the noise in a client's updates comes from.
+
+Noise hides nothing from those who can draw it again. In a simulation it is a function of the run's seed, like every
+other draw, and whoever has the seed has the noise: what is reported of privacy is then what the method would give. A
+site that really hides something draws from a secret of its own (:class:`SecretNoise`), which never leaves it. In both
+cases it is a function of client, round and session: an update that is computed again carries the same noise, and one
+that answers another question carries other noise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import secrets
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fedmm.core.errors import FedmmError, require
+from fedmm.core.seeding import key, normal
+
+_BYTES = 32
+
+
+class NoiseSource(ABC):
+    """Standard normal numbers for a client's updates."""
+
+    @abstractmethod
+    def normal(self, client: str, t: int, session: int, size: int) -> Tensor:
+        """For the client's update in round t of the server's session: float64 ``[size]``, on the CPU."""
+
+
+@dataclass(frozen=True)
+class SeededNoise(NoiseSource):
+    """Noise that follows from the run's seed, the same in every engine: for simulations."""
+
+    seed: int = 0
+
+    def key(self, client: str, t: int, session: int = 0) -> int:
+        """The key of :func:`fedmm.core.seeding.normal`, position by position."""
+        return key(self.seed, "noise", client, t, session)
+
+    def normal(self, client: str, t: int, session: int, size: int) -> Tensor:
+        return normal(self.key(client, t, session), torch.arange(size))
+
+
+@dataclass(frozen=True)
+class SecretNoise(NoiseSource):
+    """Noise from a secret of at least 32 bytes, by SHAKE-256: without the secret it cannot be told from chance."""
+
+    secret: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        require(len(self.secret) >= _BYTES, f"a secret for noise must have at least {_BYTES} bytes")
+
+    @classmethod
+    def kept_in(cls, path: Path) -> SecretNoise:
+        """The secret in a file, drawn and written, for its owner's eyes alone, where there is none yet."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+            partial.touch(mode=0o600)
+            with partial.open("wb") as file:
+                file.write(secrets.token_bytes(_BYTES))
+                file.flush()
+                os.fsync(file.fileno())
+            try:
+                os.link(partial, path)  # whole, and never over another
+            except FileExistsError:
+                pass
+            finally:
+                partial.unlink()
+            secret = path.read_bytes()
+        except OSError as problem:
+            raise FedmmError(f"the secret for noise cannot be kept in {path}: {problem.strerror}") from problem
+        require(len(secret) == _BYTES, f"{path} holds {len(secret)} bytes, not a secret of {_BYTES}; remove the file")
+        return cls(secret)
+
+    def normal(self, client: str, t: int, session: int, size: int) -> Tensor:
+        about = f"fedmm noise\x1f{client}\x1f{t}\x1f{session}".encode()
+        stream = bytearray(hashlib.shake_256(self.secret + about).digest(16 * size))
+        bits = (torch.frombuffer(stream, dtype=torch.int64) >> 11) & ((1 << 53) - 1)
+        first, second = ((bits.view(2, size).double() + 0.5) / 2**53).unbind()
+        return (-2.0 * first.log()).sqrt() * (2.0 * math.pi * second).cos()
