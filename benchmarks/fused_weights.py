@@ -2,8 +2,9 @@
 
     PYTHONPATH=src:tests/models python benchmarks/fused_weights.py
 
-For several tiles and numbers of pipeline stages: the relative error, how many weights are off by more than 1 % of their
-standard deviation, in which outputs, and whether a second launch gives the same bits.
+Pools whose outputs are nearly tied are left out: which of them is kept is a matter of rounding. For several tiles and
+numbers of pipeline stages: the relative error, how many weights are off by more than 1 % of their standard deviation,
+in which outputs, and whether a second launch gives the same bits.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import sys
 
 import torch
-from test_fused_conv import Case, fused, in_float64, tensors, with_gradients  # type: ignore[import-not-found]
+from test_fused_conv import Case, fused, in_float64, tensors, where_clear, with_gradients  # type: ignore[import-not-found]
 
 import fedmm.models.fused_conv as kernels
 
@@ -19,6 +20,7 @@ import fedmm.models.fused_conv as kernels
 def main() -> None:
     for rows in (16, 64):
         *inputs, gradient = tensors(Case(3, rows, 32, 48, 14, 14, 5), "cuda")
+        gradient = where_clear(inputs, gradient, "tf32")
         expected = in_float64(inputs, gradient, "tf32")["weight"]
         for tile in ((32, 128, 4), (64, 128, 4), (32, 64, 4)):
             for stages in (1, 2, 3):
