@@ -77,10 +77,15 @@ def run(
     out: Annotated[Path | None, typer.Option(help="The run's folder; runs/NAME by default.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an older run in that folder.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint in that folder.")] = False,
-    engine: Annotated[str | None, typer.Option(help="auto, in_process or batched.")] = None,
+    engine: Annotated[str | None, typer.Option(help="auto, in_process, batched or ray.")] = None,
+    ray_address: Annotated[
+        str | None, typer.Option(help="Run on the Ray cluster at this address, such as HOST:6379.")
+    ] = None,
 ) -> None:
     """Train as FILE.toml says and leave a run folder: rounds, summary, model, picture. With [sweep], a grid of runs."""
-    tables = set_values(read_tables(file), [*(settings or []), *([f"run.engine={engine}"] if engine else [])])
+    where = {"engine": engine or ("ray" if ray_address else None), "ray_address": ray_address}
+    changed = [*(settings or []), *(f"run.{key}={value}" for key, value in where.items() if value)]
+    tables = set_values(read_tables(file), changed)
     require(not (resume and overwrite), _ONE_OF_THEM)
     if SWEEP in tables:
         _sweep(tables, out, file.stem, overwrite=overwrite, resume=resume)

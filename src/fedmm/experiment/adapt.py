@@ -12,7 +12,7 @@ from torch import Tensor
 from fedmm.algorithms import SmoothedFedMM
 from fedmm.core.algorithm import Algorithm
 from fedmm.core.checks import at_least, require_device
-from fedmm.core.engine import FederatedState
+from fedmm.core.engine import Engine, FederatedState
 from fedmm.core.errors import Diverged, require
 from fedmm.core.objective import Objective
 from fedmm.core.problem import Statistics
@@ -168,10 +168,11 @@ class Adaptation:
         chosen: Precision = "fp32",
         begun: Begun | None = None,
         keep: Callable[[FederatedState, History], None] | None = None,
+        engines: Callable[[Algorithm], Engine] | None = None,
     ) -> tuple[Adapted, Diverged | None]:
         """Train. A client that diverges ends the run: the model is then that of the last good round.
 
-        begun, keep: as in :func:`fedmm.experiment.training.train`.
+        begun, keep: as in :func:`fedmm.experiment.training.train`. engines: by algorithm, others than the reference.
         """
         at_least("evaluate_every", evaluate_every, 1)
         around = precision(chosen, self.function.layout.device)
@@ -183,7 +184,7 @@ class Adaptation:
                     on_round(row)
 
             training = train(
-                self.engine,
+                engines(self.algorithm) if engines else self.engine,
                 self.rounds,
                 evaluate=self.evaluate,
                 measures=self.measures,
@@ -191,7 +192,7 @@ class Adaptation:
                 on_round=after_round,
                 begun=begun,
                 keep=keep,
-                guarded=Guarded(self.guard, self.algorithm, self.engine_for) if self.guard.watches else None,
+                guarded=Guarded(self.guard, self.algorithm, engines or self.engine_for) if self.guard.watches else None,
             )
         return self.adapted(training), training.error
 

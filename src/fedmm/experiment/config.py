@@ -35,6 +35,7 @@ _DEFAULT_NAMES = {
 }
 _NAMES_WITH_PRESET = {"objective": "dann", "algorithm": "fedmm"}  # a preset is of the paper, and so is its algorithm
 _MOST_THREADS = 1024
+_MOST_ACTORS = 10_000
 _MOST_ROWS = 1_000_000
 
 
@@ -47,7 +48,10 @@ class RunOptions:
     probe_rows: how many unlabelled target rows are measured on in an evaluation; 0 for none.
     device: ``cpu``, ``cuda``, ... or ``auto``, the GPU where there is one.
     precision: of float32 products on a GPU: ``fp32`` (strict), ``tf32`` or ``bf16``.
-    engine: ``in_process`` (the reference), ``batched`` (one program for all clients), or ``auto``.
+    engine: ``in_process`` (the reference), ``batched`` (one program for all clients), ``ray`` (actors on one machine or
+        a cluster), or ``auto``.
+    actors: ray: how many, 0 for one a core (or GPU). ray_address: of a cluster; empty for this machine alone.
+    stacked: ray: each actor runs its clients as one program, as it does on a GPU. durable: they keep states on disk.
     threads: torch's threads; 0 leaves them as they are. Results are bit-identical for one number of threads.
     checkpoint_every, checkpoint_seconds: rounds and seconds between two checkpoints, 0 for none by that count.
     keep_checkpoints: how many of the last stay. best_by: the measure by which the best state is kept beside them.
@@ -65,7 +69,11 @@ class RunOptions:
     device: str = "cpu"
     dtype: Literal["float32", "float64"] = "float32"
     precision: Precision = "fp32"
-    engine: Literal["auto", "in_process", "batched"] = "auto"
+    engine: Literal["auto", "in_process", "batched", "ray"] = "auto"
+    actors: int = 0
+    ray_address: str = ""
+    stacked: bool = False
+    durable: bool = False
     threads: int = 0
     checkpoint_every: int = 0
     checkpoint_seconds: float = 60.0
@@ -85,6 +93,11 @@ class RunOptions:
         require(self.batch_size <= _MOST_ROWS, f"batch_size must be at most {_MOST_ROWS}, not {self.batch_size}")
         at_least("evaluate_every", self.evaluate_every, 1)
         at_least("probe_rows", self.probe_rows, 0)
+        at_least("actors", self.actors, 0)
+        require(self.actors <= _MOST_ACTORS, f"actors must be at most {_MOST_ACTORS}, not {self.actors}")
+        for option in ("actors", "ray_address", "stacked", "durable"):
+            unused = self.engine != "ray" and getattr(self, option) != self.__dataclass_fields__[option].default
+            require(not unused, f"{option} is for the engine 'ray', and engine is {self.engine!r}")
         at_least("threads", self.threads, 0)
         require(self.threads <= _MOST_THREADS, f"threads must be at most {_MOST_THREADS}, not {self.threads}")
         at_least("checkpoint_every", self.checkpoint_every, 0)

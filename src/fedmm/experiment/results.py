@@ -25,6 +25,7 @@ Line = dict[str, Any]
 MEASURES = ("target_accuracy", "source_accuracy", "source_risk", "target_information")
 _WHERE_NOT_WHAT = (
     "device", "precision", "engine", "threads", "evaluate_every", "label",
+    "actors", "ray_address", "stacked", "durable",
     "checkpoint_every", "checkpoint_seconds", "keep_checkpoints", "best_by",
 )  # fmt: skip
 _SINCE: dict[str, dict[str, Any]] = {

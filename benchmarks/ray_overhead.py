@@ -1,0 +1,126 @@
+"""What the Ray engine adds to a round: two clients with trivial work and the paper's 522,792 parameters.
+
+    python benchmarks/ray_overhead.py [--rounds N]
+
+Each client's field is one subtraction, so that a round is what the engine costs. The in-process engine, Ray, and Ray
+with durable states run in turns of a few rounds. The table is printed and written to
+benchmarks/results/ray_overhead.json, with the machine's load when it began.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+from common import processor
+from torch import Tensor
+
+import fedmm
+from fedmm.core.engine import Engine, FederatedState
+from fedmm.core.layout import Layout
+from fedmm.core.problem import FederatedProblem, LocalReport, Statistics
+from fedmm.core.terms import Terms
+from fedmm.engines.in_process import InProcess
+from fedmm.engines.ray import Actors, RayEngine, Share, ray_cluster
+
+RESULTS = Path(__file__).parent / "results" / "ray_overhead.json"
+PARAMETERS, CLIENTS, TURN = 522_792, 2, 10
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """A client whose field points away from a point of its own."""
+
+    name: str
+    centre: float
+
+    def open_round(self, t: int, rounds: int, steps: int, statistics: Statistics) -> Pulled:
+        return self
+
+    def field(self, z: Tensor, step: int) -> Tensor:
+        return z - self.centre
+
+    def close(self) -> LocalReport:
+        return LocalReport()
+
+
+def problem() -> FederatedProblem:
+    layout = Layout({"omega": (PARAMETERS - 1000,)}, {"psi": (1000,)}, dtype=torch.float32)
+    return FederatedProblem(layout, torch.zeros(PARAMETERS), [Pulled(f"client-{i}", float(i)) for i in range(CLIENTS)])
+
+
+def share() -> Share:
+    return Share(problem())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=100)
+    rounds = parser.parse_args().rounds
+    torch.set_num_threads(1)
+    load = os.getloadavg()
+    algorithm, terms = fedmm.FedMM(0.1, 0.1, 1.0, 1.0, local_steps=1), Terms()
+    names = [client.name for client in problem().clients]
+    with ray_cluster(cores=2 * CLIENTS) as cluster, tempfile.TemporaryDirectory(dir=RESULTS.parent) as folder:
+        began = time.perf_counter()
+        actors = Actors(cluster, share, names)
+        start_up = time.perf_counter() - began
+        durable = Actors(cluster, share, names, durable=(Path(folder), "run"))
+        engines: dict[str, Engine] = {
+            "in_process": InProcess(problem(), algorithm, rounds, terms),
+            "ray": RayEngine(problem(), algorithm, rounds, actors, terms),
+            "ray, durable states": RayEngine(problem(), algorithm, rounds, durable, terms),
+        }
+        times, states = in_turns(engines, rounds)
+    points = [state.z for state in states.values()]
+    assert all(torch.equal(points[0], other) for other in points[1:]), "the engines disagree"
+    plain = statistics.median(times["in_process"])
+    rows = [
+        {
+            "engine": name,
+            "ms_per_round": statistics.median(each),
+            "quartiles": statistics.quantiles(each, n=4)[::2],
+            "overhead_ms": statistics.median(each) - plain,
+        }
+        for name, each in times.items()
+    ]
+    for row in rows:
+        print(f"{row['engine']:22s} {row['ms_per_round']:8.2f} ms a round, {row['overhead_ms']:6.2f} ms of overhead")
+    about = {
+        "command": f"python benchmarks/ray_overhead.py --rounds {rounds}",
+        "date": datetime.now(UTC).date().isoformat(),
+        "processor": processor(),
+        "cores": os.cpu_count(),
+        "load_average_at_start": load[0],
+        "torch": torch.__version__,
+        "parameters": PARAMETERS,
+        "clients": CLIENTS,
+        "actors_ready_seconds": start_up,
+    }
+    RESULTS.write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n")
+
+
+def in_turns(engines: dict[str, Engine], rounds: int) -> tuple[dict[str, list[float]], dict[str, FederatedState]]:
+    """Milliseconds of each round, without the first of a turn, and the last states."""
+    states = {name: engine.start() for name, engine in engines.items()}
+    times: dict[str, list[float]] = {name: [] for name in engines}
+    for _ in range(rounds // TURN):
+        for name, engine in engines.items():
+            for number in range(TURN):
+                began = time.perf_counter()
+                states[name], _ = engine.run_round(states[name])
+                if number:
+                    times[name].append(1e3 * (time.perf_counter() - began))
+    return times, states
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""Where actors live: Ray on this machine, bound to loopback, or a cluster that is there already."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from fedmm.core.errors import FedmmError
+
+_LOOPBACK = "127.0.0.1"
+_LONGEST_FOLDER = 40  # of 107 letters for a socket's name, Ray's own names below a folder take 65
+_ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+_ON_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # else Ray replaces 127.0.0.1 by the machine's own address
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A Ray that is connected: the module itself, and how many cores and GPUs it has for actors."""
+
+    ray: ModuleType
+    cores: int
+    gpus: int
+
+
+@contextmanager
+def ray_cluster(
+    address: str = "", *, cores: int = 0, object_store_bytes: int = 0, folder: Path | None = None
+) -> Iterator[Cluster]:
+    """Connect to Ray, and leave it at the end; where Ray is connected already, use that and leave it alone.
+
+    address: of a cluster, as ``ray.init`` takes it; empty starts Ray on this machine, where it listens on loopback
+        alone, and stops it at the end. cores: how many a Ray of our own has; 0 for those of the machine.
+    object_store_bytes: memory for messages of a Ray of our own; 0 leaves it to Ray. folder: for its sockets and logs;
+        by default one of its own that is removed, but stays where an error ends this.
+    """
+    with _environment(_ENVIRONMENT if address else {**_ENVIRONMENT, **_ON_LOOPBACK}):
+        ray = _ray()
+        connected = ray.is_initialized()
+        own = None if connected or address or folder else _short_folder()
+        if not connected:
+            _connect(ray, address, _local(cores, object_store_bytes, folder or own))
+    if connected:
+        yield _connected(ray)
+        return
+    try:
+        if not address:
+            _require_loopback(ray)
+        yield _connected(ray)
+    finally:
+        ray.shutdown()
+    if own:
+        shutil.rmtree(own, ignore_errors=True)
+
+
+def _ray() -> ModuleType:
+    try:
+        import ray  # noqa: PLC0415 - an optional dependency, and a slow import
+    except ModuleNotFoundError as problem:
+        raise FedmmError("the engine 'ray' needs Ray: pip install 'fedmm[ray]'") from problem
+    module: ModuleType = ray
+    return module
+
+
+def _connect(ray: ModuleType, address: str, local: dict[str, Any]) -> None:
+    given = {"address": address} if address else local
+    try:
+        ray.init(log_to_driver=False, logging_level=logging.ERROR, **given)
+    except Exception as problem:
+        reason = (str(problem).strip() or type(problem).__name__).splitlines()[0]
+        where = f"at {address}" if address else "on this machine"
+        raise FedmmError(f"Ray cannot be reached {where}: {reason}") from problem
+
+
+def _local(cores: int, object_store_bytes: int, folder: Path | None) -> dict[str, Any]:
+    return {
+        "address": "local",
+        "num_cpus": cores or os.cpu_count() or 1,
+        "include_dashboard": False,
+        "object_store_memory": object_store_bytes or None,
+        "_node_ip_address": _LOOPBACK,
+        "_temp_dir": str(folder) if folder else None,
+    }
+
+
+def _connected(ray: ModuleType) -> Cluster:
+    has = ray.cluster_resources()
+    return Cluster(ray, int(has.get("CPU", 0)), int(has.get("GPU", 0)))
+
+
+def _require_loopback(ray: ModuleType) -> None:
+    where = ray.util.get_node_ip_address()
+    if where != _LOOPBACK:
+        raise FedmmError(
+            f"Ray listens on {where} instead of loopback because it was imported before; set "
+            f"{next(iter(_ON_LOOPBACK))}=0 in the environment, or give the address of a cluster"
+        )
+
+
+def _short_folder() -> Path | None:
+    """A folder of its own whose name leaves room for those of sockets; None where there is none."""
+    folder = Path(tempfile.mkdtemp(prefix="fedmm-ray-"))
+    if len(str(folder)) <= _LONGEST_FOLDER:
+        return folder
+    folder.rmdir()
+    return None
+
+
+@contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    """Environment variables for a while; what the user has set goes before."""
+    added = {name: value for name, value in values.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
