@@ -21,6 +21,7 @@ from fedmm.core.schedules import SCHEDULES, Schedule
 from fedmm.core.transmission import TRANSMISSIONS
 from fedmm.data import DATASETS, PARTITIONS
 from fedmm.experiment.config import RunOptions
+from fedmm.experiment.guard import Guard
 from fedmm.experiment.presets import PRESETS, preset_tables
 from fedmm.experiment.tables import as_table
 from fedmm.models import MODELS
@@ -108,6 +109,7 @@ SECTIONS: dict[str, Mapping[str, type]] = {
     "algorithm": ALGORITHMS,
     "aggregation": AGGREGATIONS,
     "transmission": TRANSMISSIONS,
+    "guard": {"": Guard},
     "Schedules": SCHEDULES,
 }
 COMMON = {"model": "all models", "objective": "all objectives", "algorithm": "all algorithms"}
@@ -217,3 +219,13 @@ def test_the_collapse_on_the_page_is_the_one_that_was_measured() -> None:
         at = measured[algorithm.strip("`"), int(seed), int(number)]
         losses = [f"{at[name]:.2f}" for name in ("task_loss", "domain_loss", "dual_norm")]
         assert cells == [f"{at['target_accuracy']:.1%}", *losses, f"{at['adversary_on']:.0%}"]
+
+
+def test_what_the_guard_saves_on_the_page_is_what_was_measured() -> None:
+    runs = json.loads((ROOT / "benchmarks" / "results" / "guard_digits.json").read_text(encoding="utf-8"))["runs"]
+    expected = []
+    for run in runs:
+        went = ", ".join(f"{event['round']} to {event['to_round']}" for event in run["events"]) or "-"
+        accuracies = [f"{run[name]:.1%}" for name in ("target_accuracy", "highest_target_accuracy")]
+        expected.append([f"`{run['policy']}`", str(run["seed"]), str(run["rounds"]), *accuracies, went])
+    assert [line.cells for line in table_lines("guard.md") if line.section == "What it saves"] == expected

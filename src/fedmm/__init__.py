@@ -18,6 +18,7 @@ if _TYPE_CHECKING:
     from fedmm.data.views import CropAndFlip
     from fedmm.experiment.adapt import Adapted, adapt
     from fedmm.experiment.adaptation import Client
+    from fedmm.experiment.guard import Guard
     from fedmm.experiment.predictor import Predictor, load_model
     from fedmm.experiment.presets import Preset, preset
     from fedmm.experiment.solve import Solution, solve
@@ -44,6 +45,7 @@ __all__ = [
     "FedSGDA",
     "FedmmError",
     "GeometricMedian",
+    "Guard",
     "Network",
     "Predictor",
     "Preset",
@@ -68,6 +70,7 @@ _HOME = {
     "fedmm.data.views": ("CropAndFlip",),
     "fedmm.experiment.adapt": ("Adapted", "adapt"),
     "fedmm.experiment.adaptation": ("Client",),
+    "fedmm.experiment.guard": ("Guard",),
     "fedmm.experiment.predictor": ("Predictor", "load_model"),
     "fedmm.experiment.presets": ("Preset", "preset"),
     "fedmm.experiment.solve": ("Solution", "solve"),

@@ -16,13 +16,15 @@ from fedmm.core.layout import Layout, PerGroup, Point
 from fedmm.core.problem import FederatedProblem, LocalReport, Statistics
 from fedmm.core.terms import Terms
 from fedmm.engines.in_process import InProcess
+from fedmm.experiment.guard import Guard
 from fedmm.experiment.history import History
 from fedmm.experiment.progress import RoundProgress
-from fedmm.experiment.training import Status, train
+from fedmm.experiment.training import Guarded, Status, train
 
 Function = Callable[..., Tensor]
 Batches = Callable[[], Iterable[Any]]
 _USUAL = Terms()
+_NO_GUARD = Guard()
 
 
 class ClientState(dict[str, Tensor]):
@@ -69,6 +71,7 @@ def solve(
     gradient_scale: PerGroup | tuple[PerGroup, PerGroup] = 1.0,
     terms: Terms = _USUAL,
     groups: Sequence[str] | None = None,
+    guard: Guard = _NO_GUARD,
     seed: int = 0,
     progress: bool = False,
 ) -> Solution:
@@ -84,6 +87,7 @@ def solve(
         or a number per group of parameters.
     terms: on what terms clients take part: which share of them in a round, what the server accepts, how it aggregates.
     groups: a word for each client; robust aggregation goes by clients of one word. All are one group by default.
+    guard: what is done about rounds that are not finite, or explode: by default the former end the run.
     seed: decides who takes part in a round.
     """
     at_least("rounds", rounds, 0)
@@ -106,9 +110,13 @@ def solve(
     ]
     grouped = dict(zip(names, groups, strict=True)) if groups else {}
     problem = FederatedProblem(layout, layout.pack(*start), clients, groups=grouped, seed=seed)
-    engine = InProcess(problem, algorithm, rounds, terms)
+
+    def engine(rule: Algorithm) -> InProcess:
+        return InProcess(problem, rule, rounds, guard.terms(terms))
+
+    guarded = Guarded(guard, algorithm, engine) if guard.watches else None
     with RoundProgress(algorithm.name, rounds, show=progress) as bar:
-        training = train(engine, rounds, on_round=bar)
+        training = train(engine(algorithm), rounds, on_round=bar, guarded=guarded)
     omega, psi = layout.unpack(training.state.z)
     own = [ClientState(layout, training.state.clients[name]) for name in names]
     solution = Solution(omega, psi, own, training.history, training.status)

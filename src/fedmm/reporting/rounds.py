@@ -51,7 +51,7 @@ class RoundsPanel:
         """Draw the panels with their upper edge at ``top`` inches below the figure's."""
         rounds = list(self._run.records)
         width = WIDTH - _LEFT - _NAMES - _SIDE - MARGIN
-        write(figure, MARGIN, top, "accuracy", weight="bold")
+        write(figure, MARGIN, top, f"accuracy{self._gone_back()}", weight="bold")
         self._draw_accuracies(figure, top + _HEADING, width)
         left, side = WIDTH - MARGIN - _SIDE, (_INNER - 2 * _GAP) / 3
         for position, (name, heading) in enumerate(_DISTANCES.items()):
@@ -67,6 +67,12 @@ class RoundsPanel:
                 axes.tick_params(labelbottom=False)
                 axes.set_xlabel("")
 
+    def _gone_back(self) -> str:
+        times = len(self._run.series("rolled_back_to").rounds)
+        if not times:
+            return ""
+        return "; the guard went back at the dotted line" + "s" * (times > 1)
+
     def _draw_accuracies(self, figure: Figure, top: float, width: float) -> None:
         axes = place(figure, _LEFT, top, width, _INNER)
         quiet(axes)
@@ -74,6 +80,8 @@ class RoundsPanel:
         lines = {domain: Series(t, [100 * value for value in values]) for domain, (t, values) in measured.items() if t}
         for domain, line in lines.items():
             _plot(axes, line, **self._looks[domain])
+        for gone_back in self._run.series("rolled_back_to").rounds:
+            axes.axvline(gone_back, color=FAINT, linewidth=1.0, linestyle=(0, (1, 2)), zorder=1)
         low, high = limit_percent(axes, [value for line in lines.values() for value in line.values])
         limit_rounds(axes, list(self._run.records))
         if not lines:
