@@ -143,17 +143,22 @@ def check_labels(labels: Tensor, name: str, classes: int) -> None:
         )
 
 
-def input_mean(holdings: Sequence[Holding], chunk: int = 4096) -> float:
-    """The mean of all clients' training inputs, from one sum and one count per client."""
+def input_sum(holding: Holding, chunk: int = 4096) -> tuple[float, int]:
+    """The sum and the count of a client's training inputs, bytes scaled to [0, 1]."""
     total, count = 0.0, 0
-    for holding in sorted(holdings, key=lambda h: h.name):
-        for held in (holding.source, holding.target):
-            for index in torch.split(torch.arange(len(held)), chunk) if held is not None else ():
-                assert held is not None
-                x = held.take(index)
-                total += float(x.double().sum()) / (255.0 if x.dtype == torch.uint8 else 1.0)
-                count += x.numel()
-    return total / count
+    for held in (holding.source, holding.target):
+        for index in torch.split(torch.arange(len(held)), chunk) if held is not None else ():
+            assert held is not None
+            x = held.take(index)
+            total += float(x.double().sum()) / (255.0 if x.dtype == torch.uint8 else 1.0)
+            count += x.numel()
+    return total, count
+
+
+def input_mean(holdings: Sequence[Holding]) -> float:
+    """The mean of all clients' training inputs, from one sum and one count per client."""
+    sums = [input_sum(holding) for holding in sorted(holdings, key=lambda h: h.name)]
+    return sum(total for total, _ in sums) / sum(count for _, count in sums)
 
 
 def adaptation_problem(
@@ -166,12 +171,19 @@ def adaptation_problem(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
     view: View = _WHOLE_ROWS,
+    mean: float | None = None,
 ) -> tuple[FederatedProblem, FlatNetwork]:
-    """The federated problem of these clients, and its network as a function of rows in that view."""
+    """The federated problem of these clients, and its network as a function of rows in that view.
+
+    mean: of all clients' training inputs, where these are not all of them.
+    """
     at_least("batch_size", batch_size, 1)
     sample = holdings[0].sample
     view.shape(tuple(sample.shape[1:]))
-    mean = input_mean(holdings) if network.centre == "train_mean" else 0.0
+    if network.centre != "train_mean":
+        mean = 0.0
+    elif mean is None:
+        mean = input_mean(holdings)
     function = FlatNetwork(
         network, objective, view.evaluate(sample), seed=seed, input_mean=mean, dtype=dtype, device=device
     )

@@ -23,6 +23,7 @@ from fedmm.experiment.folder import BOUNDARY, EXPERIMENT, MODEL, REFUSED, SAMPLE
 from fedmm.experiment.history import History, Row
 from fedmm.experiment.on_ray import ray_engines
 from fedmm.experiment.plan import keep_settings, settings_of
+from fedmm.experiment.privacy import PrivacyAccount
 from fedmm.experiment.progress import RoundProgress
 from fedmm.experiment.resuming import begun_runs, only_begun, require_same_run, run_checkpoints
 from fedmm.experiment.stack import StackRun, StackSettings
@@ -138,7 +139,9 @@ def _run_one(
             engines=engines,
         )
         checkpoints.close(adapted.state, adapted.history)
-        summary = _finish(files, experiment, adaptation, adapted, cache, {"name": "ray" if engines else "in_process"})
+        summary = finish_run(
+            files, experiment, adaptation, adapted, cache, {"name": "ray" if engines else "in_process"}
+        )
     return summary, error
 
 
@@ -183,11 +186,11 @@ def run_stack(
         outcomes = []
         for replica, each in enumerate(experiments):
             adapted, error = stack.adapted(replica, status)
-            outcomes.append((_finish(files[replica], each, adaptations[replica], adapted, cache, engine), error))
+            outcomes.append((finish_run(files[replica], each, adaptations[replica], adapted, cache, engine), error))
     return outcomes
 
 
-def _finish(
+def finish_run(
     files: RunFolder,
     experiment: Experiment,
     adaptation: Adaptation,
@@ -202,7 +205,7 @@ def _finish(
             files.append({"round": event["round"], "stopped": 1})
     adapted.save(files.folder / MODEL)
     files.tensors(SAMPLES, _samples(pair))
-    if pair.source.x.shape[1:] == (2,):
+    if pair.source.x.shape[1:] == (2,) and len(pair.source.x):
         files.tensors(BOUNDARY, _boundary(adapted, pair))
     summary = _summary(experiment, adaptation, adapted) | {"engine": engine, "precision": experiment.run.precision}
     files.summarise(summary)
@@ -250,6 +253,7 @@ def _summary(experiment: Experiment, adaptation: Adaptation, adapted: Adapted) -
         "bytes_up": history.total("bytes_up"),
         "bytes_down": history.total("bytes_down"),
         "refused": history.total("refused"),
+        **({"privacy": _privacy(adaptation.account, history)} if adaptation.account else {}),
         "guard": history.events,
         "parameters": adaptation.function.layout.size,
         "clients": {
@@ -261,6 +265,13 @@ def _summary(experiment: Experiment, adaptation: Adaptation, adapted: Adapted) -
         },
         **provenance(adaptation.function.layout.device),
     }
+
+
+def _privacy(account: PrivacyAccount, history: History) -> Summary:
+    """What the run's noise was worth: of both groups together, and of omega or psi alone."""
+    spent = account.spent([int(many or 0) for many in history["clients"]])
+    epsilons = {name: _finite(value) for name, value in spent.columns().items()}
+    return {**epsilons, "delta": account.noise.delta, "trust": account.noise.trust, "neighbours": "one client replaced"}
 
 
 def _finite(value: float | None) -> float | None:
