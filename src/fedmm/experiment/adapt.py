@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,8 +22,10 @@ from fedmm.core.terms import Terms
 from fedmm.core.views import View, WholeRows
 from fedmm.engines.in_process import InProcess
 from fedmm.experiment.adaptation import Client, adaptation_problem, client_names, in_rows, take_stock
+from fedmm.experiment.fingerprint import fingerprint
 from fedmm.experiment.guard import Guard
 from fedmm.experiment.history import History, Row
+from fedmm.experiment.keeping import kept_in
 from fedmm.experiment.predictor import Predictor, RowsShown
 from fedmm.experiment.probes import accuracy_probes, measured, risk_probe, target_probe
 from fedmm.experiment.progress import RoundProgress
@@ -75,6 +79,10 @@ def adapt(
     guard: Guard = _NO_GUARD,
     progress: bool = True,
     on_round: Callable[[Row], None] | None = None,
+    resume: str | Path | None = None,
+    checkpoint_every: int = 0,
+    checkpoint_seconds: float = 60.0,
+    keep_checkpoints: int = 2,
 ) -> Adapted:
     """Train one model that works on the target, over clients whose data stays where it is.
 
@@ -93,13 +101,31 @@ def adapt(
     terms: on what terms clients take part: which share of them in a round, what the server accepts, how it aggregates.
     guard: what is done about rounds that are not finite, or explode: by default the former end the run.
     progress: a bar on the terminal. on_round: called with each round's row of the history.
+    resume: a folder for checkpoints. Where it holds some of the same call, training goes on from the newest, to the
+        same end to the bit; a call that had completed returns its result at once, and any other call is refused.
+    checkpoint_every, checkpoint_seconds: rounds and seconds between two checkpoints, 0 for none by that count; the last
+        state is always written. keep_checkpoints: how many of the last stay.
     """
     adaptation = Adaptation(
         clients, model, objective, algorithm, rounds,
         validation=validation, source_validation=source_validation, probe_rows=probe_rows, batch_size=batch_size,
         seed=seed, device=device, dtype=dtype, view=view, terms=terms, guard=guard,
     )  # fmt: skip
-    adapted, error = adaptation.run(evaluate_every=evaluate_every, progress=progress, on_round=on_round)
+    if resume is None:
+        adapted, error = adaptation.run(evaluate_every=evaluate_every, progress=progress, on_round=on_round)
+    else:
+        about = fingerprint(adaptation, seed=seed, batch_size=batch_size, evaluate_every=evaluate_every)
+        kept = kept_in(
+            resume, about, adaptation.function.layout.device,
+            every=checkpoint_every, seconds=checkpoint_seconds, keep=keep_checkpoints,
+        )  # fmt: skip
+        for line in kept.said:
+            warnings.warn(line, stacklevel=2)
+        adapted, error = adaptation.run(
+            evaluate_every=evaluate_every, progress=progress, on_round=on_round,
+            begun=kept.begun, keep=kept.checkpoints.after_round,
+        )  # fmt: skip
+        kept.checkpoints.close(adapted.state, adapted.history)
     if error:
         error.partial = adapted
         raise error
@@ -134,6 +160,7 @@ class Adaptation:
         require_device(device)
         self.rounds = rounds
         self.algorithm = algorithm
+        self.objective = objective
         self.label = f"{algorithm.name} {objective.name}"
         at_least("probe_rows", probe_rows, 0)
         clients = in_rows(clients)
