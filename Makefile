@@ -36,7 +36,7 @@ check: setup  ## lint, format, types, and which room may import which
 	$(BIN)/lint-imports --no-logo
 
 test: check  ## all checks and all tests
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 format: setup  ## let ruff mend what it can
 	$(BIN)/ruff check --fix .

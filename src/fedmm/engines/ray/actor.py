@@ -19,7 +19,7 @@ from fedmm.engines.durable import DurableMemory, state_folder
 from fedmm.engines.in_process import workers
 from fedmm.engines.messaging import Site
 from fedmm.engines.ray.share import Share, ShareBuilder
-from fedmm.engines.ray.stacked import StackedClients
+from fedmm.engines.ray.stacked import StackedClients, can_stack
 from fedmm.engines.ray.wire import Packed, packed, unpacked
 from fedmm.engines.server import Server
 
@@ -124,7 +124,7 @@ class ClientActor:
             share, names = self._share, self._posting.names
             each = workers(Server(share.problem, *rules))
             sites = {name: Site(each[name], self._memories[name]) for name in names}
-            stack = StackedClients(share.stack(names, *rules)) if share.stack else None
+            stack = StackedClients(share.stack(names, *rules)) if share.stack and can_stack(rules.terms) else None
             self._made = _Made(rules, sites, stack)
         return self._made
 

@@ -93,8 +93,10 @@ class Actors:
                 raise FedmmError(str(problem.cause)) from None
             raise
         except errors.RayActorError as problem:
-            reason = str(problem).strip().splitlines()[0]
+            said = [line.strip() for line in str(problem).splitlines() if line.strip()]
+            if "creation task" in said[0]:
+                raise FedmmError(f"an actor cannot begin: {said[-1]}") from problem
             raise FedmmError(
-                f"an actor died {self.retries + 1} times in one call, so the run cannot go on: {reason}"
+                f"an actor died {self.retries + 1} time(s) in one call, so the run cannot go on: {said[0]}"
             ) from problem
         return results

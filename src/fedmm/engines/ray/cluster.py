@@ -7,8 +7,9 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -46,7 +47,8 @@ def ray_cluster(
         connected = ray.is_initialized()
         own = None if connected or address or folder else _short_folder()
         if not connected:
-            _connect(ray, address, _local(cores, object_store_bytes, folder or own))
+            with nullcontext() if address else _on_loopback():
+                _connect(ray, address, _local(cores, object_store_bytes, folder or own))
     if connected:
         yield _connected(ray)
         return
@@ -90,6 +92,19 @@ def _local(cores: int, object_store_bytes: int, folder: Path | None) -> dict[str
     }
 
 
+@contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Have a Ray that was imported before the environment was set read it now."""
+    constants = import_module("ray._private.ray_constants")
+    name = "ENABLE_RAY_CLUSTER"
+    before = getattr(constants, name, None)
+    setattr(constants, name, False)
+    try:
+        yield
+    finally:
+        setattr(constants, name, before)
+
+
 def _connected(ray: ModuleType) -> Cluster:
     has = ray.cluster_resources()
     return Cluster(ray, int(has.get("CPU", 0)), int(has.get("GPU", 0)))
@@ -99,8 +114,8 @@ def _require_loopback(ray: ModuleType) -> None:
     where = ray.util.get_node_ip_address()
     if where != _LOOPBACK:
         raise FedmmError(
-            f"Ray listens on {where} instead of loopback because it was imported before; set "
-            f"{next(iter(_ON_LOOPBACK))}=0 in the environment, or give the address of a cluster"
+            f"Ray listens on {where} and not on loopback alone; set {next(iter(_ON_LOOPBACK))}=0 in the environment, "
+            "or give the address of a cluster"
         )
 
 

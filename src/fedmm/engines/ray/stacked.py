@@ -7,7 +7,13 @@ from collections.abc import Mapping
 from fedmm.core.engine import FederatedState
 from fedmm.core.memory import ClientMemory, Kept
 from fedmm.core.messages import Invitation, Update
+from fedmm.core.terms import Terms
 from fedmm.engines.batched import Batched
+
+
+def can_stack(terms: Terms) -> bool:
+    """Whether a stack can stand for clients on these terms; coded vectors and shared noise it leaves to each alone."""
+    return terms.uploads == terms.broadcasts == "exact" and not terms.transmission.private
 
 
 class StackedClients:

@@ -1,0 +1,396 @@
+"""The Ray engine computes what the reference does, whatever happens to its processes."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("ray", reason="the engine 'ray' needs fedmm[ray]")
+
+from problems import played, with_options
+from ray_federation import Federation
+
+from fedmm import ALGORITHMS, FedmmError, Terms
+from fedmm.core.aggregation import AGGREGATIONS
+from fedmm.core.algorithm import Algorithm
+from fedmm.core.engine import FederatedState, RoundRecord
+from fedmm.core.memory import Kept
+from fedmm.core.messages import NEVER
+from fedmm.core.transmission import ClippedUpdate
+from fedmm.engines.in_process import InProcess
+from fedmm.engines.ray import Actors, Cluster, RayEngine, ray_cluster
+from fedmm.engines.ray.actor import Call, ClientActor, GivenState, Posting, Rules
+from fedmm.engines.ray.wire import packed, unpacked
+from fedmm.engines.server import Server
+from fedmm.experiment.build import DataCache, prepare
+from fedmm.experiment.config import experiment
+from fedmm.experiment.on_ray import FromTables
+from fedmm.experiment.run import run_experiment
+
+pytestmark = [
+    pytest.mark.xdist_group("ray"),
+    pytest.mark.filterwarnings("ignore:unclosed file <_io.* name='/dev/null':ResourceWarning"),  # Ray's, when it starts
+    pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),  # it does not wait for them
+]
+
+CPU = torch.device("cpu")
+MOONS: dict[str, Any] = {
+    "data": {"name": "moons", "rows": 40, "test_rows": 20},
+    "model": {"name": "mlp", "hidden": [8], "adversary_hidden": [4]},
+    "partition": {"name": "source_target", "source_clients": 2, "target_clients": 2},
+    "algorithm": {"name": "fedmm", "lr_min": 0.05, "lr_max": 0.05, "local_steps": 2},
+    "run": {"rounds": 4, "batch_size": 8, "dtype": "float64"},
+}
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    """Where Ray keeps sockets and logs: their names must be short."""
+    path = Path(tempfile.mkdtemp(prefix="fr", dir="/tmp"))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def cluster(folder: Path) -> Iterator[Cluster]:
+    started = ray_cluster(cores=4, object_store_bytes=100 << 20, folder=folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))  # where ray_federation lies
+        yield started.__enter__()
+    started.__exit__(None, None, None)
+    gc.collect()
+    assert not _left_behind(folder)
+
+
+@pytest.fixture(scope="module")
+def actors(cluster: Cluster) -> Iterator[Actors]:
+    """Two actors with two clients each, for tests in which nothing dies."""
+    made = Actors(cluster, Federation(), Federation().names, number=2)
+    yield made
+    made.close()
+
+
+def _processes(folder: Path) -> list[int]:
+    """Processes of the Ray whose files lie in a folder."""
+    found = []
+    for path in Path("/proc").iterdir():
+        try:
+            if path.name.isdigit() and str(folder).encode() in (path / "cmdline").read_bytes():
+                found.append(int(path.name))
+        except OSError:
+            continue
+    return found
+
+
+def _left_behind(folder: Path) -> list[int]:
+    """What is still there after a while."""
+    for _ in range(100):
+        if not _processes(folder):
+            return []
+        time.sleep(0.1)
+    return _processes(folder)
+
+
+def _pids(actors: Actors) -> list[int]:
+    import ray
+
+    return ray.get([handle.__ray_call__.remote(lambda _: os.getpid()) for handle in actors.handles])
+
+
+Played = list[tuple[FederatedState, RoundRecord]]
+
+
+def _reference(algorithm: Algorithm, rounds: int, terms: Terms | None = None) -> Played:
+    return list(played(InProcess(Federation().problem(), algorithm, rounds, terms or Terms()), rounds))
+
+
+def _tensors(state: FederatedState) -> dict[tuple[str, ...], torch.Tensor]:
+    """Every tensor of a state by its place."""
+    shared = {(part, name): each for part in ("server", "statistics") for name, each in getattr(state, part).items()}
+    own = {
+        (part, client, name): each
+        for part in ("clients", "client_statistics", "totals")
+        for client, named in getattr(state, part).items()
+        for name, each in named.items()
+    }
+    return {**shared, **own}
+
+
+def _assert_same(one: Played, other: Played) -> None:
+    """States and records to the bit, but for the seconds."""
+    for (state, record), (expected, expected_record) in zip(one, other, strict=True):
+        assert (state.round, state.counted) == (expected.round, expected.counted)
+        left, right = _tensors(state), _tensors(expected)
+        assert left.keys() == right.keys()
+        assert [place for place in left if not torch.equal(left[place], right[place])] == []
+        assert replace(record, seconds=0.0) == replace(expected_record, seconds=0.0)
+
+
+# The same results -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_has_the_same_bits_as_in_process(name: str, actors: Actors) -> None:
+    algorithm = with_options(ALGORITHMS[name])
+    engine = RayEngine(Federation().problem(), algorithm, 4, actors)
+    _assert_same(list(played(engine, 4)), _reference(algorithm, 4))
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        Terms(participation=0.5),
+        Terms(restore=True, transmission=ClippedUpdate(0.05)),
+        Terms(max_update_norm=0.2, on_bad_update="skip"),
+        Terms(uploads="int8", broadcasts="fp16", participation=0.75),
+        *(Terms(aggregation=kind()) for kind in AGGREGATIONS.values()),
+    ],
+    ids=lambda terms: f"{terms.aggregation.name}-{terms.participation}-{terms.transmission.name}-{terms.uploads}",
+)
+def test_all_terms_have_the_same_bits_as_in_process(terms: Terms, actors: Actors) -> None:
+    algorithm = with_options(ALGORITHMS["fedmm"])
+    engine = RayEngine(Federation().problem(), algorithm, 6, actors, terms)
+    _assert_same(list(played(engine, 6)), _reference(algorithm, 6, terms))
+
+
+def test_statistics_that_clients_keep_stay_their_own(actors: Actors) -> None:
+    federation, algorithm = Federation(share_statistics=False), with_options(ALGORITHMS["fedmm"])
+    reference = list(played(InProcess(federation.problem(), algorithm, 4), 4))
+    _assert_same(list(played(RayEngine(federation.problem(), algorithm, 4, actors), 4)), reference)
+
+
+def test_a_state_from_anywhere_is_gone_on_from(actors: Actors) -> None:
+    """From a reference's third round, and back again: the state that is given decides, not what actors remember."""
+    algorithm = with_options(ALGORITHMS["fedmm"])
+    reference = _reference(algorithm, 6)
+    engine = RayEngine(Federation().problem(), algorithm, 6, actors)
+    for _ in range(2):
+        state = replace(reference[2][0], counted={})
+        for expected, _ in reference[3:]:
+            state, _ = engine.run_round(state)
+            assert torch.equal(state.z, expected.z)
+            assert all(torch.equal(state.clients[name]["dual"], own["dual"]) for name, own in expected.clients.items())
+
+
+def test_one_state_is_handed_out_once(actors: Actors, monkeypatch: pytest.MonkeyPatch) -> None:
+    """States travel to the actors at the start alone, also where a guard has added to the state."""
+    handed_out = []
+    monkeypatch.setattr(
+        actors, "load", lambda states, load=actors.load: (handed_out.append(list(states)), load(states))
+    )
+    engine = RayEngine(Federation().problem(), with_options(ALGORITHMS["fedmm"]), 3, actors)
+    state, _ = engine.run_round(engine.start())
+    state, _ = engine.run_round(replace(state, fallback=(state,)))
+    engine.run_round(state)
+    assert [names for names in handed_out if names] == [Federation().names]
+
+
+def test_stacked_shares_agree_with_in_process(cluster: Cluster) -> None:
+    """Two clients an actor as one program; the batched engine's tolerance of 1e-9 in float64."""
+    each = experiment(MOONS)
+    adaptation = prepare(each, DataCache())
+    terms = Terms(participation=0.75)
+    names = [client.name for client in adaptation.problem.clients]
+    stacked = Actors(cluster, FromTables(each.tables(), stacked=True), names, number=2)
+    try:
+        for name in ("fedmm", "scaffold_gda"):
+            algorithm = with_options(ALGORITHMS[name])
+            engines = (
+                RayEngine(adaptation.problem, algorithm, 4, stacked, terms),
+                InProcess(adaptation.problem, algorithm, 4, terms),
+            )
+            ours, reference = (list(played(engine, 4)) for engine in engines)
+            for (state, record), (expected, expected_record) in zip(ours, reference, strict=True):
+                torch.testing.assert_close(state.z, expected.z, rtol=1e-9, atol=1e-12)
+                torch.testing.assert_close(state.clients, expected.clients, rtol=1e-9, atol=1e-12)
+                assert record.metrics == pytest.approx(expected_record.metrics, rel=1e-9)
+                assert record.clients == 3
+    finally:
+        stacked.close()
+
+
+# Failures -------------------------------------------------------------------------------------------------------------
+
+ROUNDS = 30
+
+
+@pytest.mark.parametrize("durable", [False, True], ids=["in memory", "durable"])
+def test_processes_killed_in_mid_call_change_no_bit(durable: bool, cluster: Cluster, tmp_path: Path) -> None:
+    """Client 2 dies after client 0 of the same actor has worked, so that one of its states is a round ahead on disk.
+
+    In round 20 every process is killed at once.
+    """
+    algorithm, terms = with_options(ALGORITHMS["fedmm"]), Terms(participation=0.75)
+    federation = Federation(deaths={"client-2": (7,)}, marks=tmp_path)
+    made = Actors(cluster, federation, federation.names, number=2, durable=(tmp_path, "run") if durable else None)
+    engine = RayEngine(Federation().problem(), algorithm, ROUNDS, made, terms)
+    handed_out, load = 0, made.load
+
+    def counted_load(states: Any) -> None:
+        nonlocal handed_out
+        handed_out += bool(states)
+        load(states)
+
+    made.load = counted_load  # type: ignore[method-assign]
+    states = []
+    try:
+        state = engine.start()
+        for number in range(ROUNDS):
+            if number == 20:
+                for pid in _pids(made):
+                    os.kill(pid, signal.SIGKILL)
+            state, record = engine.run_round(state)
+            states.append((state, record))
+    finally:
+        made.close()
+    _assert_same(states, _reference(algorithm, ROUNDS, terms))
+    assert [mark.name for mark in tmp_path.glob("client-*")] == ["client-2-7"]
+    assert handed_out == 1 if durable else handed_out > 1
+
+
+def test_a_repeated_call_is_not_counted_twice(tmp_path: Path) -> None:
+    """An actor, without Ray: the same call gives the same answer, also from a process that comes back from its disk."""
+    federation, algorithm = Federation(), with_options(ALGORITHMS["fedmm"])
+    server = Server(federation.problem(), algorithm, 3, Terms())
+    posting = Posting(federation, federation.names, 1, (tmp_path, "run"))
+    first = InProcess(federation.problem(), algorithm, 3).start()
+    actor = ClientActor(posting)
+    actor.load(
+        {name: packed(GivenState(NEVER, Kept(first.clients[name], first.statistics))) for name in federation.names}
+    )
+    call = Call(0, Rules(algorithm, 3, Terms()), packed(server.invitations(first)))
+    once = actor.work(call, federation.names)
+    again = actor.work(call, federation.names)
+    after_a_crash = ClientActor(posting).work(call, federation.names)
+    for name in federation.names:
+        answers = [unpacked(each[name], CPU) for each in (once, again, after_a_crash)]
+        for other in answers[1:]:
+            assert torch.equal(other.update.vectors["z"], answers[0].update.vectors["z"])
+            assert torch.equal(other.kept.own["dual"], answers[0].kept.own["dual"])
+
+
+def test_a_client_without_its_state_does_not_begin_anew() -> None:
+    """A dual of zero in place of the one that was lost would go unnoticed."""
+    federation, algorithm = Federation(), with_options(ALGORITHMS["fedmm"])
+    engine = InProcess(federation.problem(), algorithm, 3)
+    call = Call(0, Rules(algorithm, 3, Terms()), packed(engine.server.invitations(engine.start())))
+    assert ClientActor(Posting(federation, federation.names, 1)).work(call, federation.names) == {}
+
+
+def test_what_cannot_go_on_is_said_in_one_sentence(cluster: Cluster) -> None:
+    """What a client refuses is told as it was said there; so is a process that dies more often than calls are made."""
+    federation = Federation(1, refusals={"client-0": (0,)}, deaths={"client-0": (1,)})
+    made = Actors(cluster, federation, federation.names, retries=0)
+    engine = RayEngine(federation.problem(), with_options(ALGORITHMS["fedmm"]), 2, made)
+    with pytest.raises(FedmmError, match=r"^client-0 does not work in round 1$"):
+        engine.run_round(engine.start())
+    with pytest.raises(FedmmError, match=r"^an actor died 1 time\(s\) in one call, so the run cannot go on: "):
+        engine.run_round(replace(engine.start(), round=1))
+    made.close()
+
+
+# A whole run ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_driver_that_was_killed_goes_on_with_the_same_bits(cluster: Cluster, tmp_path: Path) -> None:
+    tables = {**MOONS, "run": {**MOONS["run"], "rounds": 40, "threads": 1, "checkpoint_every": 1}}
+    on_ray = experiment({**tables, "run": {**tables["run"], "engine": "ray", "actors": 2, "durable": True}})
+    code = (
+        "import sys\nfrom pathlib import Path\n"
+        "from fedmm.engines.ray import ray_cluster\n"
+        "from fedmm.experiment.config import experiment\nfrom fedmm.experiment.run import run_experiment\n"
+        f"with ray_cluster(cores=2, object_store_bytes=100 << 20, folder=Path(sys.argv[2])):\n"
+        f"    run_experiment(experiment({on_ray.tables()!r}), Path(sys.argv[1]), progress=False)\n"
+    )
+    own = Path(tempfile.mkdtemp(prefix="fr", dir="/tmp"))
+    driver = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "killed"), str(own)])
+    try:
+        rounds = tmp_path / "killed" / "rounds.jsonl"
+        deadline = time.monotonic() + 120
+        while not (rounds.exists() and len(rounds.read_text().splitlines()) >= 3):
+            assert driver.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    finally:
+        driver.kill()
+        driver.wait()
+    assert not _left_behind(own)
+    shutil.rmtree(own)
+    summary = run_experiment(on_ray, tmp_path / "killed", resume=True, progress=False)
+    expected = run_experiment(experiment(tables), tmp_path / "whole", progress=False)
+    assert (summary["engine"]["name"], expected["engine"]["name"]) == ("ray", "in_process")
+    models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("killed", "whole")]
+    assert models[0] == models[1]
+    lines = [(tmp_path / name / "rounds.jsonl").read_text().splitlines() for name in ("killed", "whole")]
+    assert len(lines[0]) == len(lines[1]) == 40
+
+
+# Where it runs --------------------------------------------------------------------------------------------------------
+
+
+def test_ray_listens_on_loopback_alone(cluster: Cluster, actors: Actors, folder: Path) -> None:
+    sockets = set()
+    for pid in [*_processes(folder), *_pids(actors), os.getpid()]:
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            try:
+                sockets.add(str(descriptor.readlink()))
+            except OSError:
+                continue
+    listening = []
+    for family, table in ((socket.AF_INET, "tcp"), (socket.AF_INET6, "tcp6")):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            _, local, _, state, *rest = line.split()
+            if state == "0A" and f"socket:[{rest[5]}]" in sockets:
+                words = bytes.fromhex(local.split(":")[0])
+                address = b"".join(words[i : i + 4][::-1] for i in range(0, len(words), 4))
+                listening.append(socket.inet_ntop(family, address))
+    assert listening
+    assert set(listening) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+
+
+def test_more_actors_than_cores_are_refused(cluster: Cluster) -> None:
+    with pytest.raises(FedmmError, match="9 actors need as many cores, and Ray has 4"):
+        Actors(cluster, Federation(9), Federation(9).names, number=9)
+
+
+def test_gpus_that_are_not_there_are_refused(cluster: Cluster) -> None:
+    with pytest.raises(FedmmError, match="GPUs, and Ray has 0"):
+        Actors(cluster, Federation(), Federation().names, gpus=True)
+
+
+def test_ray_that_is_not_installed_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(FedmmError, match=r"pip install 'fedmm\[ray\]'"), ray_cluster():
+        pass
+
+
+@pytest.mark.parametrize("option", [{"actors": 2}, {"ray_address": "auto"}, {"stacked": True}, {"durable": True}])
+def test_options_of_ray_are_refused_for_other_engines(option: dict[str, Any]) -> None:
+    with pytest.raises(FedmmError, match=f"run.{next(iter(option))} is for the engine 'ray'"):
+        experiment({**MOONS, "run": option})
+
+
+def test_messages_are_the_same_after_the_journey() -> None:
+    z = torch.arange(3.0)
+    message = {"a": GivenState(4, Kept({"z": z, "same": z}, {"count": torch.tensor(7)}))}
+    there = packed(message)
+    assert there["a"].kept.own["z"] is there["a"].kept.own["same"]
+    back = unpacked(there, CPU)["a"]
+    assert back.counted == 4
+    assert torch.equal(back.kept.own["z"], z)
+    assert back.kept.statistics["count"].shape == ()
+    assert unpacked(there, CPU, own=True)["a"].kept.own["z"].data_ptr() != z.data_ptr()
