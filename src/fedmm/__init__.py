@@ -14,7 +14,7 @@ if _TYPE_CHECKING:
     from fedmm.core.aggregation import CoordinateMedian, GeometricMedian, TrimmedMean
     from fedmm.core.errors import Diverged, FedmmError
     from fedmm.core.terms import Terms
-    from fedmm.core.transmission import ClippedUpdate
+    from fedmm.core.transmission import ClippedUpdate, GaussianUpdate
     from fedmm.data.views import CropAndFlip
     from fedmm.experiment.adapt import Adapted, adapt
     from fedmm.experiment.adaptation import Client
@@ -44,6 +44,7 @@ __all__ = [
     "FedProxGDA",
     "FedSGDA",
     "FedmmError",
+    "GaussianUpdate",
     "GeometricMedian",
     "Guard",
     "Network",
@@ -66,7 +67,7 @@ _HOME = {
     "fedmm.core.aggregation": ("CoordinateMedian", "GeometricMedian", "TrimmedMean"),
     "fedmm.core.errors": ("Diverged", "FedmmError"),
     "fedmm.core.terms": ("Terms",),
-    "fedmm.core.transmission": ("ClippedUpdate",),
+    "fedmm.core.transmission": ("ClippedUpdate", "GaussianUpdate"),
     "fedmm.data.views": ("CropAndFlip",),
     "fedmm.experiment.adapt": ("Adapted", "adapt"),
     "fedmm.experiment.adaptation": ("Client",),

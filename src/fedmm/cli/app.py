@@ -14,6 +14,7 @@ from rich.table import Table
 from fedmm import __version__
 from fedmm.algorithms import ALGORITHMS
 from fedmm.cli.data import data_app
+from fedmm.cli.privacy import tell_privacy
 from fedmm.cli.reproduce import find_items, reproduce_item
 from fedmm.core.aggregation import AGGREGATIONS
 from fedmm.core.checks import at_least
@@ -199,6 +200,18 @@ def reproduce(
         if left:
             _say(f"{left} runs are left")
             break
+
+
+@app.command()
+def privacy(
+    file: Annotated[Path, typer.Argument(help="The experiment, as TOML.", metavar="FILE.toml")],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a value: section.key=value. May be repeated.")
+    ] = None,
+    epsilon: Annotated[float, typer.Option(help="Also say which noise would keep this epsilon.")] = 0.0,
+) -> None:
+    """Say what the noise of FILE.toml is worth, and how much a wanted epsilon needs. Nothing is trained."""
+    tell_privacy(set_values(read_tables(file), settings or []), epsilon, _say)
 
 
 @app.command(name="list")

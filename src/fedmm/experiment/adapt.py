@@ -27,6 +27,7 @@ from fedmm.experiment.guard import Guard
 from fedmm.experiment.history import History, Row
 from fedmm.experiment.keeping import kept_in
 from fedmm.experiment.predictor import Predictor, RowsShown
+from fedmm.experiment.privacy import privacy_account, require_nothing_else_is_told
 from fedmm.experiment.probes import accuracy_probes, measured, risk_probe, target_probe
 from fedmm.experiment.progress import RoundProgress
 from fedmm.experiment.training import Begun, Guarded, Status, Training, train
@@ -174,6 +175,14 @@ class Adaptation:
         self.guard = guard
         self.terms = guard.terms(terms)
         self.engine = self.engine_for(algorithm)
+        self.account = privacy_account(self.terms, self.problem)
+        if self.account:
+            require_nothing_else_is_told(
+                probe_rows=probe_rows,
+                centre=model.centre,
+                trains_statistics=self.function.trains_statistics,
+                guarded=guard.watches and self.terms.trusts_server,
+            )
         there = self.function.layout.device
         self.probes = accuracy_probes(validation, model.classes, self.show, there)
         if source_validation is not None:
@@ -220,6 +229,7 @@ class Adaptation:
                 begun=begun,
                 keep=keep,
                 guarded=Guarded(self.guard, self.algorithm, engines or self.engine_for) if self.guard.watches else None,
+                account=self.account,
             )
         return self.adapted(training), training.error
 

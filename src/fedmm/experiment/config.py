@@ -16,6 +16,7 @@ from fedmm.core.errors import require, unknown
 from fedmm.core.objective import Objective
 from fedmm.core.terms import OnBadUpdate, Terms
 from fedmm.core.transmission import TRANSMISSIONS, Transmission
+from fedmm.core.wire import Encoding
 from fedmm.data import DATASETS, PARTITIONS
 from fedmm.data.domains import DataSet
 from fedmm.data.partition import Partition
@@ -55,7 +56,7 @@ class RunOptions:
     threads: torch's threads; 0 leaves them as they are. Results are bit-identical for one number of threads.
     checkpoint_every, checkpoint_seconds: rounds and seconds between two checkpoints, 0 for none by that count.
     keep_checkpoints: how many of the last stay. best_by: the measure by which the best state is kept beside them.
-    participation, on_bad_update, max_update_norm, max_update_ratio: as in :class:`fedmm.Terms`.
+    participation, on_bad_update, max_update_norm, max_update_ratio, uploads, broadcasts: as in :class:`fedmm.Terms`.
     client_weights: the paper's alpha_i by client name; clients that are not named weigh 1.
     preset: ``paper`` or ``authors``, for everything the file leaves out.
     """
@@ -83,6 +84,8 @@ class RunOptions:
     on_bad_update: OnBadUpdate = "stop"
     max_update_norm: float = 0.0
     max_update_ratio: float = 0.0
+    uploads: Encoding = "exact"
+    broadcasts: Encoding = "exact"
     client_weights: Mapping[str, float] = field(default_factory=dict)
     preset: str = ""
 
@@ -103,11 +106,17 @@ class RunOptions:
         at_least("checkpoint_every", self.checkpoint_every, 0)
         not_negative("checkpoint_seconds", self.checkpoint_seconds)
         at_least("keep_checkpoints", self.keep_checkpoints, 1)
-        Terms(self.participation, self.on_bad_update, self.max_update_norm, self.max_update_ratio)
+        Terms(**self.terms)
         for client, weight in self.client_weights.items():
             positive(f"client_weights.{client}", weight)
         if self.preset and self.preset not in PRESETS:
             raise unknown("preset", self.preset, PRESETS)
+
+    @property
+    def terms(self) -> dict[str, Any]:
+        """What this section says of the terms."""
+        names = ("participation", "on_bad_update", "max_update_norm", "max_update_ratio", "uploads", "broadcasts")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def torch_device(self) -> torch.device:
@@ -138,9 +147,7 @@ class Experiment:
     @property
     def terms(self) -> Terms:
         """On what terms clients take part."""
-        run = self.run
-        bounds = (run.participation, run.on_bad_update, run.max_update_norm, run.max_update_ratio)
-        return Terms(*bounds, self.aggregation, self.transmission)
+        return Terms(**self.run.terms, aggregation=self.aggregation, transmission=self.transmission)
 
     @property
     def label(self) -> str:

@@ -29,7 +29,14 @@ _WHERE_NOT_WHAT = (
     "checkpoint_every", "checkpoint_seconds", "keep_checkpoints", "best_by",
 )  # fmt: skip
 _SINCE: dict[str, dict[str, Any]] = {
-    "run": {"participation": 1.0, "on_bad_update": "stop", "max_update_norm": 0.0, "max_update_ratio": 0.0},
+    "run": {
+        "participation": 1.0,
+        "on_bad_update": "stop",
+        "max_update_norm": 0.0,
+        "max_update_ratio": 0.0,
+        "uploads": "exact",
+        "broadcasts": "exact",
+    },
     "aggregation": {"name": "mean"},
     "transmission": {"name": "exact"},
     "guard": asdict(Guard()),

@@ -18,6 +18,7 @@ from fedmm.core.terms import Terms
 from fedmm.engines.in_process import InProcess
 from fedmm.experiment.guard import Guard
 from fedmm.experiment.history import History
+from fedmm.experiment.privacy import privacy_account
 from fedmm.experiment.progress import RoundProgress
 from fedmm.experiment.training import Guarded, Status, train
 
@@ -116,7 +117,8 @@ def solve(
 
     guarded = Guarded(guard, algorithm, engine) if guard.watches else None
     with RoundProgress(algorithm.name, rounds, show=progress) as bar:
-        training = train(engine(algorithm), rounds, on_round=bar, guarded=guarded)
+        account = privacy_account(terms, problem)
+        training = train(engine(algorithm), rounds, on_round=bar, guarded=guarded, account=account)
     omega, psi = layout.unpack(training.state.z)
     own = [ClientState(layout, training.state.clients[name]) for name in names]
     solution = Solution(omega, psi, own, training.history, training.status)

@@ -204,7 +204,10 @@ class StackRun:
                 refused = self.engine.refusals(replica, judged[replica])
                 record = round_record(number, values, self.engine, replica, seconds, refused)
                 found = {name: evaluation[name][replica] if evaluation else None for name in adaptation.measures}
-                self._on_row(replica, self.histories[replica].append(record, found, events.get(replica)))
+                history = self.histories[replica]
+                if adaptation.account:
+                    found |= adaptation.account.after(history["clients"], record.clients)
+                self._on_row(replica, history.append(record, found, events.get(replica)))
 
     def adapted(self, replica: int, status: Status) -> tuple[Adapted, Diverged | None]:
         """One replica's model and history; a replica that stopped early has diverged."""

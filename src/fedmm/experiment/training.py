@@ -15,6 +15,7 @@ from fedmm.core.engine import Engine, FederatedState, RoundRecord
 from fedmm.core.errors import Diverged
 from fedmm.experiment.guard import Guard, Watch, watched
 from fedmm.experiment.history import Event, History, Row, Value
+from fedmm.experiment.privacy import PrivacyAccount
 
 Status = Literal["completed", "interrupted", "diverged"]
 Evaluation = Mapping[str, Value]
@@ -52,12 +53,14 @@ def train(
     begun: Begun | None = None,
     keep: Callable[[FederatedState, History], None] | None = None,
     guarded: Guarded | None = None,
+    account: PrivacyAccount | None = None,
 ) -> Training:
     """Run ``rounds`` rounds; evaluate every so many, and always after the last.
 
     measures: the names of what ``evaluate`` measures; rounds without an evaluation have None for them.
     begun: a state and its history to go on from. keep: called after every round, to write checkpoints.
     guarded: what is done about rounds that are not finite, or explode; without it the former end the run.
+    account: of what the noise in the updates is worth; every row then has ``epsilon``.
 
     Ctrl-C ends the loop after the last finished round, a non-finite client after the round before. A round is finished
     when it is evaluated; from then on Ctrl-C waits for ``on_round``, so that what is written agrees with what is kept.
@@ -69,6 +72,8 @@ def train(
             after, record = (safe or engine).run_round(state)
             due = after.round % evaluate_every == 0 or after.round == rounds
             measured: Evaluation = evaluate(after) if evaluate and due else dict.fromkeys(measures)
+            if account:
+                measured = {**measured, **account.after(history["clients"], record.clients)}
             with ctrl_c_waits():
                 state, row = after, history.append(record, measured, safe.event if safe else None)
                 if on_round:

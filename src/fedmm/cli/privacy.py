@@ -1,0 +1,30 @@
+"""``fedmm privacy``: what an experiment's noise is worth, before it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fedmm.core.errors import FedmmError
+from fedmm.core.participation import head_count
+from fedmm.experiment.build import DataCache, prepare
+from fedmm.experiment.config import experiment
+
+
+def tell_privacy(tables: Mapping[str, Any], epsilon: float, say: Callable[[str], None]) -> None:
+    """Say which epsilon an experiment would reach, and with ``epsilon`` above 0 the noise that would keep it."""
+    resolved = experiment(tables)
+    account = prepare(resolved, DataCache()).account
+    if account is None:
+        raise FedmmError("there is nothing to tell without noise: set transmission.name to 'gaussian'")
+    rounds, sample = resolved.run.rounds, head_count(len(account.clients), account.share)
+    spent = account.spent([sample] * rounds)
+    alone = [
+        f"{name} alone {value:.4g}" for name, value in (("omega", spent.omega), ("psi", spent.psi)) if value is not None
+    ]
+    behind = "hidden from the server and all others" if account.noise.trust == "nobody" else "hidden from all others"
+    say(f"{len(account.clients)} clients, {sample} in a round, {rounds} rounds; a client is {behind}")
+    say(f"epsilon {spent.both:.4g} ({', '.join(alone)}) with delta {account.noise.delta:g} after the last round")
+    if epsilon:
+        noise = account.noise_for(epsilon, rounds)
+        say(f"epsilon {epsilon:g} is kept with transmission.noise_min = transmission.noise_max = {noise:.4g}")

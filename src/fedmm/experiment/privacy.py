@@ -1,0 +1,200 @@
+"""What noise in the updates is worth: client-level (epsilon, delta), round by round.
+
+Two federations are neighbours if all that one client holds is replaced by something else; the number of clients is no
+secret. Then the part of an update that is clipped to a norm C moves by at most 2 C, and noise of standard deviation
+s C on it is a Gaussian mechanism with multiplier s / 2. docs/privacy.md derives what is computed here, and says what
+stays outside. The only place that imports dp-accounting.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fedmm.core.checks import positive
+from fedmm.core.errors import FedmmError, require
+from fedmm.core.participation import head_count, taking_part
+from fedmm.core.problem import FederatedProblem
+from fedmm.core.terms import Terms
+from fedmm.core.transmission import GaussianUpdate
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+_LEAST, _MOST, _PRECISION = 1e-3, 1e6, 1e-4
+
+
+class Spent(NamedTuple):
+    """epsilon after some rounds: of both groups together, and of omega or psi alone; None for a group that is empty."""
+
+    both: float
+    omega: float | None
+    psi: float | None
+
+    def columns(self) -> dict[str, float]:
+        """As columns of a history."""
+        named = {"epsilon": self.both, "epsilon_min": self.omega, "epsilon_max": self.psi}
+        return {name: value for name, value in named.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class PrivacyAccount:
+    """What a federation's noise is worth.
+
+    clients: all of them, by name. share, seed: who takes part in a round. groups: which of omega and psi there is.
+    """
+
+    noise: GaussianUpdate
+    clients: tuple[str, ...]
+    share: float = 1.0
+    seed: int = 0
+    groups: tuple[bool, bool] = (True, True)
+
+    def __post_init__(self) -> None:
+        _library()
+
+    def spent(self, counted: Sequence[int]) -> Spent:
+        """epsilon after as many rounds, in which so many clients were counted.
+
+        Where nobody is trusted, a client's update tells of it whether it is counted or not.
+        """
+        if self.noise.trust == "nobody":
+            rounds = {1.0: len(counted)}
+        else:
+            usual = head_count(len(self.clients), self.share)
+            rounds = {math.sqrt((many - 1) / (usual - 1)): n for many, n in Counter(counted).items() if many}
+        updates = _attendance(self.clients, self.share, self.seed).most(len(counted))
+        multipliers = [
+            noise / 2 if there else None
+            for noise, there in zip((self.noise.noise_min, self.noise.noise_max), self.groups, strict=True)
+        ]
+        alone = [None if each is None else self._epsilon([each], rounds, updates) for each in multipliers]
+        present = [each for each in multipliers if each is not None]
+        return Spent(self._epsilon(present, rounds, updates), *alone)
+
+    def after(self, before: Sequence[float | int | None], now: int) -> dict[str, float]:
+        """The columns of a round in which ``now`` clients were counted, after rounds with ``before``."""
+        return self.spent([*(int(many or 0) for many in before), now]).columns()
+
+    def noise_for(self, epsilon: float, rounds: int) -> float:
+        """The least noise_min = noise_max with which ``epsilon`` is kept over so many rounds."""
+        positive("epsilon", epsilon)
+
+        def kept(noise: float) -> bool:
+            other = replace(self, noise=replace(self.noise, noise_min=noise, noise_max=noise))
+            return other.spent([head_count(len(self.clients), self.share)] * rounds).both <= epsilon
+
+        low, high = _LEAST, _MOST
+        require(kept(high), f"no noise up to {_MOST:g} keeps epsilon {epsilon:g} over {rounds} rounds")
+        while high > low * (1 + _PRECISION):
+            middle = math.sqrt(low * high)
+            low, high = (low, middle) if kept(middle) else (middle, high)
+        return high
+
+    def _epsilon(self, multipliers: Sequence[float], rounds: dict[float, int], updates: int) -> float:
+        """Of rounds, by what their noise is multiplied with, in which no client sent more than so many updates.
+
+        Several multipliers are noises on several vectors: they hide a client like one noise of the sum of their
+        precisions. If others may know who takes part, what counts is how often a client does; if only the server knows,
+        that every round has a sample of them.
+        """
+        if not rounds or not updates:
+            return 0.0
+        if not min(rounds):
+            return math.inf
+        precision = sum(1 / each**2 for each in multipliers)
+        alike = min(rounds) / math.sqrt(updates * precision)
+        known = float(_library().get_epsilon_gaussian(alike, self.noise.delta))
+        everyone, sample = len(self.clients), head_count(len(self.clients), self.share)
+        if self.noise.trust == "nobody" or sample == everyone:
+            return known
+        renyi = sum(
+            number * _sampled_renyi(everyone, sample, times / math.sqrt(precision)) for times, number in rounds.items()
+        )
+        return min(known, _from_renyi(renyi, self.noise.delta))
+
+
+class _Attendance:
+    """How often clients take part."""
+
+    def __init__(self, draw: Callable[[int], Sequence[str]]) -> None:
+        self._draw = draw
+        self._times: Counter[str] = Counter()
+        self._most = [0]
+
+    def most(self, rounds: int) -> int:
+        """In how many of the first rounds the client took part that did most often."""
+        while len(self._most) <= rounds:
+            self._times.update(self._draw(len(self._most) - 1))
+            self._most.append(max(self._times.values()))
+        return self._most[rounds]
+
+
+@cache
+def _attendance(clients: tuple[str, ...], share: float, seed: int) -> _Attendance:
+    return _Attendance(lambda t: taking_part(clients, share, seed, t))
+
+
+def privacy_account(terms: Terms, problem: FederatedProblem) -> PrivacyAccount | None:
+    """The account of a federation whose updates carry noise; None for any other."""
+    if not isinstance(terms.transmission, GaussianUpdate):
+        return None
+    layout = problem.layout
+    return PrivacyAccount(
+        terms.transmission,
+        tuple(sorted(client.name for client in problem.clients)),
+        terms.participation,
+        problem.seed,
+        (layout.min_size > 0, layout.size > layout.min_size),
+    )
+
+
+def require_nothing_else_is_told(*, probe_rows: int, centre: str, trains_statistics: bool, guarded: bool) -> None:
+    """Refuse whatever would tell of clients' rows, beside their updates and without noise."""
+    require(
+        probe_rows == 0,
+        "probe_rows must be 0 where updates carry noise: what is measured on the clients' own rows has none",
+    )
+    require(
+        centre != "train_mean",
+        "centre must be 'none' or 'image_mean' where updates carry noise: the mean of the clients' inputs has none",
+    )
+    require(
+        not trains_statistics,
+        "batch_norm must be 'frozen' where updates carry noise: the running statistics have none",
+    )
+    require(
+        not guarded,
+        "guard.policy must be 'off' where clients share in the noise: a guard looks at single updates",
+    )
+
+
+def _library() -> Any:
+    try:
+        import dp_accounting  # noqa: PLC0415 - an extra, and slow to import
+        import dp_accounting.rdp  # noqa: PLC0415
+    except ImportError as problem:
+        raise FedmmError("noise in updates needs dp-accounting: pip install 'fedmm[privacy]'") from problem
+    return dp_accounting
+
+
+@cache
+def _sampled_renyi(clients: int, sample: int, multiplier: float) -> NDArray[np.float64]:
+    """Of one round with a sample of the clients that nobody but the server knows, at the library's orders."""
+    library = _library()
+    accountant = library.rdp.RdpAccountant(neighboring_relation=library.NeighboringRelation.REPLACE_ONE)
+    event = library.GaussianDpEvent(multiplier)
+    accountant.compose(library.SampledWithoutReplacementDpEvent(clients, sample, event))
+    renyi: NDArray[np.float64] = accountant.rdp
+    return renyi
+
+
+def _from_renyi(renyi: Any, delta: float) -> float:
+    library = _library()
+    epsilon, _ = library.rdp.compute_epsilon(library.rdp.RdpAccountant().orders, renyi, delta)
+    return float(epsilon)
