@@ -19,10 +19,11 @@ from fedmm.core.memory import ClientMemory, Kept
 from fedmm.core.messages import NEVER, Update
 from fedmm.core.problem import FederatedProblem
 from fedmm.core.terms import Terms
-from fedmm.engines.flower.client import INTRODUCE, client_app
+from fedmm.engines.flower.client import client_app
 from fedmm.engines.flower.engine import FlowerEngine, Patience
+from fedmm.engines.flower.kinds import INTRODUCE, NAME
 from fedmm.engines.flower.records import from_records, to_records
-from fedmm.engines.flower.roster import NAME, Roster
+from fedmm.engines.flower.roster import Roster
 from fedmm.engines.flower.strategy import MinimaxStrategy
 from fedmm.engines.handling import answered
 from fedmm.engines.in_process import workers

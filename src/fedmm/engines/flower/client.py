@@ -12,12 +12,9 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedmm.core.errors import FedmmError
+from fedmm.engines.flower.kinds import INTRODUCE, PROBLEM, TRAIN
 from fedmm.engines.flower.records import from_records, to_records
 from fedmm.engines.packed import Malformed, Packed
-
-INTRODUCE, TRAIN = "introduce", "train"
-PROBLEM = "problem"
-"""Where a site says in words why it cannot answer."""
 
 Handler = Callable[[str, Packed], Packed]
 """Answers a question of one of the two kinds."""

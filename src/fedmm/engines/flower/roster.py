@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
-from fedmm.engines.flower.client import PROBLEM
+from fedmm.engines.flower.kinds import NAME, PROBLEM
 from fedmm.engines.flower.records import from_records, to_records
 from fedmm.engines.packed import Malformed, Packed
 
 Say = Callable[[str], None]
-NAME = "site"
 
 _MOST_BYTES = 1 << 16
 _MOST_PROBLEM = 300

@@ -14,7 +14,7 @@ from flwr.serverapp.strategy import Strategy
 from fedmm.core.engine import FederatedState, RoundRecord
 from fedmm.core.inbox import Refusal
 from fedmm.core.messages import Invitation, Update, size_in_bytes
-from fedmm.engines.flower.client import PROBLEM
+from fedmm.engines.flower.kinds import PROBLEM
 from fedmm.engines.flower.records import from_records, to_records
 from fedmm.engines.flower.roster import Roster, Say, introduced
 from fedmm.engines.in_process import first_state

@@ -1,0 +1,181 @@
+"""``fedmm deploy``: federations of sites, each in processes of its own."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fedmm.core.errors import FedmmError, require
+from fedmm.deploy.layout import Federation
+from fedmm.deploy.lifecycle import (
+    SUPERLINK,
+    alive,
+    down,
+    follow,
+    opened,
+    run_status,
+    start_superlink,
+    stop_run,
+    submit,
+    up,
+)  # fmt: skip
+from fedmm.deploy.site_config import WORKERS, read_site
+
+deploy_app = typer.Typer(
+    help="Federations of sites that do not trust each other, by Flower.", no_args_is_help=True, add_completion=False
+)
+_console = Console(soft_wrap=True, highlight=False, markup=False)
+
+_Folder = Annotated[Path, typer.Option("--federation", help="The federation's folder.")]
+_Settings = Annotated[list[str] | None, typer.Option("--set", help="Change a value: section.key=value.")]
+_File = Annotated[Path, typer.Argument(help="The experiment, as TOML.", metavar="FILE.toml")]
+_DEFAULT = Path("federation")
+
+
+def _say(line: str) -> None:
+    _console.print(line)
+
+
+@deploy_app.command("up")
+def deploy_up(
+    file: _File,
+    federation: _Folder = _DEFAULT,
+    settings: _Settings = None,
+    host: Annotated[str, typer.Option(help="Where the SuperLink listens.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Its port; 0 for any that is free.")] = 0,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Plain text, on this machine alone.")] = False,
+    worker: Annotated[str, typer.Option(help="resident or each-message.")] = "resident",
+    foreground: Annotated[bool, typer.Option("--foreground", help="Stay until Ctrl-C, then end everything.")] = False,
+) -> None:
+    """Start a SuperLink and a site for each share of the experiment's data, on this machine."""
+    from fedmm.deploy.local import local_sites, read_experiment  # noqa: PLC0415 - torch
+
+    require(worker in WORKERS, f"--worker must be one of {', '.join(WORKERS)}, not {worker!r}")
+    each = read_experiment(file, settings or [])
+    there = Federation(federation)
+    up(there, local_sites(each), host=host, port=port, insecure=insecure, worker=worker, say=_say)
+    if not foreground:
+        _say(f"up; `fedmm deploy run {file} --federation {federation}` trains, `fedmm deploy down` ends it")
+        return
+    _say("up; Ctrl-C ends everything")
+    try:
+        while all(alive(there).values()):
+            time.sleep(1.0)
+        gone = [name for name, runs in alive(there).items() if not runs]
+        raise FedmmError(f"{', '.join(gone)} ended by itself; its log is in {there.logs}")
+    finally:
+        down(there)
+
+
+@deploy_app.command("run")
+def deploy_run(
+    file: _File,
+    federation: _Folder = _DEFAULT,
+    settings: _Settings = None,
+    name: Annotated[str | None, typer.Option(help="What the run is called; the file's name by default.")] = None,
+    patience: Annotated[float, typer.Option(help="Seconds that a round waits for its sites.")] = 600.0,
+) -> None:
+    """Train over the federation's sites; Ctrl-C ends the run, which `resume` goes on with."""
+    from fedmm.deploy.local import experiment_text, read_experiment  # noqa: PLC0415 - torch
+
+    there, run = Federation(federation), name or file.stem
+    text = experiment_text(read_experiment(file, settings or []))
+    folder = there.run(run)
+    require(
+        not (folder / "experiment.toml").exists(),
+        f"the run {run!r} was begun before; `fedmm deploy resume {run}` goes on with it, --name makes another",
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "submitted.toml").write_text(text, encoding="utf-8")
+    _trained(there, run, text, resume=False, patience=patience)
+
+
+@deploy_app.command("resume")
+def deploy_resume(
+    run: Annotated[str, typer.Argument(help="The run's name.", metavar="RUN")],
+    federation: _Folder = _DEFAULT,
+    patience: Annotated[float, typer.Option(help="Seconds that a round waits for its sites.")] = 600.0,
+) -> None:
+    """Go on with a run after its last finished round, as a new run of Flower's; a dead SuperLink is started again."""
+    there = Federation(federation)
+    try:
+        text = (there.run(run) / "submitted.toml").read_text(encoding="utf-8")
+    except OSError:
+        known = sorted(path.name for path in (there.folder / "runs").glob("*"))
+        raise FedmmError(f"there is no run {run!r} in {federation} (known: {', '.join(known) or 'none'})") from None
+    if not alive(there).get(SUPERLINK, False):
+        start_superlink(there, _say)
+    _trained(there, run, text, resume=True, patience=patience)
+
+
+def _trained(there: Federation, run: str, text: str, *, resume: bool, patience: float) -> None:
+    number = submit(there, run, text, resume=resume, patience=patience, enrol_seconds=patience, say=_say)
+    try:
+        status = follow(there, run, number, _say)
+    except KeyboardInterrupt:
+        stop_run(there, number)
+        raise
+    require("completed" in status, f"the run {run} ended with {status}; {there.run(run) / 'server.log'} says why")
+    _say(f"{run}: {status}; everything is in {there.run(run)}")
+
+
+@deploy_app.command("status")
+def deploy_status(federation: _Folder = _DEFAULT) -> None:
+    """Which processes run, and how far the runs are."""
+    there = Federation(federation)
+    made = opened(there)
+    _say(f"SuperLink {made.address}{' in plain text' if made.insecure else ', TLS and node authentication'}")
+    for name, runs in alive(there).items() or {"nothing": False}.items():
+        _say(f"  {name}: {'runs' if runs else 'does not run'}")
+    for folder in sorted((there.folder / "runs").glob("*")):
+        try:
+            rounds = len((folder / "rounds.jsonl").read_text(encoding="utf-8").splitlines())
+            numbers = (folder / "flower-runs.txt").read_text(encoding="utf-8").split()
+        except OSError:
+            rounds, numbers = 0, []
+        known = ""
+        if numbers and alive(there).get(SUPERLINK):
+            known = f", Flower says {run_status(there, int(numbers[-1]))}"
+        _say(f"run {folder.name}: {rounds} rounds finished{known}")
+
+
+@deploy_app.command("down")
+def deploy_down(federation: _Folder = _DEFAULT) -> None:
+    """End everything that the federation runs on this machine."""
+    there = Federation(federation)
+    opened(there)
+    _say(f"{down(there)} processes ended")
+
+
+@deploy_app.command("site")
+def deploy_site(
+    file: Annotated[Path, typer.Argument(help="The site's file.", metavar="SITE.toml")],
+) -> None:
+    """Run a site: its SuperNode and its worker, started again whenever they end. Ctrl-C ends them."""
+    from fedmm.deploy.supervisor import Supervisor  # noqa: PLC0415 - what starts processes
+
+    def say(line: str) -> None:
+        sys.stderr.write(f"{time.strftime('%H:%M:%S')} {line}\n")
+        sys.stderr.flush()
+
+    Supervisor(read_site(file), say).run()
+
+
+@deploy_app.command("demo")
+def deploy_demo(
+    out: Annotated[Path, typer.Option(help="The folder.")] = Path("runs/deploy-demo"),
+    rounds: Annotated[int, typer.Option(help="Rounds; each takes seconds.")] = 5,
+    worker: Annotated[str, typer.Option(help="resident or each-message.")] = "resident",
+    insecure: Annotated[bool, typer.Option("--insecure", help="Plain text instead of TLS.")] = False,
+) -> None:
+    """Two sites of scanned digits in processes of their own; the result must be that of one process, bit for bit."""
+    from fedmm.deploy.demo import demo  # noqa: PLC0415 - torch
+
+    require(worker in WORKERS, f"--worker must be one of {', '.join(WORKERS)}, not {worker!r}")
+    if not demo(out, rounds, worker=worker, insecure=insecure, say=_say):
+        raise typer.Exit(1)

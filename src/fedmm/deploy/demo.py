@@ -1,0 +1,66 @@
+"""The whole way once: a federation of two sites, a run, and the same run in one process to compare it with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from fedmm.core.errors import require
+from fedmm.deploy.layout import Federation
+from fedmm.deploy.lifecycle import down, follow, submit, up
+from fedmm.deploy.local import experiment_text, local_sites
+from fedmm.deploy.serving import every_round_kept
+from fedmm.experiment.checkpoints import newest_common
+from fedmm.experiment.config import Experiment
+from fedmm.experiment.demos import demo_experiments
+from fedmm.experiment.folder import free_folder
+from fedmm.experiment.resuming import run_checkpoints
+from fedmm.experiment.run import run_experiment
+
+RUN = "digits"
+Say = Callable[[str], None]
+
+
+def demo_experiment(rounds: int) -> Experiment:
+    """FedMM on the scanned digits of ``fedmm demo``, for a few rounds."""
+    each = next(each for each in demo_experiments("digits", 1) if each.algorithm.name == "fedmm")
+    return every_round_kept(replace(each, run=replace(each.run, rounds=rounds)))
+
+
+def demo(out: Path, rounds: int, *, worker: str, insecure: bool, say: Say) -> bool:
+    """Run it; whether the federation's result is that of one process, bit for bit. Everything is ended again."""
+    require(rounds >= 1, f"--rounds must be at least 1, not {rounds}")
+    each, folder = demo_experiment(rounds), free_folder(out)
+    federation = Federation(folder)
+    try:
+        up(federation, local_sites(each), insecure=insecure, worker=worker, say=say)
+        number = submit(
+            federation, RUN, experiment_text(each), resume=False, patience=300.0, enrol_seconds=300.0, say=say
+        )
+        status = follow(federation, RUN, number, say)
+        require("completed" in status, f"the run ended with {status}; {federation.run(RUN) / 'server.log'} says why")
+    finally:
+        say(f"{down(federation)} processes ended")
+    alike = same_result(each, federation.run(RUN), folder / "in-process", say)
+    say(f"everything is in {folder}")
+    return alike
+
+
+def same_result(each: Experiment, deployed: Path, reference: Path, say: Say) -> bool:
+    """Train the same in one process, and compare every bit of the server's state and the measured accuracy."""
+    run_experiment(each, reference, progress=False)
+    (one, history), (other, expected) = (
+        newest_common([run_checkpoints(each, folder)], torch.device("cpu"), say)[0] for folder in (deployed, reference)
+    )
+    alike = one.round == other.round and one.server.keys() == other.server.keys()
+    alike = alike and all(torch.equal(vector, other.server[name]) for name, vector in one.server.items())
+    accuracies = [rows.last("target_accuracy") for rows in (history, expected)]
+    alike = alike and accuracies[0] == accuracies[1]
+    words = "bit-identical" if alike else "NOT identical"
+    say(f"after round {one.round}: federation and one process are {words}; target accuracy {accuracies[0]:.4f}")
+    if not alike:
+        say(f"largest difference of the server's point: {float((one.z - other.z).abs().max()):.3g}")
+    return bool(alike)

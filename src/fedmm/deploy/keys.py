@@ -1,0 +1,129 @@
+"""Certificates for the SuperLink and keys for its nodes, by the ``cryptography`` package that comes with Flower."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedmm.core.errors import FedmmError
+
+AUTHORITY, CERTIFICATE, KEY = "ca.crt", "server.pem", "server.key"
+_AUTHORITY_KEY = "ca.key"
+_DAYS = 825
+_USAGES = (
+    "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
+    "key_cert_sign", "crl_sign", "encipher_only", "decipher_only",
+)  # fmt: skip
+
+
+def make_certificates(folder: Path, hosts: Sequence[str]) -> None:
+    """An authority of one's own and the SuperLink's certificate for these hosts; those that are there stay."""
+    if all((folder / name).exists() for name in (AUTHORITY, CERTIFICATE, KEY)):
+        return
+    x509, hashes, serialization, ec = _cryptography()
+    folder.mkdir(parents=True, exist_ok=True)
+    now = datetime.datetime.now(datetime.UTC)
+
+    def certificate(subject: str, key: Any, issuer: str, signed_by: Any, extensions: Sequence[tuple[Any, bool]]) -> Any:
+        made = (
+            x509.CertificateBuilder()
+            .subject_name(_named(x509, subject))
+            .issuer_name(_named(x509, issuer))
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(minutes=5))
+            .not_valid_after(now + datetime.timedelta(days=_DAYS))
+        )
+        for extension, critical in extensions:
+            made = made.add_extension(extension, critical)
+        return made.sign(signed_by, hashes.SHA256())
+
+    authority_key, server_key = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
+    identifier = x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key())
+    usage = dict.fromkeys(_USAGES, False)
+    authority = certificate(
+        "fedmm federation", authority_key, "fedmm federation", authority_key,
+        [
+            (x509.BasicConstraints(ca=True, path_length=0), True),
+            (x509.KeyUsage(**{**usage, "key_cert_sign": True, "crl_sign": True}), True),
+            (identifier, False),
+        ],
+    )  # fmt: skip
+    server = certificate(
+        hosts[0], server_key, "fedmm federation", authority_key,
+        [
+            (x509.SubjectAlternativeName([_host(x509, host) for host in hosts]), False),
+            (x509.BasicConstraints(ca=False, path_length=None), True),
+            (x509.KeyUsage(**{**usage, "digital_signature": True}), True),
+            (x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.SERVER_AUTH]), False),
+            (x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), False),
+        ],
+    )  # fmt: skip
+    pem = serialization.Encoding.PEM
+    for name, key in ((_AUTHORITY_KEY, authority_key), (KEY, server_key)):
+        private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        _write(folder / name, private, 0o600)
+    _write(folder / AUTHORITY, authority.public_bytes(pem), 0o644)
+    _write(folder / CERTIFICATE, server.public_bytes(pem), 0o644)
+
+
+def make_node_key(path: Path) -> None:
+    """A node's key in OpenSSH's form, and ``.pub`` beside it; one that is there stays."""
+    public = path.with_name(path.name + ".pub")
+    if path.exists() and public.exists():
+        return
+    _, _, serialization, ec = _cryptography()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    key = ec.generate_private_key(ec.SECP384R1())
+    openssh = serialization.PrivateFormat.OpenSSH
+    _write(path, key.private_bytes(serialization.Encoding.PEM, openssh, serialization.NoEncryption()), 0o600)
+    shown = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    _write(public, shown + f" {path.name}\n".encode(), 0o644)
+
+
+def public_keys(folder: Path) -> dict[str, bytes]:
+    """By site, the public key that its node must hold, in the form in which Flower tells it."""
+    if not folder.is_dir():
+        return {}
+    _, _, serialization, _ = _cryptography()
+    keys = {}
+    for path in sorted(folder.glob("*.pub")):
+        try:
+            key = serialization.load_ssh_public_key(path.read_bytes())
+        except (OSError, ValueError) as problem:
+            raise FedmmError(f"{path} is no public key in OpenSSH's form") from problem
+        keys[path.name.removesuffix(".pub")] = key.public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+    return keys
+
+
+def _named(x509: Any, name: str) -> Any:
+    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+
+
+def _host(x509: Any, host: str) -> Any:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _write(path: Path, content: bytes, mode: int) -> None:
+    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with os.fdopen(number, "wb") as file:
+        file.write(content)
+
+
+def _cryptography() -> tuple[Any, Any, Any, Any]:
+    try:
+        from cryptography import x509  # noqa: PLC0415 - comes with the extra
+        from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
+        from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
+    except ModuleNotFoundError:
+        raise FedmmError("federations of sites need Flower: install fedmm[flower]") from None
+    return x509, hashes, serialization, ec

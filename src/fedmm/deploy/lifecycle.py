@@ -1,0 +1,311 @@
+"""A federation on one machine: up, run, status, resume, down."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fedmm.core.errors import FedmmError, require
+from fedmm.deploy import processes
+from fedmm.deploy.commands import (
+    CONNECTION,
+    environment,
+    flwr,
+    run_config,
+    superlink_command,
+    write_app,
+    write_connection,
+)  # fmt: skip
+from fedmm.deploy.keys import AUTHORITY, make_certificates, make_node_key
+from fedmm.deploy.layout import Federation
+from fedmm.deploy.processes import Started
+from fedmm.deploy.site_config import require_loopback
+
+SUPERLINK = "superlink"
+_FINISHED = "finished"
+_JOINED = "SuperNode ID:"
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What a federation was opened with: where its SuperLink is, and which sites run on this machine."""
+
+    host: str
+    port: int
+    insecure: bool
+    sites: tuple[str, ...]
+
+    @property
+    def address(self) -> str:
+        """host:port."""
+        return f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class LocalSite:
+    """A site to be started on this machine: its name, and the section ``[data]`` of its file."""
+
+    name: str
+    data: Mapping[str, Any]
+
+
+def opened(federation: Federation) -> Opened:
+    """A federation that was made in a folder."""
+    try:
+        table = json.loads(federation.about.read_text(encoding="utf-8"))
+        return Opened(table["host"], table["port"], table["insecure"], tuple(table["sites"]))
+    except FileNotFoundError:
+        raise FedmmError(f"{federation.folder} holds no federation; `fedmm deploy up` makes one") from None
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise FedmmError(f"{federation.about} cannot be read; remove the folder and make it anew") from problem
+
+
+def up(
+    federation: Federation,
+    sites: Sequence[LocalSite],
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    insecure: bool = False,
+    worker: str = "resident",
+    say: Say = lambda line: None,
+) -> Opened:
+    """Make certificates and keys, and start the SuperLink and the sites; all are ended again where that fails."""
+    if insecure:
+        require_loopback(host)
+    folder = federation.folder.resolve()
+    require(
+        not [each for each in processes.load(federation.processes) if each.alive],
+        f"the federation in {federation.folder} is already up; `fedmm deploy down` ends it",
+    )
+    for path in (folder, federation.logs, federation.sites):
+        path.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    made = Opened(host, port or _free_port(), insecure, tuple(site.name for site in sites))
+    federation.about.write_text(json.dumps(asdict(made)) + "\n", encoding="utf-8")
+    if not insecure:
+        make_certificates(federation.certificates, [host, *_loopback_names(host)])
+    for site in sites:
+        if not insecure:
+            make_node_key(federation.keys / site.name)
+        _write_site(federation, site, made, worker)
+    write_connection(federation, made.address, insecure)
+    write_app(federation)
+    with _ended_on_failure(federation):
+        start_superlink(federation, say)
+        if not insecure:
+            register(federation, [federation.keys / f"{site.name}.pub" for site in sites], say)
+        start_sites(federation, made.sites, say)
+    return made
+
+
+def start_superlink(federation: Federation, say: Say) -> None:
+    """Start the SuperLink and wait until it listens."""
+    made = opened(federation)
+    log = federation.logs / f"{SUPERLINK}.log"
+    env = environment(federation.flower, **{processes.MARK: str(federation.folder.resolve())})
+    command = superlink_command(federation, made.host, made.port, made.insecure)
+    started = processes.start(SUPERLINK, command, log, env)
+    others = [each for each in processes.load(federation.processes) if each.name != SUPERLINK]
+    processes.save(federation.processes, [started, *others])
+    _wait(partial(_listens, made.host, made.port), started, 60.0, f"the SuperLink did not start; see {log}")
+    say(f"SuperLink at {made.address}{' in plain text' if made.insecure else ''}; log {log}")
+
+
+def start_sites(federation: Federation, names: Sequence[str], say: Say) -> None:
+    """Start sites and wait until all have joined."""
+    env = environment(federation.flower, **{processes.MARK: str(federation.folder.resolve())})
+    started = []
+    for name in names:
+        log = federation.logs / f"{name}.log"
+        log.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "fedmm", "deploy", "site", str(federation.sites / f"{name}.toml")]
+        started.append(processes.start(name, command, log, env))
+        others = [each for each in processes.load(federation.processes) if each.name != name]
+        processes.save(federation.processes, [*others, started[-1]])
+    for each in started:
+        log = federation.logs / f"{each.name}.log"
+        _wait(partial(_says, log, _JOINED), each, 120.0, f"{each.name} did not join; see {log}")
+        say(f"site {each.name} has joined; log {log}")
+
+
+def register(federation: Federation, keys: Sequence[Path], say: Say) -> None:
+    """Tell the SuperLink which keys its nodes hold; those that it knows already stay."""
+    for key in keys:
+        try:
+            flwr(federation, "supernode", "register", str(key), CONNECTION)
+            say(f"registered the key {key.name}")
+        except FedmmError as problem:
+            if not re.search("already|in use|exists", str(problem), re.IGNORECASE):
+                raise
+
+
+def down(federation: Federation) -> int:
+    """End everything that the federation runs on this machine; how many processes there were."""
+    started = processes.load(federation.processes)
+    number = processes.stop(started, federation.folder)
+    with suppress(OSError):
+        federation.processes.unlink()
+    return number
+
+
+def alive(federation: Federation) -> dict[str, bool]:
+    """Which of the federation's processes run."""
+    return {each.name: each.alive for each in processes.load(federation.processes)}
+
+
+# Runs -----------------------------------------------------------------------------------------------------------------
+
+
+def submit(
+    federation: Federation,
+    name: str,
+    experiment: str,
+    *,
+    resume: bool,
+    patience: float,
+    enrol_seconds: float,
+    say: Say,
+) -> int:
+    """Hand a run to the SuperLink; Flower's number for it."""
+    made = opened(federation)
+    require(_listens(made.host, made.port), f"no SuperLink answers at {made.address}; `fedmm deploy up` starts one")
+    folder = federation.run(name)
+    file = run_config(
+        folder / "run-config.toml",
+        {"run": name, "experiment": experiment, "resume": resume, "patience": patience, "enrol-seconds": enrol_seconds},
+    )
+    answer = flwr(federation, "run", str(federation.app), CONNECTION, "--run-config", str(file))
+    number = int(answer["run-id"])
+    (folder / "flower-runs.txt").open("a", encoding="utf-8").write(f"{number}\n")
+    say(f"run {name} is Flower's run {number}; rounds and log in {folder}")
+    return number
+
+
+def follow(federation: Federation, name: str, number: int, on_line: Say, pause: float = 1.0) -> str:
+    """Tell what the server says until the run is over; how it ended, in Flower's words."""
+    log = federation.run(name) / "server.log"
+    place = log.stat().st_size if log.exists() else 0
+    looked = time.monotonic()
+    while True:
+        place = _told(log, place, on_line)
+        if _over(federation, name) or time.monotonic() - looked > 20.0:
+            looked = time.monotonic()
+            status = run_status(federation, number)
+            if status.startswith(_FINISHED):
+                _told(log, place, on_line)
+                return status
+        if not alive(federation).get(SUPERLINK, True):
+            raise FedmmError(f"the SuperLink has died; `fedmm deploy resume {name}` goes on with the run")
+        time.sleep(pause)
+
+
+def run_status(federation: Federation, number: int) -> str:
+    """What Flower says of a run, such as ``running`` or ``finished:completed``."""
+    answer = flwr(federation, "list", CONNECTION, "--run-id", str(number))
+    runs = answer.get("runs") or [{}]
+    return str(runs[0].get("status", "unknown"))
+
+
+def stop_run(federation: Federation, number: int) -> None:
+    """End a run; what it has finished stays on disk."""
+    with suppress(FedmmError):
+        flwr(federation, "stop", str(number), CONNECTION)
+
+
+def _over(federation: Federation, name: str) -> bool:
+    text = _text(federation.run(name) / "server.log").rstrip().rpartition("\n")[2]
+    return bool(re.search(r"(completed|interrupted|diverged) after round|error: ", text))
+
+
+def _told(log: Path, place: int, on_line: Say) -> int:
+    with suppress(OSError), log.open(encoding="utf-8") as file:
+        file.seek(place)
+        text = file.read()
+        whole = text[: text.rfind("\n") + 1]
+        for line in whole.splitlines():
+            on_line(line)
+        return place + len(whole.encode())
+    return place
+
+
+# Small things ---------------------------------------------------------------------------------------------------------
+
+
+def _write_site(federation: Federation, site: LocalSite, made: Opened, worker: str) -> None:
+    link: dict[str, Any] = {"address": made.address, "runtime_port": _free_port()}
+    if made.insecure:
+        link["insecure"] = True
+    else:
+        link |= {"certificate": str(federation.certificates.resolve() / AUTHORITY)}
+        link |= {"key": str(federation.keys.resolve() / site.name)}
+    sections = {
+        "site": {"name": site.name, "state": f"../state/{site.name}", "worker": worker},
+        "data": dict(site.data),
+        "superlink": link,
+    }
+    lines = []
+    for section, table in sections.items():
+        lines += [f"[{section}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items()), ""]
+    (federation.sites / f"{site.name}.toml").write_text("\n".join(lines), encoding="utf-8")
+
+
+@contextmanager
+def _ended_on_failure(federation: Federation) -> Iterator[None]:
+    """Whatever comes in between, Ctrl-C too, nothing is left running."""
+    try:
+        yield
+    except BaseException:
+        down(federation)
+        raise
+
+
+def _wait(done: Callable[[], bool], process: Started, seconds: float, otherwise: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not done():
+        require(time.monotonic() < deadline and process.alive, otherwise)
+        time.sleep(0.1)
+
+
+def _says(log: Path, words: str) -> bool:
+    return words in _text(log)
+
+
+def _listens(host: str, port: int) -> bool:
+    try:
+        with closing(socket.create_connection((_reachable(host), port), timeout=1.0)):
+            return True
+    except OSError:
+        return False
+
+
+def _reachable(host: str) -> str:
+    return "127.0.0.1" if host in ("0.0.0.0", "::") else host
+
+
+def _free_port() -> int:
+    with closing(socket.socket()) as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def _loopback_names(host: str) -> list[str]:
+    return [name for name in ("127.0.0.1", "localhost") if name != host]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,127 @@
+"""Processes that outlive the command that started them, and their end: every one of them, whatever happened between."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+MARK = "FEDMM_FEDERATION"
+"""The variable that all processes of a federation carry, and by which they are found."""
+
+
+_children: list[subprocess.Popen[bytes]] = []
+
+
+@dataclass(frozen=True)
+class Started:
+    """A process that leads a group of its own. began: when it was started, in the system's ticks; 0 where unknown."""
+
+    name: str
+    pid: int
+    began: int
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs, and is not another one with its number."""
+        state, began = _status(self.pid)
+        return state not in ("", "Z", "X") and (not self.began or began == self.began)
+
+
+def start(name: str, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> Started:
+    """Start a process in a session of its own; what it says goes to the end of a log."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as out:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, env=dict(environment)
+        )
+    _children.append(process)
+    return Started(name, process.pid, _status(process.pid)[1])
+
+
+def save(path: Path, started: Sequence[Started]) -> None:
+    """Remember processes for another command."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps([vars(each) for each in started], indent=2) + "\n", encoding="utf-8")
+    partial.replace(path)
+
+
+def load(path: Path) -> list[Started]:
+    """The processes that were remembered."""
+    try:
+        return [Started(**each) for each in json.loads(path.read_text(encoding="utf-8"))]
+    except (OSError, ValueError, TypeError):
+        return []
+
+
+def stop(started: Sequence[Started], folder: Path, seconds: float = 15.0) -> int:
+    """End these processes and all others that carry the federation's mark; how many there were."""
+    groups = {each.pid for each in started if each.alive}
+    found = {*marked(folder), *groups}
+    for number, patience in ((signal.SIGTERM, seconds), (signal.SIGKILL, 5.0)):
+        for pid in groups:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, number)
+        for pid in marked(folder):
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+        deadline = time.monotonic() + patience
+        while time.monotonic() < deadline:
+            _reap()
+            if not marked(folder) and not any(each.alive for each in started):
+                return len(found)
+            time.sleep(0.1)
+    return len(found)
+
+
+def marked(folder: Path) -> list[int]:
+    """The processes that carry the federation's mark, as far as the system tells; this one and its parents are not."""
+    wanted = f"{MARK}={folder.resolve()}".encode()
+    ours = _ancestors()
+    found = []
+    for entry in Path("/proc").glob("[0-9]*") if Path("/proc/self").exists() else ():
+        with suppress(OSError, ValueError):
+            pid = int(entry.name)
+            state = _status(pid)[0]
+            if pid not in ours and state not in ("Z", "X") and wanted in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(pid)
+    return found
+
+
+def _ancestors() -> set[int]:
+    found, pid = set(), os.getpid()
+    while pid > 1 and pid not in found:
+        found.add(pid)
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            break
+    return found
+
+
+def _status(pid: int) -> tuple[str, int]:
+    """A process's state and when it began; empty where there is none."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        return words[0], int(words[19])
+    except (OSError, ValueError, IndexError):
+        pass
+    if Path("/proc/self").exists():
+        return "", 0
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, PermissionError):
+        return "", 0
+    return "?", 0
+
+
+def _reap() -> None:
+    """Let go of those of our own children that have ended."""
+    for child in _children:
+        child.poll()

@@ -1,0 +1,35 @@
+"""The ServerApp that Flower loads beside the SuperLink."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedmm.core.errors import require
+from fedmm.engines.flower.server import Grid, server_app
+
+FEDERATION = "FEDMM_FEDERATION"
+"""The variable that names the federation's folder on the SuperLink's machine."""
+
+
+def _serve(grid: Grid, run: Mapping[str, Any]) -> None:
+    from fedmm.deploy.serving import Served, serve  # noqa: PLC0415 - torch is not loaded before it is needed
+
+    folder = os.environ.get(FEDERATION, "")
+    require(bool(folder), f"the SuperLink was started without {FEDERATION}, the folder for runs and keys")
+    serve(
+        grid,
+        Served(
+            Path(folder),
+            str(run["run"]),
+            str(run["experiment"]),
+            resume=bool(run["resume"]),
+            patience=float(run["patience"]),
+            enrol_seconds=float(run["enrol-seconds"]),
+        ),
+    )
+
+
+app = server_app(_serve)

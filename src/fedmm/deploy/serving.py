@@ -1,0 +1,258 @@
+"""The server's side of a deployed run: sites introduce themselves, rounds run, and every round is on disk."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedmm.core.algorithm import Algorithm
+from fedmm.core.engine import FederatedState
+from fedmm.core.errors import FedmmError, require, unknown
+from fedmm.data.holdings import TensorRows
+from fedmm.deploy.cards import Card, card_from, read_card
+from fedmm.deploy.experiments import deployed_experiment, site_names
+from fedmm.deploy.keys import public_keys
+from fedmm.deploy.layout import Federation
+from fedmm.engines.flower.engine import FlowerEngine, Patience
+from fedmm.engines.flower.roster import Roster, introduced
+from fedmm.engines.flower.server import Grid
+from fedmm.engines.flower.strategy import MinimaxStrategy
+from fedmm.engines.packed import About, Packed
+from fedmm.engines.server import Server
+from fedmm.experiment.adapt import Adaptation
+from fedmm.experiment.adaptation import Client
+from fedmm.experiment.build import DataCache
+from fedmm.experiment.checkpoints import newest_common
+from fedmm.experiment.config import Experiment
+from fedmm.experiment.folder import EXPERIMENT, RunFolder, write_json
+from fedmm.experiment.history import History
+from fedmm.experiment.resuming import differences, refuse_others, run_checkpoints
+from fedmm.experiment.run import finish_run
+from fedmm.experiment.tables import as_table
+from fedmm.experiment.training import Begun
+
+SITES, LOG = "sites.json", "server.log"
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Served:
+    """A run. federation: the server's folder. name: of the run. experiment: as TOML. resume: go on with it.
+
+    patience: seconds that a round waits for its sites. enrol_seconds: that the run waits for them at its beginning.
+    """
+
+    federation: Path
+    name: str
+    experiment: str
+    resume: bool = False
+    patience: float = 600.0
+    enrol_seconds: float = 600.0
+
+
+def serve(grid: Grid, served: Served) -> None:
+    """Run a federation over a grid; its folder is ``runs/NAME`` of the federation's."""
+    federation = Federation(served.federation)
+    folder = federation.run(served.name)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOG).open("a", encoding="utf-8") as log:
+
+        def say(line: str) -> None:
+            stamped = f"{time.strftime('%H:%M:%S')} {line}\n"
+            sys.stderr.write(stamped)
+            sys.stderr.flush()
+            log.write(stamped)
+            log.flush()
+
+        try:
+            _serve(grid, served, federation, folder, say)
+        except FedmmError as problem:
+            say(f"error: {problem}")
+            raise
+
+
+def _serve(grid: Grid, served: Served, federation: Federation, folder: Path, say: Say) -> None:
+    each = every_round_kept(deployed_experiment(tomllib.loads(served.experiment)))
+    if each.run.threads:
+        torch.set_num_threads(each.run.threads)
+    begun = _begun(each, folder, say) if served.resume else None
+    names = site_names(each)
+    roster = Roster(names, public_keys(federation.keys), say=say)
+    introduction = Packed({}, {"run": served.name}, {})
+    cards = _cards(grid, roster, introduction, served, folder if begun else None, say)
+    cache = DataCache()
+    adaptation = standing_in(each, names, cards, cache)
+    write_json(folder / SITES, {name: asdict(card) for name, card in cards.items()})
+    engines = _Engines(grid, roster, each, adaptation, introduction, mean_input(cards), served.patience, say)
+    _run(each, adaptation, folder, cache, engines, begun, say)
+
+
+def every_round_kept(each: Experiment) -> Experiment:
+    """The experiment with a checkpoint after every round, and no look at rows that are not the server's."""
+    return replace(each, run=replace(each.run, checkpoint_every=1, probe_rows=0))
+
+
+def _begun(each: Experiment, folder: Path, say: Say) -> Begun | None:
+    """What a run goes on from; None where it had not finished a round. Another configuration is refused."""
+    if (folder / EXPERIMENT).exists():
+        before = deployed_experiment(tomllib.loads((folder / EXPERIMENT).read_text(encoding="utf-8")))
+        refuse_others(differences(before.tables(), each.tables()), f"the run in {folder}")
+    begun = next(iter(newest_common([run_checkpoints(each, folder)], each.run.torch_device, say)), None)
+    say(f"going on after round {begun[0].round}" if begun else "no round had been finished: the run begins again")
+    return begun
+
+
+def _cards(
+    grid: Grid, roster: Roster, introduction: Packed, served: Served, known: Path | None, say: Say
+) -> dict[str, Card]:
+    """What the sites hold, as they say; those that were part of the run already need not be there for it to go on."""
+    kept: dict[str, Card] = {}
+    if known is not None and (known / SITES).exists():
+        table = json.loads((known / SITES).read_text(encoding="utf-8"))
+        kept = {name: card_from(card) for name, card in table.items()}
+    patience = 0.0 if kept.keys() >= set(roster.names) else served.enrol_seconds
+    missing = introduced(grid, roster, introduction, timeout=patience, say=say)
+    cards = {**kept, **{name: read_card(packed) for name, packed in roster.cards.items()}}
+    absent = [name for name in missing if name not in cards]
+    require(not absent, f"{', '.join(absent)} did not come within {served.enrol_seconds:g} seconds; the run needs them")
+    return cards
+
+
+def standing_in(each: Experiment, names: list[str], cards: Mapping[str, Card], cache: DataCache) -> Adaptation:
+    """The adaptation as a server sees it: rows of the right number and shape stand in for those at the sites."""
+    run, device = each.run, each.run.torch_device
+    for client in run.client_weights:
+        if client not in names:
+            raise unknown("client in run.client_weights", client, names)
+    pair = each.partition.seen(cache.pair(each, device))
+    clients = [_stand_in(name, cards[name], run.client_weights.get(name, 1.0)) for name in names]
+    network = each.model.build(pair.view.shape(cards[names[0]].shape), pair.classes, run.seed)
+    require(
+        network.batch_norm != "local",
+        "batch_norm = 'local' keeps statistics at the sites, so that the server's model cannot predict; use 'averaged' "
+        "or 'frozen' in a federation of sites",
+    )
+    for name, card in cards.items():
+        require(
+            max(card.labels, default=0) < pair.classes,
+            f"site {name!r} holds label {max(card.labels, default=0)}, but there are {pair.classes} classes",
+        )
+    tested = {"target": pair.target_test, "source": pair.source_test}
+    return Adaptation(
+        clients,
+        network,
+        each.objective,
+        each.algorithm,
+        run.rounds,
+        validation={name: rows for name, rows in tested.items() if len(rows.y)} or None,
+        source_validation=pair.source_validation,
+        probe_rows=run.probe_rows,
+        batch_size=run.batch_size,
+        seed=run.seed,
+        device=device,
+        dtype=run.torch_dtype,
+        view=pair.view,
+        terms=each.terms,
+        guard=each.guard,
+        input_mean=mean_input(cards),
+    )
+
+
+def mean_input(cards: Mapping[str, Card]) -> float:
+    """The mean of all sites' inputs, from their sums; 0 where the network needs none."""
+    count = sum(card.input_count for card in cards.values())
+    return sum(cards[name].input_sum for name in sorted(cards)) / count if count else 0.0
+
+
+def _stand_in(name: str, card: Card, weight: float) -> Client:
+    row = torch.zeros(1, *card.shape, dtype=torch.uint8 if card.bytes else torch.float32)
+
+    def rows(count: int, labelled: bool) -> TensorRows | None:
+        if not count:
+            return None
+        labels = torch.zeros(1, dtype=torch.int64).expand(count) if labelled else None
+        return TensorRows(row.expand(count, *card.shape), labels)
+
+    return Client(rows(card.source_rows, True), rows(card.target_rows, False), name, weight)
+
+
+@dataclass(frozen=True)
+class _Engines:
+    """Flower engines by algorithm: a guard that goes on with calmer steps tells the sites of them."""
+
+    grid: Grid
+    roster: Roster
+    experiment: Experiment
+    adaptation: Adaptation
+    introduction: Packed
+    input_mean: float
+    patience: float
+    say: Say
+
+    def __call__(self, algorithm: Algorithm) -> FlowerEngine:
+        adaptation = self.adaptation
+        server = Server(adaptation.problem, algorithm, adaptation.rounds, adaptation.terms)
+        strategy = MinimaxStrategy(
+            server,
+            self.roster,
+            told=self._told(algorithm),
+            introduction=self.introduction,
+            session=secrets.randbelow(1 << 62),
+            ttl=self.patience,
+            say=self.say,
+        )
+        strategy.summary()
+        return FlowerEngine(strategy, self.grid, Patience(self.patience), say=self.say)
+
+    def _told(self, algorithm: Algorithm) -> dict[str, About]:
+        """What each site has to know beside the experiment; nothing of what another one holds."""
+        shared: dict[str, Any] = {
+            "algorithm": as_table(algorithm),
+            "clients": [client.name for client in self.adaptation.problem.clients],
+            "listed": list(self.adaptation.problem.listed),
+            "input_mean": self.input_mean,
+        }
+        return {
+            holding.name: {"plan": json.dumps({**shared, "alpha": holding.alpha})}
+            for holding in self.adaptation.holdings
+        }
+
+
+def _run(
+    each: Experiment,
+    adaptation: Adaptation,
+    folder: Path,
+    cache: DataCache,
+    engines: _Engines,
+    begun: Begun | None,
+    say: Say,
+) -> None:
+    checkpoints = run_checkpoints(each, folder)
+    with RunFolder(folder, each.tables(), begun[1] if begun else ()) as files:
+
+        def keep(state: FederatedState, history: History) -> None:
+            files.refuse(state.round, history.refusals.get(state.round, ()))
+            checkpoints.after_round(state, history)
+
+        adapted, error = adaptation.run(
+            evaluate_every=each.run.evaluate_every,
+            on_round=files.append,
+            chosen=each.run.precision,
+            begun=begun,
+            keep=keep,
+            engines=engines,
+        )
+        checkpoints.close(adapted.state, adapted.history)
+        summary = finish_run(files, each, adaptation, adapted, cache, {"name": "flower"})
+    say(f"{summary['status']} after round {summary['rounds']}; target accuracy {summary['target_accuracy']}")
+    if error:
+        raise error

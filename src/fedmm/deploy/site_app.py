@@ -1,0 +1,57 @@
+"""The ClientApp that Flower loads at a site: it hands messages to the resident worker, or works by itself."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedmm.core.errors import require
+from fedmm.deploy.relay import NoWorker, ask
+from fedmm.deploy.site_config import SiteConfig, read_site
+from fedmm.engines.flower.client import Handler, client_app
+from fedmm.engines.packed import Packed, contents
+
+SITE = "site"
+"""The key of the node's configuration that names the site's file."""
+
+
+def _handler(node: Mapping[str, Any], run: Mapping[str, Any]) -> Handler:
+    file = node.get(SITE)
+    require(isinstance(file, str), f"the SuperNode was started without --node-config '{SITE}=\"FILE.toml\"'")
+    config = read_site(Path(str(file)))
+
+    def handled(kind: str, question: Packed) -> Packed:
+        told = {key: value for key, value in run.items() if key in ("run", "experiment")}
+        question = question._replace(about={**told, **question.about})
+        _log(config, f"{kind}: came {contents(question.arrays)}")
+        answer = _answer(config, kind, question)
+        _log(config, f"{kind}: leaves {contents(answer.arrays)}; {_leaving(answer)}")
+        return answer
+
+    return handled
+
+
+def _answer(config: SiteConfig, kind: str, question: Packed) -> Packed:
+    if config.site.worker == "resident":
+        try:
+            return ask(config.state, kind, question)
+        except NoWorker as problem:
+            _log(config, f"the resident worker does not answer ({problem}); this process works by itself")
+    from fedmm.deploy.site_work import SiteWork  # noqa: PLC0415 - torch is not loaded before it is needed
+
+    return SiteWork(config, say=lambda line: _log(config, line))(kind, question)
+
+
+def _leaving(answer: Packed) -> str:
+    values = ", ".join(f"{name} = {value!r:.60}" for name, value in {**answer.about, **answer.metrics}.items())
+    return f"values {values}"
+
+
+def _log(config: SiteConfig, line: str) -> None:
+    sys.stderr.write(f"fedmm site {config.site.name}: {line}\n")
+    sys.stderr.flush()
+
+
+app = client_app(_handler)

@@ -1,0 +1,160 @@
+"""A site's one TOML file: who it is, where its rows are, and how it reaches the SuperLink. Needs no torch."""
+
+from __future__ import annotations
+
+import ipaddress
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, ClassVar, get_type_hints
+
+from fedmm.core.errors import FedmmError, require, unknown
+
+KINDS = ("share", "npz", "images")
+DOMAINS = ("source", "target", "both")
+WORKERS = ("resident", "each-message")
+
+
+@dataclass(frozen=True)
+class SiteSection:
+    """``[site]``. name: as the server knows it. state: the folder for its states and its copy of the rows.
+
+    worker: ``resident``, a process beside the SuperNode that keeps torch, rows and states in memory; ``each-message``,
+    everything in the process that Flower starts for each message.
+    threads: of torch; 0 as the experiment says. depth: how many rounds' states are kept.
+    """
+
+    section: ClassVar[str] = "site"
+
+    name: str
+    state: str = "state"
+    worker: str = "resident"
+    threads: int = 0
+    depth: int = 2
+
+    def __post_init__(self) -> None:
+        require(bool(self.name.strip()), "site.name must say what the site is called")
+        require(self.worker in WORKERS, f"site.worker must be one of {', '.join(WORKERS)}, not {self.worker!r}")
+        require(self.threads >= 0, f"site.threads must be 0 or more, not {self.threads}")
+        require(self.depth >= 2, f"site.depth must be at least 2, not {self.depth}")
+
+
+@dataclass(frozen=True)
+class DataSection:
+    """``[data]``. kind: ``share``, the site's share of the experiment's data set; ``npz``, a file with ``source_x``,
+    ``source_y`` and ``target_x``, or some of them; ``images``, a folder of pictures, sorted into class folders where
+    they are labelled.
+
+    path: the file or folder. domain: what the rows are: ``source`` (labelled), ``target`` (labels are never read) or
+    ``both``. labels: the classes that the site holds, checked where they are given. stored_size: pixels of a picture's
+    side.
+    """
+
+    section: ClassVar[str] = "data"
+
+    kind: str = "share"
+    path: str = ""
+    domain: str = "both"
+    labels: tuple[int, ...] = ()
+    stored_size: int = 256
+
+    def __post_init__(self) -> None:
+        require(self.kind in KINDS, f"data.kind must be one of {', '.join(KINDS)}, not {self.kind!r}")
+        require(self.domain in DOMAINS, f"data.domain must be one of {', '.join(DOMAINS)}, not {self.domain!r}")
+        require(self.kind == "share" or bool(self.path), f"data.path must say where the {self.kind} rows are")
+        require(
+            self.kind != "images" or self.domain != "both",
+            "data.domain must be source or target for a folder of pictures",
+        )
+        require(self.stored_size >= 1, f"data.stored_size must be at least 1, not {self.stored_size}")
+
+
+@dataclass(frozen=True)
+class SuperLinkSection:
+    """``[superlink]``. address: host:port. certificate: of the authority that signed the SuperLink's. key: the node's
+    private key. insecure: plain text, on this machine alone. runtime_port: where the SuperNode serves its own apps, on
+    this machine alone.
+    """
+
+    section: ClassVar[str] = "superlink"
+
+    address: str
+    certificate: str = ""
+    key: str = ""
+    insecure: bool = False
+    runtime_port: int = 9094
+
+    def __post_init__(self) -> None:
+        host, colon, port = self.address.rpartition(":")
+        require(bool(colon and host) and port.isdigit(), f"superlink.address must be host:port, not {self.address!r}")
+        if self.insecure:
+            require_loopback(host)
+        else:
+            require(
+                bool(self.certificate and self.key),
+                "superlink.certificate and superlink.key must name files; on one machine alone, insecure = true does "
+                "without",
+            )
+        require(1 <= self.runtime_port <= 65535, f"superlink.runtime_port must be a port, not {self.runtime_port}")
+
+
+@dataclass(frozen=True)
+class SiteConfig:
+    """A site's file; paths in it are relative to the file."""
+
+    file: Path
+    site: SiteSection
+    data: DataSection
+    superlink: SuperLinkSection
+
+    def path(self, given: str) -> Path:
+        """A path of the file."""
+        return (self.file.parent / Path(given).expanduser()).resolve()
+
+    @property
+    def state(self) -> Path:
+        """The folder of everything that the site keeps."""
+        return self.path(self.site.state)
+
+
+def read_site(file: Path) -> SiteConfig:
+    """A site's file, checked."""
+    try:
+        tables = tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FedmmError(f"there is no file {file}") from None
+    except (OSError, ValueError) as problem:
+        raise FedmmError(f"{file} cannot be read as TOML: {problem}") from problem
+    sections = (SiteSection, DataSection, SuperLinkSection)
+    for name in tables:
+        if name not in (each.section for each in sections):
+            raise unknown(f"section of {file}", name, [each.section for each in sections])
+    site, data, superlink = (_built(each, tables.get(each.section, {})) for each in sections)
+    return SiteConfig(file.resolve(), site, data, superlink)
+
+
+def require_loopback(host: str) -> None:
+    """Refuse to speak plain text with another machine."""
+    try:
+        here = host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        here = False
+    require(here, f"plain text is for this machine alone (127.0.0.1), not for {host!r}; leave out insecure")
+
+
+def _built(kind: Any, table: Any) -> Any:
+    section = kind.section
+    require(isinstance(table, Mapping), f"{section} must be a section of its own: [{section}]")
+    hints, known = get_type_hints(kind), {field.name: field for field in fields(kind)}
+    for key, value in table.items():
+        if key not in known:
+            raise unknown(f"key in [{section}]", key, known)
+        wanted = list if known[key].type == "tuple[int, ...]" else hints[key]
+        right = isinstance(value, wanted) and (wanted is bool or not isinstance(value, bool))
+        right = right and (wanted is not list or all(type(each) is int for each in value))
+        words = {str: "text", int: "a whole number", bool: "true or false", list: "a list of whole numbers"}[wanted]
+        require(right, f"{section}.{key} must be {words}, not {value!r}")
+    for name in ("name", "address"):
+        require(name not in known or name in table, f"{section}.{name} is missing")
+    return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in table.items()})

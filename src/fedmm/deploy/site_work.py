@@ -1,0 +1,149 @@
+"""What a site computes: it says what it holds, and answers invitations with its own rows and its own states."""
+
+from __future__ import annotations
+
+import json
+import time
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from fedmm.algorithms import ALGORITHMS
+from fedmm.core.errors import FedmmError, require
+from fedmm.core.memory import Kept
+from fedmm.core.messages import NEVER
+from fedmm.core.noise import SecretNoise
+from fedmm.core.problem import FederatedProblem, LocalRound, Statistics
+from fedmm.deploy.cards import Card
+from fedmm.deploy.experiments import deployed_experiment
+from fedmm.deploy.site_config import SiteConfig
+from fedmm.deploy.site_rows import SiteRows, site_rows
+from fedmm.engines.durable import DurableMemory, state_folder
+from fedmm.engines.flower.kinds import INTRODUCE
+from fedmm.engines.handling import answered
+from fedmm.engines.in_process import workers
+from fedmm.engines.messaging import Site
+from fedmm.engines.packed import Packed
+from fedmm.engines.server import Server
+from fedmm.experiment.adaptation import Holding, adaptation_problem, input_sum
+from fedmm.experiment.config import Experiment
+from fedmm.experiment.tables import choose
+from fedmm.models.precision import precision
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """Another client of the federation, of which only the name is known here."""
+
+    name: str
+
+    def open_round(self, t: int, rounds: int, steps: int, statistics: Statistics) -> LocalRound:
+        raise FedmmError(f"the rows of {self.name!r} are elsewhere")
+
+
+@dataclass(frozen=True)
+class _Built:
+    site: Site
+    problem: FederatedProblem
+    experiment: Experiment
+
+
+class SiteWork:
+    """Answers the two kinds of questions. What is built for a run stays built until another one is asked for."""
+
+    def __init__(self, config: SiteConfig, say: Say = lambda line: None) -> None:
+        self._config = config
+        self._say = say
+        self._built: tuple[tuple[object, ...], _Built] | None = None
+
+    def __call__(self, kind: str, question: Packed) -> Packed:
+        began = time.perf_counter()
+        text, run = question.about.get("experiment"), question.about.get("run")
+        require(isinstance(text, str) and isinstance(run, str), "the server did not say which run of what this is")
+        if kind == INTRODUCE:
+            return self._card(_experiment(str(text))).packed(self._config.site.name)
+        plan = question.about.get("plan")
+        require(isinstance(plan, str), "the server sent no plan for this site")
+        built = self._for(str(text), str(run), str(plan))
+        prepared = time.perf_counter() - began
+        with precision(built.experiment.run.precision, built.problem.layout.device):
+            answer = answered(built.site, built.problem.layout, question)
+        answer.about["prepared"] = round(prepared, 3)
+        return answer
+
+    def _card(self, each: Experiment) -> Card:
+        rows = site_rows(self._config, each)
+        held = rows.source if rows.source is not None else rows.target
+        assert held is not None
+        total, count = 0.0, 0
+        if _network(each, rows).centre == "train_mean":
+            total, count = input_sum(Holding(self._config.site.name, rows.source, rows.target, 1.0))
+        return Card(
+            len(rows.source) if rows.source is not None else 0,
+            len(rows.target) if rows.target is not None else 0,
+            tuple(held.x.shape[1:]),
+            held.x.dtype == torch.uint8,
+            tuple(rows.labels),
+            total,
+            count,
+        )
+
+    def _for(self, text: str, run: str, plan: str) -> _Built:
+        key = (text, run, plan)
+        if self._built is None or self._built[0] != key:
+            self._built = (key, self._build(_experiment(text), run, json.loads(plan)))
+        return self._built[1]
+
+    def _build(self, each: Experiment, run: str, plan: Mapping[str, Any]) -> _Built:
+        config, name = self._config, self._config.site.name
+        threads = config.site.threads or each.run.threads
+        if threads:
+            torch.set_num_threads(threads)
+        rows = site_rows(config, each)
+        adversarial = each.objective.adversary_shape(1, 2) is not None
+        holding = Holding(name, rows.source, rows.target if adversarial else None, float(plan["alpha"]))
+        problem, _ = adaptation_problem(
+            [holding],
+            _network(each, rows),
+            each.objective,
+            seed=each.run.seed,
+            batch_size=each.run.batch_size,
+            dtype=each.run.torch_dtype,
+            device=each.run.torch_device,
+            view=rows.view,
+            mean=float(plan["input_mean"]),
+        )
+        others = [Elsewhere(other) for other in plan["clients"] if other != name]
+        problem = replace(problem, clients=[*problem.clients, *others], listed=plan["listed"])
+        algorithm = choose(ALGORITHMS, plan["algorithm"], "algorithm")
+        terms = each.guard.terms(each.terms)
+        server = Server(problem, algorithm, each.run.rounds, terms)
+        worker = workers(server)[name]
+        if terms.transmission.private:
+            worker = replace(worker, noise=SecretNoise.kept_in(config.state / "noise.secret"))
+        folder = state_folder(config.state / "runs", run, name)
+        memory = DurableMemory(folder, depth=config.site.depth, device=problem.layout.device, say=self._say)
+        if not memory.held:
+            memory.remember(NEVER, Kept(server.first_own(), problem.statistics))
+        self._say(f"run {run}: {worker.algorithm.name}, states of rounds {sorted(memory.held)} in {folder}")
+        return _Built(Site(worker, memory, problem.statistics), problem, each)
+
+
+def _experiment(text: str) -> Experiment:
+    try:
+        return deployed_experiment(tomllib.loads(text))
+    except ValueError as problem:
+        if isinstance(problem, FedmmError):
+            raise
+        raise FedmmError(f"the server's experiment is not valid TOML: {problem}") from problem
+
+
+def _network(each: Experiment, rows: SiteRows) -> Any:
+    held = rows.source if rows.source is not None else rows.target
+    assert held is not None
+    return each.model.build(rows.view.shape(tuple(held.x.shape[1:])), rows.classes, each.run.seed)
