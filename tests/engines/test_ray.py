@@ -379,9 +379,10 @@ def test_ray_that_is_not_installed_is_asked_for(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("option", [{"actors": 2}, {"ray_address": "auto"}, {"stacked": True}, {"durable": True}])
-def test_options_of_ray_are_refused_for_other_engines(option: dict[str, Any]) -> None:
+def test_options_of_ray_are_refused_for_other_engines(option: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(FedmmError, match=f"run.{next(iter(option))} is for the engine 'ray'"):
-        experiment({**MOONS, "run": option})
+        run_experiment(experiment({**MOONS, "run": option}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_messages_are_the_same_after_the_journey() -> None:

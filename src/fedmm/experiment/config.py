@@ -98,9 +98,6 @@ class RunOptions:
         at_least("probe_rows", self.probe_rows, 0)
         at_least("actors", self.actors, 0)
         require(self.actors <= _MOST_ACTORS, f"actors must be at most {_MOST_ACTORS}, not {self.actors}")
-        for option in ("actors", "ray_address", "stacked", "durable"):
-            unused = self.engine != "ray" and getattr(self, option) != self.__dataclass_fields__[option].default
-            require(not unused, f"{option} is for the engine 'ray', and engine is {self.engine!r}")
         at_least("threads", self.threads, 0)
         require(self.threads <= _MOST_THREADS, f"threads must be at most {_MOST_THREADS}, not {self.threads}")
         at_least("checkpoint_every", self.checkpoint_every, 0)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from fedmm.core.engine import FederatedState
-from fedmm.core.errors import Diverged, FedmmError
+from fedmm.core.errors import Diverged, FedmmError, require
 from fedmm.data.domains import DomainPair
 from fedmm.experiment.adapt import Adaptation, Adapted
 from fedmm.experiment.build import DataCache, prepare
@@ -92,6 +92,9 @@ def run_experiment(
 
 def choose_engine(experiment: Experiment, adaptation: Adaptation) -> tuple[str, str]:
     """Which engine runs a single experiment, and why."""
+    for option in ("actors", "ray_address", "stacked", "durable"):
+        used = experiment.run.engine == "ray" or not getattr(experiment.run, option)
+        require(used, f"run.{option} is for the engine 'ray', and run.engine is {experiment.run.engine!r}")
     if experiment.run.engine != "auto":
         return experiment.run.engine, "as asked for"
     if adaptation.function.layout.device.type == "cuda":
