@@ -1,9 +1,9 @@
 """Invitations and updates as named arrays and plain values, for engines whose clients are in other processes.
 
-A vector ``[size]`` travels as one array for each named tensor of its layout: ``min.NAME`` for omega's, ``max.NAME`` for
-psi's. Those of the point z have these names alone, those of another vector begin with its name: ``control/min.NAME``.
-Whatever else travels is one array: ``z.scales/whole``, ``statistics/NAME``. Sums for a client that lost its state begin
-with ``totals/``.
+A vector ``[size]`` travels as two arrays, one for each group of parameters: ``min.omega`` and ``max.psi``, in the order
+of the layout. Those of the point z have these names alone, those of another vector begin with its name:
+``control/min.omega``. Whatever else travels is one array: ``z.scales/whole``, ``statistics/NAME``. Sums for a client
+that lost its state begin with ``totals/``. Few arrays, because engines take a request and more for each.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmm.core.algorithm import State
-from fedmm.core.layout import Block, Layout
+from fedmm.core.layout import Layout
 from fedmm.core.messages import NEVER, Invitation, Update
 from fedmm.engines.packed import About, Arrays, Malformed, Packed
 
 _STATISTICS, _TOTALS, _WHOLE, _POINT = "statistics/", "totals/", "whole", "z"
-_SIDES = ("min.", "max.")
+_OMEGA, _PSI = "min.omega", "max.psi"
 
 
 def vector_arrays(layout: Layout, vectors: State) -> Arrays:
@@ -31,7 +31,8 @@ def vector_arrays(layout: Layout, vectors: State) -> Arrays:
     for name, vector in vectors.items():
         before = "" if name == _POINT else f"{name}/"
         if vector.shape == (layout.size,):
-            arrays |= {before + _key(block): _array(tensor) for block, tensor in layout.tensors(vector)}
+            parts = {_OMEGA: vector[: layout.min_size], _PSI: vector[layout.min_size :]}
+            arrays |= {before + part: _array(tensor) for part, tensor in parts.items() if len(tensor)}
         else:
             arrays[before + _WHOLE] = _array(vector)
     return arrays
@@ -41,7 +42,7 @@ def read_vectors(layout: Layout, arrays: Mapping[str, NDArray[Any]]) -> State:
     """The vectors that travelled as these arrays."""
     parts: dict[str, dict[str, NDArray[Any]]] = {}
     for key, array in arrays.items():
-        name, _, rest = (_POINT, "", key) if key.startswith((*_SIDES, _WHOLE)) else key.partition("/")
+        name, _, rest = (_POINT, "", key) if key in (_OMEGA, _PSI, _WHOLE) else key.partition("/")
         parts.setdefault(name, {})[rest] = array
     return {
         name: _tensor(layout, own[_WHOLE]) if own.keys() == {_WHOLE} else _joined(layout, name, own)
@@ -111,19 +112,17 @@ def read_update(layout: Layout, packed: Packed) -> Update:
 
 
 def _joined(layout: Layout, name: str, parts: Mapping[str, NDArray[Any]]) -> Tensor:
-    wanted = {_key(block): block for block in layout.blocks}
-    for key in sorted(parts.keys() ^ wanted.keys()):
-        has = "lacks" if key in wanted else "has an unknown"
-        raise Malformed(f"its {name!r} {has} part {key!r}")
-    flat = []
-    for key, block in wanted.items():
-        array = parts[key]
-        if array.shape != block.shape:
-            raise Malformed(f"its {name!r} has a part {key!r} of shape {array.shape}, not {block.shape}")
-        flat.append(_tensor(layout, array).reshape(-1))
-    if len({part.dtype for part in flat}) > 1:
-        raise Malformed(f"its {name!r} has parts of several dtypes")
-    return torch.cat(flat)
+    sizes = {_OMEGA: layout.min_size, _PSI: layout.size - layout.min_size}
+    wanted = {part: size for part, size in sizes.items() if size}
+    for part in sorted(parts.keys() ^ wanted.keys()):
+        has = "lacks" if part in wanted else "has an unknown"
+        raise Malformed(f"its {name!r} {has} part {part!r}")
+    for part, size in wanted.items():
+        if parts[part].shape != (size,):
+            raise Malformed(f"its {name!r} has a part {part!r} of shape {parts[part].shape}, not {(size,)}")
+    if len({parts[part].dtype for part in wanted}) > 1:
+        raise Malformed(f"its {name!r} has parts of two dtypes")
+    return torch.cat([_tensor(layout, parts[part]) for part in wanted])
 
 
 def _statistics(layout: Layout, arrays: Mapping[str, NDArray[Any]]) -> State:
@@ -132,10 +131,6 @@ def _statistics(layout: Layout, arrays: Mapping[str, NDArray[Any]]) -> State:
         for name, array in arrays.items()
         if name.startswith(_STATISTICS)
     }
-
-
-def _key(block: Block) -> str:
-    return f"{block.side}.{block.name}"
 
 
 def _array(tensor: Tensor) -> NDArray[Any]:

@@ -16,6 +16,9 @@ from fedmm.engines.flower.kinds import INTRODUCE, PROBLEM, TRAIN
 from fedmm.engines.flower.records import from_records, to_records
 from fedmm.engines.packed import Malformed, Packed
 
+_LOADED = time.time()
+"""When Flower loaded the app; until then its process has started, and has fetched the message."""
+
 Handler = Callable[[str, Packed], Packed]
 """Answers a question of one of the two kinds."""
 
@@ -34,7 +37,8 @@ def client_app(site: Site, mods: Sequence[Any] = ()) -> ClientApp:
             answer = site(context.node_config, context.run_config)(kind, asked)
         except (FedmmError, Malformed) as problem:
             answer = Packed({}, {PROBLEM: str(problem)}, {})
-        answer.about["started"] = round(began - _process_began(began), 3)
+        answer.about["process"] = round(_LOADED - _process_began(_LOADED), 3)
+        answer.about["started"] = round(began - _LOADED, 3)
         answer.about["handled"] = round(time.time() - began, 3)
         return Message(to_records(answer), reply_to=message)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from flwr.serverapp import Grid
 
@@ -14,6 +15,7 @@ from fedmm.core.messages import Update
 from fedmm.engines.flower.roster import Say
 from fedmm.engines.flower.strategy import MinimaxStrategy, Refused
 from fedmm.engines.in_process import first_state
+from fedmm.engines.packed import About
 
 
 @dataclass
@@ -123,21 +125,42 @@ class FlowerEngine:
 
     def _breakdown(self, record: RoundRecord, sending: float) -> str:
         """A round's seconds: what the slowest site did, what was sent, and what is left for Flower itself."""
-        if not self.strategy.timings:
+        spent = [(name, Spent.of(about)) for name, about in self.strategy.timings.items()]
+        if not spent:
             return f"round {record.round}: {record.seconds:.2f} s, nobody answered"
-        spent = {
-            name: {what: _number(about.get(what)) for what in ("started", "handled", "trained")}
-            for name, about in self.strategy.timings.items()
-        }
-        slowest = max(spent, key=lambda name: spent[name]["started"] + spent[name]["handled"])
-        own = spent[slowest]
-        floor = max(0.0, record.seconds - own["started"] - own["handled"] - sending)
+        name, slowest = max(spent, key=lambda each: each[1].process + each[1].own)
+        floor = max(0.0, record.seconds - slowest.own - sending)
         return (
-            f"round {record.round}: {record.seconds:.2f} s = Flower {floor:.2f} + start-up {own['started']:.2f} + "
-            f"training {own['trained']:.2f} + state and rows {max(0.0, own['handled'] - own['trained']):.2f} + "
-            f"transfer {sending:.2f} (slowest: {slowest}); {record.clients} counted, {record.bytes_down} bytes down, "
+            f"round {record.round}: {record.seconds:.2f} s = Flower {floor:.2f} (its process at the site "
+            f"{slowest.process:.2f}) + start-up {slowest.start_up:.2f} + training {slowest.training:.2f} + transfer "
+            f"{sending:.2f}, slowest {name}; {record.clients} counted, {record.bytes_down} bytes down, "
             f"{record.bytes_up} up"
         )
+
+
+class Spent(NamedTuple):
+    """A site's seconds in a round.
+
+    process: until Flower's process had started and fetched the message. start_up: until work could begin, modules, rows
+    and states loaded. training: the local steps, and the new state written to disk.
+    """
+
+    process: float
+    start_up: float
+    training: float
+
+    @property
+    def own(self) -> float:
+        """What is not Flower's."""
+        return self.start_up + self.training
+
+    @classmethod
+    def of(cls, about: About) -> Spent:
+        """From what a site says."""
+        process, started, handled, trained = (
+            _number(about.get(what)) for what in ("process", "started", "handled", "trained")
+        )
+        return cls(process, started + max(0.0, handled - trained), trained)
 
 
 @dataclass

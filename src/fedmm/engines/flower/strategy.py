@@ -69,7 +69,7 @@ class MinimaxStrategy(Strategy):
 
     @property
     def arrays(self) -> ArrayRecord:
-        """The server's point as one record, omega's tensors as ``min.NAME`` and psi's as ``max.NAME``."""
+        """The server's point as one record of ``min.omega`` and ``max.psi``."""
         named = vector_arrays(self.server.problem.layout, {"z": self.state.z})
         return ArrayRecord({name: Array(array) for name, array in named.items()})
 
