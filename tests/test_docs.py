@@ -229,3 +229,20 @@ def test_what_the_guard_saves_on_the_page_is_what_was_measured() -> None:
         accuracies = [f"{run[name]:.1%}" for name in ("target_accuracy", "highest_target_accuracy")]
         expected.append([f"`{run['policy']}`", str(run["seed"]), str(run["rounds"]), *accuracies, went])
     assert [line.cells for line in table_lines("guard.md") if line.section == "What it saves"] == expected
+
+
+# Promised -------------------------------------------------------------------------------------------------------------
+
+
+def test_every_promise_names_a_test_that_is_there() -> None:
+    promises = list(table_lines("reliability.md"))
+    assert len(promises) > 20
+    for line in promises:
+        path, _, name = line.cells[1].strip("`").partition("::")
+        assert f"def {name}(" in (ROOT / path).read_text(encoding="utf-8"), line.cells[0]
+
+
+def test_the_threat_model_names_tests_that_are_there() -> None:
+    for line in table_lines("threat_model.md"):
+        for path in re.findall(r"`(tests/[^`]+)`", line.cells[-1]):
+            assert (ROOT / path).is_file(), path
