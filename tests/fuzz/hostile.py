@@ -43,8 +43,8 @@ NUMBERS: list[Any] = [
 ]  # fmt: skip
 WORDS = [
     "", " ", ".", "..", "../../x", "/", "/etc/passwd", "a/b", "a\\b", "~", "-", "--help", "name", "auto", "cpu",
-    "cuda:x", "nul", "CON", "a\x00b", "\n", "a\nb", "\x1b[31m", "\r", "\ud800", "\udcff", "é", "\N{GRINNING FACE}", "\u202e",
-    "$\\frac{", "[bold]", "%s{}", "x" * 300, "NaN", "null", "constant", "*", "features", "source-1",
+    "cuda:x", "nul", "CON", "a\x00b", "\n", "a\nb", "\x1b[31m", "\r", "\ud800", "\udcff", "é", "\N{GRINNING FACE}",
+    "\u202e", "$\\frac{", "[bold]", "%s{}", "x" * 300, "NaN", "null", "constant", "*", "features", "source-1",
 ]  # fmt: skip
 TEXT = st.sampled_from(WORDS) | st.text(st.characters(), max_size=6)
 PLAIN = st.sampled_from(NUMBERS) | TEXT | st.sampled_from([date(2020, 1, 2), time(1, 2, 3)])
@@ -102,6 +102,7 @@ def damaged_text(draw: st.DrawFn, whole: bytes) -> bytes:
 
 _TOKENS = [
     b"", b"=", b"[", b"]", b"{", b"}", b"[[", b'"', b"'''", b"\n", b"null", b"nan", b"-inf", b"NaN", b"Infinity",
-    b"1e999", b"-1", b"true", b"9" * 400, b"9" * 5000, b"[" * 2000, b'{"a":' * 2000, b"\xff\xfe", b"\x00", b"\xed\xa0\x80",
-    b'"\\ud800"', b'"\\u0000"', b"1979-05-27", b"extends = '.'\n", b"a.b.c = 1\n", b'"../../x"', b"{}", b"[]", b"\xef\xbb\xbf",
+    b"1e999", b"-1", b"true", b"9" * 400, b"9" * 5000, b"[" * 2000, b'{"a":' * 2000, b"\xff\xfe", b"\x00",
+    b"\xed\xa0\x80", b'"\\ud800"', b'"\\u0000"', b"1979-05-27", b"extends = '.'\n", b"a.b.c = 1\n", b'"../../x"', b"{}",
+    b"[]", b"\xef\xbb\xbf",
 ]  # fmt: skip

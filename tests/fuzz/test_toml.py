@@ -144,15 +144,16 @@ def test_every_option_of_a_section_refuses_what_is_no_value_of_it(section: str, 
 
 
 HARD: list[Any] = [
-    math.nan, math.inf, -1, 10**30, 1e308, "", "\x00", "\ud800", [], [[]], [None], [-1], [2**63], {}, {"": -1}, {"*": math.nan},
-    {"name": "constant", "x": 1}, {"name": []}, None, True, b"x", {"a": {"b": {}}}, [1, "a"], 0, "nothing",
+    math.nan, math.inf, -1, 10**30, 1e308, "", "\x00", "\ud800", [], [[]], [None], [-1], [2**63], {}, {"": -1},
+    {"*": math.nan}, {"name": "constant", "x": 1}, {"name": []}, None, True, b"x", {"a": {"b": {}}}, [1, "a"], 0,
+    "nothing",
 ]  # fmt: skip
 
 
 @examples(60)
 @given(data=st.data())
 def test_what_is_accepted_can_be_prepared_or_is_refused(data: st.DataObject) -> None:
-    """A small experiment with one option changed: data, partition, network and clients are made, or one line says why."""
+    """A small experiment with one option changed: data, partition, network, clients are made, or one line says why."""
     tables = {section: dict(table) for section, table in SMALL.items()}
     section = data.draw(st.sampled_from([*OWN, *ROWS]))
     if section in OWN:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from io import TextIOWrapper
 
 from fedmm.core.errors import FedmmError
 
@@ -11,6 +12,9 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run the command line."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # names of files may be more than a terminal can show
+            stream.reconfigure(errors="backslashreplace")
     try:
         from fedmm.cli.app import app  # noqa: PLC0415 - slow to import, and Ctrl-C may come meanwhile
 

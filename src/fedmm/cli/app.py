@@ -14,6 +14,7 @@ from rich.table import Table
 from fedmm import __version__
 from fedmm.algorithms import ALGORITHMS
 from fedmm.cli.data import data_app
+from fedmm.cli.deploy import deploy_app
 from fedmm.cli.privacy import tell_privacy
 from fedmm.cli.reproduce import find_items, reproduce_item
 from fedmm.core.aggregation import AGGREGATIONS
@@ -26,7 +27,7 @@ from fedmm.experiment.comparison import compare
 from fedmm.experiment.config import experiment
 from fedmm.experiment.demos import DEMOS, demo_experiments
 from fedmm.experiment.extending import read_tables
-from fedmm.experiment.folder import free_folder, latest_folder
+from fedmm.experiment.folder import folder_name, free_folder, latest_folder
 from fedmm.experiment.grid import SWEEP, grid
 from fedmm.experiment.presets import PRESETS
 from fedmm.experiment.reproduce import Where
@@ -46,9 +47,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data_app, name="data")
+app.add_typer(deploy_app, name="deploy")
 _console = Console()
 _RUNS = Path("runs")
 _INTERRUPTED = 130
+_MOST_SEEDS = 1000
 _ONE_OF_THEM = "--resume and --overwrite exclude each other; use one of them"
 
 
@@ -92,7 +95,7 @@ def run(
         _sweep(tables, out, file.stem, overwrite=overwrite, resume=resume)
         return
     resolved = experiment(tables)
-    usual = _RUNS / f"{file.stem}-{resolved.algorithm.name}-seed{resolved.run.seed}"
+    usual = _RUNS / f"{folder_name(file.stem)}-{resolved.algorithm.name}-seed{resolved.run.seed}"
     folder = out or (latest_folder(usual) if resume else free_folder(usual))
     summary = run_experiment(resolved, folder, overwrite=overwrite, resume=resume, say=_say)
     draw_run(folder)
@@ -124,7 +127,7 @@ def sweep(
 
 
 def _sweep(tables: dict[str, Any], out: Path | None, title: str, *, overwrite: bool, resume: bool) -> None:
-    usual = _RUNS / title
+    usual = _RUNS / folder_name(title)
     folder = out or (latest_folder(usual) if resume else free_folder(usual))
     summary = run_sweep(grid(tables), folder, title=title, overwrite=overwrite, resume=resume, say=_say)
     _show_comparison(summary, folder)
@@ -151,6 +154,7 @@ def demo(
 ) -> None:
     """Compare source-only training, FedAvgGDA, FedProxGDA and FedMM on data that comes with our dependencies."""
     at_least("--seeds", seeds, 1)
+    require(seeds <= _MOST_SEEDS, f"--seeds must be at most {_MOST_SEEDS}, not {seeds}")
     at_least("--workers", workers, 0)
     experiments = demo_experiments(data, seeds)
     folder = out or _RUNS / ("demo" if data == "digits" else f"demo-{data}")

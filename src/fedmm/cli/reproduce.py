@@ -45,6 +45,8 @@ def reproduce_item(
     not_negative("--seconds", where.seconds)
     one_of("--precision", where.precision, ("fp32", "tf32", "bf16"))
     source = items(paper)[item.runs_of]
+    if scale not in source.scales:
+        raise unknown(f"scale of {source.name}", scale, source.scales)
     small = scale != FULL
     folder = _STATES / f"{item.name}-{scale}" if small else item.folder
     lines = results or (_STATES / f"{source.name}-{scale}" if small else source.folder) / RESULTS

@@ -24,11 +24,13 @@ from fedmm.experiment.toml import read_toml, write_toml
 
 EXPERIMENT, ROUNDS, SUMMARY, MODEL = "experiment.toml", "rounds.jsonl", "summary.json", "model.safetensors"
 SAMPLES, BOUNDARY, REFUSED = "samples.safetensors", "boundary.safetensors", "refused.jsonl"
+_LONGEST_NAME = 150
 
 
 def claim_folder(folder: Path, *, overwrite: bool) -> None:
     """Refuse a folder that cannot hold a new run; with ``overwrite``, one that holds an older run is emptied."""
     try:
+        require("\0" not in str(folder), f"the folder {folder} cannot be used: no name may hold a zero byte")
         require(not folder.exists() or folder.is_dir(), f"{folder} is a file; name a folder for the run")
         if not folder.exists() or not any(folder.iterdir()):
             return
@@ -46,7 +48,7 @@ def _is_ours(folder: Path) -> bool:
     """Whether the folder's own files say that it is a run or a comparison, finished or not."""
     try:
         return json.loads((folder / SUMMARY).read_text(encoding="utf-8")).get("kind") in ("run", "comparison")
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         pass
     try:
         return {"run", "algorithm", "objective"} <= read_toml(folder / EXPERIMENT).keys()
@@ -54,12 +56,21 @@ def _is_ours(folder: Path) -> bool:
         return False
 
 
+def folder_name(text: str) -> str:
+    """A text as the name of a folder: it leads nowhere else, and no file system finds it too long."""
+    short = text.encode("utf-8", "surrogateescape")[:_LONGEST_NAME].decode("utf-8", "ignore")
+    return short.replace("/", "-").replace("\0", "").strip(". ") or "run"
+
+
 def free_folder(folder: Path) -> Path:
     """``folder``, or the first of ``folder-2``, ``folder-3`` ... that does not exist."""
     number, free = 1, folder
-    while free.exists():
-        number += 1
-        free = folder.with_name(f"{folder.name}-{number}")
+    try:
+        while free.exists():
+            number += 1
+            free = folder.with_name(f"{folder.name}-{number}")
+    except OSError as problem:
+        raise FedmmError(f"the folder {free} cannot be used: {problem.strerror}") from problem
     return free
 
 
@@ -87,7 +98,7 @@ class RunFolder:
                 _whole(rounds, "".join(lines))
             self._rounds: IO[str] = rounds.open("a" if lines else "w", encoding="utf-8")
             if (folder / REFUSED).exists():
-                _whole(folder / REFUSED, _until((folder / REFUSED).read_text(encoding="utf-8"), len(lines)))
+                _whole(folder / REFUSED, _until(folder / REFUSED, len(lines)))
 
     def append(self, row: Row) -> None:
         """One more round, on disk before the next begins."""
@@ -128,10 +139,17 @@ class RunFolder:
                 raise _unwritten("the last rounds", self.folder, problem) from problem
 
 
-def _until(refused: str, round: int) -> str:
+def _until(path: Path, round: int) -> str:
     """The lines of what was refused up to a round that a run goes on from; a line torn by a crash is no line."""
-    *lines, _ = refused.split("\n")
-    return "".join(f"{line}\n" for line in lines if json.loads(line)["round"] <= round)
+    *lines, _ = path.read_bytes().split(b"\n")
+    kept = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            if json.loads(line)["round"] <= round:
+                kept.append(line.decode() + "\n")
+        except (ValueError, LookupError, TypeError, RecursionError) as problem:
+            raise FedmmError(f"{path}, line {number}, says of no update why it was refused; remove it") from problem
+    return "".join(kept)
 
 
 def _line(row: Row) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,19 +12,22 @@ from fedmm.core.errors import FedmmError
 from fedmm.experiment.config import Experiment
 
 _SHOWN = ("label", "algorithm", "objective", "seed", "rounds", "target_accuracy", "seconds", "status")
+_LONGEST = 100
 
 
 def folder_names(experiments: Sequence[Experiment]) -> list[str]:
     """A folder name for each run, from its label and seed."""
     names = [f"{_slug(each.label)}-seed{each.run.seed}" for each in experiments]
-    for name in names:
-        if names.count(name) > 1:
+    for name, count in Counter(names).items():
+        if count > 1:
             raise FedmmError(f"two runs would both be called {name!r}; give them different labels or seeds")
     return names
 
 
 def _slug(label: str) -> str:
-    return re.sub(r"[^a-z0-9.=-]+", "-", label.lower()).strip("-.") or "run"
+    """Letters that every file system knows, and no more of them than it takes; what is cut off still counts."""
+    slug = re.sub(r"[^a-z0-9.=-]+", "-", label.lower()).strip("-.") or "run"
+    return slug if len(slug) <= _LONGEST else f"{slug[:_LONGEST]}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"
 
 
 def comparison_summary(

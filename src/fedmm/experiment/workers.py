@@ -60,7 +60,7 @@ def side_by_side(
     """
     context = multiprocessing.get_context("spawn")
     lines = _Lines(context.Queue(), context.Event())
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(lines,))
+    pool = ProcessPoolExecutor(min(workers, len(calls)), mp_context=context, initializer=_begin, initargs=(lines,))
     futures: list[Future[Any]] = []
     with pool:
         try:

@@ -14,7 +14,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedmm.core.errors import FedmmError
+from fedmm.core.errors import FedmmError, require
 
 WIDTH = 10.0
 """Inches. At DPI this is twice the width at which a README shows it, so that it stays sharp on dense screens."""
@@ -34,6 +34,8 @@ _COLOURS = {
     "scaffold_gda": "#CC79A7",
     "fedsgda": "#56B4E9",
 }
+_METADATA: dict[str, dict[str, str | None]] = {"png": {"Software": None}, "svg": {"Date": None}}
+"""What pictures would say of when and by what they were written, by their endings."""
 _SPARE = ("#E69F00", "#332288", "#882255", "#000000")
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (1.4, 1.2)), (0, (5, 1.4, 1.2, 1.4)))
 _SHADES = (0.0, -0.5, 0.4)
@@ -109,7 +111,8 @@ def write(figure: Figure, left: float, top: float, words: str, **style: Any) -> 
 def save(figure: Figure, path: Path) -> Path:
     """Write a PNG or SVG, as the name ends, that depends on the figure alone."""
     kind = path.suffix.removeprefix(".")
-    metadata = {"png": {"Software": None}, "svg": {"Date": None}}[kind]
+    require(kind in _METADATA, f"{path} must end in .png or .svg to be drawn")
+    metadata = _METADATA[kind]
     try:
         with rc_context({"svg.hashsalt": path.name}):
             figure.savefig(path, format=kind, facecolor="white", metadata=metadata)
