@@ -19,6 +19,7 @@ from fedmm.experiment.training import Begun
 
 FOLDER, BEST = "checkpoints", "best.safetensors"
 _NAME = re.compile(r"round-(\d+)\.safetensors")
+_HALF_WRITTEN = ("*.safetensors.partial", ".tmp*")  # ours, and those of safetensors
 _LOWER_IS_BETTER = ("source_risk", "target_entropy", "loss", "task_loss")
 
 Say = Callable[[str], None]
@@ -87,9 +88,9 @@ class Checkpoints:
                 self._path(round_).unlink(missing_ok=True)
         except OSError as problem:
             raise FedmmError(f"old checkpoints in {self.folder} cannot be removed: {problem.strerror}") from problem
-        for partial in self.folder.glob("*.safetensors.partial"):
+        for left in (each for pattern in _HALF_WRITTEN for each in self.folder.glob(pattern)):
             with suppress(OSError):
-                partial.unlink()
+                left.unlink()
 
     def rounds(self) -> list[int]:
         """The rounds after which there are checkpoints, the newest first."""

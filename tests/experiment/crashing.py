@@ -1,0 +1,140 @@
+"""A program that ends, as a power cut would, at one moment of writing a checkpoint after the other, and goes on.
+
+Run as ``crashing.py FOLDER in_process|batched|adapt``. For k = 1, 2, ... a process is ended at the k-th call of what
+touches the disk after round 3 of 7; the next one goes on. It writes a line for each k: at what the process was
+ended, whether the newest checkpoint could be read, and whether the end was the same to the bit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import fedmm
+from fedmm.engines import tensor_files
+from fedmm.experiment.checkpoints import Checkpoints
+from fedmm.experiment.config import experiment
+from fedmm.experiment.run import run_experiment
+
+ENDED = 9
+TABLES: dict[str, Any] = {
+    "run": {"rounds": 7, "threads": 1, "checkpoint_every": 1, "checkpoint_seconds": 0.0, "batch_size": 8},
+    "data": {"name": "moons", "rows": 40, "test_rows": 20},
+    "model": {"name": "mlp", "hidden": [4], "adversary_hidden": [4], "head_dropout": 0.2},
+    "algorithm": {"name": "fedmm", "lr_min": 0.05, "lr_max": 0.05, "local_steps": 2},
+}
+
+
+class Crash:
+    """Ends the process at a chosen call; ``armed`` after the round of interest."""
+
+    def __init__(self, number: int, log: Path) -> None:
+        self.left, self.log, self.armed = number, log, False
+
+    def moment(self, what: str) -> None:
+        if not self.armed:
+            return
+        self.left -= 1
+        if self.left == 0:
+            self.log.write_text(what)
+            os._exit(ENDED)
+
+    def around(self, module: Any, name: str) -> None:
+        """Before and after every call of a function."""
+        real = getattr(module, name)
+
+        def call(*given: Any, **options: Any) -> Any:
+            self.moment(f"before {name}")
+            result = real(*given, **options)
+            self.moment(f"after {name}")
+            return result
+
+        setattr(module, name, call)
+
+    def half_written(self) -> None:
+        """In the middle of writing the tensors, too."""
+        real = tensor_files.save_file
+
+        def save_file(tensors: Any, path: Path, **options: Any) -> None:
+            real(tensors, path, **options)
+            content = path.read_bytes()
+            path.write_bytes(content[: len(content) // 2])
+            self.moment("half of the tensors")
+            path.write_bytes(content)
+
+        tensor_files.save_file = save_file
+
+    def on_round(self, row: dict[str, Any]) -> None:
+        self.armed = row["round"] == 3
+        if row["round"] == 4:
+            os._exit(0)
+
+
+def run(kind: str, folder: Path, on_round: Callable[[Any], None] | None = None) -> None:
+    if kind != "adapt":
+        tables = {**TABLES, "run": {**TABLES["run"], "engine": kind}}
+        run_experiment(experiment(tables), folder, progress=False, resume=True, on_round=on_round)
+        return
+    draw = torch.Generator().manual_seed(1)
+    torch.manual_seed(0)
+    x, y = torch.randn(20, 3, generator=draw), torch.randint(0, 2, (20,), generator=draw)
+    model = fedmm.Network(torch.nn.Linear(3, 4), 2, adversary_hidden=(3,))
+    adapted = fedmm.adapt(
+        [fedmm.Client((x, y), x)], model, rounds=7, batch_size=8, progress=False, on_round=on_round,
+        resume=folder, checkpoint_every=1,
+    )  # fmt: skip
+    adapted.save(folder / "model.safetensors")
+
+
+def in_a_process(work: Callable[[], None]) -> int:
+    """The exit status of ``work`` in a process of its own, which begins as this one is."""
+    process = os.fork()
+    if process == 0:
+        status = 1
+        try:
+            torch.set_num_threads(1)
+            work()
+            status = 0
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
+def readable(folder: Path) -> bool:
+    checkpoints = Checkpoints(folder, every=1, seconds=0.0, keep=2)
+    return checkpoints.load(checkpoints.rounds()[0], torch.device("cpu"))[0].round == checkpoints.rounds()[0]
+
+
+def main(folder: Path, kind: str) -> None:
+    experiment(TABLES).data.load()  # imports what all processes need
+    assert in_a_process(lambda: run(kind, folder / "whole")) == 0
+    expected = (folder / "whole" / "model.safetensors").read_bytes()
+    for number in range(1, 200):
+        here, log = folder / str(number), folder / f"{number}.txt"
+
+        def crash(number: int = number, here: Path = here, log: Path = log) -> None:
+            planned = Crash(number, log)
+            planned.half_written()
+            for name in ("replace", "unlink", "fsync"):
+                planned.around(os, name)
+            run(kind, here, planned.on_round)
+
+        status = in_a_process(crash)
+        if status == 0:
+            return
+        assert status == ENDED
+        line = {"at": log.read_text(), "readable": in_a_process(lambda here=here: readable(here) or os._exit(3)) == 0}
+        assert in_a_process(lambda here=here: run(kind, here)) == 0
+        line["same"] = (here / "model.safetensors").read_bytes() == expected
+        line["left"] = sorted(path.name for path in (here / "checkpoints").iterdir())
+        print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])
