@@ -23,6 +23,7 @@ from torch.utils.data import Dataset
 from fedmm import ALGORITHMS, CDAN, Adapted, Client, CropAndFlip, Diverged, FedAvgGDA, FedMM, FedmmError, Terms
 from fedmm.core.schedules import DannDecay
 from fedmm.experiment.checkpoints import FOLDER
+from fedmm.experiment.guard import Guard
 from fedmm.experiment.keeping import ABOUT
 
 ROUNDS = 8
@@ -138,6 +139,31 @@ def test_a_run_that_diverges_keeps_its_last_good_round_and_diverges_again(tmp_pa
     assert seen == []
     assert isinstance(again.value.partial, Adapted)
     assert again.value.partial.state.round == good
+
+
+def test_a_guard_that_stopped_the_run_stops_it_again_with_one_word(tmp_path: Path) -> None:
+    options = {"algorithm": FedAvgGDA(lr_min=1e3, lr_max=1e3, local_steps=2), "rounds": 200, "guard": Guard("stop")}
+    ended = []
+    for _ in range(2):
+        with pytest.raises(Diverged) as stopped:
+            kept(tmp_path, **options)
+        assert isinstance(stopped.value.partial, Adapted)
+        ended.append(stopped.value.partial)
+    assert ended[0].history.events == ended[1].history.events
+    assert [event["policy"] for event in ended[0].history.events] == ["stop"]
+
+
+def test_a_guard_that_went_back_goes_on_to_the_same_end(tmp_path: Path) -> None:
+    calm = Guard("rollback", window=4, look_back=2, calm=1e-4, most=3)
+    options = {"algorithm": FedAvgGDA(lr_min=40.0, lr_max=40.0, local_steps=2), "rounds": 60, "guard": calm}
+    whole = adapt(**options)
+    assert whole.history.events
+    last = whole.history.events[0]["round"] + 2
+    with pytest.raises(Stopped):
+        kept(tmp_path, on_round=ends_after(last), **options)
+    resumed = kept(tmp_path, **options)
+    assert_same(resumed, whole)
+    assert resumed.history.events == whole.history.events
 
 
 # What was damaged -----------------------------------------------------------------------------------------------------

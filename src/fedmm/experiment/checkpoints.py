@@ -129,7 +129,7 @@ def newest_common(runs: Sequence[Checkpoints], device: torch.device, say: Say) -
     def load(run: int, round_: int) -> Begun | None:
         if (run, round_) not in read:
             try:
-                read[run, round_] = runs[run].load(round_, device)
+                read[run, round_] = _before_the_next(runs[run].load(round_, device))
             except FedmmError as problem:
                 say(f"{problem}; the checkpoint before it is tried")
                 read[run, round_] = None
@@ -155,3 +155,11 @@ def newest_common(runs: Sequence[Checkpoints], device: torch.device, say: Say) -
                 each.go_on(state.round)
             return found
     return []
+
+
+def _before_the_next(begun: Begun) -> Begun:
+    """Without what a guard did in the round after, which is run again unless the run has stopped there."""
+    state, history = begun
+    if state.offender is None:
+        history.events[:] = [event for event in history.events if event["round"] <= state.round]
+    return state, history
