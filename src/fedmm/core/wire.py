@@ -197,5 +197,10 @@ def received(broadcasts: Encoding, wire: State, known: State) -> State:
     return {name: known[name] + _unpack(CODECS[broadcasts], name, wire, known[name].dtype) for name in names}
 
 
+def readable(wire: State, own: State) -> bool:
+    """Whether a client in this state knows where the codes begin that it was sent, if they are codes."""
+    return all(_KNOWN + name.removesuffix(_CODES) in own for name in wire if name.endswith(_CODES))
+
+
 def _coded(names: Collection[str]) -> bool:
     return any(name.endswith(_CODES) for name in names)

@@ -17,6 +17,7 @@ from fedmm.core.memory import ClientMemory, Kept
 from fedmm.core.messages import NEVER, Invitation, Update, size_in_bytes
 from fedmm.core.problem import FederatedProblem, Statistics
 from fedmm.core.terms import Terms
+from fedmm.core.wire import readable
 from fedmm.engines.in_process import first_state, workers
 from fedmm.engines.server import Server, recorded
 from fedmm.engines.worker import Worker
@@ -38,7 +39,7 @@ class Site:
     def answer(self, invitation: Invitation) -> Update:
         """Work, and keep the new state beside the one the server has counted, before anything is sent."""
         kept = self.memory.state_for(invitation.counted) or self._begun(invitation)
-        if kept is None:
+        if kept is None or not readable(invitation.travelling, kept.own):
             return Update(invitation.round, self.worker.name, {}, session=invitation.session, lost=True)
         shared = invitation.statistics
         worked = self.worker.run(
