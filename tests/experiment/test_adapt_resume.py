@@ -21,7 +21,9 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from fedmm import ALGORITHMS, CDAN, Adapted, Client, CropAndFlip, Diverged, FedAvgGDA, FedMM, FedmmError, Terms
+from fedmm.core.aggregation import CoordinateMedian
 from fedmm.core.schedules import DannDecay
+from fedmm.core.transmission import GaussianUpdate
 from fedmm.experiment.checkpoints import FOLDER
 from fedmm.experiment.guard import Guard
 from fedmm.experiment.keeping import ABOUT
@@ -70,6 +72,9 @@ HARD = {
     "a schedule": {"algorithm": FedMM(lr_min=0.1, lr_max=0.1, local_steps=2, lr_schedule=DannDecay())},
     "random maps": {"objective": CDAN(random_dim=3)},
     "some take part": {"terms": Terms(participation=0.5)},
+    "fewer bytes": {"terms": Terms(uploads="int8", broadcasts="int8", participation=0.7)},
+    "a robust mean": {"terms": Terms(aggregation=CoordinateMedian(), on_bad_update="skip")},
+    "noise": {"terms": Terms(transmission=GaussianUpdate()), "probe_rows": 0},
     "validation": {"validation": (rows(8), labels(8)), "evaluate_every": 3},
 }
 HARD |= {name: {"algorithm": kind(lr_min=0.1, lr_max=0.1)} for name, kind in ALGORITHMS.items()}

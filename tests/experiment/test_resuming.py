@@ -13,13 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from fedmm.core.errors import FedmmError
+from fedmm.experiment import plan as planning
 from fedmm.experiment.checkpoints import BEST, FOLDER
 from fedmm.experiment.config import Experiment, experiment
 from fedmm.experiment.folder import latest_folder
 from fedmm.experiment.run import run_experiment
+from fedmm.experiment.snapshots import load_snapshot
+from fedmm.experiment.stack import StackSettings
 from fedmm.experiment.toml import write_toml
+from fedmm.experiment.tuning import Tuned
 
 ROUNDS = 12
 
@@ -68,9 +73,16 @@ def run_until(each: Experiment, folder: Path, last: int, **options: Any) -> None
         run_experiment(each, folder, progress=False, on_round=after, **options)
 
 
+USUAL: dict[str, Any] = {}
+FEWER_BYTES = {"uploads": "int8", "broadcasts": "fp16", "participation": 0.5}
+
+
+@pytest.mark.parametrize("options", [USUAL, FEWER_BYTES], ids=["usual", "fewer bytes"])
 @pytest.mark.parametrize("engine", ["in_process", "batched"])
-def test_a_run_that_crashed_again_and_again_ends_bit_identical(tmp_path: Path, engine: str) -> None:
-    each = small(run={"engine": engine})
+def test_a_run_that_crashed_again_and_again_ends_bit_identical(
+    tmp_path: Path, engine: str, options: dict[str, Any]
+) -> None:
+    each = small(run={"engine": engine, **options})
     run_experiment(each, tmp_path / "whole", progress=False)
     run_until(each, tmp_path / "broken", 3)
     run_until(each, tmp_path / "broken", 4, resume=True)
@@ -107,6 +119,37 @@ def test_a_finished_run_has_nothing_left_to_do(tmp_path: Path) -> None:
 def test_the_last_few_and_the_best_are_kept(tmp_path: Path) -> None:
     run_experiment(small(run={"keep_checkpoints": 3}), tmp_path / "run", progress=False)
     assert checkpoints_in(tmp_path / "run") == [BEST, *(f"round-{n:08d}.safetensors" for n in (10, 11, 12))]
+
+
+@pytest.mark.parametrize("engine", ["in_process", "batched"])
+def test_the_best_is_still_the_best_of_all_rounds_after_a_crash(tmp_path: Path, engine: str) -> None:
+    each = small(run={"engine": engine, "best_by": "source_accuracy"})
+    for last in (4, 9):
+        run_until(each, tmp_path / "run", last, resume=True)
+    run_experiment(each, tmp_path / "run", progress=False, resume=True)
+    accuracies = [row["source_accuracy"] for row in rows_of(tmp_path / "run")]
+    best, _ = load_snapshot(tmp_path / "run" / FOLDER / BEST, torch.device("cpu"))
+    assert best.round == accuracies.index(max(accuracies)) + 1
+
+
+def test_a_batched_run_goes_on_as_it_was_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which way is fastest is measured, and decides the last bits."""
+    each = small(run={"engine": "batched"})
+    chosen = Tuned(StackSettings(looped=True, chunk=1), 1, 1, "as the test wants it")
+    monkeypatch.setattr(planning, "tune", lambda *given: chosen)
+    run_until(each, tmp_path / "run", 5)
+    monkeypatch.setattr(planning, "tune", None)
+    summary = run_experiment(each, tmp_path / "run", progress=False, resume=True)
+    assert summary["engine"]["looped"]
+    assert summary["engine"]["chunk"] == 1
+
+
+def test_newer_checkpoints_that_cannot_be_read_do_not_push_out_the_good_ones(tmp_path: Path) -> None:
+    run_until(small(), tmp_path / "run", 3)
+    for round_ in (50, 60, 70):
+        (tmp_path / "run" / FOLDER / f"round-{round_:08d}.safetensors").write_bytes(b"torn")
+    run_until(small(), tmp_path / "run", 5, resume=True)
+    assert checkpoints_in(tmp_path / "run") == [BEST, *(f"round-{n:08d}.safetensors" for n in (3, 4))]
 
 
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "empty"])
