@@ -12,18 +12,7 @@ from rich.console import Console
 
 from fedmm.core.errors import FedmmError, require
 from fedmm.deploy.layout import Federation
-from fedmm.deploy.lifecycle import (
-    SUPERLINK,
-    alive,
-    down,
-    follow,
-    opened,
-    run_status,
-    start_superlink,
-    stop_run,
-    submit,
-    up,
-)  # fmt: skip
+from fedmm.deploy.lifecycle import SUPERLINK, alive, down, follow, opened, resume, run_status, stop_run, submit, up
 from fedmm.deploy.site_config import WORKERS, read_site
 
 deploy_app = typer.Typer(
@@ -90,9 +79,8 @@ def deploy_run(
         not (folder / "experiment.toml").exists(),
         f"the run {run!r} was begun before; `fedmm deploy resume {run}` goes on with it, --name makes another",
     )
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "submitted.toml").write_text(text, encoding="utf-8")
-    _trained(there, run, text, resume=False, patience=patience)
+    number = submit(there, run, text, resume=False, patience=patience, enrol_seconds=patience, say=_say)
+    _followed(there, run, number)
 
 
 @deploy_app.command("resume")
@@ -103,18 +91,11 @@ def deploy_resume(
 ) -> None:
     """Go on with a run after its last finished round, as a new run of Flower's; a dead SuperLink is started again."""
     there = Federation(federation)
-    try:
-        text = (there.run(run) / "submitted.toml").read_text(encoding="utf-8")
-    except OSError:
-        known = sorted(path.name for path in (there.folder / "runs").glob("*"))
-        raise FedmmError(f"there is no run {run!r} in {federation} (known: {', '.join(known) or 'none'})") from None
-    if not alive(there).get(SUPERLINK, False):
-        start_superlink(there, _say)
-    _trained(there, run, text, resume=True, patience=patience)
+    opened(there)
+    _followed(there, run, resume(there, run, patience=patience, say=_say))
 
 
-def _trained(there: Federation, run: str, text: str, *, resume: bool, patience: float) -> None:
-    number = submit(there, run, text, resume=resume, patience=patience, enrol_seconds=patience, say=_say)
+def _followed(there: Federation, run: str, number: int) -> None:
     try:
         status = follow(there, run, number, _say)
     except KeyboardInterrupt:

@@ -25,12 +25,14 @@ from fedmm.deploy.commands import (
     write_app,
     write_connection,
 )  # fmt: skip
+from fedmm.deploy.driving import end_driver
 from fedmm.deploy.keys import AUTHORITY, make_certificates, make_node_key
 from fedmm.deploy.layout import Federation
 from fedmm.deploy.processes import Started
 from fedmm.deploy.site_config import require_loopback
 
 SUPERLINK = "superlink"
+SUBMITTED = "submitted.toml"
 _FINISHED = "finished"
 _JOINED = "SuperNode ID:"
 
@@ -182,15 +184,37 @@ def submit(
     made = opened(federation)
     require(_listens(made.host, made.port), f"no SuperLink answers at {made.address}; `fedmm deploy up` starts one")
     folder = federation.run(name)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / SUBMITTED).write_text(experiment, encoding="utf-8")
     file = run_config(
         folder / "run-config.toml",
         {"run": name, "experiment": experiment, "resume": resume, "patience": patience, "enrol-seconds": enrol_seconds},
     )
     answer = flwr(federation, "run", str(federation.app), CONNECTION, "--run-config", str(file))
     number = int(answer["run-id"])
-    (folder / "flower-runs.txt").open("a", encoding="utf-8").write(f"{number}\n")
+    with (folder / "flower-runs.txt").open("a", encoding="utf-8") as listed:
+        listed.write(f"{number}\n")
     say(f"run {name} is Flower's run {number}; rounds and log in {folder}")
     return number
+
+
+def resume(federation: Federation, name: str, *, patience: float, say: Say) -> int:
+    """Go on with a run as a new one of Flower's: a server that is still at work on it is ended, a SuperLink that is
+    dead is started again. Flower's number for it.
+    """
+    folder = federation.run(name)
+    try:
+        text = (folder / SUBMITTED).read_text(encoding="utf-8")
+    except OSError:
+        known = sorted(path.name for path in (federation.folder / "runs").glob("*"))
+        raise FedmmError(
+            f"there is no run {name!r} in {federation.folder} (known: {', '.join(known) or 'none'})"
+        ) from None
+    if end_driver(folder):
+        say("the server that was at work on the run has been ended")
+    if not alive(federation).get(SUPERLINK, False):
+        start_superlink(federation, say)
+    return submit(federation, name, text, resume=True, patience=patience, enrol_seconds=patience, say=say)
 
 
 def follow(federation: Federation, name: str, number: int, on_line: Say, pause: float = 1.0) -> str:

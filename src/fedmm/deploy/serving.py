@@ -19,6 +19,7 @@ from fedmm.core.engine import FederatedState
 from fedmm.core.errors import FedmmError, require, unknown
 from fedmm.data.holdings import TensorRows
 from fedmm.deploy.cards import Card, card_from, read_card
+from fedmm.deploy.driving import driving
 from fedmm.deploy.experiments import deployed_experiment, site_names
 from fedmm.deploy.keys import public_keys
 from fedmm.deploy.layout import Federation
@@ -74,7 +75,8 @@ def serve(grid: Grid, served: Served) -> None:
             log.flush()
 
         try:
-            _serve(grid, served, federation, folder, say)
+            with driving(folder):
+                _serve(grid, served, federation, folder, say)
         except FedmmError as problem:
             say(f"error: {problem}")
             raise
@@ -128,7 +130,10 @@ def _cards(
 
 
 def standing_in(each: Experiment, names: list[str], cards: Mapping[str, Card], cache: DataCache) -> Adaptation:
-    """The adaptation as a server sees it: rows of the right number and shape stand in for those at the sites."""
+    """The adaptation as a server sees it: rows of the right number and shape stand in for those at the sites.
+
+    The server keeps the sums of each site's updates, so that a site whose disk was lost gets its state back.
+    """
     run, device = each.run, each.run.torch_device
     for client in run.client_weights:
         if client not in names:
@@ -161,7 +166,7 @@ def standing_in(each: Experiment, names: list[str], cards: Mapping[str, Card], c
         device=device,
         dtype=run.torch_dtype,
         view=pair.view,
-        terms=each.terms,
+        terms=replace(each.terms, restore=True),
         guard=each.guard,
         input_mean=mean_input(cards),
     )
