@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_LEAST, _MOST, _PRECISION = 1e-3, 1e6, 1e-4
+_LEAST, _MOST, _PRECISION = 1e-3, 1e6, 1e-3
 
 
 class Spent(NamedTuple):
@@ -63,19 +63,13 @@ class PrivacyAccount:
 
         Where nobody is trusted, a client's update tells of it whether it is counted or not.
         """
-        if self.noise.trust == "nobody":
-            rounds = {1.0: len(counted)}
-        else:
-            usual = head_count(len(self.clients), self.share)
-            rounds = {math.sqrt((many - 1) / (usual - 1)): n for many, n in Counter(counted).items() if many}
-        updates = _attendance(self.clients, self.share, self.seed).most(len(counted))
-        multipliers = [
-            noise / 2 if there else None
-            for noise, there in zip((self.noise.noise_min, self.noise.noise_max), self.groups, strict=True)
-        ]
-        alone = [None if each is None else self._epsilon([each], rounds, updates) for each in multipliers]
-        present = [each for each in multipliers if each is not None]
-        return Spent(self._epsilon(present, rounds, updates), *alone)
+        omega, psi = ([each] if there else [] for each, there in zip(self._multipliers, self.groups, strict=True))
+        each = (self._epsilon(group, counted) if group else None for group in (omega, psi))
+        return Spent(self._epsilon(omega + psi, counted), *each)
+
+    @property
+    def _multipliers(self) -> tuple[float, float]:
+        return self.noise.noise_min / 2, self.noise.noise_max / 2
 
     def after(self, before: Sequence[float | int | None], now: int) -> dict[str, float]:
         """The columns of a round in which ``now`` clients were counted, after rounds with ``before``."""
@@ -84,10 +78,10 @@ class PrivacyAccount:
     def noise_for(self, epsilon: float, rounds: int) -> float:
         """The least noise_min = noise_max with which ``epsilon`` is kept over so many rounds."""
         positive("epsilon", epsilon)
+        usual = [head_count(len(self.clients), self.share)] * rounds
 
         def kept(noise: float) -> bool:
-            other = replace(self, noise=replace(self.noise, noise_min=noise, noise_max=noise))
-            return other.spent([head_count(len(self.clients), self.share)] * rounds).both <= epsilon
+            return self._epsilon([noise / 2] * sum(self.groups), usual) <= epsilon
 
         low, high = _LEAST, _MOST
         require(kept(high), f"no noise up to {_MOST:g} keeps epsilon {epsilon:g} over {rounds} rounds")
@@ -96,14 +90,18 @@ class PrivacyAccount:
             low, high = (low, middle) if kept(middle) else (middle, high)
         return high
 
-    def _epsilon(self, multipliers: Sequence[float], rounds: dict[float, int], updates: int) -> float:
-        """Of rounds, by what their noise is multiplied with, in which no client sent more than so many updates.
+    def _epsilon(self, multipliers: Sequence[float], counted: Sequence[int]) -> float:
+        """epsilon of noises with these multipliers, each on a vector of its own.
 
-        Several multipliers are noises on several vectors: they hide a client like one noise of the sum of their
-        precisions. If others may know who takes part, what counts is how often a client does; if only the server knows,
-        that every round has a sample of them.
+        They hide a client like one noise of the sum of their precisions. If others may know who takes part, what counts
+        is how often a client does; if only the server knows, that every round has a sample of them.
         """
-        if not rounds or not updates:
+        rounds = {1.0: len(counted)} if counted else {}  # by what their noise is multiplied with
+        if self.noise.trust == "server":
+            usual = head_count(len(self.clients), self.share)
+            rounds = {math.sqrt((many - 1) / (usual - 1)): n for many, n in Counter(counted).items() if many}
+        updates = _attendance(self.clients, self.share, self.seed).most(len(counted))
+        if not rounds:
             return 0.0
         if not min(rounds):
             return math.inf

@@ -1,0 +1,63 @@
+"""``fedmm privacy`` tells what noise is worth, and trains nothing."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedmm.cli.app import app
+from fedmm.core.errors import FedmmError
+
+FILE = """
+[run]
+rounds = 30
+probe_rows = 0
+[data]
+name = "moons"
+rows = 60
+test_rows = 10
+[partition]
+name = "source_target"
+source_clients = 2
+target_clients = 2
+[model]
+name = "mlp"
+centre = "none"
+[transmission]
+name = "gaussian"
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "noisy.toml"
+    path.write_text(FILE)
+    return path
+
+
+def told(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["privacy", *arguments], catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.stdout
+
+
+def test_epsilon_and_the_noise_for_another_are_told(file: Path, tmp_path: Path) -> None:
+    text = told(str(file), "--epsilon", "8")
+    assert "4 clients, 4 in a round, 30 rounds; a client is hidden from the server and all others" in text
+    assert re.search(r"epsilon \d+\.?\d* \(omega alone \S+, psi alone \S+\) with delta 1e-05 after the last", text)
+    noise = re.search(r"noise_min = transmission.noise_max = (\S+)", text)
+    assert noise
+    settings = [f"--set=transmission.{each}={noise[1]}" for each in ("noise_min", "noise_max")]
+    reached = re.search(r"epsilon (\S+) ", told(str(file), *settings))
+    assert reached
+    assert float(reached[1]) == pytest.approx(8.0, rel=1e-2)
+    assert list(tmp_path.iterdir()) == [file]
+    assert "hidden from all others" in told(str(file), "--set", "transmission.trust=server")
+
+
+def test_there_is_nothing_to_tell_without_noise(file: Path) -> None:
+    with pytest.raises(FedmmError, match=r"set transmission\.name to 'gaussian'"):
+        told(str(file), "--set", "transmission.name=exact")
