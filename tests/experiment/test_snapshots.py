@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from fedmm import ALGORITHMS
 from fedmm.core.engine import FederatedState
 from fedmm.core.errors import FedmmError
-from fedmm.engines.tensor_files import _checksum
+from fedmm.engines.tensor_files import checksum
 from fedmm.experiment.history import History
 from fedmm.experiment.snapshots import _FORMAT, load_snapshot, save_snapshot
 
@@ -157,7 +157,7 @@ def described(**changes: Any) -> dict[str, Any]:
 
 def write_described(path: Path, about: object) -> None:
     tensors, text = {"0": torch.zeros(2)}, json.dumps(about)
-    save_file(tensors, path, metadata={"fedmm": text, "sha256": _checksum(text, tensors)})
+    save_file(tensors, path, metadata={"fedmm": text, "sha256": checksum(text, tensors)})
 
 
 def test_a_file_that_is_as_it_should_be_is_accepted(tmp_path: Path) -> None:

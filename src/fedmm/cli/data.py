@@ -166,7 +166,7 @@ def _reading_from(folder: Path | None) -> Iterator[None]:
 
 def _blocks(pair: DomainPair) -> list[Block]:
     """Both domains with the same classes, evenly spread over all there are."""
-    names = [name.replace("_", " ") for name in pair.class_names]
+    names = [name.replace("_", " ").encode("utf-8", "replace").decode("utf-8") for name in pair.class_names]
     columns = min(_COLUMNS if max(map(len, names)) < _LONG else _COLUMNS - 2, pair.classes)
     classes = torch.linspace(0, pair.classes - 1, columns).round().long().tolist()
     captions = [names[label] for label in classes]

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+_LONGEST_NAME = 255
+"""Bytes of a name, as most file systems have it."""
+
 
 def data_folder() -> Path:
     """The folder of the data sets' files: ``FEDMM_DATA``, else the user's own data folder."""
@@ -14,6 +17,12 @@ def data_folder() -> Path:
 def cache_folder() -> Path:
     """The folder of what can be made again: ``FEDMM_CACHE``, else the user's own cache folder."""
     return _folder("FEDMM_CACHE", "XDG_CACHE_HOME", Path(".cache"))
+
+
+def is_name(text: str) -> bool:
+    """Whether a text can name a file or folder in another, and leads nowhere else."""
+    short = len(text.encode("utf-8", "surrogatepass")) <= _LONGEST_NAME
+    return short and text not in ("", ".", "..") and not set(text) & {"/", "\\", "\0"}
 
 
 def _folder(ours: str, common: str, otherwise: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import shutil
 import tarfile
 import zlib
@@ -13,6 +14,8 @@ from fedmm.data.sources import StoredFile
 
 _LARGEST = 100_000_000
 """Bytes of a file; no picture is larger."""
+_MOST = 10_000_000_000
+"""Bytes of an archive; no domain is larger, and a few bytes can stand for any number of them."""
 
 
 def unpack(archive: Path, files: Iterable[StoredFile], folder: Path) -> None:
@@ -29,12 +32,16 @@ def unpack(archive: Path, files: Iterable[StoredFile], folder: Path) -> None:
                     not path.is_absolute() and ".." not in path.parts and (member.isfile() or member.isdir()),
                     f"{archive} is not unpacked: it holds {member.name!r}, which is a link or leads out of its folder",
                 )
+                end = member.offset_data + member.size
+                require(end <= _MOST, f"{archive} is not unpacked: it holds more than {_MOST} bytes")
                 file = wanted.get(path.parts[-2:]) if member.isfile() else None
                 if file is not None:
                     require(member.size <= _LARGEST, f"{archive} is not unpacked: {member.name} is too large")
                     _write(opened, member, folder / file.path)
                     del wanted[path.parts[-2:]]
-    except (tarfile.TarError, EOFError, zlib.error) as problem:
+    except FedmmError:
+        raise
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, ValueError, OverflowError, MemoryError) as problem:
         raise FedmmError(f"{archive} is truncated or corrupt: {problem}") from problem
     except OSError as problem:
         raise FedmmError(f"{archive} cannot be unpacked into {folder}: {problem.strerror or problem}") from problem

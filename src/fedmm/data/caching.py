@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -37,7 +38,7 @@ def _read(path: Path) -> dict[str, Tensor] | None:
         with safe_open(path, "pt") as stored:
             tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 - it is no mapping
             whole = (stored.metadata() or {}).get(_CHECKSUM) == _checksum(tensors)
-    except (OSError, SafetensorError):
+    except (OSError, SafetensorError, ValueError, TypeError):
         return None
     return tensors if whole else None
 
@@ -55,5 +56,7 @@ def _write(path: Path, tensors: dict[str, Tensor]) -> None:
 def _checksum(tensors: Mapping[str, Tensor]) -> str:
     value = 0
     for name in sorted(tensors):
-        value = zlib.crc32(tensors[name].contiguous().numpy().data, value)
+        tensor = tensors[name]
+        value = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), value)
+        value = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, value)
     return f"{value:08x}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,12 +15,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmm.core.errors import FedmmError
+from fedmm.core.errors import FedmmError, require
 from fedmm.data.sources import StoredFile, read_file
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
+_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+"""Others run programs, or are no pictures of pixels."""
+_MOST_PIXELS = 89_000_000
+_LONGEST = 200
+"""How many times its shorter side the longer may be: all of a picture is resized before its middle is cut out."""
 _KEPT = 3
 """Folders of squares that stay in memory, since tasks share domains: Office-31 has three."""
 
@@ -29,7 +35,8 @@ def picture_of(content: bytes, what: str) -> Picture:
     from PIL import Image, ImageOps  # noqa: PLC0415 - slow to import, and only pictures need it
 
     try:
-        with Image.open(io.BytesIO(content)) as opened:
+        with Image.open(io.BytesIO(content), formats=_FORMATS) as opened:
+            require(math.prod(opened.size) <= _MOST_PIXELS, f"it has more than {_MOST_PIXELS} pixels")
             picture = ImageOps.exif_transpose(opened)
             if picture.mode.startswith("I"):
                 picture = Image.fromarray((np.asarray(picture).clip(0, 65535) >> 8).astype(np.uint8))
@@ -37,7 +44,7 @@ def picture_of(content: bytes, what: str) -> Picture:
                 picture = picture.convert("RGBA")
                 picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
             return picture.convert("RGB")
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as problem:
+    except Exception as problem:  # a file that is not what it seems may be any problem to its decoder
         raise FedmmError(f"{what} cannot be read as a picture: {problem}") from problem
 
 
@@ -45,7 +52,8 @@ def square_of(picture: Picture, size: int) -> Picture:
     """The square in the middle of a picture whose shorter side was brought to ``size`` pixels."""
     from PIL.Image import Resampling  # noqa: PLC0415 - slow to import, and only pictures need it
 
-    short = min(picture.size)
+    short, long = sorted(picture.size)
+    require(long <= _LONGEST * short, f"one side of a picture must be at most {_LONGEST} times the other")
     if short != size:
         width, height = (round(side * size / short) for side in picture.size)
         picture = picture.resize((width, height), Resampling.BICUBIC)
@@ -65,7 +73,12 @@ def _squares(folder: Path, files: tuple[StoredFile, ...], stamps: tuple[object, 
 
     def read(number: int) -> None:
         file = files[number]
-        picture = square_of(picture_of(read_file(folder, file), str(folder / file.path)), size)
+        path = folder / file.path
+        whole = picture_of(read_file(folder, file), str(path))
+        try:
+            picture = square_of(whole, size)
+        except FedmmError as problem:
+            raise FedmmError(f"{path} cannot be used: {problem}") from problem
         found[number] = np.asarray(picture).transpose(2, 0, 1)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # decoding lets go of the interpreter's lock

@@ -115,6 +115,7 @@ def read_checksums(text: str, addresses: Iterable[str] = (), what: str = "the li
 def read_file(folder: Path, file: StoredFile) -> bytes:
     """The bytes of a file in its source's folder; one that is missing or has other bytes than it should is refused."""
     path = folder / file.path
+    require(not path.exists() or path.is_file(), f"{path} is no file that could be read to its end")
     try:
         content = path.read_bytes()
     except OSError as problem:

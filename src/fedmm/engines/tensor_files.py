@@ -30,7 +30,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
     partial = path.with_name(path.name + ".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_file(named, partial, metadata={"fedmm": text, "sha256": _checksum(text, named)})
+        save_file(named, partial, metadata={"fedmm": text, "sha256": checksum(text, named)})
         _to_disk(partial)
         partial.replace(path)
         _to_disk(path.parent)
@@ -47,17 +47,18 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             metadata = file.metadata() or {}
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a dict
         text = metadata["fedmm"]
-        if metadata["sha256"] != _checksum(text, tensors):
+        if metadata["sha256"] != checksum(text, tensors):
             raise UnreadableFile(f"{path}: the checksum is not right")
         return tensors, json.loads(text)
-    except (OSError, SafetensorError, KeyError, ValueError) as problem:
+    except (OSError, SafetensorError, KeyError, ValueError, TypeError, RecursionError) as problem:
         raise UnreadableFile(f"{path}: {problem}") from problem
 
 
-def _checksum(text: str, named: Mapping[str, Tensor]) -> str:
-    """Of the description and all tensors, in the order of their keys."""
+def checksum(text: str, named: Mapping[str, Tensor]) -> str:
+    """Of the description and all tensors with their names, types and shapes, in the order of their names."""
     value = hashlib.sha256(text.encode())
     for key in sorted(named):
+        value.update(f"\n{key} {named[key].dtype} {tuple(named[key].shape)}\n".encode())
         value.update(named[key].reshape(-1).view(torch.uint8).numpy().data)
     return value.hexdigest()
 

@@ -59,7 +59,7 @@ def _is_ours(folder: Path) -> bool:
 
 def folder_name(text: str) -> str:
     """A text as the name of a folder: it leads nowhere else, and no file system finds it too long."""
-    short = text.encode("utf-8", "surrogateescape")[:_LONGEST_NAME].decode("utf-8", "ignore")
+    short = text.encode("utf-8", "ignore")[:_LONGEST_NAME].decode("utf-8", "ignore")
     return short.replace("/", "-").replace("\0", "").strip(". ") or "run"
 
 
@@ -97,9 +97,9 @@ class RunFolder:
             lines = [_line(row) for row in before]
             if lines:
                 _whole(rounds, "".join(lines))
-            self._rounds: IO[str] = rounds.open("a" if lines else "w", encoding="utf-8")
             if (folder / REFUSED).exists():
                 _whole(folder / REFUSED, _until(folder / REFUSED, len(lines)))
+            self._rounds: IO[str] = rounds.open("a" if lines else "w", encoding="utf-8")
 
     def append(self, row: Row) -> None:
         """One more round, on disk before the next begins."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmm.core.errors import FedmmError, require, unknown
+from fedmm.core.places import is_name
 from fedmm.experiment.config import Experiment
 from fedmm.experiment.extending import merged, read_tables
 from fedmm.experiment.grid import SWEEP, grid
@@ -124,7 +125,9 @@ def _item(path: Path) -> Item:
     about = read_toml(path)
     panels = about.get("panels")
     require(
-        isinstance(panels, list) and bool(panels) and all(isinstance(panel, str) for panel in panels),
+        isinstance(panels, list)
+        and bool(panels)
+        and all(isinstance(panel, str) and is_name(panel) for panel in panels),
         f"{path}: panels must be a list of the panels' folders",
     )
     scales = about.get("scale", {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -18,11 +19,13 @@ from fedmm.core.problem import Statistics
 from fedmm.core.views import View, WholeRows
 from fedmm.data.holdings import as_rows
 from fedmm.data.views import view_from, view_table
+from fedmm.engines.tensor_files import checksum
 from fedmm.models.flat import FlatNetwork
 from fedmm.models.network import Network
 from fedmm.objectives.source_only import SourceOnly
 
 _FORMAT = "fedmm-model-1"
+_LARGEST_ROW = 1_000_000_000
 
 
 class RowsShown:
@@ -83,7 +86,8 @@ class Predictor:
             "dtype": str(function.layout.dtype).removeprefix("torch."),
         }
         try:
-            save_file(self.tensors(), path, metadata={"fedmm": json.dumps(about)})
+            text, tensors = json.dumps(about), self.tensors()
+            save_file(tensors, path, metadata={"fedmm": text, "sha256": checksum(text, tensors)})
         except Exception as problem:
             raise FedmmError(f"the model could not be written to {os.fspath(path)}: {problem}") from problem
 
@@ -103,11 +107,11 @@ def load_model(path: str | os.PathLike[str], model: Network, *, device: torch.de
     file = os.fspath(path)
     saved, about = _read(path)
     require(
-        about["centre"] == model.centre,
-        f"{file} was trained with centre {about['centre']!r}, but the network has centre {model.centre!r}",
+        about.get("centre") == model.centre,
+        f"{file} was trained with centre {about.get('centre')!r}, but the network has centre {model.centre!r}",
     )
     sample = torch.zeros((2, *about["input_shape"]))
-    dtype = torch.float64 if about["dtype"] == "float64" else torch.float32
+    dtype = torch.float64 if about.get("dtype") == "float64" else torch.float32
     function = FlatNetwork(model, SourceOnly(), sample, seed=0, dtype=dtype, device=device)
     wanted = function.state(function.start, function.statistics)
     for name in saved:
@@ -123,22 +127,36 @@ def load_model(path: str | os.PathLike[str], model: Network, *, device: torch.de
     function.module.load_state_dict(known)
     omega = {block.name: known[block.name] for block in function.layout.blocks}
     statistics = {name: known[name] for name in function.statistics}
-    return Predictor(function, function.layout.pack(omega, {}), statistics, _shown(about))
+    return Predictor(function, function.layout.pack(omega, {}), statistics, _shown(about, file))
 
 
-def _shown(about: Mapping[str, Any]) -> RowsShown | None:
+def _shown(about: Mapping[str, Any], file: str) -> RowsShown | None:
     """How the model's rows were shown; a view that is not in the table is forgotten, and its input shape remains."""
     if not about.get("view"):
         return None
-    return RowsShown(view_from(about["view"]), tuple(about["stored_shape"]))
+    try:
+        return RowsShown(view_from(about["view"]), tuple(about["stored_shape"]))
+    except (FedmmError, LookupError, TypeError, AttributeError) as problem:
+        raise FedmmError(f"{file} does not say in what form it takes rows: {problem}") from problem
 
 
 def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         with safe_open(path, framework="pt") as file:
             saved = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            about = json.loads((file.metadata() or {}).get("fedmm", "{}"))
+            metadata = file.metadata() or {}
+        text = metadata.get("fedmm", "{}")
+        about = json.loads(text)
     except Exception as problem:
         raise FedmmError(f"{os.fspath(path)} cannot be read as a safetensors file: {problem}") from problem
-    require(about.get("format") == _FORMAT, f"{os.fspath(path)} is not a model saved by fedmm")
+    ours = isinstance(about, dict) and about.get("format") == _FORMAT
+    require(ours, f"{os.fspath(path)} is not a model saved by fedmm")
+    whole = metadata.get("sha256", checksum(text, saved)) == checksum(text, saved)
+    require(whole and _is_shape(about.get("input_shape")), f"{os.fspath(path)} was changed since it was saved")
     return saved, about
+
+
+def _is_shape(value: Any) -> bool:
+    """Whether a row may have that shape."""
+    sizes = isinstance(value, list) and all(type(size) is int and size > 0 for size in value)
+    return sizes and math.prod(value) <= _LARGEST_ROW

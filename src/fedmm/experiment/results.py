@@ -123,8 +123,9 @@ def _parsed(raw: bytes) -> Line | None:
     try:
         line: Line = json.loads(raw)
         hash((line["digest"], *identity(line)))
+        json.dumps(line, allow_nan=False)  # else it could not be copied
         return line
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

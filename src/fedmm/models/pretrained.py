@@ -24,7 +24,7 @@ def load_weights(module: nn.Module, given: str, normalise: str) -> None:
         weights, about = _read(path)
         module.load_state_dict(weights, strict=True)
     except Exception as problem:
-        reason = str(problem).strip().splitlines()[0]
+        reason = (str(problem).strip() or type(problem).__name__).splitlines()[0]
         raise FedmmError(
             f"{path} cannot be read as MobileNetV2 weights with torchvision's names: {reason}"
         ) from problem
@@ -56,7 +56,7 @@ def torchvisions_own(weights: Any) -> dict[str, Tensor]:
     try:
         state: dict[str, Tensor] = weights.get_state_dict(progress=False, check_hash=True)
     except Exception as problem:
-        reason = str(problem).strip().splitlines()[0]
+        reason = (str(problem).strip() or type(problem).__name__).splitlines()[0]
         raise FedmmError(
             f"torchvision's weights cannot be had from {weights.url} ({reason}); name a file with model.weights instead"
         ) from problem

@@ -17,11 +17,11 @@ class Fields:
     values: Mapping[str, object]
 
     def text(self, name: str) -> str:
-        """A word or words."""
+        """A word or words; what is no letter, as from a file's name that is not UTF-8, becomes a question mark."""
         value = self.values.get(name)
         if not isinstance(value, str):
             raise FedmmError(f"{self.where} must give {name!r} as text, not {value!r:.60}")
-        return value
+        return value.encode("utf-8", "replace").decode("utf-8")
 
     def number(self, name: str) -> float:
         """A finite number."""
@@ -54,6 +54,10 @@ class Fields:
 
 def finite(value: object) -> float | None:
     """A JSON value as a number, or None for anything that is not a finite one."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None

@@ -19,6 +19,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from fedmm.core.errors import FedmmError, require
+from fedmm.core.places import is_name
 from fedmm.reporting.fields import Fields, finite
 
 Array = NDArray[Any]
@@ -136,6 +137,10 @@ def read_comparison(folder: Path | str) -> Comparison:
     folder = Path(folder)
     summary = _Summary.read(folder, kind="comparison")
     entries = summary.entries("runs")
+    for entry in entries:
+        name = entry.text("folder")
+        below = all(map(is_name, name.split("/")))
+        require(below, f"{summary.path} must name a folder below its own for each run, not {name!r:.60}")
     runs = [replace(read_run(folder / entry.text("folder")), label=entry.text("label")) for entry in entries]
     return Comparison(folder, summary.text("title"), tuple(runs))
 
@@ -152,7 +157,7 @@ class _Summary(Fields):
         content = _bytes(path)
         try:
             values = json.loads(content)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise FedmmError(f"{path} is not valid JSON; the run that wrote it must be repeated") from None
         require(isinstance(values, dict), f"{path} must hold a JSON object, not {type(values).__name__}")
         summary = cls(path, values, path)
@@ -175,7 +180,7 @@ def _records(path: Path) -> dict[int, Mapping[str, object]]:
     for number, line in lines:
         try:
             record = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             if number == lines[-1][0]:
                 break
             raise FedmmError(f"{path} is not valid JSON in line {number}") from None
@@ -221,5 +226,5 @@ def _bytes(path: Path) -> bytes:
         return path.read_bytes()
     except FileNotFoundError:
         raise FedmmError(f"{path} is missing; give the folder of a finished run or comparison") from None
-    except OSError as error:
-        raise FedmmError(f"{path} cannot be read: {error.strerror}") from None
+    except (OSError, ValueError) as error:
+        raise FedmmError(f"{path} cannot be read: {getattr(error, 'strerror', error)}") from None

@@ -189,5 +189,7 @@ def test_the_public_face_is_sorted_and_the_room_reads_files_only() -> None:
         r"^ *(?:from|import) (\S+)", "\n".join(p.read_text() for p in Path(folder).glob("*.py")), re.M
     )
     ours = {name for name in imported if name.startswith("fedmm")}
-    assert all(name == "fedmm.core.errors" or name.startswith("fedmm.reporting.") for name in ours)
+    assert all(
+        name in ("fedmm.core.errors", "fedmm.core.places") or name.startswith("fedmm.reporting.") for name in ours
+    )
     assert not {"torch", "matplotlib.pyplot"} & set(imported)

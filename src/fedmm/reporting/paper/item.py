@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmm.core.errors import FedmmError, require
+from fedmm.core.places import is_name
 from fedmm.reporting.fields import finite
 
 FORMS = ("curves", "rates", "accuracy_table", "rounds_table")
@@ -83,6 +84,7 @@ def read_item(folder: Path | str) -> Item:
         raise FedmmError(f"{table.path} must give 'columns' as a whole number of at least 1, not {columns!r}")
     panels = table.names("panels")
     require(bool(panels), f"{table.path} must list at least one of its 'panels'")
+    require(all(map(is_name, panels)), f"{table.path} must list 'panels' by the names of their folders beside it")
     paper = table.below("paper")
     return Item(
         folder=folder,
@@ -149,5 +151,5 @@ def _toml(path: Path) -> dict[str, Any]:
         raise FedmmError(f"{path} is missing; give the folder of a figure or table") from None
     except OSError as error:
         raise FedmmError(f"{path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise FedmmError(f"{path} is not valid TOML: {error}") from None

@@ -61,7 +61,7 @@ def read_results(path: Path | str) -> list[PaperRun]:
     for number, line in lines:
         try:
             values = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             if number == lines[-1][0]:
                 break
             raise FedmmError(f"{path} is not valid JSON in line {number}") from None
