@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from fedmm.algorithms import FedMM
 from fedmm.core.errors import require
 from fedmm.deploy.layout import Federation
 from fedmm.deploy.lifecycle import down, follow, submit, up
@@ -25,9 +26,10 @@ Say = Callable[[str], None]
 
 
 def demo_experiment(rounds: int) -> Experiment:
-    """FedMM on the scanned digits of ``fedmm demo``, for a few rounds."""
+    """FedMM on the scanned digits of ``fedmm demo``: few rounds, since each takes seconds, of many local steps."""
     each = next(each for each in demo_experiments("digits", 1) if each.algorithm.name == "fedmm")
-    return every_round_kept(replace(each, run=replace(each.run, rounds=rounds)))
+    algorithm = FedMM(lr_min=0.1, lr_max=0.1, local_steps=100, penalty_min=0.1, penalty_max=0.1)
+    return every_round_kept(replace(each, run=replace(each.run, rounds=rounds), algorithm=algorithm))
 
 
 def demo(out: Path, rounds: int, *, worker: str, insecure: bool, say: Say) -> bool:

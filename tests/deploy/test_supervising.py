@@ -1,0 +1,151 @@
+"""Processes that are started again when they end, and ended when they should; certificates and keys."""
+
+from __future__ import annotations
+
+import os
+import signal
+import ssl
+import stat
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+
+from fedmm import FedmmError
+from fedmm.deploy import processes
+from fedmm.deploy.commands import QUIET, environment, superlink_command, supernode_command
+from fedmm.deploy.keys import make_certificates, make_node_key, public_keys
+from fedmm.deploy.layout import Federation
+from fedmm.deploy.lifecycle import LocalSite, down, opened, resume, up
+from fedmm.deploy.site_config import read_site
+from fedmm.deploy.supervisor import Kept
+
+SLEEPER = """
+import subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+time.sleep(60)
+"""
+
+
+def marked_environment(folder: Path) -> dict[str, str]:
+    return {**os.environ, processes.MARK: str(folder.resolve())}
+
+
+def test_everything_that_carries_the_mark_is_ended_whoever_started_it(tmp_path: Path) -> None:
+    started = processes.start("one", [sys.executable, "-c", SLEEPER], tmp_path / "log", marked_environment(tmp_path))
+    processes.save(tmp_path / "p.json", [started])
+    deadline = time.monotonic() + 10
+    while len(processes.marked(tmp_path)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.kill(started.pid, signal.SIGKILL)  # the child is left behind
+    assert processes.stop(processes.load(tmp_path / "p.json"), tmp_path) >= 1
+    assert processes.marked(tmp_path) == []
+    assert not started.alive
+
+
+def test_another_process_with_the_same_number_is_left_alone(tmp_path: Path) -> None:
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(30)"])
+    try:
+        stale = processes.Started("one", other.pid, 1)
+        assert not stale.alive
+        processes.stop([stale], tmp_path)
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_a_process_that_ends_is_started_again_later_and_later() -> None:
+    said: list[str] = []
+    kept = Kept("worker", [sys.executable, "-c", "raise SystemExit(3)"], pause=0.01)
+    for _ in range(3):
+        kept.due = 0.0
+        kept.look(dict(os.environ), said.append)
+        assert kept.process is not None
+        kept.process.wait()
+        kept.look(dict(os.environ), said.append)
+    assert [line.split("; ")[0].partition(" after")[0] for line in said] == ["the worker ended with 3"] * 3
+    assert [line.rpartition("in ")[2] for line in said] == ["0.02 s", "0.04 s", "0.08 s"]
+    assert kept.process is None
+
+
+def test_the_certificate_is_the_authoritys_and_names_the_hosts(tmp_path: Path) -> None:
+    make_certificates(tmp_path, ["link.example.org", "127.0.0.1"])
+    before = (tmp_path / "ca.crt").read_bytes()
+    make_certificates(tmp_path, ["other"])
+    assert (tmp_path / "ca.crt").read_bytes() == before
+    for name in ("ca.key", "server.key"):
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
+    trusting = ssl.create_default_context(cafile=tmp_path / "ca.crt")
+    for host, right in (("link.example.org", True), ("127.0.0.1", True), ("elsewhere.example.org", False)):
+        assert _handshake(context, trusting, host) is right, host
+
+
+def _handshake(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> bool:
+    wires = [ssl.MemoryBIO() for _ in range(4)]
+    one = server.wrap_bio(wires[0], wires[1], server_side=True)
+    other = client.wrap_bio(wires[2], wires[3], server_hostname=host)
+    try:
+        for _ in range(4):
+            for end in (other, one):
+                with suppress(ssl.SSLWantReadError):
+                    end.do_handshake()
+                wires[0].write(wires[3].read())
+                wires[2].write(wires[1].read())
+    except ssl.SSLError:
+        return False
+    return True
+
+
+def test_node_keys_are_openssh_and_their_public_part_is_known_by_site(tmp_path: Path) -> None:
+    make_node_key(tmp_path / "site a")
+    make_node_key(tmp_path / "b")
+    assert stat.S_IMODE((tmp_path / "b").stat().st_mode) == 0o600
+    key = load_ssh_private_key((tmp_path / "b").read_bytes(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    keys = public_keys(tmp_path)
+    assert set(keys) == {"site a", "b"}
+    assert keys["b"].startswith(b"-----BEGIN PUBLIC KEY-----")
+    assert public_keys(tmp_path / "nowhere") == {}
+    (tmp_path / "c.pub").write_text("no key")
+    with pytest.raises(FedmmError, match="is no public key"):
+        public_keys(tmp_path)
+
+
+def test_flower_runs_quietly_and_by_tls_unless_told_otherwise(tmp_path: Path) -> None:
+    env = environment(tmp_path / "home")
+    assert env.items() >= QUIET.items()
+    assert env["FLWR_TELEMETRY_ENABLED"] == "0"
+    assert env["FLWR_HOME"] == str(tmp_path / "home")
+    command = superlink_command(Federation(tmp_path), "127.0.0.1", 9000, insecure=False)
+    assert {"--enable-supernode-auth", "--ssl-certfile", "--disable-runtime-dependency-installation"} <= set(command)
+    assert "--insecure" not in command
+    file = tmp_path / "site.toml"
+    file.write_text(
+        '[site]\nname = "a"\n[superlink]\naddress = "h:1"\ncertificate = "ca.crt"\nkey = "keys/a"\nruntime_port = 77\n'
+    )
+    command = supernode_command(read_site(file))
+    assert command[command.index("--host") + 1] == "127.0.0.1"
+    assert command[command.index("--root-certificates") + 1] == str(tmp_path / "ca.crt")
+    assert "--insecure" not in command
+
+
+def test_plain_text_beyond_this_machine_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FedmmError, match="plain text is for this machine alone"):
+        up(Federation(tmp_path), [LocalSite("a", {})], host="0.0.0.0", insecure=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(FedmmError, match="holds no federation"):
+        opened(Federation(tmp_path))
+    assert down(Federation(tmp_path)) == 0
+    with pytest.raises(FedmmError, match=r"there is no run 'digits' in .* \(known: none\)"):
+        resume(Federation(tmp_path), "digits", patience=1.0, say=print)
