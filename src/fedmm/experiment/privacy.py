@@ -107,7 +107,7 @@ class PrivacyAccount:
             return math.inf
         precision = sum(1 / each**2 for each in multipliers)
         alike = min(rounds) / math.sqrt(updates * precision)
-        known = float(_library().get_epsilon_gaussian(alike, self.noise.delta))
+        known = _of_gaussian(alike, self.noise.delta)
         everyone, sample = len(self.clients), head_count(len(self.clients), self.share)
         if self.noise.trust == "nobody" or sample == everyone:
             return known
@@ -190,6 +190,13 @@ def _sampled_renyi(clients: int, sample: int, multiplier: float) -> NDArray[np.f
     accountant.compose(library.SampledWithoutReplacementDpEvent(clients, sample, event))
     renyi: NDArray[np.float64] = accountant.rdp
     return renyi
+
+
+def _of_gaussian(multiplier: float, delta: float) -> float:
+    import numpy as np  # noqa: PLC0415 - comes with the library
+
+    with np.errstate(divide="ignore"):  # the library takes the logarithm of a delta that is 0
+        return float(_library().get_epsilon_gaussian(multiplier, delta))
 
 
 def _from_renyi(renyi: Any, delta: float) -> float:

@@ -1,0 +1,174 @@
+"""What fewer bytes and noise cost in accuracy: target accuracy at the end, three seeds of each way to send updates.
+
+    python benchmarks/transmission.py [--data digits|mnist_m] [--part bytes|noise|all] [--device cpu|cuda] [--quick]
+
+bytes: one source and one target site, every form in which vectors travel. noise: ten sites of each kind, half of them
+in a round, and a smaller network on the digits; clipped updates without noise, and with as much noise as keeps an
+epsilon (delta 1e-5) to the end, for a server that is trusted and for one that is not. The seeds of one way run as one
+program. mnist_m needs its data (``fedmm data fetch mnist_m``) and is meant for a GPU; noise needs dp-accounting. Written
+to benchmarks/results/transmission_DATA.json, part by part, and as a table to the terminal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from common import processor
+
+from fedmm.core.errors import FedmmError
+from fedmm.experiment.build import DataCache, prepare
+from fedmm.experiment.config import experiment
+from fedmm.experiment.stack import StackRun, StackSettings
+
+FOLDER = Path(__file__).parent / "results"
+SEEDS = (0, 1, 2)
+Tables = dict[str, dict[str, Any]]
+
+DATA: dict[str, Tables] = {
+    "digits": {
+        "data": {"name": "digits"},
+        "model": {"name": "mlp", "hidden": [128, 64], "adversary_hidden": [64], "centre": "none"},
+        "algorithm": {
+            "name": "fedmm_smoothed", "lr_min": 0.02, "lr_max": 0.02, "penalty_min": 0.5, "penalty_max": 0.5,
+            "local_steps": 20,
+        },
+    },
+    "mnist_m": {
+        "data": {"name": "mnist_m"},
+        "model": {"name": "paper_cnn", "centre": "none"},
+        "algorithm": {
+            "name": "fedmm_smoothed", "lr_min": 0.01, "lr_max": 0.01, "penalty_min": 1.0, "penalty_max": 1.0,
+            "local_steps": 20,
+        },
+    },
+}  # fmt: skip
+ROUNDS = {"digits": {"bytes": 200, "noise": 100}, "mnist_m": {"bytes": 500, "noise": 300}}
+NORM = {"digits": 0.1, "mnist_m": 0.5}
+EPSILONS = {"server": (1000, 200, 50), "nobody": (1000, 200)}
+SMALLER: dict[str, Tables] = {
+    "digits": {"model": {"hidden": [32], "adversary_hidden": [16]}, "algorithm": {"local_steps": 10}},
+    "mnist_m": {"algorithm": {"local_steps": 10}},
+}
+"""For noise, whose length grows with the root of the number of parameters."""
+
+
+def ways(part: str, norm: float) -> Iterator[tuple[str, Tables]]:
+    """The ways of a part by name, as tables."""
+    if part == "bytes":
+        yield "exact", {}
+        for form in ("fp16", "int8"):
+            yield f"uploads in {form}", {"run": {"uploads": form}}
+            yield f"all in {form}", {"run": {"uploads": form, "broadcasts": form}}
+        return
+    sites = {"source_clients": 10, "target_clients": 10}
+    half: Tables = {"run": {"participation": 0.5}, "partition": {"name": "source_target", **sites}}
+    yield "exact", half
+    yield f"clipped to {norm:g}", {**half, "transmission": {"name": "clip", "norm": norm}}
+    clipped = {"name": "gaussian", "norm_min": norm, "norm_max": norm}
+    for trust, epsilons in EPSILONS.items():
+        for epsilon in epsilons:
+            name = f"epsilon {epsilon}, {trust} trusted"
+            yield name, {**half, "transmission": {**clipped, "trust": trust, "epsilon": epsilon}}
+    name = f"epsilon {EPSILONS['server'][0]}, server trusted, all in int8"
+    private = {**clipped, "trust": "server", "epsilon": EPSILONS["server"][0]}
+    in_int8 = {"run": {**half["run"], "uploads": "int8", "broadcasts": "int8"}}
+    yield name, {**half, **in_int8, "transmission": private}
+
+
+def merged(*tables: Tables) -> Tables:
+    sections = {section for each in tables for section in each}
+    return {section: {k: v for each in tables for k, v in each.get(section, {}).items()} for section in sections}
+
+
+def measured(tables: Tables, seeds: tuple[int, ...], cache: DataCache, *, looped: bool) -> dict[str, Any]:
+    """Accuracies and traffic of one way, its seeds as one program; epsilon becomes the noise that keeps it."""
+    noise = dict(tables.get("transmission", {}))
+    wanted = noise.pop("epsilon", None)
+    if wanted is not None:
+        known = merged({s: t for s, t in tables.items() if s != "transmission"}, {"transmission": noise})
+        account = prepare(experiment(known), cache).account
+        assert account is not None
+        times = account.noise_for(wanted, known["run"]["rounds"])
+        noise |= {"noise_min": times, "noise_max": times}
+    tables = {**tables, **({"transmission": noise} if noise else {})}
+    adaptations = [prepare(experiment(merged(tables, {"run": {"seed": seed}})), cache) for seed in seeds]
+    capture = adaptations[0].function.layout.device.type == "cuda"
+    began = time.perf_counter()
+    stack = StackRun(adaptations, "fp32", StackSettings(looped=looped, capture=capture), lambda replica, row: None)
+    status = stack.run(tables["run"]["rounds"], tables["run"]["evaluate_every"])
+    ended = [stack.adapted(replica, status)[0].history for replica in range(len(seeds))]
+    accuracies = [history.last("target_accuracy") for history in ended]
+    return {
+        "target_accuracy": accuracies,
+        "mean": statistics.mean(accuracies),
+        "spread": statistics.stdev(accuracies) if len(accuracies) > 1 else 0.0,
+        "rounds": [len(history) for history in ended],
+        "megabytes_up": ended[0].total("bytes_up") / 1e6,
+        "megabytes_down": ended[0].total("bytes_down") / 1e6,
+        "epsilon": ended[0].last("epsilon") if wanted is not None else None,
+        "noise": noise.get("noise_min") if wanted is not None else None,
+        "seconds": round(time.perf_counter() - began, 1),
+    }
+
+
+def table(part: str, found: dict[str, dict[str, Any]]) -> str:
+    lines = [f"| {part} | target accuracy | MB up | MB down | noise |", "|---|---|---|---|---|"]
+    for name, each in found.items():
+        accuracy = f"{each['mean']:.1%} ± {each['spread']:.1%}"
+        noise = "-" if each["noise"] is None else f"{each['noise']:.3g}"
+        lines.append(f"| {name} | {accuracy} | {each['megabytes_up']:.1f} | {each['megabytes_down']:.1f} | {noise} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--data", choices=tuple(DATA), default="digits")
+    arguments.add_argument("--part", choices=("bytes", "noise", "all"), default="all")
+    arguments.add_argument("--device", default="cpu")
+    arguments.add_argument("--seeds", type=int, default=len(SEEDS))
+    arguments.add_argument("--looped", action="store_true", help="network by network, often faster on a CPU")
+    arguments.add_argument("--quick", action="store_true", help="two rounds, nothing written")
+    options = arguments.parse_args()
+    torch.set_num_threads(1)
+    path = FOLDER / f"transmission_{options.data}.json"
+    results = json.loads(path.read_text()) if path.exists() else {}
+    cuda = options.device.startswith("cuda")
+    for part in ("bytes", "noise") if options.part == "all" else (options.part,):
+        rounds = 2 if options.quick else ROUNDS[options.data][part]
+        run = {"rounds": rounds, "evaluate_every": min(50, rounds), "probe_rows": 0, "device": options.device}
+        found: dict[str, dict[str, Any]] = {}
+        cache = DataCache()
+        for name, way in ways(part, NORM[options.data]):
+            try:
+                smaller = SMALLER[options.data] if part == "noise" else {}
+                tables = merged(DATA[options.data], smaller, {"run": run}, way)
+                found[name] = measured(tables, tuple(range(options.seeds)), cache, looped=options.looped)
+            except FedmmError as refusal:
+                sys.stderr.write(f"{name}: {refusal}\n")
+                continue
+            sys.stderr.write(f"{name}: {found[name]['mean']:.1%} ({found[name]['seconds']} s)\n")
+        sys.stdout.write(table(part, found))
+        results[part] = {
+            "command": " ".join(["python", *sys.argv]),
+            "hardware": torch.cuda.get_device_name(options.device) if cuda else processor(),
+            "torch": torch.__version__,
+            "seeds": list(range(options.seeds)),
+            "rounds": rounds,
+            "norm": NORM[options.data],
+            "tables": merged(DATA[options.data], SMALLER[options.data] if part == "noise" else {}),
+            "ways": found,
+        }
+        if not options.quick:
+            path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
