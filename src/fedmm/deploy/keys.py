@@ -90,11 +90,13 @@ def public_keys(folder: Path) -> dict[str, bytes]:
     if not folder.is_dir():
         return {}
     _, _, serialization, _ = _cryptography()
+    from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415 - comes with the extra
+
     keys = {}
     for path in sorted(folder.glob("*.pub")):
         try:
             key = serialization.load_ssh_public_key(path.read_bytes())
-        except (OSError, ValueError) as problem:
+        except (OSError, ValueError, UnsupportedAlgorithm) as problem:
             raise FedmmError(f"{path} is no public key in OpenSSH's form") from problem
         keys[path.name.removesuffix(".pub")] = key.public_bytes(
             serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
