@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from saved import model_in
 
 import fedmm
 from fedmm.engines import tensor_files
@@ -114,7 +115,7 @@ def readable(folder: Path) -> bool:
 def main(folder: Path, kind: str) -> None:
     experiment(TABLES).data.load()  # imports what all processes need
     assert in_a_process(lambda: run(kind, folder / "whole")) == 0
-    expected = (folder / "whole" / "model.safetensors").read_bytes()
+    expected = model_in(folder / "whole")
     for number in range(1, 200):
         here, log = folder / str(number), folder / f"{number}.txt"
 
@@ -131,7 +132,7 @@ def main(folder: Path, kind: str) -> None:
         assert status == ENDED
         line = {"at": log.read_text(), "readable": in_a_process(lambda here=here: readable(here) or os._exit(3)) == 0}
         assert in_a_process(lambda here=here: run(kind, here)) == 0
-        line["same"] = (here / "model.safetensors").read_bytes() == expected
+        line["same"] = model_in(here) == expected
         line["left"] = sorted(path.name for path in (here / "checkpoints").iterdir())
         print(json.dumps(line), flush=True)
 

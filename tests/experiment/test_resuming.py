@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from experiment.saved import model_in
 
 from fedmm.core.errors import FedmmError
 from fedmm.experiment import plan as planning
@@ -50,10 +51,6 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
 
 
-def model_of(folder: Path) -> bytes:
-    return (folder / "model.safetensors").read_bytes()
-
-
 def checkpoints_in(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / FOLDER).iterdir())
 
@@ -88,7 +85,7 @@ def test_a_run_that_crashed_again_and_again_ends_bit_identical(
     run_until(each, tmp_path / "broken", 4, resume=True)
     run_until(each, tmp_path / "broken", 9, resume=True)
     run_experiment(each, tmp_path / "broken", progress=False, resume=True)
-    assert model_of(tmp_path / "broken") == model_of(tmp_path / "whole")
+    assert model_in(tmp_path / "broken") == model_in(tmp_path / "whole")
     assert rows_of(tmp_path / "broken") == rows_of(tmp_path / "whole")
 
 
@@ -109,11 +106,11 @@ def test_a_run_that_was_never_begun_is_begun(tmp_path: Path) -> None:
 
 def test_a_finished_run_has_nothing_left_to_do(tmp_path: Path) -> None:
     run_experiment(small(), tmp_path / "run", progress=False)
-    before = model_of(tmp_path / "run")
+    before = model_in(tmp_path / "run")
     again: list[Any] = []
     run_experiment(small(), tmp_path / "run", progress=False, resume=True, on_round=again.append)
     assert again == []
-    assert model_of(tmp_path / "run") == before
+    assert model_in(tmp_path / "run") == before
 
 
 def test_the_last_few_and_the_best_are_kept(tmp_path: Path) -> None:
@@ -167,7 +164,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path, damag
     (damaged,) = (line for line in said if "the checkpoint before it is tried" in line)
     assert "round-00000007.safetensors" in damaged
     assert "going on after round 6" in said
-    assert model_of(tmp_path / "run") == model_of(tmp_path / "whole")
+    assert model_in(tmp_path / "run") == model_in(tmp_path / "whole")
 
 
 def test_without_a_readable_checkpoint_the_run_begins_again_and_says_so(tmp_path: Path) -> None:
@@ -203,7 +200,7 @@ def test_an_unwritable_folder_stops_the_run_and_keeps_the_last_checkpoint(tmp_pa
     assert [name for name in checkpoints_in(tmp_path / "run") if name in before]
     run_experiment(each, tmp_path / "whole", progress=False)
     run_experiment(each, tmp_path / "run", progress=False, resume=True)
-    assert model_of(tmp_path / "run") == model_of(tmp_path / "whole")
+    assert model_in(tmp_path / "run") == model_in(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("name", ["run", "run-2", "run-3"])
@@ -245,5 +242,5 @@ def test_sigkill_at_random_moments_changes_nothing(tmp_path: Path) -> None:
     else:
         run_experiment(experiment(plan), tmp_path / "killed", progress=False, resume=True)
     assert killed >= 3
-    assert model_of(tmp_path / "killed") == model_of(tmp_path / "whole")
+    assert model_in(tmp_path / "killed") == model_in(tmp_path / "whole")
     assert rows_of(tmp_path / "killed") == rows_of(tmp_path / "whole")

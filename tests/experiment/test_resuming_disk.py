@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from experiment.saved import model_in
 from problems import adapt
 
 from fedmm.core.errors import FedmmError
@@ -57,11 +58,11 @@ def plan(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The model at the end of a run that nothing happened to."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     run_experiment(experiment(TABLES), folder, progress=False)
-    return (folder / "model.safetensors").read_bytes()
+    return model_in(folder)
 
 
 # A crash while one is written -----------------------------------------------------------------------------------------
@@ -85,7 +86,7 @@ def test_a_crash_at_any_moment_of_writing_changes_nothing(tmp_path: Path, kind: 
 
 
 def test_a_file_system_that_fills_up_stops_the_run_and_it_goes_on_when_there_is_space(
-    tmp_path: Path, plan: Path, whole: bytes
+    tmp_path: Path, plan: Path, whole: dict[str, Any]
 ) -> None:
     """A real one of a few kilobytes, in a name space of its own; what is on it is copied out before it goes."""
     (tmp_path / "small").mkdir()
@@ -100,10 +101,12 @@ def test_a_file_system_that_fills_up_stops_the_run_and_it_goes_on_when_there_is_
     assert_one_sentence(ended, "No space left on device")
     assert 1 <= newest_round(tmp_path / "run") < 12
     assert command(FEDMM, "run", plan, "--out", tmp_path / "run", "--resume").returncode == 0
-    assert (tmp_path / "run" / "model.safetensors").read_bytes() == whole
+    assert model_in(tmp_path / "run") == whole
 
 
-def test_a_file_that_may_not_grow_stops_the_run_in_one_sentence(tmp_path: Path, plan: Path, whole: bytes) -> None:
+def test_a_file_that_may_not_grow_stops_the_run_in_one_sentence(
+    tmp_path: Path, plan: Path, whole: dict[str, Any]
+) -> None:
     """A checkpoint holds the history, so that it grows with every round until it is too large."""
     first = tmp_path / "first"
     run_experiment(experiment({**TABLES, "run": {**TABLES["run"], "rounds": 1}}), first, progress=False)
@@ -117,7 +120,7 @@ def test_a_file_that_may_not_grow_stops_the_run_in_one_sentence(tmp_path: Path, 
     assert_one_sentence(ended, "cannot be written")
     assert 1 <= newest_round(tmp_path / "run") < 12
     assert command(FEDMM, "run", plan, "--out", tmp_path / "run", "--resume").returncode == 0
-    assert (tmp_path / "run" / "model.safetensors").read_bytes() == whole
+    assert model_in(tmp_path / "run") == whole
 
 
 def test_adapt_on_a_full_disk_says_so_and_goes_on_when_there_is_space(tmp_path: Path) -> None:

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from experiment.saved import model_in
 
+from fedmm.cli import main
 from fedmm.core.errors import FedmmError
 from fedmm.experiment import checkpoints
 from fedmm.experiment import sweep as sweeping
@@ -25,7 +27,7 @@ from fedmm.experiment.history import Row
 from fedmm.experiment.runs_progress import RunsProgress
 from fedmm.experiment.stack import StackSettings
 from fedmm.experiment.sweep import run_sweep
-from fedmm.experiment.toml import write_toml
+from fedmm.experiment.toml import read_toml, write_toml
 from fedmm.experiment.tuning import Tuned
 from fedmm.reporting import read_comparison
 
@@ -49,11 +51,8 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
 
 
-def results(folder: Path) -> dict[str, tuple[bytes, list[dict[str, Any]]]]:
-    return {
-        run.folder.name: ((run.folder / "model.safetensors").read_bytes(), rows_of(run.folder))
-        for run in read_comparison(folder).runs
-    }
+def results(folder: Path) -> dict[str, tuple[Any, list[dict[str, Any]]]]:
+    return {run.folder.name: (model_in(run.folder), rows_of(run.folder)) for run in read_comparison(folder).runs}
 
 
 def checkpoints_of(folder: Path) -> list[int]:
@@ -66,6 +65,10 @@ def swept(folder: Path, plan: dict[str, Any] | None = None, **options: Any) -> d
 
 class Stopped(Exception):  # noqa: N818 - what happens to the sweep
     pass
+
+
+def stopped(*given: Any, **options: Any) -> None:
+    raise Stopped
 
 
 @pytest.fixture(autouse=True)
@@ -192,6 +195,37 @@ def test_one_checkpoint_is_enough_whenever_the_crash_comes(
     assert crash < 3 or f"going on after round {crash // 3}" in said
 
 
+# The command line -----------------------------------------------------------------------------------------------------
+
+
+def fedmm(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    """The exit code of a command."""
+    monkeypatch.setattr(sys, "argv", ["fedmm", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
+def test_the_command_goes_on_in_the_usual_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_program(tmp_path, 4)
+    plan = grid(read_toml(tmp_path / "plan.toml"))
+    with monkeypatch.context() as here:
+        here.setattr(sweeping, "run_stack", stopped)
+        with pytest.raises(Stopped):
+            run_sweep(plan, tmp_path / "runs" / "plan", title="plan", progress=False)
+    for command in ("sweep", "run"):
+        assert fedmm(monkeypatch, command, "plan.toml", "--resume") == 0
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["plan"]
+    assert len(read_comparison(tmp_path / "runs" / "plan").runs) == 3
+    assert fedmm(monkeypatch, "sweep", "plan.toml", "--resume", "--set", "run.rounds=9") == 2
+    assert "fedmm-hidden=-5-seed0: run.rounds was 4, now 9" in capsys.readouterr().err
+    assert fedmm(monkeypatch, "sweep", "plan.toml", "--resume", "--overwrite") == 2
+    assert "--resume and --overwrite exclude each other" in capsys.readouterr().err
+
+
 # What is another sweep ------------------------------------------------------------------------------------------------
 
 
@@ -278,7 +312,7 @@ def started(folder: Path, name: str, processes: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, env=environment, start_new_session=True)
 
 
-def prepare_program(folder: Path, rounds: int) -> None:
+def write_program(folder: Path, rounds: int) -> None:
     plan = tables(run={"rounds": rounds, "evaluate_every": 10}, sweep={"run.seed": [0, 1, 2], "model.hidden": [[5]]})
     sweep = plan.pop("sweep")
     lines = "".join(f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in sweep.items())
@@ -290,7 +324,7 @@ def prepare_program(folder: Path, rounds: int) -> None:
 def test_sigkill_of_all_processes_at_random_moments_changes_nothing(
     tmp_path: Path, processes: int, rounds: int, kills: int
 ) -> None:
-    prepare_program(tmp_path, rounds)
+    write_program(tmp_path, rounds)
     with started(tmp_path, "whole", processes) as process:
         assert process.wait() == 0
     draw = random.Random(processes)
@@ -320,7 +354,7 @@ def wait_for_rounds(folder: Path, process: subprocess.Popen[bytes]) -> None:
 
 
 def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
-    prepare_program(tmp_path, 1_000_000)
+    write_program(tmp_path, 1_000_000)
     with started(tmp_path, "killed", 2) as process:
         wait_for_rounds(tmp_path / "killed", process)
         process.send_signal(signal.SIGKILL)
