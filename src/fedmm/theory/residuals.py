@@ -1,0 +1,192 @@
+"""What the theorem speaks of, measured along a run: the gradient of Phi, and how well local problems were solved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fedmm.core.algorithm import Algorithm, Coefficients, State
+from fedmm.core.checks import at_least, positive
+from fedmm.core.engine import FederatedState, RoundRecord
+from fedmm.core.errors import Diverged
+from fedmm.core.layout import Layout, Point
+from fedmm.core.problem import FederatedProblem, Statistics
+from fedmm.engines.in_process import InProcess
+from fedmm.engines.worker import Worked, Worker
+from fedmm.experiment.solve import FunctionClient, default_names
+from fedmm.theory.derivatives import Derivatives, Function, require_functions
+from fedmm.theory.phi import Phi, PhiAt
+
+
+@dataclass(frozen=True)
+class Residuals:
+    """One round t, from 1; N clients in the order they were given.
+
+    ==============  ========================  ====================================================================
+    field           symbol                    meaning
+    ==============  ========================  ====================================================================
+    phi             Phi(omega_0^t)            at the server's new point
+    gradient_norm   ||dPhi(omega_0^t)||       what the theorem brings to 0
+    e_omega  [N]    e_{omega,i}^t             ||d_omega L_i|| at the client's last local step (assumption 3)
+    e_psi    [N]    e_{psi,i}^t               ||d_psi L_i|| there
+    epsilon  [N]    epsilon_i^t               ||psi_i^t - psi*(omega_i^t)||, psi* that of the mean f
+    server [size]   z_0^t                     the server's new point
+    points [N, size]  z_i^t                   the clients' points after their local steps
+    ==============  ========================  ====================================================================
+
+    L_i is the local augmented Lagrangian. For an algorithm without penalty or duals it is f_i, and e the norm of what
+    its local step would descend.
+    """
+
+    round: int
+    phi: float
+    gradient_norm: float
+    e_omega: Tensor
+    e_psi: Tensor
+    epsilon: Tensor
+    server: Tensor
+    points: Tensor
+
+
+@dataclass(frozen=True)
+class Observation:
+    """An observed run: Phi at the start, the residuals of the rounds looked at, and why it ended early, if it did."""
+
+    layout: Layout
+    start: PhiAt
+    rounds: list[Residuals]
+    diverged: str = ""
+
+    @property
+    def gradient_norms(self) -> list[float]:
+        """||dPhi(omega_0^t)|| of the rounds looked at."""
+        return [each.gradient_norm for each in self.rounds]
+
+    @property
+    def path(self) -> list[tuple[Point, Point]]:
+        """The server's points as (omega, psi), in the form the start was given in."""
+        return [self.layout.unpack(each.server) for each in self.rounds]
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A client's round: what it was sent, what it held before, and where its local steps ended."""
+
+    sent: State
+    own: State
+    z: Tensor
+    c: Coefficients
+
+
+@dataclass(frozen=True)
+class _Watched(Worker):
+    """A worker that leaves what it saw."""
+
+    seen: dict[str, _Seen] = field(default_factory=dict)
+
+    def run(self, t: int, sent: State, own: State, statistics: Statistics, session: int = 0) -> Worked:
+        worked = super().run(t, sent, own, statistics, session)
+        self.seen[self.name] = _Seen(sent, own, worked.upload["z"], self.coefficients(t))
+        return worked
+
+
+class Observed:
+    """The in-process engine, watched: the same rounds to the bit, and ``residuals`` of the last one.
+
+    functions: f_i(omega, psi), one per client of the problem, in the order of its clients.
+    """
+
+    def __init__(
+        self, problem: FederatedProblem, functions: Sequence[Function], algorithm: Algorithm, rounds: int
+    ) -> None:
+        require_functions(functions)
+        self._engine = InProcess(problem, algorithm, rounds)
+        self._functions = dict(zip([client.name for client in problem.clients], functions, strict=True))
+        self._algorithm = algorithm
+        self._layout = problem.layout
+        self._seen: dict[str, _Seen] = {}
+        self._engine.workers = {
+            name: _Watched(w.client, w.algorithm, w.layout, w.rounds, w.steps, w.terms, w.clients, w.noise, self._seen)
+            for name, w in self._engine.workers.items()
+        }
+        self.phi = Phi(functions, problem.layout.unpack(problem.start))
+
+    def start(self) -> FederatedState:
+        """The state before the first round."""
+        return self._engine.start()
+
+    def run_round(self, state: FederatedState) -> tuple[FederatedState, RoundRecord]:
+        """One round: state in, state out."""
+        return self._engine.run_round(state)
+
+    def residuals(self, state: FederatedState) -> Residuals:
+        """Of the round that ended in this state; it must be the last one run."""
+        split = self._layout.min_size
+        seen = [self._seen[name] for name in self._functions]
+        brackets = torch.stack(
+            [self._bracket(function, each) for function, each in zip(self._functions.values(), seen, strict=True)]
+        )
+        points = torch.stack([each.z for each in seen])
+        best = torch.stack([self.phi.at(z[:split]).psi for z in points])
+        at_server = self.phi.at(state.z[:split])
+        return Residuals(
+            state.round,
+            at_server.value,
+            float(at_server.gradient.norm()),
+            brackets[:, :split].norm(dim=-1),
+            brackets[:, split:].norm(dim=-1),
+            (points[:, split:] - best).norm(dim=-1),
+            state.z,
+            points,
+        )
+
+    def _bracket(self, function: Function, seen: _Seen) -> Tensor:
+        """What a local step from the client's last point would descend: a step with learning rate 1 subtracts it."""
+        one = Coefficients(seen.c, lr=self._layout.scalar(1.0))
+        field_there = self._layout.signs() * Derivatives(function, self._layout, seen.z).gradient
+        return seen.z - self._algorithm.local_step(seen.z, seen.sent, seen.own, field_there, one)
+
+
+def observe(
+    functions: Sequence[Function],
+    start: tuple[Point, Point],
+    algorithm: Algorithm,
+    rounds: int,
+    *,
+    every: int = 1,
+    far: float = 1e6,
+) -> Observation:
+    """Run an algorithm as ``fedmm.solve`` would, and measure what the theorem speaks of.
+
+    functions: one per client, f(omega, psi) of all its data, strongly concave in psi.
+    start: (omega, psi), each a tensor or a dict of tensors; float64 where residuals are to fall below 1e-7.
+    every: look at every so many rounds, and at the last; a look costs some Newton steps for each client.
+    far: the run has diverged when the server is that many times further from its start than 1 plus the start's norm.
+    """
+    require_functions(functions)
+    at_least("rounds", rounds, 0)
+    at_least("every", every, 1)
+    positive("far", far)
+    layout = Layout.of(*start)
+    z = layout.pack(*start)
+    clients = [
+        FunctionClient(name, function, None, layout, layout.scalar(1.0))
+        for name, function in zip(default_names(len(functions)), functions, strict=True)
+    ]
+    engine = Observed(FederatedProblem(layout, z, clients), functions, algorithm, rounds)
+    first = engine.phi.at(z[: layout.min_size])
+    found: list[Residuals] = []
+    state = engine.start()
+    for t in range(1, rounds + 1):
+        try:
+            state, _ = engine.run_round(state)
+        except Diverged as problem:
+            return Observation(layout, first, found, problem.reason)
+        if float((state.z - z).norm()) > far * (1 + float(z.norm())):
+            return Observation(layout, first, found, f"the server is far from its start in round {t}")
+        if t % every == 0 or t == rounds:
+            found.append(engine.residuals(state))
+    return Observation(layout, first, found)
