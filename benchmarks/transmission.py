@@ -5,8 +5,8 @@
 bytes: one source and one target site, every form in which vectors travel. noise: ten sites of each kind, half of them
 in a round, and a smaller network on the digits; clipped updates without noise, and with as much noise as keeps an
 epsilon (delta 1e-5) to the end, for a server that is trusted and for one that is not. The seeds of one way run as one
-program. mnist_m needs its data (``fedmm data fetch mnist_m``) and is meant for a GPU; noise needs dp-accounting. Written
-to benchmarks/results/transmission_DATA.json, part by part, and as a table to the terminal.
+program. mnist_m needs its data (``fedmm data fetch mnist_m``) and is meant for a GPU; noise needs dp-accounting.
+Written to benchmarks/results/transmission_DATA.json, part by part, and as a table to the terminal.
 """
 
 from __future__ import annotations

@@ -42,7 +42,8 @@ def test_the_same_question_has_the_same_noise_and_any_other_has_other(source: No
 
 def test_other_seeds_and_secrets_are_other_noise() -> None:
     assert not torch.equal(SeededNoise(0).normal("a", 0, 0, 9), SeededNoise(1).normal("a", 0, 0, 9))
-    assert not torch.equal(SecretNoise(bytes(32)).normal("a", 0, 0, 9), SOURCES["secret"].normal("a", 0, 0, 9))
+    drawn = [SecretNoise(*each).normal("a", 0, 0, 9) for each in ((bytes(32),), (bytes(range(32)),), (bytes(32), "b"))]
+    assert not any(torch.equal(one, other) for one, other in combinations(drawn, 2))
 
 
 def test_neighbouring_numbers_have_nothing_to_do_with_each_other() -> None:

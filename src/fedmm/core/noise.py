@@ -50,15 +50,19 @@ class SeededNoise(NoiseSource):
 
 @dataclass(frozen=True)
 class SecretNoise(NoiseSource):
-    """Noise from a secret of at least 32 bytes, by SHAKE-256: without the secret it cannot be told from chance."""
+    """Noise from a secret of at least 32 bytes, by SHAKE-256: without the secret it cannot be told from chance.
+
+    run: its name, so that no two runs share their noise.
+    """
 
     secret: bytes = field(repr=False)
+    run: str = ""
 
     def __post_init__(self) -> None:
         require(len(self.secret) >= _BYTES, f"a secret for noise must have at least {_BYTES} bytes")
 
     @classmethod
-    def kept_in(cls, path: Path) -> SecretNoise:
+    def kept_in(cls, path: Path, run: str = "") -> SecretNoise:
         """The secret in a file, drawn and written, for its owner's eyes alone, where there is none yet."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -78,10 +82,10 @@ class SecretNoise(NoiseSource):
         except OSError as problem:
             raise FedmmError(f"the secret for noise cannot be kept in {path}: {problem.strerror}") from problem
         require(len(secret) == _BYTES, f"{path} holds {len(secret)} bytes, not a secret of {_BYTES}; remove the file")
-        return cls(secret)
+        return cls(secret, run)
 
     def normal(self, client: str, t: int, session: int, size: int) -> Tensor:
-        about = f"fedmm noise\x1f{client}\x1f{t}\x1f{session}".encode()
+        about = f"fedmm noise\x1f{self.run}\x1f{client}\x1f{t}\x1f{session}".encode()
         stream = bytearray(hashlib.shake_256(self.secret + about).digest(16 * size))
         bits = (torch.frombuffer(stream, dtype=torch.int64) >> 11) & ((1 << 53) - 1)
         first, second = ((bits.view(2, size).double() + 0.5) / 2**53).unbind()

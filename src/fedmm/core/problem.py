@@ -55,7 +55,7 @@ class FederatedProblem:
     listed: the names of all clients as they were given, with those that have nothing to add; by default the clients'.
     groups: by client name, which clients hold the same domains, for robust aggregation; all are one by default.
     seed: decides who takes part in a round, and the noise in updates where they carry any.
-    federation: how many clients the federation has, where these may be but some of them; 0: these.
+    federation: how many clients the federation has, where these may be but some of them.
     """
 
     layout: Layout

@@ -125,7 +125,7 @@ class SiteWork:
         server = Server(problem, algorithm, each.run.rounds, terms)
         worker = workers(server)[name]
         if terms.transmission.private:
-            worker = replace(worker, noise=SecretNoise.kept_in(config.state / "noise.secret"))
+            worker = replace(worker, noise=SecretNoise.kept_in(config.state / "noise.secret", run))
         folder = state_folder(config.state / "runs", run, name)
         memory = DurableMemory(folder, depth=config.site.depth, device=problem.layout.device, say=self._say)
         if not memory.held:

@@ -63,7 +63,7 @@ class Server:
             "running statistics of batch normalisation would travel without noise; use a network without them, or "
             "batch_norm = 'frozen'",
         )
-        everyone = problem.federation or len(names)
+        everyone = max(problem.federation, len(names))
         terms.check_noise(everyone, self._upload, algorithm.name)
         self.taking_part = head_count(everyone, terms.participation)
 

@@ -64,7 +64,7 @@ class ClientStack:
         self.view = self.flat[0].view
         self.taking_part = [head_count(self.count, replica.terms.participation) for replica in replicas]
         federations = [
-            head_count(replica.problem.federation or self.count, replica.terms.participation) for replica in replicas
+            head_count(max(replica.problem.federation, self.count), replica.terms.participation) for replica in replicas
         ]
         self.taking_part_in_all = torch.tensor(federations, dtype=layout.dtype, device=layout.device).view(-1, 1, 1)
         self._replicas = replicas
