@@ -6,6 +6,7 @@ Each test takes a minute or more, so they run with FEDMM_SLOW=1 (``make test-dis
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -147,7 +148,8 @@ def test_those_without_a_key_or_with_a_false_name_are_turned_away_and_the_round_
     make_node_key(other.keys / "forger")
     from fedmm.deploy.lifecycle import register
 
-    register(federation, [other.keys / "forger.pub"], print)
+    shutil.copy(other.keys / "forger.pub", federation.keys)
+    register(federation, print)
     forger.write_text(good.replace(key, str(other.keys / "forger")).replace("state/source-1", "state/forger"))
     # Another authority's certificate.
     make_certificates(other.certificates, ["127.0.0.1"])

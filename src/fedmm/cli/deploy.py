@@ -11,8 +11,22 @@ import typer
 from rich.console import Console
 
 from fedmm.core.errors import FedmmError, require
+from fedmm.deploy.keys import make_node_key
 from fedmm.deploy.layout import Federation
-from fedmm.deploy.lifecycle import SUPERLINK, alive, down, follow, opened, resume, run_status, stop_run, submit, up
+from fedmm.deploy.lifecycle import (
+    SUPERLINK,
+    alive,
+    down,
+    follow,
+    opened,
+    prepare,
+    register,
+    resume,
+    run_status,
+    stop_run,
+    submit,
+    up,
+)
 from fedmm.deploy.site_config import WORKERS, read_site
 
 deploy_app = typer.Typer(
@@ -131,6 +145,37 @@ def deploy_down(federation: _Folder = _DEFAULT) -> None:
     there = Federation(federation)
     opened(there)
     _say(f"{down(there)} processes ended")
+
+
+@deploy_app.command("prepare")
+def deploy_prepare(
+    federation: Annotated[Path, typer.Argument(help="The coordinator's folder.", metavar="FOLDER")],
+    host: Annotated[str, typer.Option(help="The SuperLink's host, as sites reach it.")],
+    port: Annotated[int, typer.Option(help="Its port.")] = 9092,
+    site: Annotated[list[str] | None, typer.Option(help="A site to make a key for here. May be repeated.")] = None,
+) -> None:
+    """Make a coordinator's folder for sites on other machines: certificates, and how Flower reaches the SuperLink."""
+    made = prepare(Federation(federation), host, port, site or [])
+    _say(f"made {federation} for {made.address}: give certificates/ca.crt to every site, put its NAME.pub into keys/")
+
+
+@deploy_app.command("register")
+def deploy_register(
+    federation: Annotated[Path, typer.Argument(help="The coordinator's folder.", metavar="FOLDER")],
+) -> None:
+    """Tell the running SuperLink the keys in keys/NAME.pub, so that it lets those sites in."""
+    there = Federation(federation)
+    opened(there)
+    register(there, _say)
+
+
+@deploy_app.command("key")
+def deploy_key(
+    path: Annotated[Path, typer.Argument(help="The file for the private key, named as the site.", metavar="FILE")],
+) -> None:
+    """Make a site's key where it is used; only FILE.pub goes to the coordinator."""
+    make_node_key(path)
+    _say(f"made {path} and {path}.pub")
 
 
 @deploy_app.command("site")

@@ -86,29 +86,40 @@ def up(
     """Make certificates and keys, and start the SuperLink and the sites; all are ended again where that fails."""
     if insecure:
         require_loopback(host)
-    folder = federation.folder.resolve()
     require(
         not [each for each in processes.load(federation.processes) if each.alive],
         f"the federation in {federation.folder} is already up; `fedmm deploy down` ends it",
     )
-    for path in (folder, federation.logs, federation.sites):
+    names = [site.name for site in sites]
+    made = prepare(federation, host, port or _free_port(), names, insecure=insecure)
+    for path in (federation.logs, federation.sites):
         path.mkdir(parents=True, exist_ok=True)
-    folder.chmod(0o700)
-    made = Opened(host, port or _free_port(), insecure, tuple(site.name for site in sites))
-    federation.about.write_text(json.dumps(asdict(made)) + "\n", encoding="utf-8")
-    if not insecure:
-        make_certificates(federation.certificates, [host, *_loopback_names(host)])
     for site in sites:
-        if not insecure:
-            make_node_key(federation.keys / site.name)
         _write_site(federation, site, made, worker)
-    write_connection(federation, made.address, insecure)
-    write_app(federation)
     with _ended_on_failure(federation):
         start_superlink(federation, say)
         if not insecure:
-            register(federation, [federation.keys / f"{site.name}.pub" for site in sites], say)
+            register(federation, say)
         start_sites(federation, made.sites, say)
+    return made
+
+
+def prepare(federation: Federation, host: str, port: int, sites: Sequence[str], *, insecure: bool = False) -> Opened:
+    """Make a federation's folder: certificates for the host, a key for each of these sites, and how Flower gets there.
+
+    Sites on other machines make their own keys, of which only the public part comes into ``keys/``.
+    """
+    federation.folder.mkdir(parents=True, exist_ok=True)
+    federation.folder.chmod(0o700)
+    made = Opened(host, port, insecure, tuple(sites))
+    federation.about.write_text(json.dumps(asdict(made)) + "\n", encoding="utf-8")
+    if not insecure:
+        make_certificates(federation.certificates, [host, *_loopback_names(host)])
+        federation.keys.mkdir(exist_ok=True)
+        for name in sites:
+            make_node_key(federation.keys / name)
+    write_connection(federation, made.address, insecure)
+    write_app(federation)
     return made
 
 
@@ -142,9 +153,9 @@ def start_sites(federation: Federation, names: Sequence[str], say: Say) -> None:
         say(f"site {each.name} has joined; log {log}")
 
 
-def register(federation: Federation, keys: Sequence[Path], say: Say) -> None:
-    """Tell the SuperLink which keys its nodes hold; those that it knows already stay."""
-    for key in keys:
+def register(federation: Federation, say: Say) -> None:
+    """Tell the SuperLink the keys of its nodes, ``keys/NAME.pub``; those that it knows already stay."""
+    for key in sorted(federation.keys.glob("*.pub")):
         try:
             flwr(federation, "supernode", "register", str(key), CONNECTION)
             say(f"registered the key {key.name}")
@@ -212,7 +223,7 @@ def resume(federation: Federation, name: str, *, patience: float, say: Say) -> i
         ) from None
     if end_driver(folder):
         say("the server that was at work on the run has been ended")
-    if not alive(federation).get(SUPERLINK, False):
+    if not alive(federation).get(SUPERLINK, True):  # one that was started here
         start_superlink(federation, say)
     return submit(federation, name, text, resume=True, patience=patience, enrol_seconds=patience, say=say)
 

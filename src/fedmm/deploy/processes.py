@@ -75,8 +75,10 @@ def stop(started: Sequence[Started], folder: Path, seconds: float = 15.0) -> int
         while time.monotonic() < deadline:
             _reap()
             if not marked(folder) and not any(each.alive for each in started):
+                _reap()
                 return len(found)
             time.sleep(0.1)
+    _reap()
     return len(found)
 
 

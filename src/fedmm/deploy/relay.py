@@ -6,13 +6,15 @@ the site's state folder, where only its owner can read it.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import secrets
 import tempfile
-from collections.abc import Callable
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
@@ -22,7 +24,7 @@ import numpy as np
 from fedmm.core.errors import FedmmError
 from fedmm.engines.packed import Malformed, Packed
 
-_SECRET = "worker.secret"
+_SECRET, _LOCK = "worker.secret", "worker.lock"
 _LONGEST = 90  # bytes of a socket's path; systems take 104 or 108
 _PROBLEM = "worker_problem"
 
@@ -45,6 +47,23 @@ def socket_path(state: Path) -> Path:
     return folder / f"{hashlib.sha256(os.fsencode(path)).hexdigest()[:24]}.sock"
 
 
+@contextmanager
+def alone(state: Path, seconds: float = 60.0) -> Iterator[None]:
+    """Be the one process that works with a site's states; whoever keeps them in memory must not miss another's."""
+    state.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + seconds
+    with (state / _LOCK).open("a", encoding="ascii") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise FedmmError(f"another process is at work with the states in {state}") from None
+                time.sleep(0.05)
+        yield
+
+
 def ask(state: Path, kind: str, question: Packed) -> Packed:
     """The worker's answer; ``NoWorker`` where none listens."""
     try:
@@ -65,7 +84,11 @@ def ask(state: Path, kind: str, question: Packed) -> Packed:
 
 def listen(state: Path, answer: Answer, ready: Callable[[], None] = lambda: None) -> None:
     """Answer questions, one after the other, until the process is ended."""
-    state.mkdir(parents=True, exist_ok=True)
+    with alone(state):
+        _listen(state, answer, ready)
+
+
+def _listen(state: Path, answer: Answer, ready: Callable[[], None]) -> None:
     state.chmod(0o700)
     secret = secrets.token_bytes(32)
     _write_privately(state / _SECRET, secret)

@@ -8,19 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from fedmm.core.errors import require
-from fedmm.deploy.relay import NoWorker, ask
+from fedmm.deploy.relay import NoWorker, alone, ask
 from fedmm.deploy.site_config import SiteConfig, read_site
 from fedmm.engines.flower.client import Handler, client_app
 from fedmm.engines.packed import Packed, contents
 
-SITE = "site"
-"""The key of the node's configuration that names the site's file."""
+SITE, PARTITION = "site", "partition-id"
+"""The keys of a node's configuration: the site's file; or, in Flower's simulation, which of the sites it is."""
 
 
 def _handler(node: Mapping[str, Any], run: Mapping[str, Any]) -> Handler:
-    file = node.get(SITE)
-    require(isinstance(file, str), f"the SuperNode was started without --node-config '{SITE}=\"FILE.toml\"'")
-    config = read_site(Path(str(file)))
+    config = _config(node, run)
 
     def handled(kind: str, question: Packed) -> Packed:
         told = {key: value for key, value in run.items() if key in ("run", "experiment")}
@@ -33,6 +31,15 @@ def _handler(node: Mapping[str, Any], run: Mapping[str, Any]) -> Handler:
     return handled
 
 
+def _config(node: Mapping[str, Any], run: Mapping[str, Any]) -> SiteConfig:
+    if SITE in node:
+        return read_site(Path(str(node[SITE])))
+    require(PARTITION in node, f"the SuperNode was started without --node-config '{SITE}=\"FILE.toml\"'")
+    from fedmm.deploy.simulated import simulated_site  # noqa: PLC0415 - torch is not loaded before it is needed
+
+    return simulated_site(int(node[PARTITION]), str(run["experiment"]))
+
+
 def _answer(config: SiteConfig, kind: str, question: Packed) -> Packed:
     if config.site.worker == "resident":
         try:
@@ -41,7 +48,8 @@ def _answer(config: SiteConfig, kind: str, question: Packed) -> Packed:
             _log(config, f"the resident worker does not answer ({problem}); this process works by itself")
     from fedmm.deploy.site_work import SiteWork  # noqa: PLC0415 - torch is not loaded before it is needed
 
-    return SiteWork(config, say=lambda line: _log(config, line))(kind, question)
+    with alone(config.state):
+        return SiteWork(config, say=lambda line: _log(config, line))(kind, question)
 
 
 def _leaving(answer: Packed) -> str:

@@ -1,0 +1,1 @@
+"""FedMM over Flower; what runs is in the package ``fedmm``."""

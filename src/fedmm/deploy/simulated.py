@@ -1,0 +1,31 @@
+"""Sites in Flower's simulation: the shares of the experiment's own data, by number."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+
+from fedmm.core.errors import require
+from fedmm.deploy.experiments import deployed_experiment
+from fedmm.deploy.local import local_sites
+from fedmm.deploy.processes import MARK
+from fedmm.deploy.site_config import DataSection, SiteConfig, SiteSection, SuperLinkSection
+
+
+def simulated_site(number: int, experiment: str) -> SiteConfig:
+    """The site with a number, from 0; its states lie in the federation's folder, as they would elsewhere."""
+    folder = os.environ.get(MARK, "")
+    require(bool(folder), f"set {MARK} to a folder for the simulated sites' states and the runs")
+    sites = local_sites(deployed_experiment(tomllib.loads(experiment)))
+    require(
+        0 <= number < len(sites),
+        f"there are {len(sites)} sites in the experiment; give the simulation as many SuperNodes",
+    )
+    site = sites[number]
+    return SiteConfig(
+        Path(folder).resolve() / "simulated.toml",
+        SiteSection(site.name, f"state/{site.name}", "each-message"),
+        DataSection(**{**site.data, "labels": tuple(site.data["labels"])}),
+        SuperLinkSection("127.0.0.1:1", insecure=True),
+    )
