@@ -177,6 +177,23 @@ def test_every_option_of_run_is_refused_before_anything_is_written(here: Path) -
     holds()
 
 
+PATHS = [
+    (words, option.opts[0])
+    for words in CHEAP
+    for option in ALL[words].params
+    if isinstance(option, click.Option) and isinstance(option.type, click.Path)
+]
+NEEDED = {"run": [OWN], "sweep": [OWN], "reproduce": ["figure-2"], "data": ["mnist_m"]}
+
+
+@pytest.mark.parametrize(("words", "option"), PATHS)
+def test_a_path_that_no_file_system_takes_is_refused(words: tuple[str, ...], option: str, here: Path) -> None:
+    needed = [] if words == ("data", "list") else ["--", *NEEDED[words[0]]]
+    for path in ("x" * 300, "x/" * 3000, "/dev/null/x"):
+        ended = fedmm(*words, option, path, *needed)
+        assert ended.code in (0, 2)
+
+
 @pytest.mark.parametrize(
     "options",
     [("--seeds", "0"), ("--seeds", "-1"), ("--seeds", "9" * 12), ("--seeds", "x"), ("--workers", "-1"), ("--data", "")]

@@ -25,6 +25,14 @@ def is_name(text: str) -> bool:
     return short and text not in ("", ".", "..") and not set(text) & {"/", "\\", "\0"}
 
 
+def is_folder(path: Path) -> bool:
+    """Whether there is a folder that can be looked for: a name that no file system takes is none."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
 def _folder(ours: str, common: str, otherwise: Path) -> Path:
     if given := os.environ.get(ours):
         return Path(given).expanduser()

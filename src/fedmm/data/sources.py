@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedmm.core.errors import FedmmError, require
-from fedmm.core.places import data_folder
+from fedmm.core.places import data_folder, is_folder
 
 _LINE = re.compile(r"([0-9a-f]{64}) ([0-9]{1,15}) ([^\s/\\][^\\]*)")
 
@@ -87,7 +87,7 @@ class Source:
         """Its folder in the data folder; where there is none, how to get it for a data set."""
         folder = data_folder() / self.name
         require(
-            folder.is_dir(),
+            is_folder(folder),
             f"there is no folder {folder}; get it with 'fedmm data fetch {data_set}', or name the folder that "
             f"holds {self.name} in FEDMM_DATA",
         )
@@ -115,8 +115,8 @@ def read_checksums(text: str, addresses: Iterable[str] = (), what: str = "the li
 def read_file(folder: Path, file: StoredFile) -> bytes:
     """The bytes of a file in its source's folder; one that is missing or has other bytes than it should is refused."""
     path = folder / file.path
-    require(not path.exists() or path.is_file(), f"{path} is no file that could be read to its end")
     try:
+        require(not path.exists() or path.is_file(), f"{path} is no file that could be read to its end")
         content = path.read_bytes()
     except OSError as problem:
         raise FedmmError(f"{path} cannot be read: {problem.strerror or problem}{expected(file)}") from problem

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmm.core.errors import FedmmError, require, unknown
-from fedmm.core.places import is_name
+from fedmm.core.places import is_folder, is_name
 from fedmm.experiment.config import Experiment
 from fedmm.experiment.extending import merged, read_tables
 from fedmm.experiment.grid import SWEEP, grid
@@ -110,7 +110,7 @@ class Item:
 
 def items(paper: Path) -> dict[str, Item]:
     """The items in a folder such as ``paper/``, by name."""
-    files = sorted(paper.glob(f"*/{ITEM}")) if paper.is_dir() else []
+    files = sorted(paper.glob(f"*/{ITEM}")) if is_folder(paper) else []
     require(
         bool(files), f"{paper} holds no {ITEM} of a figure or table; run this in a checkout, or name the folder --paper"
     )
