@@ -36,9 +36,7 @@ from fedmm.engines.ray import Actors, Cluster, RayEngine, ray_cluster
 from fedmm.engines.ray.actor import Call, ClientActor, GivenState, Posting, Rules
 from fedmm.engines.ray.wire import packed, unpacked
 from fedmm.engines.server import Server
-from fedmm.experiment.build import DataCache, prepare
 from fedmm.experiment.config import experiment
-from fedmm.experiment.on_ray import FromTables
 from fedmm.experiment.run import run_experiment
 
 pytestmark = [
@@ -98,7 +96,7 @@ def _processes(folder: Path) -> list[int]:
 
 def _left_behind(folder: Path) -> list[int]:
     """What is still there after a while."""
-    for _ in range(100):
+    for _ in range(600):
         if not _processes(folder):
             return []
         time.sleep(0.1)
@@ -199,30 +197,6 @@ def test_one_state_is_handed_out_once(actors: Actors, monkeypatch: pytest.Monkey
     assert [names for names in handed_out if names] == [Federation().names]
 
 
-def test_stacked_shares_agree_with_in_process(cluster: Cluster) -> None:
-    """Two clients an actor as one program; the batched engine's tolerance of 1e-9 in float64."""
-    each = experiment(MOONS)
-    adaptation = prepare(each, DataCache())
-    terms = Terms(participation=0.75)
-    names = [client.name for client in adaptation.problem.clients]
-    stacked = Actors(cluster, FromTables(each.tables(), stacked=True), names, number=2)
-    try:
-        for name in ("fedmm", "scaffold_gda"):
-            algorithm = with_options(ALGORITHMS[name])
-            engines = (
-                RayEngine(adaptation.problem, algorithm, 4, stacked, terms),
-                InProcess(adaptation.problem, algorithm, 4, terms),
-            )
-            ours, reference = (list(played(engine, 4)) for engine in engines)
-            for (state, record), (expected, expected_record) in zip(ours, reference, strict=True):
-                torch.testing.assert_close(state.z, expected.z, rtol=1e-9, atol=1e-12)
-                torch.testing.assert_close(state.clients, expected.clients, rtol=1e-9, atol=1e-12)
-                assert record.metrics == pytest.approx(expected_record.metrics, rel=1e-9)
-                assert record.clients == 3
-    finally:
-        stacked.close()
-
-
 # Failures -------------------------------------------------------------------------------------------------------------
 
 ROUNDS = 30
@@ -320,7 +294,7 @@ def test_a_driver_that_was_killed_goes_on_with_the_same_bits(cluster: Cluster, t
     driver = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "killed"), str(own)])
     try:
         rounds = tmp_path / "killed" / "rounds.jsonl"
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600
         while not (rounds.exists() and len(rounds.read_text().splitlines()) >= 3):
             assert driver.poll() is None
             assert time.monotonic() < deadline

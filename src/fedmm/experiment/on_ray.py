@@ -38,9 +38,10 @@ def ray_engines(each: Experiment, adaptation: Adaptation, folder: Path) -> Itera
     run, on_gpu = each.run, adaptation.function.layout.device.type == "cuda"
     names = [client.name for client in adaptation.problem.clients]
     with ray_cluster(run.ray_address, cores=run.actors) as cluster:
+        there = replace(each, run=replace(run, device="cuda")) if on_gpu else each  # an actor sees its own GPU alone
         actors = Actors(
             cluster,
-            FromTables(each.tables(), run.stacked or on_gpu),
+            FromTables(there.tables(), run.stacked or on_gpu),
             names,
             number=run.actors,
             gpus=on_gpu,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,20 @@ from fedmm.engines.ray.actor import Answer, Call, ClientActor, GivenState, Posti
 from fedmm.engines.ray.cluster import Cluster
 from fedmm.engines.ray.share import ShareBuilder
 
+_PAUSE_SECONDS = 0.2
+"""Between two looks whether an actor is back."""
+
+Submit = Callable[[Any], Any]
+"""Calls an actor, and gives Ray's reference to what comes of it."""
+
 
 class Actors:
     """Processes that live as long as this object is not closed; Ray starts one that dies again.
 
     names: of all clients, which are dealt to the actors in turn. number: of actors; 0 for as many as there are cores
     (or GPUs), and clients. gpus: each has a GPU of its own. durable: as in :class:`Posting`.
-    retries: how often a call is repeated on an actor whose process died, before the run gives up.
+    retries: how often a call is repeated on an actor that died, before the run gives up. patience: for how many seconds
+    it is waited for one that died, which after the loss of a node may need room on another.
     """
 
     def __init__(
@@ -33,10 +41,12 @@ class Actors:
         gpus: bool = False,
         durable: tuple[Path, str] | None = None,
         retries: int = 3,
+        patience: float = 600.0,
     ) -> None:
         at_least("actors", number, 0)
         self._ray = cluster.ray
         self.retries = retries
+        self.patience = patience
         available, what = (cluster.gpus, "GPUs") if gpus else (cluster.cores, "cores")
         number = min(number or available, len(names))
         require(
@@ -48,13 +58,14 @@ class Actors:
             num_cpus=0 if gpus else 1,
             num_gpus=1 if gpus else 0,
             max_restarts=-1,
-            max_task_retries=retries,
+            max_task_retries=0,  # a lost node uses them up before Ray knows that it is lost: calls are repeated here
             scheduling_strategy="SPREAD",
         )
         threads = torch.get_num_threads()
         self.handles = [made.remote(Posting(build, share, threads, durable)) for share in shares]
         self._at = {name: number for number, share in enumerate(shares) for name in share}
-        for share, built in zip(shares, self._gathered([each.ready.remote() for each in self.handles]), strict=True):
+        calls = [(at, lambda handle: handle.ready.remote()) for at in range(number)]
+        for share, built in zip(shares, self._gathered(calls), strict=True):
             missing = [name for name in share if name not in built]
             require(not missing, f"an actor was to build the client {missing[0]!r} and did not" if missing else "")
 
@@ -64,12 +75,20 @@ class Actors:
 
     def load(self, states: Mapping[str, GivenState]) -> None:
         """Give clients the states that they are to go on from."""
-        calls = self._by_actor(states)
-        self._gathered([self.handles[at].load.remote({name: states[name] for name in part}) for at, part in calls])
+
+        def loading(names: list[str]) -> Submit:
+            own = {name: states[name] for name in names}
+            return lambda handle: handle.load.remote(own)
+
+        self._gathered([(at, loading(part)) for at, part in self._by_actor(states)])
 
     def work(self, call: Any, names: Iterable[str]) -> dict[str, Answer]:
         """A round of these clients, from a call that was ``sent``; those that have lost their states do not answer."""
-        parts = self._gathered([self.handles[at].work.remote(call, part) for at, part in self._by_actor(names)])
+
+        def working(own: list[str]) -> Submit:
+            return lambda handle: handle.work.remote(call, own)
+
+        parts = self._gathered([(at, working(part)) for at, part in self._by_actor(names)])
         return {name: answer for part in parts for name, answer in part.items()}
 
     def close(self) -> None:
@@ -83,20 +102,58 @@ class Actors:
             parts.setdefault(self._at[name], []).append(name)
         return list(parts.items())
 
-    def _gathered(self, references: list[Any]) -> list[Any]:
-        """The results of calls; a sentence that is meant for the user reaches him as it was said there."""
-        errors = self._ray.exceptions
+    def _gathered(self, calls: Sequence[tuple[int, Submit]]) -> list[Any]:
+        """What comes of calls, all at once; those whose actor died are made again when it is back."""
+        results: dict[int, Any] = {}
+        for deaths in range(self.retries + 1):
+            left = [number for number in range(len(calls)) if number not in results]
+            references = [calls[number][1](self.handles[calls[number][0]]) for number in left]
+            try:
+                results |= zip(left, self._got(references), strict=True)
+                break
+            except self._ray.exceptions.RayActorError as problem:
+                reason = _first_line(problem)
+                if deaths == self.retries:
+                    raise FedmmError(
+                        f"an actor died {deaths + 1} time(s) in one call, so the run cannot go on: {reason}"
+                    ) from problem
+            for number, reference in zip(left, references, strict=True):
+                try:
+                    results[number] = self._got(reference)
+                except self._ray.exceptions.RayActorError:
+                    self._wait_for(self.handles[calls[number][0]])
+        return [results[number] for number in range(len(calls))]
+
+    def _got(self, references: Any) -> Any:
+        """As ``ray.get``; a sentence that is meant for the user reaches him as it was said there."""
         try:
-            results: list[Any] = self._ray.get(references)
-        except errors.RayTaskError as problem:
+            return self._ray.get(references)
+        except self._ray.exceptions.RayTaskError as problem:
             if isinstance(problem.cause, FedmmError):
                 raise FedmmError(str(problem.cause)) from None
             raise
-        except errors.RayActorError as problem:
-            said = [line.strip() for line in str(problem).splitlines() if line.strip()]
-            if "creation task" in said[0]:
-                raise FedmmError(f"an actor cannot begin: {said[-1]}") from problem
-            raise FedmmError(
-                f"an actor died {self.retries + 1} time(s) in one call, so the run cannot go on: {said[0]}"
-            ) from problem
-        return results
+        except self._ray.exceptions.ActorDiedError as problem:  # for good: its process could not begin
+            raise FedmmError(f"an actor cannot begin: {_last_line(problem)}") from problem
+
+    def _wait_for(self, handle: Any) -> None:
+        """Until an actor that died is back, on the same node or another one."""
+        deadline = time.monotonic() + self.patience
+        while True:
+            try:
+                self._got(handle.ready.remote())
+                return
+            except self._ray.exceptions.RayActorError as problem:
+                if time.monotonic() > deadline:
+                    raise FedmmError(
+                        f"an actor is not back after {self.patience:g} s; has Ray lost a node and no room on "
+                        "another? With more nodes or fewer actors the run goes on from its last checkpoint"
+                    ) from problem
+            time.sleep(_PAUSE_SECONDS)
+
+
+def _first_line(problem: Exception) -> str:
+    return next((line.strip() for line in str(problem).splitlines() if line.strip()), type(problem).__name__)
+
+
+def _last_line(problem: Exception) -> str:
+    return next((line.strip() for line in reversed(str(problem).splitlines()) if line.strip()), type(problem).__name__)

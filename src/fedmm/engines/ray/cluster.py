@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -42,13 +42,12 @@ def ray_cluster(
     object_store_bytes: memory for messages of a Ray of our own; 0 leaves it to Ray. folder: for its sockets and logs;
         by default one of its own that is removed, but stays where an error ends this.
     """
-    with _environment(_ENVIRONMENT if address else {**_ENVIRONMENT, **_ON_LOOPBACK}):
+    with _environment(_ENVIRONMENT) if address else loopback_environment():
         ray = _ray()
         connected = ray.is_initialized()
         own = None if connected or address or folder else _short_folder()
         if not connected:
-            with nullcontext() if address else _on_loopback():
-                _connect(ray, address, _local(cores, object_store_bytes, folder or own))
+            _connect(ray, address, _local(cores, object_store_bytes, folder or own))
     if connected:
         yield _connected(ray)
         return
@@ -73,12 +72,17 @@ def _ray() -> ModuleType:
 
 def _connect(ray: ModuleType, address: str, local: dict[str, Any]) -> None:
     given = {"address": address} if address else local
-    try:
-        ray.init(log_to_driver=False, logging_level=logging.ERROR, **given)
-    except Exception as problem:
-        reason = (str(problem).strip() or type(problem).__name__).splitlines()[0]
-        where = f"at {address}" if address else "on this machine"
-        raise FedmmError(f"Ray cannot be reached {where}: {reason}") from problem
+    for tries_left in (2, 1, 0):
+        try:
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, **given)
+            return
+        except Exception as problem:
+            ray.shutdown()
+            reason = (str(problem).strip() or type(problem).__name__).splitlines()[0]
+            if tries_left and "timed out during startup" in reason:  # after 30 s, which a busy machine may need
+                continue
+            where = f"at {address}" if address else "on this machine"
+            raise FedmmError(f"Ray cannot be reached {where}: {reason}") from problem
 
 
 def _local(cores: int, object_store_bytes: int, folder: Path | None) -> dict[str, Any]:
@@ -93,16 +97,17 @@ def _local(cores: int, object_store_bytes: int, folder: Path | None) -> dict[str
 
 
 @contextmanager
-def _on_loopback() -> Iterator[None]:
-    """Have a Ray that was imported before the environment was set read it now."""
-    constants = import_module("ray._private.ray_constants")
-    name = "ENABLE_RAY_CLUSTER"
-    before = getattr(constants, name, None)
-    setattr(constants, name, False)
-    try:
-        yield
-    finally:
-        setattr(constants, name, before)
+def loopback_environment() -> Iterator[None]:
+    """A Ray that is started inside listens on loopback alone."""
+    with _environment({**_ENVIRONMENT, **_ON_LOOPBACK}):
+        _ray()
+        constants, name = import_module("ray._private.ray_constants"), "ENABLE_RAY_CLUSTER"
+        before = getattr(constants, name, None)
+        setattr(constants, name, False)  # Ray looks at the environment when it is imported, which may have been before
+        try:
+            yield
+        finally:
+            setattr(constants, name, before)
 
 
 def _connected(ray: ModuleType) -> Cluster:

@@ -1,0 +1,202 @@
+"""One row of benchmarks/engines.py: so many rounds of an experiment on one engine, in a process of its own.
+
+    python benchmarks/engine_rows.py ENGINE CLIENTS ROUNDS
+
+The last line is JSON: seconds until the first round could begin, and milliseconds of each round.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedmm.core.engine import Engine
+from fedmm.engines.batched import BatchedEngine
+from fedmm.experiment.adapt import Adaptation
+from fedmm.experiment.build import DataCache, prepare
+from fedmm.experiment.config import Experiment, experiment
+from fedmm.experiment.stack import StackSettings, build_stack
+
+HERE = Path(__file__).parent
+Times = tuple[float, list[float]]
+"""Seconds of start-up, and milliseconds of each round after the first."""
+
+
+def work(clients: int, rounds: int, engine: str = "auto") -> Experiment:
+    """FedMM and DANN on the scanned digits, dealt to so many clients, half of them source and half target."""
+    return experiment(
+        {
+            "data": {"name": "digits"},
+            "model": {"name": "mlp"},
+            "partition": {"name": "source_target", "source_clients": clients // 2, "target_clients": clients // 2},
+            "algorithm": {"name": "fedmm", "lr_min": 0.01, "lr_max": 0.01, "local_steps": 2},
+            "run": {"rounds": rounds, "batch_size": 4, "engine": engine, "threads": 1, "probe_rows": 0},
+        }
+    )
+
+
+@cache
+def prepared(clients: int, rounds: int) -> Adaptation:
+    """Built once in a process."""
+    torch.set_num_threads(1)
+    return prepare(work(clients, rounds), DataCache())
+
+
+def _timed(engine: Engine, rounds: int, began: float) -> Times:
+    start_up, times, state = time.perf_counter() - began, [], engine.start()
+    for _ in range(rounds):
+        before = time.perf_counter()
+        state, _ = engine.run_round(state)
+        times.append(1e3 * (time.perf_counter() - before))
+    return start_up, times[1:]
+
+
+def in_process(clients: int, rounds: int) -> Times:
+    began = time.perf_counter()
+    return _timed(prepared(clients, rounds).engine, rounds, began)
+
+
+def batched(clients: int, rounds: int) -> Times:
+    began = time.perf_counter()
+    stack, _ = build_stack([prepared(clients, rounds)], "fp32", StackSettings())
+    return _timed(BatchedEngine(stack), rounds, began)
+
+
+def ray(clients: int, rounds: int) -> Times:
+    from fedmm.experiment.on_ray import ray_engines  # noqa: PLC0415 - an optional dependency
+
+    began = time.perf_counter()
+    adaptation = prepared(clients, rounds)
+    with ray_engines(work(clients, rounds, "ray"), adaptation, Path()) as engines:
+        return _timed(engines(adaptation.algorithm), rounds, began)
+
+
+def ray_durable(clients: int, rounds: int) -> Times:
+    from dataclasses import replace  # noqa: PLC0415
+
+    from fedmm.experiment.on_ray import ray_engines  # noqa: PLC0415 - an optional dependency
+
+    began = time.perf_counter()
+    adaptation, each = prepared(clients, rounds), work(clients, rounds, "ray")
+    each = replace(each, run=replace(each.run, durable=True))
+    with _folder() as folder, ray_engines(each, adaptation, folder) as engines:
+        return _timed(engines(adaptation.algorithm), rounds, began)
+
+
+# Flower ---------------------------------------------------------------------------------------------------------------
+
+
+def flower_simulation(clients: int, rounds: int) -> Times:
+    """Flower's own simulation, which runs on Ray too: a client's state lies on disk between two messages."""
+    os.environ["PYTHONPATH"] = str(HERE)
+    from flwr.simulation import run_simulation  # noqa: PLC0415 - an optional dependency
+
+    from fedmm.engines.flower.client import client_app  # noqa: PLC0415
+    from fedmm.engines.flower.engine import FlowerEngine, Patience  # noqa: PLC0415
+    from fedmm.engines.flower.roster import Roster  # noqa: PLC0415
+    from fedmm.engines.flower.server import Grid, server_app  # noqa: PLC0415
+    from fedmm.engines.flower.strategy import MinimaxStrategy  # noqa: PLC0415
+    from fedmm.engines.server import Server  # noqa: PLC0415
+
+    began = time.perf_counter()
+    measured: list[Times] = []
+
+    def serve(grid: Grid, config: Mapping[str, Any]) -> None:
+        a = prepared(clients, rounds)
+        server = Server(a.problem, a.algorithm, a.rounds, a.terms)
+        engine = FlowerEngine(MinimaxStrategy(server, Roster(server.names)), grid, Patience(pause=0.005))
+        measured.append(_timed(engine, rounds, began))
+
+    with _folder() as folder:
+        app = client_app(_simulated_site(str(folder), clients, rounds))
+        run_simulation(server_app(serve), app, clients, backend_config={"init_args": {"num_cpus": os.cpu_count() or 1}})
+    return measured[0]
+
+
+def _simulated_site(folder: str, clients: int, rounds: int) -> Callable[..., Any]:
+    def site(node: Mapping[str, Any], run: Mapping[str, Any]) -> Any:
+        from engine_rows import simulated_handler  # noqa: PLC0415 - in Flower's process, by name
+
+        return simulated_handler(folder, clients, rounds, int(node["partition-id"]))
+
+    return site
+
+
+def simulated_handler(folder: str, clients: int, rounds: int, number: int) -> Callable[..., Any]:
+    """Answers for one client, in whichever process the message arrives."""
+    from fedmm.engines.durable import DurableMemory, state_folder  # noqa: PLC0415
+    from fedmm.engines.flower.kinds import INTRODUCE, NAME  # noqa: PLC0415
+    from fedmm.engines.handling import answered  # noqa: PLC0415
+    from fedmm.engines.in_process import workers  # noqa: PLC0415
+    from fedmm.engines.messaging import Site  # noqa: PLC0415
+    from fedmm.engines.packed import Packed  # noqa: PLC0415
+    from fedmm.engines.server import Server  # noqa: PLC0415
+
+    a = prepared(clients, rounds)
+    server = Server(a.problem, a.algorithm, a.rounds, a.terms)
+    name = server.names[number]
+
+    def handler(kind: str, question: Packed) -> Packed:
+        if kind == INTRODUCE:
+            return Packed({}, {NAME: name}, {})
+        memory = DurableMemory(state_folder(Path(folder), "run", name))
+        return answered(Site(workers(server)[name], memory, a.problem.statistics), a.problem.layout, question)
+
+    return handler
+
+
+def flower_deployment(clients: int, rounds: int) -> Times:
+    """A SuperLink and a SuperNode for each client on this machine, with TLS and keys."""
+    from fedmm.deploy.layout import Federation  # noqa: PLC0415 - an optional dependency
+    from fedmm.deploy.lifecycle import down, follow, submit, up  # noqa: PLC0415
+    from fedmm.deploy.local import experiment_text, local_sites  # noqa: PLC0415
+    from fedmm.deploy.serving import every_round_kept  # noqa: PLC0415
+
+    def said(line: str) -> None:
+        print(line, file=sys.stderr)
+
+    each = every_round_kept(work(clients, rounds))
+    began = time.perf_counter()
+    with _folder() as folder:
+        federation = Federation(folder)
+        try:
+            up(federation, local_sites(each), say=said)
+            start_up = time.perf_counter() - began
+            text = experiment_text(each)
+            number = submit(federation, "run", text, resume=False, patience=300.0, enrol_seconds=300.0, say=said)
+            status = follow(federation, "run", number, said)
+            assert "completed" in status, status
+        finally:
+            down(federation)
+        lines = (federation.run("run") / "rounds.jsonl").read_text().splitlines()
+    return start_up, [1e3 * json.loads(line)["seconds"] for line in lines][1:]
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+ENGINES: dict[str, Callable[[int, int], Times]] = {
+    "in_process": in_process,
+    "batched": batched,
+    "ray": ray,
+    "ray, durable states": ray_durable,
+    "flower simulation": flower_simulation,
+    "flower deployment": flower_deployment,
+}
+
+if __name__ == "__main__":
+    start_up, times = ENGINES[sys.argv[1]](int(sys.argv[2]), int(sys.argv[3]))
+    print(json.dumps({"start_up_seconds": start_up, "ms": times}))
