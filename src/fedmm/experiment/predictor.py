@@ -86,8 +86,9 @@ class Predictor:
             "dtype": str(function.layout.dtype).removeprefix("torch."),
         }
         try:
-            text, tensors = json.dumps(about), self.tensors()
-            save_file(tensors, path, metadata={"fedmm": text, "sha256": checksum(text, tensors)})
+            tensors = self.tensors()
+            about |= {"sha256": checksum(json.dumps(about), tensors)}  # one entry: several would come in any order
+            save_file(tensors, path, metadata={"fedmm": json.dumps(about)})
         except Exception as problem:
             raise FedmmError(f"the model could not be written to {os.fspath(path)}: {problem}") from problem
 
@@ -144,14 +145,13 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, An
     try:
         with safe_open(path, framework="pt") as file:
             saved = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            metadata = file.metadata() or {}
-        text = metadata.get("fedmm", "{}")
-        about = json.loads(text)
+            about = json.loads((file.metadata() or {}).get("fedmm", "{}"))
     except Exception as problem:
         raise FedmmError(f"{os.fspath(path)} cannot be read as a safetensors file: {problem}") from problem
     ours = isinstance(about, dict) and about.get("format") == _FORMAT
     require(ours, f"{os.fspath(path)} is not a model saved by fedmm")
-    whole = metadata.get("sha256", checksum(text, saved)) == checksum(text, saved)
+    written, found = about.pop("sha256", None), checksum(json.dumps(about), saved)
+    whole = written in (None, found)
     require(whole and _is_shape(about.get("input_shape")), f"{os.fspath(path)} was changed since it was saved")
     return saved, about
 
