@@ -117,7 +117,7 @@ def test_a_damaged_state_is_refused_or_what_it_was(run: Path, tmp_path: Path) ->
     state, history = load_snapshot(whole, CPU)
     path = tmp_path / "state.safetensors"
 
-    @examples(150)
+    @examples(30)
     @given(damaged(whole.read_bytes()))
     def holds(content: bytes) -> None:
         path.write_bytes(content)
@@ -160,7 +160,7 @@ def test_a_damaged_model_is_refused_or_predicts_the_same(run: Path, tmp_path: Pa
     expected = load_model(whole, network).predict_proba(x)
     path = tmp_path / "model.safetensors"
 
-    @examples(60)
+    @examples(30)
     @given(damaged(whole.read_bytes()))
     def holds(content: bytes) -> None:
         path.write_bytes(content)
@@ -210,7 +210,7 @@ def test_a_damaged_cache_is_made_again(tmp_path: Path, monkeypatch: pytest.Monke
     cached("data", (1,), lambda: dict(made))
     (path,) = tmp_path.iterdir()
 
-    @examples(100)
+    @examples(50)
     @given(damaged(path.read_bytes()) | st.sampled_from(HEADERS))
     def holds(content: bytes) -> None:
         path.write_bytes(content)
@@ -238,7 +238,7 @@ def test_a_run_folder_with_a_damaged_file_is_read_or_refused_by_name(run: Path, 
     whole = (run / name).read_bytes()
     hurt = damaged if name.endswith("safetensors") else damaged_text
 
-    @examples(80)
+    @examples(40)
     @given(hurt(whole))
     def holds(content: bytes) -> None:
         (folder / name).write_bytes(content)
@@ -278,7 +278,7 @@ def test_damaged_results_are_read_or_refused_by_name(tmp_path: Path) -> None:
     whole = b"\n".join(lines.split(b"\n")[:3]) + b"\n"
     path = tmp_path / "results.jsonl"
 
-    @examples(150)
+    @examples(30)
     @given(damaged_text(whole))
     def holds(content: bytes) -> None:
         path.write_bytes(content)
@@ -295,7 +295,7 @@ def test_a_damaged_paper_is_read_or_refused(tmp_path: Path) -> None:
     paper = write_paper(tmp_path / "paper")
     files = {path: path.read_bytes() for path in sorted(paper.rglob("*.toml"))}
 
-    @examples(60)
+    @examples(30)
     @given(st.data())
     def holds(data: st.DataObject) -> None:
         path = data.draw(st.sampled_from(sorted(files)))
@@ -321,7 +321,7 @@ def test_a_panel_is_a_folder_of_its_item(tmp_path: Path, panel: str) -> None:
 # Data -----------------------------------------------------------------------------------------------------------------
 
 
-@examples(200)
+@examples(40)
 @given(st.data())
 def test_a_damaged_idx_file_is_refused_or_what_it_was(data: st.DataObject) -> None:
     array = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
@@ -336,7 +336,7 @@ KINDS = ["PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM"]
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_damaged_picture_is_refused_or_a_picture(kind: str) -> None:
-    @examples(60)
+    @examples(30)
     @given(damaged(picture(1, 12, 9, kind)))
     def holds(content: bytes) -> None:
         shown = answered(lambda: square_of(picture_of(content, "broken"), 8))
@@ -479,7 +479,7 @@ def test_a_damaged_archive_is_unpacked_or_refused_by_name(tmp_path: Path, mode: 
     path = tmp_path / "amazon.tgz"
     count = iter(range(10**9))
 
-    @examples(60)
+    @examples(30)
     @given(damaged(whole))
     def holds(content: bytes) -> None:
         path.write_bytes(content)
@@ -492,7 +492,7 @@ def test_a_damaged_archive_is_unpacked_or_refused_by_name(tmp_path: Path, mode: 
     holds()
 
 
-@examples(200)
+@examples(40)
 @given(damaged_text(f"{'a' * 64} 12 mug/a.jpg\n{'b' * 64} 9 mug/b.jpg\n".encode()))
 def test_a_damaged_list_of_checksums_names_no_file_elsewhere(content: bytes) -> None:
     files = answered(lambda: read_checksums(content.decode("utf-8", "replace")))

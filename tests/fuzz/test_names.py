@@ -48,14 +48,14 @@ def outside(here: Path) -> set[str]:
     return {name for name in everything_below(top) if not name.startswith("a/b/here/")}
 
 
-@examples(300)
+@examples(120)
 @given(TEXT)
 def test_a_text_becomes_a_name_that_leads_nowhere(text: str) -> None:
     assert is_name(folder_name(text).replace("\\", ""))
     assert (Path("/runs") / folder_name(text)).parent == Path("/runs")
 
 
-@examples(200)
+@examples(40)
 @given(st.lists(TEXT.filter(is_utf8), min_size=1, max_size=3, unique=True))
 def test_labels_make_safe_folders_or_are_refused(labels: list[str]) -> None:
     one = experiment(TABLES)

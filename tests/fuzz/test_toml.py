@@ -107,7 +107,7 @@ def same_again(built: Experiment) -> None:
             assert math.isfinite(schedule(t, built.run.rounds))
 
 
-@examples(500)
+@examples(250)
 @given(sections())
 def test_an_experiment_is_built_or_refused_by_key(tables: dict[str, Any]) -> None:
     built = answered(lambda: experiment(tables))
@@ -115,7 +115,7 @@ def test_an_experiment_is_built_or_refused_by_key(tables: dict[str, Any]) -> Non
         same_again(built)
 
 
-@examples(300)
+@examples(120)
 @given(misshapen())
 def test_sections_and_sweeps_of_any_shape_are_built_or_refused(tables: dict[str, Any]) -> None:
     answered(lambda: experiment(tables))
@@ -150,7 +150,7 @@ HARD: list[Any] = [
 ]  # fmt: skip
 
 
-@examples(60)
+@examples(30)
 @given(data=st.data())
 def test_what_is_accepted_can_be_prepared_or_is_refused(data: st.DataObject) -> None:
     """A small experiment with one option changed: data, partition, network, clients are made, or one line says why."""
@@ -178,7 +178,7 @@ def test_what_is_accepted_can_be_prepared_or_is_refused(data: st.DataObject) -> 
 # Text -----------------------------------------------------------------------------------------------------------------
 
 
-@examples(300)
+@examples(120)
 @given(data=st.data())
 def test_a_damaged_file_is_read_or_refused_by_name(data: st.DataObject, tmp_path: Path) -> None:
     whole = data.draw(st.sampled_from(FILES))
@@ -235,7 +235,7 @@ def test_nesting_of_any_depth_is_taken_or_refused(tmp_path: Path, depth: int) ->
     assert answered(lambda: grid({**SMALL, "sweep": set_values(read_tables(path), ["run.seed=1"])})) is None
 
 
-@examples(300)
+@examples(120)
 @given(st.lists(st.tuples(TEXT, TEXT, VALUES | TEXT), max_size=3), st.sampled_from(["", ".", "=", '"']))
 def test_settings_of_any_form_are_applied_or_refused(parts: list[tuple[str, str, Any]], between: str) -> None:
     settings = [f"{section}{between}.{key}={value}" for section, key, value in parts]
