@@ -81,7 +81,8 @@ def test_the_sites_result_is_that_of_one_process_to_the_bit(tmp_path: Path, name
     summary = json.loads((tmp_path / "runs" / "one" / "summary.json").read_text())
     expected = json.loads((tmp_path / "reference" / "summary.json").read_text())
     assert summary["engine"] == {"name": "flower"}
-    for key in ("clients", "bytes_up", "bytes_down", "target_accuracy", "parameters"):
+    assert summary["clients"] == {"source-1": {"holds": "source"}, "target-1": {"holds": "target"}}
+    for key in ("bytes_up", "bytes_down", "target_accuracy", "parameters"):
         assert summary[key] == expected[key], key
 
 

@@ -1,4 +1,7 @@
-"""What a site says of what it holds: counts, a shape, which labels, and a sum where the network needs a mean."""
+"""What a site says of what it holds: which domains, and the shape of a row. How many rows, and of which classes, stays.
+
+A network that is centred at the mean of all inputs needs a sum and a count from each site; they are sent for it alone.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +17,15 @@ _CARD = "card"
 
 @dataclass(frozen=True)
 class Card:
-    """source_rows, target_rows: how many. shape, bytes: of a stored row. labels: the classes it holds labelled rows of.
+    """source, target: whether it holds labelled source rows, unlabelled target rows. shape, bytes: of a stored row.
 
     input_sum, input_count: of all its inputs, where the network is centred at the mean over all sites; else 0.
     """
 
-    source_rows: int
-    target_rows: int
+    source: bool
+    target: bool
     shape: tuple[int, ...]
     bytes: bool
-    labels: tuple[int, ...]
     input_sum: float = 0.0
     input_count: int = 0
 
@@ -43,11 +45,10 @@ def read_card(packed: Packed) -> Card:
 def card_from(table: dict[str, Any]) -> Card:
     """A card from plain values, each of the right kind."""
     return Card(
-        int(table["source_rows"]),
-        int(table["target_rows"]),
+        bool(table["source"]),
+        bool(table["target"]),
         tuple(int(side) for side in table["shape"]),
         bool(table["bytes"]),
-        tuple(int(label) for label in table["labels"]),
         float(table["input_sum"]),
         int(table["input_count"]),
     )

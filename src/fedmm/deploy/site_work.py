@@ -84,11 +84,10 @@ class SiteWork:
         if _network(each, rows).centre == "train_mean":
             total, count = input_sum(Holding(self._config.site.name, rows.source, rows.target, 1.0))
         return Card(
-            len(rows.source) if rows.source is not None else 0,
-            len(rows.target) if rows.target is not None else 0,
+            rows.source is not None,
+            rows.target is not None,
             tuple(held.x.shape[1:]),
             held.x.dtype == torch.uint8,
-            tuple(rows.labels),
             total,
             count,
         )
