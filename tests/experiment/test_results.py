@@ -170,6 +170,7 @@ NOT_WHAT: dict[str, Any] = {
 WHAT: dict[str, Any] = {
     "rounds": 5, "seed": 2, "batch_size": 32, "probe_rows": 10, "dtype": "float64", "client_weights": {"source-1": 2.0},
     "preset": "paper", "participation": 0.5, "on_bad_update": "skip", "max_update_norm": 2.0, "max_update_ratio": 3.0,
+    "uploads": "int8", "broadcasts": "fp16",
 }  # fmt: skip
 
 
