@@ -42,6 +42,8 @@ TERMS = [
     Terms(participation=0.5),
     Terms(aggregation=CoordinateMedian(), max_update_ratio=1.5),
     Terms(participation=0.75, restore=True, transmission=fedmm.ClippedUpdate(0.1)),
+    Terms(participation=0.75, uploads="int8", broadcasts="fp16"),
+    Terms(transmission=fedmm.GaussianUpdate(0.1, 0.2, 0.5, 0.5), uploads="fp16", broadcasts="int8"),
 ]
 
 
