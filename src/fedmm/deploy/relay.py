@@ -1,14 +1,12 @@
 """Questions to a site's resident worker over a Unix socket, and its answers. Needs no torch.
 
-A message is a line of JSON and the arrays' bytes one after the other; both sides show each other a secret that lies in
-the site's state folder, where only its owner can read it.
+Both sides show each other a secret that lies in the site's state folder, where only its owner can read it.
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import os
 import secrets
 import tempfile
@@ -16,13 +14,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import Client, Listener
 from pathlib import Path
-
-import numpy as np
 
 from fedmm.core.errors import FedmmError
 from fedmm.engines.packed import Malformed, Packed
+from fedmm.engines.pipes import Pipe, receive, send
 
 _SECRET, _LOCK = "worker.secret", "worker.lock"
 _LONGEST = 90  # bytes of a socket's path; systems take 104 or 108
@@ -73,8 +70,8 @@ def ask(state: Path, kind: str, question: Packed) -> Packed:
         raise NoWorker(str(problem)) from problem
     with connection:
         try:
-            _send(connection, kind, question)
-            kind, answer = _receive(connection)
+            send(connection, kind, question)
+            kind, answer = receive(connection)
         except (OSError, EOFError) as problem:
             raise NoWorker(f"it went away: {problem}") from problem
     if kind == _PROBLEM:
@@ -107,31 +104,12 @@ def _listen(state: Path, answer: Answer, ready: Callable[[], None]) -> None:
                 _answered(connection, answer)
 
 
-def _answered(connection: Connection[bytes, bytes], answer: Answer) -> None:
-    kind, question = _receive(connection)
+def _answered(connection: Pipe[bytes, bytes], answer: Answer) -> None:
+    kind, question = receive(connection)
     try:
-        _send(connection, kind, answer(kind, question))
+        send(connection, kind, answer(kind, question))
     except (FedmmError, Malformed) as problem:
-        _send(connection, _PROBLEM, Packed({}, {"problem": str(problem)}, {}))
-
-
-def _send(connection: Connection[bytes, bytes], kind: str, packed: Packed) -> None:
-    arrays = {name: np.ascontiguousarray(array) for name, array in packed.arrays.items()}
-    described = [[name, array.dtype.str, list(array.shape)] for name, array in packed.arrays.items()]
-    head = {"kind": kind, "about": packed.about, "metrics": packed.metrics, "arrays": described}
-    connection.send_bytes(json.dumps(head).encode())
-    connection.send_bytes(b"".join(array.tobytes() for array in arrays.values()))
-
-
-def _receive(connection: Connection[bytes, bytes]) -> tuple[str, Packed]:
-    head = json.loads(connection.recv_bytes())
-    content, place, arrays = connection.recv_bytes(), 0, {}
-    for name, kind, shape in head["arrays"]:
-        dtype = np.dtype(kind)
-        size = int(np.prod(shape, dtype=np.int64))
-        arrays[name] = np.frombuffer(content, dtype, size, place).reshape(shape)
-        place += size * dtype.itemsize
-    return head["kind"], Packed(arrays, head["about"], head["metrics"])
+        send(connection, _PROBLEM, Packed({}, {"problem": str(problem)}, {}))
 
 
 def _write_privately(path: Path, content: bytes) -> None:

@@ -50,7 +50,8 @@ class RunOptions:
     device: ``cpu``, ``cuda``, ... or ``auto``, the GPU where there is one.
     precision: of float32 products on a GPU: ``fp32`` (strict), ``tf32`` or ``bf16``.
     engine: ``in_process`` (the reference), ``batched`` (one program for all clients), ``ray`` (actors on one machine or
-        a cluster), or ``auto``.
+        a cluster), ``nvflare`` or ``nvflare_poc`` (a process a client, in NVFlare's simulator or proof of concept), or
+        ``auto``.
     actors: ray: how many, 0 for one a core (or GPU). ray_address: of a cluster; empty for this machine alone.
     stacked: ray: each actor runs its clients as one program, as it does on a GPU. durable: they keep states on disk.
     threads: torch's threads; 0 leaves them as they are. Results are bit-identical for one number of threads.
@@ -70,7 +71,7 @@ class RunOptions:
     device: str = "cpu"
     dtype: Literal["float32", "float64"] = "float32"
     precision: Precision = "fp32"
-    engine: Literal["auto", "in_process", "batched", "ray"] = "auto"
+    engine: Literal["auto", "in_process", "batched", "ray", "nvflare", "nvflare_poc"] = "auto"
     actors: int = 0
     ray_address: str = ""
     stacked: bool = False

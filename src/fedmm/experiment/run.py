@@ -21,6 +21,7 @@ from fedmm.experiment.build import DataCache, prepare
 from fedmm.experiment.config import Experiment
 from fedmm.experiment.folder import BOUNDARY, EXPERIMENT, MODEL, REFUSED, SAMPLES, RunFolder, claim_folder
 from fedmm.experiment.history import History, Row
+from fedmm.experiment.on_nvflare import every_round_kept, nvflare_engines
 from fedmm.experiment.on_ray import ray_engines
 from fedmm.experiment.plan import keep_settings, settings_of
 from fedmm.experiment.privacy import PrivacyAccount
@@ -29,6 +30,9 @@ from fedmm.experiment.resuming import begun_runs, only_begun, require_same_run, 
 from fedmm.experiment.stack import StackRun, StackSettings
 
 _SAMPLE_IMAGES, _SAMPLE_POINTS, _GRID = 12, 300, 160
+_ELSEWHERE = {"ray": ray_engines, "nvflare": nvflare_engines, "nvflare_poc": nvflare_engines}
+"""Engines whose clients are in other processes."""
+
 Summary = dict[str, Any]
 
 
@@ -58,6 +62,8 @@ def run_experiment(
     """
     if experiment.run.threads:
         torch.set_num_threads(experiment.run.threads)
+    if experiment.run.engine in ("nvflare", "nvflare_poc"):
+        experiment = every_round_kept(experiment)
     cache = DataCache()
     adaptation = prepare(experiment, cache)
     engine, why = choose_engine(experiment, adaptation)
@@ -119,8 +125,8 @@ def _run_one(
     begun = next(iter(begun_runs([experiment], [folder], [checkpoints], say)), None) if resume else None
     with ExitStack() as opened:
         engines = None
-        if experiment.run.engine == "ray":
-            engines = opened.enter_context(ray_engines(experiment, adaptation, folder))
+        if experiment.run.engine in _ELSEWHERE:
+            engines = opened.enter_context(_ELSEWHERE[experiment.run.engine](experiment, adaptation, folder))
         files = opened.enter_context(RunFolder(folder, experiment.tables(), begun[1] if begun else ()))
 
         def after_round(row: Row) -> None:
@@ -142,9 +148,8 @@ def _run_one(
             engines=engines,
         )
         checkpoints.close(adapted.state, adapted.history)
-        summary = finish_run(
-            files, experiment, adaptation, adapted, cache, {"name": "ray" if engines else "in_process"}
-        )
+        engine = experiment.run.engine if engines else "in_process"
+        summary = finish_run(files, experiment, adaptation, adapted, cache, {"name": engine})
     return summary, error
 
 

@@ -1,0 +1,91 @@
+"""Rounds whose clients are asked by packed messages, whatever carries these."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from fedmm.core.algorithm import Algorithm
+from fedmm.core.engine import FederatedState, RoundRecord
+from fedmm.core.errors import FedmmError, require
+from fedmm.core.messages import Update, size_in_bytes
+from fedmm.core.problem import FederatedProblem
+from fedmm.core.terms import Terms
+from fedmm.engines.flower.kinds import PROBLEM, TRAIN
+from fedmm.engines.in_process import first_state
+from fedmm.engines.messaging import Host, invitation_size
+from fedmm.engines.packed import About, Malformed, Packed
+from fedmm.engines.packing import pack_invitation, read_update
+from fedmm.engines.server import Server, recorded
+
+_USUAL = Terms()
+
+Ask = Callable[[str, Mapping[str, Packed]], Mapping[str, Packed]]
+"""Puts a question of a kind to each of these sites, and gives the answers of those that answered in time."""
+
+
+class AskingEngine:
+    """Runs a federation's rounds by asking its sites; it computes what ``InProcess`` does, bit for bit on a CPU.
+
+    The sites keep their own states, and a question says which of them to go on from, so that it may be put again. A
+    site that cannot answer ends the run, which can be gone on with: nobody is left out unnoticed.
+
+    problem: as the server sees it: its clients are not asked to work here. told: what sites are told in each round
+    beside the invitation.
+    """
+
+    def __init__(
+        self,
+        problem: FederatedProblem,
+        algorithm: Algorithm,
+        rounds: int,
+        ask: Ask,
+        terms: Terms = _USUAL,
+        *,
+        told: About | None = None,
+    ) -> None:
+        self.problem = problem
+        self.server = Server(problem, algorithm, rounds, terms)
+        self._host = Host(self.server)
+        self._ask = ask
+        self._told = told or {}
+        self._dual_norms: dict[str, float] = {}
+
+    def start(self) -> FederatedState:
+        return first_state(self.server)
+
+    def run_round(self, state: FederatedState) -> tuple[FederatedState, RoundRecord]:
+        began = time.perf_counter()
+        invitations = self._host.invitations(state)
+        questions = {name: pack_invitation(self.problem.layout, each) for name, each in invitations.items()}
+        for question in questions.values():
+            question.about.update(self._told)
+        answers = self._ask(TRAIN, questions)
+        updates = [self._read(state.round, name, answers.get(name)) for name in invitations]
+        after, inbox = self._host.settle(state, invitations, updates)
+        up = sum(size_in_bytes(each.vectors) + size_in_bytes(each.statistics) for each in updates)
+        down = sum(map(invitation_size, invitations.values()))
+        z_0 = next(iter(invitations.values())).sent["z"]
+        record = recorded(after, z_0, inbox, up, down, time.perf_counter() - began)
+        for name in inbox.accepted:
+            self._dual_norms[name] = float(answers[name].about.get("dual_norm", 0.0))
+        return after, replace(record, dual_norm=self._dual_norm())
+
+    def _read(self, t: int, name: str, answer: Packed | None) -> Update:
+        """The update in an answer; in its place, a sentence that says why there is none."""
+        if answer is None:
+            raise FedmmError(f"the site {name!r} did not answer in round {t + 1}; the run can be resumed")
+        if PROBLEM in answer.about:
+            raise FedmmError(str(answer.about[PROBLEM]))
+        try:
+            update = read_update(self.problem.layout, answer)
+        except Malformed as problem:
+            raise FedmmError(f"the answer of the site {name!r} cannot be read: {problem}") from problem
+        require(update.client == name, f"the site {name!r} answers in the name of {update.client!r}")
+        require(not update.lost, f"the site {name!r} has lost its state after earlier rounds; begin the run again")
+        return update
+
+    def _dual_norm(self) -> float:
+        """The root mean square of the sites' own norms, of which each tells its own."""
+        return float((sum(norm**2 for norm in self._dual_norms.values()) / len(self.server.names)) ** 0.5)
