@@ -1,12 +1,13 @@
 """What fewer bytes and noise cost in accuracy: target accuracy at the end, three seeds of each way to send updates.
 
-    python benchmarks/transmission.py [--data digits|mnist_m] [--part bytes|noise|all] [--device cpu|cuda] [--quick]
+    python benchmarks/transmission.py [--data digits|mnist_m] [--part bytes|noise|crowd|all] [--device DEVICE] [--quick]
 
 bytes: one source and one target site, every form in which vectors travel. noise: ten sites of each kind, half of them
 in a round, and a smaller network on the digits; clipped updates without noise, and with as much noise as keeps an
-epsilon (delta 1e-5) to the end, for a server that is trusted and for one that is not. The seeds of one way run as one
-program. mnist_m needs its data (``fedmm data fetch mnist_m``) and is meant for a GPU; noise needs dp-accounting.
-Written to benchmarks/results/transmission_DATA.json, part by part, and as a table to the terminal.
+epsilon (delta 1e-5) to the end, for a server that is trusted and for one that is not. crowd: the same with a hundred
+sites of each kind. The seeds of one way run as one program. mnist_m needs its data (``fedmm data fetch mnist_m``) and
+is meant for a GPU; noise needs dp-accounting. Written to benchmarks/results/transmission_DATA.json, part by part, and
+as a table to the terminal.
 """
 
 from __future__ import annotations
@@ -50,9 +51,17 @@ DATA: dict[str, Tables] = {
         },
     },
 }  # fmt: skip
-ROUNDS = {"digits": {"bytes": 200, "noise": 100}, "mnist_m": {"bytes": 500, "noise": 300}}
+PARTS = ("bytes", "noise", "crowd")
+ROUNDS = {
+    "digits": {"bytes": 200, "noise": 100, "crowd": 100},
+    "mnist_m": {"bytes": 500, "noise": 300, "crowd": 300},
+}
 NORM = {"digits": 0.1, "mnist_m": 0.5}
-EPSILONS = {"server": (1000, 200, 50), "nobody": (1000, 200)}
+SITES = {"noise": 10, "crowd": 100}
+EPSILONS: dict[str, dict[str, tuple[int, ...]]] = {
+    "noise": {"server": (1000, 200, 50), "nobody": (1000, 200)},
+    "crowd": {"server": (200, 50, 10), "nobody": (200,)},
+}
 SMALLER: dict[str, Tables] = {
     "digits": {"model": {"hidden": [32], "adversary_hidden": [16]}, "algorithm": {"local_steps": 10}},
     "mnist_m": {"algorithm": {"local_steps": 10}},
@@ -68,17 +77,18 @@ def ways(part: str, norm: float) -> Iterator[tuple[str, Tables]]:
             yield f"uploads in {form}", {"run": {"uploads": form}}
             yield f"all in {form}", {"run": {"uploads": form, "broadcasts": form}}
         return
-    sites = {"source_clients": 10, "target_clients": 10}
+    sites = {"source_clients": SITES[part], "target_clients": SITES[part]}
     half: Tables = {"run": {"participation": 0.5}, "partition": {"name": "source_target", **sites}}
     yield "exact", half
     yield f"clipped to {norm:g}", {**half, "transmission": {"name": "clip", "norm": norm}}
     clipped = {"name": "gaussian", "norm_min": norm, "norm_max": norm}
-    for trust, epsilons in EPSILONS.items():
+    for trust, epsilons in EPSILONS[part].items():
         for epsilon in epsilons:
             name = f"epsilon {epsilon}, {trust} trusted"
             yield name, {**half, "transmission": {**clipped, "trust": trust, "epsilon": epsilon}}
-    name = f"epsilon {EPSILONS['server'][0]}, server trusted, all in int8"
-    private = {**clipped, "trust": "server", "epsilon": EPSILONS["server"][0]}
+    least = EPSILONS[part]["server"][0]
+    name = f"epsilon {least}, server trusted, all in int8"
+    private = {**clipped, "trust": "server", "epsilon": least}
     in_int8 = {"run": {**half["run"], "uploads": "int8", "broadcasts": "int8"}}
     yield name, {**half, **in_int8, "transmission": private}
 
@@ -131,7 +141,7 @@ def table(part: str, found: dict[str, dict[str, Any]]) -> str:
 def main() -> None:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--data", choices=tuple(DATA), default="digits")
-    arguments.add_argument("--part", choices=("bytes", "noise", "all"), default="all")
+    arguments.add_argument("--part", choices=(*PARTS, "all"), default="all")
     arguments.add_argument("--device", default="cpu")
     arguments.add_argument("--seeds", type=int, default=len(SEEDS))
     arguments.add_argument("--looped", action="store_true", help="network by network, often faster on a CPU")
@@ -141,14 +151,14 @@ def main() -> None:
     path = FOLDER / f"transmission_{options.data}.json"
     results = json.loads(path.read_text()) if path.exists() else {}
     cuda = options.device.startswith("cuda")
-    for part in ("bytes", "noise") if options.part == "all" else (options.part,):
+    for part in PARTS if options.part == "all" else (options.part,):
         rounds = 2 if options.quick else ROUNDS[options.data][part]
         run = {"rounds": rounds, "evaluate_every": min(50, rounds), "probe_rows": 0, "device": options.device}
         found: dict[str, dict[str, Any]] = {}
         cache = DataCache()
         for name, way in ways(part, NORM[options.data]):
             try:
-                smaller = SMALLER[options.data] if part == "noise" else {}
+                smaller = SMALLER[options.data] if part in SITES else {}
                 tables = merged(DATA[options.data], smaller, {"run": run}, way)
                 found[name] = measured(tables, tuple(range(options.seeds)), cache, looped=options.looped)
             except FedmmError as refusal:
@@ -163,7 +173,7 @@ def main() -> None:
             "seeds": list(range(options.seeds)),
             "rounds": rounds,
             "norm": NORM[options.data],
-            "tables": merged(DATA[options.data], SMALLER[options.data] if part == "noise" else {}),
+            "tables": merged(DATA[options.data], SMALLER[options.data] if part in SITES else {}),
             "ways": found,
         }
         if not options.quick:
