@@ -115,7 +115,7 @@ def measured(tables: Tables, seeds: tuple[int, ...], cache: DataCache, *, looped
     stack = StackRun(adaptations, "fp32", StackSettings(looped=looped, capture=capture), lambda replica, row: None)
     status = stack.run(tables["run"]["rounds"], tables["run"]["evaluate_every"])
     ended = [stack.adapted(replica, status)[0].history for replica in range(len(seeds))]
-    accuracies = [history.last("target_accuracy") for history in ended]
+    accuracies = [history.last("target_accuracy") or 0.0 for history in ended]
     return {
         "target_accuracy": accuracies,
         "mean": statistics.mean(accuracies),

@@ -238,18 +238,21 @@ def test_both_engines_report_epsilon_round_by_round_and_at_the_end(tmp_path: Pat
     assert found[0] == found[1]
 
 
-def test_a_run_that_goes_on_has_spent_what_a_whole_one_has(tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["in_process", "batched"])
+def test_a_run_that_goes_on_has_spent_and_sent_what_a_whole_one_has(tmp_path: Path, engine: str) -> None:
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    run_experiment(given_(), whole, progress=False)
+    coded = given_(run={"uploads": "int8", "broadcasts": "fp16", "engine": engine, "participation": 0.75})
+    run_experiment(coded, whole, progress=False)
 
     def kill(row: dict[str, Any]) -> None:
         if row["round"] == 5:
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        run_experiment(given_(), resumed, progress=False, on_round=kill)
-    run_experiment(given_(), resumed, progress=False, resume=True)
+        run_experiment(coded, resumed, progress=False, on_round=kill)
+    run_experiment(coded, resumed, progress=False, resume=True)
     one, other = rows_of(whole), rows_of(resumed)
+    assert len({row["bytes_down"] for row in one}) > 1
     for row in (*one, *other):
         del row["seconds"]
     assert one == other

@@ -38,9 +38,9 @@ class Band:
         self.rule = algorithms[0]
         clients = steps.shape[1]
         self._coded = terms.broadcasts if terms.broadcasts != "exact" else None
-        first = self.rule.init_server(starts)
-        sent = self.rule.broadcast(first)
-        self.server = _copied({**first, **remembered(terms.broadcasts, sent)})
+        server = self.rule.init_server(starts)
+        sent = self.rule.broadcast(server)
+        self.server = _copied({**server, **remembered(terms.broadcasts, sent)})
         per_client = starts.unsqueeze(1).expand(-1, clients, -1)
         sent = {name: vector.unsqueeze(1).expand(-1, clients, -1) for name, vector in sent.items()}
         memory = first_memory(terms.uploads, terms.broadcasts, sent)
