@@ -14,6 +14,7 @@ import math
 import os
 import secrets
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -65,19 +66,8 @@ class SecretNoise(NoiseSource):
     def kept_in(cls, path: Path, run: str = "") -> SecretNoise:
         """The secret in a file, drawn and written, for its owner's eyes alone, where there is none yet."""
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-            partial.touch(mode=0o600)
-            with partial.open("wb") as file:
-                file.write(secrets.token_bytes(_BYTES))
-                file.flush()
-                os.fsync(file.fileno())
-            try:
-                os.link(partial, path)  # whole, and never over another
-            except FileExistsError:
-                pass
-            finally:
-                partial.unlink()
+            if not path.exists():
+                _draw_secret(path)
             secret = path.read_bytes()
         except OSError as problem:
             raise FedmmError(f"the secret for noise cannot be kept in {path}: {problem.strerror}") from problem
@@ -90,3 +80,19 @@ class SecretNoise(NoiseSource):
         bits = (torch.frombuffer(stream, dtype=torch.int64) >> 11) & ((1 << 53) - 1)
         first, second = ((bits.view(2, size).double() + 0.5) / 2**53).unbind()
         return (-2.0 * first.log()).sqrt() * (2.0 * math.pi * second).cos()
+
+
+def _draw_secret(path: Path) -> None:
+    """Write a new secret, whole, and never over another."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        partial.touch(mode=0o600)
+        with partial.open("wb") as file:
+            file.write(secrets.token_bytes(_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+        with suppress(FileExistsError):
+            os.link(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
