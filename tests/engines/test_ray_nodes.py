@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -35,11 +36,13 @@ def test_a_lost_node_changes_no_bit_and_lost_room_is_said(monkeypatch: pytest.Mo
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))  # where ray_federation lies
     federation, algorithm = Federation(), with_options(ALGORITHMS["fedmm"])
     *_, (expected, _) = played(InProcess(federation.problem(), algorithm, ROUNDS), ROUNDS)
-    with loopback_environment():
-        size = {"num_cpus": 1, "object_store_memory": 80 << 20}
+    size = {"num_cpus": 1, "object_store_memory": 80 << 20}
+    with ExitStack() as stack:
+        stack.enter_context(loopback_environment())
         nodes = Nodes(initialize_head=True, head_node_args={**size, "include_dashboard": False})
+        stack.callback(gc.collect)
+        stack.callback(nodes.shutdown)
         others = [nodes.add_node(**size) for _ in range(2)]
-    try:
         with ray_cluster(nodes.address) as cluster:
             assert cluster.cores == 3
             actors = Actors(cluster, federation, federation.names, number=2, patience=300.0)
@@ -63,6 +66,3 @@ def test_a_lost_node_changes_no_bit_and_lost_room_is_said(monkeypatch: pytest.Mo
             nodes.remove_node(next(node for node in others if node is not lost), allow_graceful=False)
             with pytest.raises(FedmmError, match="an actor is not back after 5 s; has Ray lost a node"):
                 engine.run_round(state)
-    finally:
-        nodes.shutdown()
-        gc.collect()
