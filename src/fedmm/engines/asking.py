@@ -15,7 +15,7 @@ from fedmm.core.terms import Terms
 from fedmm.engines.flower.kinds import PROBLEM, TRAIN
 from fedmm.engines.in_process import first_state
 from fedmm.engines.messaging import Host, invitation_size
-from fedmm.engines.packed import About, Malformed, Packed
+from fedmm.engines.packed import Malformed, Packed
 from fedmm.engines.packing import pack_invitation, read_update
 from fedmm.engines.server import Server, recorded
 
@@ -31,25 +31,16 @@ class AskingEngine:
     The sites keep their own states, and a question says which of them to go on from, so that it may be put again. A
     site that cannot answer ends the run, which can be gone on with: nobody is left out unnoticed.
 
-    problem: as the server sees it: its clients are not asked to work here. told: what sites are told in each round
-    beside the invitation.
+    problem: as the server sees it: its clients are not asked to work here.
     """
 
     def __init__(
-        self,
-        problem: FederatedProblem,
-        algorithm: Algorithm,
-        rounds: int,
-        ask: Ask,
-        terms: Terms = _USUAL,
-        *,
-        told: About | None = None,
+        self, problem: FederatedProblem, algorithm: Algorithm, rounds: int, ask: Ask, terms: Terms = _USUAL
     ) -> None:
         self.problem = problem
         self.server = Server(problem, algorithm, rounds, terms)
         self._host = Host(self.server)
         self._ask = ask
-        self._told = told or {}
         self._dual_norms: dict[str, float] = {}
 
     def start(self) -> FederatedState:
@@ -58,10 +49,9 @@ class AskingEngine:
     def run_round(self, state: FederatedState) -> tuple[FederatedState, RoundRecord]:
         began = time.perf_counter()
         invitations = self._host.invitations(state)
-        questions = {name: pack_invitation(self.problem.layout, each) for name, each in invitations.items()}
-        for question in questions.values():
-            question.about.update(self._told)
-        answers = self._ask(TRAIN, questions)
+        answers = self._ask(
+            TRAIN, {name: pack_invitation(self.problem.layout, each) for name, each in invitations.items()}
+        )
         updates = [self._read(state.round, name, answers.get(name)) for name in invitations]
         after, inbox = self._host.settle(state, invitations, updates)
         up = sum(size_in_bytes(each.vectors) + size_in_bytes(each.statistics) for each in updates)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,7 +10,6 @@ from typing import Any
 
 import torch
 
-from fedmm.algorithms import ALGORITHMS
 from fedmm.core.algorithm import Algorithm
 from fedmm.core.engine import Engine
 from fedmm.core.errors import require
@@ -27,7 +25,6 @@ from fedmm.engines.server import Server
 from fedmm.experiment.adapt import Adaptation
 from fedmm.experiment.build import DataCache, prepare
 from fedmm.experiment.config import Experiment, experiment
-from fedmm.experiment.tables import as_table, choose
 from fedmm.models.precision import precision
 
 _STATES = "clients"
@@ -63,14 +60,7 @@ def nvflare_engines(each: Experiment, adaptation: Adaptation, folder: Path) -> I
     names = [client.name for client in adaptation.problem.clients]
     place = "poc" if each.run.engine == "nvflare_poc" else "simulator"
     with federation(names, f"{__name__}:site", arguments, place=place) as ask:
-        yield lambda algorithm: AskingEngine(
-            adaptation.problem,
-            algorithm,
-            adaptation.rounds,
-            ask,
-            adaptation.terms,
-            told={"algorithm": json.dumps(as_table(algorithm))},
-        )
+        yield lambda algorithm: AskingEngine(adaptation.problem, algorithm, adaptation.rounds, ask, adaptation.terms)
 
 
 def site(name: str, tables: Mapping[str, Any], states: str, threads: int) -> Callable[[str, Packed], Packed]:
@@ -78,21 +68,15 @@ def site(name: str, tables: Mapping[str, Any], states: str, threads: int) -> Cal
     torch.set_num_threads(threads)
     each = experiment(tables)
     adaptation = prepare(each, DataCache())
-    problem = adaptation.problem
-    memory = DurableMemory(state_folder(Path(states), "run", name), depth=_DEPTH, device=problem.layout.device)
-    sites: dict[str, Site] = {}
-
-    def for_algorithm(text: str) -> Site:
-        if text not in sites:
-            algorithm = choose(ALGORITHMS, json.loads(text), "algorithm")
-            server = Server(problem, algorithm, adaptation.rounds, adaptation.terms)
-            if not memory.held:
-                memory.remember(NEVER, Kept(server.first_own(), problem.statistics))
-            sites[text] = Site(workers(server)[name], memory, problem.statistics)
-        return sites[text]
+    problem, layout = adaptation.problem, adaptation.problem.layout
+    server = Server(problem, each.algorithm, adaptation.rounds, adaptation.terms)
+    memory = DurableMemory(state_folder(Path(states), "run", name), depth=_DEPTH, device=layout.device)
+    if not memory.held:
+        memory.remember(NEVER, Kept(server.first_own(), problem.statistics))
+    here = Site(workers(server)[name], memory, problem.statistics)
 
     def answer(kind: str, question: Packed) -> Packed:
-        with precision(each.run.precision, problem.layout.device):
-            return answered(for_algorithm(str(question.about["algorithm"])), problem.layout, question)
+        with precision(each.run.precision, layout.device):
+            return answered(here, layout, question)
 
     return answer

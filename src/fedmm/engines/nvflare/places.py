@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ class Place:
 
     folder: Path
     clients: Sequence[str]
+    _children: list[subprocess.Popen[bytes]] = field(default_factory=list, repr=False)
 
     @property
     def log(self) -> Path:
@@ -48,13 +49,15 @@ class Place:
         _allow(workspace / "local")
         options = ["-w", str(workspace), "-c", names, "-t", number, "-m", number, "-l", "concise"]
         with self.log.open("ab") as log:
-            subprocess.Popen(
-                [*_NVFLARE, "simulator", str(job), *options],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=self._environment(),
-                start_new_session=True,
+            self._children.append(
+                subprocess.Popen(
+                    [*_NVFLARE, "simulator", str(job), *options],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=self._environment(),
+                    start_new_session=True,
+                )
             )
 
     def deploy(self, job: Path) -> None:
@@ -92,6 +95,8 @@ class Place:
                 with suppress(psutil.Error):
                     process.kill()
             psutil.wait_procs(processes, timeout=1.0)
+        for child in self._children:
+            child.wait()
 
     def _processes(self) -> list[Any]:
         import psutil  # noqa: PLC0415 - comes with NVFlare

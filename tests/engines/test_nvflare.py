@@ -1,0 +1,246 @@
+"""The clients of an NVFlare job compute what the reference does, and their states outlive its processes."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("nvflare", reason="the engine 'nvflare' needs fedmm[nvflare]")
+
+import psutil
+from nvflare.apis.shareable import Shareable
+from nvflare_sites import FEDERATION, ROUNDS
+from problems import played, with_options
+
+from fedmm import ALGORITHMS, FedmmError
+from fedmm.engines.asking import Ask, AskingEngine
+from fedmm.engines.durable import DurableMemory, state_folder
+from fedmm.engines.flower.kinds import PROBLEM
+from fedmm.engines.in_process import InProcess
+from fedmm.engines.nvflare import federation
+from fedmm.engines.nvflare.messages import to_packed, to_shareable
+from fedmm.engines.packed import Malformed, Packed
+from fedmm.experiment.config import experiment
+from fedmm.experiment.run import run_experiment
+
+pytestmark = pytest.mark.xdist_group("nvflare")
+
+NAMES = FEDERATION.names
+NOTHING = Packed({}, {}, {})
+MOONS: dict[str, Any] = {
+    "data": {"name": "moons", "rows": 40, "test_rows": 20},
+    "model": {"name": "mlp", "hidden": [8], "adversary_hidden": [4]},
+    "partition": {"name": "source_target"},
+    "algorithm": {"name": "fedmm", "lr_min": 0.05, "lr_max": 0.05, "local_steps": 2},
+    "run": {"rounds": 6, "batch_size": 8, "threads": 1, "evaluate_every": 6},
+}
+
+
+def _processes(folder: Path) -> list[psutil.Process]:
+    """Those that NVFlare started below a folder."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("FEDMM_NVFLARE", "").startswith(str(folder)):
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where NVFlare leaves its files: the names of sockets must be short. Nothing is left there at the end."""
+    tmp_path_factory.getbasetemp()  # before there is another folder for temporary files
+    with tempfile.TemporaryDirectory(prefix="n", dir="/tmp") as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))  # where nvflare_sites lies
+        patch.setattr(tempfile, "tempdir", folder)
+        yield Path(folder)
+        assert not _processes(Path(folder))
+
+
+@pytest.fixture(scope="module")
+def states(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("states")
+
+
+@pytest.fixture(scope="module")
+def ask(own: Path, states: Path) -> Iterator[Ask]:
+    """Two clients in the simulator, for all tests in which nothing dies."""
+    with federation(NAMES, "nvflare_sites:site", {"states": str(states)}) as asking:
+        yield asking
+    assert list(own.iterdir()) == []
+
+
+# One simulation -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["fedmm", "scaffold_gda"])
+def test_rounds_have_the_same_bits_as_in_process(name: str, ask: Ask, states: Path) -> None:
+    algorithm = with_options(ALGORITHMS[name])
+
+    def ask_to_work(kind: str, questions: Mapping[str, Packed]) -> Mapping[str, Packed]:
+        assert kind == "train"
+        return ask(name, questions)
+
+    ours = list(played(AskingEngine(FEDERATION.problem(), algorithm, ROUNDS, ask_to_work), ROUNDS))
+    reference = list(played(InProcess(FEDERATION.problem(), algorithm, ROUNDS), ROUNDS))
+    for (state, record), (expected, expected_record) in zip(ours, reference, strict=True):
+        assert state.counted == expected.counted
+        assert all(torch.equal(state.server[key], vector) for key, vector in expected.server.items())
+        assert all(torch.equal(state.statistics[key], each) for key, each in expected.statistics.items())
+        assert record.dual_norm == pytest.approx(expected_record.dual_norm, rel=1e-6)
+        same = {"seconds": 0.0, "dual_norm": 0.0}
+        assert replace(record, **same) == replace(expected_record, **same)
+    for client, own in reference[-1][0].clients.items():
+        kept = DurableMemory(state_folder(states, name, client)).held[ROUNDS - 1].own
+        assert kept.keys() == own.keys()
+        assert all(torch.equal(kept[key], vector) for key, vector in own.items())
+
+
+def test_a_question_that_is_repeated_is_answered_the_same(ask: Ask) -> None:
+    asked: list[dict[str, Packed]] = []
+
+    def twice(kind: str, questions: Mapping[str, Packed]) -> Mapping[str, Packed]:
+        asked.extend(dict(ask("fedavg_gda", questions)) for _ in range(2))
+        return asked[-1]
+
+    engine = AskingEngine(FEDERATION.problem(), with_options(ALGORITHMS["fedavg_gda"]), ROUNDS, twice)
+    list(played(engine, 2))
+    for first, again in ((asked[0], asked[1]), (asked[2], asked[3])):
+        for name in NAMES:
+            assert first[name].arrays.keys() == again[name].arrays.keys()
+            assert all(np.array_equal(array, again[name].arrays[key]) for key, array in first[name].arrays.items())
+
+
+def test_what_a_client_refuses_is_told_as_it_was_said(ask: Ask) -> None:
+    answers = ask("refuse", dict.fromkeys(NAMES, NOTHING))
+    assert {name: answer.about for name, answer in answers.items()} == {
+        name: {PROBLEM: f"{name} does not want to"} for name in NAMES
+    }
+
+
+def test_a_bug_in_a_client_is_told_with_its_log(ask: Ask) -> None:
+    said = str(ask("fail", {NAMES[0]: NOTHING})[NAMES[0]].about[PROBLEM])
+    assert said.startswith("the client 'client-0' of NVFlare failed: EXECUTION_EXCEPTION; ")
+    log = said.rpartition("; ")[2].removesuffix(" says why")
+    assert "a bug" in Path(log).read_text()
+
+
+def test_nvflare_listens_on_loopback_alone(ask: Ask, own: Path) -> None:
+    listening = {
+        connection.laddr.ip
+        for process in _processes(own)
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert listening
+    assert listening <= {"127.0.0.1", "::1"}
+
+
+# A whole run ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_whose_client_was_killed_goes_on_with_the_same_bits(own: Path, tmp_path: Path) -> None:
+    """After the kill the server forgets its last round too, so that the clients' states are a round ahead of it."""
+    on_nvflare = experiment({**MOONS, "run": {**MOONS["run"], "engine": "nvflare"}})
+    folder = tmp_path / "killed"
+
+    def kill(row: Mapping[str, Any]) -> None:
+        if row["round"] == 3:
+            clients = [each for each in _processes(own) if "--client" in each.cmdline()]
+            victim = next(each for each in clients if "target-1" in each.cmdline())
+            os.kill(victim.pid, signal.SIGKILL)
+
+    sentence = r"^the process of the client 'target-1' ended before the run did; (.*) may say why, and the run can be"
+    with pytest.raises(FedmmError, match=sentence) as caught:
+        run_experiment(on_nvflare, folder, progress=False, on_round=kill)
+    log = Path(re.match(sentence, str(caught.value))[1])  # type: ignore[index]
+    assert log.exists()
+    shutil.rmtree(log.parent)
+    max((folder / "checkpoints").glob("*.safetensors")).unlink()
+    summary = run_experiment(on_nvflare, folder, resume=True, progress=False)
+    run_experiment(experiment(MOONS), tmp_path / "whole", progress=False)
+    assert (summary["engine"]["name"], summary["rounds"]) == ("nvflare", 6)
+    models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("killed", "whole")]
+    assert models[0] == models[1]
+
+
+@pytest.mark.skipif(os.environ.get("FEDMM_SLOW") != "1", reason="starts a proof of concept; FEDMM_SLOW=1 runs it")
+def test_a_proof_of_concept_has_the_same_bits_and_listens_on_loopback(own: Path, tmp_path: Path) -> None:
+    listening: set[str] = set()
+
+    def look(row: Mapping[str, Any]) -> None:
+        found = [each.net_connections("inet") for each in _processes(own)]
+        listening.update(each.laddr.ip for some in found for each in some if each.status == psutil.CONN_LISTEN)
+
+    before = set(own.iterdir())
+    deployed = experiment({**MOONS, "run": {**MOONS["run"], "engine": "nvflare_poc"}})
+    summary = run_experiment(deployed, tmp_path / "poc", progress=False, on_round=look)
+    run_experiment(experiment(MOONS), tmp_path / "whole", progress=False)
+    assert summary["engine"]["name"] == "nvflare_poc"
+    models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("poc", "whole")]
+    assert models[0] == models[1]
+    assert listening
+    assert listening <= {"127.0.0.1", "::1"}
+    assert set(own.iterdir()) == before
+
+
+# What is refused ------------------------------------------------------------------------------------------------------
+
+
+def test_nvflare_that_is_not_installed_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nvflare", None)
+    with pytest.raises(FedmmError, match=r"pip install 'fedmm\[nvflare\]'"), federation(["a"], "x:y", {}):
+        pass
+
+
+@pytest.mark.parametrize("name", ["a b", "a,b", "", "-a", "a/b"])
+def test_names_that_nvflare_does_not_take_are_refused(name: str) -> None:
+    with pytest.raises(FedmmError, match="letters, digits, dots and dashes"), federation([name], "x:y", {}):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("section", "sentence"),
+    [
+        ({"guard": {"policy": "rollback"}}, "goes back further than clients of the engine 'nvflare' keep states"),
+        ({"run": {"actors": 2}}, "run.actors is for the engine 'ray', and run.engine is 'nvflare'"),
+    ],
+)
+def test_what_it_cannot_do_is_refused(section: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    run = {**MOONS["run"], "engine": "nvflare", **section.pop("run", {})}
+    with pytest.raises(FedmmError, match=sentence):
+        run_experiment(experiment({**MOONS, **section, "run": run}), tmp_path / "run", progress=False)
+
+
+# Messages -------------------------------------------------------------------------------------------------------------
+
+
+def test_messages_are_the_same_after_the_journey() -> None:
+    arrays = {"min.omega": np.arange(3, dtype=np.float32), "statistics/count": np.array(7)}
+    packed = Packed(arrays, {"round": 3, "lost": False, "client": "a"}, {"loss": 0.5})
+    back = to_packed(to_shareable(packed))
+    assert (back.about, back.metrics) == (packed.about, packed.metrics)
+    assert all(np.array_equal(back.arrays[name], array) for name, array in arrays.items())
+    assert to_packed(to_shareable(NOTHING)) == NOTHING
+
+
+def test_what_is_no_message_is_refused() -> None:
+    with pytest.raises(Malformed, match="no data exchange object"):
+        to_packed(Shareable())
+    for arrays, about, sentence in (({"z": [1.0]}, {}, "its 'z' is no array"), ({}, 3, "what its message is about")):
+        with pytest.raises(Malformed, match=sentence):
+            to_packed(to_shareable(Packed(arrays, about, {})))  # type: ignore[arg-type]

@@ -1,0 +1,44 @@
+"""Sites that NVFlare's processes can import: several algorithms on one small federation, each with its own states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+from problems import with_options
+from ray_federation import Federation
+
+from fedmm import ALGORITHMS, FedmmError, Terms
+from fedmm.core.memory import Kept
+from fedmm.core.messages import NEVER
+from fedmm.engines.durable import DurableMemory, state_folder
+from fedmm.engines.handling import answered
+from fedmm.engines.in_process import workers
+from fedmm.engines.messaging import Site
+from fedmm.engines.packed import Packed
+from fedmm.engines.server import Server
+
+FEDERATION = Federation(2)
+ROUNDS = 5
+
+
+def site(name: str, states: str) -> Callable[[str, Packed], Packed]:
+    """A client; the kind of a question names the algorithm that it is to work by, or what is to go wrong."""
+    problem = FEDERATION.problem()
+
+    @cache
+    def working_by(algorithm: str) -> Site:
+        server = Server(problem, with_options(ALGORITHMS[algorithm]), ROUNDS, Terms())
+        memory = DurableMemory(state_folder(Path(states), algorithm, name))
+        memory.remember(NEVER, Kept(server.first_own(), problem.statistics))
+        return Site(workers(server)[name], memory, problem.statistics)
+
+    def answer(kind: str, question: Packed) -> Packed:
+        if kind == "refuse":
+            raise FedmmError(f"{name} does not want to")
+        if kind == "fail":
+            raise ZeroDivisionError("a bug")
+        return answered(working_by(kind), problem.layout, question)
+
+    return answer
