@@ -94,6 +94,7 @@ def test_by_hand_a1_to_a4_are_twice_what_is_printed_and_under_other_names() -> N
     assert A[7] == pytest.approx(128 / 129)
 
 
+@settings(max_examples=200)
 @given(constants())
 def test_inside_the_printed_range_the_clients_stay_together_and_phi_falls(c: Constants) -> None:
     mu1, mu2 = _least(c)

@@ -13,18 +13,16 @@ from fedmm.core.errors import require
 class Constants:
     """What the convergence theorem knows of a problem; every bound holds for every client f_i.
 
-    ========  ===========================================================================================
+    ========  ======================================================================================
     field     meaning
-    ========  ===========================================================================================
-    L11       ||d_omega f_i(omega, psi) - d_omega f_i(omega', psi)|| <= L11 ||omega - omega'||
-    L12       ||d_omega f_i(omega, psi) - d_omega f_i(omega, psi')|| <= L12 ||psi - psi'||
-    L21       ||d_psi f_i(omega, psi) - d_psi f_i(omega', psi)|| <= L21 ||omega - omega'||
-    L22       ||d_psi f_i(omega, psi) - d_psi f_i(omega, psi')|| <= L22 ||psi - psi'||
+    ========  ======================================================================================
+    L11, L12  d_omega f_i is L11-Lipschitz in omega, and L12-Lipschitz in psi
+    L21, L22  d_psi f_i is L21-Lipschitz in omega, and L22-Lipschitz in psi
     B         f_i is B-strongly concave in psi
     kappa     psi*(omega) = argmax of f(omega, .) is kappa-Lipschitz; kappa <= L21 / B
     L_Phi     the gradient of Phi(omega) = f(omega, psi*(omega)) is L_Phi-Lipschitz; L_Phi <= L11 + L12 kappa
     N         how many clients
-    ========  ===========================================================================================
+    ========  ======================================================================================
 
     L12 = L21 where f_i is twice continuously differentiable.
     """

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.layout import Layout, Point
 
-Function = Callable[[Point, Point], Tensor]
+Function = Callable[..., Tensor]
 """f_i(omega, psi), a 0-dim tensor: of all of a client's data, since the theorem knows no batches."""
 
 

@@ -24,8 +24,8 @@ class Estimate:
     """What was found at the sampled points; for quadratic games, whose Hessians are the same everywhere, exact.
 
     bounds: L11, L12, L21, L22 and B as found, with kappa = L21 / B and L_Phi = L11 + L12 kappa.
-    measured: the same L and B, with kappa and L_Phi as found along psi*(omega). kappa is the norm of d psi*; L_Phi is
-        the largest over the clients of the norm of d/d omega of d_omega f_i(omega, psi*(omega)), a bound for Phi's own.
+    measured: the same L and B, with kappa and L_Phi as found along ``psi*(omega)``: the norm of its derivative, and the
+        largest over the clients of the norm of that of ``d_omega f_i(omega, psi*(omega))``, which bounds Phi's own.
 
     Each L, and the measured kappa and L_Phi, is a *lower* bound of the supremum that the theorem means, and B an
     *upper* bound of the infimum: elsewhere the functions may bend more. Fewer Lanczos steps than a side has coordinates

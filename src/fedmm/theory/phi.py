@@ -35,7 +35,7 @@ class Phi:
     tolerance: of ||d_psi f||, relative to its size where a search begins plus 1. By default eps^(2/3) of the dtype.
 
     The maximum is found by Newton's method with conjugate gradients. By Danskin's theorem the gradient of Phi is
-    d_omega f(omega, psi*(omega)): of the mean f with its own psi*, and not of a single f_i with the mean's psi*.
+    ``d_omega f(omega, psi*(omega))``: of the mean f with its own ``psi*``, and not of a single f_i with the mean's.
     """
 
     def __init__(

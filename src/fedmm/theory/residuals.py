@@ -25,17 +25,17 @@ from fedmm.theory.phi import Phi, PhiAt
 class Residuals:
     """One round t, from 1; N clients in the order they were given.
 
-    ==============  ========================  ====================================================================
-    field           symbol                    meaning
-    ==============  ========================  ====================================================================
-    phi             Phi(omega_0^t)            at the server's new point
-    gradient_norm   ||dPhi(omega_0^t)||       what the theorem brings to 0
-    e_omega  [N]    e_{omega,i}^t             ||d_omega L_i|| at the client's last local step (assumption 3)
-    e_psi    [N]    e_{psi,i}^t               ||d_psi L_i|| there
-    epsilon  [N]    epsilon_i^t               ||psi_i^t - psi*(omega_i^t)||, psi* that of the mean f
-    server [size]   z_0^t                     the server's new point
-    points [N, size]  z_i^t                   the clients' points after their local steps
-    ==============  ========================  ====================================================================
+    ================  ==================  ====================================================================
+    field             symbol              meaning
+    ================  ==================  ====================================================================
+    phi               Phi(omega_0^t)      at the server's new point
+    gradient_norm     of dPhi(omega_0^t)  what the theorem brings to 0
+    e_omega [N]       e_{omega,i}^t       the norm of d_omega L_i at the client's last local step (assumption 3)
+    e_psi [N]         e_{psi,i}^t         the norm of d_psi L_i there
+    epsilon [N]       epsilon_i^t         the distance of psi_i^t from psi*(omega_i^t), psi* that of the mean f
+    server [size]     z_0^t               the server's new point
+    points [N, size]  z_i^t               the clients' points after their local steps
+    ================  ==================  ====================================================================
 
     L_i is the local augmented Lagrangian. For an algorithm without penalty or duals it is f_i, and e the norm of what
     its local step would descend.

@@ -32,9 +32,7 @@ class Inequality(NamedTuple):
 
 @dataclass(frozen=True)
 class PenaltyRange:
-    """The admissible penalties, "Discussion on the Range of mu_1 and mu_2".
-
-    ::
+    """The admissible penalties, from the appendix's "Discussion on the Range of mu_1 and mu_2"::
 
         max(64 L22 l, 64 L12 l) <= mu_2 <= 64 l^2 B
         mu_1 >= max(L21 L12 l sqrt(24576 / (B mu_2)), L12 sqrt(512 N / 1600), 4 L_Phi,
