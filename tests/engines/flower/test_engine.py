@@ -117,14 +117,3 @@ def test_a_point_that_a_wrapper_made_is_gone_on_from() -> None:
     messages = strategy.configure_train(1, moved, ConfigRecord(), engine.grid)
     assert len(messages) == 3
     assert torch.equal(strategy.state.z, problem.start + 1.0)
-
-
-def test_what_sites_are_told_leaves_no_room_for_two_answers_in_a_name() -> None:
-    engine = flower_engine(random_game(1, clients=3).problem(), FedMM(), 3)
-    state, _ = engine.run_round(engine.start())
-    grid = engine.grid
-    node = next(node for node, name in grid.nodes.items() if name == "client-1")
-    grid.apps[node] = grid._app("client-0", ())  # its node now answers as another site
-    _, record = engine.run_round(state)
-    assert [tuple(each) for each in record.refused] == [("client-1", "it answers in the name of 'client-0'")]
-    assert record.clients == 2

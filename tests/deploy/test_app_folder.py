@@ -1,0 +1,67 @@
+"""The folder ``deploy/``: a Flower app in the layout of its baselines, and files for those who run sites."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from fedmm.deploy.commands import APP
+from fedmm.deploy.experiments import RowsElsewhere, deployed_experiment, site_names
+from fedmm.deploy.site_config import read_site
+
+FOLDER = Path(__file__).parents[2] / "deploy"
+
+
+def test_it_has_the_layout_of_a_flower_baseline() -> None:
+    app = tomllib.loads((FOLDER / "pyproject.toml").read_text())
+    assert {"LICENSE", "README.md", "pyproject.toml"} <= {path.name for path in FOLDER.iterdir()}
+    components = app["tool"]["flwr"]["app"]["components"]
+    for reference in components.values():
+        module, _, name = reference.partition(":")
+        package, _, file = module.partition(".")
+        text = (FOLDER / package / f"{file}.py").read_text()
+        assert name == "app"
+        assert '__all__ = ["app"]' in text  # by which Flower finds it
+        assert "flwr" not in text
+    front = (FOLDER / "README.md").read_text().split("---")[1]
+    for key in ("title:", "url:", "labels:", "dataset:"):
+        assert key in front
+    for heading in ("About this baseline", "Experimental Setup", "Environment Setup", "Running the Experiments"):
+        assert f"## {heading}" in (FOLDER / "README.md").read_text()
+
+
+def test_its_keys_are_those_of_the_app_that_is_submitted() -> None:
+    mine, submitted = (
+        tomllib.loads(text)["tool"]["flwr"]["app"]["config"] for text in ((FOLDER / "pyproject.toml").read_text(), APP)
+    )
+    assert mine.keys() == submitted.keys()
+    each = deployed_experiment(tomllib.loads(mine["experiment"]))
+    assert (each.algorithm.name, each.run.rounds) == ("fedmm", 5)
+    assert site_names(each) == ["source-1", "target-1"]
+
+
+def test_an_experiment_without_rows_says_what_the_server_has_to_know() -> None:
+    each = deployed_experiment(tomllib.loads((FOLDER / "conf" / "hospitals.toml").read_text()))
+    assert isinstance(each.data, RowsElsewhere)
+    assert site_names(each) == ["hospital-a", "hospital-b", "hospital-c"]
+    assert deployed_experiment(each.tables()).tables() == each.tables()
+
+
+@pytest.mark.parametrize("name", ["hospital-a", "hospital-b"])
+def test_the_sites_files_are_right(name: str) -> None:
+    site = read_site(FOLDER / "sites" / f"{name}.toml")
+    assert site.site.name == name
+    assert not site.superlink.insecure
+
+
+def test_the_services_restart_and_are_quiet() -> None:
+    for path in (FOLDER / "systemd").iterdir():
+        assert "Restart=always" in path.read_text()
+    link = (FOLDER / "systemd" / "fedmm-superlink.service").read_text()
+    for needed in ("--enable-supernode-auth", "--ssl-certfile", "FLWR_TELEMETRY_ENABLED=0", "FEDMM_FEDERATION="):
+        assert needed in link
+    compose = (FOLDER / "compose.yml").read_text()
+    assert "--insecure" not in link + compose
+    assert '"127.0.0.1:9092:9092"' in compose
