@@ -93,6 +93,19 @@ def ray_durable(clients: int, rounds: int) -> Times:
         return _timed(engines(adaptation.algorithm), rounds, began)
 
 
+def nvflare_simulator(clients: int, rounds: int, engine: str = "nvflare") -> Times:
+    from fedmm.experiment.on_nvflare import nvflare_engines  # noqa: PLC0415 - an optional dependency
+
+    began = time.perf_counter()
+    adaptation, each = prepared(clients, rounds), work(clients, rounds, engine)
+    with _folder() as folder, nvflare_engines(each, adaptation, folder) as engines:
+        return _timed(engines(adaptation.algorithm), rounds, began)
+
+
+def nvflare_proof_of_concept(clients: int, rounds: int) -> Times:
+    return nvflare_simulator(clients, rounds, "nvflare_poc")
+
+
 # Flower ---------------------------------------------------------------------------------------------------------------
 
 
@@ -193,6 +206,8 @@ ENGINES: dict[str, Callable[[int, int], Times]] = {
     "batched": batched,
     "ray": ray,
     "ray, durable states": ray_durable,
+    "nvflare simulator": nvflare_simulator,
+    "nvflare proof of concept": nvflare_proof_of_concept,
     "flower simulation": flower_simulation,
     "flower deployment": flower_deployment,
 }

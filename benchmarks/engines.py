@@ -4,8 +4,8 @@
 
 Every engine runs the same rounds (benchmarks/engine_rows.py says which) in a process of its own. Rows that were
 measured are written to benchmarks/results/engines.json, each with the machine's load when it began, in place of older
-ones; the table and the picture are made of all rows there. A Flower deployment needs two processes a client: beyond
-``--most-deployed`` clients it is not measured, and said to be.
+ones; the table and the picture are made of all rows there. NVFlare and a Flower deployment need a process or two for
+each client: beyond ``--most-deployed`` clients they are not measured, and said not to be.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ HERE = Path(__file__).parent
 RESULTS, PICTURE = HERE / "results" / "engines.json", HERE.parent / "docs" / "images" / "engines.png"
 CLIENTS = (2, 10, 50, 500)
 ROUNDS = {"full": (40, 20, 10, 6), "quick": (6, 5, 4, 3)}
-SLOW = "flower deployment"
+PROCESSES = {"nvflare simulator": 1, "nvflare proof of concept": 2, "flower deployment": 2}
+"""For each client."""
+
 SECONDS = {"full": 900.0, "quick": 240.0}
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -96,7 +98,7 @@ def draw(rows: list[Row]) -> None:
                 [max(0.0, value - row["quartiles"][0]) for value, row in zip(middle, own, strict=True)],
                 [max(0.0, row["quartiles"][1] - value) for value, row in zip(middle, own, strict=True)],
             ]
-            marker = "osD^vP"[number]
+            marker = "osD^vPX*"[number]
             axes.errorbar([_clients(row) for row in own], middle, whiskers, marker=marker, capsize=2, label=engine)
     axes.set(xscale="log", yscale="log", xlabel="clients", ylabel="ms a round")
     axes.set_xticks(CLIENTS, [str(count) for count in CLIENTS])
@@ -115,7 +117,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few rounds")
     parser.add_argument("--engine", action="append", choices=list(ENGINES), help="only this one; may be repeated")
     parser.add_argument("--clients", action="append", type=int, choices=CLIENTS, help="only so many; may be repeated")
-    parser.add_argument("--most-deployed", type=int, default=2, help="clients of a Flower deployment, at most")
+    parser.add_argument("--most-deployed", type=int, default=2, help="clients with processes of their own, at most")
     given = parser.parse_args()
     scale = "quick" if given.quick else "full"
     kept = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else []
@@ -124,8 +126,9 @@ def main() -> None:
         for engine in given.engine or ENGINES:
             if given.clients and count not in given.clients:
                 continue
-            if engine == SLOW and count > given.most_deployed:
-                row = {"engine": engine, "clients": count, "reason": f"not tried: {2 * count} processes on one machine"}
+            if engine in PROCESSES and count > given.most_deployed:
+                reason = f"not tried: {PROCESSES[engine] * count} processes on one machine"
+                row = {"engine": engine, "clients": count, "reason": reason}
                 rows.setdefault((engine, count), row)
                 continue
             row = measured(engine, count, rounds, SECONDS[scale])

@@ -6,8 +6,10 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -178,7 +180,32 @@ def test_a_run_whose_client_was_killed_goes_on_with_the_same_bits(own: Path, tmp
     assert models[0] == models[1]
 
 
-@pytest.mark.skipif(os.environ.get("FEDMM_SLOW") != "1", reason="starts a proof of concept; FEDMM_SLOW=1 runs it")
+slow = pytest.mark.skipif(os.environ.get("FEDMM_SLOW") != "1", reason="takes half a minute; FEDMM_SLOW=1 runs it")
+
+
+@slow
+@pytest.mark.parametrize("place", ["simulator", "poc"])
+def test_nothing_goes_on_when_the_driver_was_killed(place: str, own: Path, states: Path) -> None:
+    code = (
+        "import os, signal, sys\nfrom fedmm.engines.nvflare import federation\n"
+        "with federation(['client-0'], 'nvflare_sites:site', {'states': sys.argv[2]}, place=sys.argv[1]):\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    left = Path(tempfile.mkdtemp(prefix="d"))
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-c", code, place, str(states)], env={**os.environ, "TMPDIR": str(left)}, check=False
+        )
+        assert ended.returncode == -signal.SIGKILL
+        deadline = time.monotonic() + 60
+        while _processes(left):
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+    finally:
+        shutil.rmtree(left, ignore_errors=True)
+
+
+@slow
 def test_a_proof_of_concept_has_the_same_bits_and_listens_on_loopback(own: Path, tmp_path: Path) -> None:
     listening: set[str] = set()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from multiprocessing.connection import Client
 from pathlib import Path
 from uuid import uuid4
@@ -19,6 +20,7 @@ from nvflare.apis.signal import Signal
 
 from fedmm.engines.flower.kinds import PROBLEM
 from fedmm.engines.nvflare.messages import to_packed, to_shareable
+from fedmm.engines.nvflare.places import Place
 from fedmm.engines.nvflare.questions import ANSWERS, receive_each, send_each
 from fedmm.engines.packed import Malformed, Packed
 
@@ -44,16 +46,16 @@ class RelayController(Controller):  # type: ignore[misc] # NVFlare has no types
         """Nothing is to be prepared."""
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
-        """Carry questions and answers until the driver has no more, or is gone."""
-        key = Path(self._secret).read_bytes()
-        with Client(self._socket, family="AF_UNIX", authkey=key) as driver:
+        """Carry questions and answers until the driver is gone; then end what it may have had no time to end."""
+        with (
+            suppress(EOFError, OSError),
+            Client(self._socket, family="AF_UNIX", authkey=Path(self._secret).read_bytes()) as driver,
+        ):
             while not abort_signal.triggered:
-                try:
-                    kind, questions, seconds = receive_each(driver)
-                    answers = self._answers(kind, questions, seconds, abort_signal, fl_ctx)
-                    send_each(driver, ANSWERS, answers)
-                except (EOFError, ConnectionError):
-                    return
+                kind, questions, seconds = receive_each(driver)
+                answers = self._answers(kind, questions, seconds, abort_signal, fl_ctx)
+                send_each(driver, ANSWERS, answers)
+        Place(Path(self._socket).parent).stop()
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
         """Nothing is to be put away: what is to be kept is with the driver and the sites."""

@@ -35,7 +35,7 @@ class Place:
     """A folder for everything that NVFlare writes, and the clients it is to have."""
 
     folder: Path
-    clients: Sequence[str]
+    clients: Sequence[str] = ()
     _children: list[subprocess.Popen[bytes]] = field(default_factory=list, repr=False)
 
     @property
@@ -85,7 +85,7 @@ class Place:
         return False
 
     def stop(self, seconds: float = 20.0) -> None:
-        """End all processes at once. NVFlare's own way takes up to 20 s, and what is to be kept is on disk."""
+        """End all processes but this one at once: NVFlare's own way takes 20 s, and what is to be kept is on disk."""
         import psutil  # noqa: PLC0415 - comes with NVFlare
 
         deadline = time.monotonic() + seconds
@@ -104,7 +104,7 @@ class Place:
         found = []
         for process in psutil.process_iter():
             with suppress(psutil.Error, OSError):
-                if self._ours(process):
+                if process.pid != os.getpid() and self._ours(process):
                     found.append(process)
         return found
 
