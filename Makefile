@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: help setup demo test check format bench docs clean
+.PHONY: help setup demo test test-distributed check format bench docs clean
 
 help:  ## show this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
 
 setup: $(VENV)/.installed  ## build .venv with everything the tests need
 
@@ -37,6 +37,9 @@ check: setup  ## lint, format, types, and which room may import which
 
 test: check  ## all checks and all tests
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+test-distributed: setup  ## tests that start real SuperLinks and SuperNodes and kill them; minutes
+	FEDMM_SLOW=1 $(BIN)/python -m pytest tests/deploy/test_processes.py
 
 format: setup  ## let ruff mend what it can
 	$(BIN)/ruff check --fix .

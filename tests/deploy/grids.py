@@ -18,13 +18,17 @@ UNAVAILABLE = 5
 
 
 class SitesGrid(Grid):
-    """files: of the sites. dead: nodes whose answers are Flower's word that they are gone, as often as it says."""
+    """files: of the sites. dead: nodes whose answers are Flower's word that they are gone, as often as it says.
+
+    hanging: sites that never answer an invitation.
+    """
 
     def __init__(self, files: Iterable[Path], run: dict[str, Any]) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 5, SERVER, 9
         self.files = {9000 - 13 * number: file for number, file in enumerate(files)}
         self.run_config = run
         self.dead: dict[str, int] = {}
+        self.hanging: set[str] = set()
         self.on_reply: Any = lambda name, reply: reply
         self.replies: dict[str, Message] = {}
         self.pushed = 0
@@ -47,10 +51,15 @@ class SitesGrid(Grid):
         for message in messages:
             number = f"message-{next(self._numbers)}"
             message.metadata.__dict__["_message_id"] = number
-            self.replies[number] = self._called(message)
+            if not self._hangs(message):
+                self.replies[number] = self._called(message)
             numbers.append(number)
             self.pushed += 1
         return numbers
+
+    def _hangs(self, message: Message) -> bool:
+        name = self.files[message.metadata.dst_node_id].stem
+        return name in self.hanging and message.metadata.message_type == "train"
 
     def _called(self, message: Message) -> Message:
         node = message.metadata.dst_node_id

@@ -110,6 +110,34 @@ def test_the_demo_is_bit_identical_and_leaves_nothing_running(tmp_path: Path) ->
     assert processes.marked(tmp_path / "demo") == []
 
 
+def test_the_commands_up_run_status_and_down(tmp_path: Path) -> None:
+    folder = tmp_path / "federation"
+    experiment = tmp_path / "digits.toml"
+    experiment.write_text(experiment_text(demo_experiment(2)))
+
+    def fedmm(*words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "fedmm", "deploy", *words, "--federation", str(folder)],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    try:
+        assert "site target-1 has joined" in fedmm("up", str(experiment))
+        assert "source-1: runs" in fedmm("status")
+        assert "finished:completed" in fedmm("run", str(experiment), "--name", "first")
+        said = fedmm("status")
+        assert "run first: 2 rounds finished, Flower says finished:completed" in said
+        assert "TLS and node authentication" in said
+    finally:
+        assert "processes ended" in fedmm("down")
+    assert processes.marked(folder) == []
+
+
 def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fedmm", "deploy", "demo", "--out", str(tmp_path / "demo"), "--rounds", "50"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as demo:

@@ -203,7 +203,7 @@ def test_a_stranger_and_a_site_with_anothers_key_are_turned_away(tmp_path: Path)
     each = small(run={"rounds": 1})
     make_node_key(tmp_path / "keys" / "source-1")
     grid = grid_of(tmp_path, each)
-    with pytest.raises(FedmmError, match=r"source-1 did not come within 0\.3 seconds; the run needs them"):
+    with pytest.raises(FedmmError, match=r"source-1, target-1 did not come within 0\.3 seconds; the run needs them"):
         serve(grid, served(tmp_path, each, enrol_seconds=0.3))
     assert "it calls itself 'source-1', but does not hold that site's key" in log(tmp_path)
     stranger = tmp_path / "sites" / "stranger.toml"
@@ -212,6 +212,17 @@ def test_a_stranger_and_a_site_with_anothers_key_are_turned_away(tmp_path: Path)
     (tmp_path / "keys" / "source-1.pub").unlink()
     serve(grid, served(tmp_path, each))
     assert "node 1 is turned away: site.name 'x' has no share" in log(tmp_path)
+
+
+def test_a_site_that_hangs_is_left_out_and_the_run_goes_on(tmp_path: Path) -> None:
+    each = small(run={"rounds": 2})
+    grid = grid_of(tmp_path, each)
+    grid.hanging = {"target-1"}
+    serve(grid, served(tmp_path, each, patience=0.5))
+    refused = [json.loads(line) for line in (tmp_path / "runs" / "one" / "refused.jsonl").read_text().splitlines()]
+    assert [(each["client"], each["reason"]) for each in refused] == [
+        ("target-1", "it did not answer within 0.5 seconds")
+    ] * 2
 
 
 def test_another_experiment_is_not_gone_on_with(tmp_path: Path) -> None:

@@ -23,6 +23,11 @@ class Packed(NamedTuple):
     metrics: dict[str, float]
 
 
+def one_line(text: object, most: int = 300) -> str:
+    """What another machine says, fit for a line of a log."""
+    return "".join(letter if letter.isprintable() else " " for letter in str(text)[:most])
+
+
 def contents(arrays: Mapping[str, NDArray[Any]]) -> str:
     """What arrays are, in words: name, shape, dtype and bytes of each."""
     named = [f"{name} {list(array.shape)} {array.dtype} {array.nbytes} bytes" for name, array in arrays.items()]

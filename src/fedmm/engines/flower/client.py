@@ -16,9 +16,6 @@ from fedmm.engines.flower.kinds import INTRODUCE, PROBLEM, TRAIN
 from fedmm.engines.flower.records import from_records, to_records
 from fedmm.engines.packed import Malformed, Packed
 
-_LOADED = time.time()
-"""When Flower loaded the app; until then its process has started, and has fetched the message."""
-
 Handler = Callable[[str, Packed], Packed]
 """Answers a question of one of the two kinds."""
 
@@ -27,8 +24,8 @@ Site = Callable[[Mapping[str, Any], Mapping[str, Any]], Handler]
 
 
 def client_app(site: Site, mods: Sequence[Any] = ()) -> ClientApp:
-    """An app that hands every message to a site's handler, and its answer back."""
-    app = ClientApp(mods=list(mods))
+    """An app that hands every message to a site's handler, and its answer back. mods: of Flower's, for rounds."""
+    app = ClientApp()
 
     def answered(kind: str, message: Message, context: Context) -> Message:
         began = time.time()
@@ -37,7 +34,7 @@ def client_app(site: Site, mods: Sequence[Any] = ()) -> ClientApp:
             answer = site(context.node_config, context.run_config)(kind, asked)
         except (FedmmError, Malformed) as problem:
             answer = Packed({}, {PROBLEM: str(problem)}, {})
-        answer.about["process"] = round(_LOADED - _process_began(_LOADED), 3)
+        answer.about["process"] = round(_LOADED - _BEGAN, 3)
         answer.about["started"] = round(began - _LOADED, 3)
         answer.about["handled"] = round(time.time() - began, 3)
         return Message(to_records(answer), reply_to=message)
@@ -46,7 +43,7 @@ def client_app(site: Site, mods: Sequence[Any] = ()) -> ClientApp:
     def introduce(message: Message, context: Context) -> Message:
         return answered(INTRODUCE, message, context)
 
-    @app.train()
+    @app.train(mods=list(mods))
     def train(message: Message, context: Context) -> Message:
         return answered(TRAIN, message, context)
 
@@ -61,3 +58,8 @@ def _process_began(now: float) -> float:
     except (OSError, ValueError, IndexError):
         return now
     return now - up + ticks / os.sysconf("SC_CLK_TCK")
+
+
+_LOADED = time.time()
+"""When Flower loaded the app; until then its process has started, and has fetched the message."""
+_BEGAN = _process_began(_LOADED)

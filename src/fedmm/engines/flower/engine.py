@@ -24,11 +24,13 @@ class Patience:
 
     seconds: for those who are invited, connected or not; whoever has not answered then is left out of the round.
     tries: how often a site that cannot answer is asked in a round. pause: seconds between two looks for answers.
+    meeting: seconds between two looks for sites that are new or back. retry_after: until a site is asked again.
     """
 
     seconds: float = 600.0
     tries: int = 3
-    pause: float = 0.1
+    pause: float = 0.2
+    meeting: float = 2.0
     retry_after: float = 2.0
 
 
@@ -46,6 +48,7 @@ class FlowerEngine:
     say: Say = lambda line: None
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
+    _next_meeting: float = 0.0
 
     def start(self) -> FederatedState:
         return first_state(self.strategy.server)
@@ -67,7 +70,9 @@ class FlowerEngine:
         refusals: list[Refusal] = []
         sending = 0.0
         while True:
-            self._meet()
+            if self.clock() >= self._next_meeting:
+                self._meet()
+                self._next_meeting = self.clock() + self.patience.meeting
             sending += self._ask(number, waiting)
             sending += self._hear(waiting, updates, refusals)
             late = self.clock() - began >= self.patience.seconds
@@ -93,6 +98,8 @@ class FlowerEngine:
         if not invitations:
             return 0.0
         numbers = self.grid.push_messages([message for _, message in invitations])
+        for name in due:
+            waiting[name].next_try = now + self.patience.retry_after  # for those who are not connected
         for (name, _), message in zip(invitations, numbers, strict=True):
             waiting[name].message = message
         return self.clock() - now

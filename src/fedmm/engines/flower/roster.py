@@ -11,12 +11,11 @@ from flwr.serverapp import Grid
 
 from fedmm.engines.flower.kinds import NAME, PROBLEM
 from fedmm.engines.flower.records import from_records, to_records
-from fedmm.engines.packed import Malformed, Packed
+from fedmm.engines.packed import Malformed, Packed, one_line
 
 Say = Callable[[str], None]
 
 _MOST_BYTES = 1 << 16
-_MOST_PROBLEM = 300
 
 
 @dataclass
@@ -77,29 +76,25 @@ class Roster:
     def _entered(self, node: int, key: bytes, reply: Message) -> str:
         """Enter a node's site; why not, where it is not."""
         if reply.has_error():
-            return f"it did not say who it is ({_short(reply.error.reason)})"
+            return f"it did not say who it is ({one_line(reply.error.reason)})"
         try:
             card = from_records(reply.content, _MOST_BYTES)
         except Malformed as problem:
-            return str(problem)
+            return one_line(problem)
         if PROBLEM in card.about:
-            return _short(card.about[PROBLEM])
+            return one_line(card.about[PROBLEM])
         name = card.about.get(NAME)
         if not isinstance(name, str) or not name:
             return "it did not say which site it is"
         if self.names and name not in self.names:
-            return f"the site {name!r} is not one of {', '.join(self.names)}"
-        if name in self.keys and self.keys[name] != key:
+            return f"the site {one_line(name)!r} is not one of {', '.join(self.names)}"
+        if self.keys and self.keys.get(name) != key:
             return f"it calls itself {name!r}, but does not hold that site's key"
         before = self.nodes.get(name)
         self.nodes[name], self.cards[name] = node, card
         moved = "" if before is None else f", until now at node {before}"
         self.say(f"site {name!r} is at node {node}{moved}")
         return ""
-
-
-def _short(text: object) -> str:
-    return str(text)[:_MOST_PROBLEM]
 
 
 def introduced(

@@ -19,7 +19,7 @@ from fedmm.engines.flower.records import from_records, to_records
 from fedmm.engines.flower.roster import Roster, Say, introduced
 from fedmm.engines.in_process import first_state
 from fedmm.engines.messaging import Host, invitation_size
-from fedmm.engines.packed import About, Malformed, Packed
+from fedmm.engines.packed import About, Malformed, Packed, one_line
 from fedmm.engines.packing import pack_invitation, read_update, read_vectors, vector_arrays
 from fedmm.engines.server import Server, recorded
 
@@ -126,16 +126,16 @@ class MinimaxStrategy(Strategy):
         name = name or self.roster.site(node) or f"node {node}"
         if reply.has_error():
             failed = reply.error.code in _APP_FAILED
-            raise Refused(name, f"it did not answer: {_short(reply.error.reason)}", again=True, failed=failed)
+            raise Refused(name, f"it did not answer: {one_line(reply.error.reason)}", again=True, failed=failed)
         try:
             packed = from_records(reply.content, self._most_bytes())
             if PROBLEM in packed.about:
-                raise Refused(name, _short(packed.about[PROBLEM]), again=True, failed=True)
+                raise Refused(name, one_line(packed.about[PROBLEM]), again=True, failed=True)
             update = read_update(self.server.problem.layout, packed)
         except Malformed as problem:
-            raise Refused(name, str(problem)) from problem
+            raise Refused(name, one_line(problem)) from problem
         if update.client != name:
-            raise Refused(name, f"it answers in the name of {_short(update.client)!r}")
+            raise Refused(name, f"it answers in the name of {one_line(update.client)!r}")
         self.timings[name] = packed.about
         return update
 
@@ -199,7 +199,3 @@ class Refused(Exception):  # noqa: N818 - reads as what happened
         self.refusal = Refusal(name, reason)
         self.again = again
         self.failed = failed
-
-
-def _short(text: object) -> str:
-    return str(text)[:300]
