@@ -134,7 +134,10 @@ def adapt(
 
 
 class Adaptation:
-    """An adaptation that is checked and built, and can be run; the arguments are those of :func:`adapt`."""
+    """An adaptation that is checked and built, and can be run; the arguments are those of :func:`adapt`.
+
+    input_mean: of all clients' training inputs, where the clients here only stand for some that are elsewhere.
+    """
 
     def __init__(
         self,
@@ -154,6 +157,7 @@ class Adaptation:
         view: View = _WHOLE_ROWS,
         terms: Terms = _USUAL,
         guard: Guard = _NO_GUARD,
+        input_mean: float | None = None,
     ) -> None:
         _require_kinds(model, objective, algorithm, dtype)
         at_least("rounds", rounds, 0)
@@ -167,8 +171,9 @@ class Adaptation:
         clients = in_rows(clients)
         self.holdings = take_stock(clients, objective, model.classes)
         self.problem, self.function = adaptation_problem(
-            self.holdings, model, objective, seed=seed, batch_size=batch_size, dtype=dtype, device=device, view=view
-        )
+            self.holdings, model, objective, seed=seed, batch_size=batch_size, dtype=dtype, device=device, view=view,
+            mean=input_mean,
+        )  # fmt: skip
         self.problem = replace(self.problem, listed=client_names(clients))
         self.view = view
         self.show = RowsShown(view, tuple(self.holdings[0].sample.shape[1:]))
