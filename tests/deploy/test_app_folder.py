@@ -65,3 +65,13 @@ def test_the_services_restart_and_are_quiet() -> None:
     compose = (FOLDER / "compose.yml").read_text()
     assert "--insecure" not in link + compose
     assert '"127.0.0.1:9092:9092"' in compose
+
+
+def test_sites_reach_what_is_for_nodes_and_nothing_else() -> None:
+    proxy = (FOLDER / "nginx.conf").read_text()
+    assert "location /v1/fleet/" in proxy
+    assert "return 403" in proxy
+    for name in ("systemd/fedmm-superlink.service", "compose.yml"):
+        text = (FOLDER / name).read_text()
+        assert "--host 127.0.0.1 --port 9093" in text
+        assert "0.0.0.0" not in text

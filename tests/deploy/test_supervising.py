@@ -21,7 +21,7 @@ from fedmm.deploy import processes
 from fedmm.deploy.commands import QUIET, environment, superlink_command, supernode_command
 from fedmm.deploy.keys import make_certificates, make_node_key, public_keys
 from fedmm.deploy.layout import Federation
-from fedmm.deploy.lifecycle import LocalSite, down, opened, resume, up
+from fedmm.deploy.lifecycle import LocalSite, down, opened, prepare, resume, up
 from fedmm.deploy.site_config import read_site
 from fedmm.deploy.supervisor import Kept
 
@@ -137,10 +137,24 @@ def test_flower_runs_quietly_and_by_tls_unless_told_otherwise(tmp_path: Path) ->
     assert "--insecure" not in command
 
 
-def test_plain_text_beyond_this_machine_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FedmmError, match="plain text is for this machine alone"):
-        up(Federation(tmp_path), [LocalSite("a", {})], host="0.0.0.0", insecure=True)
+@pytest.mark.parametrize("insecure", [True, False])
+def test_a_superlink_that_others_could_reach_is_refused(tmp_path: Path, insecure: bool) -> None:
+    with pytest.raises(FedmmError, match="this is for this machine alone"):
+        up(Federation(tmp_path), [LocalSite("a", {})], host="0.0.0.0", insecure=insecure)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_coordinators_folder_for_sites_elsewhere(tmp_path: Path) -> None:
+    made = prepare(Federation(tmp_path / "f"), 9093, ["a"], known_as=["link.example.org"])
+    assert made.address == "127.0.0.1:9093"
+    assert stat.S_IMODE((tmp_path / "f").stat().st_mode) == 0o700
+    assert sorted(public_keys(tmp_path / "f" / "keys")) == ["a"]
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    certificates = tmp_path / "f" / "certificates"
+    context.load_cert_chain(certificates / "server.pem", certificates / "server.key")
+    assert _handshake(context, ssl.create_default_context(cafile=certificates / "ca.crt"), "link.example.org")
+    assert 'address = "127.0.0.1:9093"' in (tmp_path / "f" / "flower" / "config.toml").read_text()
+    assert opened(Federation(tmp_path / "f")) == made
 
 
 def test_what_is_not_there_is_said(tmp_path: Path) -> None:

@@ -49,7 +49,9 @@ def deploy_up(
     file: _File,
     federation: _Folder = _DEFAULT,
     settings: _Settings = None,
-    host: Annotated[str, typer.Option(help="Where the SuperLink listens.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="Where the SuperLink listens: an address of this machine's own.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Its port; 0 for any that is free.")] = 0,
     insecure: Annotated[bool, typer.Option("--insecure", help="Plain text, on this machine alone.")] = False,
     worker: Annotated[str, typer.Option(help="resident or each-message.")] = "resident",
@@ -150,13 +152,14 @@ def deploy_down(federation: _Folder = _DEFAULT) -> None:
 @deploy_app.command("prepare")
 def deploy_prepare(
     federation: Annotated[Path, typer.Argument(help="The coordinator's folder.", metavar="FOLDER")],
-    host: Annotated[str, typer.Option(help="The SuperLink's host, as sites reach it.")],
-    port: Annotated[int, typer.Option(help="Its port.")] = 9092,
+    host: Annotated[list[str], typer.Option(help="The host as sites reach it. May be repeated.")],
+    port: Annotated[int, typer.Option(help="The SuperLink's own port on this machine.")] = 9093,
     site: Annotated[list[str] | None, typer.Option(help="A site to make a key for here. May be repeated.")] = None,
 ) -> None:
     """Make a coordinator's folder for sites on other machines: certificates, and how Flower reaches the SuperLink."""
-    made = prepare(Federation(federation), host, port, site or [])
-    _say(f"made {federation} for {made.address}: give certificates/ca.crt to every site, put its NAME.pub into keys/")
+    made = prepare(Federation(federation), port, site or [], known_as=host)
+    _say(f"made {federation} for a SuperLink at {made.address}, known to sites as {', '.join(host)}")
+    _say("give certificates/ca.crt to every site, and put its NAME.pub into keys/")
 
 
 @deploy_app.command("register")

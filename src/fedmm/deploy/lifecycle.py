@@ -83,15 +83,17 @@ def up(
     worker: str = "resident",
     say: Say = lambda line: None,
 ) -> Opened:
-    """Make certificates and keys, and start the SuperLink and the sites; all are ended again where that fails."""
-    if insecure:
-        require_loopback(host)
+    """Make certificates and keys, and start the SuperLink and the sites; all are ended again where that fails.
+
+    Whoever reaches a SuperLink's port can hand it runs: it listens on this machine alone.
+    """
+    require_loopback(host)
     require(
         not [each for each in processes.load(federation.processes) if each.alive],
         f"the federation in {federation.folder} is already up; `fedmm deploy down` ends it",
     )
     names = [site.name for site in sites]
-    made = prepare(federation, host, port or _free_port(), names, insecure=insecure)
+    made = prepare(federation, port or _free_port(), names, host=host, insecure=insecure)
     for path in (federation.logs, federation.sites):
         path.mkdir(parents=True, exist_ok=True)
     for site in sites:
@@ -104,17 +106,26 @@ def up(
     return made
 
 
-def prepare(federation: Federation, host: str, port: int, sites: Sequence[str], *, insecure: bool = False) -> Opened:
-    """Make a federation's folder: certificates for the host, a key for each of these sites, and how Flower gets there.
+def prepare(
+    federation: Federation,
+    port: int,
+    sites: Sequence[str],
+    *,
+    host: str = "127.0.0.1",
+    known_as: Sequence[str] = (),
+    insecure: bool = False,
+) -> Opened:
+    """Make a federation's folder: certificates, a key for each of these sites, and how Flower reaches the SuperLink.
 
-    Sites on other machines make their own keys, of which only the public part comes into ``keys/``.
+    known_as: the hosts by which sites elsewhere reach it, for the certificate. Sites on other machines make their own
+    keys, of which only the public part comes into ``keys/``.
     """
     federation.folder.mkdir(parents=True, exist_ok=True)
     federation.folder.chmod(0o700)
     made = Opened(host, port, insecure, tuple(sites))
     federation.about.write_text(json.dumps(asdict(made)) + "\n", encoding="utf-8")
     if not insecure:
-        make_certificates(federation.certificates, [host, *_loopback_names(host)])
+        make_certificates(federation.certificates, [*known_as, host, *_loopback_names(host)])
         federation.keys.mkdir(exist_ok=True)
         for name in sites:
             make_node_key(federation.keys / name)

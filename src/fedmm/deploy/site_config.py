@@ -135,12 +135,12 @@ def read_site(file: Path) -> SiteConfig:
 
 
 def require_loopback(host: str) -> None:
-    """Refuse to speak plain text with another machine."""
+    """Refuse what no other machine may reach: plain text, and a SuperLink that anyone can hand runs to."""
     try:
         here = host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         here = False
-    require(here, f"plain text is for this machine alone (127.0.0.1), not for {host!r}; leave out insecure")
+    require(here, f"this is for this machine alone (127.0.0.1), not for {host!r}")
 
 
 def _built(kind: Any, table: Any) -> Any:
