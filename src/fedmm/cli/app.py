@@ -81,7 +81,7 @@ def run(
     out: Annotated[Path | None, typer.Option(help="The run's folder; runs/NAME by default.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an older run in that folder.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint in that folder.")] = False,
-    engine: Annotated[str | None, typer.Option(help="auto, in_process, batched or ray.")] = None,
+    engine: Annotated[str | None, typer.Option(help="auto, in_process, batched, ray, nvflare or nvflare_poc.")] = None,
     ray_address: Annotated[
         str | None, typer.Option(help="Run on the Ray cluster at this address, such as HOST:6379.")
     ] = None,
