@@ -94,14 +94,14 @@ class FlowerEngine:
     def _ask(self, number: int, waiting: dict[str, _Asked]) -> float:
         now = self.clock()
         due = [name for name, each in waiting.items() if not each.done and not each.message and each.next_try <= now]
+        for name in due:
+            waiting[name].next_try = now + self.patience.retry_after  # where it is not connected, or cannot be sent to
         invitations = self.strategy.invite(number, {}, self.grid, due) if due else []
         if not invitations:
             return 0.0
         numbers = self.grid.push_messages([message for _, message in invitations])
-        for name in due:
-            waiting[name].next_try = now + self.patience.retry_after  # for those who are not connected
-        for (name, _), message in zip(invitations, numbers, strict=True):
-            waiting[name].message = message
+        for (name, _), message in zip(invitations, numbers, strict=False):
+            waiting[name].message = message or None
         return self.clock() - now
 
     def _hear(self, waiting: dict[str, _Asked], updates: list[Update], refusals: list[Refusal]) -> float:
