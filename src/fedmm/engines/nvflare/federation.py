@@ -57,15 +57,20 @@ def federation(
     job.secret.touch(mode=0o600)
     job.secret.write_bytes(secrets.token_bytes(32))
     job.write(folder / "job")
+    failed = False
     try:
         with Listener(str(job.socket), family="AF_UNIX", authkey=job.secret.read_bytes()) as listener:
             PLACES[place](there, folder / "job")
             pipe = _accepted(listener, there)
         with pipe:
             yield _Driver(pipe, there, patience)
+    except Exception:
+        failed = True
+        raise
     finally:
         there.stop()
-    shutil.rmtree(folder, ignore_errors=True)
+        if not failed:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _accepted(listener: Listener, place: Place) -> Pipe[bytes, bytes]:
