@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import time
@@ -18,6 +17,8 @@ _LOCK = "server.lock"
 @contextmanager
 def driving(folder: Path) -> Iterator[None]:
     """Be the one server of the run in this folder; refused while another one is."""
+    import fcntl  # noqa: PLC0415 - not on every system, and only servers need it
+
     with (folder / _LOCK).open("a+", encoding="ascii") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -31,6 +32,8 @@ def driving(folder: Path) -> Iterator[None]:
 
 def driver(folder: Path) -> int | None:
     """The process that is at work on the run in this folder, if one is."""
+    import fcntl  # noqa: PLC0415 - not on every system, and only servers need it
+
     try:
         with (folder / _LOCK).open("r", encoding="ascii") as file:
             try:
