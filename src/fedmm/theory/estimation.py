@@ -43,7 +43,8 @@ def estimate_constants(
 
     functions: f_i(omega, psi), one per client, twice differentiable and strongly concave in psi.
     points: where to look, (omega, psi) each: for example :func:`around` a start, or the path of an observed run.
-    steps: Lanczos steps for each spectrum; exact to rounding where no side has more coordinates.
+    steps: Lanczos steps for each spectrum; exact to rounding where no side has more coordinates. A step of kappa's and
+        L_Phi's solves a linear system by conjugate gradients: on large problems begin with few steps and points.
     """
     require_functions(functions)
     require(len(points) > 0, "estimate_constants needs at least one point to look at")
