@@ -30,7 +30,7 @@ from fedmm.core.algorithm import Algorithm
 from fedmm.core.engine import FederatedState, RoundRecord
 from fedmm.core.memory import Kept
 from fedmm.core.messages import NEVER
-from fedmm.core.transmission import ClippedUpdate
+from fedmm.core.transmission import ClippedUpdate, GaussianUpdate
 from fedmm.engines.in_process import InProcess
 from fedmm.engines.ray import Actors, Cluster, RayEngine, ray_cluster
 from fedmm.engines.ray.actor import Call, ClientActor, GivenState, Posting, Rules
@@ -76,8 +76,8 @@ def cluster(folder: Path) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def actors(cluster: Cluster) -> Iterator[Actors]:
-    """Two actors with two clients each, for tests in which nothing dies."""
-    made = Actors(cluster, Federation(), Federation().names, number=2)
+    """Two actors with two clients each, for tests in which nothing dies; whether statistics are shared, calls say."""
+    made = Actors(cluster, Federation(share_statistics=False), Federation().names, number=2)
     yield made
     made.close()
 
@@ -165,10 +165,12 @@ def test_all_terms_have_the_same_bits_as_in_process(terms: Terms, actors: Actors
     _assert_same(list(played(engine, 6)), _reference(algorithm, 6, terms))
 
 
-def test_statistics_that_clients_keep_stay_their_own(actors: Actors) -> None:
+@pytest.mark.parametrize("terms", [Terms(), Terms(transmission=GaussianUpdate(trust="server"))], ids=["exact", "noise"])
+def test_statistics_that_clients_keep_stay_their_own(terms: Terms, actors: Actors) -> None:
+    """Also where updates carry noise, which the clients of a round share: the same noise as in one process."""
     federation, algorithm = Federation(share_statistics=False), with_options(ALGORITHMS["fedmm"])
-    reference = list(played(InProcess(federation.problem(), algorithm, 4), 4))
-    _assert_same(list(played(RayEngine(federation.problem(), algorithm, 4, actors), 4)), reference)
+    reference = list(played(InProcess(federation.problem(), algorithm, 4, terms), 4))
+    _assert_same(list(played(RayEngine(federation.problem(), algorithm, 4, actors, terms), 4)), reference)
 
 
 def test_a_state_from_anywhere_is_gone_on_from(actors: Actors) -> None:
