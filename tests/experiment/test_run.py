@@ -48,7 +48,7 @@ EVALUATED = ("target_accuracy", "source_accuracy", "target_information", "target
 SUMMARY_KEYS = {
     "kind", "status", "label", "algorithm", "objective", "data", "partition", "model", "seed", "rounds",
     "target_accuracy", "source_accuracy", "target_information", "target_entropy", "seconds", "bytes_up", "bytes_down",
-    "parameters", "clients", "versions", "hardware", "engine", "precision", "refused",
+    "parameters", "clients", "versions", "hardware", "engine", "precision", "refused", "guard",
 }  # fmt: skip
 
 
