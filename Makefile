@@ -36,7 +36,7 @@ check: setup  ## lint, format, types, and which room may import which
 	$(BIN)/lint-imports --no-logo
 
 test: check  ## all checks and all tests
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-distributed: setup  ## tests that start real SuperLinks, SuperNodes, NVFlare and Ray nodes and kill them; minutes
 	FEDMM_SLOW=1 $(BIN)/python -m pytest tests/deploy/test_processes.py tests/engines/test_nvflare.py tests/engines/test_ray_nodes.py
