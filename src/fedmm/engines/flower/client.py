@@ -26,6 +26,7 @@ Site = Callable[[Mapping[str, Any], Mapping[str, Any]], Handler]
 def client_app(site: Site, mods: Sequence[Any] = ()) -> ClientApp:
     """An app that hands every message to a site's handler, and its answer back. mods: of Flower's, for rounds."""
     app = ClientApp()
+    before: list[str] = []
 
     def answered(kind: str, message: Message, context: Context) -> Message:
         began = time.time()
@@ -34,9 +35,10 @@ def client_app(site: Site, mods: Sequence[Any] = ()) -> ClientApp:
             answer = site(context.node_config, context.run_config)(kind, asked)
         except (FedmmError, Malformed) as problem:
             answer = Packed({}, {PROBLEM: str(problem)}, {})
-        answer.about["process"] = round(_LOADED - _BEGAN, 3)
-        answer.about["started"] = round(began - _LOADED, 3)
         answer.about["handled"] = round(time.time() - began, 3)
+        if not before:  # in a simulation processes live on
+            answer.about.update(process=round(_LOADED - _BEGAN, 3), started=round(began - _LOADED, 3))
+        before.append(message.metadata.message_id)
         return Message(to_records(answer), reply_to=message)
 
     @app.query()
