@@ -45,6 +45,7 @@ class Actors:
     ) -> None:
         at_least("actors", number, 0)
         self._ray = cluster.ray
+        self._losses = (self._ray.exceptions.RayActorError, self._ray.exceptions.ObjectLostError)
         self.retries = retries
         self.patience = patience
         available, what = (cluster.gpus, "GPUs") if gpus else (cluster.cores, "cores")
@@ -103,7 +104,7 @@ class Actors:
         return list(parts.items())
 
     def _gathered(self, calls: Sequence[tuple[int, Submit]]) -> list[Any]:
-        """What comes of calls, all at once; those whose actor died are made again when it is back."""
+        """What comes of calls, all at once; those lost with an actor or its node are made again when it is back."""
         results: dict[int, Any] = {}
         for deaths in range(self.retries + 1):
             left = [number for number in range(len(calls)) if number not in results]
@@ -111,7 +112,7 @@ class Actors:
             try:
                 results |= zip(left, self._got(references), strict=True)
                 break
-            except self._ray.exceptions.RayActorError as problem:
+            except self._losses as problem:
                 reason = _first_line(problem)
                 if deaths == self.retries:
                     raise FedmmError(
@@ -120,7 +121,7 @@ class Actors:
             for number, reference in zip(left, references, strict=True):
                 try:
                     results[number] = self._got(reference)
-                except self._ray.exceptions.RayActorError:
+                except self._losses:
                     self._wait_for(self.handles[calls[number][0]])
         return [results[number] for number in range(len(calls))]
 
