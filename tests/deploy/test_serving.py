@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -231,6 +232,15 @@ def test_another_experiment_is_not_gone_on_with(tmp_path: Path) -> None:
     other = small(run={"rounds": 2})
     with pytest.raises(FedmmError, match=r"begun with another configuration.*run\.rounds was 1, now 2"):
         serve(grid_of(tmp_path, other), served(tmp_path, other, resume=True))
+
+
+def test_a_run_of_an_old_name_begins_anew_at_the_sites(tmp_path: Path) -> None:
+    each = small(algorithm={"name": "fedmm_smoothed"}, run={"participation": 0.5})
+    grid = grid_of(tmp_path, each)
+    for _ in range(2):
+        shutil.rmtree(tmp_path / "runs", ignore_errors=True)
+        serve(grid, served(tmp_path, each))
+    assert same_result(each, tmp_path / "runs" / "one", tmp_path / "reference", print)
 
 
 def test_one_server_at_a_time(tmp_path: Path) -> None:

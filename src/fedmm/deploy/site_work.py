@@ -49,6 +49,7 @@ class Elsewhere:
 @dataclass(frozen=True)
 class _Built:
     site: Site
+    first: Kept
     problem: FederatedProblem
     experiment: Experiment
 
@@ -70,6 +71,8 @@ class SiteWork:
         plan = question.about.get("plan")
         require(isinstance(plan, str), "the server sent no plan for this site")
         built = self._for(str(text), str(run), str(plan))
+        if question.about.get("counted") == NEVER:
+            _begin(built)
         prepared = time.perf_counter() - began
         with precision(built.experiment.run.precision, built.problem.layout.device):
             answer = answered(built.site, built.problem.layout, question)
@@ -127,10 +130,16 @@ class SiteWork:
             worker = replace(worker, noise=SecretNoise.kept_in(config.state / "noise.secret", run))
         folder = state_folder(config.state / "runs", run, name)
         memory = DurableMemory(folder, depth=config.site.depth, device=problem.layout.device, say=self._say)
-        if not memory.held:
-            memory.remember(NEVER, Kept(server.first_own(), problem.statistics))
         self._say(f"run {run}: {worker.algorithm.name}, states of rounds {sorted(memory.held)} in {folder}")
-        return _Built(Site(worker, memory, problem.statistics), problem, each)
+        first = Kept(server.first_own(), problem.statistics)
+        return _Built(Site(worker, memory, problem.statistics), first, problem, each)
+
+
+def _begin(built: _Built) -> None:
+    """The first state, for a server that has not counted this site yet; states of an older run of the name go."""
+    memory = built.site.memory
+    if memory.state_for(NEVER) is None:
+        memory.remember(NEVER, built.first)
 
 
 def _experiment(text: str) -> Experiment:
