@@ -88,7 +88,7 @@ def _serve(grid: Grid, served: Served, federation: Federation, folder: Path, say
         torch.set_num_threads(each.run.threads)
     begun = _begun(each, folder, say) if served.resume else None
     names = site_names(each)
-    roster = Roster(names, public_keys(federation.keys), say=say)
+    roster = Roster(names, {} if _plain_text(federation) else public_keys(federation.keys), say=say)
     introduction = Packed({}, {"run": served.name}, {})
     cards = _cards(grid, roster, introduction, served, folder if begun else None, say)
     cache = DataCache()
@@ -96,6 +96,14 @@ def _serve(grid: Grid, served: Served, federation: Federation, folder: Path, say
     write_json(folder / SITES, {name: asdict(card) for name, card in cards.items()})
     engines = _Engines(grid, roster, each, adaptation, introduction, mean_input(cards), served.patience, say)
     _run(each, adaptation, folder, cache, engines, begun, say)
+
+
+def _plain_text(federation: Federation) -> bool:
+    """Whether nodes have no keys, since the SuperLink speaks plain text."""
+    try:
+        return bool(json.loads(federation.about.read_text(encoding="utf-8"))["insecure"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def every_round_kept(each: Experiment) -> Experiment:
