@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,21 +65,34 @@ def stop(started: Sequence[Started], folder: Path, seconds: float = 15.0) -> int
     groups = {each.pid for each in started if each.alive}
     found = {*marked(folder), *groups}
     for number, patience in ((signal.SIGTERM, seconds), (signal.SIGKILL, 5.0)):
-        for pid in groups:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, number)
-        for pid in marked(folder):
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, number)
-        deadline = time.monotonic() + patience
-        while time.monotonic() < deadline:
-            _reap()
-            if not marked(folder) and not any(each.alive for each in started):
-                _reap()
-                return len(found)
-            time.sleep(0.1)
-    _reap()
+        _send(number, groups, folder)
+        if _gone(started, folder, patience):
+            break
+    for child in _children:
+        if child.pid in found:
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(2.0)
     return len(found)
+
+
+def _send(number: signal.Signals, groups: Collection[int], folder: Path) -> None:
+    for pid in groups:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, number)
+    for pid in marked(folder):
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def _gone(started: Sequence[Started], folder: Path, seconds: float) -> bool:
+    """Whether all have ended within so many seconds."""
+    deadline = time.monotonic() + seconds
+    while marked(folder) or any(each.alive for each in started):
+        if time.monotonic() > deadline:
+            return False
+        _reap()
+        time.sleep(0.1)
+    return True
 
 
 def marked(folder: Path) -> list[int]:
