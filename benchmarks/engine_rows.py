@@ -127,7 +127,7 @@ def flower_simulation(clients: int, rounds: int) -> Times:
     def serve(grid: Grid, config: Mapping[str, Any]) -> None:
         a = prepared(clients, rounds)
         server = Server(a.problem, a.algorithm, a.rounds, a.terms)
-        engine = FlowerEngine(MinimaxStrategy(server, Roster(server.names)), grid, Patience(pause=0.005))
+        engine = FlowerEngine(MinimaxStrategy(server, Roster(server.names, ttl=600.0)), grid, Patience(pause=0.005))
         measured.append(_timed(engine, rounds, began))
 
     with _folder() as folder:
