@@ -72,6 +72,7 @@ def stop(started: Sequence[Started], folder: Path, seconds: float = 15.0) -> int
         if child.pid in found:
             with suppress(subprocess.TimeoutExpired):
                 child.wait(2.0)
+    _reap()
     return len(found)
 
 
