@@ -23,9 +23,7 @@ from fedmm.experiment.config import Experiment, experiment
 from fedmm.experiment.folder import latest_folder
 from fedmm.experiment.run import run_experiment
 from fedmm.experiment.snapshots import load_snapshot
-from fedmm.experiment.stack import StackSettings
 from fedmm.experiment.toml import write_toml
-from fedmm.experiment.tuning import Tuned
 
 ROUNDS = 12
 
@@ -130,14 +128,12 @@ def test_the_best_is_still_the_best_of_all_rounds_after_a_crash(tmp_path: Path, 
 
 
 def test_a_batched_run_goes_on_as_it_was_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which way is fastest is measured, and decides the last bits."""
+    """How many clients fit into the memory decides the last bits."""
     each = small(run={"engine": "batched"})
-    chosen = Tuned(StackSettings(looped=True, chunk=1), 1, 1, "as the test wants it")
-    monkeypatch.setattr(planning, "tune", lambda *given: chosen)
+    monkeypatch.setattr(planning, "chunk_that_fits", lambda *given: 1)
     run_until(each, tmp_path / "run", 5)
-    monkeypatch.setattr(planning, "tune", None)
+    monkeypatch.setattr(planning, "chunk_that_fits", lambda *given: 2)
     summary = run_experiment(each, tmp_path / "run", progress=False, resume=True)
-    assert summary["engine"]["looped"]
     assert summary["engine"]["chunk"] == 1
 
 

@@ -62,8 +62,8 @@ class ScaffoldGDA(Algorithm):
         return z - c.lr * (F - client["control"] + sent["control"])
 
     def finish(self, z: Tensor, sent: State, client: State, c: Coefficients) -> tuple[State, State]:
-        # Where a schedule's rate is 0 nothing moved, and the mean field of the steps is not known.
-        mean_field = torch.where(c.lr > 0, (sent["z"] - z) / (c.steps * c.lr), client["control"])
+        # Where a schedule's rate is 0 nothing moved, the mean field of the steps is not known, and the control stays.
+        mean_field = torch.where(c.lr > 0, (sent["z"] - z) / (c.steps * c.lr), sent["control"])
         control = client["control"] - sent["control"] + mean_field
         return {"z": z, "control_change": control - client["control"]}, {"control": control}
 

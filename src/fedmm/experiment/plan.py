@@ -17,7 +17,7 @@ from fedmm.experiment.config import Experiment, experiment
 from fedmm.experiment.folder import write_json
 from fedmm.experiment.resuming import PLAN, differences, refuse_others
 from fedmm.experiment.stack import StackSettings
-from fedmm.experiment.tuning import Tuned, tune
+from fedmm.experiment.tuning import Tuned, chunk_that_fits, tune
 from fedmm.models.precision import Precision
 
 SETTINGS = "settings.json"
@@ -82,7 +82,10 @@ def keep_settings(folder: Path, settings: StackSettings) -> None:
 
 
 def settings_of(folder: Path, adaptation: Adaptation, chosen: Precision, *, resume: bool) -> StackSettings:
-    """How a single run is computed as a stack: as it began, or as is measured to be best now."""
+    """How a single run is computed as a stack: as it began; else on a GPU as suits it, on a CPU always in one way.
+
+    A grid is worth measuring what is fastest; one run is worth having the same bits every time.
+    """
     path = folder / FOLDER / SETTINGS
     if resume:
         try:
@@ -91,7 +94,9 @@ def settings_of(folder: Path, adaptation: Adaptation, chosen: Precision, *, resu
                 return kept
         except (OSError, ValueError, TypeError):
             pass
-    return tune([adaptation], chosen, torch.get_num_threads()).settings
+    if adaptation.function.layout.device.type == "cuda":
+        return tune([adaptation], chosen).settings
+    return StackSettings(chunk=chunk_that_fits([adaptation], chosen, StackSettings()))
 
 
 def fits(settings: StackSettings, device: torch.device) -> bool:
