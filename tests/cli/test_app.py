@@ -396,7 +396,8 @@ def test_a_demo_leaves_a_comparison_with_its_picture_and_shows_a_table(
     assert (ended.code, ended.err) == (0, "")
     folder = Path("runs/demo-moons")
     assert {path.name for path in folder.iterdir()} == {
-        "summary.json", "comparison.png", "source-only-seed0", "fedavggda-seed0", "fedproxgda-seed0", "fedmm-seed0"
+        "summary.json", "plan.json", "comparison.png",
+        "source-only-seed0", "fedavggda-seed0", "fedproxgda-seed0", "fedmm-seed0",
     }  # fmt: skip
     assert (folder / "comparison.png").read_bytes().startswith(b"\x89PNG")
     runs = json.loads((folder / "summary.json").read_text())["runs"]
