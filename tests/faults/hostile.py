@@ -102,7 +102,9 @@ def mean_error(seeds: Sequence[int], algorithm: Algorithm, terms: Terms, attack:
 
 
 def shown(value: float) -> str:
-    return "beyond 1000 %" if value > 10 else f"{100 * value:.2g} %"
+    if value > 10:
+        return "beyond 1000 %"
+    return f"{100 * value:.0f} %" if value > 0.995 else f"{100 * value:.2g} %"
 
 
 def print_table(seeds: Sequence[int] = range(3)) -> None:
