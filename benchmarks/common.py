@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import platform
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
+
+import torch
 
 
 def processor() -> str:
@@ -13,3 +18,15 @@ def processor() -> str:
         return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
+
+
+def measured_on(command: str, load: float) -> dict[str, Any]:
+    """Where and when times were measured; load: the machine's average when that began."""
+    return {
+        "command": command,
+        "date": datetime.now(UTC).date().isoformat(),
+        "processor": processor(),
+        "cores": os.cpu_count(),
+        "load_average_at_start": load,
+        "torch": torch.__version__,
+    }

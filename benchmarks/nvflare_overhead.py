@@ -16,12 +16,11 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
-from common import processor
+from common import measured_on
 from ray_overhead import CLIENTS, PARAMETERS, problem
 from torch import Tensor
 
@@ -90,12 +89,7 @@ def main() -> None:
         rows[-1]["overhead_ms"] = overhead
         print(f"{name:20s} {median:8.2f} ms a round, {overhead:8.2f} ms of overhead, start-up {start_up:5.1f} s")
     about = {
-        "command": f"python benchmarks/nvflare_overhead.py --rounds {rounds}",
-        "date": datetime.now(UTC).date().isoformat(),
-        "processor": processor(),
-        "cores": os.cpu_count(),
-        "load_average_at_start": load[0],
-        "torch": torch.__version__,
+        **measured_on(f"python benchmarks/nvflare_overhead.py --rounds {rounds}", load[0]),
         "parameters": PARAMETERS,
         "clients": CLIENTS,
     }

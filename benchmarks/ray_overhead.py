@@ -16,11 +16,10 @@ import statistics
 import tempfile
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
-from common import processor
+from common import measured_on
 from torch import Tensor
 
 import fedmm
@@ -95,12 +94,7 @@ def main() -> None:
     for row in rows:
         print(f"{row['engine']:22s} {row['ms_per_round']:8.2f} ms a round, {row['overhead_ms']:6.2f} ms of overhead")
     about = {
-        "command": f"python benchmarks/ray_overhead.py --rounds {rounds}",
-        "date": datetime.now(UTC).date().isoformat(),
-        "processor": processor(),
-        "cores": os.cpu_count(),
-        "load_average_at_start": load[0],
-        "torch": torch.__version__,
+        **measured_on(f"python benchmarks/ray_overhead.py --rounds {rounds}", load[0]),
         "parameters": PARAMETERS,
         "clients": CLIENTS,
         "actors_ready_seconds": start_up,

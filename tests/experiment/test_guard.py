@@ -11,11 +11,14 @@ import pytest
 import torch
 
 from fedmm.algorithms import FedAvgGDA, FedMM
-from fedmm.core.errors import FedmmError
+from fedmm.core.engine import FederatedState
+from fedmm.core.errors import Diverged, FedmmError
+from fedmm.core.layout import Layout
 from fedmm.core.terms import Terms
 from fedmm.experiment.build import DataCache, prepare
 from fedmm.experiment.config import Experiment, experiment
-from fedmm.experiment.guard import Guard, calmer
+from fedmm.experiment.guard import Guard, Watch, calmer
+from fedmm.experiment.history import History
 from fedmm.experiment.run import DivergedRun, run_experiment
 from fedmm.experiment.stack import StackRun, StackSettings
 
@@ -150,6 +153,21 @@ def test_calmer_steps_and_larger_penalties() -> None:
     assert rule.lr_min == {"features": 0.05, "task": 0.1}
     assert (rule.lr_max, rule.penalty_min, rule.penalty_max) == (0.2, 3.0, 6.0)
     assert calmer(FedAvgGDA(lr_min=1.0, lr_max=1.0), 0.5, 3.0) == FedAvgGDA(lr_min=0.5, lr_max=0.5)
+
+
+def test_a_client_that_lost_its_state_gets_the_same_dual_back_under_other_penalties() -> None:
+    rule = FedMM(penalty_min=0.5, penalty_max=2.0)
+    layout = Layout({"w": (2,)}, {"p": (2,)}, dtype=torch.float64)
+    z = torch.zeros(layout.size, dtype=torch.float64)
+    totals = {"a": {"z": torch.tensor([1.0, -2.0, 3.0, 0.5], dtype=torch.float64)}}
+    good = FederatedState(5, rule.init_server(z), {"a": rule.init_client(z)}, totals=totals)
+    history = History()
+    watch = Watch(Guard("rollback", stiffen=3.0), rule, good, history)
+    before = rule.restored_client({"z": z}, good.totals["a"], rule.coefficients(layout, 0, 1))
+    for round_ in (6, 7):
+        back = watch.back(round_, Diverged("", round_, "the test says so"))
+        now = watch.algorithm.restored_client({"z": z}, back.totals["a"], watch.algorithm.coefficients(layout, 0, 1))
+        torch.testing.assert_close(now["dual"], before["dual"])
 
 
 @pytest.mark.parametrize(

@@ -99,8 +99,8 @@ class Watch:
         seen = [abs(value) for value in recent if value is not None and math.isfinite(value)]
         if len(seen) < self.guard.window // 2:
             return math.inf
-        first = next((value for value in self._history[name] if value is not None), 0.0) if name in LOSSES else 0.0
-        return max(self.guard.explode * median(seen), 0.5 * abs(first))
+        first = next((value for row in self._history if (value := row.get(name)) is not None), 0.0)
+        return max(self.guard.explode * median(seen), 0.5 * abs(first) if name in LOSSES else 0.0)
 
     def trouble(self, values: Mapping[str, float], limits: Mapping[str, float]) -> str:
         """What is wrong with a round that measured these values; empty for a good one."""

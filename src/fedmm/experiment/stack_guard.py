@@ -58,7 +58,8 @@ class StackGuard:
                     watch.passed(self._engine.state(replica))
                 continue
             values = dict(zip(MEASURES, measures[replica].tolist(), strict=True))
-            exploded = watch.trouble({name: values[name] for name in watch.limits()}, watch.limits())
+            limits = watch.limits()
+            exploded = watch.trouble({name: values[name] for name in limits}, limits)
             offender = self._engine.offender(replica)
             bad = Diverged(offender, round_, "" if offender else exploded)
             try:
