@@ -3,8 +3,8 @@
     python benchmarks/ray_overhead.py [--rounds N]
 
 Each client's field is one subtraction, so that a round is what the engine costs. The in-process engine, Ray, and Ray
-with durable states run in turns of a few rounds. The table is printed and written to
-benchmarks/results/ray_overhead.json, with the machine's load when it began.
+with durable states run in turns of a few rounds. The table is printed and added to those of earlier runs in
+benchmarks/results/ray_overhead.json, with the machine's load when it began: one run says little of the spread.
 """
 
 from __future__ import annotations
@@ -99,7 +99,8 @@ def main() -> None:
         "clients": CLIENTS,
         "actors_ready_seconds": start_up,
     }
-    RESULTS.write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n")
+    before = json.loads(RESULTS.read_text())["runs"] if RESULTS.exists() else []
+    RESULTS.write_text(json.dumps({"runs": [*before, {"about": about, "rows": rows}]}, indent=1) + "\n")
 
 
 def in_turns(engines: dict[str, Engine], rounds: int) -> tuple[dict[str, list[float]], dict[str, FederatedState]]:
