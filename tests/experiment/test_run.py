@@ -39,7 +39,9 @@ SMALL = {
 }
 OPTIONAL = {"mobilenet_v2": "torchvision"}
 PICTURES_FROM = {"samples.safetensors", "boundary.safetensors"}
-FILES = {"checkpoints", "experiment.toml", "rounds.jsonl", "summary.json", "model.safetensors"}
+FILES = {
+    "checkpoints", "experiment.toml", "rounds.jsonl", "summary.json", "model.safetensors", "exhibits.safetensors",
+}  # fmt: skip
 ROUND_KEYS = {
     "round", "target_accuracy", "source_accuracy", "target_information", "target_entropy", "loss", "task_loss",
     "domain_loss", "drift", "consensus_gap", "dual_norm", "bytes_up", "bytes_down", "seconds", "clients", "refused",

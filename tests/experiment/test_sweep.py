@@ -73,7 +73,7 @@ def test_every_run_leaves_an_ordinary_folder(swept: Path) -> None:
     for run in read_comparison(swept).runs:
         assert {path.name for path in run.folder.iterdir()} == {
             "experiment.toml", "rounds.jsonl", "summary.json", "model.safetensors", "samples.safetensors",
-            "boundary.safetensors", "checkpoints",
+            "boundary.safetensors", "checkpoints", "exhibits.safetensors",
         }  # fmt: skip
         summary = json.loads((run.folder / "summary.json").read_text())
         assert summary["engine"]["name"] == "batched"

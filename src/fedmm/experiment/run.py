@@ -19,6 +19,7 @@ from fedmm.data.domains import DomainPair
 from fedmm.experiment.adapt import Adaptation, Adapted
 from fedmm.experiment.build import DataCache, prepare
 from fedmm.experiment.config import Experiment
+from fedmm.experiment.exhibits import EXHIBITS, exhibits
 from fedmm.experiment.folder import BOUNDARY, EXPERIMENT, MODEL, REFUSED, SAMPLES, RunFolder, claim_folder
 from fedmm.experiment.history import History, Row
 from fedmm.experiment.on_nvflare import every_round_kept, nvflare_engines
@@ -213,6 +214,7 @@ def finish_run(
             files.append({"round": event["round"], "stopped": 1})
     adapted.save(files.folder / MODEL)
     files.tensors(SAMPLES, _samples(pair))
+    files.tensors(EXHIBITS, exhibits(adaptation, adapted, pair))
     if pair.source.x.shape[1:] == (2,) and len(pair.source.x):
         files.tensors(BOUNDARY, _boundary(adapted, pair))
     summary = _summary(experiment, adaptation, adapted) | {"engine": engine, "precision": experiment.run.precision}
