@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from fedmm.core.errors import FedmmError
 from fedmm.core.views import WholeRows
-from fedmm.data.class_folders import UNLABELLED, hold_out
+from fedmm.data.class_folders import hold_out
 from fedmm.data.domains import DomainPair, Labelled
 from fedmm.data.image_folder import ImageFolder
+from fedmm.data.labels import UNLABELLED
 from fedmm.data.views import CropAndFlip
 
 

@@ -41,6 +41,7 @@ OPTIONAL = {"mobilenet_v2": "torchvision"}
 PICTURES_FROM = {"samples.safetensors", "boundary.safetensors"}
 FILES = {
     "checkpoints", "experiment.toml", "rounds.jsonl", "summary.json", "model.safetensors", "exhibits.safetensors",
+    "input.json",
 }  # fmt: skip
 ROUND_KEYS = {
     "round", "target_accuracy", "source_accuracy", "target_information", "target_entropy", "loss", "task_loss",

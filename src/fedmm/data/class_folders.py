@@ -14,10 +14,8 @@ from fedmm.core.errors import FedmmError, require
 from fedmm.core.seeding import key, permutation
 from fedmm.data.domains import Labelled
 from fedmm.data.images import squares
+from fedmm.data.labels import UNLABELLED
 from fedmm.data.sources import StoredFile
-
-UNLABELLED = -1
-"""The label of a picture that lies in no class's folder."""
 
 _SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 
@@ -38,7 +36,11 @@ class ClassFolders:
         """All pictures as squares, uint8 ``[files, 3, size, size]``, labelled by the place of their class."""
         number = {"": UNLABELLED} | {name: number for number, name in enumerate(class_names)}
         labels = torch.tensor([number[_class(file)] for file in self.files])
-        return Labelled(squares(self.folder, self.files, size), labels)
+        return Labelled(self.pictures(size), labels)
+
+    def pictures(self, size: int) -> Tensor:
+        """All pictures as squares, uint8 ``[files, 3, size, size]``."""
+        return squares(self.folder, self.files, size)
 
 
 def _class(file: StoredFile) -> str:

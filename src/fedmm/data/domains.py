@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 from torch import Tensor
 
 from fedmm.core.views import View, WholeRows
+
+if TYPE_CHECKING:
+    from fedmm.data.inputs import Input
 
 
 class Labelled(NamedTuple):
@@ -28,17 +31,20 @@ class DomainPair:
     The target's training labels are here because partitions by class and supervised bounds need them; no training on
     unlabelled target data ever sees them. Test rows are for measuring alone.
 
+    target: its labels are -1 where they are not known. target_test: None where no label of the target is known.
     source_validation: labelled source rows that are neither trained on nor tested; hyperparameters may be chosen by it.
     view: how rows are shown to the network, for example cropped.
+    input: how files like the data's own become rows; None for data that is not read from the user's files.
     """
 
     source: Labelled
     target: Labelled
     source_test: Labelled
-    target_test: Labelled
+    target_test: Labelled | None
     class_names: Sequence[str]
     source_validation: Labelled | None = None
     view: View = field(default=WholeRows(), kw_only=True)
+    input: Input | None = field(default=None, kw_only=True)
 
     @property
     def classes(self) -> int:

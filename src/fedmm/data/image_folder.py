@@ -12,6 +12,7 @@ from fedmm.core.errors import FedmmError, require
 from fedmm.core.views import View, WholeRows
 from fedmm.data.class_folders import ClassFolders, found_in, hold_out, require_sizes
 from fedmm.data.domains import DomainPair, Labelled
+from fedmm.data.inputs import ImageInput
 from fedmm.data.views import CropAndFlip
 
 
@@ -62,14 +63,15 @@ class ImageFolder:
         shown = self._shown(target, classes)
         tested = shown if test is target else self._shown(test, classes)
         view: View = CropAndFlip(self.image_size) if self.augment else WholeRows()
-        return DomainPair(train, shown, kept, tested, classes, kept, view=view)
+        return DomainPair(train, shown, kept, tested, classes, kept, view=view, input=self._input(classes))
+
+    def _input(self, classes: Sequence[str]) -> ImageInput:
+        return ImageInput(tuple(classes), self.stored_size, 0 if self.augment else self.image_size)
 
     def _shown(self, folders: ClassFolders, classes: Sequence[str]) -> Labelled:
         """Rows as they are stored; without augmentation that is the centre of each picture."""
         rows = folders.load(classes, self.stored_size)
-        if self.augment:
-            return rows
-        return Labelled(CropAndFlip(self.image_size).evaluate(rows.x).contiguous(), rows.y)
+        return Labelled(self._input(classes).shown(rows.x), rows.y)
 
 
 def _found(option: str, folder: str) -> ClassFolders:

@@ -15,8 +15,9 @@ import torch
 
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.views import View
-from fedmm.data.class_folders import UNLABELLED, found_in
+from fedmm.data.class_folders import found_in
 from fedmm.data.holdings import TensorRows, as_rows
+from fedmm.data.labels import UNLABELLED
 from fedmm.data.views import view_from, view_table
 from fedmm.deploy.experiments import RowsElsewhere
 from fedmm.deploy.site_config import DataSection, SiteConfig

@@ -22,6 +22,7 @@ from fedmm.experiment.config import Experiment
 from fedmm.experiment.exhibits import EXHIBITS, exhibits
 from fedmm.experiment.folder import BOUNDARY, EXPERIMENT, MODEL, REFUSED, SAMPLES, RunFolder, claim_folder
 from fedmm.experiment.history import History, Row
+from fedmm.experiment.input_file import write_input
 from fedmm.experiment.on_nvflare import every_round_kept, nvflare_engines
 from fedmm.experiment.on_ray import ray_engines
 from fedmm.experiment.plan import keep_settings, settings_of
@@ -213,6 +214,7 @@ def finish_run(
         if event["policy"] == "stop":
             files.append({"round": event["round"], "stopped": 1})
     adapted.save(files.folder / MODEL)
+    write_input(files.folder, pair)
     files.tensors(SAMPLES, _samples(pair))
     files.tensors(EXHIBITS, exhibits(adaptation, adapted, pair))
     if pair.source.x.shape[1:] == (2,) and len(pair.source.x):

@@ -1,0 +1,220 @@
+"""How a file or a folder like the training data becomes rows: what a finished run keeps, so that it can predict.
+
+Each way is a frozen dataclass of plain values: :func:`input_table` writes it down, :func:`input_from` makes it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, get_args
+
+import torch
+from torch import Tensor
+
+from fedmm.core.checks import at_least, flag, one_of
+from fedmm.core.errors import FedmmError, require, unknown
+from fedmm.data.class_folders import ClassFolders, found_in
+from fedmm.data.encoding import Column, encoded
+from fedmm.data.labels import UNLABELLED, numbered
+from fedmm.data.sources import StoredFile
+from fedmm.data.stored_arrays import ALONE, Layout, layout_of, named, read_arrays, rows_of, texts_of
+from fedmm.data.stored_tables import read_table, texts
+from fedmm.data.views import CropAndFlip
+
+if TYPE_CHECKING:
+    import pandas
+
+
+class ReadRows(NamedTuple):
+    """Rows of a file or a folder.
+
+    x: ``[rows, ...]``, stored as the training rows were. names: what each row is called: a picture's path, a row's
+    number. y: int64 ``[rows]``, -1 for a row without label; None where no row has one. strange: labels that training
+    did not know; their rows have none here.
+    """
+
+    x: Tensor
+    names: tuple[str, ...]
+    y: Tensor | None = None
+    strange: tuple[str, ...] = ()
+
+
+class Input(Protocol):
+    """A way from a path to rows."""
+
+    name: ClassVar[str]
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """In the order of their labels."""
+
+    def read(self, path: Path) -> ReadRows:
+        """The rows of a file or folder; what cannot be read is refused in one sentence."""
+
+
+def _require_class_names(class_names: object) -> None:
+    words = isinstance(class_names, tuple) and all(isinstance(name, str) for name in class_names)
+    require(words, f"class_names must be a list of words, not {class_names!r:.60}")
+
+
+@dataclass(frozen=True)
+class ImageInput:
+    """One picture, a folder of pictures, or a folder with a folder of pictures for each class.
+
+    Each becomes uint8 ``[3, size, size]``: the square in the middle once its shorter side is ``stored_size`` pixels,
+    and of that the middle ``image_size`` pixels, if they are not 0.
+    """
+
+    name: ClassVar[str] = "images"
+
+    class_names: tuple[str, ...]
+    stored_size: int
+    image_size: int = 0
+
+    def __post_init__(self) -> None:
+        _require_class_names(self.class_names)
+        at_least("stored_size", self.stored_size, 1)
+        at_least("image_size", self.image_size, 0)
+
+    def read(self, path: Path) -> ReadRows:
+        one = path.is_file()
+        found = ClassFolders(path.parent, (StoredFile(path.name),)) if one else found_in(path)
+        labels, strange = numbered((Path(file.path).parent.name for file in found.files), self.class_names)
+        rows = self.shown(found.pictures(self.stored_size))
+        return ReadRows(rows, tuple(file.path for file in found.files), labels if found.class_names else None, strange)
+
+    def shown(self, x: Tensor) -> Tensor:
+        """Squares ``[rows, 3, stored_size, stored_size]``, or what of them is kept."""
+        return CropAndFlip(self.image_size).evaluate(x).contiguous() if self.image_size else x
+
+
+@dataclass(frozen=True)
+class ArrayInput:
+    """A .npy file with an array of rows, or a .npz archive with ``x`` and, where labels are known, ``y``.
+
+    The archive of the data set ``arrays`` is read too: ``target_test_x`` or, without it, ``target_x``.
+
+    shape, bytes: of a row as it is stored, with channels first. layout: of pictures in the file. by_number: whether
+    whole numbers in ``y`` are places in class_names; else they are names.
+    """
+
+    name: ClassVar[str] = "arrays"
+    known: ClassVar[tuple[str, ...]] = (ALONE, "target_test_x", "target_x")
+
+    class_names: tuple[str, ...]
+    shape: tuple[int, ...]
+    bytes: bool
+    layout: Layout = "auto"
+    by_number: bool = False
+
+    def __post_init__(self) -> None:
+        _require_class_names(self.class_names)
+        for size in self.shape:
+            at_least("shape", size, 1)
+        flag("bytes", self.bytes)
+        flag("by_number", self.by_number)
+        one_of("layout", self.layout, get_args(Layout))
+
+    def read(self, path: Path) -> ReadRows:
+        arrays = read_arrays(path)
+        key = named(arrays, self.known, path)
+        x = self.rows(arrays[key], f"{path}: {key}")
+        names = tuple(map(str, range(len(x))))
+        given = arrays.get(key.removesuffix("x") + "y")
+        if given is None:
+            return ReadRows(x, names)
+        y, strange = self.labels(given, len(x), f"{path}: {key.removesuffix('x')}y")
+        return ReadRows(x, names, y, strange)
+
+    def rows(self, x: Any, what: str) -> Tensor:
+        """An array of a file as rows like those of training; others are refused."""
+        rows = rows_of(x, layout_of(x, self.layout, what), what)
+        require(
+            tuple(rows.shape[1:]) == self.shape,
+            f"{what} has rows of shape {list(rows.shape[1:])}; the model was trained on {list(self.shape)}",
+        )
+        require(
+            (rows.dtype == torch.uint8) == self.bytes,
+            f"{what} holds {x.dtype} values; the model was trained on {'bytes (uint8)' if self.bytes else 'numbers'}",
+        )
+        return rows
+
+    def labels(self, y: Any, rows: int, what: str) -> tuple[Tensor, tuple[str, ...]]:
+        """The numbers of classes of so many rows, and the labels that are none."""
+        require(
+            y.shape == (rows,), f"{what} has shape {list(y.shape)}, but there are {rows} rows; give one label a row"
+        )
+        texts = texts_of(y, what)
+        if self.by_number and y.dtype.kind != "U":
+            return numbered(
+                ["" if text == "-1" else text for text in texts], [str(n) for n in range(len(self.class_names))]
+            )
+        return numbered(
+            ["" if text == "-1" and "-1" not in self.class_names else text for text in texts], self.class_names
+        )
+
+
+@dataclass(frozen=True)
+class TableInput:
+    """A CSV or Parquet file with the columns of the training table; others are not looked at.
+
+    columns: how each becomes numbers. label, id: columns with a row's class and its name, where the file has them.
+    separator: between the cells of a CSV.
+    """
+
+    name: ClassVar[str] = "table"
+
+    class_names: tuple[str, ...]
+    columns: tuple[Column, ...]
+    label: str = ""
+    id: str = ""
+    separator: str = ","
+
+    def __post_init__(self) -> None:
+        _require_class_names(self.class_names)
+        given: tuple[Any, ...] = self.columns
+        made = tuple(Column(**{**each, "levels": tuple(each.get("levels", ()))}) if isinstance(each, dict) else each
+                     for each in given)  # fmt: skip
+        object.__setattr__(self, "columns", made)
+
+    def read(self, path: Path) -> ReadRows:
+        words = [column.name for column in self.columns if column.levels]
+        return self.rows(read_table(path, self.separator, (self.label, self.id), words), path)
+
+    def rows(self, frame: pandas.DataFrame, path: Path) -> ReadRows:
+        """The rows of a table that was read from a path."""
+        x = encoded(frame, self.columns, path)
+        names = texts(frame[self.id]) if self.id in frame.columns else map(str, range(1, len(frame) + 1))
+        if self.label not in frame.columns:
+            return ReadRows(x, tuple(names))
+        y, strange = numbered(texts(frame[self.label]), self.class_names)
+        known = bool(strange) or bool((y != UNLABELLED).any())
+        return ReadRows(x, tuple(names), y if known else None, strange)
+
+
+INPUTS: dict[str, type[Any]] = {kind.name: kind for kind in (ImageInput, ArrayInput, TableInput)}
+"""The ways that a run's folder remembers."""
+
+
+def input_table(given: Input) -> dict[str, Any]:
+    """A way as plain values, with its name."""
+    return {"name": given.name, **asdict(given)}  # type: ignore[call-overload]
+
+
+def input_from(table: Mapping[str, Any]) -> Input:
+    """The way of :func:`input_table`'s values, as they are or as JSON has them."""
+    name = str(table.get("name"))
+    if name not in INPUTS:
+        raise unknown("input", name, INPUTS)
+    values = {key: _tuples(value) for key, value in table.items() if key != "name"}
+    try:
+        made: Input = INPUTS[name](**values)
+    except TypeError as problem:
+        raise FedmmError(f"the input {name!r} is not written as it should be: {problem}") from problem
+    return made
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
