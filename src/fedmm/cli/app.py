@@ -15,6 +15,7 @@ from fedmm import __version__
 from fedmm.algorithms import ALGORITHMS
 from fedmm.cli.data import data_app
 from fedmm.cli.deploy import deploy_app
+from fedmm.cli.export import export
 from fedmm.cli.privacy import tell_privacy
 from fedmm.cli.reproduce import find_items, reproduce_item
 from fedmm.core.aggregation import AGGREGATIONS
@@ -48,6 +49,7 @@ app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 app.add_typer(deploy_app, name="deploy")
+app.command()(export)
 _console = Console()
 _RUNS = Path("runs")
 _INTERRUPTED = 130

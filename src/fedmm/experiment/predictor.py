@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from fedmm.core.engine import FederatedState
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.objective import Outputs
 from fedmm.core.problem import Statistics
@@ -21,10 +23,10 @@ from fedmm.data.holdings import as_rows
 from fedmm.data.views import view_from, view_table
 from fedmm.engines.tensor_files import checksum
 from fedmm.models.flat import FlatNetwork
-from fedmm.models.network import Network
+from fedmm.models.network import AdversarialModule, Network
 from fedmm.objectives.source_only import SourceOnly
 
-_FORMAT = "fedmm-model-1"
+MODEL_FORMAT = "fedmm-model-1"
 _LARGEST_ROW = 1_000_000_000
 
 
@@ -63,11 +65,49 @@ class Predictor:
 
     def predict_proba(self, x: Any) -> Tensor:
         """The predicted class probabilities of each row: ``[rows, classes]``."""
-        return self._outputs(x).logits.softmax(dim=-1)
+        return self.logits(x).softmax(dim=-1)
+
+    def logits(self, x: Any) -> Tensor:
+        """What the probabilities are the softmax of: ``[rows, classes]``."""
+        return self._outputs(x).logits
 
     def features(self, x: Any) -> Tensor:
         """The features of each row: ``[rows, features]``."""
         return self._outputs(x).features
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are."""
+        return self._function.classes
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """In which the network computes."""
+        return self._function.layout.dtype
+
+    @property
+    def show(self) -> RowsShown:
+        """How rows are shown to the network, and in what shapes they are taken."""
+        return self._show
+
+    def network(self) -> AdversarialModule:
+        """A copy of the network with the model's weights and statistics, on the CPU and in evaluation mode."""
+        module = copy.deepcopy(self._function.module).cpu()
+        for parameter in module.parameters():  # no longer views of one vector
+            parameter.data = parameter.data.clone()
+            parameter.grad = None
+            parameter.requires_grad_(False)
+        module.load_state_dict(self.tensors())
+        return module.eval()
+
+    def at(self, state: FederatedState, statistics: Statistics) -> Predictor:
+        """The same network with the weights of another state of its training."""
+        size = self._function.layout.size
+        require(len(state.z) >= size, f"the state holds {len(state.z)} numbers, the network has {size} parameters")
+        where = self._function.layout.device
+        here = {name: tensor.to(where) for name, tensor in statistics.items()}
+        require(here.keys() >= self._statistics.keys(), "the state lacks running statistics of the network")
+        return Predictor(self._function, state.z[:size].to(where), here, self._show)
 
     def tensors(self) -> dict[str, Tensor]:
         """The whole model by name: parameters, running statistics, input mean, random maps."""
@@ -77,7 +117,7 @@ class Predictor:
         """Write the model as a safetensors file; :func:`load_model` reads it back."""
         function = self._function
         about = {
-            "format": _FORMAT,
+            "format": MODEL_FORMAT,
             "classes": function.classes,
             "input_shape": function.input_shape,
             "centre": function.module.centre,
@@ -105,8 +145,25 @@ class Predictor:
 
 def load_model(path: str | os.PathLike[str], model: Network, *, device: torch.device | str = "cpu") -> Predictor:
     """The model of a saved file, for predictions; ``model`` is the network it was trained with."""
-    file = os.fspath(path)
+    return _restored(os.fspath(path), *_read(path), model, device)
+
+
+def rebuild_model(
+    path: str | os.PathLike[str],
+    build: Callable[[tuple[int, ...], int], Network],
+    *,
+    device: torch.device | str = "cpu",
+) -> Predictor:
+    """The model of a saved file; ``build`` makes its network from the shape of a row and the number of classes."""
     saved, about = _read(path)
+    classes = about.get("classes")
+    require(type(classes) is int, f"{os.fspath(path)} does not say how many classes it knows")
+    return _restored(os.fspath(path), saved, about, build(tuple(about["input_shape"]), int(str(classes))), device)
+
+
+def _restored(
+    file: str, saved: Mapping[str, Tensor], about: Mapping[str, Any], model: Network, device: torch.device | str
+) -> Predictor:
     require(
         about.get("centre") == model.centre,
         f"{file} was trained with centre {about.get('centre')!r}, but the network has centre {model.centre!r}",
@@ -148,7 +205,7 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, An
             about = json.loads((file.metadata() or {}).get("fedmm", "{}"))
     except Exception as problem:
         raise FedmmError(f"{os.fspath(path)} cannot be read as a safetensors file: {problem}") from problem
-    ours = isinstance(about, dict) and about.get("format") == _FORMAT
+    ours = isinstance(about, dict) and about.get("format") == MODEL_FORMAT
     require(ours, f"{os.fspath(path)} is not a model saved by fedmm")
     written, found = about.pop("sha256", None), checksum(json.dumps(about), saved)
     whole = written in (None, found)

@@ -1,0 +1,181 @@
+"""Models as files for other programs: the same probabilities for every built-in network in every format."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from fedmm import FedmmError, load_model
+from fedmm.experiment import exporting
+from fedmm.experiment.config import experiment
+from fedmm.experiment.exporting import FORMATS, export_model
+from fedmm.experiment.finished import FinishedRun, open_run
+from fedmm.experiment.run import run_experiment
+from fedmm.models import MODELS
+
+onnxruntime = pytest.importorskip("onnxruntime")
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch 2.10 prefers torch.export
+
+SMALL: dict[str, dict[str, Any]] = {
+    "run": {"rounds": 1, "batch_size": 4, "probe_rows": 8, "checkpoint_every": 1},
+    "data": {"name": "digits", "kind": "blended", "size": 28, "copies": 1, "test_rows": 8},
+    "algorithm": {"name": "fedmm", "local_steps": 1},
+}
+MOONS: dict[str, dict[str, Any]] = {
+    "run": {"rounds": 3, "batch_size": 8, "best_by": "target_information"},
+    "data": {"name": "moons", "rows": 40, "test_rows": 20},
+    "model": {"name": "mlp", "hidden": [8], "adversary_hidden": [4]},
+    "algorithm": {"name": "fedmm", "local_steps": 2},
+}
+
+
+def finished(folder: Path, tables: dict[str, dict[str, Any]]) -> FinishedRun:
+    run_experiment(experiment(tables), folder, progress=False)
+    return open_run(folder)
+
+
+@pytest.fixture(scope="module")
+def moons(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
+    return finished(tmp_path_factory.mktemp("moons") / "run", MOONS)
+
+
+def about_onnx(path: Path) -> dict[str, Any]:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    about: dict[str, Any] = json.loads(session.get_modelmeta().custom_metadata_map["fedmm"])
+    return about
+
+
+def onnx_outputs(path: Path, x: Tensor) -> list[np.ndarray[Any, Any]]:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    outputs: list[np.ndarray[Any, Any]] = session.run(["probabilities", "logits"], {"x": x.numpy()})
+    return outputs
+
+
+BUILT_IN = [name for name in MODELS if name not in ("backbone", "factory", "timm", "torchvision")]
+
+
+@pytest.mark.parametrize("model", BUILT_IN)
+def test_every_network_gives_the_same_probabilities_in_every_format(model: str, tmp_path: Path) -> None:
+    run = finished(tmp_path / "run", SMALL | {"model": {"name": model}})
+    x = torch.rand(5, *run.predictor.show.stored)
+    ours = run.predictor.predict_proba(x)
+    for format, kind in FORMATS.items():
+        path = tmp_path / f"model{kind.ending}"
+        done = export_model(run, format, path)
+        assert done.difference <= kind.tolerance
+        assert done.about["class_names"] == list("0123456789")
+        if format == "onnx":
+            probabilities, logits = onnx_outputs(path, x)
+            np.testing.assert_allclose(probabilities, ours, atol=kind.tolerance)
+            np.testing.assert_allclose(logits, run.predictor.logits(x), atol=1e-3)
+        elif format == "torchscript":
+            torch.testing.assert_close(torch.jit.load(path)(x)[0], ours, atol=kind.tolerance, rtol=0.0)
+        else:
+            network = MODELS[model]().build(run.predictor.show.shapes[-1], 10, 0)
+            assert torch.equal(load_model(path, network).predict_proba(x), ours)
+
+
+def test_a_picture_is_cropped_and_scaled_inside(tmp_path: Path) -> None:
+    from PIL import Image
+
+    for domain in ("source", "target"):
+        for number, name in enumerate(("cat", "dog")):
+            (tmp_path / domain / name).mkdir(parents=True)
+            for row in range(3):
+                pixels = np.random.default_rng(9 * number + row).integers(0, 255, (12, 12, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(tmp_path / domain / name / f"{row}.png")
+    tables = MOONS | {
+        "data": {
+            "name": "image_folder",
+            "source": str(tmp_path / "source"),
+            "target": str(tmp_path / "target"),
+            "image_size": 8,
+            "stored_size": 12,
+        },
+        "model": {"name": "small_cnn", "channels": [4, 4]},
+    }
+    run = finished(tmp_path / "run", tables)
+    path = tmp_path / "model.onnx"
+    about = export_model(run, "onnx", path).about
+    assert about["takes"]["shape"] == ["rows", 3, 12, 12]
+    assert about["takes"]["dtype"] == "uint8"
+    assert [step.split()[0] for step in about["takes"]["inside"]] == ["the", "bytes", "the"]
+    assert about["class_names"] == ["cat", "dog"]
+    assert about_onnx(path) == about
+    x = torch.randint(0, 255, (7, 3, 12, 12), dtype=torch.uint8)
+    cropped = x[:, :, 2:10, 2:10].float() / 255
+    np.testing.assert_allclose(onnx_outputs(path, x)[0], run.predictor.predict_proba(cropped), atol=1e-5)
+
+
+def test_files_say_nothing_of_the_machine_they_come_from(moons: FinishedRun, tmp_path: Path) -> None:
+    for format, kind in FORMATS.items():
+        export_model(moons, format, tmp_path / f"model{kind.ending}")
+        content = (tmp_path / f"model{kind.ending}").read_bytes()
+        assert str(Path(exporting.__file__).parents[2]).encode() not in content
+        assert str(moons.folder).encode() not in content
+
+
+def test_the_best_state_can_be_exported_instead(moons: FinishedRun, tmp_path: Path) -> None:
+    best = open_run(moons.folder, "best")
+    assert best.checkpoint == "best"
+    assert 1 <= best.round <= 3
+    done = export_model(best, "torchscript", tmp_path / "model.pt")
+    assert done.about["round"] == best.round
+    extra = {"fedmm.json": ""}
+    torch.jit.load(tmp_path / "model.pt", _extra_files=extra)
+    assert json.loads(extra["fedmm.json"]) == done.about
+
+
+def test_a_best_state_of_the_last_round_is_the_last_model(tmp_path: Path) -> None:
+    run = finished(tmp_path / "run", MOONS | {"run": {**MOONS["run"], "rounds": 1}})
+    best = open_run(run.folder, "best")
+    x = torch.rand(4, 2)
+    assert torch.equal(best.predictor.predict_proba(x), run.predictor.predict_proba(x))
+
+
+def test_statistics_that_clients_keep_are_those_of_the_target(tmp_path: Path) -> None:
+    tables = SMALL | {"model": {"name": "mobilenet_v2", "batch_norm": "local"}}
+    run = finished(tmp_path / "run", tables)
+    best = open_run(run.folder, "best")
+    x = torch.rand(2, 3, 28, 28)
+    torch.testing.assert_close(best.predictor.predict_proba(x), run.predictor.predict_proba(x))
+
+
+def test_a_file_whose_probabilities_differ_is_not_left_behind(
+    moons: FinishedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = replace(FORMATS["torchscript"], read=lambda path, run: lambda x: torch.full((len(x), 2), 0.5))
+    monkeypatch.setitem(exporting.FORMATS, "torchscript", wrong)
+    path = tmp_path / "model.pt"
+    path.write_text("an older file")
+    with pytest.raises(FedmmError, match=r"differ by .*, above 1e-05"):
+        export_model(moons, "torchscript", path)
+    assert path.read_text() == "an older file"
+    assert [each.name for each in tmp_path.iterdir()] == ["model.pt"]
+
+
+def test_what_is_missing_for_onnx_is_said_in_one_sentence(
+    moons: FinishedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(FedmmError, match=r"pip install 'fedmm\[export\]'"):
+        export_model(moons, "onnx", tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_metadata_of_a_safetensors_file_names_the_network(moons: FinishedRun, tmp_path: Path) -> None:
+    export_model(moons, "safetensors", tmp_path / "model.safetensors")
+    with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
+        names, about = set(file.keys()), json.loads(file.metadata()["fedmm"])
+    assert not any(name.startswith("adversary") for name in names)
+    assert about["model"]["name"] == "mlp"
+    assert about["class_names"] == ["upper", "lower"]
