@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from engines.batched.stacks import BATCH, STACKS, Run, cropped, pictures
-from problems import CLASSES, FLOAT64, adapt, labels, rows, source_client, target_client
+from problems import CLASSES, FLOAT64, adapt, labels, mixed_client, rows, source_client, target_client
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 import fedmm
 from fedmm import FedmmError
+from fedmm.core.objective import Objective
 from fedmm.core.views import WholeRows
 from fedmm.data.holdings import TensorRows
 from fedmm.experiment.adapt import Adaptation
+from fedmm.experiment.adaptation import domain_odds, take_stock
 from fedmm.experiment.predictor import RowsShown
 from fedmm.experiment.probes import target_probe
 from fedmm.experiment.stack import StackRun, StackSettings
@@ -48,7 +51,7 @@ def probed(run: Run, **options: Any) -> Adaptation:
 
 
 @pytest.mark.parametrize("looped", [False, True], ids=["layer by layer", "network by network"])
-@pytest.mark.parametrize("name", ["mixed", "batch norm local", "cropped bytes"])
+@pytest.mark.parametrize("name", ["mixed", "batch norm local", "cropped bytes", "objective cdan", "objective mdd"])
 def test_both_engines_measure_the_same(name: str, looped: bool) -> None:
     runs = [replace(run, rounds=3) for run in STACKS[name]]
     found: dict[int, list[dict[str, Any]]] = {}
@@ -59,11 +62,16 @@ def test_both_engines_measure_the_same(name: str, looped: bool) -> None:
         lambda replica, row: found.setdefault(replica, []).append(row),
     )
     assert stack.run(3, 2) == "completed"
-    columns = ("target_accuracy", "source_accuracy", "source_risk", "target_information", "target_entropy")
+    columns = ["target_accuracy", "source_accuracy", "source_risk", "target_information", "target_entropy"]
+    columns += ["target_bnm", "target_snd"]
+    if runs[0].objective.tells_domains:
+        columns[3:3] = ["dev_risk"]
+        columns += ["domain_accuracy", "proxy_a_distance"]
     for replica, run in enumerate(runs):
         reference, _ = probed(run).run(evaluate_every=2)
         for row, other in zip(found[replica], reference.history, strict=True):
-            assert list(row)[1:6] == list(other)[1:6] == list(columns)
+            last = len(columns) + 1
+            assert list(row)[1:last] == list(other)[1:last] == columns
             for column in columns:
                 expected = other[column]
                 assert row[column] == (None if expected is None else pytest.approx(expected, rel=1e-9, abs=1e-9))
@@ -85,8 +93,54 @@ def test_the_measures_are_those_of_the_models_own_predictions() -> None:
     assert "target_accuracy" not in last
 
 
+def adversary(model: fedmm.Adapted, x: torch.Tensor) -> torch.Tensor:
+    """The domain logits of rows, float64."""
+    return model._outputs(x).adversary.double()
+
+
+def test_the_adversary_is_measured_as_the_domain_classifier_that_it_is() -> None:
+    # Two source clients and one target client: batches hold twice as much source, which the ratio takes out.
+    clients = [source_client(), source_client("more", seed=6), target_client()]
+    model = adapt(clients, source_validation=(rows(8), labels(8)), probe_rows=100, rounds=4)
+    last = model.history[-1]
+    in_source, in_target = (adversary(model, x) for x in (rows(8), rows(2)))
+    log_ratio = [each[:, 1] - each[:, 0] + math.log(2) for each in (in_source, in_target)]
+    told = float((log_ratio[0] < 0).double().mean() + (log_ratio[1] > 0).double().mean()) / 2
+    assert last["domain_accuracy"] == pytest.approx(told)
+    assert last["proxy_a_distance"] == pytest.approx(4 * told - 2)
+    w = log_ratio[0].exp()
+    loss = functional.nll_loss(model.predict_proba(rows(8)).log(), labels(8), reduction="none").double()
+    pair = torch.stack([w * loss, w])
+    eta = -torch.cov(pair)[0, 1] / w.var()
+    assert last["dev_risk"] == pytest.approx(float((w * loss).mean() + eta * (w.mean() - 1)), rel=1e-4)
+
+
+def test_without_source_rows_set_aside_the_clients_own_tell_the_domain() -> None:
+    last = adapt([source_client(), target_client()], probe_rows=100).history[-1]
+    assert last["domain_accuracy"] is not None
+    assert "dev_risk" not in last
+
+
+@pytest.mark.parametrize("objective", [fedmm.MDD(), fedmm.SourceOnly()], ids=["mdd", "source only"])
+def test_what_needs_a_domain_classifier_is_left_out_where_there_is_none(objective: Objective) -> None:
+    last = adapt(objective=objective, source_validation=(rows(8), labels(8))).history[-1]
+    assert last["target_bnm"] is not None
+    assert not {"dev_risk", "domain_accuracy", "proxy_a_distance"} & set(last)
+
+
+def test_a_client_weighs_as_much_in_the_ratio_as_in_the_adversary() -> None:
+    holdings = take_stock([source_client(weight=3.0), target_client(), mixed_client()], fedmm.DANN(), CLASSES)
+    # Of 9 rows of the mixed client, 6 are source; weights 3, 1 and 1 are scaled to mean 1, which cancels.
+    expected = math.log((3 * 9 + 6) / (9 + 3))
+    assert domain_odds(holdings, fedmm.DANN(), 9, standing_in=False) == pytest.approx(expected)
+    assert domain_odds(holdings, fedmm.DANN(), 9, standing_in=True) is None
+    assert domain_odds(holdings[:2], fedmm.DANN(), 9, standing_in=True) == pytest.approx(math.log(3))
+    assert domain_odds(holdings[:1], fedmm.DANN(), 9, standing_in=False) is None
+
+
 def test_without_rows_to_measure_on_the_columns_are_absent() -> None:
-    assert not {"source_risk", "target_information", "target_entropy"} & set(adapt(probe_rows=0).history[-1])
+    measured = {"source_risk", "target_information", "target_entropy", "target_snd", "domain_accuracy"}
+    assert not measured & set(adapt(probe_rows=0).history[-1])
     assert "target_entropy" not in adapt([source_client()], objective=fedmm.SourceOnly()).history[-1]
 
 
@@ -106,20 +160,22 @@ def test_clients_are_probed_in_proportion_to_what_they_hold(most: int) -> None:
     x = torch.arange(30.0).unsqueeze(1)
     parts = {"a": range(0, 5), "b": range(5, 20), "c": range(20, 30)}
     held = {name: TensorRows(x, index=torch.tensor(part)) for name, part in parts.items()}
-    probe = target_probe(held, most, 0, SHOW, CPU)
+    probe = target_probe(held, most, 0, SHOW, CPU, 2)
     assert probe is not None
     chosen = probe.take(slice(None)).flatten().tolist()
     assert len(chosen) == len(set(chosen)) == len(probe) == min(most, 30)
     for part in parts.values():
         assert abs(sum(int(row) in part for row in chosen) - min(most, 30) * len(part) / 30) <= 1
-    copied = target_probe({n: TensorRows(x[part.start : part.stop]) for n, part in parts.items()}, most, 0, SHOW, CPU)
+    copied = target_probe(
+        {n: TensorRows(x[part.start : part.stop]) for n, part in parts.items()}, most, 0, SHOW, CPU, 2
+    )
     assert copied is not None
     assert copied.take(slice(None)).flatten().tolist() == chosen
 
 
 def test_the_seed_chooses_the_rows_that_are_probed() -> None:
     held = {"a": TensorRows(torch.arange(100.0).unsqueeze(1))}
-    probes = [target_probe(held, 10, seed, SHOW, CPU) for seed in (0, 0, 1)]
+    probes = [target_probe(held, 10, seed, SHOW, CPU, 2) for seed in (0, 0, 1)]
     first, again, other = (probe.take(slice(None)) for probe in probes if probe is not None)
     assert torch.equal(first, again)
     assert not torch.equal(first, other)

@@ -1,26 +1,59 @@
-"""What is measured of a classifier on some rows, from sums over them: sums of parts add up to those of the whole.
+"""What is measured of a model on some rows, from sums over them: sums of parts add up to those of the whole.
 
 So rows can be gone over batch by batch, or stay at clients that each send their sums.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from fedmm.core.objective import cross_entropies
+from fedmm.core.objective import SOURCE, TARGET, cross_entropies
+
+_TEMPERATURE = 0.05
+_ROUNDING = 1e-13
+"""Relative to the largest: eigenvalues and variances below are those of equal rows, and what is left is rounding."""
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What a network gives for some rows, and what is known of them.
+
+    logits: ``[..., rows, classes]``; y: labels int64 ``[..., rows]``, any class where no measure looks at them.
+    log_ratio: ``[..., rows]``, the log of how much denser the target is there than the source, as the adversary has it;
+        None where it is no domain classifier. client: int64 ``[..., rows]``, who holds a row; None where nobody asks.
+    """
+
+    logits: Tensor
+    y: Tensor
+    log_ratio: Tensor | None = None
+    client: Tensor | None = None
+
+    @cached_property
+    def log_p(self) -> Tensor:
+        """The logarithms of the predicted probabilities, float64."""
+        return self.logits.double().log_softmax(dim=-1)
+
+    @cached_property
+    def p(self) -> Tensor:
+        """The predicted probabilities, float64."""
+        return self.log_p.exp()
+
+    @cached_property
+    def entropy(self) -> Tensor:
+        """The sum of the entropies of the rows' predictions, ``[...]``."""
+        return -(self.p * self.log_p).sum(dim=(-1, -2))
 
 
 class Measure(Protocol):
     """A function of sums over rows."""
 
-    def sums(self, logits: Tensor, y: Tensor) -> Tensor:
-        """Float64 ``[..., k]`` of logits ``[..., rows, classes]`` and labels int64 ``[..., rows]``.
-
-        Measures without labels do not look at y.
-        """
+    def sums(self, seen: Seen) -> Tensor:
+        """Float64 ``[..., k]`` over the rows seen; measures without labels do not look at y."""
 
     def value(self, sums: Tensor, rows: int) -> Tensor:
         """The measure ``[...]``, from sums ``[..., k]`` over so many rows."""
@@ -29,8 +62,8 @@ class Measure(Protocol):
 class Accuracy:
     """The share of rows whose predicted class is their label."""
 
-    def sums(self, logits: Tensor, y: Tensor) -> Tensor:
-        return (logits.argmax(dim=-1) == y).double().sum(dim=-1, keepdim=True)
+    def sums(self, seen: Seen) -> Tensor:
+        return (seen.logits.argmax(dim=-1) == seen.y).double().sum(dim=-1, keepdim=True)
 
     def value(self, sums: Tensor, rows: int) -> Tensor:
         return sums.squeeze(-1) / rows
@@ -39,18 +72,21 @@ class Accuracy:
 class Risk:
     """The mean cross entropy, in nats."""
 
-    def sums(self, logits: Tensor, y: Tensor) -> Tensor:
-        return cross_entropies(logits, y).double().sum(dim=-1, keepdim=True)
+    def sums(self, seen: Seen) -> Tensor:
+        return cross_entropies(seen.logits, seen.y).double().sum(dim=-1, keepdim=True)
 
     def value(self, sums: Tensor, rows: int) -> Tensor:
         return sums.squeeze(-1) / rows
 
 
 class Entropy:
-    """The mean entropy of a prediction, in nats; no labels are needed."""
+    """The mean entropy of a prediction, in nats; no labels are needed.
 
-    def sums(self, logits: Tensor, y: Tensor) -> Tensor:
-        return _entropies(logits).sum(dim=-1, keepdim=True)
+    As a criterion of choice: Morerio, Cavazza and Murino, Minimal-Entropy Correlation Alignment, ICLR 2018.
+    """
+
+    def sums(self, seen: Seen) -> Tensor:
+        return seen.entropy.unsqueeze(-1)
 
     def value(self, sums: Tensor, rows: int) -> Tensor:
         return sums.squeeze(-1) / rows
@@ -60,18 +96,120 @@ class Information:
     """The entropy of the mean prediction less the mean entropy of a prediction, in nats; no labels are needed.
 
     It is high where predictions are sure of themselves and yet differ from row to row, at most log(classes).
+    Bridle, Heading and MacKay, Unsupervised Classifiers, Mutual Information and Phantom Targets, NIPS 1991; as a
+    criterion of choice: Musgrave, Belongie and Lim, Three New Validators and a Large-Scale Benchmark Ranking for
+    Unsupervised Domain Adaptation, 2022.
     """
 
-    def sums(self, logits: Tensor, y: Tensor) -> Tensor:
-        probabilities = logits.double().softmax(dim=-1).sum(dim=-2)
-        return torch.cat([probabilities, _entropies(logits).sum(dim=-1, keepdim=True)], dim=-1)
+    def sums(self, seen: Seen) -> Tensor:
+        return torch.cat([seen.p.sum(dim=-2), seen.entropy.unsqueeze(-1)], dim=-1)
 
     def value(self, sums: Tensor, rows: int) -> Tensor:
         mean = sums[..., :-1] / rows
         return -torch.xlogy(mean, mean).sum(dim=-1) - sums[..., -1] / rows
 
 
-def _entropies(logits: Tensor) -> Tensor:
-    """The entropy of each row's prediction, ``[..., rows]``."""
-    logarithms = logits.double().log_softmax(dim=-1)
-    return -(logarithms.exp() * logarithms).sum(dim=-1)
+class NuclearNorm:
+    """The nuclear norm of the predictions P ``[rows, classes]`` over the most it can be; no labels are needed.
+
+    ||P||_* is the sum of the square roots of the eigenvalues of P^T P, the sum over rows of p p^T ``[classes,
+    classes]``, and at most sqrt(rows min(rows, classes)): where predictions are sure and evenly spread.
+    Cui et al., Towards Discriminability and Diversity: Batch Nuclear-norm Maximization under Label Insufficient
+    Situations, CVPR 2020; as a criterion of choice: Musgrave, Belongie and Lim, 2022.
+    """
+
+    def sums(self, seen: Seen) -> Tensor:
+        return (seen.p.transpose(-1, -2) @ seen.p).flatten(-2)
+
+    def value(self, sums: Tensor, rows: int) -> Tensor:
+        classes = round(sums.shape[-1] ** 0.5)
+        finite = sums.isfinite().all(dim=-1)
+        gram = torch.where(finite[..., None], sums, 0.0).reshape(*sums.shape[:-1], classes, classes)
+        eigenvalues = torch.linalg.eigvalsh(gram)
+        eigenvalues = torch.where(eigenvalues > _ROUNDING * rows, eigenvalues, 0.0)
+        norm = eigenvalues.sqrt().sum(dim=-1) / (rows * min(rows, classes)) ** 0.5
+        return torch.where(finite, norm, torch.nan)
+
+
+class NeighbourhoodDensity:
+    """The soft neighbourhood density of predictions, each client's rows among themselves; no labels are needed.
+
+    With s_ij the cosine of the predictions of rows i and j, row i has neighbours with the probabilities
+    exp(s_ij / 0.05) over j other than i; the measure is the mean entropy of these, in nats: high where predictions form
+    dense clusters. Saito et al., Tune it the Right Way: Unsupervised Validation of Domain Adaptation via Soft
+    Neighborhood Density, ICCV 2021.
+
+    It is a function of pairs. Here a client pairs its own rows alone and sends the sum of their entropies and how many
+    they are, so that the value is the mean over clients, each weighing as its rows do: it depends on who holds what,
+    and equals the original where one client holds all. A client's only row has no neighbour, and counts for nothing.
+    """
+
+    def sums(self, seen: Seen) -> Tensor:
+        assert seen.client is not None
+        p = torch.nn.functional.normalize(seen.p, dim=-1) * _TEMPERATURE**-0.5
+        similar = p @ p.transpose(-1, -2)
+        weights = (similar - 1.0 / _TEMPERATURE).exp_()
+        weights.masked_fill_(seen.client.unsqueeze(-1) != seen.client.unsqueeze(-2), 0.0)
+        weights.diagonal(dim1=-2, dim2=-1).zero_()
+        total = weights.sum(dim=-1)
+        paired = total != 0
+        total = torch.where(paired, total, 1.0)
+        within = torch.linalg.vecdot(weights, similar) / total
+        entropies = torch.where(paired, total.log() + 1.0 / _TEMPERATURE - within, 0.0)
+        return torch.stack([entropies.sum(dim=-1), paired.sum(dim=-1).to(entropies.dtype)], dim=-1)
+
+    def value(self, sums: Tensor, rows: int) -> Tensor:
+        return sums[..., 0] / sums[..., 1]
+
+
+class EmbeddedRisk:
+    """The target risk as labelled source rows tell it, each weighing as the target is dense there.
+
+    With l the cross entropy of a row and w its density ratio: mean(w l) + eta (mean(w) - 1), where mean(w) should be 1
+    and eta = -cov(w l, w) / var(w) takes out what its error explains. You et al., Towards Accurate Model Selection in
+    Deep Unsupervised Domain Adaptation, ICML 2019. There the ratio is of a classifier that is trained for it; here it
+    is the run's own adversary, so that no further model is needed.
+
+    The sums are of v, l, v l, v^2 and v^2 l with v = w - 1, which rounds less than w where the domains are alike.
+    """
+
+    def sums(self, seen: Seen) -> Tensor:
+        assert seen.log_ratio is not None
+        loss = cross_entropies(seen.logits, seen.y).double()
+        v = torch.expm1(seen.log_ratio.double())
+        return torch.stack([v, loss, v * loss, v.square(), v.square() * loss], dim=-1).sum(dim=-2)
+
+    def value(self, sums: Tensor, rows: int) -> Tensor:
+        v, loss, v_loss, v_square, v_square_loss = (sums / rows).unbind(dim=-1)
+        weighted = loss + v_loss
+        variance = v_square - v.square()
+        covariance = v_loss + v_square_loss - weighted * v
+        varies = variance > _ROUNDING * (1.0 + v_square)
+        eta = torch.where(varies, -covariance / torch.where(varies, variance, 1.0), 0.0)
+        return weighted + eta * v
+
+
+class DomainHits:
+    """The share of rows of one domain that the adversary finds more likely in it than in the other.
+
+    The domains are taken as equally frequent, whatever the adversary's batches held; a tie counts half.
+    """
+
+    def __init__(self, domain: int) -> None:
+        self.sign = {SOURCE: -1.0, TARGET: 1.0}[domain]
+
+    def sums(self, seen: Seen) -> Tensor:
+        assert seen.log_ratio is not None
+        return ((self.sign * seen.log_ratio.double()).sign() / 2 + 0.5).sum(dim=-1, keepdim=True)
+
+    def value(self, sums: Tensor, rows: int) -> Tensor:
+        return sums.squeeze(-1) / rows
+
+
+def proxy_a_distance(domain_accuracy: Tensor) -> Tensor:
+    """2 (1 - 2 error) of a domain classifier: 0 where the domains cannot be told apart, 2 where they always are.
+
+    Ben-David et al., Analysis of Representations for Domain Adaptation, NIPS 2006. Below 0: it is wrong more often than
+    not.
+    """
+    return 2.0 * (1.0 - 2.0 * (1.0 - domain_accuracy))

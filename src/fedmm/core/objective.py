@@ -75,6 +75,7 @@ class AdversaryShape(NamedTuple):
 class Objective(ABC):
     """The base of all objectives.
 
+    tells_domains: whether the adversary's two outputs are the logits of a row's domain.
     nu: the trade-off between task loss and domain loss; nu_schedule: a factor on it over the rounds.
     gradient_scale: a factor on the loss gradient alone (not on penalties, duals or control variates), one number or one
         per group of parameters: ``features``, ``task_head``, ``adversary`` and their parts.
@@ -82,6 +83,7 @@ class Objective(ABC):
 
     name: ClassVar[str]
     summary: ClassVar[str]
+    tells_domains: ClassVar[bool] = False
 
     nu: float = 1.0
     nu_schedule: Schedule = field(default=Constant(), kw_only=True)

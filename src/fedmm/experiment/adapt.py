@@ -16,19 +16,19 @@ from fedmm.core.algorithm import Algorithm
 from fedmm.core.checks import at_least, require_device
 from fedmm.core.engine import Engine, FederatedState
 from fedmm.core.errors import Diverged, require
-from fedmm.core.objective import Objective
+from fedmm.core.objective import Objective, Outputs
 from fedmm.core.problem import Statistics
 from fedmm.core.terms import Terms
 from fedmm.core.views import View, WholeRows
 from fedmm.engines.in_process import InProcess
-from fedmm.experiment.adaptation import Client, adaptation_problem, client_names, in_rows, take_stock
+from fedmm.experiment.adaptation import Client, adaptation_problem, client_names, domain_odds, in_rows, take_stock
 from fedmm.experiment.fingerprint import fingerprint
 from fedmm.experiment.guard import Guard
 from fedmm.experiment.history import History, Row
 from fedmm.experiment.keeping import kept_in
 from fedmm.experiment.predictor import Predictor, RowsShown
 from fedmm.experiment.privacy import privacy_account, require_nothing_else_is_told
-from fedmm.experiment.probes import accuracy_probes, measured, risk_probe, target_probe
+from fedmm.experiment.probes import accuracy_probes, columns, evaluated, risk_probe, source_probe, target_probe
 from fedmm.experiment.progress import RoundProgress
 from fedmm.experiment.training import Begun, Guarded, Status, Training, train
 from fedmm.models.flat import FlatNetwork
@@ -189,12 +189,18 @@ class Adaptation:
                 guarded=guard.watches and self.terms.trusts_server,
             )
         there = self.function.layout.device
+        odds = domain_odds(self.holdings, objective, batch_size, standing_in=input_mean is not None)
         self.probes = accuracy_probes(validation, model.classes, self.show, there)
-        if source_validation is not None:
-            self.probes.append(risk_probe(source_validation, model.classes, self.show, there))
         targets = {str(client.name): client.target for client in clients if client.target is not None}
-        unlabelled = target_probe(targets, probe_rows, seed, self.show, there)
+        unlabelled = target_probe(targets, probe_rows, seed, self.show, there, model.classes, odds)
+        if source_validation is not None:
+            self.probes.append(risk_probe(source_validation, model.classes, self.show, there, odds))
+        elif unlabelled is not None and odds is not None:
+            sources = {holding.name: holding.source for holding in self.holdings if holding.source is not None}
+            told = source_probe(sources, probe_rows, seed, self.show, there, odds)
+            self.probes += [] if told is None else [told]
         self.probes += [] if unlabelled is None else [unlabelled]
+        self.measures = columns(self.probes)
 
     def engine_for(self, algorithm: Algorithm) -> InProcess:
         """The reference engine, for this algorithm or one with other steps."""
@@ -242,19 +248,14 @@ class Adaptation:
         """The model that a training ended with."""
         return Adapted(self.function, self.prediction_statistics(training.state), training, self.show)
 
-    @property
-    def measures(self) -> list[str]:
-        """The columns of the history that an evaluation fills."""
-        return [column for probe in self.probes for column in probe.measures]
-
     def evaluate(self, state: FederatedState) -> dict[str, float]:
         """What the probes measure of the server's model."""
         statistics = self.prediction_statistics(state)
 
-        def logits(x: Tensor) -> Tensor:
-            return self.function.evaluate(state.z, statistics, x[0]).logits.unsqueeze(0)
+        def outputs(x: Tensor) -> Outputs:
+            return Outputs(*(each.unsqueeze(0) for each in self.function.evaluate(state.z, statistics, x[0])))
 
-        return {column: float(value) for probe in self.probes for column, value in measured([probe], logits).items()}
+        return {column: float(value) for column, value in evaluated([self.probes], outputs, self.measures).items()}
 
     @property
     def predicting_clients(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -234,6 +235,24 @@ def batch_split(batch_size: int, source: int, target: int) -> tuple[int, int]:
     require(batch_size >= 2, "batch_size must be at least 2 for a client that holds both source and target rows")
     share = min(max(round(batch_size * source / (source + target)), 1), batch_size - 1)
     return share, batch_size - share
+
+
+def domain_odds(
+    holdings: Sequence[Holding], objective: Objective, batch_size: int, *, standing_in: bool
+) -> float | None:
+    """The log of how much more source than target the adversary's batches hold, over all clients.
+
+    None where it is no domain classifier, sees one domain alone, or where rows that stand in for those of a site with
+    both domains (``standing_in``) do not tell.
+    """
+    source = target = 0.0
+    for holding in holdings:
+        held = [0 if rows is None else len(rows) for rows in (holding.source, holding.target)]
+        if standing_in and all(held):
+            return None
+        rows = batch_split(batch_size, *held)
+        source, target = source + holding.alpha * rows[0], target + holding.alpha * rows[1]
+    return math.log(source / target) if objective.tells_domains and source and target else None
 
 
 class AdaptationClient:

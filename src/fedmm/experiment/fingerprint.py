@@ -53,7 +53,7 @@ def fingerprint(adaptation: Adaptation, **run: Any) -> dict[str, Table]:
             f"target {_rows(holding.target)}"
             for holding in adaptation.holdings
         },
-        "measures": {column: len(probe) for probe in adaptation.probes for column in probe.measures},
+        "measures": {column: len(probe) for probe in adaptation.probes for column in probe.columns},
     }
 
 

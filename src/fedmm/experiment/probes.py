@@ -3,18 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedmm.core.errors import FedmmError, require
-from fedmm.core.measures import Accuracy, Entropy, Information, Measure, Risk
+from fedmm.core.measures import (
+    Accuracy,
+    DomainHits,
+    EmbeddedRisk,
+    Entropy,
+    Information,
+    Measure,
+    NeighbourhoodDensity,
+    NuclearNorm,
+    Risk,
+    Seen,
+    proxy_a_distance,
+)
+from fedmm.core.objective import SOURCE, TARGET, Outputs
 from fedmm.core.seeding import key, permutation
 from fedmm.data.holdings import Rows, TensorRows, as_rows
 from fedmm.experiment.predictor import RowsShown
 from fedmm.models.flat import rows_at_once
+
+_MOST_NEIGHBOURS = 200
+"""Rows that are compared with each other, as their cost goes with the square."""
+_MOST_SOURCE_ROWS = 250
+_MOST_CLASSES = 256
+"""For the nuclear norm, of which a client sends classes x classes sums."""
+_HITS = {SOURCE: "source_hits", TARGET: "target_hits"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,36 +42,84 @@ class Probe:
     """Rows, how they are shown, and what is measured on them, by the names of the history's columns.
 
     y: int64 ``[rows]``; any class where no measure looks at labels.
+    odds: the log of how much more source than target the adversary is trained on; None where it is no domain
+        classifier. client: int64 ``[rows]``, who holds each. paired: the measures that compare rows with each other.
     """
 
     rows: TensorRows
     y: Tensor
     show: RowsShown
     measures: Mapping[str, Measure]
+    odds: float | None = None
+    client: Tensor | None = None
+    paired: Mapping[str, Measure] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of all that is measured."""
+        return [*self.measures, *self.paired]
 
     def take(self, part: slice) -> Tensor:
         """Some of the rows as the network sees them."""
         return self.show(self.rows.take(torch.arange(len(self), device=self.y.device)[part]))
 
 
-def measured(probes: Sequence[Probe], logits: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
-    """What one probe of each replica measures, ``[replicas]`` by column, on the device.
+def columns(probes: Sequence[Probe]) -> list[str]:
+    """The columns of the history that these probes fill."""
+    found = [column for probe in probes for column in probe.columns]
+    both = all(hits in found for hits in _HITS.values())
+    own = [column for column in found if column not in _HITS.values()]
+    return own + (["domain_accuracy", "proxy_a_distance"] if both else [])
 
-    probes: alike but for their rows. logits: of ``[replicas, rows, ...]``, each replica's by its own network.
+
+def evaluated(
+    probes: Sequence[Sequence[Probe]], outputs: Callable[[Tensor], Outputs], wanted: Sequence[str]
+) -> dict[str, Tensor]:
+    """What the probes of each replica measure, ``[replicas]`` by column, on the device.
+
+    outputs: of ``[replicas, rows, ...]``, each replica's by its own network. wanted: the columns, in their order.
     """
-    first, sums = probes[0], dict[str, Tensor]()
+    found: dict[str, Tensor] = {}
+    for alike in zip(*probes, strict=True):
+        found |= measured(alike, outputs)
+    if "domain_accuracy" in wanted:
+        found["domain_accuracy"] = (found[_HITS[SOURCE]] + found[_HITS[TARGET]]) / 2
+        found["proxy_a_distance"] = proxy_a_distance(found["domain_accuracy"])
+    return {column: found[column] for column in wanted}
+
+
+def measured(probes: Sequence[Probe], outputs: Callable[[Tensor], Outputs]) -> dict[str, Tensor]:
+    """What one probe of each replica measures; the probes are alike but for their rows."""
+    first, sums, logits = probes[0], dict[str, Tensor](), list[Tensor]()
     at_once = rows_at_once(first.show.shapes[-1])
     for start in range(0, len(first), at_once):
         part = slice(start, start + at_once)
-        outputs = logits(torch.stack([probe.take(part) for probe in probes]))
+        given = outputs(torch.stack([probe.take(part) for probe in probes]))
         y = torch.stack([probe.y[part] for probe in probes])
+        seen = Seen(given.logits, y, None if first.odds is None else _log_ratio(given.adversary, probes))
         for column, measure in first.measures.items():
-            found = measure.sums(outputs, y)
+            found = measure.sums(seen)
             sums[column] = sums[column] + found if column in sums else found
-    return {column: measure.value(sums[column], len(first)) for column, measure in first.measures.items()}
+        if first.paired:
+            logits.append(given.logits)
+    values = {column: measure.value(sums[column], len(first)) for column, measure in first.measures.items()}
+    if first.paired:
+        among = min(len(first), _MOST_NEIGHBOURS)
+        chosen = torch.arange(among, device=first.y.device) * len(first) // among
+        y = torch.stack([probe.y[chosen] for probe in probes])
+        client = torch.stack([probe.client[chosen] for probe in probes if probe.client is not None])
+        seen = Seen(torch.cat(logits, dim=1)[:, chosen], y, client=client)
+        values |= {column: measure.value(measure.sums(seen), among) for column, measure in first.paired.items()}
+    return values
+
+
+def _log_ratio(adversary: Tensor, probes: Sequence[Probe]) -> Tensor:
+    """The log of the ratio of densities, target over source, ``[replicas, rows]``."""
+    odds = torch.tensor([probe.odds for probe in probes], dtype=torch.float64).to(adversary.device)
+    return (adversary[..., TARGET] - adversary[..., SOURCE]).double() + odds.unsqueeze(-1)
 
 
 def accuracy_probes(validation: Any, classes: int, show: RowsShown, device: torch.device) -> list[Probe]:
@@ -68,9 +136,27 @@ def accuracy_probes(validation: Any, classes: int, show: RowsShown, device: torc
     ]
 
 
-def risk_probe(source_validation: Any, classes: int, show: RowsShown, device: torch.device) -> Probe:
-    """``source_risk`` on labelled source rows that are neither trained on nor tested."""
-    return _labelled(source_validation, "source_validation", classes, show, device, {"source_risk": Risk()})
+def risk_probe(
+    source_validation: Any, classes: int, show: RowsShown, device: torch.device, odds: float | None
+) -> Probe:
+    """``source_risk`` on labelled source rows that are neither trained on nor tested.
+
+    With a domain classifier also ``dev_risk``, and half of what ``domain_accuracy`` needs.
+    """
+    measures: dict[str, Measure] = {"source_risk": Risk()}
+    if odds is not None:
+        measures |= {"dev_risk": EmbeddedRisk(), _HITS[SOURCE]: DomainHits(SOURCE)}
+    return replace(_labelled(source_validation, "source_validation", classes, show, device, measures), odds=odds)
+
+
+def source_probe(
+    held: Mapping[str, Rows], most: int, seed: int, show: RowsShown, device: torch.device, odds: float
+) -> Probe | None:
+    """The source's half of ``domain_accuracy`` on the clients' own source inputs, where no others are set aside."""
+    rows, client = _shares(held, min(most, _MOST_SOURCE_ROWS), seed, "source probe", device)
+    if rows is None:
+        return None
+    return Probe(rows, torch.zeros_like(client), show, {_HITS[SOURCE]: DomainHits(SOURCE)}, odds)
 
 
 def _labelled(
@@ -87,25 +173,46 @@ def _labelled(
     return Probe(TensorRows(x.to(device)), labels.to(device), show, measures)
 
 
-def target_probe(held: Mapping[str, Rows], most: int, seed: int, show: RowsShown, device: torch.device) -> Probe | None:
-    """``target_information`` and ``target_entropy`` on the clients' own unlabelled target rows, at most so many.
+def target_probe(
+    held: Mapping[str, Rows],
+    most: int,
+    seed: int,
+    show: RowsShown,
+    device: torch.device,
+    classes: int,
+    odds: float | None = None,
+) -> Probe | None:
+    """What needs no labels, on the clients' own target rows, at most so many: ``target_information`` and its like.
 
     Each client's share is in proportion to what it holds, chosen by the seed and its name; None where there are none.
     """
+    rows, client = _shares(held, most, seed, "probe", device)
+    if rows is None:
+        return None
+    measures: dict[str, Measure] = {"target_information": Information(), "target_entropy": Entropy()}
+    if classes <= _MOST_CLASSES:
+        measures["target_bnm"] = NuclearNorm()
+    if odds is not None:
+        measures[_HITS[TARGET]] = DomainHits(TARGET)
+    paired: dict[str, Measure] = {"target_snd": NeighbourhoodDensity()}
+    return Probe(rows, torch.zeros_like(client), show, measures, odds, client, paired)
+
+
+def _shares(
+    held: Mapping[str, Rows], most: int, seed: int, purpose: str, device: torch.device
+) -> tuple[TensorRows | None, Tensor]:
+    """At most so many of the clients' rows, in order of names, and who holds each, int64 ``[rows]``."""
     total = sum(map(len, held.values()))
     count = min(most, total)
     chosen, before = [], 0
     for name in sorted(held):
         after = before + len(held[name])
         share = count * after // total - count * before // total
-        index = permutation(key(seed, "probe", name), len(held[name]))[:share].sort().values
+        index = permutation(key(seed, purpose, name), len(held[name]))[:share].sort().values
         chosen.append((held[name], index))
         before = after
-    if not count:
-        return None
-    measures: dict[str, Measure] = {"target_information": Information(), "target_entropy": Entropy()}
-    rows = _joined(chosen, device)
-    return Probe(rows, torch.zeros(count, dtype=torch.int64, device=device), show, measures)
+    client = torch.repeat_interleave(torch.tensor([len(index) for _, index in chosen], dtype=torch.int64))
+    return (_joined(chosen, device) if count else None), client.to(device)
 
 
 def _joined(chosen: Sequence[tuple[Rows, Tensor]], device: torch.device) -> TensorRows:

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from fedmm.core.errors import Diverged
+from fedmm.core.objective import Outputs
 from fedmm.core.problem import Statistics
 from fedmm.engines.batched import MEASURES, Batched, Replica, round_record
 from fedmm.experiment.adapt import Adaptation, Adapted
 from fedmm.experiment.checkpoints import Checkpoints
 from fedmm.experiment.history import Event, History, Row
-from fedmm.experiment.probes import measured
+from fedmm.experiment.probes import evaluated
 from fedmm.experiment.stack_guard import StackGuard, stop_of
 from fedmm.experiment.training import Begun, Status, Training, ctrl_c_waits
 from fedmm.models.precision import Precision, precision
@@ -141,14 +142,11 @@ class StackRun:
         """What the probes measure of every server's model, ``[replicas]`` by column, on the device."""
         z, statistics = self.engine.z, self._prediction_statistics()
 
-        def logits(x: Tensor) -> Tensor:
+        def outputs(x: Tensor) -> Outputs:
             with self._around():
-                return self.network.evaluate(z, x, self._constants, statistics).logits
+                return self.network.evaluate(z, x, self._constants, statistics)
 
-        found: dict[str, Tensor] = {}
-        for probes in zip(*(adaptation.probes for adaptation in self.adaptations), strict=True):
-            found |= measured(probes, logits)
-        return found
+        return evaluated([each.probes for each in self.adaptations], outputs, self.adaptations[0].measures)
 
     def _prediction_statistics(self) -> Statistics:
         if self.adaptations[0].function.policy != "local" or not self.engine.statistics:

@@ -31,6 +31,7 @@ class CDAN(Objective):
 
     name: ClassVar[str] = "cdan"
     summary: ClassVar[str] = "the adversary tells the domain from the outer product of prediction and features"
+    tells_domains: ClassVar[bool] = True
 
     detach_softmax: bool = False
     entropy_weighting: bool = False

@@ -16,6 +16,7 @@ class DANN(Objective):
 
     name: ClassVar[str] = "dann"
     summary: ClassVar[str] = "the adversary tells the domain from the features"
+    tells_domains: ClassVar[bool] = True
 
     def adversary_shape(self, features: int, classes: int) -> AdversaryShape:
         return AdversaryShape(features, 2)
