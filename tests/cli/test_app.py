@@ -39,7 +39,7 @@ SMALL = shlex.split(
 )
 FILES = {
     "experiment.toml", "rounds.jsonl", "summary.json", "model.safetensors", "samples.safetensors",
-    "boundary.safetensors", "exhibits.safetensors", "rounds.png", "checkpoints",
+    "boundary.safetensors", "exhibits.safetensors", "rounds.png", "checkpoints", "input.json",
 }  # fmt: skip
 
 

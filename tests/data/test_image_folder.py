@@ -61,12 +61,13 @@ def test_hidden_files_and_files_beside_the_classes_are_skipped(folder: Path) -> 
     assert torch.equal(load(folder).source.x, before.source.x)
 
 
-def test_a_target_of_unknown_classes_needs_a_labelled_test(folder: Path) -> None:
+def test_a_target_of_unknown_classes_may_have_a_labelled_test(folder: Path) -> None:
     loose = {f"{number}.JPG": picture(number, kind="JPEG") for number in range(4)}
     write(folder / "loose", loose)
     options = {"target": str(folder / "loose")}
-    with pytest.raises(FedmmError, match=r"loose has no class folders, so there is nothing to test on; name one"):
-        load(folder, **options)
+    assert load(folder, **options).target_test is None
+    with pytest.raises(FedmmError, match=r"loose has no class folders, so there is nothing to test on; sort"):
+        load(folder, target_test=str(folder / "loose"))
     pair = load(folder, **options, target_test=str(folder / "there"))
     assert pair.target.y.tolist() == [UNLABELLED] * 4
     assert pair.target.x.shape == (4, 3, 16, 16)

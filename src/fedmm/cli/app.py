@@ -32,7 +32,7 @@ from fedmm.experiment.folder import folder_name, free_folder, latest_folder
 from fedmm.experiment.grid import SWEEP, grid
 from fedmm.experiment.presets import PRESETS
 from fedmm.experiment.reproduce import Where
-from fedmm.experiment.run import run_experiment
+from fedmm.experiment.run import NO_TARGET_LABELS, run_experiment
 from fedmm.experiment.sweep import run_sweep
 from fedmm.experiment.toml import set_values
 from fedmm.models import MODELS
@@ -104,7 +104,7 @@ def run(
     measured = summary["target_accuracy"]
     accuracy = "not yet evaluated" if measured is None else f"target accuracy {measured:.1%}"
     _say(
-        f"{summary['label']}: {accuracy} after {summary['rounds']} rounds ({summary['status']}, "
+        f"{summary['label']}: {_reached(summary)} after {summary['rounds']} rounds ({summary['status']}, "
         f"{summary['seconds']:.1f} s); everything is in {folder}"
     )
     if summary["status"] == "interrupted":
@@ -151,6 +151,8 @@ def demo(
     out: Annotated[
         Path | None, typer.Option(help="The folder; runs/demo by default (runs/demo-NAME for others).")
     ] = None,
+        if all(each["target_accuracy"] is None and each["rounds"] for each in summary["runs"]):
+            _say(f"{NO_TARGET_LABELS}; compare the runs by target_information, which needs none")
     workers: Annotated[int, typer.Option(help="Runs side by side; 0: one for each core.")] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the comparison in that folder.")] = False,
 ) -> None:

@@ -148,7 +148,8 @@ def show(
     options = ", ".join(f"{key} {value}" for key, value in as_table(data).items() if key != "name" and value != "")
     path = draw_sheet(out or Path(f"{name}.png"), name, options, _blocks(pair))
     rows = f"{len(pair.source.y)} source and {len(pair.target.y)} target rows to train on"
-    _say(f"{name}: {rows}, {len(pair.target_test.y)} to test on, {pair.classes} classes; samples are in {path}")
+    tested = "no labels to test the target by" if pair.target_test is None else f"{len(pair.target_test.y)} to test on"
+    _say(f"{name}: {rows}, {tested}, {pair.classes} classes; samples are in {path}")
 
 
 @contextmanager

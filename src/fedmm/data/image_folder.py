@@ -21,8 +21,9 @@ class ImageFolder:
     """Pictures of two domains, uint8 ``[rows, 3, size, size]``; hidden files are skipped.
 
     source: a folder with one folder of pictures for each class.
-    target: the same; or, with ``target_test``, a folder of pictures whose classes are not known.
-    target_test: a folder like the source's to test on; without it the target's own pictures are.
+    target: the same; or a folder of pictures whose classes are not known.
+    target_test: a folder like the source's to test on; without it the target's own pictures are, where their classes
+        are known.
     image_size, stored_size, held_out, seed: as in Office-31.
     augment: False shows the centre of every picture in training too.
     """
@@ -50,8 +51,8 @@ class ImageFolder:
         classes = source.class_names
         require(bool(classes), f"source {self.source} has no class folders; sort its pictures into one for each class")
         require(
-            bool(test.class_names),
-            f"{test.folder} has no class folders, so there is nothing to test on; name one that has as target_test",
+            test is target or bool(test.class_names),
+            f"{test.folder} has no class folders, so there is nothing to test on; sort its pictures into class folders",
         )
         for option, folders in (("target", target), ("target_test", test)):
             for name in sorted(set(classes) ^ set(folders.class_names or classes)):
@@ -61,7 +62,7 @@ class ImageFolder:
                 )
         train, kept = hold_out(self._shown(source, classes), self.held_out, self.seed)
         shown = self._shown(target, classes)
-        tested = shown if test is target else self._shown(test, classes)
+        tested = (shown if test is target else self._shown(test, classes)) if test.class_names else None
         view: View = CropAndFlip(self.image_size) if self.augment else WholeRows()
         return DomainPair(train, shown, kept, tested, classes, kept, view=view, input=self._input(classes))
 

@@ -15,6 +15,7 @@ from fedmm.core.checks import at_least, within
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.seeding import key, permutation
 from fedmm.data.domains import DomainPair, Labelled
+from fedmm.data.labels import UNLABELLED
 
 DIRICHLET_DRAWS = 100
 """Label skews tried before a request is refused."""
@@ -203,6 +204,10 @@ class TargetSupervised(Centralised):
 
     def seen(self, pair: DomainPair) -> DomainPair:
         """The labelled target in the source's place, and no target."""
+        require(
+            bool((pair.target.y != UNLABELLED).all()),
+            "target_supervised learns from the target's labels, and some of them are not known; use another partition",
+        )
         return replace(pair, source=pair.target, target=Labelled(pair.target.x[:0], pair.target.y[:0]))
 
 

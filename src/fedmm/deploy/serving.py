@@ -31,7 +31,7 @@ from fedmm.engines.packed import About, Packed
 from fedmm.engines.server import Server
 from fedmm.experiment.adapt import Adaptation
 from fedmm.experiment.adaptation import Client
-from fedmm.experiment.build import DataCache
+from fedmm.experiment.build import DataCache, tested_rows
 from fedmm.experiment.checkpoints import newest_common
 from fedmm.experiment.config import Experiment
 from fedmm.experiment.folder import EXPERIMENT, RunFolder, write_json
@@ -154,14 +154,13 @@ def standing_in(each: Experiment, names: list[str], cards: Mapping[str, Card], c
         "batch_norm = 'local' keeps statistics at the sites, so that the server's model cannot predict; use 'averaged' "
         "or 'frozen' in a federation of sites",
     )
-    tested = {"target": pair.target_test, "source": pair.source_test}
     return Adaptation(
         clients,
         network,
         each.objective,
         each.algorithm,
         run.rounds,
-        validation={name: rows for name, rows in tested.items() if len(rows.y)} or None,
+        validation=tested_rows(pair) or None,
         source_validation=pair.source_validation,
         probe_rows=run.probe_rows,
         batch_size=run.batch_size,

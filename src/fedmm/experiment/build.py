@@ -41,9 +41,15 @@ def _moved(pair: DomainPair, device: torch.device) -> DomainPair:
         source=moved(pair.source),
         target=moved(pair.target),
         source_test=moved(pair.source_test),
-        target_test=moved(pair.target_test),
+        target_test=None if pair.target_test is None else moved(pair.target_test),
         source_validation=None if pair.source_validation is None else moved(pair.source_validation),
     )
+
+
+def tested_rows(pair: DomainPair) -> dict[str, Labelled]:
+    """The rows that a model is tested on, by domain; a domain without labels has none."""
+    parts = {"target": pair.target_test, "source": pair.source_test}
+    return {name: part for name, part in parts.items() if part is not None and len(part.y)}
 
 
 def prepare(experiment: Experiment, cache: DataCache) -> Adaptation:
@@ -62,7 +68,7 @@ def prepare(experiment: Experiment, cache: DataCache) -> Adaptation:
         experiment.objective,
         experiment.algorithm,
         run.rounds,
-        validation={"target": there.target_test, "source": there.source_test},
+        validation=tested_rows(there) or None,
         source_validation=there.source_validation,
         probe_rows=run.probe_rows,
         batch_size=run.batch_size,

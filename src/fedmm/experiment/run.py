@@ -17,7 +17,7 @@ from fedmm.core.engine import FederatedState
 from fedmm.core.errors import Diverged, FedmmError, require
 from fedmm.data.domains import DomainPair
 from fedmm.experiment.adapt import Adaptation, Adapted
-from fedmm.experiment.build import DataCache, prepare
+from fedmm.experiment.build import DataCache, prepare, tested_rows
 from fedmm.experiment.config import Experiment
 from fedmm.experiment.exhibits import EXHIBITS, exhibits
 from fedmm.experiment.folder import BOUNDARY, EXPERIMENT, MODEL, REFUSED, SAMPLES, RunFolder, claim_folder
@@ -34,6 +34,8 @@ from fedmm.experiment.stack import StackRun, StackSettings
 _SAMPLE_IMAGES, _SAMPLE_POINTS, _GRID = 12, 300, 160
 _ELSEWHERE = {"ray": ray_engines, "nvflare": nvflare_engines, "nvflare_poc": nvflare_engines}
 """Engines whose clients are in other processes."""
+
+NO_TARGET_LABELS = "no label of the target is known, so that its accuracy was not measured"
 
 Summary = dict[str, Any]
 
@@ -220,6 +222,10 @@ def finish_run(
     if pair.source.x.shape[1:] == (2,) and len(pair.source.x):
         files.tensors(BOUNDARY, _boundary(adapted, pair))
     summary = _summary(experiment, adaptation, adapted) | {"engine": engine, "precision": experiment.run.precision}
+    tested = tested_rows(pair)
+    summary["tested_rows"] = {name: len(rows.y) for name, rows in tested.items()}
+    if "target" not in tested:
+        summary["note"] = NO_TARGET_LABELS
     files.summarise(summary)
     return summary
 
