@@ -101,14 +101,22 @@ def run(
     folder = out or (latest_folder(usual) if resume else free_folder(usual))
     summary = run_experiment(resolved, folder, overwrite=overwrite, resume=resume, say=_say)
     draw_run(folder)
-    measured = summary["target_accuracy"]
-    accuracy = "not yet evaluated" if measured is None else f"target accuracy {measured:.1%}"
     _say(
         f"{summary['label']}: {_reached(summary)} after {summary['rounds']} rounds ({summary['status']}, "
         f"{summary['seconds']:.1f} s); everything is in {folder}"
     )
     if summary["status"] == "interrupted":
         raise typer.Exit(_INTERRUPTED)
+
+
+def _reached(summary: dict[str, Any]) -> str:
+    """What a run reached, in words; without labels of the target, by what needs none."""
+    accuracy, information = summary["target_accuracy"], summary.get("target_information")
+    if accuracy is not None:
+        return f"target accuracy {accuracy:.1%}"
+    if "note" not in summary or information is None:
+        return str(summary.get("note", "not yet evaluated"))
+    return f"target information {information:.3f} nats ({summary['note']})"
 
 
 @app.command()
@@ -139,6 +147,8 @@ def _show_comparison(summary: dict[str, Any], folder: Path) -> None:
     if summary["runs"]:
         pictures = draw_comparison(folder)
         _console.print(rich_table(comparison_rows(read_comparison(folder))))
+        if all(each["target_accuracy"] is None and each["rounds"] for each in summary["runs"]):
+            _say(f"{NO_TARGET_LABELS}; compare the runs by target_information, which needs none")
         _say(f"pictures: {', '.join(map(str, pictures))}")
     if summary["status"] == "interrupted":
         raise typer.Exit(_INTERRUPTED)
@@ -151,8 +161,6 @@ def demo(
     out: Annotated[
         Path | None, typer.Option(help="The folder; runs/demo by default (runs/demo-NAME for others).")
     ] = None,
-        if all(each["target_accuracy"] is None and each["rounds"] for each in summary["runs"]):
-            _say(f"{NO_TARGET_LABELS}; compare the runs by target_information, which needs none")
     workers: Annotated[int, typer.Option(help="Runs side by side; 0: one for each core.")] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the comparison in that folder.")] = False,
 ) -> None:
