@@ -15,7 +15,9 @@ from fedmm import __version__
 from fedmm.algorithms import ALGORITHMS
 from fedmm.cli.data import data_app
 from fedmm.cli.deploy import deploy_app
+from fedmm.cli.evaluate import evaluate
 from fedmm.cli.export import export
+from fedmm.cli.predict import predict
 from fedmm.cli.privacy import tell_privacy
 from fedmm.cli.reproduce import find_items, reproduce_item
 from fedmm.core.aggregation import AGGREGATIONS
@@ -49,7 +51,9 @@ app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 app.add_typer(deploy_app, name="deploy")
+app.command()(evaluate)
 app.command()(export)
+app.command()(predict)
 _console = Console()
 _RUNS = Path("runs")
 _INTERRUPTED = 130

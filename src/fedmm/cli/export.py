@@ -28,7 +28,8 @@ def export(
     done = export_model(open_run(run, checkpoint), format, out or run / f"exported{ending}")
     takes = done.about["takes"]
     shape = ", ".join(map(str, takes["shape"]))
-    say(f"{done.path}: {format}, round {done.about['round']} ({checkpoint}), {len(done.about['class_names'])} classes")
+    which = f"round {done.about['round']} ({done.about['checkpoint']})"
+    say(f"{done.path}: {format}, {which}, {len(done.about['class_names'])} classes")
     say(f"takes {takes['name']} [{shape}] {takes['dtype']}; inside, {'; '.join(takes['inside']) or 'nothing is done'}")
     if takes["prepared_by"]:
         say("its rows are prepared as `fedmm predict` does; the table `takes.prepared_by` in the file says how")

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from fedmm.core.checks import one_of
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.seeding import key
+from fedmm.data.inputs import input_table
 from fedmm.data.views import view_table
 from fedmm.engines.tensor_files import checksum
 from fedmm.experiment.finished import FinishedRun, without_start
@@ -108,7 +109,7 @@ def describe(run: FinishedRun, rows: Tensor, format: str) -> dict[str, Any]:
             "shape": ["rows", *stored],
             "dtype": str(rows.dtype).removeprefix("torch."),
             "inside": _inside(run, rows),
-            "prepared_by": run.input,
+            "prepared_by": None if run.input is None else input_table(run.input),
         },
         "gives": {name: ["rows", len(run.class_names)] for name in OUTPUT_NAMES},
         "model": as_table(run.experiment.model),

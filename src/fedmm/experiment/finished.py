@@ -16,16 +16,18 @@ from fedmm.core.checks import one_of, require_device
 from fedmm.core.engine import FederatedState
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.problem import Statistics
-from fedmm.experiment.checkpoints import BEST, FOLDER
+from fedmm.data.inputs import Input
+from fedmm.experiment.checkpoints import FOLDER
 from fedmm.experiment.config import Experiment, experiment
-from fedmm.experiment.folder import EXPERIMENT, MODEL, SAMPLES, SUMMARY
+from fedmm.experiment.folder import EXPERIMENT, INPUT, MODEL, SAMPLES, SUMMARY
+from fedmm.experiment.input_file import read_input
 from fedmm.experiment.predictor import Predictor, rebuild_model
 from fedmm.experiment.snapshots import load_snapshot
 from fedmm.experiment.toml import read_toml
 from fedmm.models import Model, Network
 
-INPUT, INPUT_FORMAT = "input.json", "fedmm-input-1"
-Checkpoint = Literal["last", "best"]
+Checkpoint = Literal["last", "best", "oracle best"]
+_BEST: dict[str, Checkpoint] = {"best.safetensors": "best", "oracle-best.safetensors": "oracle best"}
 _SHOWN_RUNS = 3
 
 
@@ -33,9 +35,10 @@ _SHOWN_RUNS = 3
 class FinishedRun:
     """A run that left a model.
 
-    checkpoint, round: which of its models this is, and after how many rounds.
-    class_names: one for each column of probabilities; input: the table of how files become rows, None where the rows
-        are a built-in data set's own.
+    checkpoint, round: which of its models this is, and after how many rounds; ``oracle best`` was chosen with labels of
+        the target.
+    class_names: one for each column of probabilities; input: how files become rows, None where the rows are a built-in
+        data set's own.
     """
 
     folder: Path
@@ -44,7 +47,7 @@ class FinishedRun:
     checkpoint: Checkpoint
     round: int
     class_names: tuple[str, ...]
-    input: Mapping[str, Any] | None
+    input: Input | None
 
     def sample_rows(self) -> Tensor | None:
         """A few stored rows of both domains, ``[rows, *stored]``, in the dtype in which clients hold them."""
@@ -75,16 +78,14 @@ def open_run(folder: Path, checkpoint: str = "last", *, device: torch.device | s
     predictor = rebuild_model(folder / MODEL, build, device=device)
     summary = _json(folder / SUMMARY)
     rounds = int(summary.get("rounds") or 0)
+    chosen: Checkpoint = "last"
     if checkpoint == "best":
-        path = folder / FOLDER / BEST
-        require(
-            path.exists(), f"{folder} keeps no best state; give --checkpoint last, or run it again with run.best_by"
-        )
-        state, _ = load_snapshot(path, torch.device("cpu"))
+        kept = [name for name in _BEST if (folder / FOLDER / name).exists()]
+        require(bool(kept), f"{folder} keeps no best model; give --checkpoint last, or run it again with run.best_by")
+        state, _ = load_snapshot(folder / FOLDER / kept[0], torch.device("cpu"))
         predictor = predictor.at(state, _prediction_statistics(state, each, summary))
-        rounds = state.round
+        chosen, rounds = _BEST[kept[0]], state.round
     names, prepared = _classes_and_input(folder, each, predictor.classes)
-    chosen: Checkpoint = "best" if checkpoint == "best" else "last"
     return FinishedRun(folder, each, predictor, chosen, rounds, names, prepared)
 
 
@@ -122,27 +123,17 @@ def _prediction_statistics(state: FederatedState, each: Experiment, summary: Map
     }
 
 
-def _classes_and_input(
-    folder: Path, each: Experiment, classes: int
-) -> tuple[tuple[str, ...], Mapping[str, Any] | None]:
-    """The names of the classes and the table of the input; of older runs, the data set's own names or numbers."""
-    path = folder / INPUT
-    if path.exists():
-        about = _json(path)
-        names, prepared = about.get("class_names"), about.get("input")
-        require(
-            about.get("format") == INPUT_FORMAT
-            and isinstance(names, list)
-            and len(names) == classes
-            and (prepared is None or isinstance(prepared, dict)),
-            f"{path} does not describe the input of this run's model, of {classes} classes; run it again",
-        )
-        return tuple(map(str, names or ())), prepared
+def _classes_and_input(folder: Path, each: Experiment, classes: int) -> tuple[tuple[str, ...], Input | None]:
+    """The names of the classes and the way from files to rows; of older runs, the data set's own names or numbers."""
+    if (folder / INPUT).exists():
+        names, given = read_input(folder)
+        require(len(names) == classes, f"{folder / INPUT} names {len(names)} classes, but the model has {classes}")
+        return names, given
     try:
-        names = list(each.data.load().class_names)
+        known = tuple(each.data.load().class_names)
     except FedmmError:
-        names = []
-    return tuple(names if len(names) == classes else map(str, range(classes))), None
+        known = ()
+    return known if len(known) == classes else tuple(map(str, range(classes))), None
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -34,7 +34,11 @@ _COLOURS = {
     "scaffold_gda": "#CC79A7",
     "fedsgda": "#56B4E9",
 }
-_METADATA: dict[str, dict[str, str | None]] = {"png": {"Software": None}, "svg": {"Date": None}}
+_METADATA: dict[str, dict[str, str | None]] = {
+    "png": {"Software": None},
+    "svg": {"Date": None},
+    "pdf": {"CreationDate": None},
+}
 """What pictures would say of when and by what they were written, by their endings."""
 _SPARE = ("#E69F00", "#332288", "#882255", "#000000")
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (1.4, 1.2)), (0, (5, 1.4, 1.2, 1.4)))
@@ -109,9 +113,9 @@ def write(figure: Figure, left: float, top: float, words: str, **style: Any) -> 
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Write a PNG or SVG, as the name ends, that depends on the figure alone."""
+    """Write a PNG, SVG or PDF, as the name ends, that depends on the figure alone."""
     kind = path.suffix.removeprefix(".")
-    require(kind in _METADATA, f"{path} must end in .png or .svg to be drawn")
+    require(kind in _METADATA, f"{path} must end in .png, .svg or .pdf to be drawn")
     metadata = _METADATA[kind]
     try:
         with rc_context({"svg.hashsalt": path.name}):

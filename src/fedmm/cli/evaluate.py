@@ -1,0 +1,125 @@
+"""``fedmm evaluate``: a run's model on labelled data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fedmm.cli.saying import say
+from fedmm.core.errors import require
+
+_MOST_COLUMNS, _MOST_CONFUSIONS = 12, 10
+_PICTURES = (".png", ".svg", ".pdf")
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="The run's folder.", metavar="RUN")],
+    data: Annotated[
+        str,
+        typer.Argument(
+            help="Labelled data like the run's: class folders, .npz, CSV, Parquet; or the word test or source-test for "
+            "the run's own test rows.",
+            metavar="DATA",
+        ),
+    ],
+    out: Annotated[Path | None, typer.Option(help="Also write everything to this .json file.")] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Also draw confusion matrix and reliability: .png, .svg or .pdf.")
+    ] = None,
+    checkpoint: Annotated[str, typer.Option(help="last, or best: which of the run's models.")] = "last",
+    bins: Annotated[int, typer.Option(help="Bins of equal width of the probability, for calibration.")] = 15,
+    device: Annotated[str, typer.Option(help="cpu, cuda, ...")] = "cpu",
+) -> None:
+    """Say how good a run's model is on labelled rows: accuracy, F1, each class, confusions, calibration."""
+    from fedmm.core.checks import at_least  # noqa: PLC0415 - torch
+    from fedmm.experiment.evaluating import evaluate as evaluated  # noqa: PLC0415 - torch
+    from fedmm.experiment.evaluating import rows_named  # noqa: PLC0415 - torch
+    from fedmm.experiment.finished import open_run  # noqa: PLC0415 - torch
+    from fedmm.experiment.folder import write_json  # noqa: PLC0415 - torch
+    from fedmm.experiment.progress import bars  # noqa: PLC0415 - torch
+    from fedmm.reporting.evaluation import draw_evaluation  # noqa: PLC0415 - matplotlib
+
+    at_least("--bins", bins, 1)
+    if picture is not None:
+        require(picture.suffix.lower() in _PICTURES, f"--picture {picture} must end in {', '.join(_PICTURES)}")
+    opened = open_run(run, checkpoint, device=device)
+    rows = rows_named(opened, data)
+    with bars(True) as bar:
+        task = bar.add_task("rows", total=rows.rows)
+        found = evaluated(opened, data, rows, bins=bins, on_rows=lambda count: bar.advance(task, count))
+    table = found.table()
+    _show(table)
+    if out is not None:
+        write_json(out, table)
+        say(f"everything is in {out}")
+    if picture is not None:
+        say(f"drawn: {draw_evaluation(table, picture)}")
+
+
+def _show(table: Mapping[str, Any]) -> None:
+    console = Console()
+    say(
+        f"{table['label']}, round {table['round']} ({table['checkpoint']}), on {table['rows']} labelled rows of "
+        f"{table['data']}"
+    )
+    if table["left_out"]:
+        unknown = table["unknown_labels"]
+        named = f"; labels that the model does not know: {', '.join(unknown[:5])}" if unknown else ""
+        say(f"{table['left_out']} rows without a class of the model are left out{named}")
+    say(
+        f"accuracy {table['accuracy']:.1%}, balanced accuracy {table['balanced_accuracy']:.1%}, "
+        f"macro-F1 {table['macro_f1']:.3f}"
+    )
+    say(
+        f"calibration: ECE {table['ece']:.3f} ({len(table['bins'])} bins of equal width), Brier {table['brier']:.3f} "
+        f"(0 to 2), NLL {table['nll']:.3f} nats"
+    )
+    console.print(_classes(table["classes"]))
+    _confusions(console, table)
+    reliability = Table(title="probability of the predicted class", title_justify="left")
+    for heading in ("from", "to", "rows", "mean", "right"):
+        reliability.add_column(heading, justify="right")
+    for each in table["bins"]:
+        if each["rows"]:
+            cells = (f"{each['low']:.2f}", f"{each['high']:.2f}", str(each["rows"]))
+            reliability.add_row(*cells, _percent(each["confidence"]), _percent(each["accuracy"]))
+    console.print(reliability)
+
+
+def _classes(classes: list[Mapping[str, Any]]) -> Table:
+    table = Table()
+    table.add_column("class")
+    for heading in ("precision", "recall", "F1", "rows", "predicted"):
+        table.add_column(heading, justify="right")
+    for each in classes:
+        numbers = [_percent(each["precision"]), _percent(each["recall"]), _percent(each["f1"])]
+        table.add_row(Text(each["name"]), *numbers, str(each["support"]), str(each["predicted"]))
+    return table
+
+
+def _confusions(console: Console, table: Mapping[str, Any]) -> None:
+    """The matrix where it fits on a terminal, else the most frequent confusions."""
+    names, counts = [each["name"] for each in table["classes"]], table["confusion"]
+    if len(names) <= _MOST_COLUMNS:
+        matrix = Table(title="class (down), predicted (across)", title_justify="left")
+        matrix.add_column("")
+        for name in names:
+            matrix.add_column(Text(name[:8]), justify="right")
+        for name, row in zip(names, counts, strict=True):
+            matrix.add_row(Text(name), *(str(count) if count else "·" for count in row))
+        console.print(matrix)
+        return
+    wrong = [(row[k], name, names[k]) for name, row in zip(names, counts, strict=True) for k in range(len(names))]
+    for count, name, guess in sorted((each for each in wrong if each[1] != each[2]), reverse=True)[:_MOST_CONFUSIONS]:
+        if count:
+            say(f"{count} rows of {name} were taken for {guess}")
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f}%"

@@ -1,0 +1,48 @@
+"""``fedmm predict``: what a run's model says of new data."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedmm.cli.saying import say
+
+
+def predict(
+    run: Annotated[Path, typer.Argument(help="The run's folder.", metavar="RUN")],
+    data: Annotated[
+        Path,
+        typer.Argument(
+            help="Data like the run's: pictures or a folder of them, .npy, .npz, CSV or Parquet.", metavar="INPUT"
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="A .csv, .csv.gz or .parquet file; - is standard output, as CSV.")] = Path(
+        "-"
+    ),
+    checkpoint: Annotated[str, typer.Option(help="last, or best: which of the run's models.")] = "last",
+    device: Annotated[str, typer.Option(help="cpu, cuda, ...")] = "cpu",
+) -> None:
+    """Predict the classes of new rows: a line each with its name, its class, and a probability for each class."""
+    from fedmm.experiment.finished import open_run  # noqa: PLC0415 - torch
+    from fedmm.experiment.predicting import incoming, predicted  # noqa: PLC0415 - torch
+    from fedmm.experiment.prediction_files import csv_stream, prediction_file, require_ending  # noqa: PLC0415 - torch
+    from fedmm.experiment.progress import bars  # noqa: PLC0415 - torch
+
+    shown = str(out) == "-"
+    if not shown:
+        require_ending(out)
+    opened = open_run(run, checkpoint, device=device)
+    rows = incoming(opened, data)
+    with bars(True) as bar:
+        task = bar.add_task("rows", total=rows.rows)
+        to = nullcontext(csv_stream(sys.stdout, opened.class_names)) if shown else None
+        with to or prediction_file(out, opened.class_names) as write:
+            for part in rows.parts:
+                write(predicted(opened, part))
+                bar.advance(task, len(part.x))
+    if not shown:
+        say(f"{rows.rows} rows, {len(opened.class_names)} classes: {out}")

@@ -1,0 +1,134 @@
+"""How good predictions are where labels are known: as a whole, by class, and whether probabilities can be trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedmm.core.checks import at_least
+from fedmm.core.errors import require
+
+BINS = 15
+"""Of equal width, by the probability of the predicted class, unless another number is asked for."""
+
+
+@dataclass(frozen=True)
+class ClassScores:
+    """One class: precision is None where it was never predicted, recall where it has no rows, F1 where both."""
+
+    name: str
+    precision: float | None
+    recall: float | None
+    f1: float | None
+    support: int
+    predicted: int
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Predictions whose probability lies in (low, high]: their mean probability, and the share that is right."""
+
+    low: float
+    high: float
+    rows: int
+    confidence: float | None
+    accuracy: float | None
+
+    @property
+    def gap(self) -> float:
+        """Between the two; 0 where there are no rows."""
+        return 0.0 if self.confidence is None or self.accuracy is None else abs(self.confidence - self.accuracy)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """All that is measured of predictions on labelled rows.
+
+    balanced_accuracy: the mean recall over the classes that have rows. macro_f1: the mean F1 over the classes that have
+    rows or predictions. ece: the mean gap between probability and accuracy over the bins, weighted by their rows.
+    brier: the mean over rows of sum_k (p_k - [y = k])^2, from 0 to 2. nll: the mean -log p_y, in nats.
+    confusion: rows by class (first) and predicted class.
+    """
+
+    rows: int
+    accuracy: float
+    balanced_accuracy: float
+    macro_f1: float
+    ece: float
+    brier: float
+    nll: float
+    classes: tuple[ClassScores, ...]
+    confusion: tuple[tuple[int, ...], ...]
+    bins: tuple[Bin, ...]
+
+    def table(self) -> dict[str, Any]:
+        """Everything as plain values, for JSON."""
+        return asdict(self)
+
+
+def scores(y: Tensor, logarithms: Tensor, class_names: Sequence[str], bins: int = BINS) -> Scores:
+    """Compare labels int64 ``[rows]`` with the logarithms of probabilities, ``[rows, classes]``."""
+    from sklearn.metrics import (  # noqa: PLC0415 - slow to import
+        accuracy_score,
+        confusion_matrix,
+        precision_recall_fscore_support,
+    )
+
+    at_least("--bins", bins, 1)
+    require(len(y) > 0, "there are no labelled rows to evaluate on")
+    labels, logs = y.cpu().numpy(), logarithms.cpu().double().numpy()
+    probabilities, guesses = np.exp(logs), logs.argmax(axis=1)
+    every = range(len(class_names))
+    precision, recall, f1, support = precision_recall_fscore_support(labels, guesses, labels=every, zero_division=0)
+    counts: NDArray[np.int64] = confusion_matrix(labels, guesses, labels=every)
+    called = counts.sum(axis=0)
+    known, seen = support > 0, (support > 0) | (called > 0)
+    confidence, right = probabilities.max(axis=1), guesses == labels
+    table = _bins(confidence, right, bins)
+    truth = np.eye(len(class_names))[labels]
+    return Scores(
+        rows=len(labels),
+        accuracy=float(accuracy_score(labels, guesses)),
+        balanced_accuracy=float(recall[known].mean()),
+        macro_f1=float(f1[seen].mean()),
+        ece=sum(each.rows * each.gap for each in table) / len(labels),
+        brier=float(np.square(probabilities - truth).sum(axis=1).mean()),
+        nll=float(-logs[np.arange(len(labels)), labels].mean()),
+        classes=tuple(
+            ClassScores(
+                name=name,
+                precision=float(precision[k]) if called[k] else None,
+                recall=float(recall[k]) if support[k] else None,
+                f1=float(f1[k]) if seen[k] else None,
+                support=int(support[k]),
+                predicted=int(called[k]),
+            )
+            for k, name in enumerate(class_names)
+        ),
+        confusion=tuple(tuple(map(int, row)) for row in counts),
+        bins=table,
+    )
+
+
+def _bins(confidence: NDArray[np.float64], right: NDArray[np.bool_], count: int) -> tuple[Bin, ...]:
+    edges = np.linspace(0.0, 1.0, count + 1)
+    place = np.clip(np.ceil(confidence * count).astype(np.int64) - 1, 0, count - 1)
+    found = []
+    for number in range(count):
+        inside = place == number
+        rows = int(inside.sum())
+        found.append(
+            Bin(
+                float(edges[number]),
+                float(edges[number + 1]),
+                rows,
+                float(confidence[inside].mean()) if rows else None,
+                float(right[inside].mean()) if rows else None,
+            )
+        )
+    return tuple(found)

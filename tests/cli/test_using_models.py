@@ -1,0 +1,225 @@
+"""What is done with a finished run: predict, evaluate, export."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedmm.cli import main
+from fedmm.experiment.config import experiment
+from fedmm.experiment.run import run_experiment
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Ended]
+SMALL: dict[str, dict[str, Any]] = {
+    "run": {"rounds": 2, "batch_size": 8, "label": "small"},
+    "algorithm": {"name": "fedmm", "local_steps": 2},
+}
+MOONS = SMALL | {
+    "data": {"name": "moons", "rows": 40, "test_rows": 30},
+    "model": {"name": "mlp", "hidden": [8], "adversary_hidden": [4]},
+}
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str | Path) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["fedmm", *map(str, arguments)])
+        capsys.readouterr()
+        try:
+            main()
+            code = 0
+        except SystemExit as ended:
+            code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        return Ended(code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def moons(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("moons") / "run"
+    run_experiment(experiment(MOONS), folder, progress=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on pictures of two classes, in ``run`` beside ``source`` and ``target``."""
+    here = tmp_path_factory.mktemp("pictures")
+    random = np.random.default_rng(0)
+    for domain in ("source", "target"):
+        for shade, name in ((40, "dark"), (200, "light")):
+            (here / domain / name).mkdir(parents=True)
+            for number in range(4):
+                pixels = random.integers(shade - 30, shade + 30, (10, 12, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(here / domain / name / f"{number}.png")
+    where = {domain: str(here / domain) for domain in ("source", "target")}
+    data = {"name": "image_folder", "image_size": 8, "stored_size": 10, **where}
+    tables = SMALL | {"data": data, "model": {"name": "small_cnn", "channels": [4, 4]}}
+    run_experiment(experiment(tables), here / "run", progress=False)
+    return here
+
+
+def rows_of(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def refused(ended: Ended, words: str) -> None:
+    """Exit code 2, and one sentence without a traceback."""
+    assert ended.code == 2
+    assert ended.err.count("\n") == 1
+    assert ended.err.startswith("error: ")
+    assert words in ended.err
+
+
+# Predict --------------------------------------------------------------------------------------------------------------
+
+
+def test_rows_of_an_archive_are_predicted_to_standard_output(command: Command, moons: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "new.npz", x=np.random.default_rng(0).normal(size=(5, 2)))
+    ended = command("predict", moons, "new.npz")
+    assert ended.code == 0
+    rows = rows_of(ended.out)
+    assert [row["row"] for row in rows] == list("01234")
+    for row in rows:
+        shares = {name: float(row[f"p_{name}"]) for name in ("upper", "lower")}
+        assert sum(shares.values()) == pytest.approx(1.0, abs=1e-5)
+        assert row["predicted"] == max(shares, key=lambda name: shares[name])
+
+
+def test_a_folder_of_pictures_is_predicted_by_their_names(command: Command, pictures: Path, tmp_path: Path) -> None:
+    ended = command("predict", pictures / "run", pictures / "target" / "dark", "--out", "found.csv")
+    assert ended.code == 0, ended.err
+    assert "4 rows, 2 classes" in ended.out
+    rows = rows_of((tmp_path / "found.csv").read_text())
+    assert [row["row"] for row in rows] == [f"{number}.png" for number in range(4)]
+    assert list(rows[0]) == ["row", "predicted", "p_dark", "p_light"]
+
+
+def test_parquet_and_compressed_csv_hold_the_same(command: Command, pictures: Path, tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    for name in ("found.parquet", "found.csv.gz"):
+        assert command("predict", pictures / "run", pictures / "target", "--out", name).code == 0
+    one, other = pandas.read_parquet("found.parquet"), pandas.read_csv("found.csv.gz")
+    assert list(one.columns) == list(other.columns)
+    assert one["row"].tolist() == other["row"].tolist()
+    np.testing.assert_allclose(one["p_dark"], other["p_dark"], atol=1e-6)
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_rows_of_another_shape_are_refused(command: Command, moons: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "wide.npy", np.zeros((3, 5)))
+    refused(command("predict", moons, "wide.npy", "--out", "p.csv"), "rows of shape [5]; the model was trained on [2]")
+    assert not (tmp_path / "p.csv").exists()
+
+
+def test_what_cannot_be_predicted_is_said_in_one_sentence(command: Command, moons: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((3, 2)))
+    np.save(tmp_path / "bad.npy", np.full((3, 2), np.nan))
+    (tmp_path / "text.npz").write_text("no archive")
+    refused(command("predict", moons, "nothing.npy"), "there is no file or folder nothing.npy")
+    refused(command("predict", moons, "bad.npy"), "NaN or infinite in row 0")
+    refused(command("predict", moons, "text.npz"), "cannot be read as .npz or .npy")
+    refused(command("predict", moons, tmp_path), "takes rows of shape [2]: give a .npy or .npz file")
+    refused(command("predict", moons, "x.npy", "--out", "p.xls"), "must end in .csv, .csv.gz or .parquet")
+    refused(command("predict", moons, "x.npy", "--checkpoint", "first"), "--checkpoint must be one of last, best")
+    refused(command("predict", moons, "x.npy", "--device", "abacus"), "--device 'abacus' cannot be used here")
+    refused(command("predict", tmp_path, "x.npy"), "is not the folder of one run")
+    refused(command("predict", "nowhere", "x.npy"), "there is no folder nowhere")
+
+
+def test_a_damaged_run_is_refused(command: Command, moons: Path, tmp_path: Path) -> None:
+    import shutil
+
+    np.save(tmp_path / "x.npy", np.zeros((3, 2)))
+    shutil.copytree(moons, tmp_path / "copy")
+    (tmp_path / "copy" / "input.json").write_text('{"format": "fedmm-input-1", "class_names": ["one"], "input": null}')
+    refused(command("predict", "copy", "x.npy"), "names 1 classes, but the model has 2")
+    (tmp_path / "copy" / "input.json").unlink()  # as runs of older versions: the data set's own names
+    assert "p_upper" in command("predict", "copy", "x.npy").out
+    (tmp_path / "copy" / "model.safetensors").unlink()
+    refused(command("predict", "copy", "x.npy"), "holds no model.safetensors yet")
+
+
+# Evaluate -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_runs_own_test_rows_give_the_accuracy_of_its_summary(command: Command, moons: Path, tmp_path: Path) -> None:
+    ended = command("evaluate", moons, "test", "--out", "e.json", "--picture", "e.png")
+    assert ended.code == 0, ended.err
+    found = json.loads((tmp_path / "e.json").read_text())
+    summary = json.loads((moons / "summary.json").read_text())
+    assert found["accuracy"] == pytest.approx(summary["target_accuracy"])
+    assert found["rows"] == 30
+    assert f"accuracy {found['accuracy']:.1%}" in ended.out
+    assert (tmp_path / "e.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((moons / "summary.json").read_text()) == summary
+
+
+@pytest.mark.parametrize("ending", ["svg", "pdf"])
+def test_other_pictures(command: Command, moons: Path, tmp_path: Path, ending: str) -> None:
+    assert command("evaluate", moons, "source-test", "--picture", f"e.{ending}").code == 0
+    assert (tmp_path / f"e.{ending}").stat().st_size > 1000
+
+
+def test_labels_of_a_folder_and_those_the_model_does_not_know(command: Command, pictures: Path, tmp_path: Path) -> None:
+    import shutil
+
+    shutil.copytree(pictures / "target", tmp_path / "more")
+    shutil.copytree(pictures / "target" / "dark", tmp_path / "more" / "green")
+    ended = command("evaluate", pictures / "run", "more", "--out", "e.json")
+    assert ended.code == 0, ended.err
+    found = json.loads((tmp_path / "e.json").read_text())
+    assert (found["rows"], found["left_out"], found["unknown_labels"]) == (8, 4, ["green"])
+    assert "labels that the model does not know: green" in ended.out
+    assert np.asarray(found["confusion"]).sum(axis=1).tolist() == [4, 4]
+
+
+def test_what_cannot_be_evaluated_is_said_in_one_sentence(command: Command, moons: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", x=np.zeros((3, 2)))
+    np.savez(tmp_path / "xy.npz", x=np.zeros((3, 2)), y=np.array([7, 8, 9]))
+    refused(command("evaluate", moons, "x.npz"), "has no labels of the model's classes (upper, lower, ...)")
+    refused(command("evaluate", moons, "xy.npz"), "only unknown ones such as 7, 8, 9")
+    refused(command("evaluate", moons, "test", "--bins", "0"), "--bins must be at least 1")
+    refused(command("evaluate", moons, "test", "--picture", "e.gif"), "must end in .png, .svg, .pdf")
+
+
+# Export ---------------------------------------------------------------------------------------------------------------
+
+
+def test_an_export_says_what_it_takes_and_gives(command: Command, pictures: Path, tmp_path: Path) -> None:
+    ended = command("export", pictures / "run", "--format", "torchscript", "--out", "model.pt")
+    assert ended.code == 0, ended.err
+    assert ended.err == ""
+    assert "takes x [rows, 3, 10, 10] uint8" in ended.out
+    assert "compared on 14 rows" in ended.out
+    assert (tmp_path / "model.pt").exists()
+
+
+def test_what_cannot_be_exported_is_said_in_one_sentence(command: Command, moons: Path, tmp_path: Path) -> None:
+    refused(command("export", moons, "--format", "tflite"), "--format must be one of onnx, torchscript, safetensors")
+    refused(command("export", moons, "--format", "torchscript", "--out", tmp_path), "is a folder; name a file")
+    (tmp_path / "file").write_text("")
+    refused(command("export", moons, "--format", "safetensors", "--out", "file/model"), "cannot be written")
