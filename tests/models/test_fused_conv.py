@@ -229,6 +229,16 @@ def test_on_a_gpu_a_precision_is_what_it_does_to_operands_and_nothing_else(name:
 
 
 @on_a_gpu
+@pytest.mark.parametrize("precision", BOUNDS)
+@pytest.mark.parametrize("name", PAPER)
+def test_on_a_gpu_every_launch_gives_the_same_bits(name: str, precision: str) -> None:
+    *inputs, gradient = tensors(PAPER[name], "cuda")
+    first, *others = (with_gradients(lambda *own: fused(*own, precision), inputs, gradient) for _ in range(20))
+    different = {part for other in others for part, value in other.items() if not torch.equal(value, first[part])}
+    assert not different
+
+
+@on_a_gpu
 @pytest.mark.parametrize("name", PAPER)
 def test_on_a_gpu_bfloat16_is_no_further_from_the_truth_than_torchs(name: str) -> None:
     # With tf32 allowed torch may still choose float32, so that there is nothing to compare with.

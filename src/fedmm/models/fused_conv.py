@@ -222,7 +222,7 @@ class _ConvReluPool(torch.autograd.Function):
         _forward[(triton.cdiv(pixels, 64), models)](
             channel_last, weight, bias, out, kept, kept_first, pixels, height, width, channels, outputs, size, rows,
             PIXELS=64, OUT=_block(outputs), INNER=_inner(channels), precision=precision, num_warps=4,
-            num_stages=2 if channels < 16 else 4,
+            num_stages=_FORWARD_STAGES["few" if channels < 16 else "many"],
         )  # fmt: skip
         ctx.save_for_backward(x.contiguous(), weight, kept, kept_first)
         ctx.size, ctx.precision = size, precision
@@ -260,14 +260,21 @@ class _ConvReluPool(torch.autograd.Function):
             dx = x.new_empty(models, rows, height, width, channels)
             _input_gradient[(triton.cdiv(places, 128), models)](
                 spread, weight, dx, places, height, width, channels, outputs, ctx.size,
-                PLACES=128, IN=_block(channels), INNER=16, precision=ctx.precision, num_warps=4, num_stages=3,
+                PLACES=128, IN=_block(channels), INNER=16, precision=ctx.precision, num_warps=4,
+                num_stages=_INPUT_STAGES,
             )  # fmt: skip
             dx = dx.permute(0, 1, 4, 2, 3)
         return dx, dw.sum(dim=0), db.sum(dim=0), None, None
 
 
-_WEIGHT_TILES = {"few": (32, 128, 4, 3), "many": (32, 128, 4, 3)}
-"""Places and weights of a tile of the weight gradient, warps and stages, for few and many input channels."""
+_FORWARD_STAGES = {"few": 2, "many": 4}
+_INPUT_STAGES = 3
+_WEIGHT_TILES = {"few": (32, 128, 4, 3), "many": (32, 128, 4, 1)}
+"""Places and weights of a tile of the weight gradient, warps and stages, for few and many input channels.
+
+With 64 outputs and more than one stage Triton reads a tile while the next is written over it: wrong sums, and never
+twice the same (``benchmarks/fused_conv.py``).
+"""
 
 _PROGRAMS = 528
 """Programs a launch should have at least: four for each multiprocessor of a large GPU."""

@@ -128,6 +128,7 @@ class Batched:
         self._step = torch.zeros(1, dtype=torch.int64, device=device)
         self._measures = torch.zeros(shape[0], len(MEASURES), dtype=dtype, device=device)
         self._limits = torch.full_like(self._measures, torch.inf)
+        self._must_be_finite = torch.tensor(_MUST_BE_FINITE, device=device)  # numbers from the host cannot be captured
 
     def _traffic(self) -> tuple[list[int], list[int]]:
         """Bytes up and down of a round, for each replica; down, were everything sent in full."""
@@ -358,7 +359,7 @@ class Batched:
     def _within_limits(self, replicas: slice) -> Tensor:
         """Which replicas measured nothing that is too large or, where there are limits, not finite; ``[replicas]``."""
         measures, limits = self._measures[replicas], self._limits[replicas]
-        finite = measures[:, _MUST_BE_FINITE].isfinite().all(dim=-1) | (limits == torch.inf).all(dim=-1)
+        finite = measures.index_select(1, self._must_be_finite).isfinite().all(dim=-1) | (limits == torch.inf).all(dim=-1)
         return finite & ~(measures.abs() > limits).any(dim=-1)
 
     def _measure(self, band: Band, counted: Tensor, kept: State) -> Tensor:
