@@ -25,8 +25,8 @@ def small(data: str, *settings: str) -> Experiment:
 def test_a_run_keeps_maps_samples_and_confusions(tmp_path: Path, engine: str) -> None:
     summary = run_experiment(small("digits", "data.test_rows=300", f"run.engine={engine}"), tmp_path, progress=False)
     kept = load_file(tmp_path / "exhibits.safetensors")
-    assert kept["map_domain"].tolist() == [0] * 250 + [1] * 250
-    assert kept["map_before"].shape == kept["map_after"].shape == (500, 8)
+    assert kept["map_domain"].tolist() == [0] * 150 + [1] * 150
+    assert kept["map_before"].shape == kept["map_after"].shape == (300, 8)
     assert not torch.equal(kept["map_before"], kept["map_after"])
     assert kept["sample_x"].shape == (36, 1, 8, 8)
     assert kept["sample_x"].dtype == torch.uint8

@@ -19,6 +19,7 @@ from fedmm.cli.evaluate import evaluate
 from fedmm.cli.export import export
 from fedmm.cli.predict import predict
 from fedmm.cli.privacy import tell_privacy
+from fedmm.cli.report import report
 from fedmm.cli.reproduce import find_items, reproduce_item
 from fedmm.core.aggregation import AGGREGATIONS
 from fedmm.core.checks import at_least
@@ -54,6 +55,7 @@ app.add_typer(deploy_app, name="deploy")
 app.command()(evaluate)
 app.command()(export)
 app.command()(predict)
+app.command()(report)
 _console = Console()
 _RUNS = Path("runs")
 _INTERRUPTED = 130

@@ -11,7 +11,7 @@ from fedmm.experiment.adapt import Adaptation, Adapted
 from fedmm.experiment.predictor import Predictor
 
 EXHIBITS = "exhibits.safetensors"
-_MAP_ROWS, _MAP_AXES = 250, 50
+_MAP_ROWS, _MAP_AXES = 150, 50
 """Rows of each domain on a map, and the principal axes that are kept of their features."""
 _SAMPLES, _SIDE, _COLUMNS, _TOP = 36, 64, 12, 3
 """Rows that are shown, the pixels of a side and the numbers of a row at most, and the classes that are told of each."""

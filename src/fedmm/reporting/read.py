@@ -126,7 +126,7 @@ def read_run(folder: Path | str) -> Run:
         seconds=summary.number("seconds"),
         bytes_up=int(summary.number("bytes_up")),
         bytes_down=int(summary.number("bytes_down")),
-        records=_records(folder / "rounds.jsonl"),
+        records=read_records(folder / "rounds.jsonl"),
         samples=_samples(folder / "samples.safetensors"),
         boundary=_boundary(folder / "boundary.safetensors"),
     )
@@ -173,7 +173,12 @@ class _Summary(Fields):
         return [_Summary(self.path, value, self.path) for value in values]
 
 
-def _records(path: Path) -> dict[int, Mapping[str, object]]:
+def read_summary(folder: Path | str) -> Mapping[str, object]:
+    """All that the ``summary.json`` of a folder says."""
+    return _Summary.read(Path(folder)).values
+
+
+def read_records(path: Path) -> dict[int, Mapping[str, object]]:
     """The lines of ``rounds.jsonl`` by round. A last line cut short is dropped; a round written twice counts once."""
     lines = [(number, line) for number, line in enumerate(_bytes(path).split(b"\n"), start=1) if line.strip()]
     found: dict[int, Mapping[str, object]] = {}

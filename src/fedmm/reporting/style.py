@@ -112,14 +112,14 @@ def write(figure: Figure, left: float, top: float, words: str, **style: Any) -> 
         figure.text(left / across, 1 - base / down, line, va="baseline", parse_math=False, **style)
 
 
-def save(figure: Figure, path: Path) -> Path:
+def save(figure: Figure, path: Path, dpi: float | None = None) -> Path:
     """Write a PNG, SVG or PDF, as the name ends, that depends on the figure alone."""
     kind = path.suffix.removeprefix(".")
     require(kind in _METADATA, f"{path} must end in .png, .svg or .pdf to be drawn")
     metadata = _METADATA[kind]
     try:
         with rc_context({"svg.hashsalt": path.name}):
-            figure.savefig(path, format=kind, facecolor="white", metadata=metadata)
+            figure.savefig(path, format=kind, dpi=dpi or "figure", facecolor="white", metadata=metadata)
     except OSError as error:
         raise FedmmError(f"{path} cannot be written: {error.strerror}") from None
     return path

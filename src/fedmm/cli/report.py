@@ -1,0 +1,35 @@
+"""``fedmm report``: runs, finished or not, as one file to look at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedmm.cli.saying import say
+from fedmm.core.errors import require, unknown
+
+FORMATS = ("html", "pdf", "png")
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, comparisons or sweeps.", metavar="RUN...")],
+    out: Annotated[Path, typer.Option(help="The file to write.")],
+    format: Annotated[str, typer.Option(help="html, pdf or png; by default as the file's name ends.")] = "",
+) -> None:
+    """Write one file that shows the runs side by side: a page for any browser, without a server or a network.
+
+    pdf and png are for papers. Runs still under way, and older ones that kept less, are shown as far as they go.
+    """
+    from fedmm.reporting.report import gather, write_html, write_pdf, write_png  # noqa: PLC0415 - slow to import
+
+    ending = out.suffix.removeprefix(".").lower()
+    kind = format or (ending if ending in FORMATS else "html")
+    if kind not in FORMATS:
+        raise unknown("format", kind, FORMATS)
+    require(not out.is_dir(), f"{out} is a folder; name a file, for example {out / f'report.{kind}'}")
+    require(kind != "png" or ending == "png", f"{out} must end in .png to be drawn")
+    material = gather(runs)
+    written = {"html": write_html, "pdf": write_pdf, "png": write_png}[kind](material, out)
+    say(f"{written}: {len(material.entries)} runs, {written.stat().st_size / 1e6:.1f} MB")
