@@ -154,6 +154,8 @@ def words(hint: Any) -> str:
     origin, options = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         return ", ".join(f'`"{option}"`' for option in options)
+    if origin is tuple and options[0] is str:
+        return "list of words"
     if origin is tuple:
         return "list of whole numbers" if options[-1] is Ellipsis else f"list of {len(options)} whole numbers"
     if origin in (typing.Union, types.UnionType):

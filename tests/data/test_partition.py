@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from fedmm.core.errors import FedmmError
 from fedmm.data import PARTITIONS
 from fedmm.data.domains import DomainPair, Labelled
 from fedmm.data.partition import (
+    BySite,
     Centralised,
     Dirichlet,
     DisjointClasses,
@@ -22,13 +24,16 @@ from fedmm.data.partition import (
     SourceTarget,
     TargetSupervised,
 )
+from fedmm.data.splitting import sites_of
 
 
 def pair_of(source: int, target: int, classes: int = 10) -> DomainPair:
     def part(rows: int) -> Labelled:
         return Labelled(torch.zeros(rows, 1), torch.arange(rows) % classes)
 
-    return DomainPair(part(source), part(target), part(1), part(1), [str(label) for label in range(classes)])
+    sites = sites_of([f"site {row % 3}" for row in range(source)], [f"site {row % 2 + 2}" for row in range(target)])
+    names = [str(label) for label in range(classes)]
+    return DomainPair(part(source), part(target), part(1), part(1), names, sites=sites)
 
 
 def assert_each_row_once(shares: list[Share], pair: DomainPair) -> None:
@@ -54,6 +59,7 @@ partitions: st.SearchStrategy[Partition] = st.one_of(
     st.builds(PSplit, st.floats(0.0, 1.0)),
     st.builds(SourceTarget, clients, clients),
     st.builds(Centralised),
+    st.builds(BySite),
     st.builds(TargetSupervised),
     st.builds(DisjointClasses, st.integers(1, 10), clients),
     st.builds(Dirichlet, st.floats(0.3, 100.0), st.integers(1, 4), st.integers(1, 4), st.integers(1, 3)),
@@ -194,3 +200,31 @@ def test_a_client_without_rows_is_refused() -> None:
     low = pair_of(5, 5)
     with pytest.raises(FedmmError, match="classes 5 to 9 alone, of which the source has no rows"):
         DisjointClasses().split(low, 0)
+
+
+# By site --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_client_for_each_site_holds_its_rows_of_both_domains() -> None:
+    pair = replace(pair_of(3, 3), sites=sites_of(["Oslo", "Rome", "Oslo"], ["Rome", "Bonn", "Bonn"]))
+    assert contents(BySite().split(pair, 0)) == [("Bonn", [], [1, 2]), ("Oslo", [0, 2], []), ("Rome", [1], [0])]
+
+
+def test_sites_are_called_by_plain_letters_and_never_the_same() -> None:
+    names = ["Zürich / West", "a b", "A-B", "10", "9", "..", "\u6771\u4eac", "x" * 200]
+    pair = replace(pair_of(8, 8), sites=sites_of(names, names))
+    shares = BySite().split(pair, 0)
+    assert_each_row_once(shares, pair)
+    assert {share.name for share in shares} >= {"Zurich-West", "A-B", "a-b-2", "10", "9", "site", "site-2", "x" * 60}
+
+
+def test_data_without_sites_cannot_be_dealt_by_them() -> None:
+    with pytest.raises(FedmmError, match="by_site needs data that says who holds its rows"):
+        BySite().split(replace(pair_of(3, 3), sites=None), 0)
+
+
+def test_the_bound_from_above_needs_the_labels_of_the_target() -> None:
+    pair = pair_of(3, 3)
+    unknown = replace(pair, target=Labelled(pair.target.x, torch.tensor([0, -1, 1])))
+    with pytest.raises(FedmmError, match="learns from the target's labels, and some of them are not known"):
+        TargetSupervised().seen(unknown)

@@ -44,6 +44,8 @@ COMPANIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("digits", "size"): {"kind": "blended"},
     ("digits", "copies"): {"kind": "blended"},
     ("office31", "target"): {"source": "dslr"},
+    ("image_folder", "target_sites"): {"sites": "there"},
+    ("table", "target_sites"): {"site": "hospital"},
 }
 """What else has to be said where one key is given alone."""
 
@@ -93,7 +95,7 @@ def another(field: Field[Any], hint: Any) -> Any:
     if typing.get_origin(hint) is Literal:
         return next(option for option in options if option != value)
     if typing.get_origin(hint) is tuple:
-        return [3, 2]
+        return ["a b", "é"] if options[0] is str else [3, 2]
     if field.name == "max_update_ratio":  # 0, or above 1
         return 2.5
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
@@ -103,7 +105,7 @@ def another(field: Field[Any], hint: Any) -> Any:
     if isinstance(value, bool):
         return not value
     if isinstance(value, str):
-        return {"preset": "paper", "device": "auto"}.get(field.name, 'a "label" with é, \\ and\ttabs')
+        return {"preset": "paper", "device": "auto", "separator": ";"}.get(field.name, 'a "label" with é, \\ and\ttabs')
     return value + 1 if hint is int else value / 2 or 0.5
 
 
@@ -315,6 +317,8 @@ def wrong_values(hint: Any) -> list[Any]:
         return [1, True, ["constant"], day]
     if origin is Literal:
         return ["nonsense", "", 1, True, list(options), {}, day]
+    if origin is tuple and options[0] is str:
+        return [1, "ab", [1], [True], ["a", 1], [["a"]], {"a": "b"}, day]
     if origin is tuple:
         return [1, "ab", [1.5, 1.5], [True, True], ["a", "b"], [[1], [2]], {"a": 1}, day] + (
             [] if options[-1] is Ellipsis else [[], [1], [1] * (len(options) + 1)]

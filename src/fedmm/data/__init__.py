@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedmm.data.arrays import Arrays
 from fedmm.data.digits import Digits
 from fedmm.data.domains import DataSet, DomainPair, Labelled
 from fedmm.data.holdings import DatasetRows, Rows, TensorRows, as_rows
@@ -11,6 +12,7 @@ from fedmm.data.moons import Moons
 from fedmm.data.office31 import Office31
 from fedmm.data.partition import (
     PARTITIONS,
+    BySite,
     Centralised,
     Dirichlet,
     DisjointClasses,
@@ -20,10 +22,15 @@ from fedmm.data.partition import (
     SourceTarget,
     TargetSupervised,
 )
+from fedmm.data.table import Table
 
-DATASETS: dict[str, type[DataSet]] = {kind.name: kind for kind in (Digits, Moons, MnistM, Office31, ImageFolder)}
+DATASETS: dict[str, type[DataSet]] = {
+    kind.name: kind for kind in (Digits, Moons, MnistM, Office31, ImageFolder, Arrays, Table)
+}
 
 __all__ = [
+    "Arrays",
+    "BySite",
     "Centralised",
     "DATASETS",
     "DataSet",
@@ -43,6 +50,7 @@ __all__ = [
     "Rows",
     "Share",
     "SourceTarget",
+    "Table",
     "TargetSupervised",
     "TensorRows",
     "as_rows",

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from fedmm.core.checks import at_least, within
 from fedmm.core.errors import FedmmError, require
-from fedmm.core.seeding import key, permutation
 from fedmm.data.domains import Labelled
 from fedmm.data.images import squares
 from fedmm.data.labels import UNLABELLED
 from fedmm.data.sources import StoredFile
+from fedmm.data.splitting import held_out_rows
 
 _SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 
@@ -73,6 +73,16 @@ def found_in(folder: Path) -> ClassFolders:
     return ClassFolders(folder, tuple(StoredFile(path.relative_to(folder).as_posix()) for path in paths))
 
 
+def folders_of_sites(folder: Path) -> dict[str, ClassFolders]:
+    """What lies in the folder of each site, by its name."""
+    try:
+        paths = [path for path in _shown(folder) if path.is_dir()]
+    except OSError as problem:
+        raise FedmmError(f"{folder} cannot be read as a folder of sites: {problem.strerror}") from problem
+    require(bool(paths), f"{folder} holds no folder of a site")
+    return {path.name: found_in(path) for path in paths}
+
+
 def _shown(folder: Path) -> list[Path]:
     """What is in a folder and not hidden, in order."""
     return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
@@ -95,11 +105,7 @@ def hold_out(rows: Labelled, share: float, seed: int) -> tuple[Labelled, Labelle
 
     One row at least of each class is held out, and one at least is not; a class of one row is trained on.
     """
-    out = torch.zeros(len(rows.y), dtype=torch.bool)
-    for label in sorted(set(rows.y.tolist())):
-        members = (rows.y == label).nonzero().squeeze(1)
-        count = min(max(1, round(share * len(members))), len(members) - 1)
-        out[members[permutation(key(seed, "held_out", label), len(members))[:count]]] = True
+    out = held_out_rows(rows.y, share, (seed, "held_out"))
     require(bool(out.any()), "no picture of the source can be held out: every class has only one")
     return _chosen(rows, ~out), _chosen(rows, out)
 

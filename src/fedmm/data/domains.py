@@ -25,6 +25,15 @@ class Labelled(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Sites:
+    """Who holds which training rows: int64 ``[rows]``, places in ``names``."""
+
+    names: tuple[str, ...]
+    source: Tensor
+    target: Tensor
+
+
+@dataclass(frozen=True)
 class DomainPair:
     """A labelled source domain and a target domain.
 
@@ -34,6 +43,7 @@ class DomainPair:
     target: its labels are -1 where they are not known. target_test: None where no label of the target is known.
     source_validation: labelled source rows that are neither trained on nor tested; hyperparameters may be chosen by it.
     view: how rows are shown to the network, for example cropped.
+    sites: who holds the training rows, where the data says so.
     input: how files like the data's own become rows; None for data that is not read from the user's files.
     """
 
@@ -44,6 +54,7 @@ class DomainPair:
     class_names: Sequence[str]
     source_validation: Labelled | None = None
     view: View = field(default=WholeRows(), kw_only=True)
+    sites: Sites | None = field(default=None, kw_only=True)
     input: Input | None = field(default=None, kw_only=True)
 
     @property

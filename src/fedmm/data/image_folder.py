@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+import torch
+
 from fedmm.core.checks import at_least, flag
-from fedmm.core.errors import FedmmError, require
+from fedmm.core.errors import FedmmError, require, unknown
 from fedmm.core.views import View, WholeRows
-from fedmm.data.class_folders import ClassFolders, found_in, hold_out, require_sizes
+from fedmm.data.class_folders import ClassFolders, folders_of_sites, found_in, hold_out, require_sizes
 from fedmm.data.domains import DomainPair, Labelled
 from fedmm.data.inputs import ImageInput
+from fedmm.data.splitting import sites_of, split_rows
 from fedmm.data.views import CropAndFlip
 
 
@@ -24,6 +27,8 @@ class ImageFolder:
     target: the same; or a folder of pictures whose classes are not known.
     target_test: a folder like the source's to test on; without it the target's own pictures are, where their classes
         are known.
+    sites: instead of source and target, a folder with such a folder for each site. target_sites: those that are the
+        target; sites whose pictures lie in no class folder are too. A site of the source may lack classes.
     image_size, stored_size, held_out, seed: as in Office-31.
     augment: False shows the centre of every picture in training too.
     """
@@ -34,6 +39,8 @@ class ImageFolder:
     source: str = ""
     target: str = ""
     target_test: str = ""
+    sites: str = ""
+    target_sites: tuple[str, ...] = ()
     image_size: int = 224
     stored_size: int = 256
     held_out: float = 0.1
@@ -44,8 +51,12 @@ class ImageFolder:
         require_sizes(self.image_size, self.stored_size, self.held_out)
         flag("augment", self.augment)
         at_least("seed", self.seed, 0)
+        require(not self.target_sites or bool(self.sites), "target_sites needs sites, the folder that they are in")
 
     def load(self) -> DomainPair:
+        if self.sites:
+            require(not (self.source or self.target), "sites stands instead of source and target; leave them out")
+            return self._of_sites(folders_of_sites(Path(self.sites).expanduser()))
         source, target = _found("source", self.source), _found("target", self.target)
         test = _found("target_test", self.target_test) if self.target_test else target
         classes = source.class_names
@@ -63,8 +74,67 @@ class ImageFolder:
         train, kept = hold_out(self._shown(source, classes), self.held_out, self.seed)
         shown = self._shown(target, classes)
         tested = (shown if test is target else self._shown(test, classes)) if test.class_names else None
-        view: View = CropAndFlip(self.image_size) if self.augment else WholeRows()
-        return DomainPair(train, shown, kept, tested, classes, kept, view=view, input=self._input(classes))
+        return DomainPair(train, shown, kept, tested, classes, kept, view=self._view, input=self._input(classes))
+
+    def _of_sites(self, folders: Mapping[str, ClassFolders]) -> DomainPair:
+        for name in self.target_sites:
+            if name not in folders:
+                raise unknown("site in target_sites", name, folders)
+        there = [name for name, found in folders.items() if name in self.target_sites or not found.class_names]
+        here = [name for name in folders if name not in there]
+        require(
+            bool(here), f"{self.sites} has no site of the source: one with class folders that target_sites leaves out"
+        )
+        require(bool(there), f"{self.sites} has no site of the target; name one, or more, as target_sites")
+        classes = tuple(sorted({label for name in here for label in folders[name].class_names}))
+        for name in there:
+            for label in folders[name].class_names:
+                require(label in classes, f"site {name!r} has a class {label!r} that no site of the source has")
+        source, source_sites = self._joined({name: folders[name] for name in here}, classes)
+        target, target_sites = self._joined({name: folders[name] for name in there}, classes)
+        test = _found("target_test", self.target_test) if self.target_test else None
+        split = split_rows(
+            source.y,
+            target.y,
+            held_out=self.held_out,
+            target_held_out=0.0,
+            seed=self.seed,
+            source_sites=source_sites,
+            tested_elsewhere=test is not None,
+        )
+        kept = Labelled(source.x[split.source_test], source.y[split.source_test])
+        tested = None if test is None else self._shown(test, self._known(test, classes))
+        if split.target_test is not None:
+            every = len(split.target_test) == len(target.y)
+            tested = target if every else Labelled(target.x[split.target_test], target.y[split.target_test])
+        return DomainPair(
+            Labelled(source.x[split.source], source.y[split.source]),
+            target,
+            kept,
+            tested,
+            classes,
+            kept,
+            view=self._view,
+            input=self._input(classes),
+            sites=sites_of([source_sites[row] for row in split.source.tolist()], target_sites),
+        )
+
+    def _joined(self, folders: Mapping[str, ClassFolders], classes: Sequence[str]) -> tuple[Labelled, list[str]]:
+        """The rows of several sites, and the site's name of each."""
+        parts = {name: self._shown(found, classes) for name, found in folders.items()}
+        rows = Labelled(torch.cat([part.x for part in parts.values()]), torch.cat([part.y for part in parts.values()]))
+        return rows, [name for name, part in parts.items() for _ in part.y]
+
+    def _known(self, test: ClassFolders, classes: Sequence[str]) -> Sequence[str]:
+        """The classes, where those to test on are among them."""
+        require(bool(test.class_names), f"{test.folder} has no class folders, so there is nothing to test on")
+        for label in test.class_names:
+            require(label in classes, f"target_test has a class {label!r} that the source lacks")
+        return classes
+
+    @property
+    def _view(self) -> View:
+        return CropAndFlip(self.image_size) if self.augment else WholeRows()
 
     def _input(self, classes: Sequence[str]) -> ImageInput:
         return ImageInput(tuple(classes), self.stored_size, 0 if self.augment else self.image_size)

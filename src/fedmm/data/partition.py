@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +20,7 @@ from fedmm.core.seeding import key, permutation
 from fedmm.data.domains import DomainPair, Labelled
 from fedmm.data.labels import UNLABELLED
 
+_LONGEST_NAME = 60
 DIRICHLET_DRAWS = 100
 """Label skews tried before a request is refused."""
 
@@ -211,9 +215,44 @@ class TargetSupervised(Centralised):
         return replace(pair, source=pair.target, target=Labelled(pair.target.x[:0], pair.target.y[:0]))
 
 
+@dataclass(frozen=True)
+class BySite(Partition):
+    """One client for each site that the data names, called like it; it holds that site's rows of both domains."""
+
+    name: ClassVar[str] = "by_site"
+    summary: ClassVar[str] = "a client for each site that your own data names"
+
+    def split(self, pair: DomainPair, seed: int) -> list[Share]:
+        sites = pair.sites
+        if sites is None:
+            raise FedmmError(
+                "by_site needs data that says who holds its rows: data.site of a table, data.sites of an image_folder, "
+                "source_site and target_site of arrays"
+            )
+        shares = [
+            Share(client, *((part == number).nonzero().squeeze(1) for part in (sites.source, sites.target)))
+            for number, client in enumerate(_client_names(sites.names))
+        ]
+        return sorted(
+            (share for share in shares if len(share.source) + len(share.target)), key=lambda share: share.name
+        )
+
+
+def _client_names(sites: Sequence[str]) -> list[str]:
+    """Names of sites in letters that every engine and file system knows; those that would be the same are numbered."""
+    names: list[str] = []
+    for site in sites:
+        plain = unicodedata.normalize("NFKD", site).encode("ascii", "ignore").decode()
+        short = re.sub(r"[^A-Za-z0-9_.-]+", "-", plain).strip("-.")[:_LONGEST_NAME] or "site"
+        taken = {name.lower() for name in names}
+        numbered = (f"{short}-{number}" if number > 1 else short for number in itertools.count(1))
+        names.append(next(name for name in numbered if name.lower() not in taken))
+    return names
+
+
 PARTITIONS: dict[str, type[Partition]] = {
     partition.name: partition
-    for partition in (PSplit, SourceTarget, DisjointClasses, Dirichlet, Centralised, TargetSupervised)
+    for partition in (PSplit, SourceTarget, DisjointClasses, Dirichlet, BySite, Centralised, TargetSupervised)
 }
 
 

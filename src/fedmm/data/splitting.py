@@ -1,0 +1,104 @@
+"""Rows of a user's own file: which are trained on, which are kept for testing, and who holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedmm.core.checks import within
+from fedmm.core.errors import require
+from fedmm.core.seeding import key, permutation
+from fedmm.data.domains import Sites
+from fedmm.data.labels import UNLABELLED, ordered
+
+
+class Split(NamedTuple):
+    """Row numbers, int64 and ascending: of the source to train and to test on, and of the target.
+
+    target_test: None where no row of the target that could be tested on has a label.
+    """
+
+    source: Tensor
+    source_test: Tensor
+    target: Tensor
+    target_test: Tensor | None
+
+
+def require_shares(held_out: float, target_held_out: float) -> None:
+    """Refuse shares that no split can have."""
+    within("held_out", held_out, 0.0, 1.0)
+    require(0.0 < held_out < 1.0, f"held_out must be above 0 and below 1, not {held_out:g}")
+    within("target_held_out", target_held_out, 0.0, 1.0)
+    require(target_held_out < 1.0, f"target_held_out must be below 1, not {target_held_out:g}")
+
+
+def split_rows(
+    source_y: Tensor,
+    target_y: Tensor,
+    *,
+    held_out: float,
+    target_held_out: float,
+    seed: int,
+    source_sites: Sequence[str] | None = None,
+    tested_elsewhere: bool = False,
+) -> Split:
+    """Deal rows with labels int64 ``[rows]``, of the target -1 where they are not known.
+
+    held_out: which share of every class of the source is not trained on. target_held_out: the same of the target's
+    labelled rows; 0 trains on all of them, without their labels, and tests on them too. source_sites: every site
+    keeps a row to train on. tested_elsewhere: no row of the target is needed for testing.
+    """
+    kept = held_out_rows(source_y, held_out, (seed, "held_out"))
+    if source_sites is not None:
+        kept &= ~_first_of_emptied(source_sites, kept)
+    require(
+        bool(kept.any()),
+        "no row of the source can be held out to test on: every class, or site, has only one; add rows",
+    )
+    train = torch.ones(len(target_y), dtype=torch.bool)
+    labelled = target_y != UNLABELLED
+    tested = labelled
+    if target_held_out and not tested_elsewhere:
+        tested = held_out_rows(target_y, target_held_out, (seed, "target_held_out")) & labelled
+        train = ~tested
+    require(bool(train.any()), "target_held_out leaves no row of the target to train on; use a smaller share")
+    none = tested_elsewhere or not bool(tested.any())
+    return Split(_numbers(~kept), _numbers(kept), _numbers(train), None if none else _numbers(tested))
+
+
+def held_out_rows(y: Tensor, share: float, seed: tuple[int | str, ...]) -> Tensor:
+    """Which rows are held out, bool ``[rows]``: nearly the same share of every class.
+
+    One row at least of each class is held out, and one at least is not; a class of one row is not.
+    """
+    out = torch.zeros(len(y), dtype=torch.bool)
+    for label in sorted(set(y.tolist())):
+        members = (y == label).nonzero().squeeze(1)
+        count = min(max(1, round(share * len(members))), len(members) - 1)
+        out[members[permutation(key(*seed, label), len(members))[:count]]] = True
+    return out
+
+
+def _first_of_emptied(sites: Sequence[str], out: Tensor) -> Tensor:
+    """Which rows are the first of a site that would keep none, bool ``[rows]``."""
+    keeping = {site for site, gone in zip(sites, out.tolist(), strict=True) if not gone}
+    first = torch.zeros(len(sites), dtype=torch.bool)
+    for row, site in enumerate(sites):
+        first[row] = site not in keeping
+        keeping.add(site)
+    return first
+
+
+def _numbers(mask: Tensor) -> Tensor:
+    return mask.nonzero().squeeze(1)
+
+
+def sites_of(source: Sequence[str], target: Sequence[str]) -> Sites:
+    """Who holds which training rows, from the site's name of each."""
+    names = ordered([*source, *target])
+    number = {name: number for number, name in enumerate(names)}
+    parts = (torch.tensor([number[name] for name in part], dtype=torch.int64) for part in (source, target))
+    return Sites(names, *parts)

@@ -1,0 +1,228 @@
+"""Tables as data."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedmm.core.errors import FedmmError
+from fedmm.data.domains import DomainPair
+from fedmm.data.encoding import Column
+from fedmm.data.inputs import TableInput
+from fedmm.data.labels import UNLABELLED
+from fedmm.data.table import Table
+
+pytest.importorskip("pandas", reason="tables need fedmm[tables]")
+
+HEAD = ["pid", "site", "age", "city", "sick"]
+ROWS = [
+    [f"p{n}", "abc"[n % 3], str(20 + n), ("Oslo", "Rome", "")[n % 3], ("no", "yes")[n % 2] if n % 3 < 2 else ""]
+    for n in range(24)
+]
+
+
+def csv(rows: list[list[str]], head: list[str] | None = None) -> str:
+    return "".join(",".join(row) + "\n" for row in [head or HEAD, *rows])
+
+
+def load(folder: Path, text: str = csv(ROWS), **options: Any) -> DomainPair:
+    (folder / "t.csv").write_text(text)
+    return Table(**{"file": str(folder / "t.csv"), "label": "sick", "id": "pid", "site": "site", **options}).load()
+
+
+def refusal(folder: Path, text: str = csv(ROWS), **options: Any) -> str:
+    with pytest.raises(FedmmError) as refused:
+        load(folder, text, **options)
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def columns(pair: DomainPair) -> dict[str, Column]:
+    assert isinstance(pair.input, TableInput)
+    return {column.name: column for column in pair.input.columns}
+
+
+def test_rows_without_label_are_the_target(tmp_path: Path) -> None:
+    pair = load(tmp_path)
+    assert pair.class_names == ("no", "yes")
+    assert len(pair.source.y) + len(pair.source_test.y) == 16
+    assert pair.target.y.tolist() == [UNLABELLED] * 8
+    assert pair.target_test is None
+    assert pair.sites is not None
+    assert pair.sites.names == ("a", "b", "c")
+    assert set(pair.sites.source.tolist()) == {0, 1}
+    assert set(pair.sites.target.tolist()) == {2}
+
+
+def test_numbers_are_standardised_by_the_training_rows_alone(tmp_path: Path) -> None:
+    pair = load(tmp_path)
+    known = columns(pair)
+    assert list(known) == ["age", "city"]
+    train = torch.cat([pair.source.x, pair.target.x])[:, 0].double()
+    assert float(train.mean()) == pytest.approx(0.0, abs=1e-6)
+    assert float(train.std(correction=0)) == pytest.approx(1.0, rel=1e-6)
+    restored = torch.cat([train, pair.source_test.x[:, 0].double()]) * known["age"].deviation + known["age"].mean
+    assert sorted(restored.round().tolist()) == list(range(20, 44))
+
+
+def test_words_become_a_number_each_and_one_for_all_others(tmp_path: Path) -> None:
+    pair = load(tmp_path)
+    assert columns(pair)["city"].levels == ("Oslo", "Rome")
+    assert pair.target.x[:, 1:].tolist() == [[0, 0, 1]] * 8
+    assert pair.source.x.shape[1] == 4
+
+
+def test_missing_numbers_are_the_mean_and_say_so(tmp_path: Path) -> None:
+    rows = [[*row[:2], "NA" if n == 5 else row[2], *row[3:]] for n, row in enumerate(ROWS)]
+    pair = load(tmp_path, csv(rows))
+    assert columns(pair)["age"].indicator
+    (gap,) = pair.target.x[pair.target.x[:, 1] == 1].tolist()
+    assert gap[:2] == [0.0, 1.0]
+
+
+def test_sites_of_the_target_keep_their_labels_for_testing(tmp_path: Path) -> None:
+    labelled = [[*row[:4], "yes" if n % 2 else "no"] for n, row in enumerate(ROWS)]
+    pair = load(tmp_path, csv(labelled), target_sites=("c",))
+    assert len(pair.target.y) == 8
+    assert pair.target_test is not None
+    assert torch.equal(pair.target_test.x, pair.target.x)
+    held = load(tmp_path, csv(labelled), target_sites=("c",), target_held_out=0.25)
+    assert held.target_test is not None
+    assert (len(held.target.y), len(held.target_test.y)) == (6, 2)
+
+
+def test_a_column_may_say_which_rows_are_the_target(tmp_path: Path) -> None:
+    head = ["pid", "site", "age", "city", "sick", "part"]
+    rows = [[*row[:4], "yes" if n % 4 < 2 else "no", "Target" if n % 2 else "source"] for n, row in enumerate(ROWS)]
+    pair = load(tmp_path, csv(rows, head), domain="part")
+    assert len(pair.target.y) == 12
+    assert pair.sites is not None
+    assert set(pair.sites.source.tolist()) == set(pair.sites.target.tolist()) == {0, 1, 2}
+
+
+def test_another_table_may_be_tested_on(tmp_path: Path) -> None:
+    (tmp_path / "test.csv").write_text("sick,city,age\nyes,Oslo,30\nno,Kyiv,\n")
+    pair = load(tmp_path, target_test=str(tmp_path / "test.csv"))
+    assert pair.target_test is not None
+    assert pair.target_test.y.tolist() == [1, 0]
+    age = columns(pair)["age"]
+    first = [(30 - age.mean) / age.deviation, 1, 0, 0]
+    assert pair.target_test.x[0].tolist() == pytest.approx(first, rel=1e-6)
+    assert pair.target_test.x[1].tolist() == [0, 0, 0, 1]
+
+
+def test_a_table_reads_the_same_again_as_an_input(tmp_path: Path) -> None:
+    pair = load(tmp_path)
+    assert pair.input is not None
+    rows = pair.input.read(tmp_path / "t.csv")
+    assert rows.names == tuple(row[0] for row in ROWS)
+    assert rows.y is not None
+    assert torch.equal(rows.x[rows.y == UNLABELLED], pair.target.x)
+
+
+def test_parquet_holds_the_same_rows(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    pair = load(tmp_path)
+    pandas.read_csv(tmp_path / "t.csv").to_parquet(tmp_path / "t.parquet")
+    again = load(tmp_path, file=str(tmp_path / "t.parquet"))
+    assert torch.equal(again.source.x, pair.source.x)
+    assert again.input == pair.input
+
+
+def test_columns_that_say_nothing_are_left_out(tmp_path: Path) -> None:
+    head = [*HEAD, "none", "same", "word"]
+    pair = load(tmp_path, csv([[*row, "", "7", "x"] for row in ROWS], head))
+    assert list(columns(pair)) == ["age", "city"]
+
+
+def test_kinds_that_are_not_guessed(tmp_path: Path) -> None:
+    assert columns(load(tmp_path, categorical=("age",)))["age"].levels[:2] == ("20", "21")
+    assert list(columns(load(tmp_path, drop=("age",)))) == ["city"]
+    assert "column 'city' holds Oslo in row 1, which is no number" in refusal(tmp_path, numeric=("city",))
+
+
+def test_a_class_called_none_is_a_class(tmp_path: Path) -> None:
+    rows = [[*row[:4], row[4].replace("no", "None")] for row in ROWS]
+    assert load(tmp_path, csv(rows)).class_names == ("None", "yes")
+
+
+def test_whole_numbers_as_labels_are_written_as_such(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    frame = pandas.DataFrame(ROWS, columns=HEAD)
+    frame["sick"] = [math.nan if row[4] == "" else 10.0 if row[4] == "no" else 9.0 for row in ROWS]
+    frame.to_parquet(tmp_path / "t.parquet")
+    assert load(tmp_path, file=str(tmp_path / "t.parquet"), drop=("age",)).class_names == ("9", "10")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"label": ""}, "data.label must name the column of classes"),
+        ({"file": ""}, "data.file must name"),
+        ({"file": "gone.csv"}, "gone.csv is no file"),
+        ({"label": "sik"}, "no column 'sik', which data.label names; did you mean 'sick'? (columns: pid, site, age"),
+        ({"drop": ("nothing",)}, "no column 'nothing', which data.drop names"),
+        ({"site": "sick"}, "named as two of label, site, domain and id"),
+        ({"site": "city"}, "does not say in column 'city' whose row 3 is"),
+        ({"target_sites": ("d",)}, "no row of the site 'd', which data.target_sites names (sites: a, b, c)"),
+        ({"target_sites": ("a",)}, "no label in row 3, which is of the source"),
+        ({"domain": "city"}, "says 'oslo' in column 'city', row 1; it must say 'source' or 'target'"),
+        ({"label": "city"}, "no column to learn from"),
+        ({"id": ""}, "column 'pid' holds 22 different words, such as p0, more than most_levels = 20"),
+    ],
+)
+def test_options_that_do_not_fit_the_table_are_refused(tmp_path: Path, options: dict[str, Any], words: str) -> None:
+    extra = {"drop": ("age", "sick")} if options == {"label": "city"} else {}
+    assert words in refusal(tmp_path, **{"most_levels": 20, **options, **extra})
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda n, row: [*row[:4], "yes" if n % 3 < 2 else ""], "has one class alone, 'yes'"),
+        (lambda n, row: [*row[:4], "yes"], "no row of the target: none is without label"),
+        (lambda n, row: [*row[:4], ""], "no row of the source"),
+        (lambda n, row: [*row[:4], f"{n}.5" if n else ""], "23 different labels in 23 rows"),
+        (lambda n, row: [*row[:2], "inf", *row[3:]], "'age' is infinite in row 1"),
+    ],
+)
+def test_tables_that_cannot_be_used_are_refused(tmp_path: Path, change: Any, words: str) -> None:
+    assert words in refusal(tmp_path, csv([change(n, row) for n, row in enumerate(ROWS)]))
+
+
+def test_classes_of_the_target_that_the_source_lacks_are_refused(tmp_path: Path) -> None:
+    rows = [[*row[:4], ("no", "yes", "perhaps")[n % 3]] for n, row in enumerate(ROWS)]
+    assert "target rows of the class 'perhaps'" in refusal(tmp_path, csv(rows), target_sites=("c",))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"separator": ""},
+        {"most_levels": 1},
+        {"target_sites": ("a",), "domain": "b", "site": "c"},
+        {"target_sites": ("a",)},
+        {"numeric": ("a",), "categorical": ("a",)},
+    ],
+)
+def test_options_that_exclude_each_other_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(FedmmError):
+        Table(**options)
+
+
+def test_a_site_with_one_row_keeps_it(tmp_path: Path) -> None:
+    rows = [[row[0], f"only {n}", *row[2:]] for n, row in enumerate(ROWS)]
+    message = refusal(tmp_path, csv(rows))
+    assert "no row of the source can be held out" in message
+    for number in (3, 6, 9, 12):
+        rows[number][1] = rows[0][1]
+    pair = load(tmp_path, csv(rows), held_out=0.9)
+    assert pair.sites is not None
+    assert len(set(pair.sites.source.tolist())) == 12
+    assert len(pair.source_test.y) == 4
