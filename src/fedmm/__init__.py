@@ -18,6 +18,7 @@ if _TYPE_CHECKING:
     from fedmm.data.views import CropAndFlip
     from fedmm.experiment.adapt import Adapted, adapt
     from fedmm.experiment.adaptation import Client
+    from fedmm.experiment.choosing import Stopping
     from fedmm.experiment.guard import Guard
     from fedmm.experiment.predictor import Predictor, load_model
     from fedmm.experiment.presets import Preset, preset
@@ -54,6 +55,7 @@ __all__ = [
     "SmoothedFedMM",
     "Solution",
     "SourceOnly",
+    "Stopping",
     "Terms",
     "TrimmedMean",
     "adapt",
@@ -71,6 +73,7 @@ _HOME = {
     "fedmm.data.views": ("CropAndFlip",),
     "fedmm.experiment.adapt": ("Adapted", "adapt"),
     "fedmm.experiment.adaptation": ("Client",),
+    "fedmm.experiment.choosing": ("Stopping",),
     "fedmm.experiment.guard": ("Guard",),
     "fedmm.experiment.predictor": ("Predictor", "load_model"),
     "fedmm.experiment.presets": ("Preset", "preset"),

@@ -105,7 +105,8 @@ def another(field: Field[Any], hint: Any) -> Any:
     if isinstance(value, bool):
         return not value
     if isinstance(value, str):
-        return {"preset": "paper", "device": "auto", "separator": ";"}.get(field.name, 'a "label" with é, \\ and\ttabs')
+        words = {"preset": "paper", "device": "auto", "separator": ";", "best_by": "source_risk", "stop_by": "dev_risk"}
+        return words.get(field.name, 'a "label" with é, \\ and\ttabs')
     return value + 1 if hint is int else value / 2 or 0.5
 
 

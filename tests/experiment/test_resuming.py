@@ -18,7 +18,7 @@ from experiment.saved import model_in
 
 from fedmm.core.errors import FedmmError
 from fedmm.experiment import plan as planning
-from fedmm.experiment.checkpoints import BEST, FOLDER
+from fedmm.experiment.checkpoints import FOLDER
 from fedmm.experiment.config import Experiment, experiment
 from fedmm.experiment.folder import latest_folder
 from fedmm.experiment.run import run_experiment
@@ -100,6 +100,9 @@ def test_a_resumed_run_goes_on_where_it_was_and_says_so(tmp_path: Path) -> None:
 def test_a_run_that_was_never_begun_is_begun(tmp_path: Path) -> None:
     run_experiment(small(), tmp_path / "run", progress=False, resume=True)
     assert len(rows_of(tmp_path / "run")) == ROUNDS
+
+
+BEST = "best.safetensors"
 
 
 def test_a_finished_run_has_nothing_left_to_do(tmp_path: Path) -> None:

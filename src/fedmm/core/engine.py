@@ -22,7 +22,7 @@ class FederatedState:
     totals: the sums of each client's updates, by client name, where the terms have the server keep them.
     counted: by client name, the last round (from 0) in which the server counted it, where they exchange messages.
     offender: where the run ended because the round after this one was not finite, the client that began it (empty: the
-        mean of all); None else.
+        mean of all); None else. finished: where it was ended early, on purpose.
     fallback: good states of earlier rounds, the oldest first, where a guard may go back to one.
     """
 
@@ -34,7 +34,13 @@ class FederatedState:
     totals: dict[str, State] = field(default_factory=dict)
     counted: dict[str, int] = field(default_factory=dict)
     offender: str | None = None
+    finished: bool = False
     fallback: tuple[FederatedState, ...] = ()
+
+    @property
+    def ended(self) -> bool:
+        """Whether no round follows, however many others have run."""
+        return self.finished or self.offender is not None
 
     @property
     def z(self) -> Tensor:

@@ -35,10 +35,11 @@ from fedmm.experiment.build import DataCache, tested_rows
 from fedmm.experiment.checkpoints import newest_common
 from fedmm.experiment.config import Experiment
 from fedmm.experiment.folder import EXPERIMENT, RunFolder, write_json
-from fedmm.experiment.history import History
+from fedmm.experiment.history import History, Row
 from fedmm.experiment.resuming import differences, refuse_others, run_checkpoints
 from fedmm.experiment.run import finish_run
 from fedmm.experiment.tables import as_table
+from fedmm.experiment.tracking import Tracks
 from fedmm.experiment.training import Begun
 
 SITES, LOG = "sites.json", "server.log"
@@ -170,6 +171,8 @@ def standing_in(each: Experiment, names: list[str], cards: Mapping[str, Card], c
         view=pair.view,
         terms=replace(each.terms, restore=True),
         guard=each.guard,
+        best_by=run.best_by,
+        stopping=run.stopping,
         input_mean=mean_input(cards),
     )
 
@@ -237,8 +240,18 @@ def _run(
     begun: Begun | None,
     say: Say,
 ) -> None:
-    checkpoints = run_checkpoints(each, folder)
-    with RunFolder(folder, each.tables(), begun[1] if begun else ()) as files:
+    best = adaptation.chooser()
+    checkpoints = run_checkpoints(each, folder, best)
+    if begun:
+        checkpoints.go_on(begun[0].round, each.run.torch_device)
+    with (
+        RunFolder(folder, each.tables(), begun[1] if begun else ()) as files,
+        Tracks(each, folder, begun[0].round if begun else 0) as tracks,
+    ):
+
+        def after_round(row: Row) -> None:
+            files.append(row)
+            tracks.row(row)
 
         def keep(state: FederatedState, history: History) -> None:
             files.refuse(state.round, history.refusals.get(state.round, ()))
@@ -246,16 +259,18 @@ def _run(
 
         adapted, error = adaptation.run(
             evaluate_every=each.run.evaluate_every,
-            on_round=files.append,
+            on_round=after_round,
             chosen=each.run.precision,
             begun=begun,
             keep=keep,
             engines=engines,
+            best=best,
         )
         checkpoints.close(adapted.state, adapted.history)
         summary = finish_run(files, each, adaptation, adapted, cache, {"name": "flower"})
         held = {holding.name: {"holds": holding.domains} for holding in adaptation.holdings}
         files.summarise({**summary, "clients": held})  # how many rows they hold, only the sites know
+        tracks.finish(summary)
     say(f"{summary['status']} after round {summary['rounds']}; target accuracy {summary['target_accuracy']}")
     if error:
         raise error

@@ -19,9 +19,11 @@ from fedmm.core.errors import Diverged, require
 from fedmm.core.objective import Objective, Outputs
 from fedmm.core.problem import Statistics
 from fedmm.core.terms import Terms
+from fedmm.core.validators import validator
 from fedmm.core.views import View, WholeRows
 from fedmm.engines.in_process import InProcess
 from fedmm.experiment.adaptation import Client, adaptation_problem, client_names, domain_odds, in_rows, take_stock
+from fedmm.experiment.choosing import DEFAULT, Best, Chooser, Stopped, Stopping
 from fedmm.experiment.fingerprint import fingerprint
 from fedmm.experiment.guard import Guard
 from fedmm.experiment.history import History, Row
@@ -30,7 +32,7 @@ from fedmm.experiment.predictor import Predictor, RowsShown
 from fedmm.experiment.privacy import privacy_account, require_nothing_else_is_told
 from fedmm.experiment.probes import accuracy_probes, columns, evaluated, risk_probe, source_probe, target_probe
 from fedmm.experiment.progress import RoundProgress
-from fedmm.experiment.training import Begun, Guarded, Status, Training, train
+from fedmm.experiment.training import Begun, Choosing, Guarded, Status, Training, train
 from fedmm.models.flat import FlatNetwork
 from fedmm.models.network import Network
 from fedmm.models.precision import Precision, precision
@@ -41,6 +43,7 @@ _SMOOTHED_FEDMM = SmoothedFedMM()
 _WHOLE_ROWS = WholeRows()
 _USUAL = Terms()
 _NO_GUARD = Guard()
+_TO_THE_END = Stopping()
 
 
 class Adapted(Predictor):
@@ -48,7 +51,9 @@ class Adapted(Predictor):
 
     history: one row a round: accuracies on the validation sets, losses, drift, consensus gap, bytes, seconds.
     status: ``completed``, or ``interrupted`` by Ctrl-C (the model is then that of the last finished round).
+    stopped: in which round a validator ended the training early, and why; None where it did not.
     state: the federation after the last round, with every client's own state.
+    best: the model of the round that was best by a validator; None where none was named or measured.
     """
 
     def __init__(
@@ -58,6 +63,17 @@ class Adapted(Predictor):
         self.state: FederatedState = training.state
         self.history: History = training.history
         self.status: Status = training.status
+        self.stopped: Stopped | None = training.stopped
+        self.best = None if training.best is None else Chosen(function, training.best, self.show)
+
+
+class Chosen(Predictor):
+    """The model of one round of a training. by: the validator's name; row: that round of the history."""
+
+    def __init__(self, function: FlatNetwork, best: Best, show: RowsShown) -> None:
+        super().__init__(function, best.z, best.statistics, show)
+        self.by = best.by
+        self.round, self.value, self.row = best.round, best.value, best.row
 
 
 def adapt(
@@ -78,6 +94,8 @@ def adapt(
     view: View = _WHOLE_ROWS,
     terms: Terms = _USUAL,
     guard: Guard = _NO_GUARD,
+    best_by: str = DEFAULT,
+    stopping: Stopping = _TO_THE_END,
     progress: bool = True,
     on_round: Callable[[Row], None] | None = None,
     resume: str | Path | None = None,
@@ -101,6 +119,8 @@ def adapt(
     view: how rows are shown to the network, for example ``CropAndFlip(224)``; the rows as they are by default.
     terms: on what terms clients take part: which share of them in a round, what the server accepts, how it aggregates.
     guard: what is done about rounds that are not finite, or explode: by default the former end the run.
+    best_by: the validator by which the model of the best round is kept, as ``best`` of the result; empty for none.
+    stopping: a validator by which the training ends early, for example ``Stopping("target_information", patience=20)``.
     progress: a bar on the terminal. on_round: called with each round's row of the history.
     resume: a folder for checkpoints. Where it holds some of the same call, training goes on from the newest, to the
         same end to the bit; a call that had completed returns its result at once, and any other call is refused.
@@ -110,21 +130,22 @@ def adapt(
     adaptation = Adaptation(
         clients, model, objective, algorithm, rounds,
         validation=validation, source_validation=source_validation, probe_rows=probe_rows, batch_size=batch_size,
-        seed=seed, device=device, dtype=dtype, view=view, terms=terms, guard=guard,
+        seed=seed, device=device, dtype=dtype, view=view, terms=terms, guard=guard, best_by=best_by, stopping=stopping,
     )  # fmt: skip
+    best = adaptation.chooser()
     if resume is None:
-        adapted, error = adaptation.run(evaluate_every=evaluate_every, progress=progress, on_round=on_round)
+        adapted, error = adaptation.run(evaluate_every=evaluate_every, progress=progress, on_round=on_round, best=best)
     else:
         about = fingerprint(adaptation, seed=seed, batch_size=batch_size, evaluate_every=evaluate_every)
         kept = kept_in(
             resume, about, adaptation.function.layout.device,
-            every=checkpoint_every, seconds=checkpoint_seconds, keep=keep_checkpoints,
+            every=checkpoint_every, seconds=checkpoint_seconds, keep=keep_checkpoints, best=best,
         )  # fmt: skip
         for line in kept.said:
             warnings.warn(line, stacklevel=2)
         adapted, error = adaptation.run(
             evaluate_every=evaluate_every, progress=progress, on_round=on_round,
-            begun=kept.begun, keep=kept.checkpoints.after_round,
+            begun=kept.begun, keep=kept.checkpoints.after_round, best=best,
         )  # fmt: skip
         kept.checkpoints.close(adapted.state, adapted.history)
     if error:
@@ -157,6 +178,8 @@ class Adaptation:
         view: View = _WHOLE_ROWS,
         terms: Terms = _USUAL,
         guard: Guard = _NO_GUARD,
+        best_by: str = "",
+        stopping: Stopping = _TO_THE_END,
         input_mean: float | None = None,
     ) -> None:
         _require_kinds(model, objective, algorithm, dtype)
@@ -201,6 +224,21 @@ class Adaptation:
             self.probes += [] if told is None else [told]
         self.probes += [] if unlabelled is None else [unlabelled]
         self.measures = columns(self.probes)
+        self.best_by = self._measured("best_by", best_by)
+        self._measured("stop_by", stopping.stop_by)
+        self.stopping = stopping
+
+    def _measured(self, option: str, name: str) -> str:
+        """A validator's name; refused where this run does not measure it, but for the default, which is then none."""
+        if not name or validator(name, option).column in self.measures:
+            return name
+        unasked = option == "best_by" and name == DEFAULT
+        require(unasked, f"{option} = {name!r} is not measured in this run: it needs {validator(name, option).needs}")
+        return ""
+
+    def chooser(self) -> Chooser:
+        """What keeps the best model of a run."""
+        return Chooser(self.best_by)
 
     def engine_for(self, algorithm: Algorithm) -> InProcess:
         """The reference engine, for this algorithm or one with other steps."""
@@ -216,10 +254,12 @@ class Adaptation:
         begun: Begun | None = None,
         keep: Callable[[FederatedState, History], None] | None = None,
         engines: Callable[[Algorithm], Engine] | None = None,
+        best: Chooser | None = None,
     ) -> tuple[Adapted, Diverged | None]:
         """Train. A client that diverges ends the run: the model is then that of the last good round.
 
         begun, keep: as in :func:`fedmm.experiment.training.train`. engines: by algorithm, others than the reference.
+        best: what keeps the best model, where it is kept on disk too.
         """
         at_least("evaluate_every", evaluate_every, 1)
         around = precision(chosen, self.function.layout.device)
@@ -241,6 +281,7 @@ class Adaptation:
                 keep=keep,
                 guarded=Guarded(self.guard, self.algorithm, engines or self.engine_for) if self.guard.watches else None,
                 account=self.account,
+                choosing=Choosing(self.stopping, best or self.chooser(), self.prediction_statistics),
             )
         return self.adapted(training), training.error
 

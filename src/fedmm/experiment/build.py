@@ -78,6 +78,8 @@ def prepare(experiment: Experiment, cache: DataCache) -> Adaptation:
         view=here.view,
         terms=experiment.terms,
         guard=experiment.guard,
+        best_by=run.best_by,
+        stopping=run.stopping,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -13,14 +12,14 @@ import torch
 
 from fedmm.core.engine import FederatedState
 from fedmm.core.errors import FedmmError
+from fedmm.experiment.choosing import Chooser
 from fedmm.experiment.history import History
 from fedmm.experiment.snapshots import load_snapshot, save_snapshot
 from fedmm.experiment.training import Begun
 
-FOLDER, BEST = "checkpoints", "best.safetensors"
+FOLDER = "checkpoints"
 _NAME = re.compile(r"round-(\d+)\.safetensors")
 _HALF_WRITTEN = ("*.safetensors.partial", ".tmp*")  # ours, and those of safetensors
-_LOWER_IS_BETTER = ("source_risk", "target_entropy", "loss", "task_loss")
 
 Say = Callable[[str], None]
 
@@ -29,16 +28,15 @@ class Checkpoints:
     """Written every so many rounds, or every so many seconds, into ``checkpoints/`` of a run's folder.
 
     every: rounds between two, 0 to go by time alone; seconds: between two, 0 to go by rounds alone.
-    keep: how many of the last are kept. best_by: the measure of the history by which the best is kept beside them.
+    keep: how many of the last are kept. best: what knows the best model, which is kept beside them.
     """
 
-    def __init__(self, run: Path, *, every: int, seconds: float, keep: int, best_by: str = "") -> None:
+    def __init__(self, run: Path, *, every: int, seconds: float, keep: int, best: Chooser | None = None) -> None:
         self.folder = run / FOLDER
-        self._every, self._seconds, self._keep, self._best_by = every, seconds, keep, best_by
+        self.best = best or Chooser("")
+        self._every, self._seconds, self._keep = every, seconds, keep
         self._written = time.monotonic()
         self._newest = -1
-        self._best = math.nan
-        self._unwritten: tuple[FederatedState, History] | None = None
 
     def due(self, round_: int) -> bool:
         """Whether it is time for one after this round."""
@@ -46,24 +44,14 @@ class Checkpoints:
         return by_round or (self._seconds > 0 and time.monotonic() - self._written >= self._seconds)
 
     def after_round(self, state: FederatedState, history: History) -> None:
-        """Look at a round that is over, and write a checkpoint where it is time for one."""
-        self.observe(state, history)
+        """Write a checkpoint where it is time for one."""
         if self.due(state.round):
             self.save(state, history)
 
     def close(self, state: FederatedState, history: History) -> None:
         """Write the state that the run ends with, unless it is there."""
-        if state.round != self._newest or self._unwritten:
+        if state.round != self._newest or self.best.unwritten:
             self.save(state, history)
-
-    def observe(self, state: FederatedState, history: History) -> None:
-        """Look at a round that was just evaluated: it may be the best so far, which the next save writes."""
-        value = history[-1].get(self._best_by) if self._best_by and len(history) else None
-        if value is None or not math.isfinite(value):
-            return
-        better = value < self._best if self._best_by in _LOWER_IS_BETTER else value > self._best
-        if better or math.isnan(self._best):
-            self._best, self._unwritten = value, (state, history.copy())
 
     def save(self, state: FederatedState, history: History) -> None:
         """Write one, and remove those that are too many."""
@@ -72,9 +60,7 @@ class Checkpoints:
 
     def write(self, state: FederatedState, history: History) -> None:
         """Write one beside the others; the best goes first, as nothing after this one would lead to it again."""
-        if self._unwritten:
-            save_snapshot(self.folder / BEST, *self._unwritten)
-            self._unwritten = None
+        self.best.write(self.folder)
         save_snapshot(self._path(state.round), state, history)
         self._newest = state.round
         self._written = time.monotonic()
@@ -104,15 +90,10 @@ class Checkpoints:
         """The checkpoint after a round; refused where it cannot be read."""
         return load_snapshot(self._path(round_), device)
 
-    def go_on(self, round_: int) -> None:
-        """Know that the run goes on from this checkpoint, and how good the best one is."""
+    def go_on(self, round_: int, device: torch.device) -> None:
+        """Know that the run goes on from this checkpoint, and which model is the best so far."""
         self._newest = round_
-        try:
-            _, history = load_snapshot(self.folder / BEST, torch.device("cpu"))
-        except FedmmError:
-            return
-        value = history[-1].get(self._best_by) if len(history) else None
-        self._best = math.nan if value is None else value
+        self.best.read(self.folder, device)
 
     def _path(self, round_: int) -> Path:
         return self.folder / f"round-{round_:08d}.safetensors"
@@ -121,8 +102,8 @@ class Checkpoints:
 def newest_common(runs: Sequence[Checkpoints], device: torch.device, say: Say) -> list[Begun]:
     """A state and its history for each run, all after the newest round that all have and that can be read; else none.
 
-    A run that had diverged has stopped: its last state counts for every later round. Files that cannot be read are
-    named, and the round before is tried.
+    A run that had diverged, or was ended early, has stopped: its last state counts for every later round. Files that
+    cannot be read are named, and the round before is tried.
     """
     read: dict[tuple[int, int], Begun | None] = {}
 
@@ -141,7 +122,7 @@ def newest_common(runs: Sequence[Checkpoints], device: torch.device, say: Say) -
         if round_ in there[run]:
             return load(run, round_)
         earlier = (load(run, each) for each in there[run] if each < round_)
-        return next((begun for begun in earlier if begun and begun[0].offender is not None), None)
+        return next((begun for begun in earlier if begun and begun[0].ended), None)
 
     for round_ in sorted({each for rounds in there for each in rounds}, reverse=True):
         found: list[Begun] = []
@@ -152,7 +133,7 @@ def newest_common(runs: Sequence[Checkpoints], device: torch.device, say: Say) -
             found.append(begun)
         else:
             for each, (state, _) in zip(runs, found, strict=True):
-                each.go_on(state.round)
+                each.go_on(state.round, device)
             return found
     return []
 

@@ -11,15 +11,17 @@ import torch
 from fedmm.algorithms import ALGORITHMS
 from fedmm.core.aggregation import AGGREGATIONS, Aggregation
 from fedmm.core.algorithm import Algorithm
-from fedmm.core.checks import at_least, not_negative, positive, require_device
+from fedmm.core.checks import at_least, not_negative, one_of, positive, require_device
 from fedmm.core.errors import require, unknown
 from fedmm.core.objective import Objective
 from fedmm.core.terms import OnBadUpdate, Terms
 from fedmm.core.transmission import TRANSMISSIONS, Transmission
+from fedmm.core.validators import validator
 from fedmm.core.wire import Encoding
 from fedmm.data import DATASETS, PARTITIONS
 from fedmm.data.domains import DataSet
 from fedmm.data.partition import Partition
+from fedmm.experiment.choosing import DEFAULT, Stopping
 from fedmm.experiment.guard import Guard
 from fedmm.experiment.presets import PRESETS, preset_tables
 from fedmm.experiment.tables import Table, as_table, build, choose
@@ -56,7 +58,9 @@ class RunOptions:
     stacked: ray: each actor runs its clients as one program, as it does on a GPU. durable: they keep states on disk.
     threads: torch's threads; 0 leaves them as they are. Results are bit-identical for one number of threads.
     checkpoint_every, checkpoint_seconds: rounds and seconds between two checkpoints, 0 for none by that count.
-    keep_checkpoints: how many of the last stay. best_by: the measure by which the best state is kept beside them.
+    keep_checkpoints: how many of the last stay. best_by: the validator by which the best model is kept beside them.
+    stop_by, patience, min_rounds, min_delta: as in :class:`fedmm.Stopping`.
+    track: ``tensorboard``, ``mlflow`` or both, where the run is shown while it goes on.
     participation, on_bad_update, max_update_norm, max_update_ratio, uploads, broadcasts: as in :class:`fedmm.Terms`.
     client_weights: the paper's alpha_i by client name; clients that are not named weigh 1.
     preset: ``paper`` or ``authors``, for everything the file leaves out.
@@ -80,7 +84,12 @@ class RunOptions:
     checkpoint_every: int = 0
     checkpoint_seconds: float = 60.0
     keep_checkpoints: int = 2
-    best_by: str = "target_information"
+    track: tuple[str, ...] = ()
+    best_by: str = DEFAULT
+    stop_by: str = ""
+    patience: int = 50
+    min_rounds: int = 0
+    min_delta: float = 0.0
     participation: float = 1.0
     on_bad_update: OnBadUpdate = "stop"
     max_update_norm: float = 0.0
@@ -104,7 +113,12 @@ class RunOptions:
         at_least("checkpoint_every", self.checkpoint_every, 0)
         not_negative("checkpoint_seconds", self.checkpoint_seconds)
         at_least("keep_checkpoints", self.keep_checkpoints, 1)
+        for tracker in self.track:
+            one_of("track", tracker, ("tensorboard", "mlflow"))
+        if self.best_by:
+            validator(self.best_by, "best_by")
         Terms(**self.terms)
+        Stopping(self.stop_by, self.patience, self.min_rounds, self.min_delta)
         for client, weight in self.client_weights.items():
             positive(f"client_weights.{client}", weight)
         if self.preset and self.preset not in PRESETS:
@@ -115,6 +129,11 @@ class RunOptions:
         """What this section says of the terms."""
         names = ("participation", "on_bad_update", "max_update_norm", "max_update_ratio", "uploads", "broadcasts")
         return {name: getattr(self, name) for name in names}
+
+    @property
+    def stopping(self) -> Stopping:
+        """When the run ends early."""
+        return Stopping(self.stop_by, self.patience, self.min_rounds, self.min_delta)
 
     @property
     def torch_device(self) -> torch.device:

@@ -41,6 +41,7 @@ def fingerprint(adaptation: Adaptation, **run: Any) -> dict[str, Table]:
         "objective": plain(adaptation.objective),
         "terms": plain(adaptation.terms),
         "guard": plain(adaptation.guard),
+        "stopping": plain(adaptation.stopping),
         "view": plain(adaptation.view),
         "model": {
             "parameters": function.layout.size,

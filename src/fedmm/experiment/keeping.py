@@ -13,6 +13,7 @@ import torch
 from fedmm.core.checks import at_least, not_negative
 from fedmm.core.errors import FedmmError, require
 from fedmm.experiment.checkpoints import FOLDER, Checkpoints, newest_common
+from fedmm.experiment.choosing import Chooser
 from fedmm.experiment.folder import write_json
 from fedmm.experiment.resuming import differences, refuse_others
 from fedmm.experiment.training import Begun
@@ -37,6 +38,7 @@ def kept_in(
     every: int,
     seconds: float,
     keep: int,
+    best: Chooser,
 ) -> Kept:
     """Begin in a folder what is described by ``about``, or go on with it; something else is refused."""
     at_least("checkpoint_every", every, 0)
@@ -44,7 +46,7 @@ def kept_in(
     at_least("keep_checkpoints", keep, 1)
     require(isinstance(folder, str | Path), f"resume must be a folder's name, not {folder!r}")
     folder = Path(folder)
-    checkpoints = Checkpoints(folder, every=every, seconds=seconds, keep=keep)
+    checkpoints = Checkpoints(folder, every=every, seconds=seconds, keep=keep, best=best)
     now = json.loads(json.dumps(about))
     if not (folder / ABOUT).exists():
         require(

@@ -26,7 +26,7 @@ MEASURES = ("target_accuracy", "source_accuracy", "source_risk", "target_informa
 _WHERE_NOT_WHAT = (
     "device", "precision", "engine", "threads", "evaluate_every", "label",
     "actors", "ray_address", "stacked", "durable",
-    "checkpoint_every", "checkpoint_seconds", "keep_checkpoints", "best_by",
+    "checkpoint_every", "checkpoint_seconds", "keep_checkpoints", "best_by", "track",
 )  # fmt: skip
 _SINCE: dict[str, dict[str, Any]] = {
     "run": {
@@ -36,6 +36,10 @@ _SINCE: dict[str, dict[str, Any]] = {
         "max_update_ratio": 0.0,
         "uploads": "exact",
         "broadcasts": "exact",
+        "stop_by": "",
+        "patience": 50,
+        "min_rounds": 0,
+        "min_delta": 0.0,
     },
     "aggregation": {"name": "mean"},
     "transmission": {"name": "exact"},

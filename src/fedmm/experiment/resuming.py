@@ -9,28 +9,29 @@ from typing import Any
 
 from fedmm.core.errors import FedmmError
 from fedmm.experiment.checkpoints import Checkpoints, newest_common
+from fedmm.experiment.choosing import Chooser
 from fedmm.experiment.config import Experiment, experiment
 from fedmm.experiment.folder import EXPERIMENT, MODEL, SUMMARY
 from fedmm.experiment.toml import read_toml
 from fedmm.experiment.training import Begun
 
 _MAY_DIFFER = (
-    "label", "checkpoint_every", "checkpoint_seconds", "keep_checkpoints", "best_by",
+    "label", "checkpoint_every", "checkpoint_seconds", "keep_checkpoints", "best_by", "track",
     "actors", "ray_address", "durable",
 )  # fmt: skip
 _SHOWN = 6
 PLAN = "plan.json"
 
 
-def run_checkpoints(each: Experiment, folder: Path) -> Checkpoints:
-    """The checkpoints of a run, as its section ``[run]`` wants them."""
+def run_checkpoints(each: Experiment, folder: Path, best: Chooser | None = None) -> Checkpoints:
+    """The checkpoints of a run, as its section ``[run]`` wants them, with the best model beside them."""
     run = each.run
     return Checkpoints(
         folder,
         every=run.checkpoint_every,
         seconds=run.checkpoint_seconds,
         keep=run.keep_checkpoints,
-        best_by=run.best_by,
+        best=best,
     )
 
 

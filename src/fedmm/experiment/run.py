@@ -18,6 +18,7 @@ from fedmm.core.errors import Diverged, FedmmError, require
 from fedmm.data.domains import DomainPair
 from fedmm.experiment.adapt import Adaptation, Adapted
 from fedmm.experiment.build import DataCache, prepare, tested_rows
+from fedmm.experiment.choosing import best_file
 from fedmm.experiment.config import Experiment
 from fedmm.experiment.exhibits import EXHIBITS, exhibits
 from fedmm.experiment.folder import BOUNDARY, EXPERIMENT, MODEL, REFUSED, SAMPLES, RunFolder, claim_folder
@@ -30,6 +31,7 @@ from fedmm.experiment.privacy import PrivacyAccount
 from fedmm.experiment.progress import RoundProgress
 from fedmm.experiment.resuming import begun_runs, only_begun, require_same_run, run_checkpoints
 from fedmm.experiment.stack import StackRun, StackSettings
+from fedmm.experiment.tracking import Tracks, require_trackers
 
 _SAMPLE_IMAGES, _SAMPLE_POINTS, _GRID = 12, 300, 160
 _ELSEWHERE = {"ray": ray_engines, "nvflare": nvflare_engines, "nvflare_poc": nvflare_engines}
@@ -68,6 +70,7 @@ def run_experiment(
         torch.set_num_threads(experiment.run.threads)
     if experiment.run.engine in ("nvflare", "nvflare_poc"):
         experiment = every_round_kept(experiment)
+    require_trackers(experiment.run.track)
     cache = DataCache()
     adaptation = prepare(experiment, cache)
     engine, why = choose_engine(experiment, adaptation)
@@ -91,6 +94,8 @@ def run_experiment(
     summary, error = outcome
     if summary["refused"]:
         say(f"{summary['refused']} updates were refused: {folder / REFUSED} says whose, and why")
+    if summary["stopped_early"]:
+        say(f"stopped early in round {summary['stopped_early']['round']}: {summary['stopped_early']['reason']}")
     for event in summary["guard"]:
         if event["policy"] == "rollback":
             say(f"round {event['round']}: {event['reason']}; the guard went back to round {event['to_round']}")
@@ -125,7 +130,8 @@ def _run_one(
     resume: bool,
     say: Callable[[str], None],
 ) -> Outcome:
-    checkpoints = run_checkpoints(experiment, folder)
+    best = adaptation.chooser()
+    checkpoints = run_checkpoints(experiment, folder, best)
     begun = next(iter(begun_runs([experiment], [folder], [checkpoints], say)), None) if resume else None
     with ExitStack() as opened:
         engines = None
@@ -133,8 +139,11 @@ def _run_one(
             engines = opened.enter_context(_ELSEWHERE[experiment.run.engine](experiment, adaptation, folder))
         files = opened.enter_context(RunFolder(folder, experiment.tables(), begun[1] if begun else ()))
 
+        tracks = opened.enter_context(Tracks(experiment, folder, begun[0].round if begun else 0))
+
         def after_round(row: Row) -> None:
             files.append(row)
+            tracks.row(row)
             if on_round:
                 on_round(row)
 
@@ -150,10 +159,12 @@ def _run_one(
             begun=begun,
             keep=keep,
             engines=engines,
+            best=best,
         )
         checkpoints.close(adapted.state, adapted.history)
         engine = experiment.run.engine if engines else "in_process"
         summary = finish_run(files, experiment, adaptation, adapted, cache, {"name": engine})
+        tracks.finish(summary)
     return summary, error
 
 
@@ -173,7 +184,10 @@ def run_stack(
 
     resume: go on from the checkpoints of the newest round that all of them have, where they were begun.
     """
-    kept = [run_checkpoints(each, folder) for each, folder in zip(experiments, folders, strict=True)]
+    kept = [
+        run_checkpoints(each, folder, adaptation.chooser())
+        for each, folder, adaptation in zip(experiments, folders, adaptations, strict=True)
+    ]
     begun = begun_runs(experiments, folders, kept, say) if resume else []
     before: Sequence[History] = [history for _, history in begun] or [History() for _ in experiments]
     with ExitStack() as opened:
@@ -184,9 +198,14 @@ def run_stack(
 
         for folder in folders:
             keep_settings(folder, settings)
+        tracks = [
+            opened.enter_context(Tracks(each, folder, begun[number][0].round if begun else 0))
+            for number, (each, folder) in enumerate(zip(experiments, folders, strict=True))
+        ]
 
         def after_round(replica: int, row: Row) -> None:
             files[replica].append(row)
+            tracks[replica].row(row)
             history = stack.histories[replica]
             files[replica].refuse(len(history), history.refusals.get(len(history), ()))
             on_row(replica, row)
@@ -199,6 +218,7 @@ def run_stack(
         for replica, each in enumerate(experiments):
             adapted, error = stack.adapted(replica, status)
             outcomes.append((finish_run(files[replica], each, adaptations[replica], adapted, cache, engine), error))
+            tracks[replica].finish(outcomes[-1][0])
     return outcomes
 
 
@@ -216,6 +236,8 @@ def finish_run(
         if event["policy"] == "stop":
             files.append({"round": event["round"], "stopped": 1})
     adapted.save(files.folder / MODEL)
+    if adapted.best:
+        adapted.best.save(files.folder / best_file(adapted.best.by, "model-"))
     write_input(files.folder, pair)
     files.tensors(SAMPLES, _samples(pair))
     files.tensors(EXHIBITS, exhibits(adaptation, adapted, pair))
@@ -267,6 +289,8 @@ def _summary(experiment: Experiment, adaptation: Adaptation, adapted: Adapted) -
         "target_accuracy": history.last("target_accuracy"),
         "source_accuracy": history.last("source_accuracy"),
         **{name: _finite(history.last(name)) for name in adaptation.measures},
+        **_chosen(adapted, adaptation.measures),
+        "stopped_early": adapted.stopped,
         "seconds": history.total("seconds"),
         "bytes_up": history.total("bytes_up"),
         "bytes_down": history.total("bytes_down"),
@@ -282,6 +306,17 @@ def _summary(experiment: Experiment, adaptation: Adaptation, adapted: Adapted) -
             for holding in adaptation.holdings
         },
         **provenance(adaptation.function.layout.device),
+    }
+
+
+def _chosen(adapted: Adapted, measures: Sequence[str]) -> Summary:
+    """The best model by a validator, and what was measured in its round; under another key where labels chose it."""
+    best = adapted.best
+    if best is None:
+        return {"best": None}
+    about = {"by": best.by.name, "round": best.round, "value": best.value, "model": best_file(best.by, "model-")}
+    return {
+        "oracle_best" if best.by.oracle else "best": about | {name: _finite(best.row.get(name)) for name in measures}
     }
 
 

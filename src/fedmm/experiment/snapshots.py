@@ -46,6 +46,7 @@ def save_snapshot(path: Path, state: FederatedState, history: History) -> None:
                 "client_statistics": list(each.client_statistics),
                 "counted": each.counted,
                 "offender": each.offender,
+                "finished": each.finished,
             }
             for each in states
         ],
@@ -83,7 +84,13 @@ def load_snapshot(path: Path, device: torch.device) -> tuple[FederatedState, His
 
 def _empty(about: dict[str, Any]) -> FederatedState:
     state = FederatedState(
-        about["round"], {}, {client: {} for client in about["clients"]}, {}, {}, offender=about["offender"]
+        about["round"],
+        {},
+        {client: {} for client in about["clients"]},
+        {},
+        {},
+        offender=about["offender"],
+        finished=about.get("finished", False),
     )
     state.client_statistics.update({client: {} for client in about["client_statistics"]})
     state.counted.update({client: int(round_) for client, round_ in about["counted"].items()})

@@ -17,8 +17,10 @@ from fedmm.core.problem import Statistics
 from fedmm.engines.batched import MEASURES, Batched, Replica, round_record
 from fedmm.experiment.adapt import Adaptation, Adapted
 from fedmm.experiment.checkpoints import Checkpoints
+from fedmm.experiment.choosing import Patience
 from fedmm.experiment.history import Event, History, Row
 from fedmm.experiment.probes import evaluated
+from fedmm.experiment.stack_best import StackBest
 from fedmm.experiment.stack_guard import StackGuard, stop_of
 from fedmm.experiment.training import Begun, Status, Training, ctrl_c_waits
 from fedmm.models.precision import Precision, precision
@@ -81,12 +83,14 @@ class StackRun:
     ) -> None:
         self.adaptations = adaptations
         self._checkpoints = checkpoints
+        self._choosers = [each.best for each in checkpoints] or [each.chooser() for each in adaptations]
         self.engine, self.network = build_stack(adaptations, chosen, settings)
         self.histories = [history for _, history in begun] or [History() for _ in adaptations]
         if begun:
             self.engine.load([state for state, _ in begun])
         self._saved = self.engine.round if begun else -1
-        self._stopped = {replica for replica, (state, _) in enumerate(begun) if state.offender is not None}
+        self._stopped = {replica for replica, (state, _) in enumerate(begun) if state.ended}
+        self._best = StackBest(self._choosers, self.engine)
         states = [state for state, _ in begun] or [self.engine.state(replica) for replica in range(len(adaptations))]
         watching = any(each.guard.watches for each in adaptations)
         self._guard = StackGuard(adaptations, self.engine, states, self.histories) if watching else None
@@ -105,8 +109,13 @@ class StackRun:
         status: Status = "completed"
         self._flushed = time.perf_counter()
         whole = True
+        self._patience = [
+            Patience(each.stopping, history) for each, history in zip(self.adaptations, self.histories, strict=True)
+        ]
+        impatient = any(each.stopping.stop_by for each in self.adaptations)
         try:
-            while self.engine.round < rounds:
+            ended = impatient and self._ended()
+            while self.engine.round < rounds and not ended:
                 with ctrl_c_waits():
                     whole = False
                     if self._guard:
@@ -117,14 +126,16 @@ class StackRun:
                     due = done % evaluate_every == 0 or done == rounds
                     found = self.evaluate() if due else {}
                     self._pending.append((done, measures, self.engine.verdicts, found, events))
-                    if self._guard:
+                    if self._guard or (impatient and due):
                         self._flush()
+                    ended = impatient and due and self._ended()
                     whole = True
                 keep = any(each.due(done) for each in self._checkpoints) or done == rounds
                 if keep or time.perf_counter() - self._flushed > _FLUSH_SECONDS:
                     with ctrl_c_waits():
                         self._flush()
-                        self._keep(evaluated=due, save=keep)
+                        if keep:
+                            self._save()
                     if done < rounds and stop():
                         status = "interrupted"
                         break
@@ -134,8 +145,17 @@ class StackRun:
             status = "interrupted"
         with suppress(KeyboardInterrupt), ctrl_c_waits():
             self._flush()
-            self._keep(evaluated=False, save=self._saved != self.engine.round)
+            if self._saved != self.engine.round:
+                self._save()
+            self._best.hand_over(self.histories)
         return status
+
+    def _ended(self) -> bool:
+        """Whether no replica goes on; those whose validators want no more stay as they are."""
+        for replica, patience in enumerate(self._patience):
+            if patience.stopped and not self.engine.finished[replica]:
+                self.engine.finish(replica)
+        return not bool(self.engine.alive.any())
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, Tensor]:
@@ -146,7 +166,9 @@ class StackRun:
             with self._around():
                 return self.network.evaluate(z, x, self._constants, statistics)
 
-        return evaluated([each.probes for each in self.adaptations], outputs, self.adaptations[0].measures)
+        found = evaluated([each.probes for each in self.adaptations], outputs, self.adaptations[0].measures)
+        self._best.look(found, z, statistics)
+        return found
 
     def _prediction_statistics(self) -> Statistics:
         if self.adaptations[0].function.policy != "local" or not self.engine.statistics:
@@ -157,28 +179,24 @@ class StackRun:
         ]
         return {name: torch.stack([own[name] for own in each]) for name in each[0]}
 
-    def _keep(self, *, evaluated: bool, save: bool) -> None:
-        """Let the checkpoints see the states of this round; those of replicas that stopped earlier are as they were.
+    def _save(self) -> None:
+        """Write checkpoints of this round; those of replicas that stopped earlier are as they were.
 
         Older ones are removed when all are written: whatever happens meanwhile, all replicas have those of one round.
         """
-        if not (evaluated or save):
-            return
+        if self._checkpoints:
+            self._best.hand_over(self.histories)
         for replica, checkpoints in enumerate(self._checkpoints):
             if replica in self._stopped:
                 continue
             state, history = self.engine.state(replica), self.histories[replica]
             if self._guard:
                 state = self._guard.with_fallback(replica, state)
-            if evaluated:
-                checkpoints.observe(state, history)
-            if save:
-                checkpoints.write(state, history)
-                self._stopped |= {replica} if state.offender is not None else set()
-        if save:
-            for checkpoints in self._checkpoints:
-                checkpoints.tidy()
-            self._saved = self.engine.round
+            checkpoints.write(state, history)
+            self._stopped |= {replica} if state.ended else set()
+        for checkpoints in self._checkpoints:
+            checkpoints.tidy()
+        self._saved = self.engine.round
 
     def _flush(self) -> None:
         """Hand on every pending round; this is where the device is waited for."""
@@ -205,13 +223,17 @@ class StackRun:
                 history = self.histories[replica]
                 if adaptation.account:
                     found |= adaptation.account.after(history["clients"], record.clients)
-                self._on_row(replica, history.append(record, found, events.get(replica)))
+                row = history.append(record, found, events.get(replica))
+                self._patience[replica].look(row)
+                self._on_row(replica, row)
 
     def adapted(self, replica: int, status: Status) -> tuple[Adapted, Diverged | None]:
-        """One replica's model and history; a replica that stopped early has diverged."""
+        """One replica's model and history; one that stopped before the others has diverged, unless it was finished."""
         state = self.engine.state(replica)
         error = stop_of(self.histories[replica])
-        if error is None and state.round < self.engine.round:
+        if error is None and state.round < self.engine.round and not state.finished:
             error = Diverged(self.engine.offender(replica), state.round + 1)
-        training = Training(state, self.histories[replica], "diverged" if error else status, error)
+        ended = "diverged" if error else "completed" if state.finished else status
+        stopped = self._patience[replica].stopped if state.finished else None
+        training = Training(state, self.histories[replica], ended, error, stopped, self._choosers[replica].best)
         return self.adaptations[replica].adapted(training), error

@@ -36,7 +36,7 @@ class StackGuard:
             for each, state, history in zip(adaptations, states, histories, strict=True)
         ]
         for replica, (watch, state) in enumerate(zip(self._watches, states, strict=True)):
-            if watch and histories[replica].events and state.offender is None:
+            if watch and histories[replica].events and not state.ended:
                 engine.restore(replica, state, watch.algorithm)
 
     def before_round(self) -> None:
@@ -51,7 +51,7 @@ class StackGuard:
         events: dict[int, Event] = {}
         round_ = self._engine.round
         for replica, (watch, alive) in enumerate(zip(self._watches, self._engine.alive.tolist(), strict=True)):
-            if watch is None or _stopped(self._histories[replica]):
+            if watch is None or self._engine.finished[replica] or _stopped(self._histories[replica]):
                 continue
             if alive:
                 if watch.wants(round_):

@@ -13,6 +13,8 @@ from typing import Literal
 from fedmm.core.algorithm import Algorithm
 from fedmm.core.engine import Engine, FederatedState, RoundRecord
 from fedmm.core.errors import Diverged
+from fedmm.core.problem import Statistics
+from fedmm.experiment.choosing import Best, Chooser, Patience, Stopped, Stopping
 from fedmm.experiment.guard import Guard, Watch, watched
 from fedmm.experiment.history import Event, History, Row, Value
 from fedmm.experiment.privacy import PrivacyAccount
@@ -33,13 +35,30 @@ class Guarded:
 
 
 @dataclass(frozen=True)
+class Choosing:
+    """What is chosen on the way.
+
+    stopping: when the run ends early. best: what keeps the best model; statistics: those that its predictions use.
+    """
+
+    stopping: Stopping
+    best: Chooser
+    statistics: Callable[[FederatedState], Statistics]
+
+
+@dataclass(frozen=True)
 class Training:
-    """state: after the last good round; status: why it ended; error: what diverged."""
+    """state: after the last good round; status: why it ended; error: what diverged.
+
+    stopped: where a validator ended it early. best: the model of its best round by a validator, where one was named.
+    """
 
     state: FederatedState
     history: History
     status: Status
     error: Diverged | None = None
+    stopped: Stopped | None = None
+    best: Best | None = None
 
 
 def train(
@@ -54,6 +73,7 @@ def train(
     keep: Callable[[FederatedState, History], None] | None = None,
     guarded: Guarded | None = None,
     account: PrivacyAccount | None = None,
+    choosing: Choosing | None = None,
 ) -> Training:
     """Run ``rounds`` rounds; evaluate every so many, and always after the last.
 
@@ -61,14 +81,18 @@ def train(
     begun: a state and its history to go on from. keep: called after every round, to write checkpoints.
     guarded: what is done about rounds that are not finite, or explode; without it the former end the run.
     account: of what the noise in the updates is worth; every row then has ``epsilon``.
+    choosing: by which validators the run is stopped early, and its best model kept.
 
     Ctrl-C ends the loop after the last finished round, a non-finite client after the round before. A round is finished
     when it is evaluated; from then on Ctrl-C waits for ``on_round``, so that what is written agrees with what is kept.
     """
     state, history = begun or (engine.start(), History())
     safe = _GuardedEngine(engine, guarded, state, history) if guarded else None
+    patience = Patience(choosing.stopping if choosing else Stopping(), history)
+    status: Status = "completed"
+    error: Diverged | None = None
     try:
-        while state.round < rounds:
+        while state.round < rounds and not patience.stopped:
             after, record = (safe or engine).run_round(state)
             due = after.round % evaluate_every == 0 or after.round == rounds
             measured: Evaluation = evaluate(after) if evaluate and due else dict.fromkeys(measures)
@@ -76,15 +100,18 @@ def train(
                 measured = {**measured, **account.after(history["clients"], record.clients)}
             with ctrl_c_waits():
                 state, row = after, history.append(record, measured, safe.event if safe else None)
+                patience.look(row)
+                if choosing and choosing.best.wants(row):
+                    choosing.best.take(row, state.z, choosing.statistics(state))
                 if on_round:
                     on_round(row)
                 if keep:
                     keep(state, history)
     except KeyboardInterrupt:
-        return Training(state, history, "interrupted")
-    except Diverged as error:
-        return Training(state, history, "diverged", error)
-    return Training(state, history, "completed")
+        status = "completed" if patience.stopped else "interrupted"
+    except Diverged as problem:
+        status, error = "diverged", problem
+    return Training(state, history, status, error, patience.stopped, choosing.best.best if choosing else None)
 
 
 class _GuardedEngine:

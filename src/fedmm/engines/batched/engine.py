@@ -124,6 +124,7 @@ class Batched:
         self._written_nu: list[float] = []
         self._losses = torch.zeros(2, *shape, dtype=dtype, device=device)
         self._alive = torch.ones(shape[0], dtype=torch.bool, device=device)
+        self.finished = [False] * shape[0]
         self.rounds_done = torch.zeros(shape[0], dtype=torch.int64, device=device)
         self._step = torch.zeros(1, dtype=torch.int64, device=device)
         self._measures = torch.zeros(shape[0], len(MEASURES), dtype=dtype, device=device)
@@ -545,17 +546,23 @@ class Batched:
             counted={
                 client: at for client, at in zip(names, self._counted_at[replica].tolist(), strict=True) if at != NEVER
             },
-            offender=self.offender(replica) if done < self.round else None,
+            offender=self.offender(replica) if done < self.round and not self.finished[replica] else None,
+            finished=self.finished[replica],
         )
+
+    def finish(self, replica: int) -> None:
+        """Have a replica stay as it is while the others go on."""
+        self.finished[replica] = True
+        self._alive[replica] = False
 
     def load(self, states: Sequence[FederatedState]) -> None:
         """Go on from these states, one a replica, all after the same number of rounds.
 
-        A state with an ``offender`` is that of a replica that stopped, then or earlier: it stays stopped.
+        A state that has ``ended`` is that of a replica that stopped, then or earlier: it stays stopped.
         """
         count = len(self.replicas)
         require(len(states) == count, f"a stack of {count} replicas goes on from {count} states, not {len(states)}")
-        alive = {state.round for state in states if state.offender is None}
+        alive = {state.round for state in states if not state.ended}
         newest = max(state.round for state in states)
         require(alive <= {newest}, "the replicas of a stack must have finished equally many rounds")
         self.round = newest
@@ -585,7 +592,8 @@ class Batched:
         for name, value in self._client_statistics.items():
             kept = [state.client_statistics.get(client, state.statistics) for client in names]
             value[replica].copy_(torch.stack([each[name] for each in kept]))
-        self._alive[replica] = state.offender is None
+        self._alive[replica] = not state.ended
+        self.finished[replica] = state.finished
         self.rounds_done[replica] = state.round
         self._not_finite[replica].copy_(torch.tensor([name == state.offender for name in names]))
 

@@ -1,0 +1,38 @@
+"""By what a model can be chosen, and that a choice with target labels says so."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from fedmm import FedmmError
+from fedmm.core.validators import ORACLE, VALIDATORS, validator
+
+
+def test_what_looks_at_target_labels_is_called_an_oracle() -> None:
+    for name, each in VALIDATORS.items():
+        assert each.name == name
+        assert each.oracle == name.startswith(ORACLE) == (each.column == "target_accuracy")
+
+
+def test_a_choice_with_target_labels_must_say_so() -> None:
+    with pytest.raises(FedmmError, match="would choose with target labels; say best_by = 'oracle_target_accuracy'"):
+        validator("target_accuracy", "best_by")
+    assert validator("oracle_target_accuracy", "best_by").oracle
+
+
+def test_an_unknown_validator_is_named_with_the_nearest() -> None:
+    with pytest.raises(FedmmError, match=r"unknown stop_by 'target_entropie'; did you mean 'target_entropy'\?"):
+        validator("target_entropie", "stop_by")
+
+
+@pytest.mark.parametrize(("name", "up"), [("target_information", True), ("source_risk", False)])
+def test_better_is_higher_or_lower_by_enough(name: str, up: bool) -> None:
+    each = VALIDATORS[name]
+    assert each.better(2.0, 1.0) == up
+    assert each.better(1.0, 2.0) == (not up)
+    assert each.better(1.0, None)
+    assert not each.better(1.0, 1.0)
+    assert not each.better(1.5, 1.0, by=0.5)
+    assert not any(each.better(value, before) for value in (math.nan, math.inf) for before in (None, 1.0))
