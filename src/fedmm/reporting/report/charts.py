@@ -25,6 +25,7 @@ class Chart:
 
     figures: by the values of its section's controls, joined by ``|``; under ``""`` where there are none.
     alt: what it shows, in words. last: for each method the value its line ends with.
+    widest: pixels that it takes at most, 0 for all there are.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Chart:
     alt: str
     figures: Mapping[str, Figure]
     height: int = 300
+    widest: int = 0
     scales: bool = False
     last: Sequence[tuple[str, str]] = field(default=())
 
@@ -84,8 +86,8 @@ class Lines:
             f"Line chart of {title} by {x_title}: {ends}.",
             {"": {"data": data, "layout": layout}},
             height,
-            scales,
-            last,
+            scales=scales,
+            last=last,
         )
 
     def _traces(self, number: int, each: Band, x: list[Any], unit: str, x_title: str) -> list[Figure]:

@@ -13,7 +13,9 @@ from fedmm.reporting.report.markup import Markup, element, joined, table
 from fedmm.reporting.report.material import Entry, Material, Method
 from fedmm.reporting.report.sections import Section, sentence
 
-LOWER_IS_BETTER = ("source_risk", "dev_risk", "target_entropy", "loss", "task_loss")
+LOWER_IS_BETTER = (
+    "source_risk", "dev_risk", "target_entropy", "domain_accuracy", "proxy_a_distance", "loss", "task_loss",
+)  # fmt: skip
 _LONG = 30
 ORACLES = ("target_accuracy", "oracle")
 """Measures that look at target labels."""
@@ -99,6 +101,8 @@ def named(number: int, label: str) -> Markup:
 def _row(number: int, method: Method, labelled: bool) -> list[object]:
     runs = method.runs
     stopped = Counter(run.status for run in runs if run.status != "completed")
+    early = sum(isinstance(entry.summary.get("stopped_early"), dict) for entry in method.entries)
+    stopped += Counter({"stopped early": early})
     note = ", ".join(f"{count} of {len(runs)} {status}" for status, count in stopped.items())
     name = joined([named(number, method.label), element("small", note) if note else ""])
     seeds = element("span", len(runs), title="seeds " + ", ".join(str(run.seed) for run in runs))

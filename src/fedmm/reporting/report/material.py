@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from fedmm.core.errors import FedmmError, require
+from fedmm.reporting.fields import finite
 from fedmm.reporting.read import Array, Run, Series, read_records, read_run, read_summary
 
 _DEEPEST = 4
@@ -56,13 +57,13 @@ class Entry:
         """A quantity of each client over the rounds, by the client's name."""
         found: dict[str, Series] = {}
         for t, record in self.run.records.items():
-            each = record.get("clients")
-            for name, values in each.items() if isinstance(each, dict) else ():
-                value = values.get(quantity) if isinstance(values, dict) else None
-                if isinstance(value, int | float):
-                    series = found.setdefault(str(name), Series([], []))
-                    series.rounds.append(t)
-                    series.values.append(float(value))
+            for each in record.values():
+                for name, values in each.items() if isinstance(each, dict) else ():
+                    value = finite(values.get(quantity)) if isinstance(values, dict) else None
+                    if value is not None:
+                        series = found.setdefault(str(name), Series([], []))
+                        series.rounds.append(t)
+                        series.values.append(value)
         return found
 
     def name_of(self, number: int) -> str:

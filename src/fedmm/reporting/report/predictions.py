@@ -44,7 +44,8 @@ def confusion_section(material: Material) -> Section:
         "predicted classes",
         f"Confusion matrix of {classes} classes: rows are true classes, columns predicted ones.",
         figures,
-        height=max(380, min(170 + 30 * classes, 760)),
+        height=max(260, min(130 + 34 * classes, 760)),
+        widest=max(420, 140 + 70 * classes),
     )
     words = (
         "Rows are the true classes of the test rows, columns what was predicted; each row adds up to 100%. "

@@ -87,7 +87,7 @@ def _box(chart: Chart) -> Markup:
             data_chart=chart.name,
             role="img",
             aria_label=chart.alt,
-            style=f"height:{chart.height}px",
+            style=f"height:{chart.height}px" + (f";max-width:{chart.widest}px" if chart.widest else ""),
         ),
         *numbers,
         class_="chart",
