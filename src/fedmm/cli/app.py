@@ -13,6 +13,7 @@ from rich.table import Table
 
 from fedmm import __version__
 from fedmm.algorithms import ALGORITHMS
+from fedmm.cli.check import check
 from fedmm.cli.data import data_app
 from fedmm.cli.deploy import deploy_app
 from fedmm.cli.evaluate import evaluate
@@ -52,6 +53,7 @@ app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 app.add_typer(deploy_app, name="deploy")
+app.command()(check)
 app.command()(evaluate)
 app.command()(export)
 app.command()(predict)
