@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -95,10 +96,14 @@ def run(
     ray_address: Annotated[
         str | None, typer.Option(help="Run on the Ray cluster at this address, such as HOST:6379.")
     ] = None,
+    track: Annotated[
+        list[str] | None, typer.Option(help="Show the run live: tensorboard or mlflow. May be repeated.")
+    ] = None,
 ) -> None:
     """Train as FILE.toml says and leave a run folder: rounds, summary, model, picture. With [sweep], a grid of runs."""
     where = {"engine": engine or ("ray" if ray_address else None), "ray_address": ray_address}
     changed = [*(settings or []), *(f"run.{key}={value}" for key, value in where.items() if value)]
+    changed += [f"run.track={json.dumps(track)}"] if track else []
     tables = set_values(read_tables(file), changed)
     require(not (resume and overwrite), _ONE_OF_THEM)
     if SWEEP in tables:

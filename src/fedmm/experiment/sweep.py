@@ -22,6 +22,7 @@ from fedmm.experiment.run import Summary, run_stack
 from fedmm.experiment.runs_progress import RunsProgress
 from fedmm.experiment.stack import StackSettings
 from fedmm.experiment.tables import Table
+from fedmm.experiment.tracking import require_trackers
 from fedmm.experiment.tuning import Tuned, tune
 from fedmm.experiment.workers import report, side_by_side, tell, told_to_stop
 
@@ -52,6 +53,7 @@ def run_sweep(
             each.run.engine in ("auto", "batched"),
             "run.engine must be 'auto' or 'batched' in a sweep, which stacks its runs",
         )
+        require_trackers(each.run.track)
     runs = _Runs(experiments)
     names = folder_names(experiments)
     kept = read_plan(folder, experiments, names) if resume else None
