@@ -58,6 +58,8 @@ class RoundRecord:
     dual_norm: root mean square over all clients of ||dual_i||; 0 for an algorithm without duals.
     bytes_up, bytes_down: sent by all clients together, and to all of them.
     metrics: means over the round's clients that report them (for example ``loss``).
+    by_client: ``drift`` of the round's clients and ``dual_norm`` of all, where it is known, by client name; nothing
+        where updates carry noise.
     clients: whose updates were counted; refused: whose were not, and why. Without any the server stays where it is, and
         drift and gap are 0.
     """
@@ -72,6 +74,7 @@ class RoundRecord:
     metrics: dict[str, float] = field(default_factory=dict)
     clients: int = 0
     refused: tuple[Refusal, ...] = ()
+    by_client: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 class Engine(Protocol):

@@ -49,6 +49,11 @@ class Inbox:
         self.accepted: dict[str, Update] = {}
         self.refused: list[Refusal] = []
 
+    @property
+    def private(self) -> bool:
+        """Whether updates carry noise."""
+        return self._terms.transmission.private
+
     def put(self, update: Update) -> None:
         """Accept or refuse an update. One that is not finite ends the run where the terms say so."""
         reason = self._addressed(update) or self._malformed(update)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from fedmm.core.algorithm import Algorithm
 from fedmm.core.engine import FederatedState, RoundRecord
@@ -17,7 +16,7 @@ from fedmm.engines.in_process import first_state
 from fedmm.engines.messaging import Host, invitation_size
 from fedmm.engines.packed import Malformed, Packed
 from fedmm.engines.packing import pack_invitation, read_update
-from fedmm.engines.server import Server, recorded
+from fedmm.engines.server import Server, recorded, with_dual_norms
 
 _USUAL = Terms()
 
@@ -60,7 +59,7 @@ class AskingEngine:
         record = recorded(after, z_0, inbox, up, down, time.perf_counter() - began)
         for name in inbox.accepted:
             self._dual_norms[name] = float(answers[name].about.get("dual_norm", 0.0))
-        return after, replace(record, dual_norm=self._dual_norm())
+        return after, with_dual_norms(record, self._dual_norms, after)
 
     def _read(self, t: int, name: str, answer: Packed | None) -> Update:
         """The update in an answer; in its place, a sentence that says why there is none."""
@@ -75,7 +74,3 @@ class AskingEngine:
         require(update.client == name, f"the site {name!r} answers in the name of {update.client!r}")
         require(not update.lost, f"the site {name!r} has lost its state after earlier rounds; begin the run again")
         return update
-
-    def _dual_norm(self) -> float:
-        """The root mean square of the sites' own norms, of which each tells its own."""
-        return float((sum(norm**2 for norm in self._dual_norms.values()) / len(self.server.names)) ** 0.5)

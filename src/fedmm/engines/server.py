@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -193,6 +193,7 @@ def recorded(
         metrics=_mean_metrics(inbox.accepted),
         clients=len(inbox.accepted),
         refused=tuple(inbox.refused),
+        by_client={} if inbox.private else _by_client(inbox.accepted, z_0, after.clients),
     )
 
 
@@ -205,6 +206,31 @@ def _distances(accepted: Mapping[str, Update], z_0: Tensor, clients: Mapping[str
         "consensus_gap": _root_mean_square(points - points.mean(dim=0)),
         "dual_norm": _root_mean_square(torch.stack(duals)) if duals else 0.0,
     }
+
+
+def _by_client(
+    accepted: Mapping[str, Update], z_0: Tensor, clients: Mapping[str, State]
+) -> dict[str, dict[str, float]]:
+    """``drift`` and ``dual_norm`` of single clients; what no client has is left out."""
+    found = {
+        "drift": {name: accepted[name].vectors["z"] - z_0 for name in sorted(accepted)},
+        "dual_norm": {name: own["dual"] for name, own in clients.items() if "dual" in own},
+    }
+    return {
+        column: dict(zip(vectors, torch.stack(list(vectors.values())).norm(dim=-1).tolist(), strict=True))
+        for column, vectors in found.items()
+        if vectors
+    }
+
+
+def with_dual_norms(record: RoundRecord, norms: Mapping[str, float], after: FederatedState) -> RoundRecord:
+    """A record with the norms that sites tell of their own duals; those in the state are the first ones."""
+    by_client = record.by_client
+    if "dual_norm" in by_client:
+        first = {name: norm for name, norm in by_client["dual_norm"].items() if name not in after.counted}
+        by_client = {**by_client, "dual_norm": {**first, **norms}}
+    mean = (sum(norm**2 for norm in norms.values()) / len(after.clients)) ** 0.5
+    return replace(record, dual_norm=float(mean), by_client=by_client)
 
 
 def _mean_metrics(accepted: Mapping[str, Update]) -> dict[str, float]:

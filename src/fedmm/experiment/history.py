@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from statistics import quantiles
 from typing import Literal, TypedDict, overload
 
 from fedmm.core.engine import RoundRecord
 from fedmm.core.inbox import Refusal
+
+MOST_NAMED = 50
+"""Clients that have columns of their own; more are told of by the spread of their values."""
+SPREAD = ("min", "q25", "median", "q75", "max")
 
 Value = float | int | None
 Row = dict[str, Value]
@@ -27,6 +32,20 @@ class Event(TypedDict):
     penalty_times: float
 
 
+def client_columns(by_client: Mapping[str, Mapping[str, float]]) -> Row:
+    """``drift.NAME`` and the like for each client; for more than 50, ``drift.min``, ``.q25``, ``.median`` and so on."""
+    columns: Row = {}
+    many = max(map(len, by_client.values()), default=0) > MOST_NAMED
+    for measure, values in by_client.items():
+        if many and len(values) > 1:
+            quartiles = quantiles(values.values(), n=4, method="inclusive")
+            spread = (min(values.values()), *quartiles, max(values.values()))
+            columns |= {f"{measure}.{name}": value for name, value in zip(SPREAD, spread, strict=True)}
+        else:
+            columns |= {f"{measure}.{name}": value for name, value in values.items()}
+    return columns
+
+
 class History:
     """One row a round. ``history[-1]`` is the last round, ``history["drift"]`` a column over all rounds.
 
@@ -38,17 +57,26 @@ class History:
         self.refusals: dict[int, tuple[Refusal, ...]] = {}
         self.events: list[Event] = events or []
 
-    def append(self, record: RoundRecord, evaluation: Mapping[str, Value], event: Event | None = None) -> Row:
+    def append(
+        self,
+        record: RoundRecord,
+        evaluation: Mapping[str, Value],
+        event: Event | None = None,
+        *,
+        by_client: bool = False,
+    ) -> Row:
         """Add a round and return its row; ``evaluation`` holds accuracies, None where they were not measured.
 
-        event: what the guard did after it; the row then has ``rolled_back_to``.
+        event: what the guard did after it; the row then has ``rolled_back_to``. by_client: have single clients' drift
+        and dual norms in columns of their own, see :func:`client_columns`.
         """
         measured = asdict(record)
+        own = client_columns(measured.pop("by_client"))
         metrics = measured.pop("metrics")
         measured["refused"] = len(record.refused)
         if record.refused:
             self.refusals[record.round] = record.refused
-        row: Row = {"round": measured.pop("round"), **evaluation, **metrics, **measured}
+        row: Row = {"round": measured.pop("round"), **evaluation, **metrics, **measured, **(own if by_client else {})}
         if event:
             row["rolled_back_to"] = event["to_round"]
         self._rows.append(row)
@@ -86,5 +114,6 @@ class History:
         return sum(value for value in self[column] if value is not None)
 
     def __repr__(self) -> str:
-        columns = ", ".join(self._rows[0]) if self._rows else "no rounds yet"
+        shown = [name for name in self._rows[0] if "." not in name] if self._rows else ["no rounds yet"]
+        columns = ", ".join(shown)
         return f"History({len(self)} rounds: {columns})"

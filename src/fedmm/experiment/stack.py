@@ -68,6 +68,18 @@ def build_stack(
     return engine, network
 
 
+@dataclass(frozen=True)
+class _Round:
+    """A round that is over: what it measured of all replicas, on the device, and what their guards did."""
+
+    number: int
+    measures: Tensor
+    verdicts: Tensor
+    found: dict[str, Tensor]
+    clients: Tensor | None
+    events: dict[int, Event]
+
+
 class StackRun:
     """A stack with its histories: what is measured stays on the device until it is written."""
 
@@ -96,7 +108,7 @@ class StackRun:
         self._guard = StackGuard(adaptations, self.engine, states, self.histories) if watching else None
         self._around = partial(precision, chosen, adaptations[0].function.layout.device)
         self._on_row = on_row
-        self._pending: list[tuple[int, Tensor, Tensor, dict[str, Tensor], dict[int, Event]]] = []
+        self._pending: list[_Round] = []
         self._constants = self.network.constants(
             torch.arange(len(adaptations), device=adaptations[0].function.layout.device)
         )
@@ -125,7 +137,8 @@ class StackRun:
                     done = self.engine.round
                     due = done % evaluate_every == 0 or done == rounds
                     found = self.evaluate() if due else {}
-                    self._pending.append((done, measures, self.engine.verdicts, found, events))
+                    clients = self.engine.by_client if due else None
+                    self._pending.append(_Round(done, measures, self.engine.verdicts, found, clients, events))
                     if self._guard or (impatient and due):
                         self._flush()
                     ended = impatient and due and self._ended()
@@ -203,27 +216,27 @@ class StackRun:
         if not self._pending:
             return
         done = self.engine.rounds_done.tolist()
-        measures = torch.stack([each for _, each, _, _, _ in self._pending]).tolist()
-        verdicts = torch.stack([each for _, _, each, _, _ in self._pending]).tolist()
-        evaluations = [{name: values.tolist() for name, values in each.items()} for _, _, _, each, _ in self._pending]
+        measures = torch.stack([each.measures for each in self._pending]).tolist()
+        verdicts = torch.stack([each.verdicts for each in self._pending]).tolist()
         now = time.perf_counter()
         seconds = (now - self._flushed) / (len(self._pending) * len(self.adaptations))
         self._flushed = now
         pending, self._pending = self._pending, []
-        for (number, *_, events), of_round, judged, evaluation in zip(
-            pending, measures, verdicts, evaluations, strict=True
-        ):
+        for each, of_round, judged in zip(pending, measures, verdicts, strict=True):
+            evaluation = {name: values.tolist() for name, values in each.found.items()}
+            of_clients = None if each.clients is None else each.clients.tolist()
             for replica, adaptation in enumerate(self.adaptations):
-                if number > done[replica]:
+                if each.number > done[replica]:
                     continue
                 values = dict(zip(MEASURES, of_round[replica], strict=True))
                 refused = self.engine.refusals(replica, judged[replica])
-                record = round_record(number, values, self.engine, replica, seconds, refused)
+                own = self.engine.clients_of(replica, of_clients[replica]) if of_clients else {}
+                record = round_record(each.number, values, self.engine, replica, seconds, refused, own)
                 found = {name: evaluation[name][replica] if evaluation else None for name in adaptation.measures}
                 history = self.histories[replica]
                 if adaptation.account:
                     found |= adaptation.account.after(history["clients"], record.clients)
-                row = history.append(record, found, events.get(replica))
+                row = history.append(record, found, each.events.get(replica), by_client=bool(own))
                 self._patience[replica].look(row)
                 self._on_row(replica, row)
 

@@ -99,7 +99,8 @@ def train(
             if account:
                 measured = {**measured, **account.after(history["clients"], record.clients)}
             with ctrl_c_waits():
-                state, row = after, history.append(record, measured, safe.event if safe else None)
+                event, looked = safe.event if safe else None, evaluate is not None and due
+                state, row = after, history.append(record, measured, event, by_client=looked)
                 patience.look(row)
                 if choosing and choosing.best.wants(row):
                     choosing.best.take(row, state.z, choosing.statistics(state))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import groupby
@@ -30,6 +31,7 @@ from fedmm.engines.worker import Worked
 
 Capture = Literal["none", "round", "step"]
 MEASURES = ("drift", "consensus_gap", "dual_norm", "loss", "task_loss", "domain_loss", "in_step", "clients")
+BY_CLIENT = ("drift", "dual_norm")
 _MUST_BE_FINITE = [MEASURES.index(name) for name in ("drift", "consensus_gap", "dual_norm", "loss")]
 
 
@@ -129,6 +131,7 @@ class Batched:
         self._step = torch.zeros(1, dtype=torch.int64, device=device)
         self._measures = torch.zeros(shape[0], len(MEASURES), dtype=dtype, device=device)
         self._limits = torch.full_like(self._measures, torch.inf)
+        self._by_client = torch.full((shape[0], len(BY_CLIENT), shape[1]), torch.nan, dtype=dtype, device=device)
         self._must_be_finite = torch.tensor(_MUST_BE_FINITE, device=device)  # numbers from the host cannot be captured
 
     def _traffic(self) -> tuple[list[int], list[int]]:
@@ -360,7 +363,8 @@ class Batched:
     def _within_limits(self, replicas: slice) -> Tensor:
         """Which replicas measured nothing that is too large or, where there are limits, not finite; ``[replicas]``."""
         measures, limits = self._measures[replicas], self._limits[replicas]
-        finite = measures.index_select(1, self._must_be_finite).isfinite().all(dim=-1) | (limits == torch.inf).all(dim=-1)
+        finite = measures.index_select(1, self._must_be_finite).isfinite().all(dim=-1)
+        finite |= (limits == torch.inf).all(dim=-1)
         return finite & ~(measures.abs() > limits).any(dim=-1)
 
     def _measure(self, band: Band, counted: Tensor, kept: State) -> Tensor:
@@ -373,12 +377,16 @@ class Batched:
         if self.terms.transmission.private:  # the noise would hide nothing if losses were told
             task, domain = torch.zeros_like(task), torch.zeros_like(domain)
         mean = mean_over(points, counted.unsqueeze(-1), dim=1)
+        drift, dual_norm = (points - z_0).norm(dim=-1), torch.zeros_like(task[:, 0])
+        self._by_client[r, 0] = torch.where(counted, drift, torch.nan)
+        if "dual" in kept:
+            squares = torch.where(counted.unsqueeze(-1), kept["dual"], band.clients["dual"]).square().sum(dim=-1)
+            dual_norm = squares.mean(dim=-1).sqrt()
+            self._by_client[r, 1] = squares.sqrt()
         measures = (
-            mean_over((points - z_0).norm(dim=-1), counted),
+            mean_over(drift, counted),
             root_mean_square(points - mean.unsqueeze(1), counted),
-            root_mean_square(torch.where(counted.unsqueeze(-1), kept["dual"], band.clients["dual"]))
-            if "dual" in kept
-            else torch.zeros_like(task[:, 0]),
+            dual_norm,
             mean_over(task - self._nu[r] * domain, counted),
             torch.where(sources.any(dim=1), mean_over(task, sources), torch.nan),
             mean_over(domain, counted),
@@ -471,6 +479,22 @@ class Batched:
         wanted = torch.tensor(table, dtype=self.layout.dtype)
         wanted[finite] = wanted[finite].clamp(max=largest)
         self._limits.copy_(wanted)
+
+    @property
+    def by_client(self) -> Tensor:
+        """What the last round measured of each client, ``[replicas, measures, clients]``, on the device."""
+        return self._by_client.clone()
+
+    def clients_of(self, replica: int, measured: Sequence[Sequence[float]]) -> dict[str, dict[str, float]]:
+        """What a round measured of a replica's clients, by measure and name; nothing where updates carry noise."""
+        if self.terms.transmission.private:
+            return {}
+        names = self.clients.names[replica]
+        found = {
+            column: {name: value for name, value in zip(names, values, strict=True) if not math.isnan(value)}
+            for column, values in zip(BY_CLIENT, measured, strict=True)
+        }
+        return {column: values for column, values in found.items() if values}
 
     @property
     def verdicts(self) -> Tensor:

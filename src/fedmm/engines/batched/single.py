@@ -32,7 +32,9 @@ class BatchedEngine:
             raise Diverged(self.stack.offender(0), state.round + 1)
         self._last = after
         refused = self.stack.refusals(0, self.stack.verdicts[0].tolist()) if self.stack.terms.may_refuse else ()
-        return after, round_record(after.round, measures, self.stack, 0, time.perf_counter() - began, refused)
+        of_clients = self.stack.clients_of(0, self.stack.by_client[0].tolist())
+        seconds = time.perf_counter() - began
+        return after, round_record(after.round, measures, self.stack, 0, seconds, refused, of_clients)
 
 
 def round_record(
@@ -42,6 +44,7 @@ def round_record(
     replica: int,
     seconds: float,
     refused: tuple[Refusal, ...] = (),
+    by_client: dict[str, dict[str, float]] | None = None,
 ) -> RoundRecord:
     """A replica's record of a round, from what the stack measured."""
     clients = int(measures["clients"])
@@ -62,4 +65,5 @@ def round_record(
         metrics={name: measures[name] for name in reported},
         clients=clients,
         refused=refused,
+        by_client=by_client or {},
     )

@@ -21,7 +21,7 @@ from fedmm.engines.in_process import first_state
 from fedmm.engines.messaging import Host, invitation_size
 from fedmm.engines.packed import About, Malformed, Packed, one_line
 from fedmm.engines.packing import pack_invitation, read_update, read_vectors, vector_arrays
-from fedmm.engines.server import Server, recorded
+from fedmm.engines.server import Server, recorded, with_dual_norms
 
 _NOTHING = Packed({}, {}, {})
 _MOST_VECTORS, _SPARE_BYTES = 4, 1 << 18
@@ -146,7 +146,8 @@ class MinimaxStrategy(Strategy):
         inbox.refused.extend(refusals)
         up = sum(size_in_bytes(each.vectors) + size_in_bytes(each.statistics) for each in updates)
         record = recorded(after, z_0, inbox, up, sum(self._down), time.perf_counter() - self._began)
-        self.state, self.record = after, replace(record, dual_norm=self._dual_norm(inbox.accepted))
+        self._hear_dual_norms(inbox.accepted)
+        self.state, self.record = after, with_dual_norms(record, self._dual_norms, after)
         for refusal in record.refused:
             self._say(f"round {record.round}: {refusal.client} was not counted: {refusal.reason}")
 
@@ -174,13 +175,12 @@ class MinimaxStrategy(Strategy):
             self.state = replace(self.state, server={**self.state.server, "z": vectors["z"].to(layout.dtype)})
             self.host.went_on(self.state)
 
-    def _dual_norm(self, accepted: Iterable[str]) -> float:
-        """The root mean square of the sites' own norms, of which each tells its own."""
+    def _hear_dual_norms(self, accepted: Iterable[str]) -> None:
+        """The norms of the sites' duals, of which each tells its own."""
         for name in accepted:
             norm = self.timings.get(name, {}).get("dual_norm")
             if isinstance(norm, float):
                 self._dual_norms[name] = norm
-        return float((sum(norm**2 for norm in self._dual_norms.values()) / len(self.server.names)) ** 0.5)
 
     def _most_bytes(self) -> int:
         """More than any answer takes: a few vectors, and the running statistics."""
