@@ -8,6 +8,7 @@ import pytest
 
 from fedmm import FedmmError
 from fedmm.core.validators import ORACLE, VALIDATORS, validator
+from fedmm.reporting.report.headline import LOWER_IS_BETTER, is_oracle
 
 
 def test_what_looks_at_target_labels_is_called_an_oracle() -> None:
@@ -25,6 +26,13 @@ def test_a_choice_with_target_labels_must_say_so() -> None:
 def test_an_unknown_validator_is_named_with_the_nearest() -> None:
     with pytest.raises(FedmmError, match=r"unknown stop_by 'target_entropie'; did you mean 'target_entropy'\?"):
         validator("target_entropie", "stop_by")
+
+
+def test_reports_agree_on_which_way_is_better() -> None:
+    """They know the columns alone, as they read files."""
+    for each in VALIDATORS.values():
+        assert (each.column in LOWER_IS_BETTER) != each.higher
+        assert is_oracle(each.name) == each.oracle
 
 
 @pytest.mark.parametrize(("name", "up"), [("target_information", True), ("source_risk", False)])

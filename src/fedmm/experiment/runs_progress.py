@@ -28,7 +28,7 @@ class RunsProgress(Shown):
         note = f"{speed:.1f} rounds/s" if speed else ""
         if self._accuracies:
             mean = sum(self._accuracies.values()) / len(self._accuracies)
-            note += f"  mean target {mean:.1%}, best {max(self._accuracies.values()):.1%}"
+            note += f"  mean target {mean:.1%}, oracle best {max(self._accuracies.values()):.1%}"
         self.skip(run, int(row["round"] or 0), note)
 
     def skip(self, run: int, done: int, note: str = "") -> None:
