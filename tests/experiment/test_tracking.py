@@ -90,7 +90,7 @@ def test_both_read_back_what_the_run_measured(tmp_path: Path) -> None:
     assert run.data.metrics["final/target_accuracy"] == pytest.approx(summary["target_accuracy"])
     assert run.info.status == "FINISHED"
     kept = {each.path for each in client.list_artifacts(run.info.run_id)}
-    assert kept == {"model.safetensors", "experiment.toml", "summary.json"}
+    assert kept == {"model.safetensors", "model-best.safetensors", "experiment.toml", "summary.json"}
     assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true"
 
 

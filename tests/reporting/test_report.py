@@ -199,17 +199,17 @@ def test_a_run_that_is_under_way_is_shown_as_far_as_it_goes(folders: Folders) ->
 
 def test_columns_of_single_clients_and_domains_are_drawn(folders: Folders) -> None:
     run = folders.run()
-    each = {"site <a>": {"drift": 1.0, "dual_norm": 2.0}, "site b": {"drift": 3.0}}
-    rewrite(run, clients=each, domain_accuracy=0.5, proxy_a_distance=0.0, target_snd=[1.0, 2.0, 3.0])
+    each = {"drift.site <a>": 1.0, "dual_norm.site <a>": 2.0, "drift.site.b": [3.0, None, 3.0]}
+    rewrite(run, **each, domain_accuracy=0.5, proxy_a_distance=0.0, target_snd=[1.0, 2.0, 3.0])
     charts = json.loads(shown(run).data)["charts"]
     drifts = charts["clients-drift"]["0"]["data"]
-    assert [(line["name"], line["y"]) for line in drifts] == [("site &lt;a&gt;", [1.0] * 3), ("site b", [3.0] * 3)]
+    assert [(line["name"], line["y"]) for line in drifts] == [("site &lt;a&gt;", [1.0] * 3), ("site.b", [3.0] * 2)]
     assert {"domain-accuracy", "proxy-a-distance", "target-snd"} <= charts.keys()
 
 
 def test_many_clients_become_a_band(folders: Folders) -> None:
     run = folders.run()
-    rewrite(run, clients={f"c{i}": {"drift": float(i)} for i in range(30)})
+    rewrite(run, **{f"drift.c{i}": float(i) for i in range(30)})
     drifts = json.loads(shown(run).data)["charts"]["clients-drift"]["0"]["data"]
     assert [line["y"][0] for line in drifts] == [0.0, 14.5, 29.0]
 

@@ -20,7 +20,10 @@ from fedmm.experiment.folder import EXPERIMENT, MODEL, SUMMARY
 from fedmm.experiment.toml import write_toml
 
 _LOG = logging.getLogger(__name__)
-_ARTIFACTS = (MODEL, EXPERIMENT, SUMMARY, "report.html", "report.pdf", "report.png")
+_ARTIFACTS = (
+    MODEL, "model-best.safetensors", "model-oracle-best.safetensors", EXPERIMENT, SUMMARY,
+    "report.html", "report.pdf", "report.png",
+)  # fmt: skip
 _ENDED = {"completed": "FINISHED", "interrupted": "KILLED", "diverged": "FAILED"}
 
 

@@ -13,7 +13,6 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from fedmm.core.errors import FedmmError, require
-from fedmm.reporting.fields import finite
 from fedmm.reporting.read import Array, Run, Series, read_records, read_run, read_summary
 
 _DEEPEST = 4
@@ -54,17 +53,11 @@ class Entry:
         return str(self.tables.get("run", {}).get("best_by", "") or "")
 
     def clients(self, quantity: str) -> dict[str, Series]:
-        """A quantity of each client over the rounds, by the client's name."""
-        found: dict[str, Series] = {}
-        for t, record in self.run.records.items():
-            for each in record.values():
-                for name, values in each.items() if isinstance(each, dict) else ():
-                    value = finite(values.get(quantity)) if isinstance(values, dict) else None
-                    if value is not None:
-                        series = found.setdefault(str(name), Series([], []))
-                        series.rounds.append(t)
-                        series.values.append(value)
-        return found
+        """A quantity of each client over the rounds, from columns such as ``drift.site``; of many, their spread."""
+        columns = {name: None for record in self.run.records.values() for name in record}
+        before = f"{quantity}."
+        found = {name.removeprefix(before): self.run.series(name) for name in columns if name.startswith(before)}
+        return {name: series for name, series in found.items() if series.rounds}
 
     def name_of(self, number: int) -> str:
         """The name of a class."""

@@ -148,7 +148,8 @@ def _clients(material: Material) -> list[Part]:
         figures = {str(number): _client_figure(entry, quantity) for number, entry in shown.items()}
         alt = f"Line chart of the {title} over the rounds, for one run of the chosen method."
         charts.append(Chart(f"clients-{quantity.replace('_', '-')}", title, alt, figures, height=320))
-    words = f"Each client on its own, in the run with seed {next(iter(shown.values())).run.seed}."
+    seed = next(iter(shown.values())).run.seed
+    words = f"Each client on its own in the rounds that were evaluated, of the run with seed {seed}."
     return [sentence(words), Controls([("method", method_options(shown, material))]), Grid(charts)]
 
 

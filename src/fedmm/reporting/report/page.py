@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 from string import Template
@@ -26,7 +25,7 @@ from fedmm.reporting.report.settings import configuration_section, guard_section
 _ASSETS = "fedmm.reporting.report.assets"
 
 
-def write_html(material: Material, path: Path, say: Callable[[str], None] = lambda line: None) -> Path:
+def write_html(material: Material, path: Path) -> Path:
     """Write the report; the same runs give the same file."""
     library = _plotly()
     content = page(material, library)
