@@ -32,4 +32,5 @@ def report(
     require(kind != "png" or ending == "png", f"{out} must end in .png to be drawn")
     material = gather(runs)
     written = {"html": write_html, "pdf": write_pdf, "png": write_png}[kind](material, out)
-    say(f"{written}: {len(material.entries)} runs, {written.stat().st_size / 1e6:.1f} MB")
+    count = len(material.entries)
+    say(f"{written}: {count} run{'s' if count > 1 else ''}, {written.stat().st_size / 1e6:.1f} MB")

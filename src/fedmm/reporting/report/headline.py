@@ -68,7 +68,7 @@ def headline(material: Material) -> Section:
         headings += [two_lines("chosen round", "without target labels")]
     headings += ["source accuracy", "rounds", "MB", "seconds"]
     rows = [_row(number, method, labelled) for number, method in enumerate(material.methods)]
-    spread = "mean ± standard deviation over the seeds" if material.seeds > 1 else "one seed each"
+    spread = "mean ± standard deviation over the seeds" if material.seeds > 1 else "of one seed"
     words = (
         f"Target accuracies in percent, {spread}. "
         "Only the column called oracle has looked at target labels to choose a round."

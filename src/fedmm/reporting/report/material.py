@@ -155,10 +155,9 @@ def _title(paths: Sequence[Path], methods: Sequence[Method]) -> str:
             title = None
         if isinstance(title, str) and title:
             return title
-    if len(methods) == 1:
-        return methods[0].label
     data = {entry.run.data for method in methods for entry in method.entries}
-    return f"{len(methods)} methods on {', '.join(sorted(data))}"
+    what = methods[0].label if len(methods) == 1 else f"{len(methods)} methods"
+    return f"{what} on {', '.join(sorted(data))}"
 
 
 def _entry(folder: Path) -> Entry:

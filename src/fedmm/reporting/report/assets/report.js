@@ -71,7 +71,7 @@
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", dragmode: narrow() ? false : "zoom",
       font: { family: getComputedStyle(document.body).fontFamily, size: 12.5, color: colours.ink },
       margin: { l: 46, r: 14, t: 8, b: 40 }, showlegend: !!layout.showlegend,
-      legend: { orientation: "h", y: -0.12, yanchor: "top", x: 0, font: { size: 11.5 }, itemsizing: "constant" },
+      legend: { orientation: "h", y: layout.xaxis.visible === false ? -0.02 : -0.2, yanchor: "top", x: 0, font: { size: 11.5 }, itemsizing: "constant" },
       hoverlabel: { bgcolor: colours.back, bordercolor: colours.rule, font: { color: colours.ink, size: 12 }, namelength: 24 },
       modebar: { bgcolor: "rgba(0,0,0,0)", color: colours.faint, activecolor: colours.ink },
       separators: ".,",
