@@ -19,6 +19,7 @@ from fedmm.cli.data import data_app
 from fedmm.cli.deploy import deploy_app
 from fedmm.cli.evaluate import evaluate
 from fedmm.cli.export import export
+from fedmm.cli.init import init
 from fedmm.cli.predict import predict
 from fedmm.cli.privacy import tell_privacy
 from fedmm.cli.report import report
@@ -57,6 +58,7 @@ app.add_typer(deploy_app, name="deploy")
 app.command()(check)
 app.command()(evaluate)
 app.command()(export)
+app.command()(init)
 app.command()(predict)
 app.command()(report)
 _console = Console()

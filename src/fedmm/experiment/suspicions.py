@@ -141,7 +141,7 @@ def _table_columns(data: Table, pair: DomainPair) -> Iterator[str]:
     constant = [name for name in frame.columns if name not in said and name not in used]
     if constant:
         many = _count(len(constant), "column says", "columns say")
-        yield f"{many} the same in every training row, and stay unused: {_some(constant)}"
+        yield f"{many} the same in every training row, of no use: {_some(constant)}"
     numbered = [name for name in used if _names_rows(frame[name])]
     if numbered:
         yield (
@@ -237,8 +237,12 @@ def _passes(experiment: Experiment, shares: Sequence[Share]) -> Iterator[str]:
         for share in shares
     ]
     low, high = min(passes), max(passes)
-    times = f"{high:.3g}" if high - low < 0.05 * high else f"{low:.3g} to {high:.3g}"
+    times = f"{_short(high)}" if high - low < 0.05 * high else f"{_short(low)} to {_short(high)}"
     yield f"in {run.rounds} rounds a client goes over its rows about {times} times"
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def _count(number: int, one: str, many: str) -> str:

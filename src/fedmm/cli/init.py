@@ -1,0 +1,44 @@
+"""``fedmm init``: an experiment for the data that is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedmm.cli.saying import say
+
+
+def init(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            help="A folder of class folders or of site folders, a .npz archive, or a table (.csv, .tsv, .parquet).",
+            metavar="PATH",
+        ),
+    ],
+    target: Annotated[
+        Path | None, typer.Option(help="The target's folder or archive, where it is not inside PATH.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The file to write; NAME.toml here by default.")] = None,
+    label: Annotated[str, typer.Option(help="Tables: the column of classes.")] = "",
+    site: Annotated[str, typer.Option(help="Tables: the column that says who holds a row.")] = "",
+    target_site: Annotated[
+        list[str] | None, typer.Option(help="A site that is the target, where labels do not say so. May be repeated.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+) -> None:
+    """Look at data and write a commented FILE.toml for it, which `fedmm check` and `fedmm run` take."""
+    from fedmm.experiment.folder import folder_name  # noqa: PLC0415 - torch
+    from fedmm.experiment.proposing import propose, written  # noqa: PLC0415 - torch
+    from fedmm.experiment.whole_file import whole_file  # noqa: PLC0415 - torch
+
+    found = propose(path, target, label=label, site=site, target_sites=target_site or [])
+    file = out or Path(f"{folder_name(path.resolve().name.partition('.')[0])}.toml")
+    text = written(found, path, file)
+    with whole_file(file, overwrite=force) as partial:
+        partial.write_text(text, encoding="utf-8")
+    for line in found.said:
+        say(line)
+    say(f"wrote {file}; next: fedmm check {file}")

@@ -1,0 +1,316 @@
+"""An experiment for data that was found somewhere: what it is, what is asked for, and settings to begin with."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedmm.core.errors import FedmmError, require
+from fedmm.data.class_folders import ClassFolders, folders_of_sites, found_in
+from fedmm.data.images import picture_of
+from fedmm.data.stored_arrays import layout_of, read_arrays, rows_of
+from fedmm.experiment.config import experiment
+from fedmm.experiment.table_columns import columns_of
+from fedmm.experiment.toml import write_toml
+
+_ARRAYS, _TABLES = (".npz", ".npy"), (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".pq")
+_LARGE, _MEDIUM, _PICTURES_MEASURED = 160, 72, 15
+_BATCH, _FEWEST = 64, 8
+_SHOWN = 8
+
+
+class Line(NamedTuple):
+    """A key of a section, its value, and what is said of it; ``off`` lines are there to be switched on."""
+
+    key: str
+    value: Any
+    comment: str = ""
+    off: bool = False
+
+
+@dataclass(frozen=True)
+class Found:
+    """Data: which row of DATASETS takes it, and the lines of its section.
+
+    shape: of a row; smallest: the rows of the smallest client; by_site: whether the data says who holds what;
+    said: sentences on what was found.
+    """
+
+    kind: str
+    data: tuple[Line, ...]
+    shape: tuple[int, ...]
+    smallest: int
+    by_site: bool
+    said: tuple[str, ...] = field(default=())
+
+
+def propose(path: Path, target: Path | None, *, label: str, site: str, target_sites: Sequence[str]) -> Found:
+    """Look at what a path is, and at the path of the target where that is another."""
+    for each in (path, target):
+        try:
+            there = each is None or ("\0" not in str(each) and each.exists())
+        except OSError as problem:
+            raise FedmmError(f"{each} cannot be read: {problem.strerror}") from problem
+        require(there, f"there is no file or folder {each}")
+    name = path.name.lower()
+    for option, given in (("--label", label), ("--site", site)):
+        require(not given or name.endswith(_TABLES), f"{option} is for tables (.csv, .tsv, .parquet), not for {path}")
+    if path.is_dir():
+        return _folders(path, target, target_sites)
+    if name.endswith(_ARRAYS):
+        require(not target_sites, "--target-site is for tables and folders of sites; an archive says target_x itself")
+        return _arrays(path, target)
+    require(
+        name.endswith(_TABLES),
+        f"{path} is neither a folder of pictures, nor a .npz archive, nor a table ({', '.join(_TABLES)})",
+    )
+    require(
+        target is None, "a table holds both domains in one file; join the two, with a column that says which is which"
+    )
+    return _table(path, label, site, target_sites)
+
+
+# Pictures -------------------------------------------------------------------------------------------------------------
+
+
+def _folders(path: Path, target: Path | None, target_sites: Sequence[str]) -> Found:
+    if target is not None:
+        require(target.is_dir(), f"{path} is a folder, and so must --target be, not {target}")
+        return _two_folders(path, target, None)
+    inside = sorted(each for each in path.iterdir() if each.is_dir() and not each.name.startswith("."))
+    require(
+        bool(inside), f"{path} holds no folders; it must hold class folders, and --target must name the other domain"
+    )
+    names = {each.name.lower(): each for each in inside}
+    if {"source", "target"} <= names.keys():
+        return _two_folders(names["source"], names["target"], names.get("target_test"))
+    deep = [each for each in inside if any(one.is_dir() and not one.name.startswith(".") for one in each.iterdir())]
+    require(
+        bool(deep),
+        f"{path} holds {len(inside)} folders of pictures: if they are the classes of the source, name the target's "
+        "folder with --target; if they are sites, each must hold class folders",
+    )
+    return _sites(path, target_sites)
+
+
+def _two_folders(source: Path, target: Path, test: Path | None) -> Found:
+    here, there = found_in(source), found_in(target)
+    require(
+        bool(here.class_names),
+        f"{source} must hold a folder of pictures for each class; is {target} the one with labels? then swap the two",
+    )
+    size = _sizes([here, there])
+    labelled = "class folders too, to test by" if there.class_names else "not sorted by class, as is usual"
+    lines = [
+        Line("source", str(source), f"{len(here.class_names)} classes, {len(here.files)} pictures, with labels"),
+        Line("target", str(target), f"{len(there.files)} pictures, {labelled}"),
+    ]
+    if test is not None:
+        lines.append(Line("target_test", str(test), "pictures in class folders to test on"))
+    elif not there.class_names:
+        lines.append(
+            Line("target_test", "sorted-target", "a folder with class folders to test on, if you have one", True)
+        )
+    said = [f"two folders of pictures: {len(here.files)} with labels in {source}, {len(there.files)} in {target}"]
+    smallest = min(len(here.files), len(there.files))
+    return Found("image_folder", (*lines, *size.lines), size.shape, smallest, False, tuple(said))
+
+
+def _sites(path: Path, target_sites: Sequence[str]) -> Found:
+    sites = folders_of_sites(path)
+    for name in target_sites:
+        require(name in sites, f"{path} has no site {name!r} for --target-site; it has {_some(list(sites))}")
+    unsorted = [name for name, found in sites.items() if not found.class_names]
+    require(
+        bool(target_sites or unsorted),
+        f"every site in {path} has class folders; say which are the target with --target-site: {_some(list(sites))}",
+    )
+    size = _sizes(list(sites.values()))
+    counted = [f"{name} ({len(found.files)})" for name, found in sites.items()]
+    lines = [Line("sites", str(path), f"a folder for each site: {_some(counted)}")]
+    if target_sites:
+        lines.append(Line("target_sites", list(target_sites), "their labels are for testing alone"))
+    said = [f"a folder of {len(sites)} sites with pictures; the target: {', '.join([*target_sites, *unsorted])}"]
+    smallest = min(len(found.files) for found in sites.values())
+    return Found("image_folder", (*lines, *size.lines), size.shape, smallest, True, tuple(said))
+
+
+class _Size(NamedTuple):
+    lines: tuple[Line, ...]
+    shape: tuple[int, ...]
+
+
+def _sizes(folders: Sequence[ClassFolders]) -> _Size:
+    """Pixels of a side, from those of a few pictures."""
+    shorter = []
+    for found in folders:
+        step = max(1, len(found.files) * len(folders) // _PICTURES_MEASURED)
+        for file in found.files[::step]:
+            path = found.folder / file.path
+            try:
+                content = path.read_bytes()
+            except OSError as problem:
+                raise FedmmError(f"{path} cannot be read: {problem.strerror}") from problem
+            shorter.append(min(picture_of(content, str(path)).size))
+    middle = sorted(shorter)[len(shorter) // 2]
+    if middle >= _LARGE:
+        stored, shown = 256, 224
+    elif middle >= _MEDIUM:
+        stored, shown = 72, 64
+    else:
+        stored, shown = middle, max(1, middle - middle // 8)
+    said = f"pixels of a side, of which training cuts out image_size at random; yours have about {middle}"
+    return _Size((Line("stored_size", stored, said), Line("image_size", shown)), (3, shown, shown))
+
+
+# Arrays and tables ----------------------------------------------------------------------------------------------------
+
+
+def _arrays(path: Path, target: Path | None) -> Found:
+    arrays = read_arrays(path)
+    if target is None:
+        for name in ("source_x", "source_y", "target_x"):
+            require(
+                name in arrays,
+                f"{path} has no array {name!r} (it has {_some(list(arrays))}); an archive of one domain, with x and y, "
+                "needs the other's as --target",
+            )
+        x, there = arrays["source_x"], arrays["target_x"]
+        known = [name for name in ("target_y", "target_test_x", "source_site", "class_names") if name in arrays]
+        held = f"source_x, source_y, target_x{''.join(f', {name}' for name in known)}"
+        lines = [Line("file", str(path), f"holds {held}")]
+    else:
+        require(target.suffix.lower() in _ARRAYS, f"{path} is an archive, and so must --target be, not {target}")
+        for name in ("x", "y"):
+            require(name in arrays, f"{path} must hold arrays x and y; it has {_some(list(arrays))}")
+        other = read_arrays(target)
+        require("x" in other, f"{target} must hold an array x; it has {_some(list(other))}")
+        x, there = arrays["x"], other["x"]
+        lines = [
+            Line("source", str(path), f"{len(x)} rows with labels"),
+            Line("target", str(target), f"{len(there)} rows{', with labels to test by' if 'y' in other else ''}"),
+        ]
+    shape = tuple(rows_of(x[:1], layout_of(x, "auto", str(path)), str(path)).shape[1:])
+    said = f"an archive: {len(x)} source and {len(there)} target rows of shape {list(shape)}"
+    return Found("arrays", tuple(lines), shape, min(len(x), len(there)), "source_site" in arrays, (said,))
+
+
+def _table(path: Path, label: str, site: str, target_sites: Sequence[str]) -> Found:
+    found = columns_of(path, label, site)
+    require(
+        not target_sites or bool(found.site),
+        f"--target-site needs a column that says who holds a row; name it with --site, of {path}",
+    )
+    for name in target_sites:
+        require(name in found.sites, f"column {found.site!r} of {path} has no {name!r}; it has {_some(found.sites)}")
+    lines = [Line("file", str(path), f"{found.rows} rows")]
+    if found.separator != ",":
+        lines.append(Line("separator", found.separator))
+    empty = f"empty in {found.unlabelled} rows" if found.unlabelled else "known for every row"
+    lines.append(Line("label", found.label, f"the classes; {empty}"))
+    if found.domain:
+        lines.append(Line("domain", found.domain, "says source or target"))
+    elif not target_sites and not found.unlabelled:
+        raise FedmmError(
+            f"every row of {path} has a label, so nothing says which rows are the target; say "
+            + (f"--target-site and one of: {_some(found.sites)}" if found.site else "--site and --target-site")
+        )
+    if found.site:
+        lines.append(Line("site", found.site, f"who holds a row: {_some(found.sites)}"))
+    if target_sites:
+        lines.append(Line("target_sites", list(target_sites), "their labels are for testing alone"))
+    if found.id:
+        lines.append(Line("id", found.id, "names the rows, and is no input"))
+    if found.drop:
+        lines.append(Line("drop", list(found.drop), "no input: dates, or words of too many kinds"))
+    target = found.domain or ", ".join(target_sites) or "the rows without label"
+    said = f"a table of {found.rows} rows: label {found.label!r}" + (f", site {found.site!r}" if found.site else "")
+    return Found("table", tuple(lines), (1,), found.smallest, bool(found.site), (f"{said}; the target: {target}",))
+
+
+# The file -------------------------------------------------------------------------------------------------------------
+
+
+def written(found: Found, source: Path, file: Path) -> str:
+    """The commented TOML; it is refused here if the program would refuse it."""
+    small = _smaller_batch(found.smallest)
+    large = len(found.shape) == 3 and min(found.shape[1:]) > _MEDIUM
+    batch = min(small, 32) if large else small
+    rounds = 100 if large else 200
+    sections = {
+        "run": (
+            Line("rounds", rounds, "of communication; stop_by ends earlier"),
+            Line("batch_size", batch, f"rows of a local step; the smallest client holds about {found.smallest}"),
+            Line("seed", 0, "one seed, one result"),
+            Line("device", "auto", "the GPU where there is one"),
+            Line(
+                "best_by", "target_information", "the best model is kept by this, which needs no labels of the target"
+            ),
+            Line("stop_by", "target_information", "end early by the same", True),
+            Line("patience", 50, "rounds without a better value", True),
+        ),
+        "data": (Line("name", found.kind), *found.data),
+        "partition": (
+            Line("name", "by_site", "a client for each site")
+            if found.by_site
+            else Line("name", "source_target", "one client with labels, one without"),
+        ),
+        "model": _network(found.shape),
+        "objective": (Line("name", "dann", "or cdan, mdd; source_only for what is had without adapting"),),
+        "algorithm": (Line("name", "fedmm_smoothed", "or fedmm, fedavg_gda, ...; `fedmm list` shows all"),),
+    }
+    text = [
+        f"# An experiment for {_plain(source.name)}, written by `fedmm init`. Every key may be changed; what is left",
+        "# out has its default. Paths are seen from the folder in which the command is given.",
+        f"#   fedmm check {_plain(str(file))}    looks at data and settings, and says what the run will need",
+        f"#   fedmm run {_plain(str(file))}      trains, and leaves a run folder",
+        "",
+    ]
+    for section, lines in sections.items():
+        text += [f"[{section}]", *_aligned(lines), ""]
+    content = "\n".join(text)
+    experiment(tomllib.loads(content))
+    return content
+
+
+def _network(shape: tuple[int, ...]) -> tuple[Line, ...]:
+    """A built-in network for rows of a shape."""
+    if len(shape) != 3:
+        return (Line("name", "mlp", "fully connected"), Line("hidden", [128, 64]))
+    if min(shape[1:]) <= _MEDIUM:
+        return (Line("name", "small_cnn", "two strided convolutions, for small pictures"),)
+    return (
+        Line("name", "mobilenet_v2", "needs torchvision; model.name = 'backbone' takes any of timm or torchvision"),
+        Line("weights", "imagenet", "begin with torchvision's weights, downloaded once: better by far", True),
+    )
+
+
+def _smaller_batch(rows: int) -> int:
+    """The largest power of two that goes four times into the rows, between 8 and 64."""
+    batch = _BATCH
+    while batch > max(rows // 4, _FEWEST):
+        batch //= 2
+    return batch
+
+
+def _aligned(lines: Sequence[Line]) -> list[str]:
+    """``key = value  # comment``, with comments below each other."""
+    pairs = [("# " if line.off else "") + write_toml({"x": {line.key: line.value}}).splitlines()[1] for line in lines]
+    width = max((len(pair) for pair in pairs if len(pair) <= 44), default=0)
+    return [
+        f"{pair:{width}}  # {_plain(line.comment)}" if line.comment else pair
+        for pair, line in zip(pairs, lines, strict=True)
+    ]
+
+
+def _plain(comment: str) -> str:
+    """On one line, in letters that a TOML comment may hold."""
+    return "".join(letter if letter.isprintable() else "?" for letter in comment)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
