@@ -162,7 +162,7 @@ def words(hint: Any) -> str:
         per_client = "whole number, list or table of whole numbers"
         return per_client if int in options else "number or table of numbers"
     plain = {bool: "true or false", int: "whole number", float: "number", str: "text", Schedule: "schedule"}
-    return plain.get(hint, "table of numbers")
+    return plain.get(hint, "table of numbers" if options[1:] in ((), (float,)) else "table")
 
 
 @each_row

@@ -44,6 +44,7 @@ COMPANIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("digits", "size"): {"kind": "blended"},
     ("digits", "copies"): {"kind": "blended"},
     ("office31", "target"): {"source": "dslr"},
+    ("backbone", "frozen"): {"batch_norm": "frozen"},
     ("image_folder", "target_sites"): {"sites": "there"},
     ("table", "target_sites"): {"site": "hospital"},
 }
@@ -95,7 +96,8 @@ def another(field: Field[Any], hint: Any) -> Any:
     if typing.get_origin(hint) is Literal:
         return next(option for option in options if option != value)
     if typing.get_origin(hint) is tuple:
-        return ["a b", "é"] if options[0] is str else [3, 2]
+        words = ["mlflow"] if field.name == "track" else ["a b", "é"]
+        return words if options[0] is str else [3, 2]
     if field.name == "max_update_ratio":  # 0, or above 1
         return 2.5
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
@@ -328,6 +330,8 @@ def wrong_values(hint: Any) -> list[Any]:
         per_client = [1.0, [1.0], {"a": 1.0}] if int in options else [[1.0]]
         return [True, "1", ["a"], {"a": "b"}, {"a": {"b": 1}}, {"a": True}, day, *per_client]
     assert issubclass(origin, Mapping)
+    if options[1] is not float:
+        return [1, "a", [1.0], {"a": [1.0]}, {"a": {"b": 1}}, day]
     return [1, "a", [1.0], {"a": "b"}, {"a": True}, {"a": [1.0]}, day]
 
 

@@ -211,7 +211,7 @@ def test_the_papers_initialisation_is_a_cut_normal() -> None:
 
 def need(kind: type[Model]) -> None:
     """Skip where the model's optional dependency is not there."""
-    if kind.name == "mobilenet_v2":
+    if kind.name in ("mobilenet_v2", "backbone"):
         pytest.importorskip("torchvision")
 
 

@@ -130,7 +130,7 @@ def _words(hint: Any) -> str:
         count = "" if arguments[-1] is Ellipsis else f"{len(arguments)} "
         return f"a list of {count}{_PLURALS[arguments[0]]}"
     if origin is not None and issubclass(origin, Mapping):
-        return f"a table of {_PLURALS[arguments[1]]}"
+        return f"a table of {_PLURALS.get(arguments[1], 'numbers, words, true and false')}"
     if origin is not None:
         return f"a list of {_PLURALS[arguments[0]]}"
     return _PLAIN_WORDS[hint]

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from fedmm.models.backbone import Backbone
 from fedmm.models.flat import FlatNetwork
 from fedmm.models.mobilenet import MobileNetV2
 from fedmm.models.network import Network
 from fedmm.models.zoo import MLP, Model, PaperCNN, PaperCNN3, SmallCNN
 
-MODELS: dict[str, type[Model]] = {model.name: model for model in (MLP, SmallCNN, PaperCNN, PaperCNN3, MobileNetV2)}
+MODELS: dict[str, type[Model]] = {
+    model.name: model for model in (MLP, SmallCNN, PaperCNN, PaperCNN3, MobileNetV2, Backbone)
+}
 
-__all__ = ["MLP", "MODELS", "FlatNetwork", "MobileNetV2", "Model", "Network", "PaperCNN", "PaperCNN3", "SmallCNN"]
+__all__ = [
+    "Backbone",
+    "FlatNetwork",
+    "MLP",
+    "MODELS",
+    "MobileNetV2",
+    "Model",
+    "Network",
+    "PaperCNN",
+    "PaperCNN3",
+    "SmallCNN",
+]

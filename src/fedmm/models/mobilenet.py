@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, get_args
 
 import torch
@@ -19,7 +19,7 @@ Normalising = Literal["imagenet", "half", "none"]
 BLOCKS = 19
 """Parts of the backbone, from the first convolution to the last."""
 
-_MEAN_AND_STD = {
+MEAN_AND_STD = {
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "half": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
 }
@@ -88,6 +88,9 @@ class MobileNetV2(Model):
             f"initialisation must be 'torch' with weights from a file, which {self.initialisation!r} would overwrite",
         )
 
+    def untrained(self) -> MobileNetV2:
+        return replace(self, weights="")
+
     def features(self, shape: tuple[int, ...]) -> nn.Module:
         require_image(self.name, shape)
         require(shape[0] == 3, f"model {self.name!r} takes pictures of 3 channels, not of {shape[0]}")
@@ -96,7 +99,7 @@ class MobileNetV2(Model):
             block.requires_grad_(False)
         parts: OrderedDict[str, nn.Module] = OrderedDict()
         if self.normalise != "none":
-            parts["normalise"] = Normalise(*_MEAN_AND_STD[self.normalise])
+            parts["normalise"] = Normalise(*MEAN_AND_STD[self.normalise])
         parts["backbone"] = backbone
         parts["pool"] = nn.AdaptiveAvgPool2d(1)
         parts["flatten"] = nn.Flatten()

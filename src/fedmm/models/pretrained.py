@@ -35,6 +35,28 @@ def load_weights(module: nn.Module, given: str, normalise: str) -> None:
     )
 
 
+_CLASSIFIERS = ("classifier", "fc.", "head.", "head_dist.", "heads.", "last_linear.")
+
+
+def load_backbone(module: nn.Module, given: str, backbone: str) -> None:
+    """Give a module the weights of a file with its own names; those of a classifier that was taken off are left out.
+
+    given: as in :func:`load_weights`.
+    """
+    path = _found(given)
+    try:
+        weights: Mapping[str, Any] = _read(path)[0]
+        for inside in ("state_dict", "model"):
+            weights = weights[inside] if isinstance(weights.get(inside), Mapping) else weights
+        wanted = module.state_dict()
+        used = {name: tensor for name, tensor in weights.items() if name in wanted or not name.startswith(_CLASSIFIERS)}
+        module.load_state_dict(used, strict=True)
+    except Exception as problem:
+        lines = (str(problem).strip() or type(problem).__name__).splitlines()
+        reason = " ".join(line.strip() for line in lines[:2])[:300]
+        raise FedmmError(f"{path} cannot be read as weights of {backbone!r}: {reason}") from problem
+
+
 def _found(given: str) -> Path:
     here = Path(given).expanduser()
     there = data_folder() / here

@@ -41,6 +41,10 @@ class Model(ABC):
         one_of("batch_norm", self.batch_norm, get_args(BatchNormPolicy))
         one_of("initialisation", self.initialisation, ("torch", "truncated_normal"))
 
+    def untrained(self) -> Model:
+        """The same network without weights from elsewhere, for one whose weights are about to be read from a run."""
+        return self
+
     @abstractmethod
     def features(self, shape: tuple[int, ...]) -> nn.Module:
         """The feature extractor for inputs of this shape (without the row axis)."""

@@ -1,0 +1,167 @@
+"""Feature extractors from elsewhere: by their name in timm or torchvision, or from a function that can be imported."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from fedmm.core.errors import FedmmError, require
+from fedmm.models.pretrained import torchvisions_own
+
+TIMM, TORCHVISION = "timm", "torchvision"
+
+
+class Imported(NamedTuple):
+    """A module without its classifier.
+
+    normalise: mean and deviation by which it wants its pictures, if it says so. colours: how many channels it takes, if
+    that is known.
+    """
+
+    module: nn.Module
+    normalise: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    colours: int | None = None
+
+
+def imported(backbone: str, options: Mapping[str, Any], shape: tuple[int, ...], *, pretrained: bool) -> Imported:
+    """The feature extractor ``LIBRARY:NAME`` or ``package.module:factory``, made with these keyword arguments.
+
+    shape: of a row; timm's networks are made for its channels. What cannot be imported or made is refused.
+    """
+    where, _, name = backbone.partition(":")
+    require(
+        bool(where and name),
+        f"backbone must be 'timm:NAME', 'torchvision:NAME' or 'package.module:factory', not {backbone!r}",
+    )
+    if where == TIMM:
+        return _timm(name, options, shape, pretrained)
+    if where == TORCHVISION:
+        return _torchvision(name, options, pretrained)
+    require(not pretrained, "pretrained is for timm and torchvision; let the factory load its weights, or use weights")
+    return Imported(_made(_factory(where, name, backbone), options, backbone))
+
+
+def _timm(name: str, options: Mapping[str, Any], shape: tuple[int, ...], pretrained: bool) -> Imported:
+    try:
+        import timm  # noqa: PLC0415 - an optional dependency
+    except ImportError as problem:
+        raise FedmmError(f"backbone 'timm:{name}' needs timm: pip install 'fedmm[timm]'") from problem
+    if not timm.is_model(name.partition(".")[0]):
+        raise _unknown("timm", name, timm.list_models())
+    pictures = {"in_chans": shape[0]} if len(shape) == 3 and shape[0] != 3 else {}
+    arguments = {"num_classes": 0, **pictures, **options}
+    try:
+        module = timm.create_model(name, pretrained=pretrained, **arguments)
+    except Exception as problem:
+        if pretrained:
+            raise _no_weights(f"timm:{name}", problem) from problem
+        raise _failed(f"timm:{name}", problem) from problem
+    about: Mapping[str, Any] = getattr(module, "pretrained_cfg", None) or {}
+    scale = (tuple(about["mean"]), tuple(about["std"])) if about.get("mean") and about.get("std") else None
+    return Imported(module, scale, shape[0] if len(shape) == 3 else None)
+
+
+def _torchvision(name: str, options: Mapping[str, Any], pretrained: bool) -> Imported:
+    try:
+        from torchvision import models  # noqa: PLC0415 - an optional dependency
+    except ImportError as problem:
+        raise FedmmError(f"backbone 'torchvision:{name}' needs torchvision: pip install 'fedmm[vision]'") from problem
+    known = models.list_models(module=models)
+    if name not in known:
+        raise _unknown("torchvision", name, known)
+
+    def factory(**arguments: Any) -> nn.Module:
+        module: nn.Module = models.get_model(name, weights=None, **arguments)
+        return module
+
+    module = _made(factory, options, f"torchvision:{name}")
+    if pretrained:
+        try:
+            module.load_state_dict(torchvisions_own(models.get_model_weights(name).DEFAULT))
+        except FedmmError:
+            raise
+        except Exception as problem:
+            raise _no_weights(f"torchvision:{name}", problem) from problem
+    heads = [path for path, layer in module.named_modules() if isinstance(layer, nn.Linear)]
+    require(bool(heads), f"backbone 'torchvision:{name}' has no linear classifier that could be taken off; use another")
+    parent, _, child = heads[-1].rpartition(".")
+    setattr(module.get_submodule(parent), child, nn.Identity())
+    return Imported(module, colours=3)
+
+
+def _factory(where: str, name: str, backbone: str) -> Any:
+    try:
+        with _from_here():
+            found: Any = importlib.import_module(where)
+    except Exception as problem:
+        raise FedmmError(
+            f"backbone {backbone!r}: the module {where!r} cannot be imported: {_reason(problem)}"
+        ) from problem
+    for part in name.split("."):
+        if not hasattr(found, part):
+            near = difflib.get_close_matches(part, dir(found), n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise FedmmError(f"backbone {backbone!r}: {where} has no {part!r}{hint}")
+        found = getattr(found, part)
+    require(
+        callable(found), f"backbone {backbone!r} is {type(found).__name__}, not a function that returns an nn.Module"
+    )
+    return found
+
+
+def _made(factory: Any, options: Mapping[str, Any], backbone: str) -> nn.Module:
+    try:
+        module = factory(**options)
+    except Exception as problem:
+        raise _failed(backbone, problem) from problem
+    if not isinstance(module, nn.Module):
+        raise FedmmError(
+            f"backbone {backbone!r} made an object of type {type(module).__name__}; it must be an nn.Module"
+        )
+    return module
+
+
+@contextmanager
+def _from_here() -> Iterator[None]:
+    """Modules in the current folder can be imported meanwhile, after all others."""
+    here = str(Path.cwd())
+    sys.path.append(here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
+
+
+def _unknown(library: str, name: str, known: list[str]) -> FedmmError:
+    near = difflib.get_close_matches(name, known, n=3)
+    hint = f"; did you mean {', '.join(map(repr, near))}?" if near else f"; its {len(known)} networks have other names"
+    return FedmmError(f"{library} has no network {name!r}{hint}")
+
+
+def _failed(backbone: str, problem: Exception) -> FedmmError:
+    return FedmmError(f"backbone {backbone!r} cannot be made with these options: {_reason(problem)}")
+
+
+def _no_weights(backbone: str, problem: Exception) -> FedmmError:
+    return FedmmError(
+        f"the weights of {backbone!r} cannot be had ({_reason(problem)}); with pretrained they are downloaded, so name "
+        "a file with model.weights instead"
+    )
+
+
+def _reason(problem: Exception) -> str:
+    return (str(problem).strip() or type(problem).__name__).splitlines()[0][:200]
+
+
+class ThreeColours(nn.Module):
+    """Grey pictures ``[rows, 1, H, W]`` as red, green and blue that are the same."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.expand(-1, 3, -1, -1)
