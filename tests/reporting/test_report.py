@@ -20,6 +20,7 @@ from fedmm.reporting.report.charts import Lines
 from fedmm.reporting.report.colours import method_strokes
 from fedmm.reporting.report.costs import cost_of, levels
 from fedmm.reporting.report.headline import choice_of, chosen_round
+from fedmm.reporting.report.maps import _plane
 from fedmm.reporting.report.measures import rank_correlation
 from fedmm.reporting.report.page import page, sections
 
@@ -366,3 +367,28 @@ def test_broken_files_are_named(folders: Folders) -> None:
     (run / "experiment.toml").write_text("[[[")
     with pytest.raises(FedmmError, match="not valid TOML"):
         gather([run])
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"map_domain": np.zeros(3, np.uint8)},
+        {"map_before": np.zeros((24, 3, 1), np.float32), "sample_label": np.zeros(2, np.int16)},
+        {"confusion_target": np.zeros((2, 3), np.int32), "sample_class": np.zeros(5, np.int16)},
+        {"map_before": np.full((24, 3), np.nan, np.float32), "map_after": np.zeros((24, 3), np.float32)},
+    ],
+)
+def test_exhibits_that_do_not_fit_together_are_left_out(folders: Folders, broken: dict[str, Any]) -> None:
+    run = folders.run()
+    add_exhibits(run)
+    save_file(load_file(run / "exhibits.safetensors") | broken, run / "exhibits.safetensors")
+    assert shown(run).headings == SECTIONS
+
+
+@pytest.mark.parametrize("rank", [0, 1, 3])
+def test_features_of_any_rank_have_a_map(rank: int) -> None:
+    draws = np.random.default_rng(0)
+    features = draws.normal(size=(24, rank)) @ draws.normal(size=(rank, 6))
+    points = _plane(features)
+    assert points.shape == (24, 2)
+    assert np.isfinite(points).all()

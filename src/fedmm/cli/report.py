@@ -28,6 +28,7 @@ def report(
     kind = format or (ending if ending in FORMATS else "html")
     if kind not in FORMATS:
         raise unknown("format", kind, FORMATS)
+    require("\0" not in str(out), "the name of a file may hold no zero byte")
     require(not out.is_dir(), f"{out} is a folder; name a file, for example {out / f'report.{kind}'}")
     require(kind != "png" or ending == "png", f"{out} must end in .png to be drawn")
     material = gather(runs)

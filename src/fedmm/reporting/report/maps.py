@@ -53,20 +53,19 @@ def _digest(features: Array) -> str:
 
 def _plane(features: Array) -> Array:
     """Points ``[rows, 2]``, each axis from 0 to 1."""
-    if not np.isfinite(features).all():
+    if not np.isfinite(features).all() or not features.std():
         return np.zeros((len(features), 2), np.float32)
     if features.shape[1] <= 2:
         points = np.pad(features, ((0, 0), (0, 2 - features.shape[1])))
     else:
         from sklearn.manifold import TSNE  # noqa: PLC0415 - slow to import, and seldom needed
 
-        spread = features.std() or 1.0
         perplexity = min(_PERPLEXITY, (len(features) - 1) / 3)
         maker = TSNE(
             perplexity=perplexity, init="pca", method="exact", random_state=_SEED, max_iter=_ITERATIONS,
             learning_rate="auto",
         )  # fmt: skip
-        points = maker.fit_transform((features / spread).astype(np.float32))
+        points = maker.fit_transform((features / features.std()).astype(np.float32))
     low, high = points.min(axis=0), points.max(axis=0)
     scaled: Array = ((points - low) / np.where(high > low, high - low, 1.0)).astype(np.float32)
     return scaled

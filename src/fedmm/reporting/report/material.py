@@ -23,6 +23,11 @@ _ALIKE = (
 )  # fmt: skip
 """Keys of ``[run]`` in which runs of one method may differ."""
 _MOST_DIFFERENCES = 2
+_TOGETHER = (
+    {"map_domain": 1, "map_label": 1, "map_predicted": 1, "map_before": 2, "map_after": 2},
+    {"sample_x": 0, "sample_label": 1, "sample_class": 2, "sample_probability": 2},
+)
+"""Tensors that are of use together alone, one row each, and how many axes they have; 0 for any."""
 
 Tables = Mapping[str, Mapping[str, Any]]
 
@@ -174,6 +179,7 @@ def _entry(folder: Path) -> Entry:
 
 def _unfinished(folder: Path, tables: Tables) -> Run:
     """A run that has no summary yet, from its configuration and its rounds."""
+    seed = tables.get("run", {}).get("seed", 0)
     rounds = folder / "rounds.jsonl"
     records = read_records(rounds) if rounds.exists() else {}
 
@@ -186,7 +192,7 @@ def _unfinished(folder: Path, tables: Tables) -> Run:
         algorithm=name("algorithm"),
         objective=name("objective"),
         data=name("data"),
-        seed=int(tables.get("run", {}).get("seed", 0)),
+        seed=seed if isinstance(seed, int) else 0,
         status="unfinished",
         target_accuracy=None,
         source_accuracy=None,
@@ -220,9 +226,17 @@ def _exhibits(path: Path) -> dict[str, Array]:
     if not path.exists():
         return {}
     try:
-        return dict(load_file(path))
+        found = dict(load_file(path))
     except (OSError, SafetensorError, ValueError, KeyError, TypeError):
         raise FedmmError(f"{path} is not a readable safetensors file") from None
+    kept: dict[str, Array] = {}
+    for group in _TOGETHER:
+        parts = {name: found[name] for name in group if name in found}
+        rows = {len(each) if each.ndim else -1 for each in parts.values()}
+        if len(parts) == len(group) and len(rows) == 1 and all(parts[n].ndim == d for n, d in group.items() if d):
+            kept |= parts
+    square = {name: found.get(name) for name in ("confusion_source", "confusion_target")}
+    return kept | {n: x for n, x in square.items() if x is not None and x.ndim == 2 and x.shape[0] == x.shape[1] > 0}
 
 
 def _class_names(path: Path) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ def write_html(material: Material, path: Path) -> Path:
     content = page(material, library)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content, encoding="utf-8")
+        path.write_bytes(content.encode("utf-8", "replace"))
     except OSError as problem:
         raise FedmmError(f"{path} cannot be written: {problem.strerror}") from None
     return path
