@@ -228,7 +228,7 @@ def test_what_the_guard_saves_on_the_page_is_what_was_measured() -> None:
     expected = []
     for run in runs:
         went = ", ".join(f"{event['round']} to {event['to_round']}" for event in run["events"]) or "-"
-        accuracies = [f"{run[name]:.1%}" for name in ("target_accuracy", "highest_target_accuracy")]
+        accuracies = [f"{run[name]:.1%}" for name in ("target_accuracy", "oracle_target_accuracy")]
         expected.append([f"`{run['policy']}`", str(run["seed"]), str(run["rounds"]), *accuracies, went])
     assert [line.cells for line in table_lines("guard.md") if line.section == "What it saves"] == expected
 

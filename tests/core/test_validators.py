@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 
 import pytest
 
 from fedmm import FedmmError
 from fedmm.core.validators import ORACLE, VALIDATORS, validator
 from fedmm.reporting.report.headline import LOWER_IS_BETTER, is_oracle
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_what_looks_at_target_labels_is_called_an_oracle() -> None:
@@ -21,6 +25,17 @@ def test_a_choice_with_target_labels_must_say_so() -> None:
     with pytest.raises(FedmmError, match="would choose with target labels; say best_by = 'oracle_target_accuracy'"):
         validator("target_accuracy", "best_by")
     assert validator("oracle_target_accuracy", "best_by").oracle
+
+
+def test_the_page_lists_all_of_them_and_tells_what_was_measured() -> None:
+    page = (ROOT / "docs" / "choosing.md").read_text(encoding="utf-8")
+    measured = json.loads((ROOT / "benchmarks" / "results" / "validators.json").read_text(encoding="utf-8"))["digits"]
+    for name, each in VALIDATORS.items():
+        assert f"| `{name}` | {'higher' if each.higher else 'lower'} |" in page
+        found = measured["validators"][name]
+        chosen = (found[f"accuracy_of_chosen_{what}"] for what in ("checkpoint", "setting", "setting_and_checkpoint"))
+        numbers = [f"{found['within']:+.2f}", f"{found['across']:+.2f}", *(f"{value:.1%}" for value in chosen)]
+        assert f"| `{name}` | {' | '.join(numbers)} |" in page
 
 
 def test_an_unknown_validator_is_named_with_the_nearest() -> None:

@@ -170,6 +170,8 @@ class EmbeddedRisk:
     Deep Unsupervised Domain Adaptation, ICML 2019. There the ratio is of a classifier that is trained for it; here it
     is the run's own adversary, so that no further model is needed.
 
+    A ratio that does not vary tells nothing, and the value is then mean(l).
+
     The sums are of v, l, v l, v^2 and v^2 l with v = w - 1, which rounds less than w where the domains are alike.
     """
 
@@ -184,9 +186,9 @@ class EmbeddedRisk:
         weighted = loss + v_loss
         variance = v_square - v.square()
         covariance = v_loss + v_square_loss - weighted * v
-        varies = variance > _ROUNDING * (1.0 + v_square)
-        eta = torch.where(varies, -covariance / torch.where(varies, variance, 1.0), 0.0)
-        return weighted + eta * v
+        constant = variance <= _ROUNDING * (1.0 + v_square)
+        eta = -covariance / torch.where(constant, 1.0, variance)
+        return torch.where(constant, loss, weighted + eta * v)
 
 
 class DomainHits:
