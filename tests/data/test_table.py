@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import math
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -226,3 +228,52 @@ def test_a_site_with_one_row_keeps_it(tmp_path: Path) -> None:
     assert pair.sites is not None
     assert len(set(pair.sites.source.tolist())) == 12
     assert len(pair.source_test.y) == 4
+
+
+FRAMES: dict[str, tuple[Any, ...]] = {
+    "whole numbers with gaps": ("array", [1, None, 3], "Int64"),
+    "truth values with gaps": ("array", [True, None, False], "boolean"),
+    "categories": ("Categorical", ["1 a", "2", None]),
+    "decimals": ("array", [Decimal("0.5"), Decimal(1), None], "object"),
+}
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_columns_of_other_kinds(tmp_path: Path, name: str) -> None:
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    make, values, *dtype = FRAMES[name]
+    frame = pandas.DataFrame(ROWS, columns=HEAD).drop(columns=["age", "city"])
+    frame["it"] = getattr(pandas, make)(values * 8, *dtype)
+    frame.to_parquet(tmp_path / "t.parquet")
+    it = columns(load(tmp_path, file=str(tmp_path / "t.parquet")))["it"]
+    assert it.levels == (("2", "1 a") if name == "categories" else ())
+    assert it.indicator == (name != "categories")
+
+
+@pytest.mark.parametrize("value", [datetime.date(2021, 10, 15), datetime.datetime(2021, 10, 15), [1, 2], {"a": 1}])
+def test_columns_of_dates_and_lists_are_refused(tmp_path: Path, value: object) -> None:
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    pandas.DataFrame(ROWS, columns=HEAD).assign(it=[value] * 24).to_parquet(tmp_path / "t.parquet")
+    assert "column 'it' holds dates, times or lists" in refusal(tmp_path, file=str(tmp_path / "t.parquet"))
+
+
+def test_a_column_without_a_name_is_left_out(tmp_path: Path) -> None:
+    rows = [[str(n), *row] for n, row in enumerate(ROWS)]
+    assert list(columns(load(tmp_path, csv(rows, ["", *HEAD])))) == ["age", "city"]
+
+
+def test_numbers_too_large_to_be_standardised_are_refused(tmp_path: Path) -> None:
+    rows = [[*row[:2], f"{-1 if n % 2 else 1}e308", *row[3:]] for n, row in enumerate(ROWS)]
+    assert "too large to be standardised" in refusal(tmp_path, csv(rows))
+    pair = load(tmp_path)
+    (tmp_path / "new.csv").write_text("age,city\n1e300,Oslo\n")
+    assert pair.input is not None
+    with pytest.raises(FedmmError, match="in row 1 that is far too large"):
+        pair.input.read(tmp_path / "new.csv")
+
+
+def test_labels_that_another_program_wrote_with_a_point_are_whole_numbers(tmp_path: Path) -> None:
+    rows = [[*row[:4], row[4].replace("no", "0.0").replace("yes", "1.0")] for row in ROWS]
+    assert load(tmp_path, csv(rows)).class_names == ("0", "1")

@@ -40,6 +40,7 @@ class Arrays:
 
     name: ClassVar[str] = "arrays"
     summary: ClassVar[str] = "your own NumPy archives: source_x, source_y, target_x, ..."
+    paths: ClassVar[tuple[str, ...]] = ("file", "source", "target", "target_test")
 
     file: str = ""
     source: str = ""

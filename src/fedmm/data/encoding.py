@@ -16,14 +16,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmm.core.errors import FedmmError, require
+from fedmm.core.errors import require
 from fedmm.data.labels import ordered
-from fedmm.data.stored_tables import MISSING, is_numeric, numbers, require_columns, texts
+from fedmm.data.stored_tables import MISSING, is_numeric, is_plain, numbers, require_columns, texts
 
 if TYPE_CHECKING:
     import pandas
 
 Numbers = NDArray[np.float64]
+_FARTHEST = 1e30
+"""Deviations from the mean; float32 ends at 3e38."""
 
 
 @dataclass(frozen=True)
@@ -47,23 +49,26 @@ class Column:
         """How many numbers of a row it becomes."""
         return len(self.levels) + 1 if self.levels else 1 + self.indicator
 
-    def encoded(self, column: pandas.Series, what: str) -> Numbers:
+    def encoded(self, column: pandas.Series, what: str) -> NDArray[np.float32]:
         """``[rows, width]``."""
         if self.levels:
             place = {level: number for number, level in enumerate(self.levels)}
             which = [place.get(text, len(self.levels)) for text in texts(column)]
-            return np.eye(self.width)[which]
+            return np.eye(self.width, dtype=np.float32)[which]
         found = numbers(column, what)
         missing = np.isnan(found)
         scaled = np.where(missing, 0.0, (found - self.mean) / self.deviation)
-        return np.stack([scaled, missing.astype(np.float64)], axis=1) if self.indicator else scaled[:, None]
+        far = np.flatnonzero(np.abs(scaled) > _FARTHEST)
+        require(not len(far), f"{what} holds a number in row {far[0] + 1 if len(far) else ''} that is far too large")
+        columns = [scaled, missing] if self.indicator else [scaled]
+        return np.stack(columns, axis=1).astype(np.float32)
 
 
 def encoded(frame: pandas.DataFrame, columns: Sequence[Column], path: Path) -> Tensor:
     """The rows of a table as numbers, float32 ``[rows, numbers]``."""
     require_columns(frame, (column.name for column in columns), path, "which the model was trained on")
     parts = [column.encoded(frame[column.name], f"{path}: column {column.name!r}") for column in columns]
-    return torch.from_numpy(np.concatenate(parts, axis=1).astype(np.float32))
+    return torch.from_numpy(np.concatenate(parts, axis=1))
 
 
 def learnt(
@@ -81,10 +86,12 @@ def learnt(
     found = []
     for name in frame.columns:
         column, what = frame[name], f"{path}: column {name!r}"
-        if column.dtype.kind in "Mm":
-            raise FedmmError(f"{what} holds dates or times; turn them into numbers, or name the column in data.drop")
+        require(
+            is_plain(column),
+            f"{what} holds dates, times or lists; turn them into numbers or words, or name the column in data.drop",
+        )
         if name in numeric or (name not in categorical and is_numeric(column)):
-            each = _numeric(name, numbers(column, what))
+            each = _numeric(name, numbers(column, what), what)
         else:
             each = _categorical(name, texts(column), what, most_levels)
         if each is not None:
@@ -93,13 +100,15 @@ def learnt(
     return tuple(found)
 
 
-def _numeric(name: str, values: Numbers) -> Column | None:
+def _numeric(name: str, values: Numbers, what: str) -> Column | None:
     missing = bool(np.isnan(values).any())
     known = values[~np.isnan(values)]
     if not len(known):
         return None
-    mean = float(known.sum() / len(known))
-    deviation = float(np.sqrt(np.square(known - mean).sum() / len(known)))
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = float(known.sum() / len(known))
+        deviation = float(np.sqrt(np.square(known - mean).sum() / len(known)))
+    require(np.isfinite(deviation), f"{what} holds numbers that are too large to be standardised; make them smaller")
     if not deviation > 1e-12 * max(1.0, abs(mean)):
         return Column(name, mean, 1.0, missing) if missing else None
     return Column(name, mean, deviation, missing)

@@ -35,6 +35,7 @@ class ImageFolder:
 
     name: ClassVar[str] = "image_folder"
     summary: ClassVar[str] = "your own pictures: a source and a target folder of class folders"
+    paths: ClassVar[tuple[str, ...]] = ("source", "target", "target_test", "sites")
 
     source: str = ""
     target: str = ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import re
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,13 +20,16 @@ MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "?")
 """What a column of numbers or categories says where it says nothing; in other columns only nothing is missing."""
 
 _CSV, _PARQUET = (".csv", ".csv.gz", ".tsv", ".tsv.gz"), (".parquet", ".pq")
+_WHOLE = re.compile(r"-?\d+\.0")
+_NAMELESS = re.compile(r"Unnamed: \d+")
+"""What pandas calls a column without a name."""
 _TRUTHS = {"True": 1.0, "true": 1.0, "TRUE": 1.0, "False": 0.0, "false": 0.0, "FALSE": 0.0}
 
 
 def read_table(
     path: Path, separator: str, texts: Collection[str] = (), words: Collection[str] = ()
 ) -> pandas.DataFrame:
-    """A file as a pandas table with a row for each of its lines.
+    """A file as a pandas table with a row for each of its lines; columns without a name are left out.
 
     separator: between the cells of a CSV. texts: columns kept as they are written, in which only an empty cell is
     missing; words: columns kept as they are written, in which the words of ``MISSING`` are too.
@@ -71,12 +76,12 @@ def _csv(path: Path, separator: str, texts: Collection[str], words: Collection[s
         na_values={column: [""] if column in texts else list(MISSING) for column in columns},
         dtype={column: "object" for column in columns if column in texts or column in words},
     )
-    return frame
+    return frame.drop(columns=[column for column in frame.columns if _NAMELESS.fullmatch(str(column))])
 
 
 def _parquet(path: Path, pandas: Any) -> pandas.DataFrame:
     frame: pandas.DataFrame = pandas.read_parquet(path)
-    return frame.reset_index(drop=frame.index.name is None)
+    return frame.reset_index(drop=all(name is None for name in frame.index.names))
 
 
 def require_columns(frame: pandas.DataFrame, wanted: Iterable[str], path: Path, why: str) -> None:
@@ -94,32 +99,37 @@ def require_columns(frame: pandas.DataFrame, wanted: Iterable[str], path: Path, 
 def texts(column: pandas.Series) -> list[str]:
     """What is written in each row, without spaces around it; nothing where nothing is.
 
-    Whole numbers that were read as others, since some are missing, are written as whole numbers.
+    Whole numbers that were read or written as others, since some are missing, are written as whole numbers.
     """
-    return [_text(value) for value in column.tolist()]
+    return ["" if gone else _text(value) for value, gone in zip(column.tolist(), column.isna().tolist(), strict=True)]
 
 
 def _text(value: Any) -> str:
-    if value is None or value != value or str(value) in ("<NA>", "NaT"):  # noqa: PLR0124 - NaN is not itself
-        return ""
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
-    return (value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)).strip()
+    text = (value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)).strip()
+    return text.removesuffix(".0") if _WHOLE.fullmatch(text) else text
+
+
+def is_plain(column: pandas.Series) -> bool:
+    """Whether a column holds numbers, words or truth values, and no dates, times, lists or tables."""
+    strange = (datetime.date, datetime.time, datetime.timedelta, list, dict, tuple, set, np.ndarray)
+    return column.dtype.kind not in "Mm" and not (
+        column.dtype.kind == "O" and any(isinstance(value, strange) for value in column.tolist())
+    )
 
 
 def is_numeric(column: pandas.Series) -> bool:
     """Whether a column holds numbers, or truth values, wherever it holds anything."""
     if column.dtype.kind in "biuf":
         return True
-    if column.dtype.kind in "Mm":
-        return False
     return bool(np.isfinite(_numbers(texts(column))[1]).all())
 
 
 def numbers(column: pandas.Series, what: str) -> NDArray[np.float64]:
     """The numbers of a column, float64 ``[rows]``, NaN where nothing is; truth values are 1 and 0."""
-    if column.dtype.kind in "biuf" and type(column.dtype).__module__.startswith("numpy"):
-        found: NDArray[np.float64] = column.to_numpy(dtype=np.float64)
+    if column.dtype.kind in "biuf":
+        found: NDArray[np.float64] = column.to_numpy(dtype=np.float64, na_value=np.nan)
         bad = np.flatnonzero(np.isinf(found))
         require(not len(bad), f"{what} is infinite in row {bad[0] + 1 if len(bad) else ''}; remove or fill it")
         return found

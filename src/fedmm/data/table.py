@@ -44,6 +44,7 @@ class Table:
 
     name: ClassVar[str] = "table"
     summary: ClassVar[str] = "your own CSV or Parquet file: a label column, and a site or domain column"
+    paths: ClassVar[tuple[str, ...]] = ("file", "target_test")
 
     file: str = ""
     label: str = ""

@@ -53,7 +53,7 @@ def nvflare_engines(each: Experiment, adaptation: Adaptation, folder: Path) -> I
         "guard.policy = 'rollback' goes back further than clients of the engine 'nvflare' keep states; use 'stop'",
     )
     arguments = {
-        "tables": each.tables(),
+        "tables": _seen_from_anywhere(each).tables(),
         "states": str(folder.resolve() / _STATES),
         "threads": torch.get_num_threads(),
     }
@@ -61,6 +61,18 @@ def nvflare_engines(each: Experiment, adaptation: Adaptation, folder: Path) -> I
     place = "poc" if each.run.engine == "nvflare_poc" else "simulator"
     with federation(names, f"{__name__}:site", arguments, place=place) as ask:
         yield lambda algorithm: AskingEngine(adaptation.problem, algorithm, adaptation.rounds, ask, adaptation.terms)
+
+
+def _seen_from_anywhere(each: Experiment) -> Experiment:
+    """The experiment with whole paths: the processes of a job have other current folders."""
+
+    def whole(part: Any) -> Any:
+        given = {option: Path(getattr(part, option)).expanduser() for option in getattr(part, "paths", ())}
+        return replace(
+            part, **{option: str(path.absolute()) for option, path in given.items() if path.name and path.exists()}
+        )
+
+    return replace(each, data=whole(each.data), model=whole(each.model))
 
 
 def site(name: str, tables: Mapping[str, Any], states: str, threads: int) -> Callable[[str, Packed], Packed]:

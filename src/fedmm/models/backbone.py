@@ -45,6 +45,7 @@ class Backbone(Model):
 
     name: ClassVar[str] = "backbone"
     summary: ClassVar[str] = "any network of timm or torchvision, or your own package.module:factory"
+    paths: ClassVar[tuple[str, ...]] = ("weights",)
 
     adversary_hidden: tuple[int, ...] = (256,)
     centre: Centring = "none"

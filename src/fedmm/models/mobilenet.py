@@ -61,6 +61,7 @@ class MobileNetV2(Model):
 
     name: ClassVar[str] = "mobilenet_v2"
     summary: ClassVar[str] = "MobileNetV2 with a bottleneck, random or from a weights file"
+    paths: ClassVar[tuple[str, ...]] = ("weights",)
 
     task_hidden: tuple[int, ...] = ()
     adversary_hidden: tuple[int, ...] = (256,)
