@@ -39,7 +39,7 @@ SMALL = shlex.split(
 )
 FILES = {
     "experiment.toml", "rounds.jsonl", "summary.json", "model.safetensors", "samples.safetensors",
-    "boundary.safetensors", "exhibits.safetensors", "rounds.png", "checkpoints", "input.json",
+    "boundary.safetensors", "exhibits.safetensors", "model-best.safetensors", "rounds.png", "checkpoints", "input.json",
 }  # fmt: skip
 
 
@@ -129,8 +129,9 @@ def test_a_run_has_a_folder_of_its_own_and_says_where(command: Command) -> None:
     for folder in ("runs/moons-fedmm-seed0", "runs/moons-fedmm-seed0-2"):
         ended = command("run", MOONS, *SMALL)
         assert (ended.code, ended.err) == (0, "")
-        engine, result = ended.out.splitlines()
+        engine, best, result = ended.out.splitlines()
         assert engine.startswith("engine in_process: ")
+        assert best.startswith("best by target_information: round ")
         assert result.startswith("FedMM: target accuracy ")
         assert ended.out.endswith(f"everything is in {folder}\n")
         assert {path.name for path in Path(folder).iterdir()} == FILES

@@ -41,6 +41,7 @@ OPTIONAL = {"mobilenet_v2": "torchvision", "backbone": "torchvision"}
 PICTURES_FROM = {"samples.safetensors", "boundary.safetensors"}
 FILES = {
     "checkpoints", "experiment.toml", "rounds.jsonl", "summary.json", "model.safetensors", "exhibits.safetensors",
+    "model-best.safetensors",
     "input.json",
 }  # fmt: skip
 ROUND_KEYS = {
