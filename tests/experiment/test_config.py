@@ -124,16 +124,21 @@ def test_the_examples_are_complete_experiments(name: str) -> None:
 
 
 def test_every_file_among_the_examples_is_tested() -> None:
-    assert {path.stem for path in EXAMPLES.glob("*.toml")} == {"digits", "moons", "sweep"}
+    own = {"arrays", "pictures", "table"}
+    assert {path.stem for path in EXAMPLES.glob("*.toml")} == {"digits", "moons", "sweep", *own}
 
 
-def test_what_the_examples_say_in_their_comments_can_be_said() -> None:
-    text = (EXAMPLES / "digits.toml").read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", ["arrays", "pictures", "table", "digits"])
+def test_what_the_examples_say_in_their_comments_can_be_said(name: str) -> None:
+    text = (EXAMPLES / f"{name}.toml").read_text(encoding="utf-8")
+    assert written(experiment(tomllib.loads(text))) == experiment(tomllib.loads(text))
     lines = text.splitlines()
     commented = [line for line in lines if line.startswith("# ") and " = " in line]
     assert commented
     for line in commented:
-        example = experiment(tomllib.loads(text.replace(line, line.removeprefix("# "))))
+        said = text.replace(line, line.removeprefix("# "))
+        said = said.replace("pretrained = true", "pretrained = false") if line.startswith("# weights") else said
+        example = experiment(tomllib.loads(said))
         assert written(example) == example
 
 
