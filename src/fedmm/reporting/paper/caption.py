@@ -18,7 +18,7 @@ def made_by(item: Item, runs: Sequence[PaperRun]) -> str:
 
 
 def missing(item: Item, runs: Sequence[PaperRun]) -> str:
-    """A Markdown section with what was not computed, or diverged."""
+    """A Markdown section with what was not computed, diverged, or has a caveat."""
     cells = by_cell(runs)
     lines = []
     for panel in item.panels:
@@ -33,7 +33,14 @@ def missing(item: Item, runs: Sequence[PaperRun]) -> str:
         few = [f"{item.panel_title(group[0].panel)} `{group[0].curve}`" for group in groups if len(group) < most]
         lines += [f"- fewer than {most} seeds: {', '.join(few)}"] if few else []
     lines += [f"- {_divergence(item, run)}" for run in runs if run.diverged]
+    lines += [f"- {words}: {_named(item, runs, words)}" for words in _distinct(runs, "caveat")]
     return "## What is missing\n\n" + ("\n".join(lines) if lines else "Nothing: all runs completed.") + "\n"
+
+
+def _named(item: Item, runs: Sequence[PaperRun], caveat: str) -> str:
+    """The cells with runs that have a caveat."""
+    cells = {run.cell for run in runs if run.provenance.get("caveat") == caveat}
+    return ", ".join(f"{item.panel_title(panel)} `{curve}`" for panel, curve in sorted(cells))
 
 
 def _divergence(item: Item, run: PaperRun) -> str:

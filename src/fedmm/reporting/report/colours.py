@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+from matplotlib import colormaps
 from matplotlib.colors import to_hex, to_rgb
 
 from fedmm.reporting.report.material import Material
@@ -16,6 +18,7 @@ _CLASSES = (
     "#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#8C8C8C", "#EE8866", "#44AA99", "#882255",
 )  # fmt: skip
 _FILL = 0.16
+_MOST_SHADES, _LIGHTEST = 3, 0.86
 _BASE = {
     "light": {
         "ink": "#22262B", "faint": "#646B73", "rule": "#E3E5E8", "back": "#FFFFFF", "source": "#0072B2",
@@ -31,9 +34,16 @@ Theme = dict[str, str]
 
 
 def method_strokes(material: Material) -> list[Stroke]:
-    """How the lines of each method are drawn, in the methods' order; the same as in pictures of a comparison."""
-    found = strokes({method.label: method.runs for method in material.methods})
-    return [found[method.label] for method in material.methods]
+    """How the lines of each method are drawn, in the methods' order; the same as in pictures of a comparison.
+
+    Many settings of one algorithm, as in a sweep, go from dark to light instead.
+    """
+    methods = material.methods
+    if len(methods) > _MOST_SHADES and len({(m.first.run.algorithm, m.first.run.objective) for m in methods}) == 1:
+        places = np.linspace(0.0, _LIGHTEST, len(methods))
+        return [Stroke(str(to_hex(colormaps["viridis"](place))).upper(), "-", 1.9, 3) for place in places]
+    found = strokes({method.label: method.runs for method in methods})
+    return [found[method.label] for method in methods]
 
 
 def themes(lines: Sequence[Stroke]) -> dict[str, Theme]:

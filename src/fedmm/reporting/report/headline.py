@@ -157,17 +157,18 @@ def _dots(material: Material) -> Chart | None:
     """The final target accuracy of every run, a line of dots for each method; the mean is a bar."""
     data = []
     means: list[str] = []
+    names: dict[int, str] = {}
     for number, method in enumerate(material.methods):
         known = [100 * run.target_accuracy for run in method.runs if run.target_accuracy is not None]
         if not known:
             continue
         means.append(f"{method.label} {fmean(known):.1f}%")
         common = {"type": "scatter", "meta": number, "name": plain(method.label)}
-        hover = {"hovertemplate": "%{x:.1f}%<extra>%{y}</extra>"}
-        label = plain(_cut(method.label))
+        hover = {"hovertemplate": "%{x:.1f}%<extra>%{fullData.name}</extra>"}
+        names[place := len(names)] = plain(_cut(method.label))
         marker = {"color": f"$line{number}", "size": 10, "opacity": 0.75}
         data.append(
-            {**common, **hover, "mode": "markers", "x": rounded(known), "y": [label] * len(known), "marker": marker}
+            {**common, **hover, "mode": "markers", "x": rounded(known), "y": [place] * len(known), "marker": marker}
         )
         if len(known) > 1:
             bar = {
@@ -177,13 +178,18 @@ def _dots(material: Material) -> Chart | None:
                 "line": {"width": 3, "color": f"$line{number}"},
             }
             data.append(
-                {**common, **hover, "mode": "markers", "x": rounded([fmean(known)]), "y": [label], "marker": bar}
+                {**common, **hover, "mode": "markers", "x": rounded([fmean(known)]), "y": [place], "marker": bar}
             )
     if not data or len(material.methods) < 2:
         return None
     layout = {
         "xaxis": {"ticksuffix": "%", "title": {"text": "target accuracy after the last round"}},
-        "yaxis": {"autorange": "reversed", "automargin": True, "type": "category"},
+        "yaxis": {
+            "range": [len(names) - 0.5, -0.5],
+            "tickvals": list(names),
+            "ticktext": list(names.values()),
+            "zeroline": False,
+        },
         "hovermode": "closest",
     }
     return Chart(
