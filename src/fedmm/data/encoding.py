@@ -6,6 +6,7 @@ squared deviations from the mean, and the set of its words, all of which add up 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedmm.core.checks import flag, positive, within
 from fedmm.core.errors import require
 from fedmm.data.labels import ordered
 from fedmm.data.stored_tables import MISSING, is_numeric, is_plain, numbers, require_columns, texts
@@ -43,6 +45,13 @@ class Column:
     deviation: float = 1.0
     indicator: bool = False
     levels: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        words = all(isinstance(word, str) for word in (self.name, *self.levels))
+        require(words, f"a column's name and levels must be words, not {self.name!r:.60}")
+        within("mean", self.mean, -math.inf, math.inf)
+        positive("deviation", self.deviation)
+        flag("indicator", self.indicator)
 
     @property
     def width(self) -> int:
