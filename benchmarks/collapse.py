@@ -29,7 +29,7 @@ from fedmm.experiment.stack import StackRun, StackSettings
 
 RESULTS = Path(__file__).parent / "results" / "collapse.json"
 RATES = {"lr_min": 0.02, "lr_max": 0.02, "penalty_min": 0.5, "penalty_max": 0.5, "local_steps": 20}
-ALGORITHMS = ("fedmm", "fedmm_smoothed")
+ALGORITHMS: dict[str, dict[str, float]] = {"fedmm": {}, "fedmm_smoothed": {"smoothing_max": 0.5, "centre_rate": 0.2}}
 SEEDS = (0, 1, 2)
 RECORDED = ("target_accuracy", "task_loss", "domain_loss", "dual_norm")
 SHOWN = (100, 200, 300, 400, 1000, 2000)
@@ -42,7 +42,7 @@ def candidate(algorithm: str, seed: int, rounds: int) -> Experiment:
             "data": {"name": "digits"},
             "model": {"name": "mlp", "hidden": [128, 64], "adversary_hidden": [64]},
             "objective": {"name": "dann"},
-            "algorithm": {"name": algorithm, **RATES},
+            "algorithm": {"name": algorithm, **RATES, **ALGORITHMS[algorithm]},
         }
     )
 

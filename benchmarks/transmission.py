@@ -39,7 +39,7 @@ DATA: dict[str, Tables] = {
         "model": {"name": "mlp", "hidden": [128, 64], "adversary_hidden": [64], "centre": "none"},
         "algorithm": {
             "name": "fedmm_smoothed", "lr_min": 0.02, "lr_max": 0.02, "penalty_min": 0.5, "penalty_max": 0.5,
-            "local_steps": 20,
+            "local_steps": 20, "smoothing_max": 0.5, "centre_rate": 0.2,
         },
     },
     "mnist_m": {
@@ -47,7 +47,7 @@ DATA: dict[str, Tables] = {
         "model": {"name": "paper_cnn", "centre": "none"},
         "algorithm": {
             "name": "fedmm_smoothed", "lr_min": 0.01, "lr_max": 0.01, "penalty_min": 1.0, "penalty_max": 1.0,
-            "local_steps": 20,
+            "local_steps": 20, "smoothing_max": 0.5, "centre_rate": 0.2,
         },
     },
 }  # fmt: skip

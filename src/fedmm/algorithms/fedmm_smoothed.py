@@ -49,8 +49,8 @@ class SmoothedFedMM(FedMM):
     summary: ClassVar[str] = "FedMM with an adversary that is held near its own slow average: as fast, and steady"
 
     smoothing_min: PerGroup = field(default=0.0, kw_only=True)
-    smoothing_max: PerGroup = field(default=0.5, kw_only=True)
-    centre_rate: float = field(default=0.2, kw_only=True)
+    smoothing_max: PerGroup = field(default=1.0, kw_only=True)
+    centre_rate: float = field(default=0.5, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()

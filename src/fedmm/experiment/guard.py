@@ -33,8 +33,9 @@ _PENALTIES = ("penalty_min", "penalty_max")
 class Guard:
     """The section ``[guard]``: what is done about a round that is not finite, or explodes.
 
-    A round explodes where drift, consensus gap or dual norm is more than ``explode`` times its median over the last
-    ``window`` rounds, or where a loss is, and is also back above half of what it was in the first round.
+    A round explodes where drift, consensus gap, dual norm or a loss is more than ``explode`` times its median over the
+    last ``window`` rounds, and a distance also larger than ever in the first ``window`` rounds, a loss also back above
+    half of what it was in the first round.
 
     policy: ``off``: a value that is not finite ends the run, and nothing else is looked at. ``stop``: an explosion ends
         it too. ``rollback``: the run goes back to a good state and goes on from there with calmer steps; the rounds
@@ -99,8 +100,14 @@ class Watch:
         seen = [abs(value) for value in recent if value is not None and math.isfinite(value)]
         if len(seen) < self.guard.window // 2:
             return math.inf
-        first = next((value for row in self._history if (value := row.get(name)) is not None), 0.0)
-        return max(self.guard.explode * median(seen), 0.5 * abs(first) if name in LOSSES else 0.0)
+        return max(self.guard.explode * median(seen), self._harmless(name))
+
+    def _harmless(self, name: str) -> float:
+        """What a measure was when the run began: a jump back to that from something very small is no explosion."""
+        if name in LOSSES:
+            return 0.5 * abs(next((value for row in self._history if (value := row.get(name)) is not None), 0.0))
+        began = [row for row in self._history[: self.guard.window] if row.get("rolled_back_to") is None]
+        return max((abs(row[name]) for row in began if math.isfinite(row.get(name, math.nan))), default=0.0)
 
     def trouble(self, values: Mapping[str, float], limits: Mapping[str, float]) -> str:
         """What is wrong with a round that measured these values; empty for a good one."""

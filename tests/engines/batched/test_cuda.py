@@ -43,6 +43,13 @@ def gentle(runs: Sequence[Run]) -> list[Run]:
     return [replace(run, algorithm=replace(run.algorithm, lr_min=0.02, lr_max=0.03)) for run in runs]
 
 
+@pytest.fixture(autouse=True)
+def _accountant(request: pytest.FixtureRequest) -> None:
+    """Noise is refused where nothing can tell what it is worth."""
+    if "nois" in request.node.name:
+        pytest.importorskip("dp_accounting", reason="noise in updates needs dp-accounting")
+
+
 def on_gpu(runs: Sequence[Run], **options: Any) -> Batched:
     return stacked(runs, **{"device": "cuda", "dtype": torch.float32} | options)
 
@@ -79,7 +86,7 @@ def test_captured_rounds_are_those_that_run_operation_by_operation(
     plain, graph = on_gpu(runs, **options), on_gpu(runs, capture=capture, **options)
     before = [graph.state(replica) for replica in range(len(runs))]
     expected, measures = advanced(plain, ROUNDS), advanced(graph, ROUNDS)
-    torch.testing.assert_close(measures, expected, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(measures, expected, rtol=1e-3, atol=1e-4, equal_nan=True)
     for replica in range(len(runs)):
         state = graph.state(replica)
         torch.testing.assert_close(state.z, plain.state(replica).z, rtol=1e-5, atol=1e-5)
