@@ -142,12 +142,12 @@ def test_a_best_state_of_the_last_round_is_the_last_model(tmp_path: Path) -> Non
     assert torch.equal(best.predictor.predict_proba(x), run.predictor.predict_proba(x))
 
 
-def test_statistics_that_clients_keep_are_those_of_the_target(tmp_path: Path) -> None:
-    tables = SMALL | {"model": {"name": "mobilenet_v2", "batch_norm": "local"}}
-    run = finished(tmp_path / "run", tables)
-    best = open_run(run.folder, "best")
-    x = torch.rand(2, 3, 28, 28)
-    torch.testing.assert_close(best.predictor.predict_proba(x), run.predictor.predict_proba(x))
+def test_a_choice_with_target_labels_is_called_so(tmp_path: Path) -> None:
+    run = finished(tmp_path / "run", MOONS | {"run": {**MOONS["run"], "best_by": "oracle_target_accuracy"}})
+    assert open_run(run.folder, "best").checkpoint == "oracle best"
+    none = finished(tmp_path / "none", MOONS | {"run": {**MOONS["run"], "best_by": ""}})
+    with pytest.raises(FedmmError, match="keeps no best model"):
+        open_run(none.folder, "best")
 
 
 def test_a_file_whose_probabilities_differ_is_not_left_behind(

@@ -22,6 +22,8 @@ _LONG, _LONG_ENOUGH, _MOST_STEPS = 3.0, 0.4, 15
 """Seconds of a first step that is enough by itself, and else of all further ones; how many those are at most."""
 _LONG_EVALUATION = 2.0
 """Seconds of an evaluation above which only a part of it is measured."""
+_ROWS_MEASURED, _NUMBERS_MEASURED = 64, 1 << 20
+"""Of a batch that is evaluated: rows at most, and numbers in them."""
 _VECTORS_AT_WORK = 6
 """Of the size of z beside all states: the network's point, gradient and start, and what a step computes with."""
 
@@ -63,7 +65,8 @@ def estimate(adaptation: Adaptation, rows: Iterable[Tensor], evaluate_every: int
     for holding in adaptation.holdings:
         kinds.setdefault(holding.domains, holding.name)
     for kind, name in kinds.items():
-        steps[kind], bytes_saved = _step(adaptation, name)
+        long = [seconds for seconds in steps.values() if seconds >= _LONG]
+        steps[kind], bytes_saved = (long[0], saved) if long else _step(adaptation, name)
         saved = max(saved, bytes_saved)
     kind_of = {holding.name: holding.domains for holding in adaptation.holdings}
     work = sum(count * steps[kind_of[name]] for name, count in engine.server.steps.items() if name in kind_of)
@@ -118,17 +121,19 @@ def _step(adaptation: Adaptation, name: str) -> tuple[float, int]:
         found = []
         while len(found) < _MOST_STEPS and sum(found) < _LONG_ENOUGH:
             found.append(_timed(partial(step, len(found) + 1)))
-    return median(found), 2 * sum(kept.values())
+    return median(found), sum(kept.values()) + 2 * max(kept.values(), default=0)  # and two gradients at a time
 
 
 def _evaluation(adaptation: Adaptation, state: FederatedState) -> tuple[float, int]:
     """Seconds to measure all probes once, where that takes long from a part of each; and the bytes it needs at once."""
     function, total, at_once = adaptation.function, 0.0, rows_at_once(adaptation.function.input_shape)
-    peak = 0
+    peak, few = 0, max(2, min(_ROWS_MEASURED, _NUMBERS_MEASURED // torch.Size(function.input_shape).numel()))
     for probe in adaptation.probes:
-        part = probe.take(slice(0, min(at_once, 64, len(probe))))
+        part = probe.take(slice(0, min(at_once, few, len(probe))))
+        work = partial(function.evaluate, function.start, function.statistics)
+        work(part[:1])
         with _largest_layer(function.module) as layers:
-            seconds = _timed(partial(function.evaluate, function.start, function.statistics, part))
+            seconds = _timed(partial(work, part))
         total += seconds * len(probe) / len(part)
         peak = max(peak, max(layers, default=0) * min(at_once, len(probe)) // len(part))
     if adaptation.probes and total < _LONG_EVALUATION:

@@ -23,10 +23,11 @@ from fedmm.core.seeding import key
 from fedmm.data.inputs import input_table
 from fedmm.data.views import view_table
 from fedmm.engines.tensor_files import checksum
-from fedmm.experiment.finished import FinishedRun, without_start
+from fedmm.experiment.finished import FinishedRun
 from fedmm.experiment.predictor import MODEL_FORMAT, RowsShown, rebuild_model
 from fedmm.experiment.tables import as_table
 from fedmm.experiment.whole_file import whole_file
+from fedmm.models.mobilenet import Normalise
 from fedmm.models.network import AdversarialModule
 
 FORMAT = "fedmm-export-1"
@@ -97,7 +98,7 @@ def describe(run: FinishedRun, rows: Tensor, format: str) -> dict[str, Any]:
     from fedmm import __version__  # noqa: PLC0415 - the package imports this room
 
     stored = list(run.predictor.show.stored)
-    return {
+    about = {
         "format": FORMAT,
         "fedmm": __version__,
         "label": run.experiment.label,
@@ -116,24 +117,28 @@ def describe(run: FinishedRun, rows: Tensor, format: str) -> dict[str, Any]:
         "view": view_table(run.predictor.show.view),
         "tolerance": FORMATS[format].tolerance,
     }
+    plain: dict[str, Any] = json.loads(json.dumps(about))
+    return plain
 
 
 def _inside(run: FinishedRun, rows: Tensor) -> list[str]:
     """What the exported model does to its input by itself, in words and in order."""
-    show, centre = run.predictor.show, run.experiment.model.centre
+    show, network = run.predictor.show, run.predictor.network()
+    centre = network.centre
     steps = []
     if show.shapes[-1] != show.stored:
         steps.append(f"the centre of each row is cut out, of shape {list(show.shapes[-1])}")
     if rows.dtype == torch.uint8:
         steps.append("bytes are divided by 255")
     if centre == "train_mean":
-        steps.append(f"the mean of the training inputs, {float(run.predictor.network().input_mean):.6g}, is subtracted")
+        steps.append(f"the mean of the training inputs, {float(network.input_mean):.6g}, is subtracted")
     elif centre == "image_mean":
         steps.append("each row's own mean is subtracted")
     elif centre == "batch_mean":
         steps.append("the mean of the whole batch is subtracted, so that a prediction depends on its batch")
-    if getattr(run.experiment.model, "normalise", "none") != "none":
-        steps.append(f"channels are normalised ({getattr(run.experiment.model, 'normalise', '')})")
+    for layer in network.modules():
+        if isinstance(layer, Normalise):
+            steps.append(f"channels are normalised: {layer.extra_repr()}")
     return steps
 
 
@@ -289,7 +294,7 @@ def _write_safetensors(run: FinishedRun, rows: Tensor, about: Mapping[str, Any],
 
 
 def _read_safetensors(path: Path, run: FinishedRun) -> Probabilities:
-    model = without_start(run.experiment.model)
+    model = run.experiment.model.untrained()
     return rebuild_model(path, lambda shape, classes: model.build(shape, classes, 0)).predict_proba
 
 

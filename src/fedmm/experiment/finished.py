@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,21 +13,18 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from fedmm.core.checks import one_of, require_device
-from fedmm.core.engine import FederatedState
 from fedmm.core.errors import FedmmError, require
-from fedmm.core.problem import Statistics
+from fedmm.core.places import is_name
 from fedmm.data.inputs import Input
-from fedmm.experiment.checkpoints import FOLDER
 from fedmm.experiment.config import Experiment, experiment
 from fedmm.experiment.folder import EXPERIMENT, INPUT, MODEL, SAMPLES, SUMMARY
 from fedmm.experiment.input_file import read_input
 from fedmm.experiment.predictor import Predictor, rebuild_model
-from fedmm.experiment.snapshots import load_snapshot
 from fedmm.experiment.toml import read_toml
-from fedmm.models import Model, Network
+from fedmm.models import Network
 
 Checkpoint = Literal["last", "best", "oracle best"]
-_BEST: dict[str, Checkpoint] = {"best.safetensors": "best", "oracle-best.safetensors": "oracle best"}
+_BEST: dict[str, Checkpoint] = {"best": "best", "oracle_best": "oracle best"}
 _SHOWN_RUNS = 3
 
 
@@ -70,21 +67,14 @@ def open_run(folder: Path, checkpoint: str = "last", *, device: torch.device | s
     require_device(device, "--device")
     _require_run(folder)
     each = experiment(read_toml(folder / EXPERIMENT))
-    seed, model = each.run.seed, without_start(each.model)
+    seed, model = each.run.seed, each.model.untrained()
 
     def build(shape: tuple[int, ...], classes: int) -> Network:
         return model.build(shape, classes, seed)
 
-    predictor = rebuild_model(folder / MODEL, build, device=device)
     summary = _json(folder / SUMMARY)
-    rounds = int(summary.get("rounds") or 0)
-    chosen: Checkpoint = "last"
-    if checkpoint == "best":
-        kept = [name for name in _BEST if (folder / FOLDER / name).exists()]
-        require(bool(kept), f"{folder} keeps no best model; give --checkpoint last, or run it again with run.best_by")
-        state, _ = load_snapshot(folder / FOLDER / kept[0], torch.device("cpu"))
-        predictor = predictor.at(state, _prediction_statistics(state, each, summary))
-        chosen, rounds = _BEST[kept[0]], state.round
+    chosen, file, rounds = _which(folder, checkpoint, summary)
+    predictor = rebuild_model(folder / file, build, device=device)
     names, prepared = _classes_and_input(folder, each, predictor.classes)
     return FinishedRun(folder, each, predictor, chosen, rounds, names, prepared)
 
@@ -104,23 +94,15 @@ def _require_run(folder: Path) -> None:
     raise FedmmError(f"{folder} is not the folder of one run{several or ', which has an ' + EXPERIMENT}")
 
 
-def without_start(model: Model) -> Model:
-    """The same network without the file of weights that it began with, which the saved model replaces."""
-    start: dict[str, Any] = {"weights": ""} if any(field.name == "weights" for field in fields(model)) else {}
-    return replace(model, **start)
-
-
-def _prediction_statistics(state: FederatedState, each: Experiment, summary: Mapping[str, Any]) -> Statistics:
-    """As in training: the server's or, where clients keep their own, the mean of those that hold target rows."""
-    if each.model.batch_norm != "local" or not state.client_statistics:
-        return state.statistics
-    clients = summary.get("clients") or {}
-    targets = [name for name in state.client_statistics if (clients.get(name) or {}).get("target_rows")]
-    own = [state.client_statistics[name] for name in sorted(targets or state.client_statistics)]
-    return {
-        name: torch.stack([one[name] for one in own]).double().mean(dim=0).to(tensor.dtype)
-        for name, tensor in state.statistics.items()
-    }
+def _which(folder: Path, checkpoint: str, summary: Mapping[str, Any]) -> tuple[Checkpoint, str, int]:
+    """Which model is asked for, its file, and the round it is of."""
+    if checkpoint == "last":
+        return "last", MODEL, int(summary.get("rounds") or 0)
+    for name, chosen in _BEST.items():
+        about = summary.get(name)
+        if isinstance(about, dict) and is_name(str(about.get("model"))):
+            return chosen, str(about["model"]), int(about.get("round") or 0)
+    raise FedmmError(f"{folder} keeps no best model; give --checkpoint last, or run it again with run.best_by")
 
 
 def _classes_and_input(folder: Path, each: Experiment, classes: int) -> tuple[tuple[str, ...], Input | None]:

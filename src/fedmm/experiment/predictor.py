@@ -14,7 +14,6 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fedmm.core.engine import FederatedState
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.objective import Outputs
 from fedmm.core.problem import Statistics
@@ -99,15 +98,6 @@ class Predictor:
             parameter.requires_grad_(False)
         module.load_state_dict(self.tensors())
         return module.eval()
-
-    def at(self, state: FederatedState, statistics: Statistics) -> Predictor:
-        """The same network with the weights of another state of its training."""
-        size = self._function.layout.size
-        require(len(state.z) >= size, f"the state holds {len(state.z)} numbers, the network has {size} parameters")
-        where = self._function.layout.device
-        here = {name: tensor.to(where) for name, tensor in statistics.items()}
-        require(here.keys() >= self._statistics.keys(), "the state lacks running statistics of the network")
-        return Predictor(self._function, state.z[:size].to(where), here, self._show)
 
     def tensors(self) -> dict[str, Tensor]:
         """The whole model by name: parameters, running statistics, input mean, random maps."""

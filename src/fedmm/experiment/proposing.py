@@ -163,7 +163,8 @@ def _sizes(folders: Sequence[ClassFolders]) -> _Size:
     else:
         stored, shown = middle, max(1, middle - middle // 8)
     said = f"pixels of a side, of which training cuts out image_size at random; yours have about {middle}"
-    return _Size((Line("stored_size", stored, said), Line("image_size", shown)), (3, shown, shown))
+    mirrored = Line("augment", False, "switch on for what must not be mirrored, such as letters", True)
+    return _Size((Line("stored_size", stored, said), Line("image_size", shown), mirrored), (3, shown, shown))
 
 
 # Arrays and tables ----------------------------------------------------------------------------------------------------
@@ -239,13 +240,14 @@ def written(found: Found, source: Path, file: Path) -> str:
     small = _smaller_batch(found.smallest)
     large = len(found.shape) == 3 and min(found.shape[1:]) > _MEDIUM
     batch = min(small, 32) if large else small
-    rounds = 100 if large else 200
+    rounds, rate = (100, 0.01) if large else (200, 0.02)
     sections = {
         "run": (
             Line("rounds", rounds, "of communication; stop_by ends earlier"),
             Line("batch_size", batch, f"rows of a local step; the smallest client holds about {found.smallest}"),
             Line("seed", 0, "one seed, one result"),
             Line("device", "auto", "the GPU where there is one"),
+            *(() if large else (Line("threads", 1, "such a small network is fastest on one core"),)),
             Line(
                 "best_by", "target_information", "the best model is kept by this, which needs no labels of the target"
             ),
@@ -259,8 +261,15 @@ def written(found: Found, source: Path, file: Path) -> str:
             else Line("name", "source_target", "one client with labels, one without"),
         ),
         "model": _network(found.shape),
-        "objective": (Line("name", "dann", "or cdan, mdd; source_only for what is had without adapting"),),
-        "algorithm": (Line("name", "fedmm_smoothed", "or fedmm, fedavg_gda, ...; `fedmm list` shows all"),),
+        "objective": (
+            Line("name", "dann", "or cdan, mdd; source_only for what is had without adapting"),
+            Line("nu_schedule", "dann_warmup", "classes first, then more and more that domains look alike"),
+        ),
+        "algorithm": (
+            Line("name", "fedmm_smoothed", "or fedmm, fedavg_gda, ...; `fedmm list` shows all"),
+            Line("lr_min", rate, "of features and classifier"),
+            Line("lr_max", rate, "of the domain classifier"),
+        ),
     }
     text = [
         f"# An experiment for {_plain(source.name)}, written by `fedmm init`. Every key may be changed; what is left",
@@ -281,7 +290,10 @@ def _network(shape: tuple[int, ...]) -> tuple[Line, ...]:
     if len(shape) != 3:
         return (Line("name", "mlp", "fully connected"), Line("hidden", [128, 64]))
     if min(shape[1:]) <= _MEDIUM:
-        return (Line("name", "small_cnn", "two strided convolutions, for small pictures"),)
+        return (
+            Line("name", "small_cnn", "two strided convolutions, for small pictures; paper_cnn is larger"),
+            Line("initialisation", "truncated_normal", "torch's own start is too small to learn from in good time"),
+        )
     return (
         Line("name", "mobilenet_v2", "needs torchvision; model.name = 'backbone' takes any of timm or torchvision"),
         Line("weights", "imagenet", "begin with torchvision's weights, downloaded once: better by far", True),
