@@ -51,6 +51,8 @@ def confusion_section(material: Material) -> Section:
         "Rows are the true classes of the test rows, columns what was predicted; each row adds up to 100%. "
         "Of the run with the first seed, after its last round."
     )
+    if "target" not in there:
+        words += " Of source rows alone: no label of the target is known."
     controls = Controls([("method", method_options(methods, material)), ("rows of the", [(d, d) for d in there])])
     return Section("confusion", "Confusion", [sentence(words), controls, chart])
 
