@@ -21,7 +21,7 @@ GIVEN: dict[str, Any] = {"source_x": X, "source_y": Y, "target_x": T}
 def load(folder: Path, options: dict[str, Any] | None = None, **changed: Any) -> DomainPair:
     given = {name: array for name, array in (GIVEN | changed).items() if array is not None}
     np.savez(folder / "data.npz", **given)
-    return Arrays(**{"file": str(folder / "data.npz"), **(options or {})}).load()
+    return Arrays(**{"file": str(folder / "data.npz"), "standardise": False, **(options or {})}).load()
 
 
 def refusal(folder: Path, options: dict[str, Any] | None = None, **changed: Any) -> str:
@@ -41,6 +41,16 @@ def test_an_archive_without_labels_of_the_target(tmp_path: Path) -> None:
     assert pair.target.y.tolist() == [UNLABELLED] * 6
     assert pair.target_test is None
     assert pair.sites is None
+
+
+def test_numbers_are_standardised_by_the_training_rows(tmp_path: Path) -> None:
+    given = {"source_x": np.c_[X, np.full(20, 7.0)], "target_x": np.c_[1e6 * T, np.full(6, 7.0)]}
+    pair = load(tmp_path, {"standardise": True}, **given)
+    train = torch.cat([pair.source.x, pair.target.x]).double()
+    assert train.mean(dim=0).tolist() == pytest.approx([0.0] * 3, abs=1e-6)
+    assert train.std(dim=0, correction=0).tolist() == pytest.approx([1.0, 1.0, 0.0], rel=1e-6)
+    assert pair.input is not None
+    assert torch.equal(pair.input.read(tmp_path / "data.npz").x, pair.target.x)
 
 
 def test_labels_of_the_target_are_tested_by(tmp_path: Path) -> None:
@@ -73,7 +83,7 @@ def test_an_archive_for_each_domain(tmp_path: Path) -> None:
     np.save(tmp_path / "there.npy", T)
     np.savez(tmp_path / "test.npz", x=T[:1], y=np.array(["yes"]))
     names = {"source": "here.npz", "target": "there.npy", "target_test": "test.npz"}
-    pair = Arrays(**{option: str(tmp_path / name) for option, name in names.items()}).load()
+    pair = Arrays(**{option: str(tmp_path / name) for option, name in names.items()}, standardise=False).load()  # type: ignore[arg-type]
     assert pair.class_names == ("no", "yes")
     assert pair.target_test is not None
     assert pair.target_test.y.tolist() == [1]

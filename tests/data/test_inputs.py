@@ -20,10 +20,11 @@ ARRAYS = ArrayInput(("a", "b"), (3, 4, 4), True, "channels_last")
 TABLE = TableInput(
     ("no", "yes"), (Column("age", 40.0, 10.0, True), Column("city", levels=("Oslo", "Rome"))), "sick", "who"
 )
+SCALED = ArrayInput(("0", "1"), (2,), False, mean=(1.0, 2.0), deviation=(0.5, 3.0))
 NUMBERS = ArrayInput(("0", "1", "2"), (5,), False)
 
 
-@pytest.mark.parametrize("given", [IMAGES, ARRAYS, TABLE, NUMBERS], ids=lambda each: each.name)
+@pytest.mark.parametrize("given", [IMAGES, ARRAYS, TABLE, NUMBERS, SCALED], ids=lambda each: each.name)
 def test_every_input_comes_back_from_json(given: Input) -> None:
     assert input_from(json.loads(json.dumps(input_table(given)))) == given
 

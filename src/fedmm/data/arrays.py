@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, get_args
 
 import torch
 
-from fedmm.core.checks import at_least, one_of
+from fedmm.core.checks import at_least, flag, one_of
 from fedmm.core.errors import FedmmError, require
 from fedmm.data.domains import DomainPair, Labelled
 from fedmm.data.inputs import ArrayInput
@@ -17,6 +17,8 @@ from fedmm.data.splitting import require_shares, sites_of, split_rows
 from fedmm.data.stored_arrays import Array, Layout, layout_of, read_arrays, rows_of, texts_of
 
 _NAMES = "class_names"
+_SAME = 1e-7
+"""Of a mean, what a deviation is at least, where numbers differ at all in float32."""
 _KEYS = (
     "source_x", "source_y", "source_site", "target_x", "target_y", "target_site", "target_test_x", "target_test_y",
     _NAMES,
@@ -32,6 +34,8 @@ class Arrays:
     source, target, target_test: instead of it an archive for each, with ``x``, ``y`` and ``site``; the source's may
         hold ``class_names``, and the target's may be a .npy file of rows alone.
     layout: where the channels of pictures ``[rows, ., ., .]`` are; ``auto`` finds the side of 1 or 3.
+    standardise: rows ``[rows, numbers]`` that are no bytes become (x - mean) / deviation, number by number; as in a
+        table, by sums over the training rows.
     held_out: the share of every class of the source that is not trained on, to choose hyperparameters and test by.
     target_held_out: the share of the target's labelled rows that is for testing alone; with 0 all rows of the target
         are trained on, without their labels, and the labelled ones are tested on.
@@ -47,12 +51,14 @@ class Arrays:
     target: str = ""
     target_test: str = ""
     layout: Layout = "auto"
+    standardise: bool = True
     held_out: float = 0.1
     target_held_out: float = 0.0
     seed: int = 0
 
     def __post_init__(self) -> None:
         one_of("layout", self.layout, get_args(Layout))
+        flag("standardise", self.standardise)
         require_shares(self.held_out, self.target_held_out)
         at_least("seed", self.seed, 0)
 
@@ -78,6 +84,12 @@ class Arrays:
             source_sites=sites[0] if sites else None,
             tested_elsewhere=tested is not None,
         )
+        if self.standardise and not kind.bytes and len(kind.shape) == 1:
+            kind = _standardising(kind, torch.cat([source.x[split.source], target.x[split.target]]))
+            source = Labelled(kind.scaled(source.x, where["source_x"]), source.y)
+            target = Labelled(kind.scaled(target.x, where["target_x"]), target.y)
+            if tested is not None:
+                tested = Labelled(kind.scaled(tested.x, where["target_test_x"]), tested.y)
         kept = _chosen(source, split.source_test)
         if split.target_test is not None:
             tested = _chosen(target, split.target_test)
@@ -141,6 +153,14 @@ class Arrays:
         )
         require(bool((rows.y != UNLABELLED).all()), f"{where['target_test_y']} must have a label for every row")
         return rows
+
+
+def _standardising(kind: ArrayInput, train: torch.Tensor) -> ArrayInput:
+    """The same with the mean and deviation of training rows; a number that is always the same is only centred."""
+    mean = train.double().mean(dim=0)
+    deviation = (train.double() - mean).square().mean(dim=0).sqrt()
+    same = deviation <= _SAME * mean.abs().clamp_min(1.0)
+    return replace(kind, mean=tuple(mean.tolist()), deviation=tuple(torch.where(same, 1.0, deviation).tolist()))
 
 
 def _labels(kind: ArrayInput, arrays: dict[str, Array], where: dict[str, str], part: str) -> torch.Tensor:

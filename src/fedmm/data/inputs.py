@@ -5,6 +5,7 @@ Each way is a frozen dataclass of plain values: :func:`input_table` writes it do
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, get_args
 import torch
 from torch import Tensor
 
-from fedmm.core.checks import at_least, flag, one_of
+from fedmm.core.checks import at_least, flag, one_of, positive, within
 from fedmm.core.errors import FedmmError, require, unknown
 from fedmm.data.class_folders import ClassFolders, found_in
 from fedmm.data.encoding import Column, encoded
@@ -97,7 +98,8 @@ class ArrayInput:
     The archive of the data set ``arrays`` is read too: ``target_test_x`` or, without it, ``target_x``.
 
     shape, bytes: of a row as it is stored, with channels first. layout: of pictures in the file. by_number: whether
-    whole numbers in ``y`` are places in class_names; else they are names.
+    whole numbers in ``y`` are places in class_names; else they are names. mean, deviation: by which the numbers of a
+    row are standardised, none for as they are.
     """
 
     name: ClassVar[str] = "arrays"
@@ -108,9 +110,17 @@ class ArrayInput:
     bytes: bool
     layout: Layout = "auto"
     by_number: bool = False
+    mean: tuple[float, ...] = ()
+    deviation: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         _require_class_names(self.class_names)
+        fits = len(self.mean) == len(self.deviation) and (not self.mean or self.shape == (len(self.mean),))
+        require(fits, "mean and deviation must have a number for each of a row's")
+        for value in self.mean:
+            within("mean", value, -math.inf, math.inf)
+        for value in self.deviation:
+            positive("deviation", value)
         for size in self.shape:
             at_least("shape", size, 1)
         flag("bytes", self.bytes)
@@ -139,7 +149,16 @@ class ArrayInput:
             (rows.dtype == torch.uint8) == self.bytes,
             f"{what} holds {x.dtype} values; the model was trained on {'bytes (uint8)' if self.bytes else 'numbers'}",
         )
-        return rows
+        return self.scaled(rows, what)
+
+    def scaled(self, rows: Tensor, what: str) -> Tensor:
+        """Rows of numbers, standardised where that is to be done."""
+        if not self.mean:
+            return rows
+        mean, deviation = (torch.tensor(values, dtype=torch.float64) for values in (self.mean, self.deviation))
+        found = ((rows.double() - mean) / deviation).float()
+        require(bool(torch.isfinite(found).all()), f"{what} holds a number that is far too large")
+        return found
 
     def labels(self, y: Any, rows: int, what: str) -> tuple[Tensor, tuple[str, ...]]:
         """The numbers of classes of so many rows, and the labels that are none."""
