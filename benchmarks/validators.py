@@ -47,6 +47,8 @@ ORACLE = "oracle_target_accuracy"
 WELL, BADLY = 0.7, 0.3
 """Rank correlations from which on a validator is said to tell, and below which it is said not to."""
 
+QUICK = ("algorithm.lr_min", "run.seed")
+
 DIGITS: dict[str, Any] = {
     "run": {"rounds": 150, "evaluate_every": 5, "best_by": ""},
     "data": {"name": "digits", "validation_rows": 200},
@@ -94,8 +96,10 @@ def experiments(data: str, rounds: int, device: str, *, quick: bool) -> list[Exp
         base, sweep = DIGITS, DIGITS_SWEEP
     base = merged(base, {"run": {"device": device, **({"rounds": rounds} if rounds else {})}})
     if quick:
-        base = merged(base, {"run": {"rounds": 4, "evaluate_every": 1}})
-        sweep = {key: values[:2] for key, values in sweep.items()}
+        base = merged(base, {"run": {"rounds": 4, "evaluate_every": 1}, "algorithm": {"local_steps": 2}})
+        if data == "mnist_m":
+            base = merged(base, {"data": {"train_rows": 256, "test_rows": 128}})
+        sweep = {key: values[: 2 if key in QUICK else 1] for key, values in sweep.items()}
     found = []
     for each in grid({**base, "sweep": sweep}):
         tables = each.tables()
