@@ -54,12 +54,14 @@ def evaluate(
         task = bar.add_task("rows", total=rows.rows)
         found = evaluated(opened, data, rows, bins=bins, on_rows=lambda count: bar.advance(task, count))
     table = found.table()
-    _show(table)
     if out is not None:
         write_json(out, table)
-        say(f"everything is in {out}")
     if picture is not None:
-        say(f"drawn: {draw_evaluation(table, picture)}")
+        draw_evaluation(table, picture)
+    _show(table)
+    for name, path in (("everything is in", out), ("drawn:", picture)):
+        if path is not None:
+            say(f"{name} {path}")
 
 
 def _show(table: Mapping[str, Any]) -> None:
