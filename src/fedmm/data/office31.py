@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from fedmm.core.checks import at_least, one_of
+from fedmm.core.checks import at_least, flag, one_of
 from fedmm.core.errors import require
+from fedmm.core.views import View, WholeRows
 from fedmm.data.catalogue import sources
 from fedmm.data.class_folders import ClassFolders, hold_out, require_sizes
-from fedmm.data.domains import DomainPair
+from fedmm.data.domains import DomainPair, Labelled
 from fedmm.data.views import CropAndFlip
 
 Domain = Literal["amazon", "dslr", "webcam"]
@@ -26,6 +28,7 @@ class Office31:
     stored_size: pixels to which the shorter side is brought.
     held_out: the share of every class of the source that is not trained on, to choose hyperparameters and test by.
     seed: which are held out.
+    augment: False shows the centre of every picture in training too; frozen layers then look at it only once.
     """
 
     name: ClassVar[str] = "office31"
@@ -37,6 +40,7 @@ class Office31:
     stored_size: int = 256
     held_out: float = 0.1
     seed: int = 0
+    augment: bool = True
 
     def __post_init__(self) -> None:
         one_of("source", self.source, DOMAINS)
@@ -44,13 +48,21 @@ class Office31:
         require(self.source != self.target, f"source and target must differ, not be {self.source!r} both")
         require_sizes(self.image_size, self.stored_size, self.held_out)
         at_least("seed", self.seed, 0)
+        flag("augment", self.augment)
 
     def load(self) -> DomainPair:
         source, target = _domain(self.source), _domain(self.target)
         classes = source.class_names
-        train, kept = hold_out(source.load(classes, self.stored_size), self.held_out, self.seed)
-        shown = target.load(classes, self.stored_size)
-        return DomainPair(train, shown, kept, shown, classes, kept, view=CropAndFlip(self.image_size))
+        train, kept = hold_out(self._stored(source, classes), self.held_out, self.seed)
+        shown = self._stored(target, classes)
+        view: View = CropAndFlip(self.image_size) if self.augment else WholeRows()
+        return DomainPair(train, shown, kept, shown, classes, kept, view=view)
+
+    def _stored(self, domain: ClassFolders, classes: Sequence[str]) -> Labelled:
+        rows = domain.load(classes, self.stored_size)
+        if self.augment:
+            return rows
+        return Labelled(CropAndFlip(self.image_size).evaluate(rows.x).contiguous(), rows.y)
 
 
 def _domain(name: str) -> ClassFolders:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ class Adapted(Predictor):
     def __init__(
         self, function: FlatNetwork, statistics: Statistics, training: Training, show: RowsShown | None = None
     ) -> None:
-        super().__init__(function, training.state.z, statistics, show)
+        super().__init__(function, training.state.z, {**function.statistics, **statistics}, show)
         self.state: FederatedState = training.state
         self.history: History = training.history
         self.status: Status = training.status
@@ -71,7 +72,7 @@ class Chosen(Predictor):
     """The model of one round of a training. by: the validator's name; row: that round of the history."""
 
     def __init__(self, function: FlatNetwork, best: Best, show: RowsShown) -> None:
-        super().__init__(function, best.z, best.statistics, show)
+        super().__init__(function, best.z, {**function.statistics, **best.statistics}, show)
         self.by = best.by
         self.round, self.value, self.row = best.round, best.value, best.row
 
@@ -154,10 +155,20 @@ def adapt(
     return adapted
 
 
+@dataclass(frozen=True, eq=False)
+class WholeNetwork:
+    """A network of which a part is frozen, some of the rows that it takes, ``[k, *stored]``, and how they are shown."""
+
+    network: Network
+    sample: Tensor
+    view: View
+
+
 class Adaptation:
     """An adaptation that is checked and built, and can be run; the arguments are those of :func:`adapt`.
 
     input_mean: of all clients' training inputs, where the clients here only stand for some that are elsewhere.
+    whole: the network and its rows, where the clients hold what its frozen part makes of them; predictions are its own.
     """
 
     def __init__(
@@ -181,6 +192,7 @@ class Adaptation:
         best_by: str = "",
         stopping: Stopping = _TO_THE_END,
         input_mean: float | None = None,
+        whole: WholeNetwork | None = None,
     ) -> None:
         _require_kinds(model, objective, algorithm, dtype)
         at_least("rounds", rounds, 0)
@@ -200,6 +212,8 @@ class Adaptation:
         self.problem = replace(self.problem, listed=client_names(clients))
         self.view = view
         self.show = RowsShown(view, tuple(self.holdings[0].sample.shape[1:]))
+        self._whole = whole
+        self._seed = seed
         self.guard = guard
         self.terms = guard.terms(terms)
         self.engine = self.engine_for(algorithm)
@@ -287,7 +301,26 @@ class Adaptation:
 
     def adapted(self, training: Training) -> Adapted:
         """The model that a training ended with."""
-        return Adapted(self.function, self.prediction_statistics(training.state), training, self.show)
+        function, show = self.predicting
+        return Adapted(function, self.prediction_statistics(training.state), training, show)
+
+    def before(self) -> Predictor:
+        """The model that training began with."""
+        function, show = self.predicting
+        return Predictor(function, function.start, function.statistics, show)
+
+    @cached_property
+    def predicting(self) -> tuple[FlatNetwork, RowsShown]:
+        """The network that predictions are made with, as a function of the same z, and how its rows are shown."""
+        if self._whole is None:
+            return self.function, self.show
+        layout, whole = self.function.layout, self._whole
+        function = FlatNetwork(
+            whole.network, self.objective, whole.view.evaluate(whole.sample), seed=self._seed, dtype=layout.dtype,
+            device=layout.device,
+        )  # fmt: skip
+        assert function.layout.blocks == layout.blocks
+        return function, RowsShown(whole.view, tuple(whole.sample.shape[1:]))
 
     def evaluate(self, state: FederatedState) -> dict[str, float]:
         """What the probes measure of the server's model."""

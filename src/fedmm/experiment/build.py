@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from fedmm.core.errors import unknown
+from fedmm.core.views import WholeRows
+from fedmm.data.caching import cached
 from fedmm.data.domains import DomainPair, Labelled
 from fedmm.data.holdings import TensorRows
 from fedmm.data.partition import Share
-from fedmm.experiment.adapt import Adaptation
+from fedmm.experiment.adapt import Adaptation, WholeNetwork
 from fedmm.experiment.adaptation import Client
 from fedmm.experiment.config import Experiment
+from fedmm.models.frozen import FrozenPart, without_frozen_part
 
 
 class DataCache:
-    """Data sets that were loaded, and their copies on a device: replicas that use the same rows share them."""
+    """Data sets that were loaded, and their copies on a device: replicas that use the same rows share them.
+
+    Also what frozen layers make of rows, which is kept on disk as well.
+    """
 
     def __init__(self) -> None:
         self._pairs: dict[str, DomainPair] = {}
+        self._behind: dict[tuple[object, ...], Tensor] = {}
 
     def pair(self, experiment: Experiment, device: torch.device) -> DomainPair:
         """The experiment's data on a device."""
@@ -30,6 +39,33 @@ class DataCache:
             else:
                 self._pairs[key] = _moved(self.pair(experiment, torch.device("cpu")), device)
         return self._pairs[key]
+
+    def behind(self, part: FrozenPart, pair: DomainPair) -> DomainPair:
+        """The pair with what frozen layers make of its rows, on the device where they are; rows shared stay shared."""
+        frozen, device = part.checksum(), pair.source.x.device
+        part = part.to(device)
+
+        def seen(rows: Labelled) -> Labelled:
+            x = rows.x
+            if not len(x):
+                return Labelled(part(pair.target.x[:1] if len(pair.target.x) else pair.source.x[:1])[:0], rows.y)
+            key = (frozen, str(device), x.data_ptr(), tuple(x.shape), x.dtype)
+            if key not in self._behind:
+                content = hashlib.sha256(x.cpu().contiguous().numpy().tobytes()).hexdigest()
+                made = cached(
+                    "behind", (frozen, content, str(x.dtype), device.type), lambda: {"x": part.of_all(x).cpu()}
+                )
+                self._behind[key] = made["x"].to(device)
+            return Labelled(self._behind[key], rows.y)
+
+        return replace(
+            pair,
+            source=seen(pair.source),
+            target=seen(pair.target),
+            source_test=seen(pair.source_test),
+            target_test=None if pair.target_test is None else seen(pair.target_test),
+            source_validation=None if pair.source_validation is None else seen(pair.source_validation),
+        )
 
 
 def _moved(pair: DomainPair, device: torch.device) -> DomainPair:
@@ -62,9 +98,16 @@ def prepare(experiment: Experiment, cache: DataCache) -> Adaptation:
     for client in run.client_weights:
         if client not in names:
             raise unknown("client in run.client_weights", client, names)
+    network = experiment.model.build(here.view.shape(tuple(here.source.x.shape[1:])), here.classes, run.seed)
+    whole, view = None, here.view
+    split = without_frozen_part(network, here.source.x[:1]) if view == WholeRows() else None
+    if split is not None:
+        part, behind = split
+        whole = WholeNetwork(network, here.source.x[:2], view)
+        there, network = cache.behind(part.to(run.torch_dtype), there), behind
     return Adaptation(
         [_client(share, there, run.client_weights.get(share.name, 1.0)) for share in shares],
-        experiment.model.build(here.view.shape(tuple(here.source.x.shape[1:])), here.classes, run.seed),
+        network,
         experiment.objective,
         experiment.algorithm,
         run.rounds,
@@ -75,11 +118,12 @@ def prepare(experiment: Experiment, cache: DataCache) -> Adaptation:
         seed=run.seed,
         device=device,
         dtype=run.torch_dtype,
-        view=here.view,
+        view=view,
         terms=experiment.terms,
         guard=experiment.guard,
         best_by=run.best_by,
         stopping=run.stopping,
+        whole=whole,
     )
 
 

@@ -8,7 +8,6 @@ from torch import Tensor
 from fedmm.core.seeding import key, permutation
 from fedmm.data.domains import DomainPair, Labelled
 from fedmm.experiment.adapt import Adaptation, Adapted
-from fedmm.experiment.predictor import Predictor
 
 EXHIBITS = "exhibits.safetensors"
 _MAP_ROWS, _MAP_AXES = 150, 50
@@ -46,10 +45,8 @@ def _kept(test: Labelled | None, train: Labelled) -> Labelled:
 def _maps(adaptation: Adaptation, adapted: Adapted, source: Labelled, target: Labelled) -> dict[str, Tensor]:
     if not len(source.x) or not len(target.x):
         return {}
-    function = adaptation.function
-    before = Predictor(function, function.start, function.statistics, adaptation.show)
     x = torch.cat([source.x, target.x])
-    features = {"map_before": before.features(x), "map_after": adapted.features(x)}
+    features = {"map_before": adaptation.before().features(x), "map_after": adapted.features(x)}
     if not all(bool(torch.isfinite(each).all()) for each in features.values()):
         return {}
     return {

@@ -41,6 +41,7 @@ _SINCE: dict[str, dict[str, Any]] = {
         "min_rounds": 0,
         "min_delta": 0.0,
     },
+    "data": {"augment": True},
     "aggregation": {"name": "mean"},
     "transmission": {"name": "exact"},
     "guard": asdict(Guard()),
@@ -63,6 +64,7 @@ def digest(run: PaperRun) -> str:
         for key, value in tables["run"].items()
         if key not in _WHERE_NOT_WHAT and _SINCE["run"].get(key, _NOTHING) != value
     }
+    tables["data"] = {k: v for k, v in tables["data"].items() if _SINCE["data"].get(k, _NOTHING) != v}
     for section in ("aggregation", "transmission", "guard"):
         if tables[section] == _SINCE[section]:
             del tables[section]
