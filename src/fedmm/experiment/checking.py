@@ -15,7 +15,7 @@ from fedmm.data.labels import UNLABELLED
 from fedmm.data.partition import Share
 from fedmm.experiment.build import DataCache, prepare
 from fedmm.experiment.config import Experiment
-from fedmm.experiment.estimates import Estimate, estimate
+from fedmm.experiment.estimates import Estimate, estimate, faster_alone
 from fedmm.experiment.part_of_data import Part, part_of
 from fedmm.experiment.run import choose_engine
 from fedmm.experiment.suspicions import suspicions
@@ -23,6 +23,7 @@ from fedmm.experiment.suspicions import suspicions
 MOST_PICTURES = 600
 """That are read of folders with more."""
 _ROWS_LOOKED_AT = 2000
+_WORTH_SAYING = 1.2
 
 Level = Literal["warning", "note"]
 
@@ -106,7 +107,6 @@ def check(experiment: Experiment, most_pictures: int = MOST_PICTURES) -> Checked
     """Load the data, or a part of it, build everything, and measure one step; what cannot run is refused."""
     began = time.perf_counter()
     findings = []
-    here = experiment
     if experiment.run.device not in ("cpu", "auto"):
         findings += _device(experiment.run.device)
     here = replace(experiment, run=replace(experiment.run, device="cpu"))
@@ -122,6 +122,8 @@ def check(experiment: Experiment, most_pictures: int = MOST_PICTURES) -> Checked
     if looked.run.threads:
         torch.set_num_threads(looked.run.threads)
     needs = estimate(adaptation, tensors, looked.run.evaluate_every, stacked=engine == "batched")
+    if not looked.run.threads and faster_alone(adaptation, needs.step) > _WORTH_SAYING:
+        findings.append(Finding("note", "a step is faster on one thread on this CPU: set run.threads = 1"))
     needs = _scaled(needs, part, -(-looked.run.rounds // looked.run.evaluate_every))
     found = suspicions(looked, pair, dealt, shares, whole=part.files >= part.of)
     findings += [Finding("warning", text) for text in found.warnings]
@@ -133,7 +135,7 @@ def check(experiment: Experiment, most_pictures: int = MOST_PICTURES) -> Checked
         clients=tuple(_client(share, dealt) for share in shares),
         engine=engine,
         needs=needs,
-        findings=tuple(findings),
+        findings=tuple(sorted(findings, key=lambda finding: finding.level == "note")),
         looked_at=(part.files, part.of) if part.files < part.of else (0, 0),
         seconds=time.perf_counter() - began,
     )

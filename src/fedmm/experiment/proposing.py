@@ -19,6 +19,7 @@ from fedmm.experiment.toml import write_toml
 _ARRAYS, _TABLES = (".npz", ".npy"), (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".pq")
 _LARGE, _MEDIUM, _PICTURES_MEASURED = 160, 72, 15
 _BATCH, _FEWEST = 64, 8
+_SLOW_BACKBONE = {"features.backbone": 0.001, "*": 0.01}
 _SHOWN = 8
 
 
@@ -269,6 +270,7 @@ def written(found: Found, source: Path, file: Path) -> str:
             Line("name", "fedmm_smoothed", "or fedmm, fedavg_gda, ...; `fedmm list` shows all"),
             Line("lr_min", rate, "of features and classifier"),
             Line("lr_max", rate, "of the domain classifier"),
+            *((Line("lr_min", _SLOW_BACKBONE, "with weights, which change slowly", True),) if large else ()),
         ),
     }
     text = [
@@ -296,6 +298,7 @@ def _network(shape: tuple[int, ...]) -> tuple[Line, ...]:
         )
     return (
         Line("name", "mobilenet_v2", "needs torchvision; model.name = 'backbone' takes any of timm or torchvision"),
+        Line("batch_norm", "averaged", "'frozen' with weights"),
         Line("weights", "imagenet", "begin with torchvision's weights, downloaded once: better by far", True),
     )
 
