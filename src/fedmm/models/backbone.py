@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -66,6 +67,9 @@ class Backbone(Model):
             require_widths("bottleneck", self.bottleneck)
         within("bottleneck_dropout", self.bottleneck_dropout, 0.0, 0.99)
         flag("pretrained", self.pretrained)
+        for option, value in self.options.items():
+            finite = not isinstance(value, float) or math.isfinite(value)
+            require(finite, f"options.{option} must be finite, not {value!r}")
         one_of("normalise", self.normalise, get_args(Normalising))
         require(not (self.pretrained and self.weights), "pretrained and weights exclude each other; use one of them")
         require(
