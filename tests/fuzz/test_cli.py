@@ -183,7 +183,10 @@ PATHS = [
     for option in ALL[words].params
     if isinstance(option, click.Option) and isinstance(option.type, click.Path)
 ]
-NEEDED = {"run": [OWN], "sweep": [OWN], "reproduce": ["figure-2"], "data": ["mnist_m"]}
+NEEDED = {
+    "run": [OWN], "sweep": [OWN], "reproduce": ["figure-2"], "data": ["mnist_m"], "init": ["nothing"],
+    "evaluate": ["nothing", "test"], "predict": ["nothing", "nothing"], "export": ["nothing"], "report": ["nothing"],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("words", "option"), PATHS)

@@ -17,7 +17,7 @@ from fedmm.core.errors import FedmmError
 if TYPE_CHECKING:
     from fedmm.experiment.checking import Checked
 
-_WARNED, _REFUSED = 1, 2
+_WARNED = 1
 _MOST_CLIENTS = 40
 
 
@@ -47,10 +47,9 @@ def check(
         runs = grid(tables) if SWEEP in tables else [experiment(tables)]
         found = checked(runs[0], pictures)
     except FedmmError as problem:
-        if not as_json:
-            raise
-        typer.echo(json.dumps({"format": "fedmm-check-1", "error": str(problem)}, indent=2))
-        raise typer.Exit(_REFUSED) from problem
+        if as_json:
+            typer.echo(json.dumps({"format": "fedmm-check-1", "error": str(problem)}, indent=2))
+        raise
     if as_json:
         typer.echo(json.dumps({**found.table(), "runs": len(runs)}, indent=2, allow_nan=False))
     else:

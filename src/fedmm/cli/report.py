@@ -9,6 +9,7 @@ import typer
 
 from fedmm.cli.saying import say
 from fedmm.core.errors import require, unknown
+from fedmm.core.places import is_folder
 
 FORMATS = ("html", "pdf", "png")
 
@@ -29,7 +30,7 @@ def report(
     if kind not in FORMATS:
         raise unknown("format", kind, FORMATS)
     require("\0" not in str(out), "the name of a file may hold no zero byte")
-    require(not out.is_dir(), f"{out} is a folder; name a file, for example {out / f'report.{kind}'}")
+    require(not is_folder(out), f"{out} is a folder; name a file, for example {out / f'report.{kind}'}")
     require(kind != "png" or ending == "png", f"{out} must end in .png to be drawn")
     material = gather(runs)
     written = {"html": write_html, "pdf": write_pdf, "png": write_png}[kind](material, out)
