@@ -224,9 +224,13 @@ def test_the_collapse_on_the_page_is_the_one_that_was_measured() -> None:
 
 
 def test_what_the_guard_saves_on_the_page_is_what_was_measured() -> None:
-    runs = json.loads((ROOT / "benchmarks" / "results" / "guard_digits.json").read_text(encoding="utf-8"))["runs"]
+    results = ROOT / "benchmarks" / "results"
     expected = []
-    for run in runs:
+    for run in [
+        run
+        for case in ("digits", "mnist_m")
+        for run in json.loads((results / f"guard_{case}.json").read_text(encoding="utf-8"))["runs"]
+    ]:
         went = ", ".join(f"{event['round']} to {event['to_round']}" for event in run["events"]) or "-"
         accuracies = [f"{run[name]:.1%}" for name in ("target_accuracy", "oracle_target_accuracy")]
         expected.append([f"`{run['policy']}`", str(run["seed"]), str(run["rounds"]), *accuracies, went])

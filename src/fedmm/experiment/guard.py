@@ -106,8 +106,8 @@ class Watch:
         """What a measure was when the run began: a jump back to that from something very small is no explosion."""
         if name in LOSSES:
             return 0.5 * abs(next((value for row in self._history if (value := row.get(name)) is not None), 0.0))
-        began = [row for row in self._history[: self.guard.window] if row.get("rolled_back_to") is None]
-        return max((abs(row[name]) for row in began if math.isfinite(row.get(name, math.nan))), default=0.0)
+        began = [row.get(name) for row in self._history[: self.guard.window] if row.get("rolled_back_to") is None]
+        return max((abs(value) for value in began if value is not None and math.isfinite(value)), default=0.0)
 
     def trouble(self, values: Mapping[str, float], limits: Mapping[str, float]) -> str:
         """What is wrong with a round that measured these values; empty for a good one."""
