@@ -5,15 +5,19 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedmm.core.errors import FedmmError
+from fedmm.core.errors import FedmmError, require
+from fedmm.core.places import is_name
 
 AUTHORITY, CERTIFICATE, KEY = "ca.crt", "server.pem", "server.key"
 _AUTHORITY_KEY = "ca.key"
 _DAYS = 825
+_LONGEST_HOST = 253
+_HOST = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9_-]{1,63}(?<!-))*")
 _USAGES = (
     "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
     "key_cert_sign", "crl_sign", "encipher_only", "decipher_only",
@@ -73,16 +77,36 @@ def make_certificates(folder: Path, hosts: Sequence[str]) -> None:
 
 def make_node_key(path: Path) -> None:
     """A node's key in OpenSSH's form, and ``.pub`` beside it; one that is there stays."""
+    named = path.name != "" and path.name.isprintable() and is_name(path.name + ".pub")
+    require(named, f"{str(path)!r} names no file for a key; it is named as the site, in letters, digits and dashes")
     public = path.with_name(path.name + ".pub")
-    if path.exists() and public.exists():
-        return
+    try:
+        if path.is_file() and public.is_file():
+            return
+        require(not path.exists(), f"{path} is there and no key with its .pub beside it; choose another name")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _make_key(path, public)
+    except (OSError, ValueError) as problem:
+        reason = problem.strerror if isinstance(problem, OSError) else problem
+        raise FedmmError(f"a key cannot be written to {path}: {reason}") from problem
+
+
+def _make_key(path: Path, public: Path) -> None:
     _, _, serialization, ec = _cryptography()
-    path.parent.mkdir(parents=True, exist_ok=True)
     key = ec.generate_private_key(ec.SECP384R1())
     openssh = serialization.PrivateFormat.OpenSSH
     _write(path, key.private_bytes(serialization.Encoding.PEM, openssh, serialization.NoEncryption()), 0o600)
     shown = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     _write(public, shown + f" {path.name}\n".encode(), 0o644)
+
+
+def is_host(text: str) -> bool:
+    """Whether a text is an address, or a name that a host may have."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return len(text) <= _LONGEST_HOST and _HOST.fullmatch(text) is not None
+    return True
 
 
 def public_keys(folder: Path) -> dict[str, bytes]:

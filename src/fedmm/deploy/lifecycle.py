@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmm.core.errors import FedmmError, require
+from fedmm.core.places import is_name
 from fedmm.deploy import processes
 from fedmm.deploy.commands import (
     CONNECTION,
@@ -26,7 +27,7 @@ from fedmm.deploy.commands import (
     write_connection,
 )  # fmt: skip
 from fedmm.deploy.driving import end_driver
-from fedmm.deploy.keys import AUTHORITY, make_certificates, make_node_key
+from fedmm.deploy.keys import AUTHORITY, is_host, make_certificates, make_node_key
 from fedmm.deploy.layout import Federation
 from fedmm.deploy.processes import Started
 from fedmm.deploy.site_config import require_loopback
@@ -34,6 +35,7 @@ from fedmm.deploy.site_config import require_loopback
 SUPERLINK = "superlink"
 SUBMITTED = "submitted.toml"
 _FINISHED = "finished"
+_LAST_PORT = 65535
 _JOINED = "SuperNode ID:"
 
 Say = Callable[[str], None]
@@ -120,17 +122,27 @@ def prepare(
     known_as: the hosts by which sites elsewhere reach it, for the certificate. Sites on other machines make their own
     keys, of which only the public part comes into ``keys/``.
     """
-    federation.folder.mkdir(parents=True, exist_ok=True)
-    federation.folder.chmod(0o700)
+    require(1 <= port <= _LAST_PORT, f"the port must be from 1 to {_LAST_PORT}, not {port}")
+    for name in sites:
+        require(is_name(name + ".pub") and name.isprintable(), f"a site's key is named as it, so it cannot be {name!r}")
+    hosts = [*known_as, host, *_loopback_names(host)]
+    for each in hosts:
+        require(is_host(each), f"{each!r} is no host's name or address")
     made = Opened(host, port, insecure, tuple(sites))
-    federation.about.write_text(json.dumps(asdict(made)) + "\n", encoding="utf-8")
-    if not insecure:
-        make_certificates(federation.certificates, [*known_as, host, *_loopback_names(host)])
-        federation.keys.mkdir(exist_ok=True)
-        for name in sites:
-            make_node_key(federation.keys / name)
-    write_connection(federation, made.address, insecure)
-    write_app(federation)
+    try:
+        federation.folder.mkdir(parents=True, exist_ok=True)
+        federation.folder.chmod(0o700)
+        federation.about.write_text(json.dumps(asdict(made)) + "\n", encoding="utf-8")
+        if not insecure:
+            make_certificates(federation.certificates, hosts)
+            federation.keys.mkdir(exist_ok=True)
+            for name in sites:
+                make_node_key(federation.keys / name)
+        write_connection(federation, made.address, insecure)
+        write_app(federation)
+    except (OSError, UnicodeError) as problem:
+        reason = problem.strerror if isinstance(problem, OSError) else problem
+        raise FedmmError(f"a federation cannot be made in {federation.folder}: {reason}") from problem
     return made
 
 

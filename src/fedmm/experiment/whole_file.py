@@ -17,6 +17,7 @@ def whole_file(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
     partial = path.with_name(f".{path.name[:200]}.{os.getpid()}.partial") if path.name else path
     try:
         require(bool(path.name) and not path.is_dir(), f"{path} is a folder; name a file to write")
+        require(path.is_file() or not path.exists(), f"{path} is no ordinary file; name one to write")
         require(overwrite or not path.exists(), f"{path} is there already; pass --force to replace it")
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
