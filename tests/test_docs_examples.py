@@ -1,0 +1,71 @@
+"""What a page tells a reader to type: every TOML block is an experiment, and every command takes what it is given."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import typer
+
+from fedmm.cli.app import app
+from fedmm.deploy.experiments import deployed_experiment
+from fedmm.deploy.site_config import read_site
+from fedmm.experiment.config import experiment
+from fedmm.experiment.grid import SWEEP, grid
+
+ROOT = Path(__file__).parents[1]
+PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "paper" / "README.md"]
+SMALL: dict[str, dict[str, Any]] = {"data": {"name": "digits"}, "model": {"name": "mlp"}}
+
+
+def texts() -> list[tuple[Path, str]]:
+    return [(page, page.read_text(encoding="utf-8")) for page in PAGES]
+
+
+TOML = [
+    (page, block)
+    for page, text in texts()
+    for block in re.findall(r"^```toml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+]
+COMMANDS = [
+    (page, line.replace("\\\n", " "))
+    for page, text in texts()
+    for line in re.findall(r"^(?:\$ |    )fedmm ((?:[^\n]*\\\n)*[^\n]*)$", text, re.MULTILINE)
+]
+
+
+@pytest.mark.parametrize(("page", "block"), TOML, ids=[f"{page.stem} {n}" for n, (page, _) in enumerate(TOML, 1)])
+def test_a_toml_block_is_an_experiment_or_a_part_of_one(page: Path, block: str, tmp_path: Path) -> None:
+    tables = tomllib.loads(block)
+    if "site" in tables:
+        file = tmp_path / "site.toml"
+        file.write_text(block, encoding="utf-8")
+        assert read_site(file).site.name == tables["site"]["name"]
+        return
+    preset = "preset" in tables.get("run", {})
+    full = {**{name: table for name, table in SMALL.items() if not preset or name == "data"}, **tables}
+    if SWEEP in full:
+        assert len(grid(full)) > 1
+    elif full["data"]["name"] == "sites":
+        assert deployed_experiment(full)
+    else:
+        assert experiment(full)
+
+
+@pytest.mark.parametrize(
+    ("page", "line"), COMMANDS, ids=[f"{page.stem} {n}" for n, (page, _) in enumerate(COMMANDS, 1)]
+)
+def test_a_command_takes_what_it_is_given(page: Path, line: str) -> None:
+    words = shlex.split(line, comments=True)
+    command: click.Command = typer.main.get_command(app)
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        command = command.commands[words.pop(0)]
+    if isinstance(command, click.Group):
+        assert words in (["--version"], ["--help"])
+    else:
+        command.make_context(line, list(words))
