@@ -20,11 +20,11 @@ from typing import Any, NoReturn
 
 import pytest
 import torch
+from cli.commands import Command, Ended
 from safetensors.torch import load_file
 
 import fedmm
 from fedmm import ALGORITHMS, OBJECTIVES
-from fedmm.cli import main
 from fedmm.core.schedules import SCHEDULES
 from fedmm.data import DATASETS, PARTITIONS
 from fedmm.experiment.demos import DEMOS
@@ -41,36 +41,6 @@ FILES = {
     "experiment.toml", "rounds.jsonl", "summary.json", "model.safetensors", "samples.safetensors",
     "boundary.safetensors", "exhibits.safetensors", "model-best.safetensors", "rounds.png", "checkpoints", "input.json",
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Ended]
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
-    """Runs ``fedmm`` with some arguments in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str | Path) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["fedmm", *map(str, arguments)])
-        capsys.readouterr()
-        try:
-            main()
-            code = 0
-        except SystemExit as ended:
-            code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-        return Ended(code, *capsys.readouterr())
-
-    return run
 
 
 @pytest.fixture

@@ -4,49 +4,18 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from cli.commands import Command
 from PIL import Image
 
-from fedmm.cli import main
 from fedmm.experiment.toml import write_toml
 
-
-@dataclass(frozen=True)
-class Ended:
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Ended]
 Tables = dict[str, dict[str, Any]]
 SMALL: Tables = {"run": {"rounds": 2, "batch_size": 8}, "model": {"name": "mlp", "hidden": [8]}}
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str | Path) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["fedmm", *map(str, arguments)])
-        capsys.readouterr()
-        try:
-            main()
-            code = 0
-        except SystemExit as ended:
-            code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-        return Ended(code, *capsys.readouterr())
-
-    return run
 
 
 def checked(command: Command, tables: Tables, *options: str) -> dict[str, Any]:

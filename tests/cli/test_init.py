@@ -5,47 +5,15 @@ from __future__ import annotations
 import csv
 import json
 import shutil
-import sys
 import tomllib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from cli.commands import Command, Ended
 from PIL import Image
-
-from fedmm.cli import main
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Ended]
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str | Path) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["fedmm", *map(str, arguments)])
-        capsys.readouterr()
-        try:
-            main()
-            code = 0
-        except SystemExit as ended:
-            code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-        return Ended(code, *capsys.readouterr())
-
-    return run
 
 
 def written(command: Command, *arguments: str | Path) -> dict[str, Any]:

@@ -8,31 +8,17 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from cli.commands import Command, runner
 from experiment.small_paper import changed, numbers, write_paper
 from fabricated import read
 
-from fedmm.cli import main
 from fedmm.experiment.results import read_lines
 
 DRAWN = {"figure_1.svg", "figure_1.png", "figure_1.md"}
 STATES = Path("runs/reproduce/states")
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Ended]
 
 
 @pytest.fixture
@@ -41,17 +27,8 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     monkeypatch.chdir(tmp_path)
     write_paper(tmp_path / "paper")
 
-    def run(*arguments: str | Path) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["fedmm", "reproduce", *map(str, arguments), "--device", "cpu"])
-        capsys.readouterr()
-        try:
-            main()
-            code = 0
-        except SystemExit as ended:
-            code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-        return Ended(code, *capsys.readouterr())
-
-    return run
+    run = runner(monkeypatch, capsys, "reproduce")
+    return lambda *arguments: run(*arguments, "--device", "cpu")
 
 
 def files(folder: str | Path) -> set[str]:

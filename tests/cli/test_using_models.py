@@ -5,31 +5,17 @@ from __future__ import annotations
 import csv
 import io
 import json
-import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from cli.commands import Command, Ended
 from PIL import Image
 
-from fedmm.cli import main
 from fedmm.experiment.config import experiment
 from fedmm.experiment.run import run_experiment
 
-
-@dataclass(frozen=True)
-class Ended:
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Ended]
 SMALL: dict[str, dict[str, Any]] = {
     "run": {"rounds": 2, "batch_size": 8, "label": "small"},
     "algorithm": {"name": "fedmm", "local_steps": 2},
@@ -38,23 +24,6 @@ MOONS = SMALL | {
     "data": {"name": "moons", "rows": 40, "test_rows": 30},
     "model": {"name": "mlp", "hidden": [8], "adversary_hidden": [4]},
 }
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str | Path) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["fedmm", *map(str, arguments)])
-        capsys.readouterr()
-        try:
-            main()
-            code = 0
-        except SystemExit as ended:
-            code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-        return Ended(code, *capsys.readouterr())
-
-    return run
 
 
 @pytest.fixture(scope="module")

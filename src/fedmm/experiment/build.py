@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -58,27 +59,21 @@ class DataCache:
                 self._behind[key] = made["x"].to(device)
             return Labelled(self._behind[key], rows.y)
 
-        return replace(
-            pair,
-            source=seen(pair.source),
-            target=seen(pair.target),
-            source_test=seen(pair.source_test),
-            target_test=None if pair.target_test is None else seen(pair.target_test),
-            source_validation=None if pair.source_validation is None else seen(pair.source_validation),
-        )
+        return _each_part(pair, seen)
 
 
 def _moved(pair: DomainPair, device: torch.device) -> DomainPair:
-    def moved(part: Labelled) -> Labelled:
-        return Labelled(part.x.to(device), part.y.to(device))
+    return _each_part(pair, lambda part: Labelled(part.x.to(device), part.y.to(device)))
 
+
+def _each_part(pair: DomainPair, change: Callable[[Labelled], Labelled]) -> DomainPair:
     return replace(
         pair,
-        source=moved(pair.source),
-        target=moved(pair.target),
-        source_test=moved(pair.source_test),
-        target_test=None if pair.target_test is None else moved(pair.target_test),
-        source_validation=None if pair.source_validation is None else moved(pair.source_validation),
+        source=change(pair.source),
+        target=change(pair.target),
+        source_test=change(pair.source_test),
+        target_test=None if pair.target_test is None else change(pair.target_test),
+        source_validation=None if pair.source_validation is None else change(pair.source_validation),
     )
 
 

@@ -1,0 +1,15 @@
+"""What the tests of the command line share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cli.commands import Command, runner
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+    """Runs ``fedmm`` with some arguments in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return runner(monkeypatch, capsys)
