@@ -189,12 +189,15 @@ PATHS = [
 NEEDED = {
     "run": [OWN], "sweep": [OWN], "reproduce": ["figure-2"], "data": ["mnist_m"], "init": ["nothing"],
     "evaluate": ["nothing", "test"], "predict": ["nothing", "nothing"], "export": ["nothing"], "report": ["nothing"],
+    "data list": [], "deploy up": [OWN], "deploy run": [OWN], "deploy resume": ["first"], "deploy status": [],
+    "deploy down": [],
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("words", "option"), PATHS)
 def test_a_path_that_no_file_system_takes_is_refused(words: tuple[str, ...], option: str, here: Path) -> None:
-    needed = [] if words == ("data", "list") else ["--", *NEEDED[words[0]]]
+    given = NEEDED.get(" ".join(words), NEEDED.get(words[0], []))
+    needed = ["--", *given] if given else []
     for path in ("x" * 300, "x/" * 3000, "/dev/null/x"):
         ended = fedmm(*words, option, path, *needed)
         assert ended.code in (0, 2)

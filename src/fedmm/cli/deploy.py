@@ -89,6 +89,7 @@ def deploy_run(
     from fedmm.deploy.local import experiment_text, read_experiment  # noqa: PLC0415 - torch
 
     there, run = Federation(federation), name or file.stem
+    opened(there)
     text = experiment_text(read_experiment(file, settings or []))
     folder = there.run(run)
     require(
