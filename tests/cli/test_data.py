@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from cli.commands import runner
 from fabricated import mnist_files, office_files, originals, picture, read, source, stored, write
 from PIL import Image
 from serving import Fault, Site, serving
 
-from fedmm.cli import main
 from fedmm.data.catalogue import sources
 from fedmm.data.sources import Edition
 
@@ -46,17 +45,13 @@ def command(site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     for each in small:
         monkeypatch.setitem(sources(), each.name, each)
 
-    def run(*arguments: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["fedmm", "data", *map(str, arguments)])
-        capsys.readouterr()
-        try:
-            main()
-            code = 0
-        except SystemExit as ended:
-            code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-        return (code, *capsys.readouterr())
+    run = runner(monkeypatch, capsys, "data")
 
-    return run
+    def told(*arguments: str | Path) -> tuple[int, str, str]:
+        ended = run(*arguments)
+        return ended.code, ended.out, ended.err
+
+    return told
 
 
 def test_list_says_what_is_there(command: Command) -> None:
