@@ -33,7 +33,7 @@ def environment(home: Path, **more: str) -> dict[str, str]:
     """The environment of Flower's processes; home: the folder that Flower may write to."""
     here = str(Path(sys.executable).parent)
     path = os.pathsep.join([here, os.environ.get("PATH", "")])
-    return {**os.environ, **QUIET, "FLWR_HOME": str(home), "PATH": path, **more}
+    return {**os.environ, **QUIET, "FLWR_HOME": str(home.resolve()), "PATH": path, **more}
 
 
 def tool(name: str) -> str:
@@ -72,9 +72,8 @@ def _tls(folder: Path) -> list[str]:
 
 def write_connection(federation: Federation, address: str, insecure: bool) -> None:
     """Flower's configuration of how ``flwr`` reaches the SuperLink."""
-    how = (
-        "insecure = true" if insecure else f"root-certificates = {json.dumps(str(federation.certificates / AUTHORITY))}"
-    )
+    authority = json.dumps(str(federation.certificates.resolve() / AUTHORITY))  # Flower wants it absolute
+    how = "insecure = true" if insecure else f"root-certificates = {authority}"
     federation.flower.mkdir(parents=True, exist_ok=True)
     text = f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = "{address}"\n{how}\n'
     (federation.flower / "config.toml").write_text(text, encoding="utf-8")
