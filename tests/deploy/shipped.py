@@ -1,0 +1,41 @@
+"""The files of ``deploy/`` as the programs that they are for read them, and as they would be on another machine."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import yaml
+
+FOLDER = Path(__file__).parents[2] / "deploy"
+COMPOSE = yaml.safe_load((FOLDER / "compose.yml").read_text())
+PROXY = (FOLDER / "nginx.conf").read_text()
+INSTALLED = "/opt/fedmm/bin"
+KEPT = "/var/lib/fedmm"
+COORDINATOR = f"{KEPT}/federation"
+SITES = "/etc/fedmm"
+OUTSIDE, INSIDE = 9092, 9093
+"""The ports of the proxy, which sites reach, and of the SuperLink, which the proxy reaches."""
+
+
+def unit(name: str) -> dict[str, list[str]]:
+    """A unit's settings by their names, continued lines joined; a setting may be there more than once."""
+    text = (FOLDER / "systemd" / name).read_text().replace("\\\n", " ")
+    settings: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        if line and not line.startswith(("#", "[")):
+            key, _, value = line.partition("=")
+            settings.setdefault(key, []).append(value.strip())
+    return settings
+
+
+def command(name: str) -> list[str]:
+    """What a unit starts."""
+    (line,) = unit(name)["ExecStart"]
+    return shlex.split(line)
+
+
+def variables(name: str) -> dict[str, str]:
+    """The environment that a unit sets."""
+    words = (word for line in unit(name)["Environment"] for word in shlex.split(line))
+    return dict(word.split("=", 1) for word in words)
