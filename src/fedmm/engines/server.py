@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -180,47 +181,45 @@ class Server:
 
 
 def recorded(
-    after: FederatedState, z_0: Tensor, inbox: Inbox, bytes_up: int, bytes_down: int, seconds: float
+    after: FederatedState,
+    z_0: Tensor,
+    inbox: Inbox,
+    bytes_up: int,
+    bytes_down: int,
+    seconds: float,
+    duals: Mapping[str, float] | None = None,
 ) -> RoundRecord:
-    """The record of a round that began at z_0, or at what was sent of it."""
+    """The record of a round that began at z_0, or at what was sent of it.
+
+    duals: the norms of the clients' duals after it, where they are known already; see :func:`dual_norms`.
+    """
     z_0 = inbox.sent_point(z_0)
+    duals = dual_norms(after.clients) if duals is None else duals
+    points = torch.stack([inbox.accepted[name].vectors["z"] for name in sorted(inbox.accepted)] or [z_0])
+    drifts = (points - z_0).norm(dim=-1)
+    by_client = {
+        "drift": dict(zip(sorted(inbox.accepted), drifts.tolist(), strict=False)),  # a 0 of nobody, without updates
+        "dual_norm": dict(duals),
+    }
     return RoundRecord(
         round=after.round,
-        **_distances(inbox.accepted, z_0, after.clients),
+        drift=float(drifts.mean()),
+        consensus_gap=_root_mean_square(points - points.mean(dim=0)),
+        dual_norm=math.hypot(*duals.values()) / math.sqrt(len(duals)) if duals else 0.0,
         bytes_up=bytes_up,
         bytes_down=bytes_down,
         seconds=seconds,
         metrics=_mean_metrics(inbox.accepted),
         clients=len(inbox.accepted),
         refused=tuple(inbox.refused),
-        by_client={} if inbox.private else _by_client(inbox.accepted, z_0, after.clients),
+        by_client={} if inbox.private else {measure: each for measure, each in by_client.items() if each},
     )
 
 
-def _distances(accepted: Mapping[str, Update], z_0: Tensor, clients: Mapping[str, State]) -> dict[str, float]:
-    """``drift``, ``consensus_gap`` and ``dual_norm`` of a round, from the uploads and the clients' own states."""
-    points = torch.stack([accepted[name].vectors["z"] for name in sorted(accepted)]) if accepted else z_0[None]
-    duals = [own["dual"] for own in clients.values() if "dual" in own]
-    return {
-        "drift": float((points - z_0).norm(dim=-1).mean()),
-        "consensus_gap": _root_mean_square(points - points.mean(dim=0)),
-        "dual_norm": _root_mean_square(torch.stack(duals)) if duals else 0.0,
-    }
-
-
-def _by_client(
-    accepted: Mapping[str, Update], z_0: Tensor, clients: Mapping[str, State]
-) -> dict[str, dict[str, float]]:
-    """``drift`` and ``dual_norm`` of single clients; what no client has is left out."""
-    found = {
-        "drift": {name: accepted[name].vectors["z"] - z_0 for name in sorted(accepted)},
-        "dual_norm": {name: own["dual"] for name, own in clients.items() if "dual" in own},
-    }
-    return {
-        column: dict(zip(vectors, torch.stack(list(vectors.values())).norm(dim=-1).tolist(), strict=True))
-        for column, vectors in found.items()
-        if vectors
-    }
+def dual_norms(clients: Mapping[str, State]) -> dict[str, float]:
+    """||dual_i|| by name, of those clients that have one."""
+    duals = {name: own["dual"].norm() for name, own in clients.items() if "dual" in own}
+    return dict(zip(duals, torch.stack(list(duals.values())).tolist(), strict=True)) if duals else {}
 
 
 def with_dual_norms(record: RoundRecord, norms: Mapping[str, float], after: FederatedState) -> RoundRecord:

@@ -21,7 +21,7 @@ from fedmm.engines.messaging import Site
 from fedmm.engines.ray.share import Share, ShareBuilder
 from fedmm.engines.ray.stacked import StackedClients, can_stack
 from fedmm.engines.ray.wire import Packed, packed, unpacked
-from fedmm.engines.server import Server
+from fedmm.engines.server import Server, dual_norms
 
 
 class Rules(NamedTuple):
@@ -41,10 +41,11 @@ class Call(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A client's update, and the state that it keeps."""
+    """A client's update, the state that it keeps, and the norm of its dual, where it has one."""
 
     update: Update
     kept: Kept
+    dual_norm: float | None
 
 
 class GivenState(NamedTuple):
@@ -111,7 +112,8 @@ class ClientActor:
         with self._share.around():
             updates = self._updates(call.rules, invitations)
         kept = {name: self._memories[name].held[call.round] for name in updates}
-        return packed({name: Answer(update, kept[name]) for name, update in updates.items()})
+        duals = dual_norms({name: each.own for name, each in kept.items()})
+        return packed({name: Answer(update, kept[name], duals.get(name)) for name, update in updates.items()})
 
     def _updates(self, rules: Rules, invitations: Mapping[str, Invitation]) -> dict[str, Update]:
         made = self._made_for(rules)

@@ -17,7 +17,7 @@ from fedmm.engines.in_process import first_state
 from fedmm.engines.ray.actor import Answer, Call, GivenState, Rules
 from fedmm.engines.ray.actors import Actors
 from fedmm.engines.ray.wire import packed, unpacked
-from fedmm.engines.server import Server, recorded
+from fedmm.engines.server import Server, dual_norms, recorded
 
 _USUAL = Terms()
 _HANDED_OUT = ("clients", "client_statistics", "counted")
@@ -43,6 +43,7 @@ class RayEngine:
         self.server = Server(problem, algorithm, rounds, terms)
         self.actors = actors
         self._last: FederatedState | None = None
+        self._duals: dict[str, float] = {}
 
     def start(self) -> FederatedState:
         return first_state(self.server)
@@ -51,6 +52,7 @@ class RayEngine:
         began = time.perf_counter()
         if self._last is None or any(getattr(state, part) is not getattr(self._last, part) for part in _HANDED_OUT):
             self._hand_out(state, self.server.names)
+            self._duals = dual_norms(state.clients)
         invitations = self.server.invitations(state)
         answers = self._answers(state, invitations)
         inbox = self.server.inbox(invitations)
@@ -77,11 +79,13 @@ class RayEngine:
             counted={**state.counted, **dict.fromkeys(accepted, state.round)},
         )
         self._last = after
+        told = {name: answers[name].dual_norm for name in accepted}
+        self._duals = {**self._duals, **{name: norm for name, norm in told.items() if norm is not None}}
         bytes_down = sum(
             size_in_bytes(each.travelling) + size_in_bytes(each.statistics) for each in invitations.values()
         )
         z_0 = next(iter(invitations.values())).sent["z"]
-        return after, recorded(after, z_0, inbox, bytes_up, bytes_down, time.perf_counter() - began)
+        return after, recorded(after, z_0, inbox, bytes_up, bytes_down, time.perf_counter() - began, self._duals)
 
     def _answers(self, state: FederatedState, invitations: Mapping[str, Invitation]) -> dict[str, Answer]:
         """An answer, still packed, from every client that is invited; one that lost its state is given it first."""
