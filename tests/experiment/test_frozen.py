@@ -40,12 +40,22 @@ def on(pictures: Path, **changes: dict[str, Any]) -> Experiment:
     return experiment({name: {**table, **changes.get(name, {})} for name, table in tables.items()})
 
 
-def test_what_is_trained_is_the_same_and_so_is_the_model(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    once = prepare(on(pictures), DataCache())
+@pytest.mark.parametrize(
+    "device",
+    [
+        "cpu",
+        pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")),
+    ],
+)
+def test_what_is_trained_is_the_same_and_so_is_the_model(
+    device: str, pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = on(pictures, run={"device": device})
+    once = prepare(there, DataCache())
     assert once.function.input_shape == (1280,)
     with monkeypatch.context() as patch:
         patch.setattr("fedmm.experiment.build.without_frozen_part", lambda *_: None)
-        every_time = prepare(on(pictures), DataCache())
+        every_time = prepare(there, DataCache())
     assert every_time.function.input_shape == (3, 48, 48)
     ours, theirs = once.run()[0], every_time.run()[0]
     assert float((ours.state.z - every_time.function.start).norm()) > 1e-3
@@ -83,6 +93,14 @@ def sequence(*layers: nn.Module, **options: Any) -> Network:
 
 def frozen(layer: nn.Module) -> nn.Module:
     return layer.requires_grad_(False)
+
+
+def test_the_network_keeps_its_own_layers() -> None:
+    network = MobileNetV2(frozen_blocks=19).build((3, 48, 48), 3, 0)
+    found = without_frozen_part(network, ROW)
+    assert found is not None
+    found[0].to(torch.float64)
+    assert {parameter.dtype for parameter in network.features.parameters()} == {torch.float32}
 
 
 def test_rows_may_not_grow() -> None:

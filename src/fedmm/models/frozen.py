@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable
@@ -18,11 +19,11 @@ _BYTES_OF_A_NUMBER = 4
 
 
 class FrozenPart(nn.Module):
-    """The layers that come first and are never changed, in evaluation mode for good."""
+    """A copy of the layers that come first and are never changed, in evaluation mode for good."""
 
     def __init__(self, layers: OrderedDict[str, nn.Module]) -> None:
         super().__init__()
-        self.layers = nn.Sequential(layers).eval().requires_grad_(False)
+        self.layers = copy.deepcopy(nn.Sequential(layers)).eval().requires_grad_(False)
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
