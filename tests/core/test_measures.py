@@ -233,3 +233,46 @@ def test_leading_axes_are_measured_one_by_one(measure: Measure) -> None:
 @pytest.mark.parametrize("kind", [Entropy, Information, NuclearNorm, NeighbourhoodDensity])
 def test_logits_that_are_not_numbers_give_no_number(kind: type[Measure]) -> None:
     assert not math.isfinite(value(kind(), torch.full((3, 2), math.nan)))
+
+
+# Sums that others took ------------------------------------------------------------------------------------------------
+
+ALL: dict[str, Measure] = {**MEASURES, "NeighbourhoodDensity": NeighbourhoodDensity()}
+
+
+@pytest.mark.parametrize("measure", ALL.values(), ids=ALL)
+@pytest.mark.parametrize("spread", [0.0, 1.0, 30.0, 1e4])
+def test_honest_sums_have_no_flaw(measure: Measure, spread: float) -> None:
+    for rows in (1, 2, 7, 300):
+        seen = random_seen(rows, rows, spread=spread)
+        sums = measure.sums(seen)
+        assert sums.shape == (measure.count(4),)
+        assert measure.flaw(sums, rows, 4) == ""
+        assert measure.flaw(measure.sums(replace(seen, log_ratio=torch.zeros(rows))), rows, 4) == ""
+
+
+@pytest.mark.parametrize(
+    ("measure", "sums", "words"),
+    [
+        (Accuracy(), [2.5], "no count"),
+        (Accuracy(), [11.0], "no count"),
+        (Accuracy(), [-1.0], "no count"),
+        (Risk(), [-0.1], "a loss is below 0"),
+        (Entropy(), [-0.1], "an entropy is below 0"),
+        (Entropy(), [10 * math.log(2) + 0.1], "too large"),
+        (Information(), [6.0, 5.0, 1.0], "no probabilities"),
+        (Information(), [-1.0, 11.0, 1.0], "no probabilities"),
+        (Information(), [5.0, 5.0, 8.0], "too large"),
+        (NuclearNorm(), [4.0, 1.0, 1.0, 5.0], "no probabilities"),
+        (NuclearNorm(), [4.0, 2.0, 0.0, 4.0], "not symmetric"),
+        (NeighbourhoodDensity(), [1.0, 10.5], "no count"),
+        (NeighbourhoodDensity(), [1.0, 12.0], "no count"),
+        (NeighbourhoodDensity(), [50.0, 10.0], "too large"),
+        (EmbeddedRisk(), [-11.0, 1.0, 0.0, 20.0, 0.0], "below 0"),
+        (EmbeddedRisk(), [0.0, 1.0, -2.0, 1.0, 0.0], "below 0"),
+        (EmbeddedRisk(), [9.0, 1.0, 0.0, 1.0, 0.0], "no weights"),
+        (DomainHits(SOURCE), [0.25], "no count"),
+    ],
+)
+def test_sums_that_cannot_be_are_told(measure: Measure, sums: list[float], words: str) -> None:
+    assert words in measure.flaw(torch.tensor(sums, dtype=torch.float64), 10, 2)

@@ -20,7 +20,7 @@ UNAVAILABLE = 5
 class SitesGrid(Grid):
     """files: of the sites. dead: nodes whose answers are Flower's word that they are gone, as often as it says.
 
-    hanging: sites that never answer an invitation.
+    hanging: sites that never answer an invitation. silent: sites that never answer what they are to measure.
     """
 
     def __init__(self, files: Iterable[Path], run: dict[str, Any]) -> None:
@@ -29,6 +29,7 @@ class SitesGrid(Grid):
         self.run_config = run
         self.dead: dict[str, int] = {}
         self.hanging: set[str] = set()
+        self.silent: set[str] = set()
         self.on_reply: Any = lambda name, reply: reply
         self.replies: dict[str, Message] = {}
         self.pushed = 0
@@ -59,7 +60,7 @@ class SitesGrid(Grid):
 
     def _hangs(self, message: Message) -> bool:
         name = self.files[message.metadata.dst_node_id].stem
-        return name in self.hanging and message.metadata.message_type == "train"
+        return name in {"train": self.hanging, "evaluate": self.silent}.get(message.metadata.message_type, set())
 
     def _called(self, message: Message) -> Message:
         node = message.metadata.dst_node_id

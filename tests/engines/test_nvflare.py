@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -152,6 +153,13 @@ def test_nvflare_listens_on_loopback_alone(ask: Ask, own: Path) -> None:
     assert listening <= {"127.0.0.1", "::1"}
 
 
+def assert_same_validators(found: Path, expected: Path) -> None:
+    """What the clients measured on their own rows in the last round is what one process measures."""
+    ours, other = (json.loads((folder / "rounds.jsonl").read_text().splitlines()[-1]) for folder in (found, expected))
+    for column in ("target_information", "target_entropy", "target_bnm", "target_snd", "domain_accuracy"):
+        assert ours[column] == pytest.approx(other[column], rel=1e-9), column
+
+
 # A whole run ----------------------------------------------------------------------------------------------------------
 
 
@@ -178,6 +186,7 @@ def test_a_run_whose_client_was_killed_goes_on_with_the_same_bits(own: Path, tmp
     assert (summary["engine"]["name"], summary["rounds"]) == ("nvflare", 6)
     models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("killed", "whole")]
     assert models[0] == models[1]
+    assert_same_validators(tmp_path / "killed", tmp_path / "whole")
 
 
 slow = pytest.mark.skipif(os.environ.get("FEDMM_SLOW") != "1", reason="takes half a minute; FEDMM_SLOW=1 runs it")
@@ -220,6 +229,7 @@ def test_a_proof_of_concept_has_the_same_bits_and_listens_on_loopback(own: Path,
     assert summary["engine"]["name"] == "nvflare_poc"
     models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("poc", "whole")]
     assert models[0] == models[1]
+    assert_same_validators(tmp_path / "poc", tmp_path / "whole")
     assert listening
     assert listening <= {"127.0.0.1", "::1"}
     assert set(own.iterdir()) == before

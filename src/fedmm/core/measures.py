@@ -5,6 +5,7 @@ So rows can be gone over batch by batch, or stay at clients that each send their
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -17,6 +18,8 @@ from fedmm.core.objective import SOURCE, TARGET, cross_entropies
 _TEMPERATURE = 0.05
 _ROUNDING = 1e-13
 """Relative to the largest: eigenvalues and variances below are those of equal rows, and what is left is rounding."""
+_SLACK = 1e-6
+"""Of a row: by how much sums that others took may pass what is possible, since they are rounded."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +61,12 @@ class Measure(Protocol):
     def value(self, sums: Tensor, rows: int) -> Tensor:
         """The measure ``[...]``, from sums ``[..., k]`` over so many rows."""
 
+    def count(self, classes: int) -> int:
+        """k: how many sums there are."""
+
+    def flaw(self, sums: Tensor, rows: int, classes: int) -> str:
+        """Why sums ``[k]``, all finite, cannot be of so many rows; empty where they can."""
+
 
 class Accuracy:
     """The share of rows whose predicted class is their label."""
@@ -68,6 +77,12 @@ class Accuracy:
     def value(self, sums: Tensor, rows: int) -> Tensor:
         return sums.squeeze(-1) / rows
 
+    def count(self, classes: int) -> int:
+        return 1
+
+    def flaw(self, sums: Tensor, rows: int, classes: int) -> str:
+        return _uncountable(sums, rows, 1.0)
+
 
 class Risk:
     """The mean cross entropy, in nats."""
@@ -77,6 +92,12 @@ class Risk:
 
     def value(self, sums: Tensor, rows: int) -> Tensor:
         return sums.squeeze(-1) / rows
+
+    def count(self, classes: int) -> int:
+        return 1
+
+    def flaw(self, sums: Tensor, rows: int, classes: int) -> str:
+        return "a loss is below 0" if _outside(sums, 0.0, math.inf, rows) else ""
 
 
 class Entropy:
@@ -90,6 +111,12 @@ class Entropy:
 
     def value(self, sums: Tensor, rows: int) -> Tensor:
         return sums.squeeze(-1) / rows
+
+    def count(self, classes: int) -> int:
+        return 1
+
+    def flaw(self, sums: Tensor, rows: int, classes: int) -> str:
+        return _no_entropy(sums, rows, classes)
 
 
 class Information:
@@ -107,6 +134,15 @@ class Information:
     def value(self, sums: Tensor, rows: int) -> Tensor:
         mean = sums[..., :-1] / rows
         return -torch.xlogy(mean, mean).sum(dim=-1) - sums[..., -1] / rows
+
+    def count(self, classes: int) -> int:
+        return classes + 1
+
+    def flaw(self, sums: Tensor, rows: int, classes: int) -> str:
+        mean = sums[:-1]
+        if _outside(mean, 0.0, rows, rows) or abs(float(mean.sum()) - rows) > _SLACK * rows:
+            return "the predictions are no probabilities"
+        return _no_entropy(sums[-1:], rows, classes)
 
 
 class NuclearNorm:
@@ -129,6 +165,15 @@ class NuclearNorm:
         eigenvalues = torch.where(eigenvalues > _ROUNDING * rows, eigenvalues, 0.0)
         norm = eigenvalues.sqrt().sum(dim=-1) / (rows * min(rows, classes)) ** 0.5
         return torch.where(finite, norm, torch.nan)
+
+    def count(self, classes: int) -> int:
+        return classes * classes
+
+    def flaw(self, sums: Tensor, rows: int, classes: int) -> str:
+        gram = sums.reshape(classes, classes)
+        if _outside(sums, 0.0, rows, rows) or abs(float(sums.sum()) - rows) > _SLACK * rows:
+            return "the predictions are no probabilities"
+        return "" if not _outside(gram - gram.T, 0.0, 0.0, rows) else "the matrix is not symmetric"
 
 
 class NeighbourhoodDensity:
@@ -161,6 +206,12 @@ class NeighbourhoodDensity:
     def value(self, sums: Tensor, rows: int) -> Tensor:
         return sums[..., 0] / sums[..., 1]
 
+    def count(self, classes: int) -> int:
+        return 2
+
+    def flaw(self, sums: Tensor, rows: int, classes: int) -> str:
+        return _uncountable(sums[1:], rows, 1.0) or _no_entropy(sums[:1], rows, int(sums[1]))
+
 
 class EmbeddedRisk:
     """The target risk as labelled source rows tell it, each weighing as the target is dense there.
@@ -190,6 +241,16 @@ class EmbeddedRisk:
         eta = -covariance / torch.where(constant, 1.0, variance)
         return torch.where(constant, loss, weighted + eta * v)
 
+    def count(self, classes: int) -> int:
+        return 5
+
+    def flaw(self, sums: Tensor, rows: int, classes: int) -> str:
+        v, loss, v_loss, v_square, v_square_loss = sums.tolist()
+        slack = _SLACK * (rows + abs(v) + loss)
+        if min(loss, v_square, v_square_loss) < -slack or v < -rows - slack or v_loss < -loss - slack:
+            return "a loss or a weight is below 0"
+        return "" if v * v <= rows * v_square * (1.0 + _SLACK) + slack else "the weights are no weights"
+
 
 class DomainHits:
     """The share of rows of one domain that the adversary finds more likely in it than in the other.
@@ -206,6 +267,32 @@ class DomainHits:
 
     def value(self, sums: Tensor, rows: int) -> Tensor:
         return sums.squeeze(-1) / rows
+
+    def count(self, classes: int) -> int:
+        return 1
+
+    def flaw(self, sums: Tensor, rows: int, classes: int) -> str:
+        return _uncountable(sums, rows, 0.5)
+
+
+def _outside(sums: Tensor, least: float, most: float, rows: int) -> bool:
+    """Whether any of some sums over rows is not where it can be."""
+    slack = _SLACK * rows
+    return bool(((sums < least - slack) | (sums > most + slack)).any())
+
+
+def _no_entropy(sums: Tensor, rows: int, outcomes: int) -> str:
+    """Why a sum ``[1]`` is not of entropies over rows, of so many outcomes each; empty where it is."""
+    flawed = _outside(sums, 0.0, rows * math.log(max(outcomes, 1)), rows)
+    return "an entropy is below 0 or too large" if flawed else ""
+
+
+def _uncountable(sums: Tensor, rows: int, step: float) -> str:
+    """Why sums are no counts of rows, in steps of this size; empty where they are."""
+    counts = sums / step
+    return (
+        "" if bool((counts == counts.round()).all()) and not _outside(sums, 0.0, rows, 0) else "it is no count of rows"
+    )
 
 
 def proxy_a_distance(domain_accuracy: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ _CARD = "card"
 class Card:
     """source, target: whether it holds labelled source rows, unlabelled target rows. shape, bytes: of a stored row.
 
+    validation: whether it keeps labelled source rows from training, to measure models on.
     input_sum, input_count: of all its inputs, where the network is centred at the mean over all sites; else 0.
     """
 
@@ -28,6 +29,7 @@ class Card:
     bytes: bool
     input_sum: float = 0.0
     input_count: int = 0
+    validation: bool = False
 
     def packed(self, name: str) -> Packed:
         """As it travels."""
@@ -51,4 +53,5 @@ def card_from(table: dict[str, Any]) -> Card:
         bool(table["bytes"]),
         float(table["input_sum"]),
         int(table["input_count"]),
+        bool(table.get("validation", False)),
     )

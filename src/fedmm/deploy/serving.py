@@ -27,6 +27,7 @@ from fedmm.engines.flower.engine import FlowerEngine, Patience
 from fedmm.engines.flower.roster import Roster, introduced
 from fedmm.engines.flower.server import Grid
 from fedmm.engines.flower.strategy import MinimaxStrategy
+from fedmm.engines.measuring import Panel, SiteMeasures
 from fedmm.engines.packed import About, Packed
 from fedmm.engines.server import Server
 from fedmm.experiment.adapt import Adaptation
@@ -38,6 +39,7 @@ from fedmm.experiment.folder import EXPERIMENT, RunFolder, write_json
 from fedmm.experiment.history import History, Row
 from fedmm.experiment.resuming import differences, refuse_others, run_checkpoints
 from fedmm.experiment.run import finish_run
+from fedmm.experiment.site_sums import asked_for
 from fedmm.experiment.tables import as_table
 from fedmm.experiment.tracking import Tracks
 from fedmm.experiment.training import Begun
@@ -108,8 +110,9 @@ def _plain_text(federation: Federation) -> bool:
 
 
 def every_round_kept(each: Experiment) -> Experiment:
-    """The experiment with a checkpoint after every round, and no look at rows that are not the server's."""
-    return replace(each, run=replace(each.run, checkpoint_every=1, probe_rows=0))
+    """The experiment with a checkpoint after every round; with noise in the updates, sites measure nothing."""
+    probe_rows = 0 if each.terms.transmission.private else each.run.probe_rows
+    return replace(each, run=replace(each.run, checkpoint_every=1, probe_rows=probe_rows))
 
 
 def _begun(each: Experiment, folder: Path, say: Say) -> Begun | None:
@@ -174,6 +177,7 @@ def standing_in(each: Experiment, names: list[str], cards: Mapping[str, Card], c
         best_by=run.best_by,
         stopping=run.stopping,
         input_mean=mean_input(cards),
+        held_back={name: _row(cards[name], labelled=True) for name in names if cards[name].validation},
     )
 
 
@@ -184,14 +188,21 @@ def mean_input(cards: Mapping[str, Card]) -> float:
 
 
 def _stand_in(name: str, card: Card, weight: float) -> Client:
+    source = _row(card, labelled=True) if card.source else None
+    return Client(source, _row(card, labelled=False) if card.target else None, name, weight)
+
+
+def _row(card: Card, *, labelled: bool) -> TensorRows:
     row = torch.zeros(1, *card.shape, dtype=torch.uint8 if card.bytes else torch.float32)
-    source = TensorRows(row, torch.zeros(1, dtype=torch.int64)) if card.source else None
-    return Client(source, TensorRows(row) if card.target else None, name, weight)
+    return TensorRows(row, torch.zeros(1, dtype=torch.int64) if labelled else None)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Engines:
-    """Flower engines by algorithm: a guard that goes on with calmer steps tells the sites of them."""
+    """Flower engines by algorithm: a guard that goes on with calmer steps tells the sites of them.
+
+    The last one that was made also asks the sites to measure the server's model on their own rows.
+    """
 
     grid: Grid
     roster: Roster
@@ -201,6 +212,20 @@ class _Engines:
     input_mean: float
     patience: float
     say: Say
+    _last: FlowerEngine | None = None
+
+    def __post_init__(self) -> None:
+        adaptation = self.adaptation
+        panel = Panel(asked_for(adaptation.probes), adaptation.function.classes, self.experiment.run.probe_rows)
+        self._measures = SiteMeasures(adaptation.problem, panel, self._ask, self.say)
+
+    def measured(self, state: FederatedState) -> dict[str, torch.Tensor]:
+        """What sites measure on rows of their own; what could not be measured is left out."""
+        return self._measures(state)
+
+    def _ask(self, kind: str, questions: Mapping[str, Packed]) -> Mapping[str, Packed]:
+        assert self._last is not None
+        return self._last.ask(kind, questions)
 
     def __call__(self, algorithm: Algorithm) -> FlowerEngine:
         adaptation = self.adaptation
@@ -215,7 +240,8 @@ class _Engines:
             say=self.say,
         )
         strategy.summary()
-        return FlowerEngine(strategy, self.grid, Patience(self.patience), say=self.say)
+        self._last = FlowerEngine(strategy, self.grid, Patience(self.patience), say=self.say)
+        return self._last
 
     def _told(self, algorithm: Algorithm) -> dict[str, About]:
         """What each site has to know beside the experiment; nothing of what another one holds."""
@@ -224,10 +250,12 @@ class _Engines:
             "clients": [client.name for client in self.adaptation.problem.clients],
             "listed": list(self.adaptation.problem.listed),
             "input_mean": self.input_mean,
+            "odds": self.adaptation.odds,
         }
+        alphas = {holding.name: holding.alpha for holding in self.adaptation.holdings}
         return {
-            holding.name: {"plan": json.dumps({**shared, "alpha": holding.alpha})}
-            for holding in self.adaptation.holdings
+            name: {"plan": json.dumps({**shared, "alpha": alphas.get(name, 1.0)})}
+            for name in self.adaptation.problem.listed
         }
 
 

@@ -23,6 +23,7 @@ class SiteSection:
     worker: ``resident``, a process beside the SuperNode that keeps torch, rows and states in memory; ``each-message``,
     everything in the process that Flower starts for each message.
     threads: of torch; 0 as the experiment says. depth: how many rounds' states are kept.
+    min_rows: sums over fewer rows, for measures of a model, do not leave the site; more than it holds: none ever do.
     """
 
     section: ClassVar[str] = "site"
@@ -32,12 +33,14 @@ class SiteSection:
     worker: str = "resident"
     threads: int = 0
     depth: int = 2
+    min_rows: int = 20
 
     def __post_init__(self) -> None:
         require(bool(self.name.strip()), "site.name must say what the site is called")
         require(self.worker in WORKERS, f"site.worker must be one of {', '.join(WORKERS)}, not {self.worker!r}")
         require(self.threads >= 0, f"site.threads must be 0 or more, not {self.threads}")
         require(self.depth >= 2, f"site.depth must be at least 2, not {self.depth}")
+        require(self.min_rows >= 1, f"site.min_rows must be at least 1, not {self.min_rows}")
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class DataSection:
 
     path: the file or folder. domain: what the rows are: ``source`` (labelled), ``target`` (labels are never read) or
     ``both``. labels: the classes that the site holds, checked where they are given. stored_size: pixels of a picture's
-    side.
+    side. validation_rows: how many labelled rows are kept from training, to measure models on.
     """
 
     section: ClassVar[str] = "data"
@@ -58,6 +61,7 @@ class DataSection:
     domain: str = "both"
     labels: tuple[int, ...] = ()
     stored_size: int = 256
+    validation_rows: int = 0
 
     def __post_init__(self) -> None:
         require(self.kind in KINDS, f"data.kind must be one of {', '.join(KINDS)}, not {self.kind!r}")
@@ -68,6 +72,12 @@ class DataSection:
             "data.domain must be source or target for a folder of pictures",
         )
         require(self.stored_size >= 1, f"data.stored_size must be at least 1, not {self.stored_size}")
+        require(self.validation_rows >= 0, f"data.validation_rows must be 0 or more, not {self.validation_rows}")
+        require(
+            not self.validation_rows or (self.kind != "share" and self.domain != "target"),
+            "data.validation_rows is for labelled rows of the site's own, npz or images; of a share, the experiment's "
+            "data set says which rows are set aside",
+        )
 
 
 @dataclass(frozen=True)
@@ -107,6 +117,14 @@ class SiteConfig:
     site: SiteSection
     data: DataSection
     superlink: SuperLinkSection
+
+    def __post_init__(self) -> None:
+        kept = self.data.validation_rows
+        require(
+            not kept or kept >= self.site.min_rows,
+            f"data.validation_rows must be 0 or at least site.min_rows ({self.site.min_rows}), not {kept}: nothing "
+            "would be measured on fewer",
+        )
 
     def path(self, given: str) -> Path:
         """A path of the file."""

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from fedmm.core.errors import FedmmError, require
+from fedmm.core.seeding import key, permutation
 from fedmm.core.views import View
 from fedmm.data.class_folders import found_in
 from fedmm.data.holdings import TensorRows, as_rows
@@ -30,12 +31,16 @@ _PARTS = ("source_x", "source_y", "target_x")
 
 @dataclass(frozen=True)
 class SiteRows:
-    """What a site holds. view: how rows are shown; classes: how many there are in all."""
+    """What a site holds. view: how rows are shown; classes: how many there are in all.
+
+    validation: labelled rows that are kept from training.
+    """
 
     source: TensorRows | None
     target: TensorRows | None
     view: View
     classes: int
+    validation: TensorRows | None = None
 
     @property
     def labels(self) -> list[int]:
@@ -45,13 +50,23 @@ class SiteRows:
 
 def site_rows(config: SiteConfig, each: Experiment) -> SiteRows:
     """The site's rows for an experiment."""
-    key = _key(config, each)
-    folder = config.state / "rows" / key
+    folder = config.state / "rows" / _key(config, each)
     if not (folder / _ABOUT).exists():
         _write(folder, _read(config, each), each)
     rows = _mapped(folder)
     _check(config, rows)
-    return rows
+    return _set_aside(rows, config.data.validation_rows, config.site.name, each.run.seed)
+
+
+def _set_aside(rows: SiteRows, count: int, name: str, seed: int) -> SiteRows:
+    """The rows with so many labelled ones kept from training, chosen by the run's seed and the site's name."""
+    source = rows.source
+    if not count or source is None:
+        return rows
+    require(count < len(source), f"data.validation_rows must be below {len(source)}, what the site holds, not {count}")
+    order = permutation(key(seed, "set aside", name), len(source))
+    kept, trained = (replace(source, index=part.sort().values) for part in (order[:count], order[count:]))
+    return replace(rows, source=trained, validation=kept)
 
 
 def _key(config: SiteConfig, each: Experiment) -> str:

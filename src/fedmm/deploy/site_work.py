@@ -1,4 +1,4 @@
-"""What a site computes: it says what it holds, and answers invitations with its own rows and its own states."""
+"""What a site computes: it says what it holds, works in rounds, and measures models, all on its own rows."""
 
 from __future__ import annotations
 
@@ -22,14 +22,18 @@ from fedmm.deploy.experiments import deployed_experiment
 from fedmm.deploy.site_config import SiteConfig
 from fedmm.deploy.site_rows import SiteRows, site_rows
 from fedmm.engines.durable import DurableMemory, state_folder
-from fedmm.engines.flower.kinds import INTRODUCE
+from fedmm.engines.flower.kinds import INTRODUCE, MEASURE
 from fedmm.engines.handling import answered
 from fedmm.engines.in_process import workers
+from fedmm.engines.measuring import measured_at_site
 from fedmm.engines.messaging import Site
 from fedmm.engines.packed import Packed
 from fedmm.engines.server import Server
 from fedmm.experiment.adaptation import Holding, adaptation_problem, input_sum
 from fedmm.experiment.config import Experiment
+from fedmm.experiment.predictor import RowsShown
+from fedmm.experiment.probes import Probe, held_back_probe, source_probe, target_probe
+from fedmm.experiment.site_sums import OwnSums
 from fedmm.experiment.tables import choose
 from fedmm.models.precision import precision
 
@@ -52,10 +56,11 @@ class _Built:
     first: Kept
     problem: FederatedProblem
     experiment: Experiment
+    sums: OwnSums
 
 
 class SiteWork:
-    """Answers the two kinds of questions. What is built for a run stays built until another one is asked for."""
+    """Answers the three kinds of questions. What is built for a run stays built until another one is asked for."""
 
     def __init__(self, config: SiteConfig, say: Say = lambda line: None) -> None:
         self._config = config
@@ -71,6 +76,8 @@ class SiteWork:
         plan = question.about.get("plan")
         require(isinstance(plan, str), "the server sent no plan for this site")
         built = self._for(str(text), str(run), str(plan))
+        if kind == MEASURE:
+            return self._measured(built, question)
         if question.about.get("counted") == NEVER:
             _begin(built)
         prepared = time.perf_counter() - began
@@ -79,13 +86,26 @@ class SiteWork:
         answer.about["prepared"] = round(prepared, 3)
         return answer
 
+    def _measured(self, built: _Built, question: Packed) -> Packed:
+        """Sums over the site's own rows; none where its updates carry noise, which they would go around."""
+        problem, run = built.problem, built.experiment.run
+        require(
+            not built.experiment.terms.transmission.private and run.probe_rows > 0,
+            "nothing is measured at this site: the experiment has noise in the updates, or probe_rows = 0",
+        )
+        with precision(run.precision, problem.layout.device):
+            return measured_at_site(
+                self._config.site.name, problem.layout, problem.statistics, question, built.sums, self._say
+            )
+
     def _card(self, each: Experiment) -> Card:
         rows = site_rows(self._config, each)
         held = rows.source if rows.source is not None else rows.target
         assert held is not None
         total, count = 0.0, 0
         if _network(each, rows).centre == "train_mean":
-            total, count = input_sum(Holding(self._config.site.name, rows.source, rows.target, 1.0))
+            trained = rows.target if _adversarial(each) else None
+            total, count = input_sum(Holding(self._config.site.name, rows.source, trained, 1.0))
         return Card(
             rows.source is not None,
             rows.target is not None,
@@ -93,6 +113,7 @@ class SiteWork:
             held.x.dtype == torch.uint8,
             total,
             count,
+            rows.validation is not None,
         )
 
     def _for(self, text: str, run: str, plan: str) -> _Built:
@@ -107,9 +128,9 @@ class SiteWork:
         if threads:
             torch.set_num_threads(threads)
         rows = site_rows(config, each)
-        adversarial = each.objective.adversary_shape(1, 2) is not None
-        holding = Holding(name, rows.source, rows.target if adversarial else None, float(plan["alpha"]))
-        problem, _ = adaptation_problem(
+        target = rows.target if _adversarial(each) or rows.source is None else None
+        holding = Holding(name, rows.source, target, float(plan["alpha"]))
+        problem, function = adaptation_problem(
             [holding],
             _network(each, rows),
             each.objective,
@@ -132,7 +153,24 @@ class SiteWork:
         memory = DurableMemory(folder, depth=config.site.depth, device=problem.layout.device, say=self._say)
         self._say(f"run {run}: {worker.algorithm.name}, states of rounds {sorted(memory.held)} in {folder}")
         first = Kept(server.first_own(), problem.statistics)
-        return _Built(Site(worker, memory, problem.statistics), first, problem, each)
+        sums = OwnSums(function, _probes(name, rows, each, plan.get("odds")), config.site.min_rows)
+        return _Built(Site(worker, memory, problem.statistics), first, problem, each, sums)
+
+
+def _probes(name: str, rows: SiteRows, each: Experiment, odds: float | None) -> list[Probe]:
+    """The site's own rows that models are measured on, at most ``probe_rows`` of each kind, and what for."""
+    held = rows.source if rows.source is not None else rows.target
+    assert held is not None
+    most, seed, device = each.run.probe_rows, each.run.seed, each.run.torch_device
+    show = RowsShown(rows.view, tuple(held.x.shape[1:]))
+    found: list[Probe | None] = []
+    if rows.target is not None:
+        found.append(target_probe({name: rows.target}, most, seed, show, device, rows.classes, odds))
+    if rows.validation is not None:
+        found.append(held_back_probe({name: rows.validation}, most, seed, show, device, odds))
+    elif rows.source is not None and odds is not None:
+        found.append(source_probe({name: rows.source}, most, seed, show, device, odds))
+    return [probe for probe in found if probe is not None]
 
 
 def _begin(built: _Built) -> None:
@@ -140,6 +178,11 @@ def _begin(built: _Built) -> None:
     memory = built.site.memory
     if memory.state_for(NEVER) is None:
         memory.remember(NEVER, built.first)
+
+
+def _adversarial(each: Experiment) -> bool:
+    """Whether target rows are trained on."""
+    return each.objective.adversary_shape(1, 2) is not None
 
 
 def _experiment(text: str) -> Experiment:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from fedmm.core.problem import Statistics
 from fedmm.core.terms import Terms
 from fedmm.core.validators import validator
 from fedmm.core.views import View, WholeRows
+from fedmm.data.holdings import Rows
 from fedmm.engines.in_process import InProcess
 from fedmm.experiment.adaptation import Client, adaptation_problem, client_names, domain_odds, in_rows, take_stock
 from fedmm.experiment.choosing import DEFAULT, Best, Chooser, Stopped, Stopping
@@ -31,8 +32,18 @@ from fedmm.experiment.history import History, Row
 from fedmm.experiment.keeping import kept_in
 from fedmm.experiment.predictor import Predictor, RowsShown
 from fedmm.experiment.privacy import privacy_account, require_nothing_else_is_told
-from fedmm.experiment.probes import accuracy_probes, columns, evaluated, risk_probe, source_probe, target_probe
+from fedmm.experiment.probes import (
+    accuracy_probes,
+    columns,
+    held_back_probe,
+    measured,
+    risk_probe,
+    source_probe,
+    target_probe,
+    told_domains,
+)
 from fedmm.experiment.progress import RoundProgress
+from fedmm.experiment.site_sums import MeasuresElsewhere
 from fedmm.experiment.training import Begun, Choosing, Guarded, Status, Training, train
 from fedmm.models.flat import FlatNetwork
 from fedmm.models.network import Network
@@ -168,6 +179,7 @@ class Adaptation:
     """An adaptation that is checked and built, and can be run; the arguments are those of :func:`adapt`.
 
     input_mean: of all clients' training inputs, where the clients here only stand for some that are elsewhere.
+    held_back: by client, labelled source rows that it keeps from training; looked at without ``source_validation``.
     whole: the network and its rows, where the clients hold what its frozen part makes of them; predictions are its own.
     """
 
@@ -192,6 +204,7 @@ class Adaptation:
         best_by: str = "",
         stopping: Stopping = _TO_THE_END,
         input_mean: float | None = None,
+        held_back: Mapping[str, Rows] | None = None,
         whole: WholeNetwork | None = None,
     ) -> None:
         _require_kinds(model, objective, algorithm, dtype)
@@ -227,11 +240,15 @@ class Adaptation:
             )
         there = self.function.layout.device
         odds = domain_odds(self.holdings, objective, batch_size, standing_in=input_mean is not None)
+        self.odds = odds
         self.probes = accuracy_probes(validation, model.classes, self.show, there)
         targets = {str(client.name): client.target for client in clients if client.target is not None}
         unlabelled = target_probe(targets, probe_rows, seed, self.show, there, model.classes, odds)
         if source_validation is not None:
             self.probes.append(risk_probe(source_validation, model.classes, self.show, there, odds))
+        elif held_back:
+            risks = held_back_probe(held_back, probe_rows, seed, self.show, there, odds)
+            self.probes += [] if risks is None else [risks]
         elif unlabelled is not None and odds is not None:
             sources = {holding.name: holding.source for holding in self.holdings if holding.source is not None}
             told = source_probe(sources, probe_rows, seed, self.show, there, odds)
@@ -272,10 +289,12 @@ class Adaptation:
     ) -> tuple[Adapted, Diverged | None]:
         """Train. A client that diverges ends the run: the model is then that of the last good round.
 
-        begun, keep: as in :func:`fedmm.experiment.training.train`. engines: by algorithm, others than the reference.
+        begun, keep: as in :func:`fedmm.experiment.training.train`. engines: by algorithm, others than the reference;
+        where they measure what is elsewhere, the clients' own rows are not looked at here.
         best: what keeps the best model, where it is kept on disk too.
         """
         at_least("evaluate_every", evaluate_every, 1)
+        elsewhere = engines.measured if isinstance(engines, MeasuresElsewhere) else None
         around = precision(chosen, self.function.layout.device)
         with around, RoundProgress(self.label, self.rounds, show=progress) as bar:
 
@@ -287,7 +306,7 @@ class Adaptation:
             training = train(
                 engines(self.algorithm) if engines else self.engine,
                 self.rounds,
-                evaluate=self.evaluate,
+                evaluate=partial(self.evaluate, elsewhere=elsewhere),
                 measures=self.measures,
                 evaluate_every=evaluate_every,
                 on_round=after_round,
@@ -322,14 +341,25 @@ class Adaptation:
         assert function.layout.blocks == layout.blocks
         return function, RowsShown(whole.view, tuple(whole.sample.shape[1:]))
 
-    def evaluate(self, state: FederatedState) -> dict[str, float]:
-        """What the probes measure of the server's model."""
+    def evaluate(
+        self, state: FederatedState, elsewhere: Callable[[FederatedState], Mapping[str, Tensor]] | None = None
+    ) -> dict[str, float | None]:
+        """What the probes measure of the server's model; None for what could not be measured.
+
+        elsewhere: what clients measure on their own rows, which are then not looked at here.
+        """
         statistics = self.prediction_statistics(state)
 
         def outputs(x: Tensor) -> Outputs:
             return Outputs(*(each.unsqueeze(0) for each in self.function.evaluate(state.z, statistics, x[0])))
 
-        return {column: float(value) for column, value in evaluated([self.probes], outputs, self.measures).items()}
+        found: dict[str, Tensor] = {}
+        for probe in self.probes:
+            if elsewhere is None or not probe.held_by:
+                found |= measured([probe], outputs)
+        found |= elsewhere(state) if elsewhere else {}
+        found |= told_domains(found)
+        return {column: float(found[column]) if column in found else None for column in self.measures}
 
     @property
     def predicting_clients(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,25 +12,29 @@ from typing import Any
 import torch
 
 from fedmm.core.algorithm import Algorithm
-from fedmm.core.engine import Engine
+from fedmm.core.engine import Engine, FederatedState
 from fedmm.core.errors import require
 from fedmm.core.memory import Kept
 from fedmm.core.messages import NEVER
-from fedmm.engines.asking import AskingEngine
+from fedmm.engines.asking import Ask, AskingEngine
 from fedmm.engines.durable import DurableMemory, state_folder
+from fedmm.engines.flower.kinds import MEASURE
 from fedmm.engines.handling import answered
 from fedmm.engines.in_process import workers
+from fedmm.engines.measuring import Panel, SiteMeasures, measured_at_site
 from fedmm.engines.messaging import Site
 from fedmm.engines.packed import Packed
 from fedmm.engines.server import Server
 from fedmm.experiment.adapt import Adaptation
 from fedmm.experiment.build import DataCache, prepare
 from fedmm.experiment.config import Experiment, experiment
+from fedmm.experiment.site_sums import OwnSums, asked_for
 from fedmm.models.precision import precision
 
 _STATES = "clients"
 """The folder in a run's folder where the clients' states lie."""
 
+_LOG = logging.getLogger(__name__)
 _DEPTH = 3  # rounds: a run that goes on from the checkpoint before its last needs one more than two
 
 
@@ -57,10 +62,28 @@ def nvflare_engines(each: Experiment, adaptation: Adaptation, folder: Path) -> I
         "states": str(folder.resolve() / _STATES),
         "threads": torch.get_num_threads(),
     }
-    names = [client.name for client in adaptation.problem.clients]
+    names = sorted({*asked_for(adaptation.probes), *(client.name for client in adaptation.problem.clients)})
     place = "poc" if each.run.engine == "nvflare_poc" else "simulator"
     with federation(names, f"{__name__}:site", arguments, place=place) as ask:
-        yield lambda algorithm: AskingEngine(adaptation.problem, algorithm, adaptation.rounds, ask, adaptation.terms)
+        yield Elsewhere(adaptation, ask, max(each.run.probe_rows, 1))
+
+
+class Elsewhere:
+    """Engines by algorithm, and the measures of the server's model that clients take on their own rows."""
+
+    def __init__(self, adaptation: Adaptation, ask: Ask, most_rows: int) -> None:
+        self._adaptation = adaptation
+        self._ask = ask
+        panel = Panel(asked_for(adaptation.probes), adaptation.function.classes, most_rows)
+        self._measures = SiteMeasures(adaptation.problem, panel, ask, _LOG.info, _LOG.warning)
+
+    def __call__(self, algorithm: Algorithm) -> AskingEngine:
+        adaptation = self._adaptation
+        return AskingEngine(adaptation.problem, algorithm, adaptation.rounds, self._ask, adaptation.terms)
+
+    def measured(self, state: FederatedState) -> dict[str, torch.Tensor]:
+        """What clients measure; what could not be measured is left out."""
+        return self._measures(state)
 
 
 def _seen_from_anywhere(each: Experiment) -> Experiment:
@@ -76,19 +99,27 @@ def _seen_from_anywhere(each: Experiment) -> Experiment:
 
 
 def site(name: str, tables: Mapping[str, Any], states: str, threads: int) -> Callable[[str, Packed], Packed]:
-    """A client of an experiment in a process of its own: it answers invitations, and its states are on disk."""
+    """A client of an experiment in a process of its own: it works, its states on disk, and measures on its own rows."""
     torch.set_num_threads(threads)
     each = experiment(tables)
     adaptation = prepare(each, DataCache())
     problem, layout = adaptation.problem, adaptation.problem.layout
     server = Server(problem, each.algorithm, adaptation.rounds, adaptation.terms)
-    memory = DurableMemory(state_folder(Path(states), "run", name), depth=_DEPTH, device=layout.device)
-    if not memory.held:
-        memory.remember(NEVER, Kept(server.first_own(), problem.statistics))
-    here = Site(workers(server)[name], memory, problem.statistics)
+    own = [probe.own_of(name) for probe in adaptation.probes if name in probe.held_by]
+    sums = OwnSums(adaptation.function, own)
+    working = workers(server)
+    here: Site | None = None
+    if name in working:  # without adversary, a client without labels has rows to measure on and none to train on
+        memory = DurableMemory(state_folder(Path(states), "run", name), depth=_DEPTH, device=layout.device)
+        if not memory.held:
+            memory.remember(NEVER, Kept(server.first_own(), problem.statistics))
+        here = Site(working[name], memory, problem.statistics)
 
     def answer(kind: str, question: Packed) -> Packed:
         with precision(each.run.precision, layout.device):
+            if kind == MEASURE:
+                return measured_at_site(name, layout, problem.statistics, question, sums, _LOG.info)
+            assert here is not None
             return answered(here, layout, question)
 
     return answer

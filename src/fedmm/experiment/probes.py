@@ -44,6 +44,8 @@ class Probe:
     y: int64 ``[rows]``; any class where no measure looks at labels.
     odds: the log of how much more source than target the adversary is trained on; None where it is no domain
         classifier. client: int64 ``[rows]``, who holds each. paired: the measures that compare rows with each other.
+    held_by: the clients whose own rows these are, in the order of their numbers; nobody's rows are the server's.
+    compared: int64 ``[k]``, which rows are compared; by default some of all.
     """
 
     rows: TensorRows
@@ -53,14 +55,43 @@ class Probe:
     odds: float | None = None
     client: Tensor | None = None
     paired: Mapping[str, Measure] = field(default_factory=dict)
+    held_by: tuple[str, ...] = ()
+    compared: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @property
+    def all_measures(self) -> dict[str, Measure]:
+        """Everything that is measured."""
+        return {**self.measures, **self.paired}
+
+    @property
     def columns(self) -> list[str]:
         """The names of all that is measured."""
-        return [*self.measures, *self.paired]
+        return list(self.all_measures)
+
+    @property
+    def neighbours(self) -> Tensor:
+        """Which rows are compared with each other, int64 ``[k]``."""
+        if self.compared is not None:
+            return self.compared
+        among = min(len(self), _MOST_NEIGHBOURS)
+        return torch.arange(among, device=self.y.device) * len(self) // max(among, 1)
+
+    def own_of(self, name: str) -> Probe:
+        """The rows that one of the clients holds, and those of them that would be compared."""
+        assert self.client is not None
+        own = (self.client == self.held_by.index(name)).nonzero().flatten()
+        compared = self.neighbours[torch.isin(self.neighbours, own)]
+        numbers = own if self.rows.index is None else self.rows.index[own.to(self.rows.index.device)]
+        return replace(
+            self,
+            rows=TensorRows(self.rows.x, index=numbers),
+            y=self.y[own],
+            client=self.client[own],
+            compared=torch.searchsorted(own, compared),
+        )
 
     def take(self, part: slice) -> Tensor:
         """Some of the rows as the network sees them."""
@@ -85,14 +116,27 @@ def evaluated(
     found: dict[str, Tensor] = {}
     for alike in zip(*probes, strict=True):
         found |= measured(alike, outputs)
-    if "domain_accuracy" in wanted:
-        found["domain_accuracy"] = (found[_HITS[SOURCE]] + found[_HITS[TARGET]]) / 2
-        found["proxy_a_distance"] = proxy_a_distance(found["domain_accuracy"])
+    found |= told_domains(found)
     return {column: found[column] for column in wanted}
+
+
+def told_domains(found: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """``domain_accuracy`` and ``proxy_a_distance``, where it was measured how many rows of each domain are told."""
+    halves = [found[hits] for hits in _HITS.values() if hits in found]
+    if len(halves) < len(_HITS):
+        return {}
+    accuracy = (halves[0] + halves[1]) / 2
+    return {"domain_accuracy": accuracy, "proxy_a_distance": proxy_a_distance(accuracy)}
 
 
 def measured(probes: Sequence[Probe], outputs: Callable[[Tensor], Outputs]) -> dict[str, Tensor]:
     """What one probe of each replica measures; the probes are alike but for their rows."""
+    sums, first = summed(probes, outputs), probes[0]
+    return {column: measure.value(sums[column], len(first)) for column, measure in first.all_measures.items()}
+
+
+def summed(probes: Sequence[Probe], outputs: Callable[[Tensor], Outputs]) -> dict[str, Tensor]:
+    """The sums ``[replicas, k]`` over the rows of one probe of each replica, by column."""
     first, sums, logits = probes[0], dict[str, Tensor](), list[Tensor]()
     at_once = rows_at_once(first.show.shapes[-1])
     for start in range(0, len(first), at_once):
@@ -105,15 +149,13 @@ def measured(probes: Sequence[Probe], outputs: Callable[[Tensor], Outputs]) -> d
             sums[column] = sums[column] + found if column in sums else found
         if first.paired:
             logits.append(given.logits)
-    values = {column: measure.value(sums[column], len(first)) for column, measure in first.measures.items()}
     if first.paired:
-        among = min(len(first), _MOST_NEIGHBOURS)
-        chosen = torch.arange(among, device=first.y.device) * len(first) // among
+        chosen = first.neighbours
         y = torch.stack([probe.y[chosen] for probe in probes])
         client = torch.stack([probe.client[chosen] for probe in probes if probe.client is not None])
         seen = Seen(torch.cat(logits, dim=1)[:, chosen], y, client=client)
-        values |= {column: measure.value(measure.sums(seen), among) for column, measure in first.paired.items()}
-    return values
+        sums |= {column: measure.sums(seen) for column, measure in first.paired.items()}
+    return sums
 
 
 def _log_ratio(adversary: Tensor, probes: Sequence[Probe]) -> Tensor:
@@ -143,20 +185,36 @@ def risk_probe(
 
     With a domain classifier also ``dev_risk``, and half of what ``domain_accuracy`` needs.
     """
-    measures: dict[str, Measure] = {"source_risk": Risk()}
-    if odds is not None:
-        measures |= {"dev_risk": EmbeddedRisk(), _HITS[SOURCE]: DomainHits(SOURCE)}
-    return replace(_labelled(source_validation, "source_validation", classes, show, device, measures), odds=odds)
+    labelled = _labelled(source_validation, "source_validation", classes, show, device, _risks(odds))
+    return replace(labelled, odds=odds)
+
+
+def _risks(odds: float | None) -> dict[str, Measure]:
+    risk: dict[str, Measure] = {"source_risk": Risk()}
+    return risk if odds is None else {**risk, "dev_risk": EmbeddedRisk(), _HITS[SOURCE]: DomainHits(SOURCE)}
+
+
+def held_back_probe(
+    held: Mapping[str, Rows], most: int, seed: int, show: RowsShown, device: torch.device, odds: float | None
+) -> Probe | None:
+    """The same on labelled source rows that clients hold back from training, at most so many; None without any."""
+    chosen = _dealt(held, most, seed, "held back")
+    if not chosen:
+        return None
+    y = torch.cat([rows.labels(index).to(device) for rows, index in chosen])
+    return Probe(_joined(chosen, device), y, show, _risks(odds), odds, _numbers(chosen, device), {}, _names(held))
 
 
 def source_probe(
     held: Mapping[str, Rows], most: int, seed: int, show: RowsShown, device: torch.device, odds: float
 ) -> Probe | None:
     """The source's half of ``domain_accuracy`` on the clients' own source inputs, where no others are set aside."""
-    rows, client = _shares(held, min(most, _MOST_SOURCE_ROWS), seed, "source probe", device)
-    if rows is None:
+    chosen = _dealt(held, min(most, _MOST_SOURCE_ROWS), seed, "source probe")
+    if not chosen:
         return None
-    return Probe(rows, torch.zeros_like(client), show, {_HITS[SOURCE]: DomainHits(SOURCE)}, odds)
+    client = _numbers(chosen, device)
+    hits = {_HITS[SOURCE]: DomainHits(SOURCE)}
+    return Probe(_joined(chosen, device), torch.zeros_like(client), show, hits, odds, client, {}, _names(held))
 
 
 def _labelled(
@@ -186,33 +244,40 @@ def target_probe(
 
     Each client's share is in proportion to what it holds, chosen by the seed and its name; None where there are none.
     """
-    rows, client = _shares(held, most, seed, "probe", device)
-    if rows is None:
+    chosen = _dealt(held, most, seed, "probe")
+    if not chosen:
         return None
+    rows, client = _joined(chosen, device), _numbers(chosen, device)
     measures: dict[str, Measure] = {"target_information": Information(), "target_entropy": Entropy()}
     if classes <= _MOST_CLASSES:
         measures["target_bnm"] = NuclearNorm()
     if odds is not None:
         measures[_HITS[TARGET]] = DomainHits(TARGET)
     paired: dict[str, Measure] = {"target_snd": NeighbourhoodDensity()}
-    return Probe(rows, torch.zeros_like(client), show, measures, odds, client, paired)
+    return Probe(rows, torch.zeros_like(client), show, measures, odds, client, paired, _names(held))
 
 
-def _shares(
-    held: Mapping[str, Rows], most: int, seed: int, purpose: str, device: torch.device
-) -> tuple[TensorRows | None, Tensor]:
-    """At most so many of the clients' rows, in order of names, and who holds each, int64 ``[rows]``."""
+def _dealt(held: Mapping[str, Rows], most: int, seed: int, purpose: str) -> list[tuple[Rows, Tensor]]:
+    """At most so many of the clients' rows: in order of names, each client's and which of them; empty for none."""
     total = sum(map(len, held.values()))
     count = min(most, total)
     chosen, before = [], 0
-    for name in sorted(held):
+    for name in _names(held):
         after = before + len(held[name])
         share = count * after // total - count * before // total
         index = permutation(key(seed, purpose, name), len(held[name]))[:share].sort().values
         chosen.append((held[name], index))
         before = after
-    client = torch.repeat_interleave(torch.tensor([len(index) for _, index in chosen], dtype=torch.int64))
-    return (_joined(chosen, device) if count else None), client.to(device)
+    return chosen if count else []
+
+
+def _names(held: Mapping[str, Rows]) -> tuple[str, ...]:
+    return tuple(sorted(held))
+
+
+def _numbers(chosen: Sequence[tuple[Rows, Tensor]], device: torch.device) -> Tensor:
+    """Who holds each of the rows, int64 ``[rows]``."""
+    return torch.repeat_interleave(torch.tensor([len(index) for _, index in chosen], dtype=torch.int64)).to(device)
 
 
 def _joined(chosen: Sequence[tuple[Rows, Tensor]], device: torch.device) -> TensorRows:

@@ -12,12 +12,12 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedmm.core.errors import FedmmError
-from fedmm.engines.flower.kinds import INTRODUCE, PROBLEM, TRAIN
+from fedmm.engines.flower.kinds import INTRODUCE, MEASURE, PROBLEM, TRAIN
 from fedmm.engines.flower.records import from_records, to_records
 from fedmm.engines.packed import Malformed, Packed
 
 Handler = Callable[[str, Packed], Packed]
-"""Answers a question of one of the two kinds."""
+"""Answers a question of one of the kinds."""
 
 Site = Callable[[Mapping[str, Any], Mapping[str, Any]], Handler]
 """A handler for the configuration of a node and that of a run."""
@@ -48,6 +48,10 @@ def client_app(site: Site, mods: Sequence[Any] = ()) -> ClientApp:
     @app.train(mods=list(mods))
     def train(message: Message, context: Context) -> Message:
         return answered(TRAIN, message, context)
+
+    @app.evaluate()
+    def measure(message: Message, context: Context) -> Message:
+        return answered(MEASURE, message, context)
 
     return app
 

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedmm.core.engine import FederatedState, RoundRecord
+from fedmm.core.errors import require
 from fedmm.core.inbox import Refusal
-from fedmm.core.messages import Update
+from fedmm.engines.flower.kinds import MEASURE, PROBLEM
 from fedmm.engines.flower.roster import Say
 from fedmm.engines.flower.strategy import MinimaxStrategy, Refused
 from fedmm.engines.in_process import first_state
-from fedmm.engines.packed import About
+from fedmm.engines.packed import About, Packed
+
+T = TypeVar("T")
+Send = Callable[[Iterable[str]], list[tuple[str, Message]]]
+"""Messages for those of some sites that are connected."""
 
 
 @dataclass
@@ -56,25 +62,43 @@ class FlowerEngine:
     def run_round(self, state: FederatedState) -> tuple[FederatedState, RoundRecord]:
         strategy = self.strategy
         strategy.state = state
-        updates, refusals, sending = self._gather(state.round + 1, strategy.open())
+        number, invited = state.round + 1, strategy.open()
+        updates, refusals, sending = self._gather(
+            invited, lambda names: strategy.invite(number, {}, self.grid, names), strategy.read
+        )
         strategy.close(updates, refusals)
         assert strategy.record is not None
         self.say(self._breakdown(strategy.record, sending))
         return strategy.state, strategy.record
 
-    def _gather(self, number: int, invited: list[str]) -> tuple[list[Update], list[Refusal], float]:
-        """What arrives of those who are invited until all have answered or the time is over."""
+    def ask(self, kind: str, questions: Mapping[str, Packed]) -> dict[str, Packed]:
+        """The answers to a question, of those sites that are connected and answer in time."""
+        require(kind == MEASURE, f"sites are asked to measure, not to {kind}")
+        strategy, number = self.strategy, self.strategy.state.round
+        there = strategy.roster.online(self.grid)
+        answers, refusals, _ = self._gather(
+            [name for name in questions if name in there],
+            lambda names: strategy.ask(number, questions, self.grid, names),
+            lambda reply, name: (name, strategy.answer(reply, name)),
+        )
+        silent = {refusal.client: Packed({}, {PROBLEM: refusal.reason}, {}) for refusal in refusals}
+        return {**silent, **{name: answer for name, answer in answers if name is not None}}
+
+    def _gather(
+        self, invited: list[str], send: Send, read: Callable[[Message, str | None], T]
+    ) -> tuple[list[T], list[Refusal], float]:
+        """What arrives of those who are asked until all have answered or the time is over, and the seconds to send."""
         began = self.clock()
         waiting: dict[str, _Asked] = {name: _Asked() for name in invited}
-        updates: list[Update] = []
+        arrived: list[T] = []
         refusals: list[Refusal] = []
         sending = 0.0
         while True:
             if self.clock() >= self._next_meeting:
                 self._meet()
                 self._next_meeting = self.clock() + self.patience.meeting
-            sending += self._ask(number, waiting)
-            sending += self._hear(waiting, updates, refusals)
+            sending += self._ask(waiting, send)
+            sending += self._hear(waiting, arrived, refusals, read)
             late = self.clock() - began >= self.patience.seconds
             if late or all(each.done for each in waiting.values()):
                 break
@@ -85,26 +109,32 @@ class FlowerEngine:
                 for name, each in waiting.items()
                 if not each.done
             ]
-        return updates, refusals, sending
+        return arrived, refusals, sending
 
     def _meet(self) -> None:
         self.strategy.roster.ask_strangers(self.grid, self.strategy.introduction)
         self.strategy.roster.hear_strangers(self.grid)
 
-    def _ask(self, number: int, waiting: dict[str, _Asked]) -> float:
+    def _ask(self, waiting: dict[str, _Asked], send: Send) -> float:
         now = self.clock()
         due = [name for name, each in waiting.items() if not each.done and not each.message and each.next_try <= now]
         for name in due:
             waiting[name].next_try = now + self.patience.retry_after  # where it is not connected, or cannot be sent to
-        invitations = self.strategy.invite(number, {}, self.grid, due) if due else []
-        if not invitations:
+        messages = send(due) if due else []
+        if not messages:
             return 0.0
-        numbers = self.grid.push_messages([message for _, message in invitations])
-        for (name, _), message in zip(invitations, numbers, strict=False):
+        numbers = self.grid.push_messages([message for _, message in messages])
+        for (name, _), message in zip(messages, numbers, strict=False):
             waiting[name].message = message or None
         return self.clock() - now
 
-    def _hear(self, waiting: dict[str, _Asked], updates: list[Update], refusals: list[Refusal]) -> float:
+    def _hear(
+        self,
+        waiting: dict[str, _Asked],
+        arrived: list[T],
+        refusals: list[Refusal],
+        read: Callable[[Message, str | None], T],
+    ) -> float:
         asked = {each.message: name for name, each in waiting.items() if each.message}
         if not asked:
             return 0.0
@@ -116,7 +146,7 @@ class FlowerEngine:
             each = waiting[name] if name is not None else _Asked()
             each.message = None
             try:
-                update = self.strategy.read(reply, name)
+                answer = read(reply, name)
             except Refused as problem:
                 each.failures += problem.failed
                 if problem.again and each.failures < self.patience.tries:
@@ -127,7 +157,7 @@ class FlowerEngine:
                     refusals.append(problem.refusal)
                 continue
             each.done = True
-            updates.append(update)
+            arrived.append(answer)
         return took
 
     def _breakdown(self, record: RoundRecord, sending: float) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-INTRODUCE, TRAIN = "introduce", "train"
-"""What a site can be asked: to say who it is and what it holds, and to work in a round."""
+INTRODUCE, TRAIN, MEASURE = "introduce", "train", "measure"
+"""What a site can be asked: who it is and what it holds, to work in a round, and to measure a model on its own rows."""
 
 PROBLEM = "problem"
 """Where a site says in words why it cannot answer."""

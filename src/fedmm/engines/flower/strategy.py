@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
@@ -101,9 +101,7 @@ class MinimaxStrategy(Strategy):
                 packed = pack_invitation(self.server.problem.layout, self._invitations[name])
                 self._down.append(invitation_size(self._invitations[name]))
                 content = to_records(packed._replace(about={**config, **self._told.get(name, {}), **packed.about}))
-                messages.append(
-                    (name, Message(content, nodes[name], MessageType.TRAIN, ttl=self._ttl, group_id=str(server_round)))
-                )
+                messages.append((name, self._message(content, nodes[name], MessageType.TRAIN, server_round)))
         return messages
 
     def aggregate_train(
@@ -122,15 +120,9 @@ class MinimaxStrategy(Strategy):
 
     def read(self, reply: Message, name: str | None = None) -> Update:
         """The update in a reply; ``Refused`` where there is none that could be looked at. name: who was asked."""
-        node = reply.metadata.src_node_id
-        name = name or self.roster.site(node) or f"node {node}"
-        if reply.has_error():
-            failed = reply.error.code in _APP_FAILED
-            raise Refused(name, f"it did not answer: {one_line(reply.error.reason)}", again=True, failed=failed)
+        name = self._who(reply, name)
+        packed = self._packed(reply, name)
         try:
-            packed = from_records(reply.content, self._most_bytes())
-            if PROBLEM in packed.about:
-                raise Refused(name, one_line(packed.about[PROBLEM]), again=True, failed=True)
             update = read_update(self.server.problem.layout, packed)
         except Malformed as problem:
             raise Refused(name, one_line(problem)) from problem
@@ -154,12 +146,49 @@ class MinimaxStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """Nothing is asked of the sites: what can be measured is measured where the rows to measure on are."""
+        """Nothing is asked under Flower's own loop; an engine asks sites to measure, see :meth:`ask`."""
         return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Nothing was asked."""
         return None
+
+    def ask(
+        self, server_round: int, questions: Mapping[str, Packed], grid: Grid, names: Iterable[str]
+    ) -> list[tuple[str, Message]]:
+        """A message to measure for each of these sites that is connected."""
+        nodes = self.roster.online(grid)
+        messages = []
+        for name in names:
+            if name in nodes:
+                packed = questions[name]
+                content = to_records(packed._replace(about={**self._told.get(name, {}), **packed.about}))
+                messages.append((name, self._message(content, nodes[name], MessageType.EVALUATE, server_round)))
+        return messages
+
+    def answer(self, reply: Message, name: str | None = None) -> Packed:
+        """What a site answers to another question than an invitation; ``Refused`` where that cannot be looked at."""
+        return self._packed(reply, self._who(reply, name))
+
+    def _message(self, content: RecordDict, node: int, kind: str, server_round: int) -> Message:
+        return Message(content, node, kind, ttl=self._ttl, group_id=str(server_round))
+
+    def _who(self, reply: Message, name: str | None) -> str:
+        node = reply.metadata.src_node_id
+        return name or self.roster.site(node) or f"node {node}"
+
+    def _packed(self, reply: Message, name: str) -> Packed:
+        """What a reply holds; ``Refused`` where it is an error, or holds a site's word that it cannot answer."""
+        if reply.has_error():
+            failed = reply.error.code in _APP_FAILED
+            raise Refused(name, f"it did not answer: {one_line(reply.error.reason)}", again=True, failed=failed)
+        try:
+            packed = from_records(reply.content, self._most_bytes())
+        except Malformed as problem:
+            raise Refused(name, one_line(problem)) from problem
+        if PROBLEM in packed.about:
+            raise Refused(name, one_line(packed.about[PROBLEM]), again=True, failed=True)
+        return packed
 
     def summary(self) -> None:
         """Say what runs."""

@@ -1,0 +1,322 @@
+"""Sites measure the server's model on rows of their own; the server has the validators of one process, from sums."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from deploy.grids import SitesGrid
+from deploy.test_serving import TABLES, grid_of, log, served, site_files, small
+from flwr.app import Array, Message
+
+import fedmm
+from fedmm import FedmmError
+from fedmm.data.digits import Digits
+from fedmm.deploy import serving
+from fedmm.deploy.experiments import deployed_experiment
+from fedmm.deploy.local import experiment_text
+from fedmm.deploy.serving import every_round_kept, serve
+from fedmm.deploy.site_config import SiteConfig, read_site
+from fedmm.deploy.site_rows import site_rows
+from fedmm.deploy.site_work import SiteWork
+from fedmm.engines.flower.engine import Patience
+from fedmm.engines.packed import Packed
+from fedmm.experiment.config import Experiment
+from fedmm.experiment.run import run_experiment
+
+COLUMNS = ["target_information", "target_entropy", "target_bnm", "target_snd", "domain_accuracy", "proxy_a_distance"]
+RISKS = ["source_risk", "dev_risk"]
+Rows = list[dict[str, Any]]
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "Patience", lambda seconds: Patience(seconds, retry_after=0.0, pause=0.0))
+
+
+def rounds(folder: Path) -> Rows:
+    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+def assert_same(found: Rows, expected: Rows, columns: list[str]) -> None:
+    assert len(found) == len(expected)
+    for row, other in zip(found, expected, strict=True):
+        for column in columns:
+            wanted = other[column]
+            assert row[column] == (None if wanted is None else pytest.approx(wanted, rel=1e-9, abs=1e-12)), column
+
+
+# The same numbers as in one process -----------------------------------------------------------------------------------
+
+
+def test_digits_have_the_validators_of_one_process_in_the_rounds_that_are_evaluated(tmp_path: Path) -> None:
+    each = small(run={"rounds": 5, "evaluate_every": 2, "best_by": "target_entropy"})
+    grid = grid_of(tmp_path, each)
+    kinds = _counted(grid)
+    serve(grid, served(tmp_path, each))
+    summary = run_experiment(each, tmp_path / "reference", progress=False)
+    found = rounds(tmp_path / "runs" / "one")
+    assert_same(found, rounds(tmp_path / "reference"), COLUMNS)
+    assert [row["target_information"] is None for row in found] == [True, False, True, False, False]
+    assert kinds.count("evaluate") == 6
+    assert kinds.count("train") == 10
+    ours = json.loads((tmp_path / "runs" / "one" / "summary.json").read_text())
+    assert ours["best"]["round"] == summary["best"]["round"]
+    assert ours["best"]["value"] == pytest.approx(summary["best"]["value"], rel=1e-9)
+    models = [
+        (folder / "model-best.safetensors").read_bytes()
+        for folder in (tmp_path / "runs" / "one", tmp_path / "reference")
+    ]
+    assert models[0] == models[1]
+    assert "round 2: measured by source-1, target-1 in" in log(tmp_path)
+
+
+def test_a_run_stops_early_by_what_its_sites_measured(tmp_path: Path) -> None:
+    each = small(run={"rounds": 6, "stop_by": "target_snd", "patience": 1, "min_delta": 100.0})
+    serve(grid_of(tmp_path, each), served(tmp_path, each))
+    summary = run_experiment(each, tmp_path / "reference", progress=False)
+    ours = json.loads((tmp_path / "runs" / "one" / "summary.json").read_text())
+    assert ours["stopped_early"]["round"] == summary["stopped_early"]["round"] == 2
+
+
+def test_several_sites_that_hold_both_domains_add_up(tmp_path: Path) -> None:
+    each = small(run={"rounds": 2}, partition={"name": "p_split", "p": 0.3})
+    serve(grid_of(tmp_path, each), served(tmp_path, each))
+    run_experiment(each, tmp_path / "reference", progress=False)
+    columns = ["target_information", "target_entropy", "target_bnm"]  # the odds of a batch's domains are not told
+    assert_same(rounds(tmp_path / "runs" / "one"), rounds(tmp_path / "reference"), columns)
+
+
+def test_a_target_that_is_not_trained_on_is_measured_on(tmp_path: Path) -> None:
+    each = small(run={"rounds": 2}, objective={"name": "source_only"}, algorithm={"name": "fedavg_gda"})
+    serve(grid_of(tmp_path, each), served(tmp_path, each))
+    run_experiment(each, tmp_path / "reference", progress=False)
+    assert_same(rounds(tmp_path / "runs" / "one"), rounds(tmp_path / "reference"), COLUMNS[:4])
+
+
+def held_back(folder: Path, **options: Any) -> tuple[Experiment, list[Path]]:
+    """Digits at two source sites that keep 25 rows each from training, and at a target site; the server has none."""
+    pair = Digits(test_rows=1500).load()
+    x, y = pair.source.x.numpy(), pair.source.y.numpy()
+    rows = {
+        "north": {"source_x": x[:90], "source_y": y[:90]},
+        "east": {"source_x": x[90:], "source_y": y[90:]},
+        "south": {"target_x": pair.target.x.numpy()},
+    }
+    folder.mkdir()
+    files = []
+    for name, arrays in rows.items():
+        np.savez(folder / f"{name}.npz", **arrays)
+        domain, more = ("target", "") if name == "south" else ("source", "validation_rows = 25\n")
+        file = folder / f"{name}.toml"
+        file.write_text(
+            f'[site]\nname = "{name}"\nstate = "state/{name}"\nworker = "each-message"\n'
+            f'[data]\nkind = "npz"\npath = "{name}.npz"\ndomain = "{domain}"\n{more}'
+            '[superlink]\naddress = "127.0.0.1:1"\ninsecure = true\n'
+        )
+        files.append(file)
+    data = {"name": "sites", "sites": list(rows), "classes": [f"{n}" for n in range(10)], "shape": list(x.shape[1:])}
+    tables = {**{section: TABLES[section] for section in ("model", "algorithm")}, "data": data}
+    return every_round_kept(deployed_experiment({**tables, "run": {**TABLES["run"], "rounds": 3, **options}})), files
+
+
+def test_source_rows_that_sites_hold_back_tell_the_risks(tmp_path: Path) -> None:
+    each, files = held_back(tmp_path / "sites", best_by="dev_risk")
+    serve(SitesGrid(files, {"run": "one", "experiment": experiment_text(each)}), served(tmp_path, each))
+    own = {file.stem: site_rows(read_site(file), each) for file in files}
+    clients, aside = [], []
+    for name, rows in own.items():
+        source = None
+        if rows.source is not None:
+            kept = rows.validation
+            assert kept is not None
+            everything = [
+                row.tobytes() for part in (rows.source, kept) for row in part.take(torch.arange(len(part))).numpy()
+            ]
+            assert len(kept) == 25
+            assert len(rows.source) + 25 == len(np.load(tmp_path / "sites" / f"{name}.npz")["source_x"])
+            assert sorted(everything) == sorted(
+                row.tobytes() for row in np.load(tmp_path / "sites" / f"{name}.npz")["source_x"]
+            )
+            aside.append((name, kept))
+            source = rows.source
+        clients.append(fedmm.Client(source=source, target=rows.target, name=name))
+    x, y = (
+        torch.cat([take(kept, torch.arange(25)) for _, kept in aside])
+        for take in (lambda r, i: r.take(i), lambda r, i: r.labels(i))
+    )
+    torch.set_num_threads(1)
+    adapted = fedmm.adapt(
+        clients,
+        each.model.build(tuple(x.shape[1:]), 10, 0),
+        each.objective,
+        each.algorithm,
+        3,
+        batch_size=16,
+        source_validation=(x, y),
+        best_by="dev_risk",
+        progress=False,
+    )
+    assert_same(rounds(tmp_path / "runs" / "one"), list(adapted.history), [*RISKS, *COLUMNS])
+    summary = json.loads((tmp_path / "runs" / "one" / "summary.json").read_text())
+    assert adapted.best is not None
+    assert summary["best"]["round"] == adapted.best.round
+
+
+# What goes wrong ------------------------------------------------------------------------------------------------------
+
+
+def _counted(grid: SitesGrid) -> list[str]:
+    kinds: list[str] = []
+
+    def count(name: str, reply: Message) -> Message:
+        kinds.append(reply.metadata.message_type)
+        return reply
+
+    grid.on_reply = count
+    return kinds
+
+
+def spoiled(name: str, change: Callable[[Message, int], None]) -> Callable[[str, Message], Message]:
+    """Changes a site's answers to the second question on."""
+    asked = iter(range(100))
+
+    def spoil(site: str, reply: Message) -> Message:
+        if site == name and reply.metadata.message_type == "evaluate":
+            number = next(asked)
+            if number:
+                change(reply, number)
+        return reply
+
+    return spoil
+
+
+def _sums(reply: Message, change: Callable[[np.ndarray[Any, Any]], Any]) -> None:
+    arrays = reply.content["arrays"]
+    arrays["sums"] = Array(change(arrays["sums"].numpy().copy()))
+
+
+def test_a_malformed_answer_is_refused_with_a_reason_and_the_run_goes_on(tmp_path: Path) -> None:
+    each = small(run={"rounds": 8})
+    grid = grid_of(tmp_path, each)
+
+    def put(place: int, value: float) -> Callable[[Any], Any]:
+        def change(sums: Any) -> Any:
+            sums[place] = value
+            return sums
+
+        return change
+
+    changes: list[Callable[[Message], None]] = [
+        lambda reply: _sums(reply, put(3, np.nan)),
+        lambda reply: _sums(reply, lambda sums: sums[:-1]),
+        lambda reply: _sums(reply, put(0, 1e9)),
+        lambda reply: _sums(reply, put(1, -3.0)),
+        lambda reply: reply.content["config"].update(client="source-1"),
+        lambda reply: reply.content["config"].update(round=1),
+        lambda reply: reply.content["arrays"].update(more=Array(np.zeros(2))),
+    ]
+    grid.on_reply = spoiled("target-1", lambda reply, number: changes[number - 1](reply))
+    serve(grid, served(tmp_path, each))
+    found = rounds(tmp_path / "runs" / "one")
+    assert [row["clients"] for row in found] == [2] * 8
+    assert [row["target_entropy"] is None for row in found] == [False] + [True] * 7
+    assert [row["domain_accuracy"] is None for row in found] == [False] + [True] * 7
+    said = [line for line in log(tmp_path).splitlines() if "what target-1 measured is not counted" in line]
+    for line, words in zip(
+        said,
+        ["its sums are not all finite", "its sums are float64 of shape (", "over 1e+09 rows, where a whole number",
+         "the predictions are no probabilities", "in the name of 'source-1'", "it answers for round 1, not 7",
+         "where 'sums' alone is taken"],
+        strict=True,
+    ):  # fmt: skip
+        assert words in line
+
+
+def test_a_site_that_does_not_answer_leaves_its_measures_out(tmp_path: Path) -> None:
+    each, files = held_back(tmp_path / "sites")
+    grid = SitesGrid(files, {"run": "one", "experiment": experiment_text(each)})
+    grid.silent = {"east"}
+    serve(grid, served(tmp_path, each, patience=0.5))
+    found = rounds(tmp_path / "runs" / "one")
+    assert all(row["source_risk"] is None and row["domain_accuracy"] is None for row in found)
+    assert all(row["target_information"] is not None for row in found)
+    assert "what east measured is not counted: it did not answer within 0.5 seconds" in log(tmp_path)
+    assert "too few rows for source_risk, dev_risk, source_hits" in log(tmp_path)
+
+
+def test_a_site_with_few_rows_sends_zeros_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    each = small(run={"rounds": 1})
+    serve(grid_of(tmp_path, each, min_rows=100_000), served(tmp_path, each))
+    (row,) = rounds(tmp_path / "runs" / "one")
+    assert all(row[column] is None for column in COLUMNS)
+    said = capsys.readouterr().err
+    assert "leaves sums for target_information (zeros: too few rows)" in said
+    assert "too few rows for" in log(tmp_path)
+
+
+def test_the_sites_log_names_what_leaves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    each = small(run={"rounds": 1})
+    serve(grid_of(tmp_path, each), served(tmp_path, each))
+    said = capsys.readouterr().err
+    assert (
+        "fedmm site target-1: round 1: leaves sums for target_information (11 over 297 rows), target_entropy (1" in said
+    )
+    assert "fedmm site source-1: round 1: leaves sums for source_hits (1 over 250 rows)" in said
+    assert (
+        "fedmm site target-1: measure: leaves sums [120] float64 960 bytes; values client = 'target-1', round = 1"
+        in said
+    )
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [{"run": {"probe_rows": 0}}, {"transmission": {"name": "gaussian"}, "model": {"centre": "none"}}],
+    ids=["not asked for", "noise in the updates"],
+)
+def test_sites_are_not_asked_where_nothing_is_to_be_told(tmp_path: Path, sections: dict[str, Any]) -> None:
+    if "transmission" in sections:
+        pytest.importorskip("dp_accounting", reason="noise in updates needs fedmm[privacy]")
+    each = small(**{**sections, "run": {"rounds": 1, **sections.get("run", {})}})
+    grid = grid_of(tmp_path, each)
+    kinds = _counted(grid)
+    serve(grid, served(tmp_path, each))
+    assert "evaluate" not in kinds
+    work = SiteWork(read_site(site_files(tmp_path / "sites", each)[0]))
+    plan = {
+        "alpha": 1.0,
+        "input_mean": 0.0,
+        "clients": ["source-1"],
+        "listed": ["source-1"],
+        "algorithm": {"name": "fedmm"},
+    }
+    about = {
+        "run": "one",
+        "experiment": experiment_text(each),
+        "plan": json.dumps(plan),
+        "columns": "source_hits",
+        "round": 1,
+    }
+    with pytest.raises(FedmmError, match="nothing is measured at this site"):
+        work("measure", Packed({}, about, {}))
+
+
+def test_rows_are_held_back_where_that_makes_sense(tmp_path: Path) -> None:
+    each, files = held_back(tmp_path / "sites")
+    config = read_site(files[0])
+
+    def with_rows(count: int, **more: Any) -> SiteConfig:
+        return replace(config, data=replace(config.data, validation_rows=count, **more))
+
+    with pytest.raises(FedmmError, match=r"validation_rows must be 0 or at least site.min_rows \(20\), not 5"):
+        with_rows(5)
+    with pytest.raises(FedmmError, match="of a share, the experiment's data set says"):
+        with_rows(30, kind="share")
+    with pytest.raises(FedmmError, match="validation_rows must be below 90, what the site holds, not 90"):
+        site_rows(with_rows(90), each)

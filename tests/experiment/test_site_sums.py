@@ -1,0 +1,60 @@
+"""Clients in other processes measure on their own rows what one process measures on all, from sums; NVFlare's here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedmm import FedmmError
+from fedmm.engines.packed import Packed
+from fedmm.experiment.build import DataCache, prepare
+from fedmm.experiment.config import experiment
+from fedmm.experiment.on_nvflare import Elsewhere, site
+from fedmm.experiment.site_sums import OwnSums, asked_for
+
+DIGITS: dict[str, Any] = {
+    "run": {"rounds": 2, "batch_size": 16, "threads": 1, "probe_rows": 500},
+    "data": {"name": "digits", "test_rows": 900, "validation_rows": 50},
+    "model": {"name": "mlp", "hidden": [12], "adversary_hidden": [8]},
+    "algorithm": {"name": "fedmm", "local_steps": 2},
+}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"partition": {"name": "p_split", "p": 0.3}, "data": {"name": "digits", "test_rows": 900}},
+        {"objective": {"name": "source_only"}, "algorithm": {"name": "fedavg_gda"}},
+        {"objective": {"name": "mdd"}, "partition": {"name": "p_split", "p": 0.1}},
+    ],
+    ids=["one each", "mixed", "source only", "mdd"],
+)
+def test_a_run_by_messages_has_the_validators_of_one_process(changes: dict[str, Any], tmp_path: Path) -> None:
+    each = experiment({**DIGITS, **changes})
+    torch.set_num_threads(1)
+    adaptation = prepare(each, DataCache())
+    names = sorted({*asked_for(adaptation.probes), *(client.name for client in adaptation.problem.clients)})
+    handlers = {name: site(name, each.tables(), str(tmp_path), 1) for name in names}
+
+    def ask(kind: str, questions: Mapping[str, Packed]) -> dict[str, Packed]:
+        return {name: handlers[name](kind, question) for name, question in questions.items()}
+
+    ours, _ = adaptation.run(engines=Elsewhere(adaptation, ask, each.run.probe_rows))
+    expected, _ = prepare(each, DataCache()).run()
+    assert len(ours.history) == 2
+    for row, other in zip(ours.history, expected.history, strict=True):
+        for column in adaptation.measures:
+            assert row[column] == pytest.approx(other[column], rel=1e-9, abs=1e-12), column
+
+
+def test_columns_that_no_probe_has_are_refused_by_a_site() -> None:
+    adaptation = prepare(experiment(DIGITS), DataCache())
+    probe = next(probe for probe in adaptation.probes if probe.held_by)
+    sums = OwnSums(adaptation.function, [probe.own_of("target-1")])
+    with pytest.raises(FedmmError, match="unknown measure that the server asks for 'rows'"):
+        sums(["target_entropy", "rows"], adaptation.problem.start, adaptation.problem.statistics)
