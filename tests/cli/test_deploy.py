@@ -62,7 +62,7 @@ def test_a_coordinator_prepares_and_a_site_makes_its_key(
     assert (code, Path("hospital-a").exists(), Path("hospital-a.pub").exists()) == (0, True, True)
     code, out, _ = ended(monkeypatch, capsys, "status")
     assert "SuperLink 127.0.0.1:9093, TLS and node authentication" in out
-    assert "nothing: does not run" in out
+    assert "superlink: does not run" in out
 
 
 def test_a_run_that_was_begun_is_not_begun_again(

@@ -16,6 +16,7 @@ from fedmm.deploy.layout import Federation
 from fedmm.deploy.lifecycle import (
     SUPERLINK,
     alive,
+    answers,
     down,
     follow,
     opened,
@@ -128,7 +129,8 @@ def deploy_status(federation: _Folder = _DEFAULT) -> None:
     there = Federation(federation)
     made = opened(there)
     _say(f"SuperLink {made.address}{' in plain text' if made.insecure else ', TLS and node authentication'}")
-    for name, runs in alive(there).items() or {"nothing": False}.items():
+    here = alive(there) or {SUPERLINK: answers(made)}  # one that a service started
+    for name, runs in here.items():
         _say(f"  {name}: {'runs' if runs else 'does not run'}")
     for folder in sorted((there.folder / "runs").glob("*")):
         try:
@@ -137,7 +139,7 @@ def deploy_status(federation: _Folder = _DEFAULT) -> None:
         except OSError:
             rounds, numbers = 0, []
         known = ""
-        if numbers and alive(there).get(SUPERLINK):
+        if numbers and here.get(SUPERLINK):
             known = f", Flower says {run_status(there, int(numbers[-1]))}"
         _say(f"run {folder.name}: {rounds} rounds finished{known}")
 

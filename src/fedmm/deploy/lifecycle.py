@@ -155,7 +155,7 @@ def start_superlink(federation: Federation, say: Say) -> None:
     started = processes.start(SUPERLINK, command, log, env)
     others = [each for each in processes.load(federation.processes) if each.name != SUPERLINK]
     processes.save(federation.processes, [started, *others])
-    _wait(partial(_listens, made.host, made.port), started, 60.0, f"the SuperLink did not start; see {log}")
+    _wait(partial(answers, made), started, 60.0, f"the SuperLink did not start; see {log}")
     say(f"SuperLink at {made.address}{' in plain text' if made.insecure else ''}; log {log}")
 
 
@@ -201,6 +201,15 @@ def alive(federation: Federation) -> dict[str, bool]:
     return {each.name: each.alive for each in processes.load(federation.processes)}
 
 
+def answers(made: Opened) -> bool:
+    """Whether a SuperLink listens where the federation's is, whoever started it."""
+    try:
+        with closing(socket.create_connection((made.host, made.port), timeout=1.0)):
+            return True
+    except OSError:
+        return False
+
+
 # Runs -----------------------------------------------------------------------------------------------------------------
 
 
@@ -216,7 +225,7 @@ def submit(
 ) -> int:
     """Hand a run to the SuperLink; Flower's number for it."""
     made = opened(federation)
-    require(_listens(made.host, made.port), f"no SuperLink answers at {made.address}; `fedmm deploy up` starts one")
+    require(answers(made), f"no SuperLink answers at {made.address}; `fedmm deploy up` starts one")
     folder = federation.run(name)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / SUBMITTED).write_text(experiment, encoding="utf-8")
@@ -260,12 +269,13 @@ def follow(federation: Federation, name: str, number: int, on_line: Say, pause: 
         place = _told(log, place, on_line)
         if _over(federation, name) or time.monotonic() - looked > 20.0:
             looked = time.monotonic()
+            require(answers(opened(federation)), _died(name))
             status = run_status(federation, number)
             if status.startswith(_FINISHED):
                 _told(log, place, on_line)
                 return status
         if not alive(federation).get(SUPERLINK, True):
-            raise FedmmError(f"the SuperLink has died; `fedmm deploy resume {name}` goes on with the run")
+            raise FedmmError(_died(name))
         time.sleep(pause)
 
 
@@ -280,6 +290,10 @@ def stop_run(federation: Federation, number: int) -> None:
     """End a run; what it has finished stays on disk."""
     with suppress(FedmmError):
         flwr(federation, "stop", str(number), CONNECTION)
+
+
+def _died(name: str) -> str:
+    return f"the SuperLink has died; `fedmm deploy resume {name}` goes on with the run"
 
 
 def _over(federation: Federation, name: str) -> bool:
@@ -338,18 +352,6 @@ def _wait(done: Callable[[], bool], process: Started, seconds: float, otherwise:
 
 def _says(log: Path, words: str) -> bool:
     return words in _text(log)
-
-
-def _listens(host: str, port: int) -> bool:
-    try:
-        with closing(socket.create_connection((_reachable(host), port), timeout=1.0)):
-            return True
-    except OSError:
-        return False
-
-
-def _reachable(host: str) -> str:
-    return "127.0.0.1" if host in ("0.0.0.0", "::") else host
 
 
 def _free_port() -> int:
