@@ -5,6 +5,7 @@ Each test takes a minute or more, so they run with FEDMM_SLOW=1 (``make test-dis
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -107,6 +108,14 @@ def test_the_demo_is_bit_identical_and_leaves_nothing_running(tmp_path: Path) ->
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "federation and one process are bit-identical" in done.stdout
+    ours, other = (
+        json.loads((tmp_path / "demo" / folder / "rounds.jsonl").read_text().splitlines()[-1])
+        for folder in (f"runs/{RUN}", "in-process")
+    )
+    for column in ("target_information", "target_entropy", "target_bnm", "target_snd", "domain_accuracy"):
+        assert ours[column] == pytest.approx(other[column], rel=1e-9), column
+    said = text(tmp_path / "demo" / "logs" / "target-1.log")
+    assert "fedmm worker target-1: round 2: leaves sums for target_information (11 over " in said
     assert processes.marked(tmp_path / "demo") == []
 
 

@@ -35,7 +35,7 @@ class Validator:
 
 
 _TARGET = "target inputs of the clients (run.probe_rows above 0)"
-_ASIDE = "labelled source rows set aside (source_validation)"
+_ASIDE = "labelled source rows set aside (source_validation, or validation_rows in a site's file)"
 _PSI = "an adversary that tells domains (dann, cdan)"
 
 VALIDATORS: dict[str, Validator] = {
