@@ -88,6 +88,22 @@ def test_the_certificate_is_the_authoritys_and_names_the_hosts(tmp_path: Path) -
         assert _handshake(context, trusting, host) is right, host
 
 
+def test_an_authority_that_is_there_signs_the_next_certificate(tmp_path: Path) -> None:
+    make_certificates(tmp_path, ["link.example.org"])
+    authority, first = (tmp_path / "ca.crt").read_bytes(), (tmp_path / "server.pem").read_bytes()
+    for name in ("server.pem", "server.key"):
+        (tmp_path / name).unlink()
+    make_certificates(tmp_path, ["127.0.0.1"])
+    assert ((tmp_path / "ca.crt").read_bytes(), (tmp_path / "server.pem").read_bytes() == first) == (authority, False)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
+    assert _handshake(context, ssl.create_default_context(cafile=tmp_path / "ca.crt"), "127.0.0.1")
+    for name in ("server.pem", "ca.key"):
+        (tmp_path / name).unlink()
+    with pytest.raises(FedmmError, match=r"has ca.crt but not server.pem and server.key, and no ca.key"):
+        make_certificates(tmp_path, ["127.0.0.1"])
+
+
 def _handshake(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> bool:
     wires = [ssl.MemoryBIO() for _ in range(4)]
     one = server.wrap_bio(wires[0], wires[1], server_side=True)

@@ -14,8 +14,8 @@ from fedmm.core.errors import FedmmError, require
 from fedmm.core.places import is_name
 
 AUTHORITY, CERTIFICATE, KEY = "ca.crt", "server.pem", "server.key"
-_AUTHORITY_KEY = "ca.key"
-_DAYS = 825
+_AUTHORITY_KEY, _AUTHORITY_NAME = "ca.key", "fedmm federation"
+_DAYS, _AUTHORITY_DAYS = 825, 3650
 _LONGEST_HOST = 253
 _HOST = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9_-]{1,63}(?<!-))*")
 _USAGES = (
@@ -25,40 +25,53 @@ _USAGES = (
 
 
 def make_certificates(folder: Path, hosts: Sequence[str]) -> None:
-    """An authority of one's own and the SuperLink's certificate for these hosts; those that are there stay."""
+    """An authority of one's own and the SuperLink's certificate for these hosts; those that are there stay.
+
+    Where only the SuperLink's is missing, the authority that is there signs a new one.
+    """
     if all((folder / name).exists() for name in (AUTHORITY, CERTIFICATE, KEY)):
         return
     x509, hashes, serialization, ec = _cryptography()
     folder.mkdir(parents=True, exist_ok=True)
     now = datetime.datetime.now(datetime.UTC)
 
-    def certificate(subject: str, key: Any, issuer: str, signed_by: Any, extensions: Sequence[tuple[Any, bool]]) -> Any:
+    def certificate(subject: str, key: Any, signed_by: Any, days: int, extensions: Sequence[tuple[Any, bool]]) -> Any:
         made = (
             x509.CertificateBuilder()
             .subject_name(_named(x509, subject))
-            .issuer_name(_named(x509, issuer))
+            .issuer_name(issuer)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - datetime.timedelta(minutes=5))
-            .not_valid_after(now + datetime.timedelta(days=_DAYS))
+            .not_valid_after(now + datetime.timedelta(days=days))
         )
         for extension, critical in extensions:
             made = made.add_extension(extension, critical)
         return made.sign(signed_by, hashes.SHA256())
 
     authority_key, server_key = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
-    identifier = x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key())
-    usage = dict.fromkeys(_USAGES, False)
-    authority = certificate(
-        "fedmm federation", authority_key, "fedmm federation", authority_key,
-        [
-            (x509.BasicConstraints(ca=True, path_length=0), True),
-            (x509.KeyUsage(**{**usage, "key_cert_sign": True, "crl_sign": True}), True),
-            (identifier, False),
-        ],
-    )  # fmt: skip
+    issuer, usage = _named(x509, _AUTHORITY_NAME), dict.fromkeys(_USAGES, False)
+    pem = serialization.Encoding.PEM
+
+    def write_key(name: str, key: Any) -> None:
+        private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        _write(folder / name, private, 0o600)
+
+    if (folder / AUTHORITY).exists():
+        issuer, authority_key = _authority(folder)
+    else:
+        authority = certificate(
+            _AUTHORITY_NAME, authority_key, authority_key, _AUTHORITY_DAYS,
+            [
+                (x509.BasicConstraints(ca=True, path_length=0), True),
+                (x509.KeyUsage(**{**usage, "key_cert_sign": True, "crl_sign": True}), True),
+                (x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key()), False),
+            ],
+        )  # fmt: skip
+        write_key(_AUTHORITY_KEY, authority_key)
+        _write(folder / AUTHORITY, authority.public_bytes(pem), 0o644)
     server = certificate(
-        hosts[0], server_key, "fedmm federation", authority_key,
+        hosts[0], server_key, authority_key, _DAYS,
         [
             (x509.SubjectAlternativeName([_host(x509, host) for host in hosts]), False),
             (x509.BasicConstraints(ca=False, path_length=None), True),
@@ -67,12 +80,21 @@ def make_certificates(folder: Path, hosts: Sequence[str]) -> None:
             (x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), False),
         ],
     )  # fmt: skip
-    pem = serialization.Encoding.PEM
-    for name, key in ((_AUTHORITY_KEY, authority_key), (KEY, server_key)):
-        private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        _write(folder / name, private, 0o600)
-    _write(folder / AUTHORITY, authority.public_bytes(pem), 0o644)
+    write_key(KEY, server_key)
     _write(folder / CERTIFICATE, server.public_bytes(pem), 0o644)
+
+
+def _authority(folder: Path) -> tuple[Any, Any]:
+    """The name and the key of an authority that is there."""
+    x509, _, serialization, _ = _cryptography()
+    try:
+        name = x509.load_pem_x509_certificate((folder / AUTHORITY).read_bytes()).subject
+        return name, serialization.load_pem_private_key((folder / _AUTHORITY_KEY).read_bytes(), None)
+    except (OSError, ValueError, TypeError) as problem:
+        raise FedmmError(
+            f"{folder} has {AUTHORITY} but not {CERTIFICATE} and {KEY}, and no {_AUTHORITY_KEY} that could sign them; "
+            f"put them there, or take {AUTHORITY} away for a new authority"
+        ) from problem
 
 
 def make_node_key(path: Path) -> None:
