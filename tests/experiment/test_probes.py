@@ -134,6 +134,9 @@ def test_a_client_weighs_as_much_in_the_ratio_as_in_the_adversary() -> None:
     expected = math.log((3 * 9 + 6) / (9 + 3))
     assert domain_odds(holdings, fedmm.DANN(), 9, standing_in=False) == pytest.approx(expected)
     assert domain_odds(holdings, fedmm.DANN(), 9, standing_in=True) is None
+    mixed = holdings[2].name
+    assert domain_odds(holdings, fedmm.DANN(), 9, standing_in=True, told={mixed: (0, 0)}) is None
+    assert domain_odds(holdings, fedmm.DANN(), 9, standing_in=True, told={mixed: (6, 3)}) == pytest.approx(expected)
     assert domain_odds(holdings[:2], fedmm.DANN(), 9, standing_in=True) == pytest.approx(math.log(3))
     assert domain_odds(holdings[:1], fedmm.DANN(), 9, standing_in=False) is None
 

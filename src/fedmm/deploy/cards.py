@@ -20,6 +20,8 @@ class Card:
     """source, target: whether it holds labelled source rows, unlabelled target rows. shape, bytes: of a stored row.
 
     validation: whether it keeps labelled source rows from training, to measure models on.
+    batch: how many rows of its batches are source and target, where it holds both and models are measured by domain
+        classifiers; else 0 and 0.
     input_sum, input_count: of all its inputs, where the network is centred at the mean over all sites; else 0.
     """
 
@@ -30,6 +32,7 @@ class Card:
     input_sum: float = 0.0
     input_count: int = 0
     validation: bool = False
+    batch: tuple[int, int] = (0, 0)
 
     def packed(self, name: str) -> Packed:
         """As it travels."""
@@ -54,4 +57,12 @@ def card_from(table: dict[str, Any]) -> Card:
         float(table["input_sum"]),
         int(table["input_count"]),
         bool(table.get("validation", False)),
+        _batch(table.get("batch", (0, 0))),
     )
+
+
+def _batch(given: Any) -> tuple[int, int]:
+    source, target = (int(rows) for rows in given)
+    if source < 0 or target < 0:
+        raise ValueError(f"its batches hold {source} and {target} rows")
+    return source, target

@@ -177,6 +177,7 @@ def standing_in(each: Experiment, names: list[str], cards: Mapping[str, Card], c
         best_by=run.best_by,
         stopping=run.stopping,
         input_mean=mean_input(cards),
+        batches={name: cards[name].batch for name in names},
         held_back={name: _row(cards[name], labelled=True) for name in names if cards[name].validation},
     )
 

@@ -53,7 +53,7 @@ def _answer(config: SiteConfig, kind: str, question: Packed) -> Packed:
 
 
 def _leaving(answer: Packed) -> str:
-    values = ", ".join(f"{name} = {value!r:.60}" for name, value in {**answer.about, **answer.metrics}.items())
+    values = ", ".join(f"{name} = {value!r:.300}" for name, value in {**answer.about, **answer.metrics}.items())
     return f"values {values}"
 
 

@@ -29,7 +29,7 @@ from fedmm.engines.measuring import measured_at_site
 from fedmm.engines.messaging import Site
 from fedmm.engines.packed import Packed
 from fedmm.engines.server import Server
-from fedmm.experiment.adaptation import Holding, adaptation_problem, input_sum
+from fedmm.experiment.adaptation import Holding, adaptation_problem, batch_split, input_sum
 from fedmm.experiment.config import Experiment
 from fedmm.experiment.predictor import RowsShown
 from fedmm.experiment.probes import Probe, held_back_probe, source_probe, target_probe
@@ -114,6 +114,7 @@ class SiteWork:
             total,
             count,
             rows.validation is not None,
+            _batch(each, rows),
         )
 
     def _for(self, text: str, run: str, plan: str) -> _Built:
@@ -183,6 +184,14 @@ def _begin(built: _Built) -> None:
 def _adversarial(each: Experiment) -> bool:
     """Whether target rows are trained on."""
     return each.objective.adversary_shape(1, 2) is not None
+
+
+def _batch(each: Experiment, rows: SiteRows) -> tuple[int, int]:
+    """How a batch is split, where the ratio of densities needs it: both domains are here, and models are measured."""
+    measured = each.objective.tells_domains and each.run.probe_rows > 0 and not each.terms.transmission.private
+    if not measured or rows.source is None or rows.target is None:
+        return 0, 0
+    return batch_split(each.run.batch_size, len(rows.source), len(rows.target))
 
 
 def _experiment(text: str) -> Experiment:

@@ -179,6 +179,7 @@ class Adaptation:
     """An adaptation that is checked and built, and can be run; the arguments are those of :func:`adapt`.
 
     input_mean: of all clients' training inputs, where the clients here only stand for some that are elsewhere.
+    batches: by such a client that holds both domains, how many rows of its batches are of each, where that is known.
     held_back: by client, labelled source rows that it keeps from training; looked at without ``source_validation``.
     whole: the network and its rows, where the clients hold what its frozen part makes of them; predictions are its own.
     """
@@ -204,6 +205,7 @@ class Adaptation:
         best_by: str = "",
         stopping: Stopping = _TO_THE_END,
         input_mean: float | None = None,
+        batches: Mapping[str, tuple[int, int]] | None = None,
         held_back: Mapping[str, Rows] | None = None,
         whole: WholeNetwork | None = None,
     ) -> None:
@@ -239,7 +241,8 @@ class Adaptation:
                 guarded=guard.watches and self.terms.trusts_server,
             )
         there = self.function.layout.device
-        odds = domain_odds(self.holdings, objective, batch_size, standing_in=input_mean is not None)
+        standing_in = input_mean is not None
+        odds = domain_odds(self.holdings, objective, batch_size, standing_in=standing_in, told=batches)
         self.odds = odds
         self.probes = accuracy_probes(validation, model.classes, self.show, there)
         targets = {str(client.name): client.target for client in clients if client.target is not None}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -238,18 +238,25 @@ def batch_split(batch_size: int, source: int, target: int) -> tuple[int, int]:
 
 
 def domain_odds(
-    holdings: Sequence[Holding], objective: Objective, batch_size: int, *, standing_in: bool
+    holdings: Sequence[Holding],
+    objective: Objective,
+    batch_size: int,
+    *,
+    standing_in: bool,
+    told: Mapping[str, tuple[int, int]] | None = None,
 ) -> float | None:
     """The log of how much more source than target the adversary's batches hold, over all clients.
 
     None where it is no domain classifier, sees one domain alone, or where rows that stand in for those of a site with
-    both domains (``standing_in``) do not tell.
+    both domains (``standing_in``) do not tell. told: by site, how many rows of its batches are of each domain.
     """
     source = target = 0.0
     for holding in holdings:
         held = [0 if rows is None else len(rows) for rows in (holding.source, holding.target)]
         if standing_in and all(held):
-            return None
+            held = list((told or {}).get(holding.name, ()))
+            if not all(held) or len(held) != 2:
+                return None
         rows = batch_split(batch_size, *held)
         source, target = source + holding.alpha * rows[0], target + holding.alpha * rows[1]
     return math.log(source / target) if objective.tells_domains and source and target else None
