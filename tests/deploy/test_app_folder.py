@@ -54,24 +54,3 @@ def test_the_sites_files_are_right(name: str) -> None:
     site = read_site(FOLDER / "sites" / f"{name}.toml")
     assert site.site.name == name
     assert not site.superlink.insecure
-
-
-def test_the_services_restart_and_are_quiet() -> None:
-    for path in (FOLDER / "systemd").iterdir():
-        assert "Restart=always" in path.read_text()
-    link = (FOLDER / "systemd" / "fedmm-superlink.service").read_text()
-    for needed in ("--enable-supernode-auth", "--ssl-certfile", "FLWR_TELEMETRY_ENABLED=0", "FEDMM_FEDERATION="):
-        assert needed in link
-    compose = (FOLDER / "compose.yml").read_text()
-    assert "--insecure" not in link + compose
-    assert '"127.0.0.1:9092:9092"' in compose
-
-
-def test_sites_reach_what_is_for_nodes_and_nothing_else() -> None:
-    proxy = (FOLDER / "nginx.conf").read_text()
-    assert "location /v1/fleet/" in proxy
-    assert "return 403" in proxy
-    for name in ("systemd/fedmm-superlink.service", "compose.yml"):
-        text = (FOLDER / name).read_text()
-        assert "--host 127.0.0.1 --port 9093" in text
-        assert "0.0.0.0" not in text
