@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -34,6 +35,7 @@ from fedmm.core.transmission import ClippedUpdate, GaussianUpdate
 from fedmm.engines.in_process import InProcess
 from fedmm.engines.ray import Actors, Cluster, RayEngine, ray_cluster
 from fedmm.engines.ray.actor import Call, ClientActor, GivenState, Posting, Rules
+from fedmm.engines.ray.board import Board, BoardGone, read
 from fedmm.engines.ray.wire import packed, unpacked
 from fedmm.engines.server import Server
 from fedmm.experiment.config import experiment
@@ -199,20 +201,61 @@ def test_one_state_is_handed_out_once(actors: Actors, monkeypatch: pytest.Monkey
     assert [names for names in handed_out if names] == [Federation().names]
 
 
+def test_states_outlive_the_processes_that_made_them_and_hold_no_others(cluster: Cluster) -> None:
+    """They lie in memory that is shared with the actors, and what is held of it is freed with them."""
+    algorithm = with_options(ALGORITHMS["fedmm"])
+    made = Actors(cluster, Federation(), Federation().names, number=2)
+    engine = RayEngine(Federation().problem(), algorithm, 6, made)
+    state, held = engine.start(), []
+    for _ in range(6):
+        state, _ = engine.run_round(state)
+        held.append(len(list(Path("/proc/self/fd").iterdir())))
+    made.close()
+    expected, _ = _reference(algorithm, 6)[-1]
+    assert len(set(held[1:])) == 1
+    state.clients["client-0"]["dual"] += 1.0
+    assert torch.equal(state.clients["client-0"]["dual"], expected.clients["client-0"]["dual"] + 1.0)
+    assert torch.equal(state.clients["client-1"]["dual"], expected.clients["client-1"]["dual"])
+
+
 # Failures -------------------------------------------------------------------------------------------------------------
 
 ROUNDS = 30
 
 
-@pytest.mark.parametrize("durable", [False, True], ids=["in memory", "durable"])
-def test_processes_killed_in_mid_call_change_no_bit(durable: bool, cluster: Cluster, tmp_path: Path) -> None:
+def test_an_actor_that_is_gone_before_its_answer_is_read_works_again(
+    actors: Actors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    algorithm, reads = with_options(ALGORITHMS["fedmm"]), []
+
+    def read_the_second_time(posted: Any) -> Any:
+        reads.append(posted)
+        if len(reads) == 4:
+            raise BoardGone(posted.place)
+        return read(posted)
+
+    monkeypatch.setattr("fedmm.engines.ray.actors.read", read_the_second_time)
+    engine = RayEngine(Federation().problem(), algorithm, 3, actors)
+    _assert_same(list(played(engine, 3)), _reference(algorithm, 3))
+    assert len(reads) > 3 * 4
+
+
+@pytest.mark.parametrize(
+    ("durable", "local"),
+    [(False, True), (True, True), (False, False)],
+    ids=["in memory", "durable", "in memory, as on a cluster"],
+)
+def test_processes_killed_in_mid_call_change_no_bit(
+    durable: bool, local: bool, cluster: Cluster, tmp_path: Path
+) -> None:
     """Client 2 dies after client 0 of the same actor has worked, so that one of its states is a round ahead on disk.
 
     Without anything on disk, every process is killed at once in round 20 as well.
     """
     algorithm, terms = with_options(ALGORITHMS["fedmm"]), Terms(participation=0.75)
     federation = Federation(deaths={"client-2": (7,)}, marks=tmp_path)
-    made = Actors(cluster, federation, federation.names, number=2, durable=(tmp_path, "run") if durable else None)
+    where = replace(cluster, local=local)
+    made = Actors(where, federation, federation.names, number=2, durable=(tmp_path, "run") if durable else None)
     engine = RayEngine(Federation().problem(), algorithm, ROUNDS, made, terms)
     handed_out, load = 0, made.load
 
@@ -360,6 +403,23 @@ def test_options_of_ray_are_refused_for_other_engines(option: dict[str, Any], tm
     with pytest.raises(FedmmError, match=f"run.{next(iter(option))} is for the engine 'ray'"):
         run_experiment(experiment({**MOONS, "run": option}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_board_is_read_until_the_next_message_and_what_was_read_stays() -> None:
+    board, z = Board(), np.arange(5.0)
+    first, other = board.post({"z": z, "same": z, "no rows": np.zeros((0, 3))}, "a word")
+    there = read(first)
+    assert there["z"] is there["same"]
+    assert there["no rows"].shape == (0, 3)
+    assert read(other) == "a word"
+    board.post({"z": z + 1})
+    with pytest.raises(BoardGone):
+        read(first)
+    board.close()
+    there["z"] += 1.0  # of this reader alone
+    np.testing.assert_array_equal(there["z"], z + 1.0)
+    with pytest.raises(BoardGone):
+        read(other)
 
 
 def test_messages_are_the_same_after_the_journey() -> None:

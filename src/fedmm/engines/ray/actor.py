@@ -18,6 +18,7 @@ from fedmm.core.terms import Terms
 from fedmm.engines.durable import DurableMemory, state_folder
 from fedmm.engines.in_process import workers
 from fedmm.engines.messaging import Site
+from fedmm.engines.ray.board import Board, BoardGone, Posted, read
 from fedmm.engines.ray.share import Share, ShareBuilder
 from fedmm.engines.ray.stacked import StackedClients, can_stack
 from fedmm.engines.ray.wire import Packed, packed, unpacked
@@ -44,7 +45,7 @@ class Answer(NamedTuple):
     """A client's update, the state that it keeps, and the norm of its dual, where it has one."""
 
     update: Update
-    kept: Kept
+    kept: Kept | None
     dual_norm: float | None
 
 
@@ -88,6 +89,7 @@ class ClientActor:
     def __init__(self, posting: Posting) -> None:
         self._posting = posting
         self._made: _Made | None = None
+        self._board = Board()
 
     def ready(self) -> list[str]:
         """The names of the clients, once they are built."""
@@ -101,6 +103,19 @@ class ClientActor:
             for round_ in list(memory.held):
                 memory.forget(round_)
             memory.remember(state.counted, state.kept)
+
+    def echo(self, posted: Posted) -> Posted | None:
+        """The same message again, if this process can read the other's board."""
+        try:
+            return self._board.post(read(posted))[0]
+        except (BoardGone, OSError):
+            return None
+
+    def work_by_board(self, call: Posted, names: Sequence[str]) -> tuple[Posted, ...]:
+        """As ``work``, from a call that was posted; posts the answers, and the states that they hold by themselves."""
+        answers: dict[str, Answer] = self.work(read(call), names)
+        states = {name: answer.kept for name, answer in answers.items()}
+        return self._board.post({name: answer._replace(kept=None) for name, answer in answers.items()}, states)
 
     def work(self, call: Call, names: Sequence[str]) -> Packed:
         """A round of some of the clients: an ``Answer`` by name, where the state that it goes on from is there."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,14 +13,27 @@ import torch
 from fedmm.core.checks import at_least
 from fedmm.core.errors import FedmmError, require
 from fedmm.engines.ray.actor import Answer, Call, ClientActor, GivenState, Posting
+from fedmm.engines.ray.board import Board, BoardGone, Posted, read
 from fedmm.engines.ray.cluster import Cluster
 from fedmm.engines.ray.share import ShareBuilder
+from fedmm.engines.ray.wire import copied
 
 _PAUSE_SECONDS = 0.2
 """Between two looks whether an actor is back."""
 
 Submit = Callable[[Any], Any]
 """Calls an actor, and gives Ray's reference to what comes of it."""
+
+_PROBE = "is this board read?"
+
+
+def _as_it_is(reply: Any) -> Any:
+    return reply
+
+
+def _answers_on_board(reply: tuple[Posted, Posted]) -> dict[str, Answer]:
+    answers, states = map(read, reply)
+    return {name: answer._replace(kept=states[name]) for name, answer in answers.items()}
 
 
 class Actors:
@@ -45,7 +59,8 @@ class Actors:
     ) -> None:
         at_least("actors", number, 0)
         self._ray = cluster.ray
-        self._losses = (self._ray.exceptions.RayActorError, self._ray.exceptions.ObjectLostError)
+        self._losses = (self._ray.exceptions.RayActorError, self._ray.exceptions.ObjectLostError, BoardGone)
+        self._board: Board | None = None
         self.retries = retries
         self.patience = patience
         available, what = (cluster.gpus, "GPUs") if gpus else (cluster.cores, "cores")
@@ -69,10 +84,12 @@ class Actors:
         for share, built in zip(shares, self._gathered(calls), strict=True):
             missing = [name for name in share if name not in built]
             require(not missing, f"an actor was to build the client {missing[0]!r} and did not" if missing else "")
+        if cluster.local:
+            self._board = self._shared_board()
 
     def sent(self, message: Call) -> Any:
         """A message where all actors can read it."""
-        return self._ray.put(message)
+        return self._board.post(message)[0] if self._board else self._ray.put(message)
 
     def load(self, states: Mapping[str, GivenState]) -> None:
         """Give clients the states that they are to go on from."""
@@ -84,18 +101,47 @@ class Actors:
         self._gathered([(at, loading(part)) for at, part in self._by_actor(states)])
 
     def work(self, call: Any, names: Iterable[str]) -> dict[str, Answer]:
-        """A round of these clients, from a call that was ``sent``; those that have lost their states do not answer."""
+        """A round of these clients, from a call that was ``sent``; those that have lost their states do not answer.
+
+        States are copied where they would hold more than themselves for long: Ray's store, or, where only some clients
+        work, those that came with them.
+        """
 
         def working(own: list[str]) -> Submit:
+            if self._board:
+                return lambda handle: handle.work_by_board.remote(call, own)
             return lambda handle: handle.work.remote(call, own)
 
-        parts = self._gathered([(at, working(part)) for at, part in self._by_actor(names)])
-        return {name: answer for part in parts for name, answer in part.items()}
+        opened = _answers_on_board if self._board else _as_it_is
+        parts = self._gathered([(at, working(part)) for at, part in self._by_actor(names)], opened)
+        answers = {name: answer for part in parts for name, answer in part.items()}
+        if self._board and len(answers) == len(self._at):
+            return answers
+        return {name: answer._replace(kept=copied(answer.kept)) for name, answer in answers.items()}
 
     def close(self) -> None:
         """End the actors' processes."""
         for handle in self.handles:
             self._ray.kill(handle)
+        if self._board:
+            self._board.close()
+
+    def _shared_board(self) -> Board | None:
+        """A board that all actors can read, and theirs can be read here; None where the system has no such thing."""
+        if not hasattr(os, "memfd_create"):
+            return None
+        board = Board()
+        [posted] = board.post(_PROBE)
+        try:
+            echoes = self._gathered(
+                [(at, lambda handle: handle.echo.remote(posted)) for at in range(len(self.handles))]
+            )
+            if all(echo and read(echo) == _PROBE for echo in echoes):
+                return board
+        except BoardGone:
+            pass
+        board.close()
+        return None
 
     def _by_actor(self, names: Iterable[str]) -> list[tuple[int, list[str]]]:
         parts: dict[int, list[str]] = {}
@@ -103,14 +149,17 @@ class Actors:
             parts.setdefault(self._at[name], []).append(name)
         return list(parts.items())
 
-    def _gathered(self, calls: Sequence[tuple[int, Submit]]) -> list[Any]:
-        """What comes of calls, all at once; those lost with an actor or its node are made again when it is back."""
+    def _gathered(self, calls: Sequence[tuple[int, Submit]], opened: Callable[[Any], Any] = _as_it_is) -> list[Any]:
+        """What comes of calls, all at once; those lost with an actor or its node are made again when it is back.
+
+        opened: makes of a reply what it holds.
+        """
         results: dict[int, Any] = {}
         for deaths in range(self.retries + 1):
             left = [number for number in range(len(calls)) if number not in results]
             references = [calls[number][1](self.handles[calls[number][0]]) for number in left]
             try:
-                results |= zip(left, self._got(references), strict=True)
+                results |= zip(left, map(opened, self._got(references)), strict=True)
                 break
             except self._losses as problem:
                 reason = _first_line(problem)
@@ -120,7 +169,7 @@ class Actors:
                     ) from problem
             for number, reference in zip(left, references, strict=True):
                 try:
-                    results[number] = self._got(reference)
+                    results[number] = opened(self._got(reference))
                 except self._losses:
                     self._wait_for(self.handles[calls[number][0]])
         return [results[number] for number in range(len(calls))]

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -24,11 +24,15 @@ _ON_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # else Ray replaces 1
 
 @dataclass(frozen=True)
 class Cluster:
-    """A Ray that is connected: the module itself, and how many cores and GPUs it has for actors."""
+    """A Ray that is connected: the module itself, and how many cores and GPUs it has for actors.
+
+    local: it was started here, so that all its processes are on this machine and stay there.
+    """
 
     ray: ModuleType
     cores: int
     gpus: int
+    local: bool = False
 
 
 @contextmanager
@@ -54,7 +58,7 @@ def ray_cluster(
     try:
         if not address:
             _require_loopback(ray)
-        yield _connected(ray)
+        yield replace(_connected(ray), local=not address)
     finally:
         ray.shutdown()
     if own:

@@ -65,9 +65,7 @@ class RayEngine:
 
         accepted = inbox.accepted
         settled = self.server.settle(state, accepted)
-        kept: dict[str, Kept] = {
-            name: unpacked(answers[name].kept, self.problem.layout.device, own=True) for name in accepted
-        }
+        kept: dict[str, Kept] = {name: unpacked(answers[name].kept, self.problem.layout.device) for name in accepted}
         after = replace(
             state,
             round=state.round + 1,

@@ -42,6 +42,11 @@ def unpacked(message: Packed, device: torch.device, *, own: bool = False) -> Any
     return _mapped(message, to_tensor)
 
 
+def copied(message: Packed) -> Packed:
+    """The message with arrays of its own."""
+    return _mapped(message, lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf)
+
+
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(value, dict):
         return {key: _mapped(each, change) for key, each in value.items()}
