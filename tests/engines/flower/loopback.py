@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from flwr.app import Context, Message, MessageType, RecordDict
+from engines.flower.local_grid import LocalGrid, acting_as, called
+from flwr.app import Message, MessageType
 from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid
-from flwr.supercore.task_identity import TaskIdentity
 
 from fedmm.core.algorithm import Algorithm
 from fedmm.core.engine import FederatedState
@@ -33,37 +30,24 @@ from fedmm.engines.packing import pack_update, read_invitation, read_update
 from fedmm.engines.server import Server
 
 FIRST_NODE = 7000
-SERVER = 1
 USUAL = Terms()
 
 
-@contextmanager
-def acting_as(node: int) -> Iterator[None]:
-    """Flower's messages are signed with what the process is."""
-    before = TaskIdentity._node_id
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 5, node, 9
-    try:
-        yield
-    finally:
-        TaskIdentity._node_id = before
-
-
-class LoopbackGrid(Grid):
+class LoopbackGrid(LocalGrid):
     """Nodes in this process, each a ClientApp; node numbers are in another order than the sites' names."""
 
     def __init__(
         self, problem: FederatedProblem, sites: dict[str, Site], exchange: Exchange | None = None, mods: Any = ()
     ) -> None:
+        super().__init__()
         self.layout = problem.layout
         self.sites = sites
         self.exchange = exchange or Exchange()
         self.nodes = {FIRST_NODE - number: name for number, name in enumerate(sorted(sites))}
         self.apps: dict[int, ClientApp] = {node: self._app(name, mods) for node, name in self.nodes.items()}
         self.connected = set(self.nodes)
-        self.replies: dict[str, list[Message]] = {}
         self.asked: list[Message] = []
         self.about: dict[str, Any] = {}
-        self._numbers = itertools.count()
 
     def _app(self, name: str, mods: Any) -> ClientApp:
         def handler(kind: str, question: Packed) -> Packed:
@@ -73,41 +57,23 @@ class LoopbackGrid(Grid):
 
         return client_app(lambda node, run: handler, mods)
 
-    def set_run(self, run: Any) -> None: ...
-
-    @property
-    def run(self) -> Any:
-        return None
-
-    def create_message(self, *arguments: Any, **named: Any) -> Message:
-        raise NotImplementedError
-
     def get_node_ids(self) -> Iterable[int]:
         return sorted(self.connected)
 
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        numbers = []
-        for message in messages:
-            number = f"message-{next(self._numbers)}"
-            message.metadata.__dict__["_message_id"] = number
-            numbers.append(number)
-            if message.metadata.message_type == MessageType.QUERY:
-                self.replies[number] = [self.called(message)]
-            else:
-                self.asked.append(message)
-        return numbers
+    def answered(self, message: Message) -> list[Message]:
+        if message.metadata.message_type == MessageType.QUERY:
+            return [self.called(message)]
+        self.asked.append(message)
+        return []
 
     def called(self, message: Message) -> Message:
-        node = message.metadata.dst_node_id
-        context = Context(5, node, {}, RecordDict(), {})
-        with acting_as(node):
-            return self.apps[node](message, context)
+        return called(self.apps[message.metadata.dst_node_id], message, {}, {})
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         if self.asked:
             self._exchange(self.asked)
             self.asked = []
-        return [reply for number in list(message_ids) for reply in self.replies.pop(number, [])][::-1]
+        return super().pull_messages(message_ids)[::-1]
 
     def _exchange(self, messages: list[Message]) -> None:
         """A round of messages, as the exchange lets them through."""
@@ -140,9 +106,6 @@ class LoopbackGrid(Grid):
             reply = Message(to_records(packed._replace(about=about)), reply_to=asked)
         self.replies.setdefault(asked.metadata.message_id, []).append(reply)
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        return self.pull_messages(self.push_messages(list(messages)))
-
 
 def flower_engine(
     problem: FederatedProblem,
@@ -155,7 +118,6 @@ def flower_engine(
     mods: Any = (),
 ) -> FlowerEngine:
     """An engine over a loopback grid, for the tests that go over engines."""
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 5, SERVER, 9
     server = Server(problem, algorithm, rounds, terms)
     first = Kept(server.first_own(), problem.statistics)
     sites = {
