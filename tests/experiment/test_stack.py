@@ -15,6 +15,8 @@ from experiment.small_paper import FILES, dedented
 
 from fedmm.engines.batched import Batched
 from fedmm.engines.batched.bands import Band
+from fedmm.engines.batched.local_work import LocalWork
+from fedmm.engines.batched.settling import Settlement
 from fedmm.experiment.build import DataCache, prepare
 from fedmm.experiment.grid import grid
 from fedmm.experiment.history import History
@@ -71,7 +73,7 @@ def without_seconds(history: History) -> list[dict[str, object]]:
 
 @pytest.mark.parametrize(
     "moment",
-    [Batched.advance, Batched._finish, Batched._aggregate, Batched._measure, Band.set_round, StackRun.evaluate,
+    [Batched.advance, LocalWork.finish, Settlement.settle, Settlement._measure, Band.set_round, StackRun.evaluate,
      StackRun._flush, History.append],
     ids=lambda moment: moment.__qualname__,
 )  # fmt: skip
@@ -102,7 +104,7 @@ def test_histories_and_states_are_those_of_the_last_whole_round(
 
 def test_a_second_ctrl_c_is_felt_at_once_and_passed_on(ctrl_c_at: Callable[..., None]) -> None:
     stack = built()
-    ctrl_c_at(Batched._local_step, 5, 6)
+    ctrl_c_at(LocalWork.step, 5, 6)
     with pytest.raises(KeyboardInterrupt):
         stack.run(ROUNDS, 2)
     assert stack.engine.round == 2

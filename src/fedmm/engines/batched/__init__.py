@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from fedmm.engines.batched.clients import Replica
-from fedmm.engines.batched.engine import MEASURES, Batched, Capture
+from fedmm.engines.batched.engine import Batched, Capture
 from fedmm.engines.batched.single import BatchedEngine, round_record
+from fedmm.engines.batched.tensors import MEASURES
 
 __all__ = ["MEASURES", "Batched", "BatchedEngine", "Capture", "Replica", "round_record"]

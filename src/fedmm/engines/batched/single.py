@@ -8,7 +8,8 @@ import time
 from fedmm.core.engine import FederatedState, RoundRecord
 from fedmm.core.errors import Diverged
 from fedmm.core.inbox import Refusal
-from fedmm.engines.batched.engine import MEASURES, Batched
+from fedmm.engines.batched.engine import Batched
+from fedmm.engines.batched.tensors import MEASURES
 
 
 class BatchedEngine:

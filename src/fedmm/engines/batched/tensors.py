@@ -1,0 +1,153 @@
+"""What a stack reads and writes from round to round, in tensors that stay where they are: graphs replay over them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from fedmm.core.algorithm import State
+from fedmm.core.engine import FederatedState
+from fedmm.core.layout import Layout
+from fedmm.core.messages import NEVER
+from fedmm.core.terms import Terms
+from fedmm.core.wire import algorithms_part
+from fedmm.engines.batched.bands import Band
+from fedmm.engines.batched.clients import ClientStack, Replica
+
+MEASURES = ("drift", "consensus_gap", "dual_norm", "loss", "task_loss", "domain_loss", "in_step", "clients")
+BY_CLIENT = ("drift", "dual_norm")
+_MUST_BE_FINITE = [MEASURES.index(name) for name in ("drift", "consensus_gap", "dual_norm", "loss")]
+
+
+class StackTensors:
+    """The tensors of a stack; one replica of them is a state such as every engine has.
+
+    z: where the clients are, ``[replicas, clients, size]``. next_clients, uploads, codes, totals: a band's named
+    vectors of that shape. rows, keys, view_keys: what the round's steps draw, ``[replicas, clients, steps, ...]``.
+    statistics: shared ones, ``[replicas, ...]``; client_statistics, and kept_statistics from before the round:
+    ``[replicas, clients, ...]``. losses: summed over the steps, ``[2, replicas, clients]``. working, verdicts,
+    not_finite, counted_at: of each client in the round. alive, rounds_done, finished: of each replica.
+    measures, limits, by_client: what the round measured, and the most it may be.
+    """
+
+    def __init__(
+        self, replicas: Sequence[Replica], clients: ClientStack, bands: Sequence[Band], layout: Layout, terms: Terms
+    ) -> None:
+        shape, dtype, device = clients.shape, layout.dtype, layout.device
+        self.bands = bands
+        self.names = clients.names
+        self.z = torch.cat([band.server["z"] for band in bands]).unsqueeze(1).repeat(1, shape[1], 1)
+        self.next_clients = [{name: vector.clone() for name, vector in band.clients.items()} for band in bands]
+        self.uploads: list[State] = [{} for _ in bands]
+        self.codes: list[State] = [{} for _ in bands]
+        self.noise_keys = torch.zeros(*shape, dtype=torch.int64, device=device)
+        self.counted_at = torch.full(shape, NEVER, dtype=torch.int64, device=device)
+        self.totals: list[State] = [
+            {name: torch.zeros_like(self.z[band.replicas]) for name in band.rule.accumulates}
+            if terms.keeps_totals(band.rule)
+            else {}
+            for band in bands
+        ]
+        self.statistics = _stack([replica.problem.statistics for replica in replicas])
+        self.client_statistics = {
+            name: value.unsqueeze(1).repeat(1, shape[1], *(1,) * (value.dim() - 1))
+            for name, value in self.statistics.items()
+        }
+        self.kept_statistics = {name: value.clone() for name, value in self.client_statistics.items()}
+        self.working = torch.ones(*shape, dtype=torch.bool, device=device)
+        self.verdicts = torch.zeros(*shape, dtype=torch.uint8, device=device)
+        self.not_finite = torch.zeros(*shape, dtype=torch.bool, device=device)
+        self.rows = clients.sampler.indices(0).view(*shape, clients.most_steps, -1)
+        self.keys = torch.zeros(*shape, clients.most_steps, dtype=torch.int64, device=device)
+        self.view_keys = torch.zeros_like(self.keys)
+        self.nu = torch.zeros(shape[0], 1, dtype=dtype, device=device)
+        self.losses = torch.zeros(2, *shape, dtype=dtype, device=device)
+        self.alive = torch.ones(shape[0], dtype=torch.bool, device=device)
+        self.finished = [False] * shape[0]
+        self.rounds_done = torch.zeros(shape[0], dtype=torch.int64, device=device)
+        self.step = torch.zeros(1, dtype=torch.int64, device=device)
+        self.measures = torch.zeros(shape[0], len(MEASURES), dtype=dtype, device=device)
+        self.limits = torch.full_like(self.measures, torch.inf)
+        self.by_client = torch.full((shape[0], len(BY_CLIENT), shape[1]), torch.nan, dtype=dtype, device=device)
+        self.must_be_finite = torch.tensor(_MUST_BE_FINITE, device=device)  # numbers from the host cannot be captured
+
+    def changed(self) -> list[Tensor]:
+        """All that a round changes and the next one goes on from."""
+        states = [band.server for band in self.bands] + [band.clients for band in self.bands]
+        states += self.next_clients + self.totals + [band.coded_sent for band in self.bands]
+        vectors = [vector for state in states for vector in state.values()]
+        statistics = [*self.statistics.values(), *self.client_statistics.values(), *self.kept_statistics.values()]
+        flags = [self.alive, self.not_finite, self.verdicts, self.counted_at, self.rounds_done, self.losses, self.step]
+        return [self.z, *vectors, *statistics, *flags]
+
+    def place(self, replica: int) -> tuple[int, int]:
+        """The number of the band that a replica stands in, and its place there."""
+        number = next(n for n, band in enumerate(self.bands) if band.replicas.start <= replica < band.replicas.stop)
+        return number, replica - self.bands[number].replicas.start
+
+    def offender(self, replica: int) -> str:
+        """The first client whose upload was not finite when a replica stopped; empty where all were."""
+        bad = self.not_finite[replica].nonzero()
+        return self.names[replica][int(bad[0])] if len(bad) else ""
+
+    def state(self, replica: int, rounds: int) -> FederatedState:
+        """Everything one replica is, as every engine has it; rounds: how many the stack has run."""
+        number, r = self.place(replica)
+        band, totals, names = self.bands[number], self.totals[number], self.names[replica]
+        done = int(self.rounds_done[replica])
+        return FederatedState(
+            round=done,
+            server={name: vector[r].clone() for name, vector in band.server.items()},
+            clients={
+                client: {name: vector[r, i].clone() for name, vector in band.clients.items()}
+                for i, client in enumerate(names)
+            },
+            statistics={name: value[replica].clone() for name, value in self.statistics.items()},
+            client_statistics={
+                client: {name: value[replica, i].clone() for name, value in self.client_statistics.items()}
+                for i, client in enumerate(names)
+            },
+            totals={
+                client: {name: vector[r, i].clone() for name, vector in totals.items()}
+                for i, client in enumerate(names)
+                if totals
+            },
+            counted={
+                client: at for client, at in zip(names, self.counted_at[replica].tolist(), strict=True) if at != NEVER
+            },
+            offender=self.offender(replica) if done < rounds and not self.finished[replica] else None,
+            finished=self.finished[replica],
+        )
+
+    def put(self, replica: int, state: FederatedState) -> None:
+        """Have a replica go on from a state."""
+        number, r = self.place(replica)
+        band, totals, names = self.bands[number], self.totals[number], self.names[replica]
+        server = {**band.memory(band.rule.broadcast(algorithms_part(state.server))), **state.server}
+        for name, vector in band.server.items():
+            vector[r].copy_(server[name])
+        counted = [state.counted.get(name, NEVER) for name in names]
+        self.counted_at[replica] = torch.tensor(counted, device=self.counted_at.device)
+        for stack, own in ((band.clients, state.clients), (totals, state.totals)):
+            for name, vector in stack.items():
+                vector[r].copy_(torch.stack([own[client][name] for client in names]))
+        for name, value in self.statistics.items():
+            value[replica].copy_(state.statistics[name])
+        for name, value in self.client_statistics.items():
+            kept = [state.client_statistics.get(client, state.statistics) for client in names]
+            value[replica].copy_(torch.stack([each[name] for each in kept]))
+        self.alive[replica] = not state.ended
+        self.finished[replica] = state.finished
+        self.rounds_done[replica] = state.round
+        self.not_finite[replica].copy_(torch.tensor([name == state.offender for name in names]))
+
+
+def over(flags: Tensor, values: Tensor) -> Tensor:
+    """Flags of the leading axes, with as many axes as the values have."""
+    return flags.view(*flags.shape, *(1,) * (values.dim() - flags.dim()))
+
+
+def _stack(each: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: torch.stack([tensors[name] for tensors in each]) for name in each[0]}
