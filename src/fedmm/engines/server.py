@@ -132,7 +132,7 @@ class Server:
             return Settled({**state.server, **memory}, state.statistics, state.totals)
         names = sorted(accepted)
         uploads = {name: torch.stack([accepted[who].vectors[name] for who in names]) for name in self._upload}
-        totals = self._added(state.totals, names, updates_of(uploads, sent))
+        totals = self._added(state.totals, names, updates_of(uploads, sent)) if state.totals else {}
         present = [self.names.index(name) for name in names]
         groups = Groups(self._groups.of[present], self._groups.most)
         arrived = aggregated(
@@ -155,8 +155,6 @@ class Server:
 
     def _added(self, totals: Mapping[str, State], names: list[str], updates: State) -> dict[str, State]:
         """The sums with these clients' updates added to their own."""
-        if not totals:
-            return {}
         own = {
             who: {name: sum_ + updates[name][place] for name, sum_ in totals[who].items()}
             for place, who in enumerate(names)
