@@ -13,7 +13,7 @@ from fedmm import FedmmError
 from fedmm.engines.packed import Packed
 from fedmm.experiment.build import DataCache, prepare
 from fedmm.experiment.config import experiment
-from fedmm.experiment.on_nvflare import Elsewhere, site
+from fedmm.experiment.on_nvflare import NVFlareEngines, site
 from fedmm.experiment.site_sums import OwnSums, asked_for
 
 DIGITS: dict[str, Any] = {
@@ -44,7 +44,7 @@ def test_a_run_by_messages_has_the_validators_of_one_process(changes: dict[str, 
     def ask(kind: str, questions: Mapping[str, Packed]) -> dict[str, Packed]:
         return {name: handlers[name](kind, question) for name, question in questions.items()}
 
-    ours, _ = adaptation.run(engines=Elsewhere(adaptation, ask, each.run.probe_rows))
+    ours, _ = adaptation.run(engines=NVFlareEngines(adaptation, ask, each.run.probe_rows))
     expected, _ = prepare(each, DataCache()).run()
     assert len(ours.history) == 2
     for row, other in zip(ours.history, expected.history, strict=True):

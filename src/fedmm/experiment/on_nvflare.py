@@ -65,10 +65,10 @@ def nvflare_engines(each: Experiment, adaptation: Adaptation, folder: Path) -> I
     names = sorted({*asked_for(adaptation.probes), *(client.name for client in adaptation.problem.clients)})
     place = "poc" if each.run.engine == "nvflare_poc" else "simulator"
     with federation(names, f"{__name__}:site", arguments, place=place) as ask:
-        yield Elsewhere(adaptation, ask, max(each.run.probe_rows, 1))
+        yield NVFlareEngines(adaptation, ask, max(each.run.probe_rows, 1))
 
 
-class Elsewhere:
+class NVFlareEngines:
     """Engines by algorithm, and the measures of the server's model that clients take on their own rows."""
 
     def __init__(self, adaptation: Adaptation, ask: Ask, most_rows: int) -> None:
