@@ -98,7 +98,7 @@ class Machine:
         return whole
 
 
-def fedmm(*words: str | Path, seconds: float = 240.0) -> str:
+def fedmm(*words: str | Path, seconds: float = 500.0) -> str:
     command = [sys.executable, "-m", "fedmm", "deploy", *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
