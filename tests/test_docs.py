@@ -242,6 +242,20 @@ def test_the_collapse_on_the_page_is_the_one_that_was_measured() -> None:
         assert cells == [f"{at['target_accuracy']:.1%}", *losses, f"{at['adversary_on']:.0%}"]
 
 
+def test_how_penalties_were_chosen_on_the_page_is_what_was_measured() -> None:
+    expected = []
+    for objective in ("dann", "mdd"):
+        path = ROOT / "benchmarks" / "results" / f"choose_mnist_m_{objective}.json"
+        results = json.loads(path.read_text(encoding="utf-8"))
+        for row in results["candidates"]:
+            name, _, penalty, schedule = row["candidate"].split()
+            measured = [f"{row[column]:.2f}" for column in ("target_information", "source_risk")]
+            cells = [f"`{name}`", penalty, schedule.replace("_", " "), *measured]
+            expected.append([f"**{cell}**" for cell in cells] if row["candidate"] == results["chosen"] else cells)
+    section = "The penalty that smoothing allows"
+    assert [line.cells for line in table_lines("stability.md") if line.section == section] == expected
+
+
 def test_what_the_guard_saves_on_the_page_is_what_was_measured() -> None:
     results = ROOT / "benchmarks" / "results"
     expected = []
