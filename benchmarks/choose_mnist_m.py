@@ -78,13 +78,13 @@ def judgement(stack: StackRun, listed: list[tuple[str, Experiment]]) -> dict[str
     """Every candidate's signals over its last evaluations so far, and the choice by them."""
     found: dict[str, list[dict[str, Any]]] = {}
     for replica, (label, each) in enumerate(listed):
-        adapted, error = stack.adapted(replica, "completed")
-        seen = [row for row in adapted.history if row.get("target_information") is not None][-JUDGED:]
+        training = stack.training(replica, "completed")
+        seen = [row for row in training.history if row.get("target_information") is not None][-JUDGED:]
         found.setdefault(label, []).append(
             {
                 "seed": each.run.seed,
-                "status": "diverged" if error else adapted.status,
-                "rounds": len(adapted.history),
+                "status": training.status,
+                "rounds": len(training.history),
                 **{name: fmean(row[name] for row in seen) if seen else None for name in SIGNALS},
             }
         )

@@ -14,7 +14,6 @@ from fedmm.core.errors import FedmmError
 from fedmm.experiment.adapt import Adaptation
 from fedmm.experiment.build import DataCache, prepare
 from fedmm.experiment.grid import groups
-from fedmm.experiment.history import History
 from fedmm.experiment.paper_items import PaperRun
 from fedmm.experiment.results import append_lines, digest, identity, read_lines, relabelled, result_line, stamp
 from fedmm.experiment.run import provenance
@@ -187,12 +186,11 @@ def _run(
     }
     lines, finished = [], []
     for replica, (run, path) in enumerate(zip(stack.runs, stack.states, strict=True)):
-        adapted, error = stacked.adapted(replica, status)
-        history: History = adapted.history
-        if error is None and adapted.status == "interrupted":
-            save_snapshot(path, adapted.state, history)
+        training = stacked.training(replica, status)
+        if training.error is None and training.status == "interrupted":
+            save_snapshot(path, training.state, training.history)
         else:
-            lines.append(result_line(run, history, adapted.status, about))
+            lines.append(result_line(run, training.history, training.status, about))
             finished.append(path)
     append_lines(results, lines)
     for path in finished:

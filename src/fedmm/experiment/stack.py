@@ -240,13 +240,17 @@ class StackRun:
                 self._patience[replica].look(row)
                 self._on_row(replica, row)
 
-    def adapted(self, replica: int, status: Status) -> tuple[Adapted, Diverged | None]:
-        """One replica's model and history; one that stopped before the others has diverged, unless it was finished."""
+    def training(self, replica: int, status: Status) -> Training:
+        """How one replica's training went; one that stopped before the others has diverged, unless it was finished."""
         state = self.engine.state(replica)
         error = stop_of(self.histories[replica])
         if error is None and state.round < self.engine.round and not state.finished:
             error = Diverged(self.engine.offender(replica), state.round + 1)
         ended = "diverged" if error else "completed" if state.finished else status
         stopped = self._patience[replica].stopped if state.finished else None
-        training = Training(state, self.histories[replica], ended, error, stopped, self._choosers[replica].best)
-        return self.adaptations[replica].adapted(training), error
+        return Training(state, self.histories[replica], ended, error, stopped, self._choosers[replica].best)
+
+    def adapted(self, replica: int, status: Status) -> tuple[Adapted, Diverged | None]:
+        """One replica's model and history, and what diverged."""
+        training = self.training(replica, status)
+        return self.adaptations[replica].adapted(training), training.error
