@@ -32,7 +32,7 @@ from fedmm.engines.asking import Ask, AskingEngine
 from fedmm.engines.durable import DurableMemory, state_folder
 from fedmm.engines.flower.kinds import PROBLEM
 from fedmm.engines.in_process import InProcess
-from fedmm.engines.nvflare import federation
+from fedmm.engines.nvflare import federation, places
 from fedmm.engines.nvflare.messages import to_packed, to_shareable
 from fedmm.engines.packed import Malformed, Packed
 from fedmm.experiment.config import experiment
@@ -242,6 +242,14 @@ def test_nvflare_that_is_not_installed_is_asked_for(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "nvflare", None)
     with pytest.raises(FedmmError, match=r"pip install 'fedmm\[nvflare\]'"), federation(["a"], "x:y", {}):
         pass
+
+
+def test_a_command_of_nvflare_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "_COMMAND_SECONDS", 0.05)
+    with pytest.raises(
+        FedmmError, match=r"^`nvflare poc --help` did not end within 0\.05 seconds; .*nvflare\.log may say"
+    ):
+        places.Place(tmp_path)._nvflare("poc", "--help")
 
 
 @pytest.mark.parametrize("name", ["a b", "a,b", "", "-a", "a/b"])

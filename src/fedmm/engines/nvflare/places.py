@@ -20,6 +20,7 @@ from fedmm.engines.nvflare.job import CLASSES
 _MARK = "FEDMM_NVFLARE"
 """The variable that all of its processes carry, and by which they are found."""
 
+_COMMAND_SECONDS = 300.0
 _ADMIN = "admin@nvidia.com"
 _PROJECT = "fedmm"
 _BUILDERS: list[dict[str, Any]] = [
@@ -112,18 +113,25 @@ class Place:
         return bool(process.environ().get(_MARK) == str(self.folder) and process.status() != "zombie")
 
     def _nvflare(self, *arguments: str) -> None:
-        done = subprocess.run(
-            [*_NVFLARE, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=self._environment(),
-            check=False,
-        )
+        command = f"`nvflare {' '.join(arguments[:2])}`"
         with self.log.open("ab") as log:
-            log.write(done.stdout)
+            try:
+                done = subprocess.run(
+                    [*_NVFLARE, *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=self._environment(),
+                    check=False,
+                    timeout=_COMMAND_SECONDS,
+                )
+            except subprocess.TimeoutExpired:
+                raise FedmmError(
+                    f"{command} did not end within {_COMMAND_SECONDS:g} seconds; {self.log} may say why, and it may do "
+                    "when tried again"
+                ) from None
         if done.returncode:
-            raise FedmmError(f"`nvflare {' '.join(arguments[:2])}` ended with {done.returncode}; {self.log} says why")
+            raise FedmmError(f"{command} ended with {done.returncode}; {self.log} says why")
 
     def _environment(self) -> dict[str, str]:
         """NVFlare finds this Python, and leaves its settings and temporary files in the folder alone."""
