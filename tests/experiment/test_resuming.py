@@ -187,6 +187,22 @@ def test_another_configuration_is_refused_with_the_differences(tmp_path: Path) -
     assert "label" not in str(refused.value)
 
 
+@pytest.mark.parametrize("engine", ["in_process", "batched"])
+def test_data_that_changed_is_noticed(tmp_path: Path, engine: str) -> None:
+    def on(rows: list[list[float]]) -> Experiment:
+        lines = [f"{a},{b},{number % 2},{'north' if number < 20 else 'south'}" for number, (a, b) in enumerate(rows)]
+        (tmp_path / "table.csv").write_text("\n".join(["a,b,sick,site", *lines]))
+        data = {"name": "table", "file": str(tmp_path / "table.csv"), "label": "sick", "site": "site"}
+        data |= {"target_sites": ["south"]}
+        return small(data=data, run={"engine": engine}, partition={"name": "by_site"})
+
+    rows = [[float(number), float(number % 7)] for number in range(40)]
+    run_until(on(rows), tmp_path / "run", 4)
+    rows[3][1] = 100.0
+    with pytest.raises(FedmmError, match=r"the data has changed since the run in .* was begun: client '.*' held"):
+        run_experiment(on(rows), tmp_path / "run", resume=True)
+
+
 def test_an_unwritable_folder_stops_the_run_and_keeps_the_last_checkpoint(tmp_path: Path) -> None:
     each = small()
     run_until(each, tmp_path / "run", 5)

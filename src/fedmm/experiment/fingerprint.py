@@ -49,12 +49,16 @@ def fingerprint(adaptation: Adaptation, **run: Any) -> dict[str, Table]:
             "batch_norm": function.policy,
             "weights": _of_tensors(function.state(function.start, function.statistics)),
         },
-        "clients": {
-            holding.name: f"{steps[holding.name]} steps, weight {holding.alpha:.6g}, source {_rows(holding.source)}, "
-            f"target {_rows(holding.target)}"
-            for holding in adaptation.holdings
-        },
+        "clients": {name: f"{steps[name]} steps, {rows}" for name, rows in held_rows(adaptation).items()},
         "measures": {column: len(probe) for probe in adaptation.probes for column in probe.columns},
+    }
+
+
+def held_rows(adaptation: Adaptation) -> dict[str, str]:
+    """What each client holds, by its name: how many rows of which kind, and a checksum of some."""
+    return {
+        holding.name: f"weight {holding.alpha:.6g}, source {_rows(holding.source)}, target {_rows(holding.target)}"
+        for holding in adaptation.holdings
     }
 
 

@@ -25,7 +25,7 @@ from fedmm.experiment.toml import read_toml, write_toml
 
 EXPERIMENT, ROUNDS, SUMMARY, MODEL = "experiment.toml", "rounds.jsonl", "summary.json", "model.safetensors"
 SAMPLES, BOUNDARY, REFUSED = "samples.safetensors", "boundary.safetensors", "refused.jsonl"
-INPUT = "input.json"
+INPUT, HELD = "input.json", "held.json"
 _LONGEST_NAME = 150
 
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedmm.core.errors import FedmmError
 from fedmm.experiment.checkpoints import Checkpoints, newest_common
 from fedmm.experiment.choosing import Chooser
 from fedmm.experiment.config import Experiment, experiment
-from fedmm.experiment.folder import EXPERIMENT, MODEL, SUMMARY
+from fedmm.experiment.fingerprint import held_rows
+from fedmm.experiment.folder import EXPERIMENT, HELD, MODEL, SUMMARY, write_json
 from fedmm.experiment.toml import read_toml
 from fedmm.experiment.training import Begun
+
+if TYPE_CHECKING:
+    from fedmm.experiment.adapt import Adaptation
 
 _MAY_DIFFER = (
     "label", "checkpoint_every", "checkpoint_seconds", "keep_checkpoints", "best_by", "track",
@@ -37,19 +41,21 @@ def run_checkpoints(each: Experiment, folder: Path, best: Chooser | None = None)
 
 def begun_runs(
     experiments: Sequence[Experiment],
+    adaptations: Sequence[Adaptation],
     folders: Sequence[Path],
     checkpoints: Sequence[Checkpoints],
     say: Callable[[str], None],
 ) -> list[Begun]:
     """The newest states that all of these runs have after one round; none where they begin, or begin again.
 
-    A run that was begun with another configuration is refused.
+    A run that was begun with another configuration, or with other rows, is refused.
     """
     if not any((folder / EXPERIMENT).exists() for folder in folders):
         return []
-    for each, folder in zip(experiments, folders, strict=True):
+    for each, adaptation, folder in zip(experiments, adaptations, folders, strict=True):
         if (folder / EXPERIMENT).exists():
             require_same_run(each, folder)
+            require_same_rows(adaptation, folder)
     begun = newest_common(checkpoints, experiments[0].run.torch_device, say)
     if begun:
         say(f"going on after round {max(state.round for state, _ in begun)}")
@@ -64,6 +70,30 @@ def require_same_run(each: Experiment, folder: Path) -> None:
     """Refuse a folder whose run was begun with another configuration."""
     before = experiment(read_toml(folder / EXPERIMENT))
     refuse_others(differences(before.tables(), each.tables()), f"the run in {folder}")
+
+
+def keep_rows(adaptation: Adaptation, folder: Path) -> None:
+    """Write down what each client holds, to know it again by."""
+    write_json(folder / HELD, held_rows(adaptation))
+
+
+def require_same_rows(adaptation: Adaptation, folder: Path) -> None:
+    """Refuse a folder whose run was begun with other rows, as far as their numbers and some of them tell."""
+    path = folder / HELD
+    if not path.exists():
+        return
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as problem:
+        raise FedmmError(f"{path} cannot be read, so it is not known what the run was begun with: {problem}") from None
+    now = held_rows(adaptation)
+    others = [name for name in now if before.get(name) != now[name]] or sorted(set(before) - set(now))
+    if others:
+        raise FedmmError(
+            f"the data has changed since the run in {folder} was begun: client {others[0]!r} held "
+            f"{before.get(others[0], 'nothing')}, now {now.get(others[0], 'nothing')}; "
+            "bring the old data back, or begin another run"
+        )
 
 
 def differences(before: Mapping[str, Mapping[str, Any]], now: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -29,7 +29,7 @@ from fedmm.experiment.on_ray import ray_engines
 from fedmm.experiment.plan import keep_settings, settings_of
 from fedmm.experiment.privacy import PrivacyAccount
 from fedmm.experiment.progress import RoundProgress
-from fedmm.experiment.resuming import begun_runs, only_begun, require_same_run, run_checkpoints
+from fedmm.experiment.resuming import begun_runs, keep_rows, only_begun, require_same_run, run_checkpoints
 from fedmm.experiment.stack import StackRun, StackSettings
 from fedmm.experiment.tracking import Tracks, require_trackers
 
@@ -135,13 +135,13 @@ def _run_one(
 ) -> Outcome:
     best = adaptation.chooser()
     checkpoints = run_checkpoints(experiment, folder, best)
-    begun = next(iter(begun_runs([experiment], [folder], [checkpoints], say)), None) if resume else None
+    begun = next(iter(begun_runs([experiment], [adaptation], [folder], [checkpoints], say)), None) if resume else None
     with ExitStack() as opened:
         engines = None
         if experiment.run.engine in _ELSEWHERE:
             engines = opened.enter_context(_ELSEWHERE[experiment.run.engine](experiment, adaptation, folder))
         files = opened.enter_context(RunFolder(folder, experiment.tables(), begun[1] if begun else ()))
-
+        keep_rows(adaptation, folder)
         tracks = opened.enter_context(Tracks(experiment, folder, begun[0].round if begun else 0))
 
         def after_round(row: Row) -> None:
@@ -191,7 +191,7 @@ def run_stack(
         run_checkpoints(each, folder, adaptation.chooser())
         for each, folder, adaptation in zip(experiments, folders, adaptations, strict=True)
     ]
-    begun = begun_runs(experiments, folders, kept, say) if resume else []
+    begun = begun_runs(experiments, adaptations, folders, kept, say) if resume else []
     before: Sequence[History] = [history for _, history in begun] or [History() for _ in experiments]
     with ExitStack() as opened:
         files = [
@@ -199,8 +199,9 @@ def run_stack(
             for folder, each, rows in zip(folders, experiments, before, strict=True)
         ]
 
-        for folder in folders:
+        for adaptation, folder in zip(adaptations, folders, strict=True):
             keep_settings(folder, settings)
+            keep_rows(adaptation, folder)
         tracks = [
             opened.enter_context(Tracks(each, folder, begun[number][0].round if begun else 0))
             for number, (each, folder) in enumerate(zip(experiments, folders, strict=True))
