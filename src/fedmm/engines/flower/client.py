@@ -36,7 +36,7 @@ def client_app(site: Site, mods: Sequence[Any] = ()) -> ClientApp:
         except (FedmmError, Malformed) as problem:
             answer = Packed({}, {PROBLEM: str(problem)}, {})
         answer.about["handled"] = round(time.time() - began, 3)
-        if not before:  # in a simulation processes live on
+        if not before and "partition-id" not in context.node_config:  # in a simulation processes live on, and wait
             answer.about.update(process=round(_LOADED - _BEGAN, 3), started=round(began - _LOADED, 3))
         before.append(message.metadata.message_id)
         return Message(to_records(answer), reply_to=message)
