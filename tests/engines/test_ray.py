@@ -422,6 +422,24 @@ def test_a_board_is_read_until_the_next_message_and_what_was_read_stays() -> Non
         read(other)
 
 
+def test_messages_that_are_kept_hold_no_files_open() -> None:
+    board = Board()
+
+    def posted_and_read(number: int) -> Any:
+        [posted] = board.post({"z": np.full(3, number)})
+        return read(posted)
+
+    def open_files() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    first = posted_and_read(0)
+    before = open_files()
+    kept = [first, *map(posted_and_read, range(1, 20))]
+    assert open_files() == before
+    assert [each["z"][2] for each in kept] == list(range(20))
+    board.close()
+
+
 def test_messages_are_the_same_after_the_journey() -> None:
     z = torch.arange(3.0)
     message = {"a": GivenState(4, Kept({"z": z, "same": z}, {"count": torch.tensor(7)}))}

@@ -131,14 +131,14 @@ class Actors:
         if not hasattr(os, "memfd_create"):
             return None
         board = Board()
-        [posted] = board.post(_PROBE)
         try:
+            [posted] = board.post(_PROBE)
             echoes = self._gathered(
                 [(at, lambda handle: handle.echo.remote(posted)) for at in range(len(self.handles))]
             )
             if all(echo and read(echo) == _PROBE for echo in echoes):
                 return board
-        except BoardGone:
+        except (BoardGone, OSError):
             pass
         board.close()
         return None

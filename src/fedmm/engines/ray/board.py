@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import pickle
 from importlib import import_module
 from typing import Any, NamedTuple
+
+import torch
 
 _TOKEN = 16
 _ALIGNED = 64
@@ -66,14 +67,11 @@ def read(posted: Posted) -> Any:
     """The message; its arrays are views of memory that is copied where it is written to, and freed with the last."""
     size = max((end for _, end in posted.spans), default=_TOKEN)
     try:
-        number = os.open(posted.place, os.O_RDONLY)
-        try:
-            memory = mmap.mmap(number, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-        finally:
-            os.close(number)
-    except (OSError, ValueError) as problem:
+        # Python's own mmap keeps a file open for as long as there are views: with all states of a long run, too many
+        memory = torch.from_file(posted.place, shared=False, size=size, dtype=torch.uint8)
+    except RuntimeError as problem:
         raise BoardGone(posted.place) from problem
-    if memory[:_TOKEN] != posted.token:
+    view = memory.numpy().data
+    if view[:_TOKEN] != posted.token:
         raise BoardGone(posted.place)
-    view = memoryview(memory)
     return pickle.loads(posted.text, buffers=[view[start:end] for start, end in posted.spans])
