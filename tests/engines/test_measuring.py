@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,9 +11,9 @@ import torch
 from ray_federation import Federation
 
 from fedmm.core.engine import FederatedState
-from fedmm.core.measures import Accuracy, Entropy, Measure, Seen
+from fedmm.core.measures import Accuracy, Entropy, Measure, Risk, Seen
 from fedmm.engines.flower.kinds import MEASURE, PROBLEM
-from fedmm.engines.measuring import Panel, SiteMeasures, Summed, measured_at_site, read_sums
+from fedmm.engines.measuring import Panel, SiteMeasures, Summed, measured_at_site, pack_question, read_sums
 from fedmm.engines.packed import Malformed, Packed
 
 CLASSES, MOST = 3, 100
@@ -94,6 +95,19 @@ def test_a_site_with_too_few_rows_is_not_waited_for() -> None:
     assert Sites({"a": 0}, {"a": ENTROPY})() == {}
 
 
+def test_sums_that_are_too_large_together_leave_their_measure_out() -> None:
+    risk: dict[str, Measure] = {"risk": Risk()}
+    answer = Packed({"sums": np.array([10.0, 1.5e308])}, {"round": 1}, {})
+    said: list[str] = []
+
+    def ask(kind: str, questions: Mapping[str, Packed]) -> dict[str, Packed]:
+        return {name: answer._replace(about={"client": name, "round": 1}) for name in questions}
+
+    measures = SiteMeasures(PROBLEM_, Panel(dict.fromkeys("ab", risk), CLASSES, MOST), ask, said.append)
+    assert measures(FederatedState(1, {"z": PROBLEM_.start}, {}, PROBLEM_.statistics)) == {}
+    assert said[0] == "round 1: risk is left out: the sums of the sites make inf"
+
+
 def test_nobody_is_asked_for_nothing() -> None:
     sites = Sites({}, {})
     assert sites() == {}
@@ -141,3 +155,11 @@ def test_a_site_measures_nothing_but_a_model() -> None:
     ):
         with pytest.raises(Malformed, match=words):
             measured_at_site("a", PROBLEM_.layout, {}, question, lambda *given: {})
+
+
+def test_running_statistics_of_another_model_are_refused_by_a_site() -> None:
+    state = FederatedState(1, {"z": PROBLEM_.start}, {}, {"mean": torch.zeros(2)})
+    question = pack_question(replace(PROBLEM_, share_statistics=True), state, ["entropy"])
+    for own in ({}, {"mean": torch.zeros(3)}):
+        with pytest.raises(Malformed, match="statistics that are not of this model"):
+            measured_at_site("a", PROBLEM_.layout, own, question, lambda *given: {})

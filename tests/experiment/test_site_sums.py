@@ -52,6 +52,19 @@ def test_a_run_by_messages_has_the_validators_of_one_process(changes: dict[str, 
             assert row[column] == pytest.approx(other[column], rel=1e-9, abs=1e-12), column
 
 
+def test_rows_that_are_compared_are_counted_by_themselves() -> None:
+    """At most 200 are, so that a site that gives no sums over fewer than 201 rows gives none of them."""
+    adaptation = prepare(experiment(DIGITS), DataCache())
+    probe = next(probe for probe in adaptation.probes if probe.held_by)
+    own = probe.own_of("target-1")
+    columns = ["target_entropy", "target_snd"]
+    for min_rows, rows in ((200, [len(own), 200]), (201, [len(own), 0]), (len(own) + 1, [0, 0])):
+        sums = OwnSums(adaptation.function, [own], min_rows)
+        found = sums(columns, adaptation.problem.start, adaptation.problem.statistics)
+        assert [found[column].rows for column in columns] == rows
+        assert [bool(found[column].sums.any()) for column in columns] == [number > 0 for number in rows]
+
+
 def test_columns_that_no_probe_has_are_refused_by_a_site() -> None:
     adaptation = prepare(experiment(DIGITS), DataCache())
     probe = next(probe for probe in adaptation.probes if probe.held_by)

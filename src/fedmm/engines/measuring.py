@@ -105,12 +105,17 @@ class SiteMeasures:
                 heard[name] = read_sums(self._panel, name, state.round, answers.get(name))
             except Malformed as problem:
                 self._complain(f"round {state.round}: what {name} measured is not counted: {problem}")
-        found = {}
+        found, missing = dict[str, Tensor](), list[str]()
         for column, measure in self._panel.measures.items():
             total = self._total(column, heard)
-            if total is not None:
-                found[column] = measure.value(total.sums, total.rows)
-        missing = [column for column in self._panel.measures if column not in found]
+            if total is None:
+                missing.append(column)
+                continue
+            value = measure.value(total.sums, total.rows)
+            if bool(value.isfinite()):
+                found[column] = value
+            else:
+                self._complain(f"round {state.round}: {column} is left out: the sums of the sites make {float(value)}")
         self._tell(state.round, questions, answers, list(heard), missing, time.perf_counter() - began)
         return found
 
@@ -165,10 +170,17 @@ def measured_at_site(
     model = read_invitation(layout, question.arrays, {**question.about, "restoring": False})
     if model.sent.keys() != {"z"} or model.sent["z"].shape != (layout.size,):
         raise Malformed("the server sent no model that could be measured")
-    found = sums(columns.split(","), model.sent["z"].to(layout.dtype), model.statistics or own)
+    statistics = model.statistics or own
+    if _shapes(statistics) != _shapes(own):
+        raise Malformed("the server sent running statistics that are not of this model")
+    found = sums(columns.split(","), model.sent["z"].to(layout.dtype), statistics)
     say(f"round {model.round}: {leaving(found)}")
     parts = [torch.cat([each.sums.new_tensor([each.rows]), each.sums]).cpu() for each in found.values()]
     return Packed({SUMS: torch.cat(parts).numpy()}, {_CLIENT: name, _ROUND: model.round}, {})
+
+
+def _shapes(statistics: Statistics) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in statistics.items()}
 
 
 def leaving(found: Mapping[str, Summed]) -> str:

@@ -79,6 +79,10 @@ class Probe:
         among = min(len(self), _MOST_NEIGHBOURS)
         return torch.arange(among, device=self.y.device) * len(self) // max(among, 1)
 
+    def rows_in(self, column: str) -> int:
+        """How many rows a column is measured on: those that are compared, where it compares rows."""
+        return len(self.neighbours) if column in self.paired else len(self)
+
     def own_of(self, name: str) -> Probe:
         """The rows that one of the clients holds, and those of them that would be compared."""
         assert self.client is not None

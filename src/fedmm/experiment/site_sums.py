@@ -55,14 +55,11 @@ class OwnSums:
         found: dict[str, Summed] = {}
         for probe in self.probes:
             wanted = _only(probe, columns)
-            if not wanted.columns:
-                continue
-            if len(probe) >= max(self.min_rows, 1):
-                sums = summed([wanted], outputs)
-                found |= {column: Summed(len(probe), sums[column][0]) for column in wanted.columns}
-            else:
-                classes = self.function.classes
-                found |= {column: Summed.of_none(each, classes) for column, each in wanted.all_measures.items()}
+            enough = [column for column in wanted.columns if probe.rows_in(column) >= max(self.min_rows, 1)]
+            sums = summed([_only(probe, enough)], outputs) if enough else {}
+            for column, measure in wanted.all_measures.items():
+                none = Summed.of_none(measure, self.function.classes)
+                found[column] = Summed(probe.rows_in(column), sums[column][0]) if column in sums else none
         for column in columns:
             if column not in found:
                 raise unknown("measure that the server asks for", column, sorted(found))
