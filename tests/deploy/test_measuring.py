@@ -26,6 +26,7 @@ from fedmm.deploy.site_config import SiteConfig, read_site
 from fedmm.deploy.site_rows import site_rows
 from fedmm.deploy.site_work import SiteWork
 from fedmm.engines.flower.engine import Patience
+from fedmm.engines.flower.records import to_records
 from fedmm.engines.packed import Packed
 from fedmm.experiment.config import Experiment
 from fedmm.experiment.run import run_experiment
@@ -239,6 +240,38 @@ def test_a_malformed_answer_is_refused_with_a_reason_and_the_run_goes_on(tmp_pat
         assert words in line
 
 
+@pytest.mark.parametrize(
+    ("card", "words"),
+    [({"batch": [1, float("inf")]}, "infinity"), ({"input_sum": float("nan")}, "inputs have the sum nan")],
+)
+def test_a_site_that_describes_itself_by_nonsense_is_named_in_one_sentence(
+    tmp_path: Path, card: dict[str, Any], words: str
+) -> None:
+    each = small(run={"rounds": 1})
+    grid = grid_of(tmp_path, each)
+
+    def spoil(site: str, reply: Message) -> Message:
+        if site == "target-1" and reply.metadata.message_type == "query":
+            about = reply.content["config"]
+            about["card"] = json.dumps({**json.loads(about["card"]), **card})
+        return reply
+
+    grid.on_reply = spoil
+    with pytest.raises(FedmmError, match=rf"the site 'target-1' cannot take part: .*{words}"):
+        serve(grid, served(tmp_path, each))
+
+
+def test_no_message_changes_the_experiment_that_was_submitted(tmp_path: Path) -> None:
+    each = small(run={"rounds": 1, "probe_rows": 0})
+    grid = grid_of(tmp_path, each)
+    other = experiment_text(small(run={"rounds": 1}))
+    plan = json.dumps({"alpha": 1.0, "input_mean": 0.0, "clients": [], "listed": [], "algorithm": {"name": "fedmm"}})
+    about = {"experiment": other, "run": "one", "plan": plan, "columns": "target_entropy", "round": 1}
+    node = next(node for node, file in grid.files.items() if file.stem == "target-1")
+    [reply] = grid.answered(Message(to_records(Packed({}, about, {})), node, "evaluate"))
+    assert "probe_rows = 0" in reply.content["config"]["problem"]
+
+
 def test_a_site_that_does_not_answer_leaves_its_measures_out(tmp_path: Path) -> None:
     each, files = held_back(tmp_path / "sites")
     grid = SitesGrid(files, {"run": "one", "experiment": experiment_text(each)})
@@ -269,10 +302,26 @@ def test_the_sites_log_names_what_leaves(tmp_path: Path, capsys: pytest.CaptureF
         "fedmm site target-1: round 1: leaves sums for target_information (11 over 297 rows), target_entropy (1" in said
     )
     assert "fedmm site source-1: round 1: leaves sums for source_hits (1 over 250 rows)" in said
+    assert "target_snd (2 over 200 rows)" in said
     assert (
-        "fedmm site target-1: measure: leaves sums [120] float64 960 bytes; values client = 'target-1', round = 1"
+        "fedmm site target-1: measure: leaves sums [120] float64 960 bytes; values client = 'target-1', round = 1\n"
         in said
     )
+
+
+def test_an_answer_to_what_is_measured_holds_no_more_than_the_log_says(tmp_path: Path) -> None:
+    each = small(run={"rounds": 1})
+    grid = grid_of(tmp_path, each)
+    left: list[set[str]] = []
+
+    def look(site: str, reply: Message) -> Message:
+        if reply.metadata.message_type == "evaluate":
+            left.append(set(reply.content["config"]))
+        return reply
+
+    grid.on_reply = look
+    serve(grid, served(tmp_path, each))
+    assert left == [{"client", "round"}] * 2
 
 
 @pytest.mark.parametrize(

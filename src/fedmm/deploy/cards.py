@@ -6,6 +6,7 @@ A network that is centred at the mean of all inputs needs a sum and a count from
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -43,19 +44,22 @@ def read_card(packed: Packed) -> Card:
     """The card that travelled so."""
     try:
         return card_from(json.loads(str(packed.about[_CARD])))
-    except (KeyError, ValueError, TypeError) as problem:
-        raise Malformed(f"it sent no description of what it holds: {problem}") from problem
+    except (KeyError, ValueError, TypeError, OverflowError) as problem:
+        raise Malformed(f"it does not describe what it holds: {problem}") from problem
 
 
 def card_from(table: dict[str, Any]) -> Card:
     """A card from plain values, each of the right kind."""
+    total, count = float(table["input_sum"]), int(table["input_count"])
+    if not math.isfinite(total) or count < 0:
+        raise ValueError(f"its {count} inputs have the sum {total}")
     return Card(
         bool(table["source"]),
         bool(table["target"]),
         tuple(int(side) for side in table["shape"]),
         bool(table["bytes"]),
-        float(table["input_sum"]),
-        int(table["input_count"]),
+        total,
+        count,
         bool(table.get("validation", False)),
         _batch(table.get("batch", (0, 0))),
     )

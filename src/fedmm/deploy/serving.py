@@ -28,7 +28,7 @@ from fedmm.engines.flower.roster import Roster, introduced
 from fedmm.engines.flower.server import Grid
 from fedmm.engines.flower.strategy import MinimaxStrategy
 from fedmm.engines.measuring import Panel, SiteMeasures
-from fedmm.engines.packed import About, Packed
+from fedmm.engines.packed import About, Malformed, Packed, one_line
 from fedmm.engines.server import Server
 from fedmm.experiment.adapt import Adaptation
 from fedmm.experiment.adaptation import Client
@@ -135,10 +135,17 @@ def _cards(
         kept = {name: card_from(card) for name, card in table.items()}
     patience = 0.0 if kept.keys() >= set(roster.names) else served.enrol_seconds
     missing = introduced(grid, roster, introduction, timeout=patience, say=say)
-    cards = {**kept, **{name: read_card(packed) for name, packed in roster.cards.items()}}
+    cards = {**kept, **{name: _card(name, packed) for name, packed in roster.cards.items()}}
     absent = [name for name in missing if name not in cards]
     require(not absent, f"{', '.join(absent)} did not come within {served.enrol_seconds:g} seconds; the run needs them")
     return cards
+
+
+def _card(name: str, packed: Packed) -> Card:
+    try:
+        return read_card(packed)
+    except Malformed as problem:
+        raise FedmmError(f"the site {name!r} cannot take part: {one_line(problem)}") from problem
 
 
 def standing_in(each: Experiment, names: list[str], cards: Mapping[str, Card], cache: DataCache) -> Adaptation:

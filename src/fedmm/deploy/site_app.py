@@ -22,7 +22,7 @@ def _handler(node: Mapping[str, Any], run: Mapping[str, Any]) -> Handler:
 
     def handled(kind: str, question: Packed) -> Packed:
         told = {key: value for key, value in run.items() if key in ("run", "experiment")}
-        question = question._replace(about={**told, **question.about})
+        question = question._replace(about={**question.about, **told})  # a message is of the run that was submitted
         _log(config, f"{kind}: came {contents(question.arrays)}")
         answer = _answer(config, kind, question)
         _log(config, f"{kind}: leaves {contents(answer.arrays)}; {_leaving(answer)}")

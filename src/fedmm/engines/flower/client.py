@@ -24,7 +24,10 @@ Site = Callable[[Mapping[str, Any], Mapping[str, Any]], Handler]
 
 
 def client_app(site: Site, mods: Sequence[Any] = ()) -> ClientApp:
-    """An app that hands every message to a site's handler, and its answer back. mods: of Flower's, for rounds."""
+    """An app that hands every message to a site's handler, and its answer back. mods: of Flower's, for rounds.
+
+    To the answers of rounds, and to no others, it adds the seconds that it took.
+    """
     app = ClientApp()
     before: list[str] = []
 
@@ -35,9 +38,10 @@ def client_app(site: Site, mods: Sequence[Any] = ()) -> ClientApp:
             answer = site(context.node_config, context.run_config)(kind, asked)
         except (FedmmError, Malformed) as problem:
             answer = Packed({}, {PROBLEM: str(problem)}, {})
-        answer.about["handled"] = round(time.time() - began, 3)
-        if not before and "partition-id" not in context.node_config:  # in a simulation processes live on, and wait
-            answer.about.update(process=round(_LOADED - _BEGAN, 3), started=round(began - _LOADED, 3))
+        if kind == TRAIN:
+            answer.about["handled"] = round(time.time() - began, 3)
+            if not before and "partition-id" not in context.node_config:  # in a simulation processes live on, and wait
+                answer.about.update(process=round(_LOADED - _BEGAN, 3), started=round(began - _LOADED, 3))
         before.append(message.metadata.message_id)
         return Message(to_records(answer), reply_to=message)
 
