@@ -285,13 +285,14 @@ def test_a_site_that_does_not_answer_leaves_its_measures_out(tmp_path: Path) -> 
 
 
 def test_a_site_with_few_rows_sends_zeros_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    each = small(run={"rounds": 1})
+    each = small(run={"rounds": 1, "best_by": "target_entropy"})
     serve(grid_of(tmp_path, each, min_rows=100_000), served(tmp_path, each))
     (row,) = rounds(tmp_path / "runs" / "one")
     assert all(row[column] is None for column in COLUMNS)
     said = capsys.readouterr().err
     assert "leaves sums for target_information (zeros: too few rows)" in said
     assert "too few rows for" in log(tmp_path)
+    assert "no model is kept as the best: target_entropy could not be measured in any round" in log(tmp_path)
 
 
 def test_the_sites_log_names_what_leaves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -307,6 +307,8 @@ def _run(
         held = {holding.name: {"holds": holding.domains} for holding in adaptation.holdings}
         files.summarise({**summary, "clients": held})  # how many rows they hold, only the sites know
         tracks.finish(summary)
+    if each.run.best_by and not (summary.get("best") or summary.get("oracle_best")):
+        say(f"no model is kept as the best: {each.run.best_by} could not be measured in any round")
     say(f"{summary['status']} after round {summary['rounds']}; target accuracy {summary['target_accuracy']}")
     if error:
         raise error

@@ -33,7 +33,8 @@ def packed(message: Any) -> Packed:
 def unpacked(message: Packed, device: torch.device, *, own: bool = False) -> Any:
     """The message with tensors on a device.
 
-    On a CPU they are views that must not be written to, and live as long as Ray is connected; own: or copies.
+    On a CPU they are views that must not be written to and, of Ray's store, live as long as it is connected; own: or
+    copies.
     """
 
     def to_tensor(leaf: Any) -> Any:
