@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,3 +23,11 @@ settings.load_profile("fedmm")
 def _seeded_weights() -> None:
     """Layers that a test makes begin with the same weights whatever ran before it."""
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def heeding_ctrl_c() -> Iterator[None]:
+    """Processes that a test starts heed Ctrl-C, which shells have those in the background ignore."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

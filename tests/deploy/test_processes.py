@@ -147,6 +147,7 @@ def test_the_commands_up_run_status_and_down(tmp_path: Path) -> None:
     assert processes.marked(folder) == []
 
 
+@pytest.mark.usefixtures("heeding_ctrl_c")
 def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fedmm", "deploy", "demo", "--out", str(tmp_path / "demo"), "--rounds", "50"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as demo:

@@ -148,6 +148,7 @@ def test_chunks_hold_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chunk_that_fits([adaptation], "fp32", StackSettings()) == 1
 
 
+@pytest.mark.usefixtures("heeding_ctrl_c")
 def test_ctrl_c_leaves_readable_runs(tmp_path: Path) -> None:
     tables = tmp_path / "long.toml"
     tables.write_text(
