@@ -36,7 +36,7 @@ FIRST_SEED = 10
 JUDGED = 5
 REPORTED = 5
 SIGNALS = ("target_information", "source_risk")
-PENALTIES = {
+PENALTIES: dict[str, dict[str, tuple[float, ...]]] = {
     "dann": {"fedmm": (1.5, 2.0), "fedmm_smoothed": (0.5, 0.75, 1.0)},
     "cdan": {"fedmm": (1.5, 2.0), "fedmm_smoothed": (0.5, 0.75, 1.0)},
     "mdd": {"fedmm": (0.75, 1.0), "fedmm_smoothed": (0.5, 0.75)},
@@ -85,7 +85,7 @@ def judgement(stack: StackRun, listed: list[tuple[str, Experiment]]) -> dict[str
                 "seed": each.run.seed,
                 "status": training.status,
                 "rounds": len(training.history),
-                **{name: fmean(row[name] for row in seen) if seen else None for name in SIGNALS},
+                **{name: fmean(row[name] or 0.0 for row in seen) if seen else None for name in SIGNALS},
             }
         )
     rows: list[dict[str, Any]] = [
