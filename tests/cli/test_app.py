@@ -40,6 +40,7 @@ SMALL = shlex.split(
 FILES = {
     "experiment.toml", "rounds.jsonl", "summary.json", "model.safetensors", "samples.safetensors",
     "boundary.safetensors", "exhibits.safetensors", "model-best.safetensors", "rounds.png", "checkpoints", "input.json",
+    "held.json",
 }  # fmt: skip
 
 
@@ -322,7 +323,7 @@ def test_ctrl_c_at_any_time_ends_with_one_line_and_130(
         raise AssertionError
 
     if moment == "while the commands are imported":
-        monkeypatch.delitem(sys.modules, "fedmm.cli.app")
+        monkeypatch.delitem(sys.modules, "fedmm.cli.app", raising=False)
         monkeypatch.setattr(sys, "meta_path", [types.SimpleNamespace(find_spec=press)])
     elif moment == "before a command begins":
         monkeypatch.setattr("fedmm.cli.app.app", press)

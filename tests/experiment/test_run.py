@@ -42,6 +42,7 @@ PICTURES_FROM = {"samples.safetensors", "boundary.safetensors"}
 FILES = {
     "checkpoints", "experiment.toml", "rounds.jsonl", "summary.json", "model.safetensors", "exhibits.safetensors",
     "model-best.safetensors",
+    "held.json",
     "input.json",
 }  # fmt: skip
 ROUND_KEYS = {

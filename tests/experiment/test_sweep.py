@@ -74,6 +74,7 @@ def test_every_run_leaves_an_ordinary_folder(swept: Path) -> None:
         assert {path.name for path in run.folder.iterdir()} == {
             "experiment.toml", "rounds.jsonl", "summary.json", "model.safetensors", "samples.safetensors",
             "boundary.safetensors", "checkpoints", "exhibits.safetensors", "model-best.safetensors",
+            "held.json",
             "input.json",
         }  # fmt: skip
         summary = json.loads((run.folder / "summary.json").read_text())
