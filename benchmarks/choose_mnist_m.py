@@ -22,7 +22,7 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from common import processor
+from common import processor, typed_command
 
 from fedmm.experiment.build import DataCache, prepare
 from fedmm.experiment.config import Experiment, experiment
@@ -135,7 +135,7 @@ def main() -> None:
         sys.stderr.write(f"\rround {stack.engine.round} of {rounds}")
         if not options.quick and (stack.engine.round % (REPORTED * every) == 0 or stack.engine.round == rounds):
             result = {
-                "command": " ".join(["python", *sys.argv]),
+                "command": typed_command(),
                 "hardware": processor() if on_cpu else torch.cuda.get_device_name(),
                 "torch": torch.__version__,
                 "seconds": round(time.perf_counter() - began, 1),

@@ -24,7 +24,7 @@ from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
 import torch
-from common import processor
+from common import processor, typed_command
 from torch import Tensor
 
 import fedmm
@@ -197,7 +197,7 @@ def main() -> None:
     if options.quick:
         pairs = dict(list(pairs.items())[:1])
     result: dict[str, Any] = {
-        "command": " ".join(["python", *sys.argv]),
+        "command": typed_command(),
         "rounds": options.rounds,
         "seeds": options.seeds,
         "hardware": torch.cuda.get_device_name() if options.device == "cuda" else processor(),

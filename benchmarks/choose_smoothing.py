@@ -21,7 +21,7 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from common import processor
+from common import processor, typed_command
 
 from fedmm.core.errors import FedmmError
 from fedmm.experiment.config import Experiment, experiment
@@ -109,7 +109,7 @@ def main() -> None:
     steady = [row for row in rows if not row["collapsed"]]
     chosen = max(steady, key=lambda row: row["target_information"]) if steady else None
     result = {
-        "command": " ".join(["python", *sys.argv]),
+        "command": typed_command(),
         "rounds": options.rounds,
         "seeds": list(SEEDS),
         "hardware": torch.cuda.get_device_name() if options.device == "cuda" else processor(),

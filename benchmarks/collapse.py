@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import processor
+from common import processor, typed_command
 from torch import Tensor, nn
 
 from fedmm.experiment.adapt import Adaptation
@@ -122,7 +122,7 @@ def main() -> None:
     sys.stdout.write(table(traces))
     if not options.quick:
         result = {
-            "command": " ".join(["python", *sys.argv]),
+            "command": typed_command(),
             "rates": RATES,
             "hardware": processor(),
             "torch": torch.__version__,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,15 @@ def processor() -> str:
         return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
+
+
+def typed_command() -> str:
+    """What was typed, but for where the results went."""
+    words = list(sys.argv)
+    if "--out" in words:
+        place = words.index("--out")
+        del words[place : place + 2]
+    return " ".join(["python", *words])
 
 
 def measured_on(command: str, load: float) -> dict[str, Any]:

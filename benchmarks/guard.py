@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import processor
+from common import processor, typed_command
 
 from fedmm.experiment.build import DataCache, prepare
 from fedmm.experiment.config import Experiment, experiment
@@ -116,7 +116,7 @@ def main() -> None:
     sys.stdout.write(table(outcomes))
     if not options.quick:
         result = {
-            "command": " ".join(["python", *sys.argv]),
+            "command": typed_command(),
             "algorithm": chosen[0].tables()["algorithm"],
             "guard": chosen[-1].tables()["guard"],
             "hardware": processor() if on_cpu else torch.cuda.get_device_name(),

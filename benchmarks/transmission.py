@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import processor
+from common import processor, typed_command
 
 from fedmm.core.errors import FedmmError
 from fedmm.experiment.build import DataCache, prepare
@@ -167,7 +167,7 @@ def main() -> None:
             sys.stderr.write(f"{name}: {found[name]['mean']:.1%} ({found[name]['seconds']} s)\n")
         sys.stdout.write(table(part, found))
         results[part] = {
-            "command": " ".join(["python", *sys.argv]),
+            "command": typed_command(),
             "hardware": torch.cuda.get_device_name(options.device) if cuda else processor(),
             "torch": torch.__version__,
             "seeds": list(range(options.seeds)),

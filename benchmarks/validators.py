@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import measured_on
+from common import measured_on, typed_command
 from scipy.stats import spearmanr
 
 from fedmm.core.validators import VALIDATORS, Validator
@@ -237,7 +237,7 @@ def main() -> None:
         each |= {f"tells_{where}": verdict(each[where]) for where in ("within", "across")}
     last = fmean(float(each.values("target_accuracy")[-1]) for each in runs)
     result = {
-        **measured_on(" ".join(["python", *sys.argv]), load),
+        **measured_on(typed_command(), load),
         "device": torch.cuda.get_device_name() if options.device.startswith("cuda") else "cpu",
         "seconds": round(seconds, 1),
         "settings": len({each.setting for each in runs}),
