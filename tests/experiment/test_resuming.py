@@ -203,6 +203,14 @@ def test_data_that_changed_is_noticed(tmp_path: Path, engine: str) -> None:
         run_experiment(on(rows), tmp_path / "run", resume=True)
 
 
+@pytest.mark.parametrize("text", ["", "[1]", "3", "null", "{"])
+def test_a_damaged_list_of_what_was_held_is_named(tmp_path: Path, text: str) -> None:
+    run_until(small(), tmp_path / "run", 2)
+    (tmp_path / "run" / "held.json").write_text(text)
+    with pytest.raises(FedmmError, match=r"held\.json cannot be read, so it is not known what the run was begun with"):
+        run_experiment(small(), tmp_path / "run", resume=True)
+
+
 def test_an_unwritable_folder_stops_the_run_and_keeps_the_last_checkpoint(tmp_path: Path) -> None:
     each = small()
     run_until(each, tmp_path / "run", 5)

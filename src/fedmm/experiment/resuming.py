@@ -83,8 +83,8 @@ def require_same_rows(adaptation: Adaptation, folder: Path) -> None:
     if not path.exists():
         return
     try:
-        before = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as problem:
+        before = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as problem:
         raise FedmmError(f"{path} cannot be read, so it is not known what the run was begun with: {problem}") from None
     now = held_rows(adaptation)
     others = [name for name in now if before.get(name) != now[name]] or sorted(set(before) - set(now))
