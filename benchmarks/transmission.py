@@ -1,6 +1,7 @@
 """What fewer bytes and noise cost in accuracy: target accuracy at the end, three seeds of each way to send updates.
 
-    python benchmarks/transmission.py [--data digits|mnist_m] [--part bytes|noise|crowd|all] [--device DEVICE] [--quick]
+    python benchmarks/transmission.py [--data digits|mnist_m] [--part bytes|noise|crowd|all] [--device DEVICE]
+        [--precision fp32|tf32|bf16] [--quick]
 
 bytes: one source and one target site, every form in which vectors travel. noise: ten sites of each kind, half of them
 in a round, and a smaller network on the digits; clipped updates without noise, and with as much noise as keeps an
@@ -46,15 +47,15 @@ DATA: dict[str, Tables] = {
         "data": {"name": "mnist_m"},
         "model": {"name": "paper_cnn", "centre": "none"},
         "algorithm": {
-            "name": "fedmm_smoothed", "lr_min": 0.01, "lr_max": 0.01, "penalty_min": 1.0, "penalty_max": 1.0,
-            "local_steps": 20, "smoothing_max": 0.5, "centre_rate": 0.2,
+            "name": "fedmm_smoothed", "lr_min": 0.01, "lr_max": 0.01, "penalty_min": 0.75, "penalty_max": 0.75,
+            "local_steps": 20, "smoothing_max": 1.0, "centre_rate": 0.5,
         },
     },
 }  # fmt: skip
 PARTS = ("bytes", "noise", "crowd")
 ROUNDS = {
     "digits": {"bytes": 200, "noise": 100, "crowd": 100},
-    "mnist_m": {"bytes": 500, "noise": 300, "crowd": 300},
+    "mnist_m": {"bytes": 1000, "noise": 300, "crowd": 300},
 }
 NORM = {"digits": 0.1, "mnist_m": 0.5}
 SITES = {"noise": 10, "crowd": 100}
@@ -98,7 +99,9 @@ def merged(*tables: Tables) -> Tables:
     return {section: {k: v for each in tables for k, v in each.get(section, {}).items()} for section in sections}
 
 
-def measured(tables: Tables, seeds: tuple[int, ...], cache: DataCache, *, looped: bool) -> dict[str, Any]:
+def measured(
+    tables: Tables, seeds: tuple[int, ...], cache: DataCache, *, looped: bool, precision: str
+) -> dict[str, Any]:
     """Accuracies and traffic of one way, its seeds as one program; epsilon becomes the noise that keeps it."""
     noise = dict(tables.get("transmission", {}))
     wanted = noise.pop("epsilon", None)
@@ -112,7 +115,7 @@ def measured(tables: Tables, seeds: tuple[int, ...], cache: DataCache, *, looped
     adaptations = [prepare(experiment(merged(tables, {"run": {"seed": seed}})), cache) for seed in seeds]
     capture = adaptations[0].function.layout.device.type == "cuda"
     began = time.perf_counter()
-    stack = StackRun(adaptations, "fp32", StackSettings(looped=looped, capture=capture), lambda replica, row: None)
+    stack = StackRun(adaptations, precision, StackSettings(looped=looped, capture=capture), lambda replica, row: None)
     status = stack.run(tables["run"]["rounds"], tables["run"]["evaluate_every"])
     ended = [stack.adapted(replica, status)[0].history for replica in range(len(seeds))]
     accuracies = [history.last("target_accuracy") or 0.0 for history in ended]
@@ -144,6 +147,7 @@ def main() -> None:
     arguments.add_argument("--part", choices=(*PARTS, "all"), default="all")
     arguments.add_argument("--device", default="cpu")
     arguments.add_argument("--seeds", type=int, default=len(SEEDS))
+    arguments.add_argument("--precision", choices=("fp32", "tf32", "bf16"), default="fp32")
     arguments.add_argument("--looped", action="store_true", help="network by network, often faster on a CPU")
     arguments.add_argument("--quick", action="store_true", help="two rounds, nothing written")
     options = arguments.parse_args()
@@ -160,7 +164,8 @@ def main() -> None:
             try:
                 smaller = SMALLER[options.data] if part in SITES else {}
                 tables = merged(DATA[options.data], smaller, {"run": run}, way)
-                found[name] = measured(tables, tuple(range(options.seeds)), cache, looped=options.looped)
+                seeds = tuple(range(options.seeds))
+                found[name] = measured(tables, seeds, cache, looped=options.looped, precision=options.precision)
             except FedmmError as refusal:
                 sys.stderr.write(f"{name}: {refusal}\n")
                 continue
@@ -172,6 +177,7 @@ def main() -> None:
             "torch": torch.__version__,
             "seeds": list(range(options.seeds)),
             "rounds": rounds,
+            "precision": options.precision,
             "norm": NORM[options.data],
             "tables": merged(DATA[options.data], SMALLER[options.data] if part in SITES else {}),
             "ways": found,
