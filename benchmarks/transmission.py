@@ -45,17 +45,17 @@ DATA: dict[str, Tables] = {
     },
     "mnist_m": {
         "data": {"name": "mnist_m"},
-        "model": {"name": "paper_cnn", "centre": "none"},
+        "model": {"name": "paper_cnn", "centre": "batch_mean"},
         "algorithm": {
             "name": "fedmm_smoothed", "lr_min": 0.01, "lr_max": 0.01, "penalty_min": 0.75, "penalty_max": 0.75,
-            "local_steps": 20, "smoothing_max": 1.0, "centre_rate": 0.5,
+            "local_steps": 20, "smoothing_max": 1.0, "centre_rate": 0.5, "dual_decay": 1 / 1.0005,
         },
     },
 }  # fmt: skip
 PARTS = ("bytes", "noise", "crowd")
 ROUNDS = {
     "digits": {"bytes": 200, "noise": 100, "crowd": 100},
-    "mnist_m": {"bytes": 1000, "noise": 300, "crowd": 300},
+    "mnist_m": {"bytes": 600, "noise": 300, "crowd": 300},
 }
 NORM = {"digits": 0.1, "mnist_m": 0.5}
 SITES = {"noise": 10, "crowd": 100}
