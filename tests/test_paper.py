@@ -101,3 +101,20 @@ def test_the_list_of_all_numbers_is_that_of_the_results() -> None:
         (line["item"], line["panel"], line["curve"], line["seed"]) for line in listed
     ]
     assert [line["target_accuracy"] for line in found] == [line["target_accuracy"] for line in listed]
+
+
+def test_the_panels_with_three_clients_are_told_as_they_came_out() -> None:
+    found = {
+        (line["panel"], line["curve"]): line for line in read_lines(PAPER / "figure_5" / RESULTS) if line["seed"] == 0
+    }
+    head = "| | FedAvgGDA | FedProxGDA | FedMM | FedMM smoothed |"
+    curves = ("fedavg_gda", "fedprox_gda", "fedmm", "fedmm_smoothed")
+    after = (PAPER / "README.md").read_text(encoding="utf-8").split(head)[1].split("\n\n")[0].splitlines()[2:]
+    told = [[cell.strip() for cell in line.strip("|").split("|")] for line in after]
+    assert [name for name, *_ in told] == [f"{o} {c}" for o in ("DANN", "MDD", "CDAN") for c in ("1s2t", "2s1t")]
+    for name, *cells in told:
+        for curve, cell in zip(curves, cells, strict=True):
+            line = found.get((name.lower().replace(" ", "_"), curve))
+            diverged = line and line["status"] == "diverged"
+            words = f", **diverged** in round {line['rounds']:,}" if line and diverged else ""
+            assert cell == (f"{100 * line['target_accuracy']:.1f}{words}" if line else "-"), (name, curve)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from fedmm.reporting.fields import finite
 from fedmm.reporting.paper.item import Item
 from fedmm.reporting.paper.results import FULL, PaperRun, by_cell
+
+_ENOUGH_SEEDS = 3
+"""From how many on a spread says something."""
 
 
 def made_by(item: Item, runs: Sequence[PaperRun]) -> str:
@@ -29,9 +32,9 @@ def missing(item: Item, runs: Sequence[PaperRun]) -> str:
             lines.append(f"- {item.panel_title(panel)}: {what} not computed")
     for role in ("method", "bound"):
         groups = [group for group in cells.values() if group[0].role == role]
-        most = max((len(group) for group in groups), default=0)
-        few = [f"{item.panel_title(group[0].panel)} `{group[0].curve}`" for group in groups if len(group) < most]
-        lines += [f"- fewer than {most} seeds: {', '.join(few)}"] if few else []
+        wanted = min(_ENOUGH_SEEDS, max((len(group) for group in groups), default=0))
+        few = {group[0].cell for group in groups if len(group) < wanted}
+        lines += [f"- fewer than {wanted} seeds: {_cells_in_words(item, few)}"] if few else []
     lines += [f"- {_divergence(item, run)}" for run in runs if run.diverged]
     lines += [f"- {words}: {_named(item, runs, words)}" for words in _distinct(runs, "caveat")]
     return "## What is missing\n\n" + ("\n".join(lines) if lines else "Nothing: all runs completed.") + "\n"
@@ -40,7 +43,14 @@ def missing(item: Item, runs: Sequence[PaperRun]) -> str:
 def _named(item: Item, runs: Sequence[PaperRun], caveat: str) -> str:
     """The cells with runs that have a caveat."""
     cells = {run.cell for run in runs if run.provenance.get("caveat") == caveat}
-    return ", ".join(f"{item.panel_title(panel)} `{curve}`" for panel, curve in sorted(cells))
+    return _cells_in_words(item, cells)
+
+
+def _cells_in_words(item: Item, cells: Collection[tuple[str, str]]) -> str:
+    """Curves by panel, in the order of the item."""
+    ordered = [cell for cell in item.expected() if cell in cells]
+    by_panel = {panel: [f"`{curve}`" for name, curve in ordered if name == panel] for panel, _ in ordered}
+    return "; ".join(f"{item.panel_title(panel)} {', '.join(curves)}" for panel, curves in by_panel.items())
 
 
 def _divergence(item: Item, run: PaperRun) -> str:
