@@ -59,7 +59,8 @@ def write(tmp_path: Path, text: str) -> Path:
         ('state = "kept"', 'worker = "none"', "site.worker must be one of resident, each-message, not 'none'"),
         ('"link.example.org:9092"', '"link.example.org"', "superlink.address must be host:port"),
         ('certificate = "ca.crt"\n', "", "superlink.certificate and superlink.key must name files"),
-        ('certificate = "ca.crt"', "insecure = true", "this is for this machine alone .* 'link.example.org'"),
+        ('"link.example.org:9092"', '"link.example.org:99999"', "superlink.address must be host:port"),
+        ('certificate = "ca.crt"', "insecure = true", "plain text .* is for this machine alone .* 'link.example.org'"),
         ('key = "keys/clinic-a"', "key = true", "superlink.key must be text, not True"),
     ],
 )

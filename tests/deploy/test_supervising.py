@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import ssl
 import stat
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from fedmm.deploy.keys import make_certificates, make_node_key, public_keys
 from fedmm.deploy.layout import Federation
 from fedmm.deploy.lifecycle import LocalSite, down, opened, prepare, resume, up
 from fedmm.deploy.site_config import read_site
-from fedmm.deploy.supervisor import Kept
+from fedmm.deploy.supervisor import Kept, Supervisor
 
 SLEEPER = """
 import subprocess, sys, time
@@ -46,6 +47,50 @@ def test_everything_that_carries_the_mark_is_ended_whoever_started_it(tmp_path: 
     assert processes.stop(processes.load(tmp_path / "p.json"), tmp_path) >= 1
     assert processes.marked(tmp_path) == []
     assert not started.alive
+
+
+def test_a_second_ctrl_c_kills_what_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deaf = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
+    )
+    started = processes.start("one", [sys.executable, "-c", deaf], tmp_path / "log", marked_environment(tmp_path))
+    deadline = time.monotonic() + 10
+    while b"deaf" not in (tmp_path / "log").read_bytes() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+    def impatient(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fedmm.deploy.processes.time.sleep", impatient)
+        with pytest.raises(KeyboardInterrupt):
+            processes.stop([started], tmp_path)
+    while started.alive and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not started.alive
+    assert processes.stop([started], tmp_path) == 0
+
+
+TOLD = """
+import signal, sys, time
+from fedmm.deploy.processes import leaving_when_told
+with leaving_when_told():
+    try:
+        print("here", flush=True)
+        time.sleep(60)
+    finally:
+        print("ended what was begun", flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_whoever_is_told_to_leave_ends_what_was_begun(number: signal.Signals) -> None:
+    with subprocess.Popen([sys.executable, "-c", TOLD], stdout=subprocess.PIPE, text=True) as told:
+        assert told.stdout is not None
+        assert told.stdout.readline() == "here\n"
+        told.send_signal(number)
+        assert told.communicate(timeout=10)[0] == "ended what was begun\n"
+        assert told.returncode == 128 + number
 
 
 def test_another_process_with_the_same_number_is_left_alone(tmp_path: Path) -> None:
@@ -72,6 +117,52 @@ def test_a_process_that_ends_is_started_again_later_and_later() -> None:
     assert [line.split("; ")[0].partition(" after")[0] for line in said] == ["the worker ended with 3"] * 3
     assert [line.rpartition("in ")[2] for line in said] == ["0.02 s", "0.04 s", "0.08 s"]
     assert kept.process is None
+
+
+def test_ctrl_c_in_a_terminal_reaches_the_supervisor_alone() -> None:
+    kept = Kept("worker", [sys.executable, "-c", "import time; time.sleep(60)"])
+    kept.look(dict(os.environ), print)
+    assert kept.process is not None
+    assert os.getpgid(kept.process.pid) == kept.process.pid != os.getpgid(0)
+    kept.end(10.0)
+    assert kept.process.returncode == -signal.SIGTERM
+
+
+def test_a_site_that_could_never_join_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    make_certificates(tmp_path, ["127.0.0.1"])
+    make_node_key(tmp_path / "a")
+    (tmp_path / "junk").write_text("junk")
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port = taken.getsockname()[1]
+        for lines, words in (
+            ('certificate = "none"\nkey = "a"', r"superlink.certificate cannot be read: .*none: No such file"),
+            ('certificate = "junk"\nkey = "a"', r"superlink.certificate is no certificate \(PEM\): .*junk"),
+            ('certificate = "ca.crt"\nkey = "none"', r"superlink.key cannot be read: .*none: No such file"),
+            ('certificate = "ca.crt"\nkey = "junk"', r"superlink.key is no private key as `fedmm deploy key` makes it"),
+            (
+                'certificate = "ca.crt"\nkey = "a.pub"',
+                r"superlink.key is no private key as `fedmm deploy key` makes it",
+            ),
+            (
+                f'certificate = "ca.crt"\nkey = "a"\nruntime_port = {port}',
+                rf"another process listens at superlink.runtime_port {port}",
+            ),
+        ):
+            (tmp_path / "site.toml").write_text(f'[site]\nname = "a"\n[superlink]\naddress = "h:1"\n{lines}\n')
+            with pytest.raises(FedmmError, match=words):
+                Supervisor(read_site(tmp_path / "site.toml"), print).run()
+    text = (tmp_path / "site.toml").read_text().replace('"a"\n', '"a"\nstate = "junk"\n', 1)
+    (tmp_path / "site.toml").write_text(text)
+    with pytest.raises(FedmmError, match=r"nothing can be written to site.state, .*junk: File exists"):
+        Supervisor(read_site(tmp_path / "site.toml"), print).run()
+
+
+def test_a_port_that_another_process_has_is_named_and_nothing_stays(tmp_path: Path) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(FedmmError, match=rf"another process listens at 127.0.0.1:{port}"):
+            up(Federation(tmp_path), [LocalSite("a", {})], port=port)
+    assert processes.marked(tmp_path) == []
 
 
 def test_the_certificate_is_the_authoritys_and_names_the_hosts(tmp_path: Path) -> None:
@@ -155,7 +246,7 @@ def test_flower_runs_quietly_and_by_tls_unless_told_otherwise(tmp_path: Path) ->
 
 @pytest.mark.parametrize("insecure", [True, False])
 def test_a_superlink_that_others_could_reach_is_refused(tmp_path: Path, insecure: bool) -> None:
-    with pytest.raises(FedmmError, match="this is for this machine alone"):
+    with pytest.raises(FedmmError, match="a SuperLink without a proxy before it is for this machine alone"):
         up(Federation(tmp_path), [LocalSite("a", {})], host="0.0.0.0", insecure=insecure)
     assert list(tmp_path.iterdir()) == []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -28,6 +28,7 @@ from fedmm.deploy.lifecycle import (
     submit,
     up,
 )
+from fedmm.deploy.processes import leaving_when_told
 from fedmm.deploy.site_config import WORKERS, read_site
 
 deploy_app = typer.Typer(
@@ -64,10 +65,15 @@ def deploy_up(
     require(worker in WORKERS, f"--worker must be one of {', '.join(WORKERS)}, not {worker!r}")
     each = read_experiment(file, settings or [])
     there = Federation(federation)
-    up(there, local_sites(each), host=host, port=port, insecure=insecure, worker=worker, say=_say)
-    if not foreground:
-        _say(f"up; `fedmm deploy run {file} --federation {federation}` trains, `fedmm deploy down` ends it")
-        return
+    with leaving_when_told():
+        up(there, local_sites(each), host=host, port=port, insecure=insecure, worker=worker, say=_say)
+        if foreground:
+            _stay(there)
+    at = _at(federation)
+    _say(f"up; `fedmm deploy run {file}{at}` trains, `fedmm deploy down{at}` ends it")
+
+
+def _stay(there: Federation) -> NoReturn:
     _say("up; Ctrl-C ends everything")
     try:
         while all(alive(there).values()):
@@ -76,6 +82,11 @@ def deploy_up(
         raise FedmmError(f"{', '.join(gone)} ended by itself; its log is in {there.logs}")
     finally:
         down(there)
+
+
+def _at(federation: Path) -> str:
+    """How a federation is named to a command."""
+    return "" if federation == _DEFAULT else f" --federation {federation}"
 
 
 @deploy_app.command("run")
@@ -95,7 +106,8 @@ def deploy_run(
     folder = there.run(run)
     require(
         not (folder / "experiment.toml").exists(),
-        f"the run {run!r} was begun before; `fedmm deploy resume {run}` goes on with it, --name makes another",
+        f"the run {run!r} was begun before; `fedmm deploy resume {run}{_at(federation)}` goes on with it, --name makes "
+        "another",
     )
     number = submit(there, run, text, resume=False, patience=patience, enrol_seconds=patience, say=_say)
     _followed(there, run, number)
@@ -117,6 +129,7 @@ def _followed(there: Federation, run: str, number: int) -> None:
     try:
         status = follow(there, run, number, _say)
     except KeyboardInterrupt:
+        _say(f"ending the run; `fedmm deploy resume {run}{_at(there.folder)}` goes on with it")
         stop_run(there, number)
         raise
     require("completed" in status, f"the run {run} ended with {status}; {there.run(run) / 'server.log'} says why")
@@ -209,5 +222,7 @@ def deploy_demo(
     from fedmm.deploy.demo import demo  # noqa: PLC0415 - torch
 
     require(worker in WORKERS, f"--worker must be one of {', '.join(WORKERS)}, not {worker!r}")
-    if not demo(out, rounds, worker=worker, insecure=insecure, say=_say):
+    with leaving_when_told():
+        alike = demo(out, rounds, worker=worker, insecure=insecure, say=_say)
+    if not alike:
         raise typer.Exit(1)

@@ -122,6 +122,41 @@ def _make_key(path: Path, public: Path) -> None:
     _write(public, shown + f" {path.name}\n".encode(), 0o644)
 
 
+def require_certificate(path: Path, what: str) -> None:
+    """Refuse what is no certificate. what: as whoever wrote the path calls it."""
+    x509, _, _, _ = _cryptography()
+    try:
+        x509.load_pem_x509_certificate(_content(path, what))
+    except ValueError as problem:
+        if isinstance(problem, FedmmError):
+            raise
+        raise FedmmError(f"{what} is no certificate (PEM): {path}") from problem
+
+
+def require_node_key(path: Path, what: str) -> None:
+    """Refuse what is no key of a node. what: as whoever wrote the path calls it."""
+    _, _, serialization, ec = _cryptography()
+    from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415 - comes with the extra
+
+    try:
+        key = serialization.load_ssh_private_key(_content(path, what), None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as problem:  # TypeError: one with a password
+        if isinstance(problem, FedmmError):
+            raise
+        key = None
+    require(
+        isinstance(key, ec.EllipticCurvePrivateKey),
+        f"{what} is no private key as `fedmm deploy key` makes it (ECDSA, OpenSSH's form, no password): {path}",
+    )
+
+
+def _content(path: Path, what: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as problem:
+        raise FedmmError(f"{what} cannot be read: {path}: {problem.strerror}") from problem
+
+
 def is_host(text: str) -> bool:
     """Whether a text is an address, or a name that a host may have."""
     try:

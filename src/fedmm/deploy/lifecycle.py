@@ -89,7 +89,7 @@ def up(
 
     Whoever reaches a SuperLink's port can hand it runs: it listens on this machine alone.
     """
-    require_loopback(host)
+    require_loopback(host, "a SuperLink without a proxy before it")
     require(
         not [each for each in processes.load(federation.processes) if each.alive],
         f"the federation in {federation.folder} is already up; `fedmm deploy down` ends it",
@@ -149,6 +149,7 @@ def prepare(
 def start_superlink(federation: Federation, say: Say) -> None:
     """Start the SuperLink and wait until it listens."""
     made = opened(federation)
+    require(not answers(made), f"another process listens at {made.address}; end it, or choose another port")
     log = federation.logs / f"{SUPERLINK}.log"
     env = environment(federation.flower, **{processes.MARK: str(federation.folder.resolve())})
     command = superlink_command(federation, made.host, made.port, made.insecure)

@@ -7,8 +7,8 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,19 +61,43 @@ def load(path: Path) -> list[Started]:
 
 
 def stop(started: Sequence[Started], folder: Path, seconds: float = 15.0) -> int:
-    """End these processes and all others that carry the federation's mark; how many there were."""
+    """End these processes and all others that carry the federation's mark; how many there were.
+
+    Ctrl-C, or SIGTERM, while they are ending kills them at once.
+    """
     groups = {each.pid for each in started if each.alive}
     found = {*marked(folder), *groups}
-    for number, patience in ((signal.SIGTERM, seconds), (signal.SIGKILL, 5.0)):
-        _send(number, groups, folder)
-        if _gone(started, folder, patience):
-            break
+    try:
+        for number, patience in ((signal.SIGTERM, seconds), (signal.SIGKILL, 5.0)):
+            _send(number, groups, folder)
+            if _gone(started, folder, patience):
+                break
+    except BaseException:
+        _send(signal.SIGKILL, groups, folder)
+        raise
     for child in _children:
         if child.pid in found:
             with suppress(subprocess.TimeoutExpired):
                 child.wait(2.0)
     _reap()
     return len(found)
+
+
+@contextmanager
+def leaving_when_told() -> Iterator[None]:
+    """SIGTERM, and a terminal that is closed, unwind the program as Ctrl-C does, so that it ends what it has begun."""
+
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    signals = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
+    for number in signals:
+        signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number in signals:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _send(number: signal.Signals, groups: Collection[int], folder: Path) -> None:

@@ -97,9 +97,10 @@ class SuperLinkSection:
 
     def __post_init__(self) -> None:
         host, colon, port = self.address.rpartition(":")
-        require(bool(colon and host) and port.isdigit(), f"superlink.address must be host:port, not {self.address!r}")
+        right = bool(colon and host) and port.isascii() and port.isdigit() and 1 <= int(port) <= 65535
+        require(right, f"superlink.address must be host:port, not {self.address!r}")
         if self.insecure:
-            require_loopback(host)
+            require_loopback(host, "plain text (insecure = true)")
         else:
             require(
                 bool(self.certificate and self.key),
@@ -152,13 +153,13 @@ def read_site(file: Path) -> SiteConfig:
     return SiteConfig(file.resolve(), site, data, superlink)
 
 
-def require_loopback(host: str) -> None:
+def require_loopback(host: str, what: str) -> None:
     """Refuse what no other machine may reach: plain text, and a SuperLink that anyone can hand runs to."""
     try:
         here = host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         here = False
-    require(here, f"this is for this machine alone (127.0.0.1), not for {host!r}")
+    require(here, f"{what} is for this machine alone (127.0.0.1), not for {host!r}")
 
 
 def _built(kind: Any, table: Any) -> Any:
