@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from engines.batched.stacks import assert_same_state
+from experiment.forking import Started, template
 from experiment.saved import model_in
 from problems import adapt, labels, mixed_client, network, rows, source_client, target_client
 from torch import nn
@@ -329,36 +326,28 @@ draw = torch.Generator().manual_seed(1)
 x, t = (torch.randn(40, 4, generator=draw) for _ in range(2))
 y = torch.randint(0, 3, (40,), generator=draw)
 model = fedmm.Network(torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU()), 3, head_dropout=0.2)
-print("ready", flush=True)
-adapted = fedmm.adapt([fedmm.Client((x, y), name="a"), fedmm.Client(target=t, name="b")], model, rounds=300,
+adapted = fedmm.adapt([fedmm.Client((x, y), name="a"), fedmm.Client(target=t, name="b")], model, rounds=100,
                       resume=sys.argv[1], checkpoint_every=1, progress=False)
 adapted.save(sys.argv[2])
 """
 
 
 def test_sigkill_at_random_moments_changes_nothing(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(PROGRAM)
-
-    def started(name: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "program.py", name, f"{name}.safetensors"]
-        return subprocess.Popen(
-            command, cwd=tmp_path, stdout=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"}
-        )
-
-    with started("whole") as process:
-        assert process.wait() == 0
     draw = random.Random(0)
     killed = 0
-    for _ in range(4):
-        with started("killed") as process:
-            assert process.stdout is not None
-            process.stdout.readline()
-            time.sleep(draw.uniform(0.1, 0.5))
+    with template() as interpreter:
+
+        def started(name: str) -> Started:
+            return interpreter.start(PROGRAM, name, f"{name}.safetensors", folder=tmp_path)
+
+        assert started("whole").wait() == 0
+        for _ in range(4):
+            process = started("killed")
+            time.sleep(draw.uniform(0.2, 0.7))
             if process.poll() is not None:
                 break
-            process.send_signal(signal.SIGKILL)
+            process.kill()
             killed += 1
-    with started("killed") as process:
-        assert process.wait() == 0
+        assert started("killed").wait() == 0
     assert killed >= 2
     assert model_in(tmp_path / "killed.safetensors") == model_in(tmp_path / "whole.safetensors")

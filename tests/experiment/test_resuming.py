@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from experiment.forking import template
 from experiment.saved import model_in
 
 from fedmm.core.errors import FedmmError
@@ -235,35 +232,35 @@ def test_the_latest_of_several_folders_is_resumed(tmp_path: Path, name: str) -> 
     assert latest_folder(tmp_path / "run") == tmp_path / name
 
 
+PROGRAM = """
+import sys
+from pathlib import Path
+from fedmm.experiment.config import experiment
+from fedmm.experiment.run import run_experiment
+from fedmm.experiment.toml import read_toml
+run_experiment(experiment(read_toml(Path(sys.argv[1]))), Path(sys.argv[2]), progress=False, resume=True)
+"""
+
+
 def test_sigkill_at_random_moments_changes_nothing(tmp_path: Path) -> None:
     """Killed many times in one run, also while a checkpoint is written; each time the next process goes on."""
-    rounds = 400
+    rounds = 150
     plan = tables(run={"rounds": rounds, "keep_checkpoints": 2})
     (tmp_path / "plan.toml").write_text(write_toml(plan))
     run_experiment(experiment(plan), tmp_path / "whole", progress=False)
-    program = (
-        "import sys; from pathlib import Path; from fedmm.experiment.config import experiment; "
-        "from fedmm.experiment.run import run_experiment; from fedmm.experiment.toml import read_toml; "
-        "print('ready', flush=True); "
-        "run_experiment(experiment(read_toml(Path(sys.argv[1]))), Path(sys.argv[2]), progress=False, resume=True)"
-    )
-    command = [sys.executable, "-c", program, str(tmp_path / "plan.toml"), str(tmp_path / "killed")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     draw = random.Random(0)
     killed = 0
-    for _ in range(8):
-        with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
-            assert process.stdout is not None
-            process.stdout.readline()
-            time.sleep(draw.uniform(0.05, 0.6))
-            if process.poll() is None:
-                process.send_signal(signal.SIGKILL)
-                killed += 1
-            else:
-                assert process.returncode == 0
+    with template() as interpreter:
+        for _ in range(8):
+            process = interpreter.start(PROGRAM, "plan.toml", "killed", folder=tmp_path)
+            time.sleep(draw.uniform(0.1, 0.8))
+            if process.poll() is not None:
+                assert process.wait() == 0
                 break
-    else:
-        run_experiment(experiment(plan), tmp_path / "killed", progress=False, resume=True)
+            process.kill()
+            killed += 1
+        else:
+            run_experiment(experiment(plan), tmp_path / "killed", progress=False, resume=True)
     assert killed >= 3
     assert model_in(tmp_path / "killed") == model_in(tmp_path / "whole")
     assert rows_of(tmp_path / "killed") == rows_of(tmp_path / "whole")
