@@ -88,10 +88,11 @@ def test_a_file_that_changed_is_run_again_and_said(command: Command) -> None:
 
 
 def test_results_may_be_kept_elsewhere(command: Command) -> None:
+    before = read(Path("paper"))
     assert command("figure-1", "--seed", "0", "--results", "mine.jsonl").code == 0
     assert len(read_lines(Path("mine.jsonl"))) == 4
-    assert not Path("paper/figure_1/results.jsonl").exists()
-    assert not Path("paper/results.json").exists()
+    assert files("mine-figure_1") == DRAWN
+    assert read(Path("paper")) == before
 
 
 def test_the_smoke_scale_never_writes_into_the_paper(command: Command) -> None:

@@ -209,7 +209,9 @@ def reproduce(
     precision: Annotated[str, typer.Option(help="fp32, tf32 or bf16: of float32 products on a GPU.")] = "fp32",
     stack: Annotated[int, typer.Option(help="Runs in one program, at most.")] = 16,
     seconds: Annotated[float, typer.Option(help="Stop in time and keep what is unfinished; 0: no limit.")] = 0.0,
-    results: Annotated[Path | None, typer.Option(help="Another results file than the item's own.")] = None,
+    results: Annotated[
+        Path | None, typer.Option(help="Another results file than the item's own; drawn in a folder beside it.")
+    ] = None,
     paper: Annotated[Path, typer.Option(help="The folder with the paper's items.")] = Path("paper"),
     draw: Annotated[bool, typer.Option("--draw", help="Run nothing: draw what is there.")] = False,
 ) -> None:

@@ -49,6 +49,8 @@ def reproduce_item(
         raise unknown(f"scale of {source.name}", scale, source.scales)
     small = scale != FULL
     folder = _STATES / f"{item.name}-{scale}" if small else item.folder
+    if results is not None:  # a part of an item must not be drawn over the whole
+        folder = results.parent / f"{results.stem}-{item.name}"
     lines = results or (_STATES / f"{source.name}-{scale}" if small else source.folder) / RESULTS
     say(f"{item.about.get('title', item.name)} ({scale})")
     done = Reproduced(0, 0, 0)
