@@ -22,6 +22,7 @@ from fedmm.deploy.keys import make_node_key
 from fedmm.deploy.layout import Federation
 from fedmm.deploy.local import experiment_text, local_sites
 from fedmm.deploy.serving import Served, every_round_kept, serve
+from fedmm.engines.durable import DurableMemory, state_folder
 from fedmm.engines.flower.engine import Patience
 from fedmm.experiment.checkpoints import Checkpoints
 from fedmm.experiment.config import Experiment
@@ -92,6 +93,19 @@ def test_a_mean_over_all_sites_inputs_comes_of_their_sums(tmp_path: Path) -> Non
     each = small(model={"centre": "train_mean"}, partition={"name": "p_split", "p": 0.3}, run=weights)
     serve(grid_of(tmp_path, each), served(tmp_path, each))
     assert same_result(each, tmp_path / "runs" / "one", tmp_path / "reference", print)
+
+
+def test_with_noise_the_norm_of_the_duals_comes_of_what_the_server_has(tmp_path: Path) -> None:
+    noise = {"name": "gaussian", "norm_min": 0.1, "norm_max": 0.1, "noise_min": 2.0, "noise_max": 2.0}
+    each = small(transmission=noise, model={"centre": "none"})
+    serve(grid_of(tmp_path, each), served(tmp_path, each))
+    last = json.loads((tmp_path / "runs" / "one" / "rounds.jsonl").read_text().splitlines()[-1])
+    duals = []
+    for name in ("source-1", "target-1"):
+        held = DurableMemory(state_folder(tmp_path / "sites" / "state" / name / "runs", "one", name)).held
+        duals.append(float(held[max(held)].own["dual"].norm()))
+    assert min(duals) > 0.0
+    assert last["dual_norm"] == pytest.approx((sum(dual**2 for dual in duals) / 2) ** 0.5, rel=1e-5)
 
 
 def test_nodes_that_die_and_come_back_change_nothing(tmp_path: Path) -> None:

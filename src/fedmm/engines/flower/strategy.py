@@ -138,7 +138,7 @@ class MinimaxStrategy(Strategy):
         inbox.refused.extend(refusals)
         up = sum(size_in_bytes(each.vectors) + size_in_bytes(each.statistics) for each in updates)
         record = recorded(after, z_0, inbox, up, sum(self._down), time.perf_counter() - self._began)
-        self._hear_dual_norms(inbox.accepted)
+        self._hear_dual_norms(inbox.accepted, after)
         self.state, self.record = after, with_dual_norms(record, self._dual_norms, after)
         for refusal in record.refused:
             self._say(f"round {record.round}: {refusal.client} was not counted: {refusal.reason}")
@@ -204,12 +204,22 @@ class MinimaxStrategy(Strategy):
             self.state = replace(self.state, server={**self.state.server, "z": vectors["z"].to(layout.dtype)})
             self.host.went_on(self.state)
 
-    def _hear_dual_norms(self, accepted: Iterable[str]) -> None:
-        """The norms of the sites' duals, of which each tells its own."""
+    def _hear_dual_norms(self, accepted: Iterable[str], after: FederatedState) -> None:
+        """The norms of the sites' duals, of which each tells its own.
+
+        Of one that does not, since its updates carry noise or it was not asked since a restart, the sum of its updates
+        tells it, where the server keeps that.
+        """
         for name in accepted:
             norm = self.timings.get(name, {}).get("dual_norm")
             if isinstance(norm, float):
                 self._dual_norms[name] = norm
+        server, private = self.server, self.server.terms.transmission.private
+        c = server.algorithm.coefficients(server.problem.layout, self.state.round, server.rounds)
+        for name, totals in after.totals.items():
+            if private or name not in self._dual_norms:
+                own = server.algorithm.restored_client({"z": after.z}, totals, c)
+                self._dual_norms |= {name: float(own["dual"].norm())} if "dual" in own else {}
 
     def _most_bytes(self) -> int:
         """More than any answer takes: a few vectors, and the running statistics."""
