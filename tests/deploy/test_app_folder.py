@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tomllib
+from importlib import import_module
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
@@ -25,11 +27,35 @@ def test_it_has_the_layout_of_a_flower_baseline() -> None:
         assert name == "app"
         assert '__all__ = ["app"]' in text  # by which Flower finds it
         assert "flwr" not in text
+    package = FOLDER / "fedmm_flower"
+    for name in (
+        "client_app",
+        "dataset",
+        "model",
+        "server_app",
+        "strategy",
+        "utils",
+    ):  # that its structure test asks for
+        assert (package / f"{name}.py").is_file(), name
     front = (FOLDER / "README.md").read_text().split("---")[1]
     for key in ("title:", "url:", "labels:", "dataset:"):
         assert key in front
     for heading in ("About this baseline", "Experimental Setup", "Environment Setup", "Running the Experiments"):
         assert f"## {heading}" in (FOLDER / "README.md").read_text()
+
+
+def test_every_module_of_the_app_can_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    for path in sorted((FOLDER / "fedmm_flower").glob("*.py")):
+        module = import_module(f"fedmm_flower.{path.stem}" if path.stem != "__init__" else "fedmm_flower")
+        assert all(hasattr(module, name) for name in getattr(module, "__all__", ())), path
+
+
+def test_the_ray_of_the_extra_and_of_the_constraints_is_the_one_that_flower_pins() -> None:
+    pinned = {each.partition(";")[0].strip() for each in requires("flwr") or () if each.startswith("ray==")}
+    extras = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(extras["ray"]) == pinned
+    assert pinned <= set((FOLDER.parent / "constraints.txt").read_text().split())
 
 
 def test_its_keys_are_those_of_the_app_that_is_submitted() -> None:
