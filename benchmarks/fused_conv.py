@@ -31,9 +31,9 @@ import fedmm.models.fused_conv as kernels
 
 LAUNCHES = 30
 TILES = [
-    (places, weights, 4, stages)
+    (places, weights, warps, stages)
     for places, weights in ((32, 128), (64, 128), (32, 64), (64, 64), (128, 64))
-    for stages in (1, 2, 3)
+    for warps, stages in ((4, 1), (8, 1), (2, 1), (4, 2), (4, 3))
 ]
 
 
