@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from fedmm.engines.in_process import InProcess
 from fedmm.engines.ray import Actors, Cluster, RayEngine, ray_cluster
 from fedmm.engines.ray.actor import Call, ClientActor, GivenState, Posting, Rules
 from fedmm.engines.ray.board import Board, BoardGone, read
+from fedmm.engines.ray.cluster import require_listener
 from fedmm.engines.ray.wire import packed, unpacked
 from fedmm.engines.server import Server
 from fedmm.experiment.config import experiment
@@ -390,6 +392,17 @@ def test_more_actors_than_cores_are_refused(cluster: Cluster) -> None:
 def test_gpus_that_are_not_there_are_refused(cluster: Cluster) -> None:
     with pytest.raises(FedmmError, match="GPUs, and Ray has 0"):
         Actors(cluster, Federation(), Federation().names, gpus=True)
+
+
+def test_an_address_where_nothing_listens_is_refused_at_once(cluster: Cluster) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as there:
+        port = there.getsockname()[1]
+        require_listener(cluster.ray, f"127.0.0.1:{port}")
+    for address in (f"127.0.0.1:{port}", f"localhost:{port}", "127.0.0.1:99999", "no.such.host.invalid:6379"):
+        with pytest.raises(FedmmError, match=f"Ray cannot be reached at {address}: nothing answers there"):
+            require_listener(cluster.ray, address)
+    for address in ("auto", "ray://127.0.0.1:1", "nonsense"):
+        require_listener(cluster.ray, address)
 
 
 def test_ray_that_is_not_installed_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

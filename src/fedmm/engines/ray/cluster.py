@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -76,6 +77,7 @@ def _ray() -> ModuleType:
 
 def _connect(ray: ModuleType, address: str, local: dict[str, Any]) -> None:
     given = {"address": address} if address else local
+    require_listener(ray, address)
     for tries_left in (2, 1, 0):
         try:
             ray.init(log_to_driver=False, logging_level=logging.ERROR, **given)
@@ -87,6 +89,24 @@ def _connect(ray: ModuleType, address: str, local: dict[str, Any]) -> None:
                 continue
             where = f"at {address}" if address else "on this machine"
             raise FedmmError(f"Ray cannot be reached {where}: {reason}") from problem
+
+
+def require_listener(ray: ModuleType, address: str) -> None:
+    """Refuse a host and port where nothing listens; Ray itself would try for minutes, and say little.
+
+    address: as ``ray.init`` takes it; what is no host and port is left to Ray.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not (port.isascii() and port.isdigit()):
+        return
+    for each in (host.strip("[]"), ray.util.get_node_ip_address()):  # the machine's own, which Ray takes for loopback
+        try:
+            with closing(socket.create_connection((each, int(port)), timeout=5.0)):
+                return
+        except (OSError, OverflowError, UnicodeError):
+            if host not in (_LOOPBACK, "localhost"):
+                break
+    raise FedmmError(f"Ray cannot be reached at {address}: nothing answers there; `ray start --head` makes a cluster")
 
 
 def _local(cores: int, object_store_bytes: int, folder: Path | None) -> dict[str, Any]:
