@@ -15,6 +15,7 @@ from fedmm import ALGORITHMS, FedmmError, Terms
 from fedmm.core.algorithm import Algorithm
 from fedmm.core.memory import Kept
 from fedmm.core.messages import NEVER
+from fedmm.core.transmission import GaussianUpdate
 from fedmm.engines.asking import AskingEngine
 from fedmm.engines.durable import DurableMemory
 from fedmm.engines.flower.kinds import PROBLEM
@@ -31,8 +32,8 @@ FEDMM = with_options(ALGORITHMS["fedmm"])
 class Sites:
     """Sites in this process, with their states on disk; each message is handled by a site that was read from there."""
 
-    def __init__(self, folder: Path, algorithm: Algorithm, terms: Terms) -> None:
-        self.problem = Federation().problem()
+    def __init__(self, folder: Path, algorithm: Algorithm, terms: Terms, federation: Federation) -> None:
+        self.problem = federation.problem()
         self.server = Server(self.problem, algorithm, ROUNDS, terms)
         self.folder = folder
 
@@ -48,10 +49,12 @@ class Sites:
         return dict(reversed(answers.items()))
 
 
-def _engine(folder: Path, algorithm: Algorithm = FEDMM, terms: Terms | None = None) -> tuple[AskingEngine, Sites]:
-    sites = Sites(folder, algorithm, terms or Terms())
-    problem = Federation().problem()
-    return AskingEngine(problem, algorithm, ROUNDS, sites, terms or Terms()), sites
+def _engine(
+    folder: Path, algorithm: Algorithm = FEDMM, terms: Terms | None = None, federation: Federation | None = None
+) -> tuple[AskingEngine, Sites]:
+    terms, federation = terms or Terms(), federation or Federation()
+    sites = Sites(folder, algorithm, terms, federation)
+    return AskingEngine(federation.problem(), algorithm, ROUNDS, sites, terms), sites
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -74,6 +77,18 @@ def test_every_algorithm_has_the_same_bits_as_in_process(name: str, terms: Terms
     for client in Federation().names:
         kept = sites.site(client).memory.held[last.counted[client]].own
         assert all(torch.equal(kept[key], last.clients[client][key]) for key in kept)
+
+
+def test_with_noise_the_norm_of_the_duals_is_that_of_what_the_server_has_summed_up(tmp_path: Path) -> None:
+    noise = GaussianUpdate(norm_min=0.1, norm_max=0.1, noise_min=2.0, noise_max=2.0)
+    federation = Federation(share_statistics=False)
+    engine, sites = _engine(tmp_path, terms=Terms(transmission=noise), federation=federation)
+    *_, (state, record) = played(engine, ROUNDS)
+    held = [sites.site(name).memory.held[state.counted[name]] for name in federation.names]
+    norms = torch.stack([each.own["dual"].norm() for each in held])
+    assert float(norms.min()) > 0.0
+    assert record.dual_norm == pytest.approx(float(norms.square().mean().sqrt()), rel=1e-5)
+    assert not record.by_client
 
 
 def test_a_round_that_is_repeated_counts_once(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from fedmm.core.algorithm import Algorithm
 from fedmm.core.engine import FederatedState, RoundRecord
@@ -11,12 +12,13 @@ from fedmm.core.errors import FedmmError, require
 from fedmm.core.messages import Update, size_in_bytes
 from fedmm.core.problem import FederatedProblem
 from fedmm.core.terms import Terms
+from fedmm.engines.dual_norms import DualNorms
 from fedmm.engines.flower.kinds import PROBLEM, TRAIN
 from fedmm.engines.in_process import first_state
 from fedmm.engines.messaging import Host, invitation_size
 from fedmm.engines.packed import Malformed, Packed
 from fedmm.engines.packing import pack_invitation, read_update
-from fedmm.engines.server import Server, recorded, with_dual_norms
+from fedmm.engines.server import Server, recorded
 
 _USUAL = Terms()
 
@@ -37,10 +39,12 @@ class AskingEngine:
         self, problem: FederatedProblem, algorithm: Algorithm, rounds: int, ask: Ask, terms: Terms = _USUAL
     ) -> None:
         self.problem = problem
+        if terms.transmission.private:
+            terms = replace(terms, restore=True)  # the sums tell the norms of duals of which sites say nothing
         self.server = Server(problem, algorithm, rounds, terms)
         self._host = Host(self.server)
         self._ask = ask
-        self._dual_norms: dict[str, float] = {}
+        self._dual_norms = DualNorms(self.server)
 
     def start(self) -> FederatedState:
         return first_state(self.server)
@@ -57,9 +61,8 @@ class AskingEngine:
         down = sum(map(invitation_size, invitations.values()))
         z_0 = next(iter(invitations.values())).sent["z"]
         record = recorded(after, z_0, inbox, up, down, time.perf_counter() - began)
-        for name in inbox.accepted:
-            self._dual_norms[name] = float(answers[name].about.get("dual_norm", 0.0))
-        return after, with_dual_norms(record, self._dual_norms, after)
+        told = {name: answers[name].about.get("dual_norm") for name in inbox.accepted}
+        return after, self._dual_norms.recorded(record, told, state, after)
 
     def _read(self, t: int, name: str, answer: Packed | None) -> Update:
         """The update in an answer; in its place, a sentence that says why there is none."""

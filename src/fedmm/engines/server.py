@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -218,16 +218,6 @@ def dual_norms(clients: Mapping[str, State]) -> dict[str, float]:
     """||dual_i|| by name, of those clients that have one."""
     duals = {name: own["dual"].norm() for name, own in clients.items() if "dual" in own}
     return dict(zip(duals, torch.stack(list(duals.values())).tolist(), strict=True)) if duals else {}
-
-
-def with_dual_norms(record: RoundRecord, norms: Mapping[str, float], after: FederatedState) -> RoundRecord:
-    """A record with the norms that sites tell of their own duals; those in the state are the first ones."""
-    by_client = record.by_client
-    if "dual_norm" in by_client:
-        first = {name: norm for name, norm in by_client["dual_norm"].items() if name not in after.counted}
-        by_client = {**by_client, "dual_norm": {**first, **norms}}
-    mean = (sum(norm**2 for norm in norms.values()) / len(after.clients)) ** 0.5
-    return replace(record, dual_norm=float(mean), by_client=by_client)
 
 
 def _mean_metrics(accepted: Mapping[str, Update]) -> dict[str, float]:

@@ -14,6 +14,7 @@ from flwr.serverapp.strategy import Strategy
 from fedmm.core.engine import FederatedState, RoundRecord
 from fedmm.core.inbox import Refusal
 from fedmm.core.messages import Invitation, Update, size_in_bytes
+from fedmm.engines.dual_norms import DualNorms
 from fedmm.engines.flower.kinds import PROBLEM
 from fedmm.engines.flower.records import from_records, to_records
 from fedmm.engines.flower.roster import Roster, Say, introduced
@@ -21,7 +22,7 @@ from fedmm.engines.in_process import first_state
 from fedmm.engines.messaging import Host, invitation_size
 from fedmm.engines.packed import About, Malformed, Packed, one_line
 from fedmm.engines.packing import pack_invitation, read_update, read_vectors, vector_arrays
-from fedmm.engines.server import Server, recorded, with_dual_norms
+from fedmm.engines.server import Server, recorded
 
 _NOTHING = Packed({}, {}, {})
 _MOST_VECTORS, _SPARE_BYTES = 4, 1 << 18
@@ -65,7 +66,7 @@ class MinimaxStrategy(Strategy):
         self._invitations: dict[str, Invitation] = {}
         self._down: list[int] = []
         self._began = 0.0
-        self._dual_norms: dict[str, float] = {}
+        self._dual_norms = DualNorms(server)
 
     @property
     def arrays(self) -> ArrayRecord:
@@ -138,8 +139,9 @@ class MinimaxStrategy(Strategy):
         inbox.refused.extend(refusals)
         up = sum(size_in_bytes(each.vectors) + size_in_bytes(each.statistics) for each in updates)
         record = recorded(after, z_0, inbox, up, sum(self._down), time.perf_counter() - self._began)
-        self._hear_dual_norms(inbox.accepted, after)
-        self.state, self.record = after, with_dual_norms(record, self._dual_norms, after)
+        told = {name: self.timings.get(name, {}).get("dual_norm") for name in inbox.accepted}
+        self.record = self._dual_norms.recorded(record, told, self.state, after)
+        self.state = after
         for refusal in record.refused:
             self._say(f"round {record.round}: {refusal.client} was not counted: {refusal.reason}")
 
@@ -203,23 +205,6 @@ class MinimaxStrategy(Strategy):
             vectors = read_vectors(layout, {name: array.numpy() for name, array in arrays.items()})
             self.state = replace(self.state, server={**self.state.server, "z": vectors["z"].to(layout.dtype)})
             self.host.went_on(self.state)
-
-    def _hear_dual_norms(self, accepted: Iterable[str], after: FederatedState) -> None:
-        """The norms of the sites' duals, of which each tells its own.
-
-        Of one that does not, since its updates carry noise or it was not asked since a restart, the sum of its updates
-        tells it, where the server keeps that.
-        """
-        for name in accepted:
-            norm = self.timings.get(name, {}).get("dual_norm")
-            if isinstance(norm, float):
-                self._dual_norms[name] = norm
-        server, private = self.server, self.server.terms.transmission.private
-        c = server.algorithm.coefficients(server.problem.layout, self.state.round, server.rounds)
-        for name, totals in after.totals.items():
-            if private or name not in self._dual_norms:
-                own = server.algorithm.restored_client({"z": after.z}, totals, c)
-                self._dual_norms |= {name: float(own["dual"].norm())} if "dual" in own else {}
 
     def _most_bytes(self) -> int:
         """More than any answer takes: a few vectors, and the running statistics."""
