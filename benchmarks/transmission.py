@@ -29,6 +29,7 @@ from fedmm.core.errors import FedmmError
 from fedmm.experiment.build import DataCache, prepare
 from fedmm.experiment.config import experiment
 from fedmm.experiment.stack import StackRun, StackSettings
+from fedmm.models.precision import Precision
 
 FOLDER = Path(__file__).parent / "results"
 SEEDS = (0, 1, 2)
@@ -100,7 +101,7 @@ def merged(*tables: Tables) -> Tables:
 
 
 def measured(
-    tables: Tables, seeds: tuple[int, ...], cache: DataCache, *, looped: bool, precision: str
+    tables: Tables, seeds: tuple[int, ...], cache: DataCache, *, looped: bool, precision: Precision
 ) -> dict[str, Any]:
     """Accuracies and traffic of one way, its seeds as one program; epsilon becomes the noise that keeps it."""
     noise = dict(tables.get("transmission", {}))
