@@ -88,3 +88,15 @@ def test_the_app_that_flower_starts_for_each_message_loads_no_torch() -> None:
     program = "import fedmm.deploy.site_app, sys; print([m for m in ('torch', 'sklearn', 'scipy') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_sites_supervisor_which_lives_for_months_loads_no_torch() -> None:
+    program = (
+        "import sys; import fedmm.cli; import fedmm.deploy.supervisor\n"
+        "sys.argv = ['fedmm', 'deploy', 'site', 'nowhere.toml']\n"
+        "try:\n    fedmm.cli.main()\n"
+        "except SystemExit as ended:\n    print(ended.code, {'torch', 'sklearn', 'scipy'} & {*sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "2 set()"
+    assert done.stderr == "error: there is no file nowhere.toml\n"

@@ -16,9 +16,14 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):  # names of files may be more than a terminal can show
             stream.reconfigure(errors="backslashreplace")
     try:
-        from fedmm.cli.app import app  # noqa: PLC0415 - slow to import, and Ctrl-C may come meanwhile
+        if sys.argv[1:2] == ["deploy"]:  # a site's supervisor lives for months, and has no use for torch
+            from fedmm.cli.deploy import deploy_app  # noqa: PLC0415 - the one that is asked for
 
-        app()
+            deploy_app(sys.argv[2:], prog_name="fedmm deploy")
+        else:
+            from fedmm.cli.app import app  # noqa: PLC0415 - slow to import, and Ctrl-C may come meanwhile
+
+            app()
     except FedmmError as problem:
         sys.stderr.write(f"error: {problem}\n")
         sys.exit(2)

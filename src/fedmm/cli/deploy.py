@@ -32,7 +32,10 @@ from fedmm.deploy.processes import leaving_when_told
 from fedmm.deploy.site_config import WORKERS, read_site
 
 deploy_app = typer.Typer(
-    help="Federations of sites that do not trust each other, by Flower.", no_args_is_help=True, add_completion=False
+    help="Federations of sites that do not trust each other, by Flower.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
 )
 _console = Console(soft_wrap=True, highlight=False, markup=False)
 
