@@ -29,8 +29,11 @@ def ended(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *
         (["down"], "error: federation holds no federation; `fedmm deploy up` makes one"),
         (["resume", "first"], "error: federation holds no federation; `fedmm deploy up` makes one"),
         (["run", MOONS], "error: federation holds no federation; `fedmm deploy up` makes one"),
-        (["up", MOONS, "--host", "0.0.0.0"], "error: this is for this machine alone (127.0.0.1), not for '0.0.0.0'"),
-        (["up", MOONS, "--host", "0.0.0.0", "--insecure"], "error: this is for this machine alone"),
+        (
+            ["up", MOONS, "--host", "0.0.0.0"],
+            "error: a SuperLink without a proxy before it is for this machine alone (127.0.0.1), not for '0.0.0.0'",
+        ),
+        (["up", MOONS, "--host", "0.0.0.0", "--insecure"], "error: a SuperLink without a proxy before it is for this"),
         (["up", "nowhere.toml"], "error: there is no file nowhere.toml"),
         (["up", MOONS, "--worker", "x"], "error: --worker must be one of resident, each-message, not 'x'"),
         (["site", "nowhere.toml"], "error: there is no file nowhere.toml"),

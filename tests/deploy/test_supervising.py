@@ -74,6 +74,7 @@ def test_a_second_ctrl_c_kills_what_does_not_end(tmp_path: Path, monkeypatch: py
 TOLD = """
 import signal, sys, time
 from fedmm.deploy.processes import leaving_when_told
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
 with leaving_when_told():
     try:
         print("here", flush=True)
