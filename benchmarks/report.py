@@ -74,11 +74,6 @@ def parity(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def caveat(rows: list[dict[str, Any]]) -> str:
-    """What has to be known of a file's rows, where its first one says it."""
-    return f"\n{rows[0]['caveat']}\n" if "caveat" in rows[0] else ""
-
-
 def main() -> None:
     parts = [HEAD]
     titles = {
@@ -91,7 +86,7 @@ def main() -> None:
         if path.exists():
             rows = json.loads(path.read_text())
             about = f"{rows[0]['hardware']}, torch {rows[0]['versions']['torch']}, {rows[0]['date']}: "
-            parts.append(f"\n## {title}\n\n{about}`{rows[0]['command']}`\n\n{table(rows)}{caveat(rows)}")
+            parts.append(f"\n## {title}\n\n{about}`{rows[0]['command']}`\n\n{table(rows)}")
         if name == "batched_cuda":
             parts.append(reached(rows))
     path = RESULTS / "gpu_parity.json"
@@ -100,7 +95,7 @@ def main() -> None:
         parts.append(
             f"\n## How far the batched engine is from the reference on a GPU\n\n{rows[0]['hardware']}, after "
             f"{rows[0]['rounds']} rounds, relative to the distance from the start: "
-            f"`python benchmarks/gpu_parity.py`\n\n{parity(rows)}{caveat(rows)}"
+            f"`python benchmarks/gpu_parity.py`\n\n{parity(rows)}"
         )
     (HERE / "RESULTS.md").write_text("".join(parts))
 
