@@ -1,4 +1,4 @@
-"""Real processes over TLS with node authentication: kills in mid-run, and those who must be turned away.
+"""Real processes over TLS with node authentication: the commands, kills in mid-run, and the same bits after them.
 
 Each test takes a minute or more, so they run with FEDMM_SLOW=1 (``make test-distributed``).
 """
@@ -7,66 +7,22 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from deploy.running import begin, pid_of, rounds_in, slow, text, until
 
 from fedmm import FedmmError
 from fedmm.deploy import processes
 from fedmm.deploy.demo import RUN, demo_experiment, same_result
 from fedmm.deploy.layout import Federation
-from fedmm.deploy.lifecycle import SUPERLINK, alive, down, follow, resume, start_sites, start_superlink, submit, up
+from fedmm.deploy.lifecycle import down, follow, resume, start_sites, start_superlink, up
 from fedmm.deploy.local import experiment_text, local_sites
 
-pytestmark = pytest.mark.skipif(
-    os.environ.get("FEDMM_SLOW") != "1", reason="starts real processes for minutes; FEDMM_SLOW=1 runs it"
-)
-
-
-@pytest.fixture
-def federation(tmp_path: Path) -> Iterator[Federation]:
-    there = Federation(tmp_path / "federation")
-    yield there
-    if there.folder.exists():
-        down(there)
-        assert processes.marked(there.folder) == []
-
-
-def until(done: Callable[[], bool], seconds: float, what: str) -> None:
-    deadline = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.2)
-
-
-def rounds_in(federation: Federation) -> int:
-    path = federation.run(RUN) / "rounds.jsonl"
-    return len(path.read_text().splitlines()) if path.exists() else 0
-
-
-def text(path: Path) -> str:
-    return path.read_text(errors="replace") if path.exists() else ""
-
-
-def pid_of(federation: Federation, *words: str) -> int:
-    for pid in processes.marked(federation.folder):
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
-        if all(any(word in part for part in command) for word in words):
-            return pid
-    raise AssertionError(f"no process with {words}")
-
-
-def begin(federation: Federation, rounds: int) -> int:
-    return submit(
-        federation, RUN, experiment_text(demo_experiment(rounds)),
-        resume=False, patience=200.0, enrol_seconds=100.0, say=print,
-    )  # fmt: skip
+pytestmark = slow
 
 
 def test_a_run_survives_the_death_of_a_site_and_of_the_superlink_to_the_bit(
@@ -74,7 +30,7 @@ def test_a_run_survives_the_death_of_a_site_and_of_the_superlink_to_the_bit(
 ) -> None:
     each = demo_experiment(6)
     up(federation, local_sites(each), say=print)
-    number = begin(federation, 6)
+    number = begin(federation, each)
     until(lambda: rounds_in(federation) >= 1, 120, "the first round was not finished")
 
     # A SuperNode and its worker die in mid-round: the supervisor brings them back, past the SuperLink's refusals.
@@ -162,80 +118,10 @@ def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
     assert processes.marked(tmp_path / "demo") == []
 
 
-def test_those_without_a_key_or_with_a_false_name_are_turned_away_and_the_round_goes_on(
-    federation: Federation, tmp_path: Path
-) -> None:
-    each = demo_experiment(2)
-    sites = local_sites(each)
-    up(federation, sites, say=print)
-    good = (federation.sites / "source-1.toml").read_text()
-
-    # Another key than any that is registered.
-    stranger = federation.sites / "stranger.toml"
-    other = Federation(tmp_path / "other")
-    from fedmm.deploy.keys import make_certificates, make_node_key
-
-    make_node_key(other.keys / "stranger")
-    key = str((federation.keys / "source-1").resolve())
-    stranger.write_text(
-        good.replace(key, str(other.keys / "stranger")).replace("state/source-1", "state/stranger")
-        .replace('name = "source-1"', 'name = "source-1"')
-    )  # fmt: skip
-    # A registered key of its own, and another site's name.
-    forger = federation.sites / "forger.toml"
-    make_node_key(other.keys / "forger")
-    from fedmm.deploy.lifecycle import register
-
-    shutil.copy(other.keys / "forger.pub", federation.keys)
-    register(federation, print)
-    forger.write_text(good.replace(key, str(other.keys / "forger")).replace("state/source-1", "state/forger"))
-    # Another authority's certificate.
-    make_certificates(other.certificates, ["127.0.0.1"])
-    distrustful = federation.sites / "distrustful.toml"
-    authority = str((federation.certificates / "ca.crt").resolve())
-    distrustful.write_text(
-        good.replace(authority, str(other.certificates / "ca.crt")).replace("state/source-1", "state/distrustful")
-    )
-    for number, name in enumerate(("stranger", "forger", "distrustful")):
-        path = federation.sites / f"{name}.toml"
-        lines = path.read_text().splitlines()
-        port = next(line for line in lines if line.startswith("runtime_port"))
-        path.write_text(path.read_text().replace(port, f"runtime_port = {23450 + number}"))
-        env = {**os.environ, processes.MARK: str(federation.folder.resolve())}
-        processes.start(
-            name, [sys.executable, "-m", "fedmm", "deploy", "site", str(path)], federation.logs / f"{name}.log", env
-        )
-    until(lambda: "SuperNode ID" in text(federation.logs / "forger.log"), 100, "the forger was not let in by its key")
-    number = begin(federation, 2)
-    assert "completed" in follow(federation, RUN, number, print)
-    log = text(federation.run(RUN) / "server.log")
-    assert "it calls itself 'source-1', but does not hold that site's key" in log
-    assert same_result(each, federation.run(RUN), tmp_path / "reference", print)
-    for name in ("stranger", "distrustful"):
-        said = text(federation.logs / f"{name}.log")
-        assert "SuperNode ID" not in said
-        assert "the SuperNode ended with 1" in said
-
-
-def test_a_full_disk_at_a_site_is_named_and_the_run_goes_on_when_there_is_room(federation: Federation) -> None:
-    each = demo_experiment(3)
-    up(federation, local_sites(each), say=print)
-    number = begin(federation, 3)
-    until(lambda: rounds_in(federation) >= 1, 120, "the first round was not finished")
-    states = next((federation.folder / "state" / "source-1" / "runs").glob("*/*"))
-    blocked = states / "round-00000003.safetensors.partial"
-    blocked.mkdir()  # nothing can be written under that name
-    log = federation.run(RUN) / "server.log"
-    until(lambda: "cannot be written to" in text(log), 120, "the site did not say that it cannot write")
-    blocked.rmdir()
-    assert "completed" in follow(federation, RUN, number, print)
-    assert alive(federation)[SUPERLINK]
-
-
 def test_a_federation_that_went_down_comes_up_with_its_states(federation: Federation, tmp_path: Path) -> None:
     each = demo_experiment(4)
     made = up(federation, local_sites(each), say=print)
-    begin(federation, 4)
+    begin(federation, each)
     until(lambda: rounds_in(federation) >= 2, 120, "two rounds were not finished")
     down(federation)
     start_superlink(federation, print)

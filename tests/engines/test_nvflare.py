@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -60,6 +61,16 @@ def _processes(folder: Path) -> list[psutil.Process]:
                 found.append(process)
         except (psutil.Error, OSError):
             continue
+    return found
+
+
+def _listening(folder: Path) -> set[str]:
+    """The addresses at which they listen; a process that ends in between listens nowhere."""
+    found = set()
+    for process in _processes(folder):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            connections = process.net_connections("inet")
+            found |= {each.laddr.ip for each in connections if each.status == psutil.CONN_LISTEN}
     return found
 
 
@@ -143,12 +154,7 @@ def test_a_bug_in_a_client_is_told_with_its_log(ask: Ask) -> None:
 
 
 def test_nvflare_listens_on_loopback_alone(ask: Ask, own: Path) -> None:
-    listening = {
-        connection.laddr.ip
-        for process in _processes(own)
-        for connection in process.net_connections("inet")
-        if connection.status == psutil.CONN_LISTEN
-    }
+    listening = _listening(own)
     assert listening
     assert listening <= {"127.0.0.1", "::1"}
 
@@ -219,8 +225,7 @@ def test_a_proof_of_concept_has_the_same_bits_and_listens_on_loopback(own: Path,
     listening: set[str] = set()
 
     def look(row: Mapping[str, Any]) -> None:
-        found = [each.net_connections("inet") for each in _processes(own)]
-        listening.update(each.laddr.ip for some in found for each in some if each.status == psutil.CONN_LISTEN)
+        listening.update(_listening(own))
 
     before = set(own.iterdir())
     deployed = experiment({**MOONS, "run": {**MOONS["run"], "engine": "nvflare_poc"}})

@@ -45,6 +45,8 @@ from fedmm.experiment.tracking import Tracks
 from fedmm.experiment.training import Begun
 
 SITES, LOG = "sites.json", "server.log"
+_LONGER = 10.0
+"""Seconds for which an invitation holds after its round's patience: so the round ends first, and says who was late."""
 Say = Callable[[str], None]
 
 
@@ -244,7 +246,7 @@ class _Engines:
             told=self._told(algorithm),
             introduction=self.introduction,
             session=secrets.randbelow(1 << 62),
-            ttl=self.patience,
+            ttl=self.patience + _LONGER,
             say=self.say,
         )
         strategy.summary()

@@ -1,0 +1,77 @@
+"""What tests need to start a run of real processes and to look at it while it goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedmm.deploy import processes
+from fedmm.deploy.demo import RUN
+from fedmm.deploy.layout import Federation
+from fedmm.deploy.lifecycle import submit
+from fedmm.deploy.local import experiment_text
+from fedmm.experiment.config import Experiment
+
+slow = pytest.mark.skipif(
+    os.environ.get("FEDMM_SLOW") != "1", reason="starts real processes for minutes; FEDMM_SLOW=1 runs it"
+)
+
+
+def until(done: Callable[[], bool], seconds: float, what: str) -> None:
+    """Wait for something; ``what`` says what was not so in time."""
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.2)
+
+
+def begin(federation: Federation, each: Experiment, patience: float = 200.0) -> int:
+    """Submit an experiment; Flower's number for the run."""
+    return submit(
+        federation, RUN, experiment_text(each),
+        resume=False, patience=patience, enrol_seconds=100.0, say=print,
+    )  # fmt: skip
+
+
+def rows(federation: Federation, name: str = "rounds.jsonl") -> list[dict[str, Any]]:
+    """What a file of the run lists so far."""
+    lines = text(federation.run(RUN) / name).split("\n")[:-1]  # a line without an end is still being written
+    return [json.loads(line) for line in lines]
+
+
+def rounds_in(federation: Federation) -> int:
+    """How many rounds are finished."""
+    return len(rows(federation))
+
+
+def server_log(federation: Federation) -> str:
+    """What the server said in the run."""
+    return text(federation.run(RUN) / "server.log")
+
+
+def text(path: Path) -> str:
+    """What a file holds; nothing where there is none."""
+    return path.read_text(errors="replace") if path.exists() else ""
+
+
+def pids_of(federation: Federation, *words: str) -> list[int]:
+    """The federation's processes with all of these words in their commands."""
+    found = []
+    for pid in processes.marked(federation.folder):
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+        if all(any(word in part for part in command) for word in words):
+            found.append(pid)
+    return found
+
+
+def pid_of(federation: Federation, *words: str) -> int:
+    """The first of these processes."""
+    found = pids_of(federation, *words)
+    assert found, f"no process with {words}"
+    return found[0]
