@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +65,10 @@ def pids_of(federation: Federation, *words: str) -> list[int]:
     """The federation's processes with all of these words in their commands."""
     found = []
     for pid in processes.marked(federation.folder):
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
-        if all(any(word in part for part in command) for word in words):
-            found.append(pid)
+        with suppress(OSError):  # it may just have ended
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+            if all(any(word in part for part in command) for word in words):
+                found.append(pid)
     return found
 
 

@@ -10,16 +10,17 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from deploy.running import begin, pid_of, rounds_in, slow, text, until
+from deploy.running import begin, pid_of, pids_of, rounds_in, slow, text, until
 
 from fedmm import FedmmError
 from fedmm.deploy import processes
 from fedmm.deploy.demo import RUN, demo_experiment, same_result
 from fedmm.deploy.layout import Federation
-from fedmm.deploy.lifecycle import down, follow, resume, start_sites, start_superlink, up
+from fedmm.deploy.lifecycle import down, follow, resume, start_sites, up
 from fedmm.deploy.local import experiment_text, local_sites
 
 pytestmark = slow
@@ -28,7 +29,7 @@ pytestmark = slow
 def test_a_run_survives_the_death_of_a_site_and_of_the_superlink_to_the_bit(
     federation: Federation, tmp_path: Path
 ) -> None:
-    each = demo_experiment(6)
+    each = demo_experiment(8)
     up(federation, local_sites(each), say=print)
     number = begin(federation, each)
     until(lambda: rounds_in(federation) >= 1, 120, "the first round was not finished")
@@ -40,13 +41,20 @@ def test_a_run_survives_the_death_of_a_site_and_of_the_superlink_to_the_bit(
     until(lambda: rounds_in(federation) >= killed_at + 2, 240, "the run did not go on after the SuperNode's death")
     assert "the SuperNode ended with -9" in text(federation.logs / "source-1.log")
 
+    # A supervisor dies: its processes end with it, and the site is started again by hand.
+    os.kill(pid_of(federation, "site", "target-1.toml"), signal.SIGKILL)
+    until(lambda: not pids_of(federation, "target-1.toml"), 30, "the site's processes outlived their supervisor")
+    start_sites(federation, ["target-1"], print)
+    killed_at = rounds_in(federation)
+    until(lambda: rounds_in(federation) > killed_at, 240, "the run did not go on after the supervisor's death")
+
     # The SuperLink dies: the run ends with it, and goes on as another run of Flower's.
     os.kill(pid_of(federation, "flower-superlink"), signal.SIGKILL)
     with pytest.raises(FedmmError, match="the SuperLink has died"):
         follow(federation, RUN, number, print)
     number = resume(federation, RUN, patience=200.0, say=print)
     done = rounds_in(federation)
-    assert done < 6
+    assert done < 8
     assert "completed" in follow(federation, RUN, number, print)
     log = text(federation.run(RUN) / "server.log")
     assert f"going on after round {done}" in log
@@ -104,13 +112,17 @@ def test_the_commands_up_run_status_and_down(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("heeding_ctrl_c")
-def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
+@pytest.mark.parametrize("send", [os.kill, os.killpg])
+def test_ctrl_c_ends_everything(tmp_path: Path, send: Callable[[int, int], None]) -> None:
+    """Whether it reaches the command alone, or, as in a terminal, all that it runs in its group."""
     command = [sys.executable, "-m", "fedmm", "deploy", "demo", "--out", str(tmp_path / "demo"), "--rounds", "50"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as demo:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, process_group=0
+    ) as demo:
         assert demo.stdout is not None
         for line in demo.stdout:
             if "round 1:" in line:
-                demo.send_signal(signal.SIGINT)
+                send(demo.pid, signal.SIGINT)
                 break
         rest = demo.stdout.read()
     assert demo.returncode == 130, rest
@@ -120,11 +132,12 @@ def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
 
 def test_a_federation_that_went_down_comes_up_with_its_states(federation: Federation, tmp_path: Path) -> None:
     each = demo_experiment(4)
-    made = up(federation, local_sites(each), say=print)
+    up(federation, local_sites(each), say=print)
     begin(federation, each)
     until(lambda: rounds_in(federation) >= 2, 120, "two rounds were not finished")
     down(federation)
-    start_superlink(federation, print)
-    start_sites(federation, made.sites, print)
+    with pytest.raises(FedmmError, match=r"no SuperLink answers at .*; `fedmm deploy up` starts one"):
+        resume(federation, RUN, patience=200.0, say=print)
+    up(federation, local_sites(each), say=print)
     assert "completed" in follow(federation, RUN, resume(federation, RUN, patience=200.0, say=print), print)
     assert same_result(each, federation.run(RUN), tmp_path / "reference", print)

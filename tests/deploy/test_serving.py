@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +77,27 @@ def log(tmp_path: Path) -> str:
     return (tmp_path / "runs" / "one" / "server.log").read_text()
 
 
+class Crash(BaseException):
+    pass
+
+
+@contextmanager
+def crashing(in_round: int, *, after_the_checkpoint: bool = True) -> Iterator[None]:
+    """A server dies in a round, before or after its checkpoint is written."""
+    keep = Checkpoints.after_round
+
+    def crash(checkpoints: Checkpoints, state: Any, history: Any) -> None:
+        if after_the_checkpoint or state.round != in_round:
+            keep(checkpoints, state, history)
+        if state.round == in_round:
+            raise Crash
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Checkpoints, "after_round", crash)
+        with pytest.raises(Crash):
+            yield
+
+
 @pytest.mark.parametrize("name", ["fedmm", "fedmm_smoothed", "scaffold_gda", "fedavg_gda"])
 def test_the_sites_result_is_that_of_one_process_to_the_bit(tmp_path: Path, name: str) -> None:
     each = small(algorithm={"name": name})
@@ -95,10 +118,16 @@ def test_a_mean_over_all_sites_inputs_comes_of_their_sums(tmp_path: Path) -> Non
     assert same_result(each, tmp_path / "runs" / "one", tmp_path / "reference", print)
 
 
-def test_with_noise_the_norm_of_the_duals_comes_of_what_the_server_has(tmp_path: Path) -> None:
+@pytest.mark.parametrize("crash_in", [0, 2])
+def test_with_noise_the_norm_of_the_duals_comes_of_what_the_server_has(tmp_path: Path, crash_in: int) -> None:
+    """After a resume too, where the server has forgotten all but its checkpoint."""
     noise = {"name": "gaussian", "norm_min": 0.1, "norm_max": 0.1, "noise_min": 2.0, "noise_max": 2.0}
     each = small(transmission=noise, model={"centre": "none"})
-    serve(grid_of(tmp_path, each), served(tmp_path, each))
+    grid = grid_of(tmp_path, each)
+    if crash_in:
+        with crashing(crash_in):
+            serve(grid, served(tmp_path, each))
+    serve(grid, served(tmp_path, each, resume=crash_in > 0))
     last = json.loads((tmp_path / "runs" / "one" / "rounds.jsonl").read_text().splitlines()[-1])
     duals = []
     for name in ("source-1", "target-1"):
@@ -118,30 +147,13 @@ def test_nodes_that_die_and_come_back_change_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "runs" / "one" / "refused.jsonl").exists()
 
 
-class Crash(BaseException):
-    pass
-
-
 @pytest.mark.parametrize("after_the_checkpoint", [False, True])
-def test_a_server_that_dies_in_any_round_goes_on_to_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after_the_checkpoint: bool
-) -> None:
+def test_a_server_that_dies_in_any_round_goes_on_to_the_same_bits(tmp_path: Path, after_the_checkpoint: bool) -> None:
     each = small()
     grid = grid_of(tmp_path, each)
-    keep = Checkpoints.after_round
-
-    def crash(checkpoints: Checkpoints, state: Any, history: Any) -> None:
-        if after_the_checkpoint or state.round != at:
-            keep(checkpoints, state, history)
-        if state.round == at:
-            raise Crash
-
-    monkeypatch.setattr(Checkpoints, "after_round", crash)
     for round_ in (1, 2, 3):
-        at = round_
-        with pytest.raises(Crash):
+        with crashing(round_, after_the_checkpoint=after_the_checkpoint):
             serve(grid, served(tmp_path, each, resume=True))
-    at = 0
     serve(grid, served(tmp_path, each, resume=True))
     assert same_result(each, tmp_path / "runs" / "one", tmp_path / "reference", print)
     assert f"going on after round {3 if after_the_checkpoint else 2}" in log(tmp_path)

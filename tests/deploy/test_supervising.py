@@ -106,6 +106,29 @@ def test_another_process_with_the_same_number_is_left_alone(tmp_path: Path) -> N
         other.wait()
 
 
+PARENT = """
+import subprocess, sys, time
+from fedmm.deploy.bound import bound
+sleeper = [sys.executable, "-c", "import time; print('here', flush=True); time.sleep(60)"]
+print(subprocess.Popen(bound(sleeper)).pid, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells children that their parent died")
+def test_what_is_bound_ends_with_its_parent_even_one_that_is_killed() -> None:
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        assert parent.stdout.readline() == "here\n"
+        parent.kill()
+        assert parent.stdout.read() == ""  # the child, too, has let go of it
+    deadline = time.monotonic() + 10
+    while processes._status(child)[0] not in ("", "Z", "X"):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def test_a_process_that_ends_is_started_again_later_and_later() -> None:
     said: list[str] = []
     kept = Kept("worker", [sys.executable, "-c", "raise SystemExit(3)"], pause=0.01)

@@ -17,6 +17,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from fedmm.core.errors import FedmmError, require
+from fedmm.deploy.bound import bound
 from fedmm.deploy.commands import environment, supernode_command
 from fedmm.deploy.keys import make_certificates, require_certificate, require_node_key
 from fedmm.deploy.site_config import SiteConfig
@@ -78,7 +79,7 @@ class Supervisor:
         config = self.config
         _require_ready(config)
         env = environment(config.state / "flower")
-        self.kept = [Kept("SuperNode", supernode_command(config))]
+        self.kept = [Kept("SuperNode", bound(supernode_command(config)))]
         if config.site.worker == "resident":
             self.kept.append(Kept("worker", [sys.executable, "-m", "fedmm.deploy.resident", str(config.file)]))
         for number in (signal.SIGTERM, signal.SIGINT):
