@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,15 @@ def begin(federation: Federation, each: Experiment, patience: float = 200.0) -> 
         federation, RUN, experiment_text(each),
         resume=False, patience=patience, enrol_seconds=100.0, say=print,
     )  # fmt: skip
+
+
+def free_ports(number: int) -> list[int]:
+    """So many ports of loopback at which nobody listens."""
+    with ExitStack() as open_sockets:
+        taken = [open_sockets.enter_context(socket.socket()) for _ in range(number)]
+        for each in taken:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in taken]
 
 
 def rows(federation: Federation, name: str = "rounds.jsonl") -> list[dict[str, Any]]:

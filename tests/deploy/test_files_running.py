@@ -17,11 +17,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from deploy.running import free_ports
 
 from deploy import shipped
 from fedmm.deploy import processes
@@ -34,14 +35,6 @@ NGINX = shutil.which("nginx", path=os.pathsep.join([os.environ.get("PATH", ""), 
 needs_nginx = pytest.mark.skipif(NGINX is None, reason="nginx is not installed")
 SITES = {"source-1": "hospital-a", "target-1": "hospital-b"}
 """Who takes part, and whose shipped file and key they have."""
-
-
-def free_ports(number: int) -> list[int]:
-    with ExitStack() as open_sockets:
-        taken = [open_sockets.enter_context(socket.socket()) for _ in range(number)]
-        for each in taken:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in taken]
 
 
 @dataclass(frozen=True)

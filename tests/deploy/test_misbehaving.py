@@ -18,7 +18,7 @@ from itertools import repeat
 from pathlib import Path
 
 import pytest
-from deploy.running import begin, pid_of, rounds_in, rows, server_log, slow, text, until
+from deploy.running import begin, free_ports, pid_of, rounds_in, rows, server_log, slow, text, until
 
 from fedmm.deploy import processes
 from fedmm.deploy.demo import RUN, demo_experiment, same_result
@@ -138,11 +138,11 @@ def test_those_without_a_key_or_with_a_false_name_are_turned_away_and_the_round_
         "forger": (key, other.keys / "forger"),  # a key of its own that is, and another site's name
         "distrustful": (authority, other.certificates / "ca.crt"),  # another authority's certificate
     }
-    for number, (name, (old, new)) in enumerate(changed.items()):
+    for port, (name, (old, new)) in zip(free_ports(3), changed.items(), strict=True):
         path = federation.sites / f"{name}.toml"
-        port = next(line for line in good.splitlines() if line.startswith("runtime_port"))
+        taken = next(line for line in good.splitlines() if line.startswith("runtime_port"))
         written = good.replace(old, str(new)).replace("state/source-1", f"state/{name}")
-        path.write_text(written.replace(port, f"runtime_port = {23450 + number}"))
+        path.write_text(written.replace(taken, f"runtime_port = {port}"))
         env = {**os.environ, processes.MARK: str(federation.folder.resolve())}
         processes.start(
             name, [sys.executable, "-m", "fedmm", "deploy", "site", str(path)], federation.logs / f"{name}.log", env
@@ -162,7 +162,7 @@ def test_those_without_a_key_or_with_a_false_name_are_turned_away_and_the_round_
 
 # Without room ---------------------------------------------------------------------------------------------------------
 
-Room = Callable[[Federation, bool], None]
+Room = Callable[[bool], None]
 """Takes away the room for a site's states, or gives it back."""
 
 
@@ -178,7 +178,7 @@ def small_disk(federation: Federation) -> Iterator[Room]:
     if mounted.returncode:
         pytest.skip(f"a file system cannot be mounted here: {mounted.stderr.strip()}")
 
-    def room(federation: Federation, there: bool) -> None:
+    def room(there: bool) -> None:
         if there:
             filler.unlink()
             return
@@ -195,7 +195,7 @@ def small_disk(federation: Federation) -> Iterator[Room]:
 def small_files(federation: Federation) -> Iterator[Room]:
     """The worker may write no more than a part of a state's file, as under a quota."""
 
-    def room(federation: Federation, there: bool) -> None:
+    def room(there: bool) -> None:
         size = min(path.stat().st_size for path in site_folder(federation, "source-1").glob("*.safetensors"))
         most = resource.RLIM_INFINITY if there else size // 2
         hard = resource.RLIM_INFINITY
@@ -213,10 +213,10 @@ def test_a_full_disk_at_a_site_is_named_and_the_run_goes_on_when_there_is_room(
         up(federation, local_sites(each), say=print)
         number = begin(federation, each)
         until(lambda: rounds_in(federation) >= 1, 120, "the first round was not finished")
-        room(federation, False)
+        room(False)
         named = "source-1: the client's state after round"
         until(lambda: named in server_log(federation), 120, "the site did not say that it cannot write")
-        room(federation, True)
+        room(True)
         assert "completed" in follow(federation, RUN, number, print)
         assert "cannot be written to" in server_log(federation)
         assert same_result(each, federation.run(RUN), tmp_path / "reference", print)
