@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from experiment.small_paper import changed, numbers, write_paper
 
 from fedmm.core.errors import FedmmError
@@ -18,6 +19,7 @@ from fedmm.engines.batched import Batched
 from fedmm.experiment.paper_items import PaperRun, items
 from fedmm.experiment.reproduce import Reproduced, Where, reproduce
 from fedmm.experiment.results import RESULTS, read_lines
+from fedmm.experiment.snapshots import load_snapshot
 from fedmm.experiment.stack import StackRun
 
 Lines = dict[tuple[str, str, int], dict[str, Any]]
@@ -247,6 +249,22 @@ def test_time_by_time_it_comes_to_an_end(desk: Desk, straight: Desk) -> None:
         calls += 1
     assert calls > 3
     assert desk.numbers() == straight.numbers()
+
+
+@pytest.mark.usefixtures("clock")
+def test_seconds_are_those_of_all_sittings(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = desk.runs(panels=["even"], curves=["fedmm"])
+    looks = iter(range(0, 10_000_000, 1000))
+    with monkeypatch.context() as slow:
+        slow.setattr("fedmm.experiment.stack.time", types.SimpleNamespace(perf_counter=lambda: next(looks)))
+        desk.reproduce(runs, seconds=3.5)
+    spent = [load_snapshot(path, torch.device("cpu"))[1].total("seconds") for path in desk.kept()]
+    assert min(spent) >= 1000
+    desk.reproduce(runs)
+    told = [line["provenance"]["seconds"] for line in desk.lines().values()]
+    assert len(told) == len(spent) == 2
+    for sitting, whole in zip(sorted(spent), sorted(told), strict=True):
+        assert sitting <= whole < sitting + 900
 
 
 @pytest.mark.usefixtures("clock")

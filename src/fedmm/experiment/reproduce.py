@@ -172,25 +172,28 @@ def _run(
     tuned = tune(stack.adaptations, first.precision, first.threads)
     torch.set_num_threads(tuned.threads)
     stacked = StackRun(stack.adaptations, first.precision, tuned.settings, bar)
+    earlier = [0.0] * len(stack.runs)
     if stack.states[0].exists():
         loaded = [load_snapshot(path, first.torch_device) for path in stack.states]
         stacked.engine.load([state for state, _ in loaded])
         stacked.histories = [history for _, history in loaded]
+        earlier = [history.total("seconds") for history in stacked.histories]
     status = stacked.run(first.rounds, first.evaluate_every, stop)
     about = {
         **stamp(command),
         **provenance(stack.adaptations[0].function.layout.device),
-        "seconds": round((time.perf_counter() - began) / len(stack.runs), 2),
         "precision": first.precision,
         "engine": {"name": "batched", "stacked": len(stack.runs), **asdict(tuned.settings)},
     }
+    seconds = (time.perf_counter() - began) / len(stack.runs)
     lines, finished = [], []
     for replica, (run, path) in enumerate(zip(stack.runs, stack.states, strict=True)):
         training = stacked.training(replica, status)
         if training.error is None and training.status == "interrupted":
             save_snapshot(path, training.state, training.history)
         else:
-            lines.append(result_line(run, training.history, training.status, about))
+            own = {**about, "seconds": round(earlier[replica] + seconds, 2)}
+            lines.append(result_line(run, training.history, training.status, own))
             finished.append(path)
     append_lines(results, lines)
     for path in finished:
