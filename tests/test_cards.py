@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from doc_tables import rows_below
 
 from fedmm import ALGORITHMS, OBJECTIVES
 from fedmm.core.layout import Layout
@@ -28,13 +29,8 @@ def cards(name: str) -> dict[str, str]:
     return dict(zip(found[::2], found[1::2], strict=True))
 
 
-def lines(name: str, columns: str) -> Iterator[list[str]]:
-    """The cells of the table whose head is ``columns``, without back-ticks."""
-    _, _, rest = page(name).partition(f"| {columns} |\n")
-    for line in rest.splitlines()[1:]:
-        if not line.startswith("|"):
-            return
-        yield [cell.strip().replace("`", "") for cell in line.strip("|").split("|")]
+def lines(name: str, columns: str) -> list[list[str]]:
+    return rows_below(f"| {columns} |", ROOT / "docs" / name)
 
 
 # Cards ----------------------------------------------------------------------------------------------------------------

@@ -10,12 +10,14 @@ from statistics import mean
 from typing import Any
 
 import pytest
+from doc_tables import rows_below
 
 from fedmm.experiment.paper_items import FULL, Item, PaperRun, items
 from fedmm.experiment.results import RESULTS, digest, identity, read_lines
 from fedmm.reporting.paper import draw_item
 
 PAPER = Path(__file__).parents[1] / "paper"
+README = PAPER / "README.md"
 ITEMS = items(PAPER)
 OWN = {name: item for name, item in ITEMS.items() if item.runs_of == name}
 SCALES = [(name, scale) for name, item in OWN.items() for scale in item.scales]
@@ -123,7 +125,7 @@ OUTCOME = (  # item, panels, FedAvgGDA's curve, FedMM's, seeds: the rows of the 
 
 def test_what_came_out_is_told_as_it_was_measured() -> None:
     head = "| | FedAvgGDA | FedMM | aim | |"
-    rows = [cells for cells in _table_below(head) if "at most" not in cells[3]]
+    rows = [cells for cells in rows_below(head, README) if "at most" not in cells[3]]
     assert len(rows) == len(OUTCOME)
     for (item, panels, averaged, ours, seeds), cells in zip(OUTCOME, rows, strict=True):
         lines = read_lines(PAPER / item / RESULTS)
@@ -138,21 +140,32 @@ def test_what_came_out_is_told_as_it_was_measured() -> None:
 
 def test_the_rounds_to_fedsgdas_accuracy_are_those_of_figure_4() -> None:
     head = "|  | FedSGDA's final (%) | FedMM smoothed, M = 20 | FedMM, M = 25 | FedMM, M = 20 | FedSGDA |"
-    drawn = _table_below(head, PAPER / "figure_4" / "figure_4.md")
+    drawn = rows_below(head, PAPER / "figure_4" / "figure_4.md")
     assert [cells[0] for cells in drawn] == ["DANN", "MDD", "CDAN"]
-    told = [cells[2] for cells in _table_below("| | FedAvgGDA | FedMM | aim | |") if "at most" in cells[3]]
+    told = [cells[2] for cells in rows_below("| | FedAvgGDA | FedMM | aim | |", README) if "at most" in cells[3]]
     assert told == [", ".join(cells[column] for cells in drawn) for column in (4, 2)]
 
 
 def test_the_panels_with_three_clients_are_told_as_they_came_out() -> None:
     lines = read_lines(PAPER / "figure_5" / RESULTS)
     curves = ("fedavg_gda", "fedprox_gda", "fedmm", "fedmm_smoothed")
-    told = _table_below("| | FedAvgGDA | FedProxGDA | FedMM | FedMM smoothed |")
+    told = rows_below("| | FedAvgGDA | FedProxGDA | FedMM | FedMM smoothed |", README)
     assert [name for name, *_ in told] == [f"{o} {c}" for o in ("DANN", "MDD", "CDAN") for c in ("1s2t", "2s1t")]
     for name, *cells in told:
         for curve, cell in zip(curves, cells, strict=True):
             place = (name.lower().replace(" ", "_"), curve)
             assert cell == _as_told([line for line in lines if identity(line)[:2] == place]), place
+
+
+def test_the_projects_first_page_tells_figure_5_as_it_came_out() -> None:
+    lines = read_lines(PAPER / "figure_5" / RESULTS)
+    told = rows_below("| objective | rounds | FedAvgGDA | FedMM | FedMM smoothed |", PAPER.parent / "README.md")
+    assert [name for name, *_ in told] == ["DANN", "CDAN", "MDD"]
+    for name, rounds, *cells in told:
+        for curve, cell in zip(("fedavg_gda", "fedmm", "fedmm_smoothed"), cells, strict=True):
+            runs = [line for line in lines if identity(line)[:2] == (f"{name.lower()}_1s1t", curve)]
+            assert {f"{line['rounds']:,}" for line in runs} == {rounds}
+            assert cell == _as_told(runs) + (" (one seed)" if len(runs) == 1 else ""), (name, curve)
 
 
 def _as_told(lines: Sequence[dict[str, Any]]) -> str:
@@ -162,9 +175,3 @@ def _as_told(lines: Sequence[dict[str, Any]]) -> str:
     spread = f" ({min(found):.1f} to {max(found):.1f})" if len(found) > 1 else ""
     diverged = sum(line["status"] == "diverged" for line in lines)
     return f"{mean(found):.1f}{spread}" + (f", {diverged} of {len(found)} **diverged**" if diverged else "")
-
-
-def _table_below(head: str, page: Path = PAPER / "README.md") -> list[list[str]]:
-    """The cells of a Markdown table by its first line."""
-    rows = page.read_text(encoding="utf-8").split(head)[1].split("\n\n")[0].splitlines()[2:]
-    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
