@@ -38,8 +38,8 @@ check: setup  ## lint, format, types, and which room may import which
 test: check  ## all checks and all tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
-test-distributed: setup  ## tests that start real SuperLinks, SuperNodes, NVFlare and Ray nodes and kill them, and type what the pages say; minutes
-	FEDMM_SLOW=1 $(BIN)/python -m pytest tests/test_docs_sessions.py tests/deploy/test_processes.py tests/deploy/test_misbehaving.py tests/deploy/test_files_running.py tests/engines/test_nvflare.py tests/engines/test_ray_nodes.py
+test-distributed: setup  ## tests that start real processes (Flower, NVFlare, Ray, ours), kill them, and type what the pages say; minutes
+	FEDMM_SLOW=1 $(BIN)/python -m pytest -m processes
 
 format: setup  ## let ruff mend what it can
 	$(BIN)/ruff check --fix .

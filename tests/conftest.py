@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,15 @@ torch.set_num_threads(1)
 
 settings.register_profile("fedmm", deadline=None, derandomize=True, max_examples=25)
 settings.load_profile("fedmm")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that start real processes have a version in this process beside them, and are left to a run of their own."""
+    if os.environ.get("FEDMM_SLOW") != "1":
+        later = pytest.mark.skip(reason="starts real processes; FEDMM_SLOW=1 runs it (make test-distributed)")
+        for item in items:
+            if item.get_closest_marker("processes"):
+                item.add_marker(later)
 
 
 @pytest.fixture(autouse=True)

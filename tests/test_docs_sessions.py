@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import shutil
@@ -18,7 +17,6 @@ from fedmm.cli import main
 ROOT = Path(__file__).parents[1]
 ELSEWHERE = ("data", "demo", "deploy", "list", "reproduce", "--version")
 """Commands with tests of their own: they need a network, other processes, or minutes."""
-SLOW_TOO = bool(os.environ.get("FEDMM_SLOW"))
 
 
 def commands(page: str) -> list[list[str]]:
@@ -117,7 +115,7 @@ REFUSED = {"docs/using_models.md": [["init", "patients.csv"]]}
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, marks=pytest.mark.skipif(page in SLOW and not SLOW_TOO, reason="set FEDMM_SLOW=1"))
+        pytest.param(page, marks=[pytest.mark.processes] if page in SLOW else [])
         for page in SESSIONS
     ],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import time
 from collections.abc import Callable
@@ -11,7 +10,6 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-import pytest
 
 from fedmm.deploy import processes
 from fedmm.deploy.demo import RUN
@@ -19,11 +17,6 @@ from fedmm.deploy.layout import Federation
 from fedmm.deploy.lifecycle import submit
 from fedmm.deploy.local import experiment_text
 from fedmm.experiment.config import Experiment
-
-slow = pytest.mark.skipif(
-    os.environ.get("FEDMM_SLOW") != "1", reason="starts real processes for minutes; FEDMM_SLOW=1 runs it"
-)
-
 
 def until(done: Callable[[], bool], seconds: float, what: str) -> None:
     """Wait for something; ``what`` says what was not so in time."""

@@ -157,7 +157,7 @@ def test_the_proxy_passes_on_nothing_but_what_nodes_ask(machine: Machine) -> Non
 
 
 @needs_nginx
-@pytest.mark.skipif(os.environ.get("FEDMM_SLOW") != "1", reason="real processes for minutes; FEDMM_SLOW=1 runs it")
+@pytest.mark.processes
 def test_the_guide_for_several_machines_on_one(machine: Machine) -> None:
     each = demo_experiment(2)
     experiment = machine.folder / "digits.toml"

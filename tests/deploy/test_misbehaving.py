@@ -18,7 +18,7 @@ from itertools import repeat
 from pathlib import Path
 
 import pytest
-from deploy.running import begin, free_ports, pid_of, rounds_in, rows, server_log, slow, text, until
+from deploy.running import begin, free_ports, pid_of, rounds_in, rows, server_log, text, until
 
 from fedmm.deploy import processes
 from fedmm.deploy.demo import RUN, demo_experiment, same_result
@@ -27,7 +27,7 @@ from fedmm.deploy.layout import Federation
 from fedmm.deploy.lifecycle import SUPERLINK, alive, follow, register, start_sites, up
 from fedmm.deploy.local import local_sites
 
-pytestmark = slow
+pytestmark = pytest.mark.processes
 
 
 def site_folder(federation: Federation, name: str) -> Path:

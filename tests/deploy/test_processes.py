@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from deploy.running import begin, pid_of, pids_of, rounds_in, slow, text, until
+from deploy.running import begin, pid_of, pids_of, rounds_in, text, until
 
 from fedmm import FedmmError
 from fedmm.deploy import processes
@@ -23,7 +23,7 @@ from fedmm.deploy.layout import Federation
 from fedmm.deploy.lifecycle import down, follow, resume, start_sites, up
 from fedmm.deploy.local import experiment_text, local_sites
 
-pytestmark = slow
+pytestmark = pytest.mark.processes
 
 
 def test_a_run_survives_the_death_of_a_site_and_of_the_superlink_to_the_bit(

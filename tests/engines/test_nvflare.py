@@ -1,4 +1,7 @@
-"""The clients of an NVFlare job compute what the reference does, and their states outlive its processes."""
+"""The clients of an NVFlare job compute what the reference does, and their states outlive its processes.
+
+The same clients answer NVFlare's messages in this process where no process is what is tested.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,6 +29,7 @@ pytest.importorskip("nvflare", reason="the engine 'nvflare' needs fedmm[nvflare]
 
 import psutil
 from nvflare.apis.shareable import Shareable
+from nvflare.apis.signal import Signal
 from nvflare_sites import FEDERATION, ROUNDS
 from problems import played, with_options
 
@@ -34,6 +39,7 @@ from fedmm.engines.durable import DurableMemory, state_folder
 from fedmm.engines.flower.kinds import PROBLEM
 from fedmm.engines.in_process import InProcess
 from fedmm.engines.nvflare import federation, places
+from fedmm.engines.nvflare.executor import SiteExecutor
 from fedmm.engines.nvflare.messages import to_packed, to_shareable
 from fedmm.engines.packed import Malformed, Packed
 from fedmm.experiment.config import experiment
@@ -48,8 +54,10 @@ MOONS: dict[str, Any] = {
     "model": {"name": "mlp", "hidden": [8], "adversary_hidden": [4]},
     "partition": {"name": "source_target"},
     "algorithm": {"name": "fedmm", "lr_min": 0.05, "lr_max": 0.05, "local_steps": 2},
-    "run": {"rounds": 6, "batch_size": 8, "threads": 1, "evaluate_every": 6},
+    "run": {"rounds": 6, "batch_size": 8, "threads": 1, "evaluate_every": 6, "dtype": "float64"},
 }
+"""In float64, so that sums which sites take in another order agree to its rounding."""
+ON_NVFLARE = experiment({**MOONS, "run": {**MOONS["run"], "engine": "nvflare"}})
 
 
 def _processes(folder: Path) -> list[psutil.Process]:
@@ -90,20 +98,46 @@ def states(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("states")
 
 
-@pytest.fixture(scope="module")
-def ask(own: Path, states: Path) -> Iterator[Ask]:
-    """Two clients in the simulator, for all tests in which nothing dies."""
-    with federation(NAMES, "nvflare_sites:site", {"states": str(states)}) as asking:
+@contextlib.contextmanager
+def federation_here(clients: Sequence[str], site: str, arguments: Mapping[str, Any], **_: Any) -> Iterator[Ask]:
+    """In place of ``federation``: the executors that NVFlare's clients have, without a process."""
+    executors = {name: SiteExecutor(site, arguments) for name in clients}
+
+    def ask(kind: str, questions: Mapping[str, Packed]) -> dict[str, Packed]:
+        return {
+            name: to_packed(
+                executors[name].execute(
+                    kind, to_shareable(question), SimpleNamespace(get_identity_name=lambda name=name: name), Signal()
+                )
+            )
+            for name, question in questions.items()
+        }
+
+    yield ask
+
+
+@pytest.fixture(scope="module", params=["here", pytest.param("simulator", marks=pytest.mark.processes)])
+def ask(request: pytest.FixtureRequest, own: Path, states: Path) -> Iterator[Ask]:
+    """Two clients, for all tests in which nothing dies."""
+    there = federation_here if request.param == "here" else federation
+    with there(NAMES, "nvflare_sites:site", {"states": str(states / request.param)}) as asking:
         yield asking
     assert list(own.iterdir()) == []
+
+
+def in_the_simulator(test: Callable[..., None]) -> Callable[..., None]:
+    return pytest.mark.processes(pytest.mark.parametrize("ask", ["simulator"], indirect=True)(test))
 
 
 # One simulation -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["fedmm", "scaffold_gda"])
-def test_rounds_have_the_same_bits_as_in_process(name: str, ask: Ask, states: Path) -> None:
+def test_rounds_have_the_same_bits_as_in_process(
+    name: str, ask: Ask, states: Path, request: pytest.FixtureRequest
+) -> None:
     algorithm = with_options(ALGORITHMS[name])
+    place = request.node.callspec.params["ask"]
 
     def ask_to_work(kind: str, questions: Mapping[str, Packed]) -> Mapping[str, Packed]:
         assert kind == "train"
@@ -119,7 +153,7 @@ def test_rounds_have_the_same_bits_as_in_process(name: str, ask: Ask, states: Pa
         same = {"seconds": 0.0, "dual_norm": 0.0}
         assert replace(record, **same) == replace(expected_record, **same)
     for client, own in reference[-1][0].clients.items():
-        kept = DurableMemory(state_folder(states, name, client)).held[ROUNDS - 1].own
+        kept = DurableMemory(state_folder(states / place, name, client)).held[ROUNDS - 1].own
         assert kept.keys() == own.keys()
         assert all(torch.equal(kept[key], vector) for key, vector in own.items())
 
@@ -146,6 +180,7 @@ def test_what_a_client_refuses_is_told_as_it_was_said(ask: Ask) -> None:
     }
 
 
+@in_the_simulator
 def test_a_bug_in_a_client_is_told_with_its_log(ask: Ask) -> None:
     said = str(ask("fail", {NAMES[0]: NOTHING})[NAMES[0]].about[PROBLEM])
     assert said.startswith("the client 'client-0' of NVFlare failed: EXECUTION_EXCEPTION; ")
@@ -153,6 +188,7 @@ def test_a_bug_in_a_client_is_told_with_its_log(ask: Ask) -> None:
     assert "a bug" in Path(log).read_text()
 
 
+@in_the_simulator
 def test_nvflare_listens_on_loopback_alone(ask: Ask, own: Path) -> None:
     listening = _listening(own)
     assert listening
@@ -169,10 +205,38 @@ def assert_same_validators(found: Path, expected: Path) -> None:
 # A whole run ----------------------------------------------------------------------------------------------------------
 
 
+def test_a_run_whose_client_was_lost_goes_on_with_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As below, without a process: a client is lost after round 3, and the server has forgotten that round."""
+
+    @contextlib.contextmanager
+    def losing(*given: Any, **more: Any) -> Iterator[Ask]:
+        with federation_here(*given, **more) as ask:
+
+            def until_lost(kind: str, questions: Mapping[str, Packed]) -> Mapping[str, Packed]:
+                if kind == "train" and lost:
+                    raise FedmmError("the process of the client 'target-1' ended before the run did")
+                return ask(kind, questions)
+
+            yield until_lost
+
+    lost: list[Any] = []
+    monkeypatch.setattr("fedmm.engines.nvflare.federation", losing)
+    with pytest.raises(FedmmError, match="ended before the run did"):
+        run_experiment(
+            ON_NVFLARE,
+            tmp_path / "killed",
+            progress=False,
+            on_round=lambda row: lost.extend([row][: row["round"] == 3]),
+        )
+    lost.clear()
+    assert_goes_on_with_the_same_bits(tmp_path)
+
+
+@pytest.mark.processes
 def test_a_run_whose_client_was_killed_goes_on_with_the_same_bits(own: Path, tmp_path: Path) -> None:
     """After the kill the server forgets its last round too, so that the clients' states are a round ahead of it."""
-    on_nvflare = experiment({**MOONS, "run": {**MOONS["run"], "engine": "nvflare"}})
-    folder = tmp_path / "killed"
 
     def kill(row: Mapping[str, Any]) -> None:
         if row["round"] == 3:
@@ -182,23 +246,24 @@ def test_a_run_whose_client_was_killed_goes_on_with_the_same_bits(own: Path, tmp
 
     sentence = r"^the process of the client 'target-1' ended before the run did; (.*) may say why, and the run can be"
     with pytest.raises(FedmmError, match=sentence) as caught:
-        run_experiment(on_nvflare, folder, progress=False, on_round=kill)
+        run_experiment(ON_NVFLARE, tmp_path / "killed", progress=False, on_round=kill)
     log = Path(re.match(sentence, str(caught.value))[1])  # type: ignore[index]
     assert log.exists()
     shutil.rmtree(log.parent)
-    max((folder / "checkpoints").glob("*.safetensors")).unlink()
-    summary = run_experiment(on_nvflare, folder, resume=True, progress=False)
-    run_experiment(experiment(MOONS), tmp_path / "whole", progress=False)
+    assert_goes_on_with_the_same_bits(tmp_path)
+
+
+def assert_goes_on_with_the_same_bits(folder: Path) -> None:
+    max((folder / "killed" / "checkpoints").glob("*.safetensors")).unlink()
+    summary = run_experiment(ON_NVFLARE, folder / "killed", resume=True, progress=False)
+    run_experiment(experiment(MOONS), folder / "whole", progress=False)
     assert (summary["engine"]["name"], summary["rounds"]) == ("nvflare", 6)
-    models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("killed", "whole")]
+    models = [(folder / name / "model.safetensors").read_bytes() for name in ("killed", "whole")]
     assert models[0] == models[1]
-    assert_same_validators(tmp_path / "killed", tmp_path / "whole")
+    assert_same_validators(folder / "killed", folder / "whole")
 
 
-slow = pytest.mark.skipif(os.environ.get("FEDMM_SLOW") != "1", reason="takes half a minute; FEDMM_SLOW=1 runs it")
-
-
-@slow
+@pytest.mark.processes
 @pytest.mark.parametrize("place", ["simulator", "poc"])
 def test_nothing_goes_on_when_the_driver_was_killed(place: str, own: Path, states: Path) -> None:
     code = (
@@ -220,7 +285,7 @@ def test_nothing_goes_on_when_the_driver_was_killed(place: str, own: Path, state
         shutil.rmtree(left, ignore_errors=True)
 
 
-@slow
+@pytest.mark.processes
 def test_a_proof_of_concept_has_the_same_bits_and_listens_on_loopback(own: Path, tmp_path: Path) -> None:
     listening: set[str] = set()
 

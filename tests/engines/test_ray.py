@@ -1,4 +1,4 @@
-"""The Ray engine computes what the reference does, whatever happens to its processes."""
+"""The Ray engine computes what the reference does, whatever happens to its processes: Ray's own, or actors in this one."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ import torch
 
 pytest.importorskip("ray", reason="the engine 'ray' needs fedmm[ray]")
 
+from local_ray import Handle, local_cluster
 from problems import played, with_options
 from ray_federation import Federation
 
@@ -40,7 +41,7 @@ from fedmm.engines.ray.board import Board, BoardGone, read
 from fedmm.engines.ray.cluster import require_listener
 from fedmm.engines.ray.wire import packed, unpacked
 from fedmm.engines.server import Server
-from fedmm.experiment.config import experiment
+from fedmm.experiment.config import Experiment, experiment
 from fedmm.experiment.run import run_experiment
 
 pytestmark = [
@@ -67,8 +68,12 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(path, ignore_errors=True)
 
 
-@pytest.fixture(scope="module")
-def cluster(folder: Path) -> Iterator[Cluster]:
+@pytest.fixture(scope="module", params=["here", pytest.param("ray", marks=pytest.mark.processes)])
+def cluster(request: pytest.FixtureRequest, folder: Path) -> Iterator[Cluster]:
+    if request.param == "here":
+        with local_cluster() as here:
+            yield here
+        return
     started = ray_cluster(cores=4, object_store_bytes=100 << 20, folder=folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))  # where ray_federation lies
@@ -111,6 +116,16 @@ def _pids(actors: Actors) -> list[int]:
     import ray
 
     return ray.get([handle.__ray_call__.remote(lambda _: os.getpid()) for handle in actors.handles])
+
+
+def _kill(actors: Actors) -> None:
+    """All of them at once."""
+    if isinstance(actors.handles[0], Handle):
+        for handle in actors.handles:
+            handle.dead = True
+    else:
+        for pid in _pids(actors):
+            os.kill(pid, signal.SIGKILL)
 
 
 Played = list[tuple[FederatedState, RoundRecord]]
@@ -272,8 +287,7 @@ def test_processes_killed_in_mid_call_change_no_bit(
         state = engine.start()
         for number in range(ROUNDS):
             if number == 20 and not durable:
-                for pid in _pids(made):
-                    os.kill(pid, signal.SIGKILL)
+                _kill(made)
             state, record = engine.run_round(state)
             states.append((state, record))
     finally:
@@ -327,7 +341,36 @@ def test_what_cannot_go_on_is_said_in_one_sentence(cluster: Cluster) -> None:
 # A whole run ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_driver_that_was_killed_goes_on_with_the_same_bits(cluster: Cluster, tmp_path: Path) -> None:
+def _assert_goes_on_as_one_process(on_ray: Experiment, tables: dict[str, Any], folder: Path) -> None:
+    summary = run_experiment(on_ray, folder / "killed", resume=True, progress=False)
+    expected = run_experiment(experiment(tables), folder / "whole", progress=False)
+    assert (summary["engine"]["name"], expected["engine"]["name"]) == ("ray", "in_process")
+    models = [(folder / name / "model.safetensors").read_bytes() for name in ("killed", "whole")]
+    assert models[0] == models[1]
+    lines = [(folder / name / "rounds.jsonl").read_text().splitlines() for name in ("killed", "whole")]
+    assert len(lines[0]) == len(lines[1]) == tables["run"]["rounds"]
+
+
+def test_a_run_that_ended_midway_goes_on_with_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The actors are in this process, and their states on disk; the driver ends without a word to them."""
+    monkeypatch.setattr("fedmm.engines.ray.ray_cluster", local_cluster)
+    tables = {**MOONS, "run": {**MOONS["run"], "rounds": 6, "threads": 1, "checkpoint_every": 1}}
+    on_ray = experiment({**tables, "run": {**tables["run"], "engine": "ray", "actors": 2, "durable": True}})
+
+    class Ended(BaseException):
+        pass
+
+    def end(row: dict[str, Any]) -> None:
+        if row["round"] == 3:
+            raise Ended
+
+    with pytest.raises(Ended):
+        run_experiment(on_ray, tmp_path / "killed", progress=False, on_round=end)
+    _assert_goes_on_as_one_process(on_ray, tables, tmp_path)
+
+
+@pytest.mark.processes
+def test_a_driver_that_was_killed_goes_on_with_the_same_bits(tmp_path: Path) -> None:
     tables = {**MOONS, "run": {**MOONS["run"], "rounds": 40, "threads": 1, "checkpoint_every": 1}}
     on_ray = experiment({**tables, "run": {**tables["run"], "engine": "ray", "actors": 2, "durable": True}})
     code = (
@@ -352,18 +395,14 @@ def test_a_driver_that_was_killed_goes_on_with_the_same_bits(cluster: Cluster, t
         left_behind = _left_behind(own)
         shutil.rmtree(own, ignore_errors=True)
     assert not left_behind
-    summary = run_experiment(on_ray, tmp_path / "killed", resume=True, progress=False)
-    expected = run_experiment(experiment(tables), tmp_path / "whole", progress=False)
-    assert (summary["engine"]["name"], expected["engine"]["name"]) == ("ray", "in_process")
-    models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("killed", "whole")]
-    assert models[0] == models[1]
-    lines = [(tmp_path / name / "rounds.jsonl").read_text().splitlines() for name in ("killed", "whole")]
-    assert len(lines[0]) == len(lines[1]) == 40
+    _assert_goes_on_as_one_process(on_ray, tables, tmp_path)
 
 
 # Where it runs --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.processes
+@pytest.mark.parametrize("cluster", ["ray"], indirect=True)
 def test_ray_listens_on_loopback_alone(cluster: Cluster, actors: Actors, folder: Path) -> None:
     sockets = set()
     for pid in [*_processes(folder), *_pids(actors), os.getpid()]:
@@ -394,15 +433,16 @@ def test_gpus_that_are_not_there_are_refused(cluster: Cluster) -> None:
         Actors(cluster, Federation(), Federation().names, gpus=True)
 
 
-def test_an_address_where_nothing_listens_is_refused_at_once(cluster: Cluster) -> None:
+def test_an_address_where_nothing_listens_is_refused_at_once() -> None:
+    ray = pytest.importorskip("ray")
     with closing(socket.create_server(("127.0.0.1", 0))) as there:
         port = there.getsockname()[1]
-        require_listener(cluster.ray, f"127.0.0.1:{port}")
+        require_listener(ray, f"127.0.0.1:{port}")
     for address in (f"127.0.0.1:{port}", f"localhost:{port}", "127.0.0.1:99999", "no.such.host.invalid:6379"):
         with pytest.raises(FedmmError, match=f"Ray cannot be reached at {address}: nothing answers there"):
-            require_listener(cluster.ray, address)
+            require_listener(ray, address)
     for address in ("auto", "ray://127.0.0.1:1", "nonsense"):
-        require_listener(cluster.ray, address)
+        require_listener(ray, address)
 
 
 def test_ray_that_is_not_installed_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

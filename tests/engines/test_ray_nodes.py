@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from fedmm.engines.ray import Actors, RayEngine, ray_cluster
 from fedmm.engines.ray.cluster import loopback_environment
 
 pytestmark = [
-    pytest.mark.skipif(os.environ.get("FEDMM_SLOW") != "1", reason="starts a cluster; FEDMM_SLOW=1 runs it"),
+    pytest.mark.processes,
     pytest.mark.xdist_group("ray"),
     pytest.mark.filterwarnings("ignore:unclosed file <_io.* name='/dev/null':ResourceWarning"),
     pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),

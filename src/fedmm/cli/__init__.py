@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+import re
 import sys
 from io import TextIOWrapper
 
 from fedmm.core.errors import FedmmError
 
 __all__ = ["main"]
+
+_NO_MEMORY = re.compile(
+    r"DefaultCPUAllocator|out of memory|not enough memory|can(no|')t allocate memory|bad_?alloc"
+    r"|Storage size calculation overflowed|integer multiplication overflow",
+    re.IGNORECASE,
+)
+"""What torch's and C++'s allocators call it, by system; whatever they say beside it."""
 
 
 def main() -> None:
@@ -27,7 +36,7 @@ def main() -> None:
     except FedmmError as problem:
         sys.stderr.write(f"error: {problem}\n")
         sys.exit(2)
-    except (MemoryError, RuntimeError) as problem:
+    except (MemoryError, RuntimeError, OSError) as problem:
         if not _out_of_memory(problem):
             raise
         sys.stderr.write("error: there is not enough memory; use a smaller network, smaller batches or fewer rows\n")
@@ -40,9 +49,10 @@ def main() -> None:
 
 
 def _out_of_memory(problem: Exception) -> bool:
-    """Whether memory is what was lacking; torch says so in words."""
-    words = ("can't allocate memory", "out of memory", "Storage size calculation overflowed")
-    return isinstance(problem, MemoryError) or any(word in str(problem) for word in words)
+    """Whether memory is what was lacking; torch's allocator for the CPU says so in words alone."""
+    if isinstance(problem, OSError):
+        return problem.errno == errno.ENOMEM
+    return isinstance(problem, MemoryError) or _NO_MEMORY.search(str(problem)) is not None
 
 
 def _from_ctrl_c(ended: BaseException | None) -> bool:

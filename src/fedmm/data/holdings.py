@@ -233,7 +233,10 @@ def _labels(y: object, what: str) -> Tensor:
         y.ndim == 1, f"{what} has labels of shape {tuple(y.shape)}; give one whole number for each row, shape [rows]"
     )
     values = y.detach().to(torch.float64 if y.is_floating_point() else torch.int64)
-    bad = ((values < 0) | (values != values.round()) | ~torch.isfinite(values)).nonzero()
+    wrong = (values < 0) | (values != values.round())
+    if values.is_floating_point():  # a cast of what int64 cannot hold is undefined
+        wrong |= ~(values < 2.0**63)
+    bad = wrong.nonzero()
     if len(bad) > 0:
         raise _bad_label(values[bad[0, 0]].item(), f"{what}, row {int(bad[0])}")
     return values.to(torch.int64)
@@ -245,13 +248,13 @@ def _label(value: object, what: str) -> int:
         value = value.item() if value.size == 1 else value
     elif isinstance(value, Tensor):
         value = value.item() if value.numel() == 1 else value
-    if not isinstance(value, int | float) or not float(value).is_integer() or value < 0:
+    if not isinstance(value, int | float) or not 0 <= value < 2**63 or not float(value).is_integer():
         raise _bad_label(value, what)
     return int(value)
 
 
 def _bad_label(value: object, what: str) -> FedmmError:
-    return FedmmError(f"{what} has label {value!r:.40}; labels must be whole numbers of 0 or more")
+    return FedmmError(f"{what} has label {value!r:.40}; labels must be whole numbers of 0 or more, below 2**63")
 
 
 def _no_labels(what: str) -> FedmmError:

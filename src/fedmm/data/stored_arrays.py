@@ -95,9 +95,10 @@ def texts_of(values: Array, what: str) -> list[str]:
     if values.dtype.kind == "S":
         values = np.char.decode(values, "utf-8", "replace")
     if values.dtype.kind == "f":
-        whole = values.astype(np.int64) if bool(np.isfinite(values).all()) else values
-        require(bool((whole == values).all()), f"{what} holds {values.dtype} values; use whole numbers or text")
-        values = whole
+        exact = values.astype(np.float64)
+        whole = (exact == np.rint(exact)) & (np.abs(exact) < 2.0**63)  # a cast of what int64 cannot hold is undefined
+        require(bool(whole.all()), f"{what} holds {values.dtype} values; use whole numbers or text")
+        values = values.astype(np.int64)
     require(values.dtype.kind in "iubU", f"{what} holds values of type {values.dtype}; use whole numbers or text")
     return [str(value) for value in values.tolist()]
 

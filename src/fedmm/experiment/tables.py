@@ -6,6 +6,7 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
 from typing import Any, Literal, TypeVar, Union
 
 from fedmm.core.errors import FedmmError, require, unknown
@@ -28,7 +29,7 @@ def choose(rows: Mapping[str, type[T]], table: Mapping[str, Any], section: str) 
 def build(cls: type[T], table: Mapping[str, Any], section: str) -> T:
     """A dataclass from a table; unknown keys, wrong types and values it refuses are named as ``section.key``."""
     assert is_dataclass(cls)
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     known = {field.name: field for field in fields(cls)}
     for key in table:
         if key not in known:
@@ -41,6 +42,11 @@ def build(cls: type[T], table: Mapping[str, Any], section: str) -> T:
         return typing.cast(T, cls(**values))
     except FedmmError as refusal:
         raise FedmmError(f"{section}.{refusal}") from refusal
+
+
+@cache
+def _hints(cls: type[Any]) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
 
 
 def as_table(value: Any) -> Table:
