@@ -1,4 +1,5 @@
 # Everything sets itself up: `make demo` and `make test` need Python 3.11+ and make, nothing else.
+# `make demo` installs fedmm alone, `make test` adds what the tests need to the same .venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -17,8 +18,13 @@ $(VENV)/.python:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(VENV)/.installed: $(VENV)/.python pyproject.toml constraints.txt
+$(VENV)/.fedmm: $(VENV)/.python pyproject.toml constraints.txt
 	@echo "installing into $(VENV) (PyTorch is large: a few minutes the first time)"
+	$(PIP) -e .
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.fedmm
+	@echo "installing what the tests need into $(VENV)"
 	$(PIP) -e '.[dev]'
 	@touch $@
 
@@ -26,7 +32,7 @@ $(VENV)/.docs: $(VENV)/.installed
 	$(PIP) -e '.[docs]'
 	@touch $@
 
-demo: setup  ## the main job: compare four methods on scanned digits, under runs/demo/
+demo: $(VENV)/.fedmm  ## the main job: compare four methods on scanned digits, under runs/demo/
 	$(BIN)/fedmm demo
 
 check: setup  ## lint, format, types, and which room may import which

@@ -21,7 +21,7 @@ settings.load_profile("fedmm")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that start real processes have a version in this process beside them, and are left to a run of their own."""
+    """Tests that start real processes have versions in this process beside them, and are left to a run of their own."""
     if os.environ.get("FEDMM_SLOW") != "1":
         later = pytest.mark.skip(reason="starts real processes; FEDMM_SLOW=1 runs it (make test-distributed)")
         for item in items:

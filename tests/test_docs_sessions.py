@@ -114,10 +114,7 @@ REFUSED = {"docs/using_models.md": [["init", "patients.csv"]]}
 
 @pytest.mark.parametrize(
     "page",
-    [
-        pytest.param(page, marks=[pytest.mark.processes] if page in SLOW else [])
-        for page in SESSIONS
-    ],
+    [pytest.param(page, marks=[pytest.mark.processes] if page in SLOW else []) for page in SESSIONS],
 )
 def test_what_a_page_says_to_type_works(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

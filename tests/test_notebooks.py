@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
+from matplotlib import pyplot
 from nbclient import NotebookClient
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "examples" / "notebooks").glob("*.ipynb"))
@@ -33,6 +35,23 @@ def test_a_notebook_is_valid_and_stored_without_outputs(path: Path) -> None:
 
 
 @each_notebook
+def test_the_code_of_a_notebook_runs_from_top_to_bottom(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In this process; what a kernel would show is asked of one below."""
+    monkeypatch.setenv("FEDMM_NOTEBOOK_ROUNDS", "2")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    code = "\n".join(cell.source for cell in read(path).cells if cell.cell_type == "code")
+    exec(compile(code, path.name, "exec", dont_inherit=True), {"__name__": "__main__"})
+    pyplot.close("all")
+    said = capsys.readouterr()
+    assert said.out
+    assert said.err == ""
+
+
+@pytest.mark.processes
+@each_notebook
 def test_a_notebook_runs_from_top_to_bottom(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"FEDMM_NOTEBOOK_ROUNDS": "2", "OMP_NUM_THREADS": "1"}.items():
         monkeypatch.setenv(name, value)
@@ -40,7 +59,7 @@ def test_a_notebook_runs_from_top_to_bottom(path: Path, tmp_path: Path, monkeypa
         monkeypatch.setenv(name, str(tmp_path))
     monkeypatch.delenv("MPLBACKEND", raising=False)
     notebook = read(path)
-    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
     said = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
     assert any(output.output_type in ("display_data", "execute_result") for output in said)
     assert not [output.text for output in said if output.get("name") == "stderr"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
 import os
 import shlex
@@ -14,6 +15,7 @@ import time
 import tomllib
 import types
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -25,6 +27,7 @@ from safetensors.torch import load_file
 
 import fedmm
 from fedmm import ALGORITHMS, OBJECTIVES
+from fedmm.cli import main
 from fedmm.core.schedules import SCHEDULES
 from fedmm.data import DATASETS, PARTITIONS
 from fedmm.experiment.demos import DEMOS
@@ -52,7 +55,7 @@ def ctrl_c() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 600.0) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, "it never came"
@@ -248,6 +251,7 @@ def fedmm_process(*arguments: str | Path, folder: Path) -> subprocess.Popen[str]
     )
 
 
+@pytest.mark.processes
 def test_the_installed_program_ends_a_mistake_with_2_and_one_line(tmp_path: Path) -> None:
     with fedmm_process("run", "nowhere.toml", folder=tmp_path) as process:
         out, err = process.communicate()
@@ -263,19 +267,56 @@ class Interrupted:
     ended: Ended
 
 
-@pytest.fixture(scope="module")
-def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Interrupted:
+ENDLESS = ["run", str(MOONS), *SMALL, "--set", "run.rounds=1000000", "--out", "x"]
+
+
+@pytest.fixture(scope="module", params=["here", pytest.param("the installed program", marks=pytest.mark.processes)])
+def interrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Interrupted:
     folder = tmp_path_factory.mktemp("interrupted")
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # else a child may be born deaf to it
-    with fedmm_process("run", MOONS, *SMALL, "--set", "run.rounds=1000000", "--out", "x", folder=folder) as process:
+    try:
+        ended = interrupted_here(folder) if request.param == "here" else interrupted_program(folder)
+    finally:
         signal.signal(signal.SIGINT, before)
+    return Interrupted(folder / "x", ended)
+
+
+def interrupted_here(folder: Path) -> Ended:
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    presser = pressing(folder / "x")
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", ["fedmm", *ENDLESS])
+        try:
+            main()
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        finally:
+            presser.join()
+    return Ended(code, out.getvalue(), err.getvalue())
+
+
+def interrupted_program(folder: Path) -> Ended:
+    with fedmm_process(*ENDLESS, folder=folder) as process:
         try:
             wait_for_rounds(folder / "x")
             process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=600)
         finally:
             process.kill()
-    return Interrupted(folder / "x", Ended(process.returncode, out, err))
+    return Ended(process.returncode, out, err)
+
+
+def pressing(folder: Path) -> threading.Thread:
+    """Presses Ctrl-C in this process when some rounds of a run are on disk."""
+
+    def press() -> None:
+        wait_for_rounds(folder)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    presser = threading.Thread(target=press)
+    presser.start()
+    return presser
 
 
 def test_ctrl_c_leaves_a_readable_folder(interrupted: Interrupted) -> None:
@@ -298,12 +339,7 @@ def test_ctrl_c_ends_with_130(interrupted: Interrupted) -> None:
 
 @pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_before_the_first_evaluation_is_no_different(command: Command, tmp_path: Path) -> None:
-    def press() -> None:
-        wait_for_rounds(tmp_path / "x")
-        os.kill(os.getpid(), signal.SIGINT)
-
-    presser = threading.Thread(target=press)
-    presser.start()
+    presser = pressing(tmp_path / "x")
     seldom = ["--set", "run.rounds=1000000", "--set", "run.evaluate_every=1000000"]
     try:
         ended = command("run", MOONS, *SMALL, *seldom, "--out", "x")
@@ -332,6 +368,7 @@ def test_ctrl_c_at_any_time_ends_with_one_line_and_130(
     assert command("run", MOONS) == Ended(130, "", "stopped\n")
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("wait", ["for a round", "for a moment"])
 def test_ctrl_c_ends_a_demo_and_all_its_processes(tmp_path: Path, wait: str) -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -344,7 +381,7 @@ def test_ctrl_c_ends_a_demo_and_all_its_processes(tmp_path: Path, wait: str) -> 
                 wait_for((tmp_path / "x" / "summary.json").exists)
                 time.sleep(0.5)
             os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to all
-            _, err = process.communicate(timeout=60)
+            _, err = process.communicate(timeout=600)
         finally:
             process.kill()
     summary = json.loads((tmp_path / "x" / "summary.json").read_text())
@@ -357,14 +394,15 @@ def test_ctrl_c_ends_a_demo_and_all_its_processes(tmp_path: Path, wait: str) -> 
 # The demo -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.processes)])
 def test_a_demo_leaves_a_comparison_with_its_picture_and_shows_a_table(
-    command: Command, monkeypatch: pytest.MonkeyPatch
+    command: Command, monkeypatch: pytest.MonkeyPatch, workers: str
 ) -> None:
     shrunken = copy.deepcopy(DEMOS["moons"])
     shrunken["tables"]["run"] = {"rounds": 2, "batch_size": 8}
     shrunken["tables"]["data"] |= {"rows": 40, "test_rows": 20}
     monkeypatch.setitem(DEMOS, "moons", shrunken)
-    ended = command("demo", "--data", "moons", "--workers", "2")
+    ended = command("demo", "--data", "moons", "--workers", workers)
     assert (ended.code, ended.err) == (0, "")
     folder = Path("runs/demo-moons")
     assert {path.name for path in folder.iterdir()} == {

@@ -2,24 +2,46 @@
 
 from __future__ import annotations
 
+import runpy
 import subprocess
 import sys
+from collections.abc import Callable
+
+import pytest
 
 import fedmm
 
-
-def as_module(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "fedmm", *arguments], capture_output=True, text=True, check=False)
+AsModule = Callable[..., tuple[object, str, str]]
 
 
-def test_it_answers_like_the_command() -> None:
-    done = as_module("--version")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert fedmm.__version__ in done.stdout
+@pytest.fixture(params=["here", pytest.param("a process", marks=pytest.mark.processes)])
+def as_module(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> AsModule:
+    """Runs ``python -m fedmm`` with some arguments: its code, and what it says."""
+
+    def here(*arguments: str) -> tuple[object, str, str]:
+        monkeypatch.setattr(sys, "argv", ["fedmm", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_module("fedmm", run_name="__main__", alter_sys=True)
+        return (ended.value.code or 0, *capsys.readouterr())
+
+    def process(*arguments: str) -> tuple[object, str, str]:
+        command = [sys.executable, "-m", "fedmm", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    return here if request.param == "here" else process
 
 
-def test_what_the_user_gets_wrong_is_told_in_one_sentence() -> None:
-    done = as_module("run", "nowhere.toml")
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: ")
-    assert done.stderr.count("\n") == 1
+def test_it_answers_like_the_command(as_module: AsModule) -> None:
+    code, out, err = as_module("--version")
+    assert (code, err) == (0, "")
+    assert fedmm.__version__ in out
+
+
+def test_what_the_user_gets_wrong_is_told_in_one_sentence(as_module: AsModule) -> None:
+    code, _, err = as_module("run", "nowhere.toml")
+    assert code == 2
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1

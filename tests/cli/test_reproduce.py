@@ -9,13 +9,15 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli.commands import Command, runner
-from experiment.small_paper import changed, numbers, write_paper
+from experiment.small_paper import changed, numbers, tick_at_every_look, write_paper
 from fabricated import read
 
 from fedmm.experiment.results import read_lines
+from fedmm.experiment.stack import StackRun
 
 DRAWN = {"figure_1.svg", "figure_1.png", "figure_1.md"}
 STATES = Path("runs/reproduce/states")
@@ -128,7 +130,7 @@ def test_the_smoke_scale_never_writes_into_the_paper(command: Command) -> None:
     ],
 )  # fmt: skip
 def test_what_is_unknown_is_answered_in_one_sentence(command: Command, arguments: list[str], message: str) -> None:
-    ended = command(*arguments)
+    ended = command(*ONE)
     assert (ended.code, ended.err) == (2, f"error: {message}\n")
     assert not Path("runs").exists()
     assert files("paper/figure_1") == {"item.toml"}
@@ -137,25 +139,47 @@ def test_what_is_unknown_is_answered_in_one_sentence(command: Command, arguments
 # Interrupted ----------------------------------------------------------------------------------------------------------
 
 
+ONE = ["figure-1", "--panel", "even", "--curve", "fedmm", "--seed", "0"]
+
+
 def test_a_limit_of_time_keeps_what_is_unfinished(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedmm.experiment.stack._FLUSH_SECONDS", 0.0)
-    changed(Path("paper/common.toml"), "rounds = 6", "rounds = 400")
-    one = ["figure-1", "--panel", "even", "--curve", "fedmm", "--seed", "0"]
+    tick_at_every_look(monkeypatch)
     tries = 0
     while True:
-        ended = command(*one, "--seconds", "0.6")
+        ended = command(*ONE, "--seconds", "3.5")
         assert (ended.code, ended.err) == (0, "")
         if "runs are left" not in ended.out:
             break
         tries += 1
-        assert tries < 50
         assert "1 runs are left" in ended.out
-        assert "interrupted: the states" in ended.out or "the time is up" in ended.out
+        assert "interrupted: the states" in ended.out
+    assert tries == 2, "6 rounds, of which each try has time for 2"
     interrupted = read_lines(Path("paper/figure_1/results.jsonl"))
-    assert tries > 0
     assert list(STATES.iterdir()) == []
-    command(*one, "--results", "straight.jsonl")
+    command(*ONE, "--results", "straight.jsonl")
     assert [numbers(line) for line in read_lines(Path("straight.jsonl"))] == [numbers(line) for line in interrupted]
+
+
+def test_ctrl_c_in_a_round_keeps_what_is_unfinished(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, evaluate = iter(range(10)), StackRun.evaluate
+
+    def interrupted(stack: StackRun) -> Any:
+        if next(looks) == 1:
+            raise KeyboardInterrupt
+        return evaluate(stack)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StackRun, "evaluate", interrupted)
+        ended = command(*ONE)
+    assert (ended.code, ended.err) == (130, "stopped\n")
+    assert "the same command goes on from there" in ended.out
+    assert len(list(STATES.iterdir())) == 1
+    assert command(*ONE).code == 0
+    assert list(STATES.iterdir()) == []
+    (line,) = read_lines(Path("paper/figure_1/results.jsonl"))
+    assert (line["rounds"], line["status"]) == (6, "completed")
+    command(*ONE, "--results", "straight.jsonl")
+    assert [numbers(each) for each in read_lines(Path("straight.jsonl"))] == [numbers(line)]
 
 
 DRIVER = """
@@ -175,33 +199,33 @@ DRIVER = """
 """
 
 
+@pytest.mark.processes
 def test_ctrl_c_keeps_what_is_unfinished_and_the_same_command_goes_on(command: Command, tmp_path: Path) -> None:
     changed(Path("paper/common.toml"), "rounds = 6", "rounds = 1500")
     changed(Path("paper/common.toml"), "evaluate_every = 2", "evaluate_every = 100")
-    arguments = ["figure-1", "--panel", "even", "--curve", "fedmm", "--seed", "0"]
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # else a child may be born deaf to it
     process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(DRIVER), "reproduce", *arguments, "--device", "cpu"],
+        [sys.executable, "-c", textwrap.dedent(DRIVER), "reproduce", *ONE, "--device", "cpu"],
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     signal.signal(signal.SIGINT, before)
     try:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 600
         while not Path("training").exists():
             assert time.monotonic() < until, "it never began"
             assert process.poll() is None, process.communicate()
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=600)
     finally:
         process.kill()
     assert (process.returncode, err) == (130, "stopped\n")
     assert "the same command goes on from there" in out
     assert len(list(STATES.iterdir())) == 1
-    ended = command(*arguments)
+    ended = command(*ONE)
     assert ended.code == 0
     assert list(STATES.iterdir()) == []
     (line,) = read_lines(Path("paper/figure_1/results.jsonl"))
     assert (line["rounds"], line["status"]) == (1500, "completed")
-    command(*arguments, "--results", "straight.jsonl")
+    command(*ONE, "--results", "straight.jsonl")
     assert [numbers(each) for each in read_lines(Path("straight.jsonl"))] == [numbers(line)]

@@ -14,7 +14,7 @@ from fedmm.data.sources import StoredFile
 
 CONTENT = bytes(range(256)) * 1000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
-HURRIED = Patience(attempts=3, pause=0.0, timeout=5.0)
+HURRIED = Patience(attempts=3, pause=0.0, timeout=60.0)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from fedmm.data.downloading import Patience
 from fedmm.data.fetching import Plan, fetch, mirror, plans
 from fedmm.data.sources import Edition, Source
 
-HURRIED = Patience(attempts=2, pause=0.0, timeout=5.0)
+HURRIED = Patience(attempts=2, pause=0.0, timeout=60.0)
 LETTERS = {f"deep/{letter}.txt": letter.encode() * 50 for letter in "abcdefghijkl"}
 OFFICE = office_files(("amazon", "webcam"))
 

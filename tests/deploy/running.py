@@ -10,13 +10,13 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-
 from fedmm.deploy import processes
 from fedmm.deploy.demo import RUN
 from fedmm.deploy.layout import Federation
 from fedmm.deploy.lifecycle import submit
 from fedmm.deploy.local import experiment_text
 from fedmm.experiment.config import Experiment
+
 
 def until(done: Callable[[], bool], seconds: float, what: str) -> None:
     """Wait for something; ``what`` says what was not so in time."""

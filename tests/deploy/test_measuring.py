@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 import torch
 from deploy.grids import SitesGrid
-from deploy.test_serving import TABLES, grid_of, log, served, site_files, small
+from deploy.test_serving import TABLES, grid_of, log, served, site_files
+from deploy.test_serving import small as small_in_float32
 from flwr.app import Array, Message
+from rounding import summing_backwards
 
 import fedmm
 from fedmm import FedmmError
@@ -39,6 +41,11 @@ Rows = list[dict[str, Any]]
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "Patience", lambda seconds: Patience(seconds, retry_after=0.0, pause=0.0))
+
+
+def small(**sections: dict[str, Any]) -> Experiment:
+    """In float64, so that sums which sites take in another order agree to its rounding."""
+    return small_in_float32(**{**sections, "run": {"dtype": "float64", **sections.get("run", {})}})
 
 
 def rounds(folder: Path) -> Rows:
@@ -90,14 +97,16 @@ def test_several_sites_that_hold_both_domains_add_up(tmp_path: Path) -> None:
     weights = {"client_weights": {"client-1": 3.0}}
     each = small(run={"rounds": 2, **weights}, data={"test_rows": 1600}, partition={"name": "p_split", "p": 0.3})
     serve(grid_of(tmp_path, each), served(tmp_path, each))
-    run_experiment(each, tmp_path / "reference", progress=False)
+    with summing_backwards():
+        run_experiment(each, tmp_path / "reference", progress=False)
     assert_same(rounds(tmp_path / "runs" / "one"), rounds(tmp_path / "reference"), COLUMNS)
 
 
 def test_a_target_that_is_not_trained_on_is_measured_on(tmp_path: Path) -> None:
     each = small(run={"rounds": 2}, objective={"name": "source_only"}, algorithm={"name": "fedavg_gda"})
     serve(grid_of(tmp_path, each), served(tmp_path, each))
-    run_experiment(each, tmp_path / "reference", progress=False)
+    with summing_backwards():
+        run_experiment(each, tmp_path / "reference", progress=False)
     assert_same(rounds(tmp_path / "runs" / "one"), rounds(tmp_path / "reference"), COLUMNS[:4])
 
 
@@ -124,7 +133,9 @@ def held_back(folder: Path, **options: Any) -> tuple[Experiment, list[Path]]:
         files.append(file)
     data = {"name": "sites", "sites": list(rows), "classes": [f"{n}" for n in range(10)], "shape": list(x.shape[1:])}
     tables = {**{section: TABLES[section] for section in ("model", "algorithm")}, "data": data}
-    return every_round_kept(deployed_experiment({**tables, "run": {**TABLES["run"], "rounds": 3, **options}})), files
+    return every_round_kept(
+        deployed_experiment({**tables, "run": {**TABLES["run"], "rounds": 3, "dtype": "float64", **options}})
+    ), files
 
 
 def test_source_rows_that_sites_hold_back_tell_the_risks(tmp_path: Path) -> None:
@@ -160,6 +171,7 @@ def test_source_rows_that_sites_hold_back_tell_the_risks(tmp_path: Path) -> None
         each.algorithm,
         3,
         batch_size=16,
+        dtype=torch.float64,
         source_validation=(x, y),
         best_by="dev_risk",
         progress=False,

@@ -51,7 +51,7 @@ def test_a_site_that_hangs_is_left_out_and_is_counted_again_when_it_is_back(fede
     each = demo_experiment(7)
     up(federation, local_sites(each), say=print)
     number = begin(federation, each, patience=30.0)
-    until(lambda: rounds_in(federation) >= 1, 120, "the first round was not finished")
+    until(lambda: rounds_in(federation) >= 1, 600, "the first round was not finished")
     worker, node, supervisor = (
         pid_of(federation, words, "target-1.toml") for words in ("fedmm.deploy.resident", "flower-supernode", "site")
     )
@@ -59,7 +59,7 @@ def test_a_site_that_hangs_is_left_out_and_is_counted_again_when_it_is_back(fede
     for group in groups:
         os.killpg(group, signal.SIGSTOP)
     reason = "target-1 was not counted: it did not answer within 30 seconds"
-    until(lambda: reason in server_log(federation), 120, "the hanging site was waited for without an end")
+    until(lambda: reason in server_log(federation), 600, "the hanging site was waited for without an end")
     for group in groups:
         os.killpg(group, signal.SIGCONT)
     assert "completed" in follow(federation, RUN, number, print)
@@ -76,10 +76,10 @@ def test_a_site_that_comes_back_from_an_old_backup_is_brought_in_step(federation
     each = demo_experiment(8)
     up(federation, local_sites(each), say=print)
     number = begin(federation, each)
-    until(lambda: rounds_in(federation) >= 1, 120, "the first round was not finished")
+    until(lambda: rounds_in(federation) >= 1, 600, "the first round was not finished")
     states, backup = site_folder(federation, "source-1"), federation.folder / "backup"
     shutil.copytree(states, backup, ignore=shutil.ignore_patterns("*.partial"))
-    until(lambda: rounds_in(federation) >= 4, 120, "four rounds were not finished")
+    until(lambda: rounds_in(federation) >= 4, 600, "four rounds were not finished")
     stop(federation, "source-1")
     shutil.rmtree(states)
     shutil.copytree(backup, states)
@@ -147,7 +147,7 @@ def test_those_without_a_key_or_with_a_false_name_are_turned_away_and_the_round_
         processes.start(
             name, [sys.executable, "-m", "fedmm", "deploy", "site", str(path)], federation.logs / f"{name}.log", env
         )
-    until(lambda: "SuperNode ID" in text(federation.logs / "forger.log"), 100, "the forger was not let in by its key")
+    until(lambda: "SuperNode ID" in text(federation.logs / "forger.log"), 600, "the forger was not let in by its key")
     run = begin(federation, each)
     assert "completed" in follow(federation, RUN, run, print)
     assert "it calls itself 'source-1', but does not hold that site's key" in server_log(federation)
@@ -212,10 +212,10 @@ def test_a_full_disk_at_a_site_is_named_and_the_run_goes_on_when_there_is_room(
     with disk(federation) as room:
         up(federation, local_sites(each), say=print)
         number = begin(federation, each)
-        until(lambda: rounds_in(federation) >= 1, 120, "the first round was not finished")
+        until(lambda: rounds_in(federation) >= 1, 600, "the first round was not finished")
         room(False)
         named = "source-1: the client's state after round"
-        until(lambda: named in server_log(federation), 120, "the site did not say that it cannot write")
+        until(lambda: named in server_log(federation), 600, "the site did not say that it cannot write")
         room(True)
         assert "completed" in follow(federation, RUN, number, print)
         assert "cannot be written to" in server_log(federation)

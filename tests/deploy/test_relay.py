@@ -31,7 +31,7 @@ def state(tmp_path: Path) -> Path:
 
     ready = threading.Event()
     threading.Thread(target=listen, args=(tmp_path / "state", answer, ready.set), daemon=True).start()
-    assert ready.wait(5)
+    assert ready.wait(600)
     return tmp_path / "state"
 
 

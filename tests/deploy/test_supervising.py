@@ -28,8 +28,8 @@ from fedmm.deploy.supervisor import Kept, Supervisor
 
 SLEEPER = """
 import subprocess, sys, time
-subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-time.sleep(60)
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
+time.sleep(3600)
 """
 
 
@@ -40,7 +40,7 @@ def marked_environment(folder: Path) -> dict[str, str]:
 def test_everything_that_carries_the_mark_is_ended_whoever_started_it(tmp_path: Path) -> None:
     started = processes.start("one", [sys.executable, "-c", SLEEPER], tmp_path / "log", marked_environment(tmp_path))
     processes.save(tmp_path / "p.json", [started])
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 600
     while len(processes.marked(tmp_path)) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
     os.kill(started.pid, signal.SIGKILL)  # the child is left behind
@@ -51,10 +51,10 @@ def test_everything_that_carries_the_mark_is_ended_whoever_started_it(tmp_path: 
 
 def test_a_second_ctrl_c_kills_what_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deaf = (
-        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(900)"
     )
     started = processes.start("one", [sys.executable, "-c", deaf], tmp_path / "log", marked_environment(tmp_path))
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 600
     while b"deaf" not in (tmp_path / "log").read_bytes() and time.monotonic() < deadline:
         time.sleep(0.05)
 
@@ -78,7 +78,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
 with leaving_when_told():
     try:
         print("here", flush=True)
-        time.sleep(60)
+        time.sleep(3600)
     finally:
         print("ended what was begun", flush=True)
 """
@@ -90,12 +90,12 @@ def test_whoever_is_told_to_leave_ends_what_was_begun(number: signal.Signals) ->
         assert told.stdout is not None
         assert told.stdout.readline() == "here\n"
         told.send_signal(number)
-        assert told.communicate(timeout=10)[0] == "ended what was begun\n"
+        assert told.communicate(timeout=600)[0] == "ended what was begun\n"
         assert told.returncode == 128 + number
 
 
 def test_another_process_with_the_same_number_is_left_alone(tmp_path: Path) -> None:
-    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(30)"])
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
     try:
         stale = processes.Started("one", other.pid, 1)
         assert not stale.alive
@@ -109,9 +109,9 @@ def test_another_process_with_the_same_number_is_left_alone(tmp_path: Path) -> N
 PARENT = """
 import subprocess, sys, time
 from fedmm.deploy.bound import bound
-sleeper = [sys.executable, "-c", "import time; print('here', flush=True); time.sleep(60)"]
+sleeper = [sys.executable, "-c", "import time; print('here', flush=True); time.sleep(3600)"]
 print(subprocess.Popen(bound(sleeper)).pid, flush=True)
-time.sleep(60)
+time.sleep(3600)
 """
 
 
@@ -123,7 +123,7 @@ def test_what_is_bound_ends_with_its_parent_even_one_that_is_killed() -> None:
         assert parent.stdout.readline() == "here\n"
         parent.kill()
         assert parent.stdout.read() == ""  # the child, too, has let go of it
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 600
     while processes._status(child)[0] not in ("", "Z", "X"):
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -144,11 +144,11 @@ def test_a_process_that_ends_is_started_again_later_and_later() -> None:
 
 
 def test_ctrl_c_in_a_terminal_reaches_the_supervisor_alone() -> None:
-    kept = Kept("worker", [sys.executable, "-c", "import time; time.sleep(60)"])
+    kept = Kept("worker", [sys.executable, "-c", "import time; time.sleep(3600)"])
     kept.look(dict(os.environ), print)
     assert kept.process is not None
     assert os.getpgid(kept.process.pid) == kept.process.pid != os.getpgid(0)
-    kept.end(10.0)
+    kept.end(600.0)
     assert kept.process.returncode == -signal.SIGTERM
 
 

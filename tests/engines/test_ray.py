@@ -1,4 +1,4 @@
-"""The Ray engine computes what the reference does, whatever happens to its processes: Ray's own, or actors in this one."""
+"""The Ray engine computes what the reference does, whatever happens to its actors, in Ray's processes or in ours."""
 
 from __future__ import annotations
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import time
+import types
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 FILES = {
     "common.toml": """
@@ -126,3 +130,11 @@ def changed(path: Path, old: str, new: str) -> None:
 def numbers(line: dict[str, Any]) -> dict[str, Any]:
     """All of a result that does not tell when and where it was computed."""
     return {key: value for key, value in line.items() if key != "provenance"}
+
+
+def tick_at_every_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that goes on by a second whenever it is looked at: once a round, and once before each stack."""
+    ticks = iter(range(10_000))
+    monkeypatch.setattr("fedmm.experiment.stack._FLUSH_SECONDS", 0.0)
+    fake = types.SimpleNamespace(monotonic=lambda: next(ticks), perf_counter=time.perf_counter)
+    monkeypatch.setattr("fedmm.experiment.reproduce.time", fake)

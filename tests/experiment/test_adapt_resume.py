@@ -332,6 +332,7 @@ adapted.save(sys.argv[2])
 """
 
 
+@pytest.mark.processes
 def test_sigkill_at_random_moments_changes_nothing(tmp_path: Path) -> None:
     draw = random.Random(0)
     killed = 0

@@ -50,8 +50,8 @@ class Compared:
         return content
 
 
-@pytest.fixture(scope="module")
-def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
+@pytest.fixture(scope="module", params=[1, pytest.param(2, marks=pytest.mark.processes)], ids="{} at a time".format)
+def compared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Compared:
     folder = tmp_path_factory.mktemp("comparison") / "moons"
     experiments = [
         small("run.label=FedMM", "run.seed=4"),
@@ -60,7 +60,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
     ]
     raised = None
     try:
-        compare(experiments, folder, title="three runs", workers=2, progress=False)
+        compare(experiments, folder, title="three runs", workers=request.param, progress=False)
     except FedmmError as problem:
         raised = problem
     return Compared(folder, raised)
@@ -148,7 +148,7 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[st
     until_then: dict[str, Any] = {}
 
     def press() -> None:
-        rounds, until = folder / "fedmm-seed0" / "rounds.jsonl", time.monotonic() + 60
+        rounds, until = folder / "fedmm-seed0" / "rounds.jsonl", time.monotonic() + 600
         while not (rounds.exists() and rounds.read_text().count("\n") > 2) and time.monotonic() < until:
             time.sleep(0.01)
         until_then.update(json.loads((folder / "summary.json").read_text()))

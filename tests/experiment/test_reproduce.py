@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-import time
 import types
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from experiment.small_paper import changed, numbers, write_paper
+from experiment.small_paper import changed, numbers, tick_at_every_look, write_paper
 
 from fedmm.core.errors import FedmmError
 from fedmm.engines.batched import Batched
@@ -77,11 +76,7 @@ def _straight(tmp_path_factory: pytest.TempPathFactory) -> Desk:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that goes on by a second whenever it is looked at: once a round, and once before each stack."""
-    ticks = iter(range(10_000))
-    monkeypatch.setattr("fedmm.experiment.stack._FLUSH_SECONDS", 0.0)
-    fake = types.SimpleNamespace(monotonic=lambda: next(ticks), perf_counter=time.perf_counter)
-    monkeypatch.setattr("fedmm.experiment.reproduce.time", fake)
+    tick_at_every_look(monkeypatch)
 
 
 @pytest.fixture

@@ -242,6 +242,7 @@ run_experiment(experiment(read_toml(Path(sys.argv[1]))), Path(sys.argv[2]), prog
 """
 
 
+@pytest.mark.processes
 def test_sigkill_at_random_moments_changes_nothing(tmp_path: Path) -> None:
     """Killed many times in one run, also while a checkpoint is written; each time the next process goes on."""
     rounds = 150

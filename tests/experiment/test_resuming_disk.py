@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 import torch
+from cli.commands import Command, Ended, runner
+from experiment.crashing import crashes, in_this_process
 from experiment.saved import model_in
 from problems import adapt
 
@@ -39,11 +41,16 @@ def newest_round(folder: Path) -> int:
     return newest
 
 
-def assert_one_sentence(ended: subprocess.CompletedProcess[str], words: str) -> None:
-    assert ended.returncode == 2, (ended.returncode, ended.stdout, ended.stderr)
-    assert words in ended.stderr
-    assert ended.stderr.startswith("error: ")
-    assert ended.stderr.count("\n") == 1, ended.stderr
+def assert_one_sentence(ended: Ended, words: str) -> None:
+    assert ended.code == 2, ended
+    assert words in ended.err
+    assert ended.err.startswith("error: ")
+    assert ended.err.count("\n") == 1, ended.err
+
+
+@pytest.fixture
+def fedmm(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return runner(monkeypatch, capsys)
 
 
 def command(*words: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -68,12 +75,16 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 # A crash while one is written -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("apart", ["here", pytest.param("processes", marks=pytest.mark.processes)])
 @pytest.mark.parametrize("kind", ["in_process", "batched", "adapt"])
-def test_a_crash_at_any_moment_of_writing_changes_nothing(tmp_path: Path, kind: str) -> None:
-    program = Path(__file__).with_name("crashing.py")
-    ended = command(sys.executable, program, tmp_path, kind, timeout=300)
-    assert ended.returncode == 0, ended.stderr
-    lines = [json.loads(line) for line in ended.stdout.splitlines()]
+def test_a_crash_at_any_moment_of_writing_changes_nothing(tmp_path: Path, kind: str, apart: str) -> None:
+    if apart == "here":
+        lines = list(crashes(tmp_path, kind, in_this_process))
+    else:
+        program = (sys.executable, "-m", "experiment.crashing", tmp_path, kind)
+        ended = command(*program, cwd=Path(__file__).parents[1], timeout=600)
+        assert ended.returncode == 0, ended.stderr
+        lines = [json.loads(line) for line in ended.stdout.splitlines()]
     assert {line["at"] for line in lines} == {
         "half of the tensors", "before fsync", "after fsync", "before replace", "after replace",
         "before unlink", "after unlink",
@@ -85,6 +96,7 @@ def test_a_crash_at_any_moment_of_writing_changes_nothing(tmp_path: Path, kind: 
 # A full disk ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.processes
 def test_a_file_system_that_fills_up_stops_the_run_and_it_goes_on_when_there_is_space(
     tmp_path: Path, plan: Path, whole: dict[str, Any]
 ) -> None:
@@ -97,29 +109,29 @@ def test_a_file_system_that_fills_up_stops_the_run_and_it_goes_on_when_there_is_
         f"{mount} && {FEDMM} run {plan} --out {tmp_path / 'small'}/run --set run.keep_checkpoints=100; "
         f"code=$?; cp -r {tmp_path / 'small'}/run {tmp_path / 'run'}; exit $code"
     )
-    ended = command("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script)
-    assert_one_sentence(ended, "No space left on device")
+    done = command("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script)
+    assert_one_sentence(Ended(done.returncode, done.stdout, done.stderr), "No space left on device")
     assert 1 <= newest_round(tmp_path / "run") < 12
     assert command(FEDMM, "run", plan, "--out", tmp_path / "run", "--resume").returncode == 0
     assert model_in(tmp_path / "run") == whole
 
 
 def test_a_file_that_may_not_grow_stops_the_run_in_one_sentence(
-    tmp_path: Path, plan: Path, whole: dict[str, Any]
+    tmp_path: Path, plan: Path, whole: dict[str, Any], fedmm: Command
 ) -> None:
     """A checkpoint holds the history, so that it grows with every round until it is too large."""
     first = tmp_path / "first"
     run_experiment(experiment({**TABLES, "run": {**TABLES["run"], "rounds": 1}}), first, progress=False)
     size = (first / FOLDER / "round-00000001.safetensors").stat().st_size
-    limit = size + 2000
-
-    def limited() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
-
-    ended = command(FEDMM, "run", plan, "--out", tmp_path / "run", preexec_fn=limited)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 2000, before[1]))
+    try:
+        ended = fedmm("run", plan, "--out", tmp_path / "run")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert_one_sentence(ended, "cannot be written")
     assert 1 <= newest_round(tmp_path / "run") < 12
-    assert command(FEDMM, "run", plan, "--out", tmp_path / "run", "--resume").returncode == 0
+    assert fedmm("run", plan, "--out", tmp_path / "run", "--resume").code == 0
     assert model_in(tmp_path / "run") == whole
 
 
@@ -176,6 +188,5 @@ def test_a_folder_that_became_a_file_stops_the_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ["/proc/fedmm/run", "/dev/null/run"])
-def test_a_folder_that_cannot_be_made_is_told_in_one_sentence(plan: Path, folder: str) -> None:
-    ended = command(FEDMM, "run", plan, "--out", folder)
-    assert_one_sentence(ended, folder)
+def test_a_folder_that_cannot_be_made_is_told_in_one_sentence(plan: Path, folder: str, fedmm: Command) -> None:
+    assert_one_sentence(fedmm("run", plan, "--out", folder), folder)

@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 from fedmm.core.errors import FedmmError
+from fedmm.engines.batched import Batched
 from fedmm.experiment import sweep as sweeping
 from fedmm.experiment.build import DataCache, prepare
 from fedmm.experiment.grid import grid
@@ -89,7 +90,7 @@ def test_the_plan_is_told_before_it_is_carried_out(tmp_path: Path) -> None:
     assert plan.startswith("4 runs in 1 program(s):\n  1. 4 runs of 4 rounds, mlp, dann, fedmm, scaffold_gda; measured")
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.processes)])
 def test_processes_change_nothing(swept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int) -> None:
     chosen = Tuned(StackSettings(looped=True, chunk=1), 1, processes, "as the test wants it")
     monkeypatch.setattr(sweeping, "tune", lambda *given: chosen)
@@ -149,6 +150,24 @@ def test_chunks_hold_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chunk_that_fits([adaptation], "fp32", StackSettings()) == 1
 
 
+def test_ctrl_c_in_a_round_leaves_readable_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds, advance = iter(range(1, 10)), Batched.advance
+
+    def advanced(stack: Batched) -> torch.Tensor:
+        if next(rounds) == 3:
+            raise KeyboardInterrupt
+        return advance(stack)
+
+    one = Tuned(StackSettings(), 1, 1, "as the test wants it")
+    monkeypatch.setattr(sweeping, "tune", lambda *given: one)
+    monkeypatch.setattr(Batched, "advance", advanced)
+    summary = run_sweep(grid(TABLES), tmp_path / "x", title="x", progress=False)
+    assert summary["status"] == "interrupted"
+    runs = read_comparison(tmp_path / "x").runs
+    assert [(run.status, list(run.records)) for run in runs] == [("interrupted", [1, 2])] * 4
+
+
+@pytest.mark.processes
 @pytest.mark.usefixtures("heeding_ctrl_c")
 def test_ctrl_c_leaves_readable_runs(tmp_path: Path) -> None:
     tables = tmp_path / "long.toml"
@@ -162,12 +181,12 @@ def test_ctrl_c_leaves_readable_runs(tmp_path: Path) -> None:
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600
         while not all(map(_has_rounds, (tmp_path / "x" / f"fedmm-seed{seed}" for seed in (0, 1)))):
             assert time.monotonic() < deadline
             time.sleep(0.1)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=180)
+        out, err = process.communicate(timeout=600)
     finally:
         process.kill()
         process.communicate()

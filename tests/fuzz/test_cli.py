@@ -63,9 +63,9 @@ class Ended:
     err: str
 
 
-def fedmm(*words: str) -> Ended:
-    """The real entry point in this process."""
-    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", errors) for errors in ("strict", "backslashreplace"))
+def fedmm(*words: str, encoding: str = "utf-8") -> Ended:
+    """The real entry point in this process, before a terminal of this encoding."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding, errors) for errors in ("strict", "backslashreplace"))
     code: object = 0
     with in_time(), patch.object(sys, "argv", ["fedmm", *words]), redirect_stdout(out), redirect_stderr(err):
         try:
@@ -270,7 +270,7 @@ def test_memory_that_is_not_there_is_told_in_one_line(here: Path) -> None:
 @contextmanager
 def no_more_than(more: int) -> Iterator[None]:
     """So many bytes beside what this process has: a limit that holds whatever the system promises without having it."""
-    import resource  # noqa: PLC0415 - not every system has it
+    import resource
 
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
@@ -289,8 +289,13 @@ def called(folder: Path, *words: Any, **options: Any) -> subprocess.CompletedPro
     return subprocess.run(command, cwd=folder, capture_output=True, timeout=600, check=False, **options)
 
 
-def test_a_name_that_is_not_utf8_and_a_terminal_without_it_are_no_reason_to_fail(here: Path) -> None:
-    terminal = os.environ | {"PYTHONIOENCODING": "ascii"}
-    ended = called(here, "run", "--out", b"\xff\n", "--set", "run.label='é'", "--", OWN, env=terminal)
-    assert (ended.returncode, ended.stderr) == (0, b"")
+@pytest.mark.parametrize("way", ["here", pytest.param("a process", marks=pytest.mark.processes)])
+def test_a_name_that_is_not_utf8_and_a_terminal_without_it_are_no_reason_to_fail(here: Path, way: str) -> None:
+    words = ["run", "--out", os.fsdecode(b"\xff\n"), "--set", "run.label='é'", "--", OWN]
+    if way == "here":
+        ended = fedmm(*words, encoding="ascii")
+        assert (ended.code, ended.err) == (0, "")
+    else:
+        done = called(here, *words, env=os.environ | {"PYTHONIOENCODING": "ascii"})
+        assert (done.returncode, done.stderr) == (0, b"")
     assert (os.fsencode(here) + b"/\xff\n/summary.json") in [bytes(path) for path in here.rglob("*.json")]

@@ -48,7 +48,7 @@ from fedmm.models.stacked import StackedNetwork
 PLANNED = 12
 """Rounds that schedules are made for, unless a run says otherwise."""
 
-ROUNDS = 10
+ROUNDS = 6
 """Rounds that stacks are compared over."""
 
 Round = tuple[FederatedState, RoundRecord]

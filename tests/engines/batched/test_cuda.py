@@ -133,7 +133,7 @@ def test_in_a_captured_stack_a_replica_that_diverges_stops_alone(capture: str) -
 def test_in_float64_a_gpu_agrees_with_the_reference_on_a_cpu(name: str) -> None:
     stack = stacked(STACKS[name], device="cuda")
     before = [stack.state(replica) for replica in range(len(stack.replicas))]
-    measures = advanced(stack, 10)
+    measures = advanced(stack, len(reference(name)[0]))
     for replica, rounds in enumerate(reference(name)):
         assert_moved(before[replica], stack.state(replica), stack.layout.min_size, all_counted=name not in TERMS)
         assert_agrees(stack, replica, measures, rounds[-1], 1e-9)
