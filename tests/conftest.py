@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ import torch
 from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+from workers_here import workers_here
 
 torch.set_num_threads(1)
 
@@ -27,6 +30,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("processes"):
                 item.add_marker(later)
+
+
+@pytest.fixture(autouse=True)
+def _no_worker_processes(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Comparisons and sweeps start processes in those tests alone that are marked for it."""
+    with nullcontext() if request.node.get_closest_marker("processes") else workers_here():
+        yield
 
 
 @pytest.fixture(autouse=True)

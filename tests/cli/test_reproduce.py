@@ -130,7 +130,7 @@ def test_the_smoke_scale_never_writes_into_the_paper(command: Command) -> None:
     ],
 )  # fmt: skip
 def test_what_is_unknown_is_answered_in_one_sentence(command: Command, arguments: list[str], message: str) -> None:
-    ended = command(*ONE)
+    ended = command(*arguments)
     assert (ended.code, ended.err) == (2, f"error: {message}\n")
     assert not Path("runs").exists()
     assert files("paper/figure_1") == {"item.toml"}
@@ -146,7 +146,7 @@ def test_a_limit_of_time_keeps_what_is_unfinished(command: Command, monkeypatch:
     tick_at_every_look(monkeypatch)
     tries = 0
     while True:
-        ended = command(*ONE, "--seconds", "3.5")
+        ended = command(*ONE, "--seconds", "2.5")
         assert (ended.code, ended.err) == (0, "")
         if "runs are left" not in ended.out:
             break
@@ -160,12 +160,13 @@ def test_a_limit_of_time_keeps_what_is_unfinished(command: Command, monkeypatch:
     assert [numbers(line) for line in read_lines(Path("straight.jsonl"))] == [numbers(line) for line in interrupted]
 
 
+@pytest.mark.usefixtures("heeding_ctrl_c")
 def test_ctrl_c_in_a_round_keeps_what_is_unfinished(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     looks, evaluate = iter(range(10)), StackRun.evaluate
 
     def interrupted(stack: StackRun) -> Any:
         if next(looks) == 1:
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
         return evaluate(stack)
 
     with monkeypatch.context() as patch:

@@ -25,6 +25,9 @@ from fedmm.deploy.local import experiment_text, local_sites
 
 pytestmark = pytest.mark.processes
 
+SUMMED = 100 * 2.0**-23
+"""Relative: logits are sums of about a hundred float32 products, which sites and one process may order unlike."""
+
 
 def test_a_run_survives_the_death_of_a_site_and_of_the_superlink_to_the_bit(
     federation: Federation, tmp_path: Path
@@ -67,7 +70,7 @@ def test_the_demo_is_bit_identical_and_leaves_nothing_running(tmp_path: Path) ->
         [sys.executable, "-m", "fedmm", "deploy", "demo", "--out", str(tmp_path / "demo"), "--rounds", "2"],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -77,7 +80,7 @@ def test_the_demo_is_bit_identical_and_leaves_nothing_running(tmp_path: Path) ->
         for folder in (f"runs/{RUN}", "in-process")
     )
     for column in ("target_information", "target_entropy", "target_bnm", "target_snd", "domain_accuracy"):
-        assert ours[column] == pytest.approx(other[column], rel=1e-9), column
+        assert ours[column] == pytest.approx(other[column], rel=SUMMED), column
     said = text(tmp_path / "demo" / "logs" / "target-1.log")
     assert "fedmm worker target-1: round 2: leaves sums for target_information (11 over " in said
     assert processes.marked(tmp_path / "demo") == []
@@ -93,7 +96,7 @@ def test_the_commands_up_run_status_and_down(tmp_path: Path) -> None:
             [sys.executable, "-m", "fedmm", "deploy", *words, "--federation", str(folder)],
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=600,
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr

@@ -319,7 +319,12 @@ def test_a_folder_that_cannot_be_made_is_told_in_one_sentence(tmp_path: Path) ->
 # SIGKILL --------------------------------------------------------------------------------------------------------------
 
 PROGRAM = """
-import sys, torch, fedmm
+import os, sys, time, torch, fedmm
+
+def hold(row):
+    while row["round"] == 99 and not os.path.exists("go"):
+        time.sleep(1)
+
 torch.set_num_threads(1)
 torch.manual_seed(0)
 draw = torch.Generator().manual_seed(1)
@@ -327,28 +332,26 @@ x, t = (torch.randn(40, 4, generator=draw) for _ in range(2))
 y = torch.randint(0, 3, (40,), generator=draw)
 model = fedmm.Network(torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU()), 3, head_dropout=0.2)
 adapted = fedmm.adapt([fedmm.Client((x, y), name="a"), fedmm.Client(target=t, name="b")], model, rounds=100,
-                      resume=sys.argv[1], checkpoint_every=1, progress=False)
+                      resume=sys.argv[1], checkpoint_every=1, progress=False, on_round=hold)
 adapted.save(sys.argv[2])
 """
 
 
 @pytest.mark.processes
 def test_sigkill_at_random_moments_changes_nothing(tmp_path: Path) -> None:
-    draw = random.Random(0)
-    killed = 0
+    """A process that is faster than the kills waits for its own before the last round."""
+    draw, go = random.Random(0), tmp_path / "go"
     with template() as interpreter:
 
         def started(name: str) -> Started:
             return interpreter.start(PROGRAM, name, f"{name}.safetensors", folder=tmp_path)
 
-        assert started("whole").wait() == 0
         for _ in range(4):
             process = started("killed")
             time.sleep(draw.uniform(0.2, 0.7))
-            if process.poll() is not None:
-                break
+            assert process.poll() is None
             process.kill()
-            killed += 1
+        go.touch()
         assert started("killed").wait() == 0
-    assert killed >= 2
+        assert started("whole").wait() == 0
     assert model_in(tmp_path / "killed.safetensors") == model_in(tmp_path / "whole.safetensors")

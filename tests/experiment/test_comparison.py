@@ -8,6 +8,7 @@ import re
 import signal
 import threading
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from workers_here import workers_here
 
 from fedmm import FedmmError
 from fedmm.experiment.comparison import compare
@@ -60,7 +62,8 @@ def compared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     ]
     raised = None
     try:
-        compare(experiments, folder, title="three runs", workers=request.param, progress=False)
+        with workers_here() if request.param == 1 else nullcontext():
+            compare(experiments, folder, title="three runs", workers=request.param, progress=False)
     except FedmmError as problem:
         raised = problem
     return Compared(folder, raised)
@@ -159,7 +162,8 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[st
     presser.start()
     experiments = [small("run.label=FedMM", "run.rounds=10_000_000", f"run.seed={seed}") for seed in range(3)]
     try:
-        compare(experiments, folder, title="endless", workers=1, progress=False)
+        with workers_here():
+            compare(experiments, folder, title="endless", workers=1, progress=False)
     finally:
         presser.join()
         signal.signal(signal.SIGINT, before)

@@ -90,7 +90,7 @@ def test_the_plan_is_told_before_it_is_carried_out(tmp_path: Path) -> None:
     assert plan.startswith("4 runs in 1 program(s):\n  1. 4 runs of 4 rounds, mlp, dann, fedmm, scaffold_gda; measured")
 
 
-@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.processes)])
+@pytest.mark.parametrize("processes", [1, 2, pytest.param(2, marks=pytest.mark.processes, id="2 real")])
 def test_processes_change_nothing(swept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int) -> None:
     chosen = Tuned(StackSettings(looped=True, chunk=1), 1, processes, "as the test wants it")
     monkeypatch.setattr(sweeping, "tune", lambda *given: chosen)
@@ -150,12 +150,13 @@ def test_chunks_hold_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chunk_that_fits([adaptation], "fp32", StackSettings()) == 1
 
 
+@pytest.mark.usefixtures("heeding_ctrl_c")
 def test_ctrl_c_in_a_round_leaves_readable_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rounds, advance = iter(range(1, 10)), Batched.advance
 
     def advanced(stack: Batched) -> torch.Tensor:
         if next(rounds) == 3:
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
         return advance(stack)
 
     one = Tuned(StackSettings(), 1, 1, "as the test wants it")
@@ -164,7 +165,8 @@ def test_ctrl_c_in_a_round_leaves_readable_runs(tmp_path: Path, monkeypatch: pyt
     summary = run_sweep(grid(TABLES), tmp_path / "x", title="x", progress=False)
     assert summary["status"] == "interrupted"
     runs = read_comparison(tmp_path / "x").runs
-    assert [(run.status, list(run.records)) for run in runs] == [("interrupted", [1, 2])] * 4
+    assert [run.status for run in runs] == ["interrupted"] * 4
+    assert all(list(run.records) in ([1, 2], [1, 2, 3]) for run in runs)
 
 
 @pytest.mark.processes

@@ -1,0 +1,20 @@
+"""Runs that would be side by side in processes, one after the other in a thread of this one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+
+@contextmanager
+def workers_here() -> Iterator[None]:
+    def pool(number: int, *, initializer: Any, initargs: Any, **_: Any) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(1, initializer=initializer, initargs=initargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedmm.experiment.workers.ProcessPoolExecutor", pool)
+        yield
