@@ -34,6 +34,7 @@ def test_a_notebook_is_valid_and_stored_without_outputs(path: Path) -> None:
         assert cell.cell_type == "markdown" or (cell.outputs == [] and cell.execution_count is None)
 
 
+@pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")  # torch's
 @each_notebook
 def test_the_code_of_a_notebook_runs_from_top_to_bottom(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
