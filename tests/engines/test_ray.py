@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -74,13 +74,24 @@ def cluster(request: pytest.FixtureRequest, folder: Path) -> Iterator[Cluster]:
         with local_cluster() as here:
             yield here
         return
-    started = ray_cluster(cores=4, object_store_bytes=100 << 20, folder=folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))  # where ray_federation lies
-        yield started.__enter__()
-    started.__exit__(None, None, None)
+        started, ray = _started(folder)
+        yield ray
+        started.__exit__(None, None, None)
     gc.collect()
     assert not _left_behind(folder)
+
+
+def _started(folder: Path, tries: int = 10) -> tuple[AbstractContextManager[Cluster], Cluster]:
+    """Ray gives itself 30 seconds to start, which on a busy machine are too few."""
+    started = ray_cluster(cores=4, object_store_bytes=100 << 20, folder=folder)
+    try:
+        return started, started.__enter__()
+    except FedmmError as problem:
+        if tries == 0 or "timed out during startup" not in str(problem):
+            raise
+    return _started(folder, tries - 1)
 
 
 @pytest.fixture(scope="module")
