@@ -17,7 +17,7 @@ from fedmm.core.seeding import normal
 SOURCES = {"seeded": SeededNoise(3), "secret": SecretNoise(bytes(range(32)))}
 each_source = pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
 SIZE = 40_000
-UPDATE = torch.linspace(-1.0, 1.0, UPDATE)
+UPDATE = torch.linspace(-1.0, 1.0, SIZE)
 
 
 @each_source
@@ -53,7 +53,10 @@ def test_no_two_updates_share_the_noise_of_a_secret() -> None:
 
 def test_other_seeds_and_secrets_are_other_noise() -> None:
     assert not torch.equal(SeededNoise(0).normal("a", 0, 0, UPDATE[:9]), SeededNoise(1).normal("a", 0, 0, UPDATE[:9]))
-    drawn = [SecretNoise(*each).normal("a", 0, 0, UPDATE[:9]) for each in ((bytes(32),), (bytes(range(32)),), (bytes(32), "b"))]
+    drawn = [
+        SecretNoise(*each).normal("a", 0, 0, UPDATE[:9])
+        for each in ((bytes(32),), (bytes(range(32)),), (bytes(32), "b"))
+    ]
     assert not any(torch.equal(one, other) for one, other in combinations(drawn, 2))
 
 
