@@ -59,12 +59,18 @@ def test_epsilon_and_the_noise_for_another_are_told(file: Path, tmp_path: Path) 
 
 def test_a_trusted_server_is_for_algorithms_whose_clients_keep_nothing(file: Path) -> None:
     trusted = [str(file), "--set", "transmission.trust=server"]
-    with pytest.raises(FedmmError, match="those of fedmm_smoothed keep 'centre' and 'dual', .* such as fedavg_gda"):
+    with pytest.raises(FedmmError, match=r"those of fedmm_smoothed keep 'centre' and 'dual', .* such as fedavg_gda"):
         told(*trusted)
     trusted += ["--set", "algorithm.name=fedavg_gda"]
     assert "hidden from all others" in told(*trusted)
     assert "learn who takes part" not in told(*trusted)
-    few = told(*trusted, "--set", "partition.source_clients=20", "--set", "run.participation=0.1")
+    settings = (
+        "partition.source_clients=58",
+        "run.participation=0.05",
+        "transmission.noise_min=9",
+        "transmission.noise_max=9",
+    )
+    few = told(*trusted, *(f"--set={each}" for each in settings))
     secret, known = (float(each) for each in re.findall(r"epsilon (\S+) ", few))
     assert secret < known
     assert "if others learn who takes part, as the sites of a deployment do" in few

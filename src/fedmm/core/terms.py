@@ -77,8 +77,8 @@ class Terms:
             require(
                 self.uploads == "exact",
                 f"uploads must be 'exact' where noise is shared among the clients, not {self.uploads!r}: codes of "
-                "single updates are no function of their noisy sum. Use trust = 'nobody' to code them; broadcasts may be "
-                "coded with either",
+                "single updates are no function of their noisy sum. Use trust = 'nobody' to code them; broadcasts may "
+                "be coded with either",
             )
 
     @property

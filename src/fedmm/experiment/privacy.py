@@ -167,8 +167,8 @@ def require_nothing_learnt(terms: Terms, given: Input | None) -> None:
     if terms.transmission.private and given is not None:
         require(
             not given.learnt,
-            f"rows of the data set {given.name!r} are standardised where updates carry noise, and the means, deviations "
-            "and words of the clients' rows have none; use 'arrays' with standardise = false",
+            f"rows of the data set {given.name!r} are standardised, and where updates carry noise the means, "
+            "deviations and words of the clients' rows have none; use 'arrays' with standardise = false",
         )
 
 
