@@ -1,12 +1,13 @@
 """What fewer bytes and noise cost in accuracy: target accuracy at the end, three seeds of each way to send updates.
 
-    python benchmarks/transmission.py [--data digits|mnist_m] [--part bytes|noise|crowd|all] [--device DEVICE]
+    python benchmarks/transmission.py [--data digits|mnist_m] [--part PART|all] [--device DEVICE]
         [--precision fp32|tf32|bf16] [--quick]
 
 bytes: one source and one target site, every form in which vectors travel. noise: ten sites of each kind, half of them
 in a round, and a smaller network on the digits; clipped updates without noise, and with as much noise as keeps an
-epsilon (delta 1e-5) to the end, for a server that is trusted and for one that is not. crowd: the same with a hundred
-sites of each kind. The seeds of one way run as one program. mnist_m needs its data (``fedmm data fetch mnist_m``) and
+epsilon (delta 1e-5) to the end where nobody is trusted. crowd: the same with a hundred sites of each kind. trusted and
+trusted_crowd: the same two for a trusted server, with FedAvgGDA, since with clients that keep duals shared noise would
+not hide them. The seeds of one way run as one program. mnist_m needs its data (``fedmm data fetch mnist_m``) and
 is meant for a GPU; noise needs dp-accounting. Written to benchmarks/results/transmission_DATA.json, part by part, and
 as a table to the terminal.
 """
@@ -53,22 +54,27 @@ DATA: dict[str, Tables] = {
         },
     },
 }  # fmt: skip
-PARTS = ("bytes", "noise", "crowd")
-ROUNDS = {
-    "digits": {"bytes": 200, "noise": 100, "crowd": 100},
-    "mnist_m": {"bytes": 600, "noise": 300, "crowd": 300},
-}
+PARTS = ("bytes", "noise", "crowd", "trusted", "trusted_crowd")
+ROUNDS = {"digits": {"bytes": 200, "others": 100}, "mnist_m": {"bytes": 600, "others": 300}}
 NORM = {"digits": 0.1, "mnist_m": 0.5}
-SITES = {"noise": 10, "crowd": 100}
-EPSILONS: dict[str, dict[str, tuple[int, ...]]] = {
-    "noise": {"server": (1000, 200, 50), "nobody": (1000, 200)},
-    "crowd": {"server": (200, 50, 10), "nobody": (200,)},
-}
+SITES = {"noise": 10, "crowd": 100, "trusted": 10, "trusted_crowd": 100}
+EPSILONS = {"noise": (1000, 200), "crowd": (200,), "trusted": (1000, 200, 50), "trusted_crowd": (200, 50, 10)}
 SMALLER: dict[str, Tables] = {
     "digits": {"model": {"hidden": [32], "adversary_hidden": [16]}, "algorithm": {"local_steps": 10}},
     "mnist_m": {"algorithm": {"local_steps": 10}},
 }
 """For noise, whose length grows with the root of the number of parameters."""
+STATELESS: dict[str, Tables] = {
+    "digits": {"algorithm": {"name": "fedavg_gda", "lr_min": 0.02, "lr_max": 0.02, "local_steps": 10}},
+    "mnist_m": {"algorithm": {"name": "fedavg_gda", "lr_min": 0.01, "lr_max": 0.01, "local_steps": 10}},
+}
+"""For a trusted server, instead of the data's own algorithm."""
+
+
+def settings(data: str, part: str) -> Tables:
+    """What all ways of a part have in common."""
+    tables = merged(DATA[data], SMALLER[data] if part in SITES else {})
+    return {**tables, **(STATELESS[data] if part.startswith("trusted") else {})}
 
 
 def ways(part: str, norm: float) -> Iterator[tuple[str, Tables]]:
@@ -83,16 +89,10 @@ def ways(part: str, norm: float) -> Iterator[tuple[str, Tables]]:
     half: Tables = {"run": {"participation": 0.5}, "partition": {"name": "source_target", **sites}}
     yield "exact", half
     yield f"clipped to {norm:g}", {**half, "transmission": {"name": "clip", "norm": norm}}
-    clipped = {"name": "gaussian", "norm_min": norm, "norm_max": norm}
-    for trust, epsilons in EPSILONS[part].items():
-        for epsilon in epsilons:
-            name = f"epsilon {epsilon}, {trust} trusted"
-            yield name, {**half, "transmission": {**clipped, "trust": trust, "epsilon": epsilon}}
-    least = EPSILONS[part]["server"][0]
-    name = f"epsilon {least}, server trusted, all in int8"
-    private = {**clipped, "trust": "server", "epsilon": least}
-    in_int8 = {"run": {**half["run"], "uploads": "int8", "broadcasts": "int8"}}
-    yield name, {**half, **in_int8, "transmission": private}
+    trust = "server" if part.startswith("trusted") else "nobody"
+    for epsilon in EPSILONS[part]:
+        noise = {"name": "gaussian", "norm_min": norm, "norm_max": norm, "trust": trust, "epsilon": epsilon}
+        yield f"epsilon {epsilon}, {trust} trusted", {**half, "transmission": noise}
 
 
 def merged(*tables: Tables) -> Tables:
@@ -157,14 +157,13 @@ def main() -> None:
     results = json.loads(path.read_text()) if path.exists() else {}
     cuda = options.device.startswith("cuda")
     for part in PARTS if options.part == "all" else (options.part,):
-        rounds = 2 if options.quick else ROUNDS[options.data][part]
+        rounds = 2 if options.quick else ROUNDS[options.data]["others" if part in SITES else part]
         run = {"rounds": rounds, "evaluate_every": min(50, rounds), "probe_rows": 0, "device": options.device}
         found: dict[str, dict[str, Any]] = {}
         cache = DataCache()
         for name, way in ways(part, NORM[options.data]):
             try:
-                smaller = SMALLER[options.data] if part in SITES else {}
-                tables = merged(DATA[options.data], smaller, {"run": run}, way)
+                tables = merged(settings(options.data, part), {"run": run}, way)
                 seeds = tuple(range(options.seeds))
                 found[name] = measured(tables, seeds, cache, looped=options.looped, precision=options.precision)
             except FedmmError as refusal:
@@ -180,7 +179,7 @@ def main() -> None:
             "rounds": rounds,
             "precision": options.precision,
             "norm": NORM[options.data],
-            "tables": merged(DATA[options.data], SMALLER[options.data] if part in SITES else {}),
+            "tables": settings(options.data, part),
             "ways": found,
         }
         if not options.quick:

@@ -47,7 +47,7 @@ def told(*arguments: str) -> str:
 def test_epsilon_and_the_noise_for_another_are_told(file: Path, tmp_path: Path) -> None:
     text = told(str(file), "--epsilon", "8")
     assert "4 clients, 4 in a round, 30 rounds; a client is hidden from the server and all others" in text
-    assert re.search(r"epsilon \d+\.?\d* \(omega alone \S+, psi alone \S+\) with delta 1e-05 after the last", text)
+    assert re.search(r"epsilon \d+\.?\d* with delta 1e-05 after the last", text)
     noise = re.search(r"noise_min = transmission.noise_max = (\S+)", text)
     assert noise
     settings = [f"--set=transmission.{each}={noise[1]}" for each in ("noise_min", "noise_max")]
@@ -55,7 +55,25 @@ def test_epsilon_and_the_noise_for_another_are_told(file: Path, tmp_path: Path) 
     assert reached
     assert float(reached[1]) == pytest.approx(8.0, rel=1e-2)
     assert list(tmp_path.iterdir()) == [file]
-    assert "hidden from all others" in told(str(file), "--set", "transmission.trust=server")
+
+
+def test_a_trusted_server_is_for_algorithms_whose_clients_keep_nothing(file: Path) -> None:
+    trusted = [str(file), "--set", "transmission.trust=server"]
+    with pytest.raises(FedmmError, match=r"those of fedmm_smoothed keep 'centre' and 'dual', .* such as fedavg_gda"):
+        told(*trusted)
+    trusted += ["--set", "algorithm.name=fedavg_gda"]
+    assert "hidden from all others" in told(*trusted)
+    assert "learn who takes part" not in told(*trusted)
+    settings = (
+        "partition.source_clients=58",
+        "run.participation=0.05",
+        "transmission.noise_min=9",
+        "transmission.noise_max=9",
+    )
+    few = told(*trusted, *(f"--set={each}" for each in settings))
+    secret, known = (float(each) for each in re.findall(r"epsilon (\S+) ", few))
+    assert secret < known
+    assert "if others learn who takes part, as the sites of a deployment do" in few
 
 
 def test_there_is_nothing_to_tell_without_noise(file: Path) -> None:

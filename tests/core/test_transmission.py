@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -13,11 +13,22 @@ from hypothesis import strategies as st
 from problems import FLOAT64, Game, games, generator, played, random_game
 from torch import Tensor
 
-from fedmm import ClippedUpdate, CoordinateMedian, FedMM, FedmmError, GaussianUpdate, ScaffoldGDA, Terms
+from fedmm import (
+    ClippedUpdate,
+    CoordinateMedian,
+    FedAvgGDA,
+    FedMM,
+    FedmmError,
+    GaussianUpdate,
+    ScaffoldGDA,
+    SmoothedFedMM,
+    Terms,
+)
 from fedmm.core.algorithm import Algorithm, Coefficients, State
 from fedmm.core.engine import FederatedState
 from fedmm.core.transmission import TRANSMISSIONS, Circumstances, ExactUpdate, Transmission, arrived
 from fedmm.engines.in_process import InProcess
+from fedmm.engines.messaging import Messaging
 
 each_transmission = pytest.mark.parametrize("kind", TRANSMISSIONS.values(), ids=TRANSMISSIONS)
 
@@ -121,6 +132,8 @@ SHARED = GaussianUpdate(trust="server")
         ({"on_bad_update": "skip"}, "no update may be left out for what it says where noise is shared"),
         ({"max_update_norm": 3.0}, "no update may be left out"),
         ({"max_update_ratio": 3.0}, "no update may be left out"),
+        ({"uploads": "int8"}, "uploads must be 'exact' where noise is shared among the clients, not 'int8'"),
+        ({"uploads": "fp16"}, "Use trust = 'nobody' to code them; broadcasts may be coded with either"),
     ],
 )
 def test_shared_noise_is_refused_where_the_sum_could_move_by_more_than_one_update(
@@ -129,13 +142,39 @@ def test_shared_noise_is_refused_where_the_sum_could_move_by_more_than_one_updat
     with pytest.raises(FedmmError, match=message):
         Terms(transmission=SHARED, **terms)
     Terms(transmission=GaussianUpdate(), **terms)  # what a client has hidden by itself may be put to any use
+    Terms(transmission=SHARED, broadcasts="int8")  # codes of a point that follows from the noisy sums
 
 
 def test_shared_noise_is_refused_among_too_few_and_for_uploads_of_more_than_points() -> None:
     with pytest.raises(FedmmError, match="at least two clients take part in a round"):
-        InProcess(random_game(0, clients=4).problem(), FedMM(), 1, Terms(0.25, transmission=SHARED))
+        InProcess(random_game(0, clients=4).problem(), FedAvgGDA(), 1, Terms(0.25, transmission=SHARED))
     with pytest.raises(FedmmError, match="scaffold_gda sends more, so use trust = 'nobody'"):
         InProcess(random_game(0, clients=4).problem(), ScaffoldGDA(), 1, Terms(transmission=SHARED))
+
+
+@dataclass(frozen=True)
+class Remembers(FedAvgGDA):
+    """A new algorithm that declares nothing of what its clients keep; after the first round, they keep their point."""
+
+    name: ClassVar[str] = "remembers"
+
+    def finish(self, z: Tensor, sent: State, client: State, c: Coefficients) -> tuple[State, State]:
+        return {"z": z}, {"last": z}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "kept"),
+    [(FedMM(), "'dual'"), (SmoothedFedMM(), "'centre' and 'dual'"), (Remembers(), "'last'")],
+    ids=lambda each: getattr(each, "name", ""),
+)
+def test_shared_noise_is_refused_for_clients_that_keep_anything(algorithm: Algorithm, kept: str) -> None:
+    problem = random_game(0, clients=4).problem()
+    message = f"those of {algorithm.name} keep {kept}, which .* Use trust = 'nobody', .* such as fedavg_gda"
+    for engine in (InProcess, Messaging):
+        with pytest.raises(FedmmError, match=message):
+            engine(problem, algorithm, 1, Terms(transmission=SHARED))
+    InProcess(problem, algorithm, 1, Terms(transmission=GaussianUpdate()))
+    InProcess(problem, FedAvgGDA(), 1, Terms(transmission=SHARED))
 
 
 @pytest.mark.parametrize("norm", [0.0, -1.0, float("nan"), float("inf"), "short"])

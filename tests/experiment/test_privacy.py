@@ -12,13 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import dp_accounting
+import numpy as np
 import pytest
+import torch
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import random_game
 
+import fedmm
 from fedmm import FedmmError, GaussianUpdate, Terms
 from fedmm.core.layout import Layout
 from fedmm.core.participation import taking_part
@@ -38,6 +41,11 @@ def account(noise: float = 2.0, clients: tuple[str, ...] = FOUR, share: float = 
     return PrivacyAccount(GaussianUpdate(noise_min=noise, noise_max=noise, **options), clients, share)
 
 
+def of_omega(one: PrivacyAccount) -> PrivacyAccount:
+    """The account of a problem without psi."""
+    return replace(one, groups=(True, False))
+
+
 def delta_of(epsilon: float, multiplier: float) -> float:
     """Of the Gaussian mechanism (Balle and Wang 2018, theorem 8)."""
 
@@ -54,38 +62,33 @@ def delta_of(epsilon: float, multiplier: float) -> float:
 @pytest.mark.parametrize("noise", [0.5, 1.0, 2.0, 7.0])
 def test_one_round_is_the_gaussian_mechanism_with_half_the_noise(noise: float) -> None:
     # A replaced client moves a clipped part by up to twice the norm.
-    spent = account(noise).spent([4])
-    assert spent.omega == spent.psi
-    assert delta_of(spent.omega or 0.0, noise / 2) == pytest.approx(DELTA, rel=1e-6)
+    assert delta_of(of_omega(account(noise)).spent([4]), noise / 2) == pytest.approx(DELTA, rel=1e-6)
     # Both groups together: two such noises, or one that is smaller by the root of 2.
-    assert delta_of(spent.both, noise / 2 / math.sqrt(2)) == pytest.approx(DELTA, rel=1e-6)
+    assert delta_of(account(noise).spent([4]), noise / 2 / math.sqrt(2)) == pytest.approx(DELTA, rel=1e-6)
 
 
 def test_a_multiplier_of_one_has_the_epsilon_that_is_known_of_it() -> None:
-    assert account(2.0).spent([4]).omega == pytest.approx(4.3772, abs=1e-4)
+    assert of_omega(account(2.0)).spent([4]) == pytest.approx(4.3772, abs=1e-4)
 
 
 @pytest.mark.parametrize("rounds", [2, 10, 300])
 def test_rounds_compose_as_one_of_smaller_noise_and_the_librarys_accountants_agree(rounds: int) -> None:
-    spent = account(20.0).spent([4] * rounds)
-    assert delta_of(spent.omega or 0.0, 10.0 / math.sqrt(rounds)) == pytest.approx(DELTA, rel=1e-6)
+    spent = of_omega(account(20.0)).spent([4] * rounds)
+    assert delta_of(spent, 10.0 / math.sqrt(rounds)) == pytest.approx(DELTA, rel=1e-6)
     event = dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(10.0), rounds)
-    assert PLDAccountant().compose(event).get_epsilon(DELTA) == pytest.approx(spent.omega, rel=2e-3, abs=2e-3)
-    assert RdpAccountant().compose(event).get_epsilon(DELTA) >= (spent.omega or 0.0)
+    assert PLDAccountant().compose(event).get_epsilon(DELTA) == pytest.approx(spent, rel=2e-3, abs=2e-3)
+    assert RdpAccountant().compose(event).get_epsilon(DELTA) >= spent
 
 
 def test_unlike_noises_on_omega_and_psi() -> None:
-    one = PrivacyAccount(GaussianUpdate(noise_min=3.0, noise_max=8.0), FOUR)
-    spent = one.spent([4] * 5)
-    assert spent.omega == account(3.0).spent([4] * 5).omega
-    assert spent.psi == account(8.0).spent([4] * 5).psi
+    spent = PrivacyAccount(GaussianUpdate(noise_min=3.0, noise_max=8.0), FOUR).spent([4] * 5)
     joint = 1 / math.sqrt((2 / 3) ** 2 + (2 / 8) ** 2)
-    assert delta_of(spent.both, joint / math.sqrt(5)) == pytest.approx(DELTA, rel=1e-6)
+    assert delta_of(spent, joint / math.sqrt(5)) == pytest.approx(DELTA, rel=1e-6)
 
 
 def test_the_norms_do_not_matter_and_delta_does() -> None:
     assert account(norm_min=9.0, norm_max=0.1).spent([4]) == account().spent([4])
-    assert account(delta=1e-7).spent([4]).both > account().spent([4]).both
+    assert account(delta=1e-7).spent([4]) > account().spent([4])
 
 
 def test_a_client_that_is_asked_less_often_tells_less_and_the_one_asked_most_counts() -> None:
@@ -98,7 +101,7 @@ def test_a_client_that_is_asked_less_often_tells_less_and_the_one_asked_most_cou
 
 
 def test_nothing_is_spent_before_the_first_round() -> None:
-    assert set(account().spent([]).columns().values()) == {0.0}
+    assert account().spent([]) == 0.0
 
 
 # The sum, hidden from all but the server ------------------------------------------------------------------------------
@@ -110,31 +113,35 @@ def test_shared_noise_hides_the_sum_as_whole_noise_hides_one() -> None:
 
 def test_a_secret_sample_tells_less_of_each() -> None:
     rounds = 50
-    sampled = account(4.0, MANY, 0.1, trust="server").spent([10] * rounds)
-    accountant = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
-    event = dp_accounting.SampledWithoutReplacementDpEvent(100, 10, dp_accounting.GaussianDpEvent(2.0))
-    assert sampled.omega == pytest.approx(accountant.compose(event, rounds).get_epsilon(DELTA), rel=1e-9)
-    together = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
+    sampled = account(4.0, MANY, 0.1, trust="server")
     both = dp_accounting.ComposedDpEvent([dp_accounting.GaussianDpEvent(2.0)] * 2)
-    together.compose(dp_accounting.SampledWithoutReplacementDpEvent(100, 10, both), rounds)
-    assert sampled.both == pytest.approx(together.get_epsilon(DELTA), rel=1e-9)
-    assert sampled.both < account(4.0, MANY, 0.1).spent([10] * rounds).both
+
+    def of_sample(others: int, sample: int) -> float:
+        accountant = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
+        accountant.compose(dp_accounting.SampledWithoutReplacementDpEvent(others, sample, both), rounds)
+        return accountant.get_epsilon(DELTA)
+
+    # Another client knows whether it takes part itself: the sample is then 9 or 10 of the other 99.
+    assert sampled.spent([10] * rounds) == pytest.approx(max(of_sample(99, 9), of_sample(99, 10)), rel=1e-9)
+    known = account(4.0, MANY, 0.1).spent([10] * rounds)
+    assert sampled.spent([10] * rounds) < known
+    assert replace(sampled, secret_sample=False).spent([10] * rounds) == known
 
 
 def test_a_large_sample_is_no_worse_than_one_that_everybody_knows() -> None:
     # The bound for secret samples is loose where most are in them.
-    half, known = (account(3.0, FOUR, 0.5, trust=trust).spent([2] * 30).both for trust in ("server", "nobody"))
+    half, known = (account(3.0, FOUR, 0.5, trust=trust).spent([2] * 30) for trust in ("server", "nobody"))
     assert half <= known
 
 
 def test_a_round_that_lost_updates_has_less_noise_in_its_sum() -> None:
     whole, short = (account(4.0, MANY, 0.1, trust="server").spent(each) for each in ([10] * 20, [10] * 19 + [4]))
-    assert short.both > whole.both
+    assert short > whole
     # 3 of 9 parts of the variance are left beside one's own
     alone = account(4.0 * math.sqrt(3 / 9), MANY, 0.1, trust="server").spent([10])
-    assert account(4.0, MANY, 0.1, trust="server").spent([4]).both == pytest.approx(alone.both, rel=1e-9)
-    assert account(trust="server").spent([4, 1]).both == math.inf  # its only client knows nothing but the others'
-    assert account(trust="server").spent([4, 0]).both <= account(trust="server").spent([4, 4]).both
+    assert account(4.0, MANY, 0.1, trust="server").spent([4]) == pytest.approx(alone, rel=1e-9)
+    assert account(trust="server").spent([4, 1]) == math.inf  # its only client knows nothing but the others'
+    assert account(trust="server").spent([4, 0]) <= account(trust="server").spent([4, 4])
 
 
 # Any of them ----------------------------------------------------------------------------------------------------------
@@ -153,10 +160,10 @@ accounts = st.builds(
 def test_epsilon_only_ever_grows_with_rounds_and_shrinks_with_noise(one: PrivacyAccount, rounds: int) -> None:
     usual = [len(one.clients) if one.share == 1.0 else len(one.clients) // 2] * rounds
     now, then = one.spent(usual), one.spent([*usual, usual[0]])
-    assert 0 < now.both <= then.both
-    assert max(now.omega or 0, now.psi or 0) <= now.both
+    assert 0 < now <= then
+    assert of_omega(one).spent(usual) < now
     louder = replace(one, noise=replace(one.noise, noise_min=2 * one.noise.noise_min))
-    assert louder.spent(usual).both < now.both
+    assert louder.spent(usual) < now
 
 
 @pytest.mark.parametrize(("trust", "epsilon"), [("nobody", 0.5), ("nobody", 20.0), ("server", 3.0)])
@@ -166,7 +173,7 @@ def test_the_noise_for_an_epsilon_keeps_it_and_hardly_less_would(trust: str, eps
 
     def spent(times: float) -> float:
         other = replace(one, noise=replace(one.noise, noise_min=times * noise, noise_max=times * noise))
-        return other.spent([10] * 60).both
+        return other.spent([10] * 60)
 
     assert spent(1.0) <= epsilon
     assert spent(0.998) > epsilon
@@ -178,11 +185,9 @@ def test_without_noise_there_is_no_account_and_without_psi_none_of_psi() -> None
     problem = random_game(0).problem()
     assert privacy_account(Terms(), problem) is None
     noisy = Terms(transmission=GaussianUpdate())
-    assert set(privacy_account(noisy, problem).spent([3]).columns()) == {"epsilon", "epsilon_min", "epsilon_max"}
+    assert set(privacy_account(noisy, problem).after([], 3)) == {"epsilon"}
     bare = FederatedProblem(Layout({"omega": (3,)}, {}), problem.start[:3], problem.clients)
-    spent = privacy_account(noisy, bare).spent([3])
-    assert set(spent.columns()) == {"epsilon", "epsilon_min"}
-    assert spent.both == spent.omega
+    assert privacy_account(noisy, bare).spent([3]) == of_omega(privacy_account(noisy, problem)).spent([3])
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,11 +223,14 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
 
 
+STATELESS: dict[str, dict[str, Any]] = {"nobody": {}, "server": {"name": "fedavg_gda"}}
+
+
 @pytest.mark.parametrize("trust", ["nobody", "server"])
 def test_both_engines_report_epsilon_round_by_round_and_at_the_end(tmp_path: Path, trust: str) -> None:
     found = []
     for engine in ("in_process", "batched"):
-        resolved = given_(run={"engine": engine}, transmission={"trust": trust})
+        resolved = given_(run={"engine": engine}, algorithm=STATELESS[trust], transmission={"trust": trust})
         summary = run_experiment(resolved, tmp_path / engine, progress=False)
         rows = rows_of(tmp_path / engine)
         found.append([row["epsilon"] for row in rows])
@@ -233,7 +241,7 @@ def test_both_engines_report_epsilon_round_by_round_and_at_the_end(tmp_path: Pat
         assert (told["delta"], told["trust"], told["neighbours"]) == (1e-6, trust, "one client replaced")
         assert not {"loss", "task_loss", "domain_loss"} & rows[-1].keys()
         names = tuple(prepare(resolved, DataCache()).account.clients)
-        expected = PrivacyAccount(resolved.transmission, names, 0.5, 0).spent([2] * 6).both
+        expected = PrivacyAccount(resolved.transmission, names, 0.5, 0).spent([2] * 6)
         assert rows[-1]["epsilon"] == pytest.approx(expected, rel=1e-12)
     assert found[0] == found[1]
 
@@ -272,6 +280,9 @@ def test_noise_and_codes_may_be_swept() -> None:
         ({"run": {"probe_rows": 10}}, "probe_rows must be 0"),
         ({"model": {"centre": "train_mean"}}, "centre must be 'none' or 'image_mean'"),
         ({"run": {"participation": 0.25}, "transmission": {"trust": "server"}}, "at least two clients take part"),
+        ({"transmission": {"trust": "server"}}, "those of fedmm keep 'dual', .* such as fedavg_gda"),
+        ({"run": {"engine": "batched"}, "transmission": {"trust": "server"}}, "Use trust = 'nobody'"),
+        ({"run": {"uploads": "int8"}, "transmission": {"trust": "server"}}, "uploads must be 'exact'"),
         ({"run": {"max_update_norm": 1.0}, "transmission": {"trust": "server"}}, "no update may be left out"),
     ],
 )
@@ -283,7 +294,27 @@ def test_what_cannot_be_private_is_refused_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
+def test_rows_that_were_made_with_numbers_of_all_clients_are_refused(tmp_path: Path) -> None:
+    # The means by which rows are standardised would travel without noise.
+    x, y = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 2
+    np.savez(tmp_path / "rows.npz", source_x=x, source_y=y, target_x=x)
+    table = np.c_[x, y, np.arange(40) // 20]
+    np.savetxt(tmp_path / "rows.csv", table, "%g", header="a,b,c,label,site", comments="", delimiter=",")
+    arrays: dict[str, Any] = {"name": "arrays", "file": str(tmp_path / "rows.npz")}
+    named = {"label": "label", "site": "site", "target_sites": ["1"]}
+    for data in (arrays, {"name": "table", "file": str(tmp_path / "rows.csv"), **named}):
+        with pytest.raises(FedmmError, match=f"rows of the data set '{data['name']}' are standardised .* have none"):
+            prepare(experiment({**TABLES, "data": data}), DataCache())
+    prepare(experiment({**TABLES, "data": {**arrays, "standardise": False}}), DataCache())
+
+
 def test_a_guard_is_refused_where_it_would_look_at_single_updates() -> None:
+    zero = torch.zeros(())
+    with pytest.raises(FedmmError, match=r"guard.policy must be 'off' where clients share in the noise"):
+        fedmm.solve(
+            [lambda x, y: x * x - y * y] * 2, (zero, zero), fedmm.FedAvgGDA(), 1,
+            terms=Terms(transmission=GaussianUpdate(trust="server")), guard=fedmm.Guard("stop"),
+        )  # fmt: skip
     tables = {**{s: dict(t) for s, t in TABLES.items()}, "guard": {"policy": "rollback"}}
     prepare(experiment(tables), DataCache())
     tables["transmission"]["trust"] = "server"

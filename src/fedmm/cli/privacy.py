@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from fedmm.core.errors import FedmmError
@@ -19,12 +20,12 @@ def tell_privacy(tables: Mapping[str, Any], epsilon: float, say: Callable[[str],
         raise FedmmError("there is nothing to tell without noise: set transmission.name to 'gaussian'")
     rounds, sample = resolved.run.rounds, head_count(len(account.clients), account.share)
     spent = account.spent([sample] * rounds)
-    alone = [
-        f"{name} alone {value:.4g}" for name, value in (("omega", spent.omega), ("psi", spent.psi)) if value is not None
-    ]
+    known = replace(account, secret_sample=False).spent([sample] * rounds)
     behind = "hidden from the server and all others" if account.noise.trust == "nobody" else "hidden from all others"
     say(f"{len(account.clients)} clients, {sample} in a round, {rounds} rounds; a client is {behind}")
-    say(f"epsilon {spent.both:.4g} ({', '.join(alone)}) with delta {account.noise.delta:g} after the last round")
+    say(f"epsilon {spent:.4g} with delta {account.noise.delta:g} after the last round")
+    if known > spent:
+        say(f"epsilon {known:.4g} if others learn who takes part, as the sites of a deployment do")
     if epsilon:
         noise = account.noise_for(epsilon, rounds)
         say(f"epsilon {epsilon:g} is kept with transmission.noise_min = transmission.noise_max = {noise:.4g}")

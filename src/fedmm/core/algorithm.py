@@ -126,6 +126,17 @@ class Algorithm(ABC):
         return self.init_client(sent["z"])
 
 
+def first_exchange(algorithm: Algorithm, layout: Layout, z: Tensor) -> tuple[State, State]:
+    """What a client uploads, and what it keeps between rounds: their names, shapes and dtypes; the values mean nothing.
+
+    Both follow from the algorithm's methods, so that there is nothing to declare.
+    """
+    c = Coefficients(algorithm.coefficients(layout, 0, 1), steps=layout.scalar(1))
+    sent, own = algorithm.broadcast(algorithm.init_server(z)), algorithm.init_client(z)
+    upload, after = algorithm.finish(sent["z"], sent, own, c)
+    return upload, {**own, **after}
+
+
 _MOST_STEPS = 1_000_000
 
 

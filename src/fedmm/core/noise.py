@@ -4,7 +4,8 @@ Noise hides nothing from those who can draw it again. In a simulation it is a fu
 other draw, and whoever has the seed has the noise: what is reported of privacy is then what the method would give. A
 site that really hides something draws from a secret of its own (:class:`SecretNoise`), which never leaves it. In both
 cases it is a function of client, round and session: an update that is computed again carries the same noise, and one
-that answers another question carries other noise.
+that answers another question carries other noise. A secret's noise is a function of the update itself too, so that no
+two updates can share it: their difference would have none.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ class NoiseSource(ABC):
     """Standard normal numbers for a client's updates."""
 
     @abstractmethod
-    def normal(self, client: str, t: int, session: int, size: int) -> Tensor:
-        """For the client's update in round t of the server's session: float64 ``[size]``, on the CPU."""
+    def normal(self, client: str, t: int, session: int, update: Tensor) -> Tensor:
+        """For the client's update ``[size]`` in round t of the server's session: float64 ``[size]``, on the CPU."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,8 @@ class SeededNoise(NoiseSource):
         """The key of :func:`fedmm.core.seeding.normal`, position by position."""
         return key(self.seed, "noise", client, t, session)
 
-    def normal(self, client: str, t: int, session: int, size: int) -> Tensor:
-        return normal(self.key(client, t, session), torch.arange(size))
+    def normal(self, client: str, t: int, session: int, update: Tensor) -> Tensor:
+        return normal(self.key(client, t, session), torch.arange(len(update)))
 
 
 @dataclass(frozen=True)
@@ -74,9 +75,10 @@ class SecretNoise(NoiseSource):
         require(len(secret) == _BYTES, f"{path} holds {len(secret)} bytes, not a secret of {_BYTES}; remove the file")
         return cls(secret, run)
 
-    def normal(self, client: str, t: int, session: int, size: int) -> Tensor:
-        about = f"fedmm noise\x1f{self.run}\x1f{client}\x1f{t}\x1f{session}".encode()
-        stream = bytearray(hashlib.shake_256(self.secret + about).digest(16 * size))
+    def normal(self, client: str, t: int, session: int, update: Tensor) -> Tensor:
+        size, said = len(update), update.detach().cpu().double().numpy().tobytes()
+        about = f"fedmm noise\x1f{self.run}\x1f{client}\x1f{t}\x1f{session}\x1f".encode()
+        stream = bytearray(hashlib.shake_256(self.secret + about + said).digest(16 * size))
         bits = (torch.frombuffer(stream, dtype=torch.int64) >> 11) & ((1 << 53) - 1)
         first, second = ((bits.view(2, size).double() + 0.5) / 2**53).unbind()
         return (-2.0 * first.log()).sqrt() * (2.0 * math.pi * second).cos()

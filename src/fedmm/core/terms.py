@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from fedmm.core.aggregation import Aggregation, Mean
-from fedmm.core.algorithm import Algorithm
+from fedmm.core.algorithm import Algorithm, first_exchange
 from fedmm.core.checks import flag, not_negative, one_of, within
 from fedmm.core.errors import require
 from fedmm.core.participation import head_count
+from fedmm.core.problem import FederatedProblem
 from fedmm.core.transmission import ExactUpdate, GaussianUpdate, Transmission
 from fedmm.core.wire import ENCODINGS, Encoding
 
@@ -74,6 +74,12 @@ class Terms:
                 "no update may be left out for what it says where noise is shared among the clients: "
                 "leave on_bad_update at 'stop', max_update_norm and max_update_ratio at 0",
             )
+            require(
+                self.uploads == "exact",
+                f"uploads must be 'exact' where noise is shared among the clients, not {self.uploads!r}: codes of "
+                "single updates are no function of their noisy sum. Use trust = 'nobody' to code them; broadcasts may "
+                "be coded with either",
+            )
 
     @property
     def may_refuse(self) -> bool:
@@ -85,18 +91,32 @@ class Terms:
         """Whether clients share in the noise that hides them, so that the server sees more than others may."""
         return isinstance(self.transmission, GaussianUpdate) and self.transmission.trust == "server"
 
-    def check_noise(self, clients: int, uploads: Collection[str], algorithm: str) -> None:
-        """Refuse shared noise among so few clients, or for such uploads, that it would not hide what it says."""
-        if self.trusts_server:
-            require(
-                head_count(clients, self.participation) > 1,
-                "noise can only be shared where at least two clients take part in a round",
-            )
-            require(
-                set(uploads) == {"z"},
-                f"noise can only be shared where clients send their points alone; {algorithm} sends more, "
-                "so use trust = 'nobody'",
-            )
+    def check_noise(self, problem: FederatedProblem, algorithm: Algorithm) -> None:
+        """Refuse shared noise where it would not hide what it is accounted for: docs/privacy.md has the proof.
+
+        The proof needs clients whose updates depend on earlier noise through the broadcasts alone. What a client keeps
+        between rounds holds the noise of its own earlier updates, which nobody else was shown.
+        """
+        if not self.trusts_server:
+            return
+        clients = max(problem.federation, len(problem.clients))
+        require(
+            head_count(clients, self.participation) > 1,
+            "noise can only be shared where at least two clients take part in a round",
+        )
+        upload, kept = first_exchange(algorithm, problem.layout, problem.start)
+        require(
+            upload.keys() == {"z"},
+            f"noise can only be shared where clients send their points alone; {algorithm.name} sends more, "
+            "so use trust = 'nobody'",
+        )
+        require(
+            not kept,
+            f"noise can only be shared where clients keep nothing between rounds; those of {algorithm.name} keep "
+            f"{' and '.join(map(repr, sorted(kept)))}, which takes the noise of earlier rounds back out of later ones. "
+            "Use trust = 'nobody', which is valid with every algorithm, or one whose clients keep nothing, such as "
+            "fedavg_gda",
+        )
 
     def keeps_totals(self, algorithm: Algorithm) -> bool:
         """Whether the server keeps the sums of each client's updates."""

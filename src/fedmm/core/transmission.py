@@ -90,6 +90,7 @@ class GaussianUpdate(Transmission):
     trust: ``nobody``: every client adds the whole noise, and not even the server can look behind it. ``server``: the
         clients of a round share in it, and what the server makes of all updates together is hidden behind it. Each of
         n clients adds the (n - 1)-th part (of the variance): one who knows its own part has the others' against it.
+        Only for algorithms whose clients keep nothing between rounds, and exact uploads.
     delta: with which epsilon is reported.
 
     An update that is not finite is sent as noise alone: that a client diverged is its secret, too.

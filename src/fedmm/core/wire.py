@@ -136,7 +136,8 @@ def transmit(
 ) -> Transmitted:
     """Send a client's point z ``[..., size]`` to a server that stands at z_0.
 
-    What the transmission makes of the update is coded last: codes of a noisy update are as private as that.
+    What the transmission makes of the update is coded last: codes of noisy updates tell no more than these do. They
+    are no function of the updates' *sum*, so that noise which is shared among clients goes with exact uploads alone.
     """
     if uploads == "exact":
         z = arrived(transmission, z, z_0, given)

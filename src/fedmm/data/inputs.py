@@ -51,6 +51,10 @@ class Input(Protocol):
     def class_names(self) -> tuple[str, ...]:
         """In the order of their labels."""
 
+    @property
+    def learnt(self) -> bool:
+        """Whether it holds numbers that come of the training rows."""
+
     def read(self, path: Path) -> ReadRows:
         """The rows of a file or folder; what cannot be read is refused in one sentence."""
 
@@ -78,6 +82,10 @@ class ImageInput:
         _require_class_names(self.class_names)
         at_least("stored_size", self.stored_size, 1)
         at_least("image_size", self.image_size, 0)
+
+    @property
+    def learnt(self) -> bool:
+        return False
 
     def read(self, path: Path) -> ReadRows:
         one = path.is_file()
@@ -126,6 +134,10 @@ class ArrayInput:
         flag("bytes", self.bytes)
         flag("by_number", self.by_number)
         one_of("layout", self.layout, get_args(Layout))
+
+    @property
+    def learnt(self) -> bool:
+        return bool(self.mean)
 
     def read(self, path: Path) -> ReadRows:
         arrays = read_arrays(path)
@@ -197,6 +209,10 @@ class TableInput:
         made = tuple(Column(**{**each, "levels": tuple(each.get("levels", ()))}) if isinstance(each, dict) else each
                      for each in given)  # fmt: skip
         object.__setattr__(self, "columns", made)
+
+    @property
+    def learnt(self) -> bool:
+        return True
 
     def read(self, path: Path) -> ReadRows:
         words = [column.name for column in self.columns if column.levels]

@@ -37,6 +37,7 @@ from fedmm.experiment.checkpoints import newest_common
 from fedmm.experiment.config import Experiment
 from fedmm.experiment.folder import EXPERIMENT, RunFolder, write_json
 from fedmm.experiment.history import History, Row
+from fedmm.experiment.privacy import require_nothing_learnt
 from fedmm.experiment.resuming import differences, refuse_others, run_checkpoints
 from fedmm.experiment.run import finish_run
 from fedmm.experiment.site_sums import asked_for
@@ -160,6 +161,7 @@ def standing_in(each: Experiment, names: list[str], cards: Mapping[str, Card], c
         if client not in names:
             raise unknown("client in run.client_weights", client, names)
     pair = each.partition.seen(cache.pair(each, device))
+    require_nothing_learnt(each.terms, pair.input)
     clients = [_stand_in(name, cards[name], run.client_weights.get(name, 1.0)) for name in names]
     network = each.model.build(pair.view.shape(cards[names[0]].shape), pair.classes, run.seed)
     require(
@@ -167,7 +169,7 @@ def standing_in(each: Experiment, names: list[str], cards: Mapping[str, Card], c
         "batch_norm = 'local' keeps statistics at the sites, so that the server's model cannot predict; use 'averaged' "
         "or 'frozen' in a federation of sites",
     )
-    return Adaptation(
+    adaptation = Adaptation(
         clients,
         network,
         each.objective,
@@ -189,6 +191,9 @@ def standing_in(each: Experiment, names: list[str], cards: Mapping[str, Card], c
         batches={name: cards[name].batch for name in names},
         held_back={name: _row(cards[name], labelled=True) for name in names if cards[name].validation},
     )
+    if adaptation.account:  # sites are told the seed, and who takes part follows from it
+        adaptation.account = replace(adaptation.account, secret_sample=False)
+    return adaptation
 
 
 def mean_input(cards: Mapping[str, Card]) -> float:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedmm.core.aggregation import Groups, Sums, aggregated, group_centre, groups_of, updates_of
-from fedmm.core.algorithm import Algorithm, Coefficients, State, steps_by_client
+from fedmm.core.algorithm import Algorithm, State, first_exchange, steps_by_client
 from fedmm.core.engine import FederatedState, RoundRecord
 from fedmm.core.errors import Diverged, require
 from fedmm.core.inbox import Inbox
@@ -54,19 +54,14 @@ class Server:
         self.names = sorted(names)
         self.steps = steps_by_client(algorithm.steps, problem.listed or names)
         self._groups = groups_of(self.names, problem.groups, problem.layout.device)
-        c = algorithm.coefficients(problem.layout, 0, rounds)  # refuses groups of parameters that are not there
-        sent = algorithm.broadcast(algorithm.init_server(problem.start))
-        own = algorithm.init_client(problem.start)
-        one_step = Coefficients(c, steps=problem.layout.scalar(1))
-        self._upload, _ = algorithm.finish(sent["z"], sent, own, one_step)
+        self._upload, _ = first_exchange(algorithm, problem.layout, problem.start)  # refuses unknown parameter groups
         require(
             not (terms.transmission.private and problem.share_statistics and problem.statistics),
             "running statistics of batch normalisation would travel without noise; use a network without them, or "
             "batch_norm = 'frozen'",
         )
-        everyone = max(problem.federation, len(names))
-        terms.check_noise(everyone, self._upload, algorithm.name)
-        self.taking_part = head_count(everyone, terms.participation)
+        terms.check_noise(problem, algorithm)
+        self.taking_part = head_count(max(problem.federation, len(names)), terms.participation)
 
     def first(self) -> State:
         """The server's state before the first round, with what it remembers of its broadcasts."""

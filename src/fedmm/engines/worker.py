@@ -69,7 +69,7 @@ class Worker:
         z = sent["z"]
         for step in range(self.steps):
             z = self.algorithm.local_step(z, sent, mine, local.field(z, step), c)
-        given = self._circumstances(t, session) if terms.transmission.private else None
+        given = self._circumstances(t, session, z - sent["z"]) if terms.transmission.private else None
         z, wire, memory = transmit(terms.transmission, terms.uploads, z, sent["z"], own, given)
         upload, after = self.algorithm.finish(z, sent, mine, c)
         others = {name: vector for name, vector in upload.items() if name != "z"}
@@ -79,6 +79,6 @@ class Worker:
         vectors = upload if terms.uploads == "exact" else {**wire, **others}
         return Worked(vectors, {**after, **memory, **remembered(terms.broadcasts, sent)}, report)
 
-    def _circumstances(self, t: int, session: int) -> Circumstances:
-        normal: Tensor = self.noise.normal(self.name, t, session, self.layout.size)
+    def _circumstances(self, t: int, session: int, update: Tensor) -> Circumstances:
+        normal = self.noise.normal(self.name, t, session, update)
         return Circumstances(self.layout.min_size, normal.to(self.layout.device), self.clients)

@@ -31,7 +31,7 @@ from fedmm.experiment.guard import Guard
 from fedmm.experiment.history import History, Row
 from fedmm.experiment.keeping import kept_in
 from fedmm.experiment.predictor import Predictor, RowsShown
-from fedmm.experiment.privacy import privacy_account, require_nothing_else_is_told
+from fedmm.experiment.privacy import privacy_account, require_no_guard, require_nothing_else_is_told
 from fedmm.experiment.probes import (
     accuracy_probes,
     columns,
@@ -231,6 +231,7 @@ class Adaptation:
         self._seed = seed
         self.guard = guard
         self.terms = guard.terms(terms)
+        require_no_guard(self.terms, guarded=guard.watches)
         self.engine = self.engine_for(algorithm)
         self.account = privacy_account(self.terms, self.problem)
         if self.account:
@@ -238,7 +239,6 @@ class Adaptation:
                 probe_rows=probe_rows,
                 centre=model.centre,
                 trains_statistics=self.function.trains_statistics,
-                guarded=guard.watches and self.terms.trusts_server,
             )
         there = self.function.layout.device
         standing_in = input_mean is not None

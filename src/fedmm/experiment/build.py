@@ -18,6 +18,7 @@ from fedmm.data.partition import Share
 from fedmm.experiment.adapt import Adaptation, WholeNetwork
 from fedmm.experiment.adaptation import Client
 from fedmm.experiment.config import Experiment
+from fedmm.experiment.privacy import require_nothing_learnt
 from fedmm.models.frozen import FrozenPart, without_frozen_part
 
 
@@ -88,6 +89,7 @@ def prepare(experiment: Experiment, cache: DataCache) -> Adaptation:
     run = experiment.run
     device = run.torch_device
     here, there = (experiment.partition.seen(cache.pair(experiment, each)) for each in (torch.device("cpu"), device))
+    require_nothing_learnt(experiment.terms, here.input)
     shares = experiment.partition.split(here, run.seed)
     names = [share.name for share in shares]
     for client in run.client_weights:

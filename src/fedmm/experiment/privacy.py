@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from fedmm.core.checks import positive
 from fedmm.core.errors import FedmmError, require
@@ -21,6 +21,7 @@ from fedmm.core.participation import head_count, taking_part
 from fedmm.core.problem import FederatedProblem
 from fedmm.core.terms import Terms
 from fedmm.core.transmission import GaussianUpdate
+from fedmm.data.inputs import Input
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,24 +30,12 @@ if TYPE_CHECKING:
 _LEAST, _MOST, _PRECISION = 1e-3, 1e6, 1e-3
 
 
-class Spent(NamedTuple):
-    """epsilon after some rounds: of both groups together, and of omega or psi alone; None for a group that is empty."""
-
-    both: float
-    omega: float | None
-    psi: float | None
-
-    def columns(self) -> dict[str, float]:
-        """As columns of a history."""
-        named = {"epsilon": self.both, "epsilon_min": self.omega, "epsilon_max": self.psi}
-        return {name: value for name, value in named.items() if value is not None}
-
-
 @dataclass(frozen=True)
 class PrivacyAccount:
     """What a federation's noise is worth.
 
     clients: all of them, by name. share, seed: who takes part in a round. groups: which of omega and psi there is.
+    secret_sample: nobody but a trusted server knows who takes part in a round.
     """
 
     noise: GaussianUpdate
@@ -54,26 +43,23 @@ class PrivacyAccount:
     share: float = 1.0
     seed: int = 0
     groups: tuple[bool, bool] = (True, True)
+    secret_sample: bool = True
 
     def __post_init__(self) -> None:
         _library()
 
-    def spent(self, counted: Sequence[int]) -> Spent:
-        """epsilon after as many rounds, in which so many clients were counted.
+    def spent(self, counted: Sequence[int]) -> float:
+        """epsilon after as many rounds, in which so many clients were counted, of omega and psi together.
 
+        There is none of either alone: the next round's omega follows from this round's psi, at every client.
         Where nobody is trusted, a client's update tells of it whether it is counted or not.
         """
-        omega, psi = ([each] if there else [] for each, there in zip(self._multipliers, self.groups, strict=True))
-        each = (self._epsilon(group, counted) if group else None for group in (omega, psi))
-        return Spent(self._epsilon(omega + psi, counted), *each)
-
-    @property
-    def _multipliers(self) -> tuple[float, float]:
-        return self.noise.noise_min / 2, self.noise.noise_max / 2
+        both = (self.noise.noise_min / 2, self.noise.noise_max / 2)
+        return self._epsilon([each for each, there in zip(both, self.groups, strict=True) if there], counted)
 
     def after(self, before: Sequence[float | int | None], now: int) -> dict[str, float]:
         """The columns of a round in which ``now`` clients were counted, after rounds with ``before``."""
-        return self.spent([*(int(many or 0) for many in before), now]).columns()
+        return {"epsilon": self.spent([*(int(many or 0) for many in before), now])}
 
     def noise_for(self, epsilon: float, rounds: int) -> float:
         """The least noise_min = noise_max with which ``epsilon`` is kept over so many rounds."""
@@ -109,7 +95,7 @@ class PrivacyAccount:
         alike = min(rounds) / math.sqrt(updates * precision)
         known = _of_gaussian(alike, self.noise.delta)
         everyone, sample = len(self.clients), head_count(len(self.clients), self.share)
-        if self.noise.trust == "nobody" or sample == everyone:
+        if self.noise.trust == "nobody" or sample == everyone or not self.secret_sample:
             return known
         renyi = sum(
             number * _sampled_renyi(everyone, sample, times / math.sqrt(precision)) for times, number in rounds.items()
@@ -152,7 +138,7 @@ def privacy_account(terms: Terms, problem: FederatedProblem) -> PrivacyAccount |
     )
 
 
-def require_nothing_else_is_told(*, probe_rows: int, centre: str, trains_statistics: bool, guarded: bool) -> None:
+def require_nothing_else_is_told(*, probe_rows: int, centre: str, trains_statistics: bool) -> None:
     """Refuse whatever would tell of clients' rows, beside their updates and without noise."""
     require(
         probe_rows == 0,
@@ -166,10 +152,24 @@ def require_nothing_else_is_told(*, probe_rows: int, centre: str, trains_statist
         not trains_statistics,
         "batch_norm must be 'frozen' where updates carry noise: the running statistics have none",
     )
+
+
+def require_no_guard(terms: Terms, *, guarded: bool) -> None:
+    """Refuse a guard over updates that only a trusted server may look at."""
     require(
-        not guarded,
+        not (guarded and terms.trusts_server),
         "guard.policy must be 'off' where clients share in the noise: a guard looks at single updates",
     )
+
+
+def require_nothing_learnt(terms: Terms, given: Input | None) -> None:
+    """Refuse rows that were made with numbers which come of all clients' rows."""
+    if terms.transmission.private and given is not None:
+        require(
+            not given.learnt,
+            f"rows of the data set {given.name!r} are standardised, and where updates carry noise the means, "
+            "deviations and words of the clients' rows have none; use 'arrays' with standardise = false",
+        )
 
 
 def _library() -> Any:
@@ -183,11 +183,14 @@ def _library() -> Any:
 
 @cache
 def _sampled_renyi(clients: int, sample: int, multiplier: float) -> NDArray[np.float64]:
-    """Of one round with a sample of the clients that nobody but the server knows, at the library's orders."""
+    """Of one round with a sample of the clients that nobody but the server knows, at the library's orders.
+
+    Every other client knows whether it is in the sample. If it is not, the sample is one of the ``clients - 1`` others.
+    """
     library = _library()
     accountant = library.rdp.RdpAccountant(neighboring_relation=library.NeighboringRelation.REPLACE_ONE)
     event = library.GaussianDpEvent(multiplier)
-    accountant.compose(library.SampledWithoutReplacementDpEvent(clients, sample, event))
+    accountant.compose(library.SampledWithoutReplacementDpEvent(clients - 1, sample, event))
     renyi: NDArray[np.float64] = accountant.rdp
     return renyi
 

@@ -325,10 +325,10 @@ def _chosen(adapted: Adapted, measures: Sequence[str]) -> Summary:
 
 
 def _privacy(account: PrivacyAccount, history: History) -> Summary:
-    """What the run's noise was worth: of both groups together, and of omega or psi alone."""
-    spent = account.spent([int(many or 0) for many in history["clients"]])
-    epsilons = {name: _finite(value) for name, value in spent.columns().items()}
-    return {**epsilons, "delta": account.noise.delta, "trust": account.noise.trust, "neighbours": "one client replaced"}
+    """What the run's noise was worth."""
+    epsilon = _finite(account.spent([int(many or 0) for many in history["clients"]]))
+    about = {"delta": account.noise.delta, "trust": account.noise.trust, "neighbours": "one client replaced"}
+    return {"epsilon": epsilon, **about}
 
 
 def _finite(value: float | None) -> float | None:

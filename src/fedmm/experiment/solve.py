@@ -18,7 +18,7 @@ from fedmm.core.terms import Terms
 from fedmm.engines.in_process import InProcess
 from fedmm.experiment.guard import Guard
 from fedmm.experiment.history import History
-from fedmm.experiment.privacy import privacy_account
+from fedmm.experiment.privacy import privacy_account, require_no_guard
 from fedmm.experiment.progress import RoundProgress
 from fedmm.experiment.training import Guarded, Status, train
 
@@ -100,6 +100,7 @@ def solve(
         groups is None or len(groups) == len(functions),
         f"{len(groups or ())} groups were given for {len(functions)} clients",
     )
+    require_no_guard(terms, guarded=guard.watches)
     layout = Layout.of(*start)
     scale_min, scale_max = gradient_scale if isinstance(gradient_scale, tuple) else (gradient_scale, gradient_scale)
     per_group("gradient_scale", scale_min, zero=True)

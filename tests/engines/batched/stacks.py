@@ -388,7 +388,7 @@ TERMS: dict[str, list[Run]] = (
         "unusual": on_terms(many_clients(), 1.0, 0.84, max_update_ratio=1.1),
         "noisy": on_terms(every_algorithm(), transmission=GaussianUpdate(0.3, 0.2, 0.1, 0.2)),
         "half, noisy": on_terms(many_clients(), 0.5, 0.67, transmission=GaussianUpdate(0.3, 0.2, 0.1, 0.2)),
-        "noise shared": on_terms(many_clients()[:-1], 1.0, 0.5, transmission=GaussianUpdate(0.3, 0.2, trust="server")),
+        "noise shared": on_terms(many_clients()[:3], 1.0, 0.5, transmission=GaussianUpdate(0.3, 0.2, trust="server")),
         "uploads in int8": on_terms(every_algorithm(), uploads="int8"),
         "half, all in int8": on_terms(many_clients(), 0.5, 0.67, 1.0, uploads="int8", broadcasts="int8"),
         "half, all in fp16": on_terms(MIXED, 0.5, 0.75, 1.0, uploads="fp16", broadcasts="fp16"),

@@ -111,6 +111,7 @@ class ClientStack:
 def _require_alike(replicas: Sequence[Replica], clients: Sequence[StackableClient], layout: Layout) -> None:
     """What a stack takes from its first replica must hold for all of them."""
     for replica in replicas:
+        replica.terms.check_noise(replica.problem, replica.algorithm)
         same = replica.problem.layout.blocks == layout.blocks and replica.problem.layout.dtype == layout.dtype
         require(same, "replicas of a stack must have networks of one structure and dtype")
         shared = replica.problem.share_statistics == replicas[0].problem.share_statistics
