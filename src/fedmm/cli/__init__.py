@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from io import TextIOWrapper
 
@@ -15,6 +16,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # names of files may be more than a terminal can show
             stream.reconfigure(errors="backslashreplace")
+    os.environ.setdefault("PYTHONSAFEPATH", "1")  # Python in a process started here imports no file of this folder
     try:
         if sys.argv[1:2] == ["deploy"]:  # a site's supervisor lives for months, and has no use for torch
             from fedmm.cli.deploy import deploy_app  # noqa: PLC0415 - the one that is asked for

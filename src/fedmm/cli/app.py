@@ -14,6 +14,7 @@ from rich.table import Table
 
 from fedmm import __version__
 from fedmm.algorithms import ALGORITHMS
+from fedmm.cli.allowing import AllowImport
 from fedmm.cli.check import check
 from fedmm.cli.data import data_app
 from fedmm.cli.deploy import deploy_app
@@ -101,6 +102,7 @@ def run(
     track: Annotated[
         list[str] | None, typer.Option(help="Show the run live: tensorboard or mlflow. May be repeated.")
     ] = None,
+    allow_import: AllowImport = None,
 ) -> None:
     """Train as FILE.toml says and leave a run folder: rounds, summary, model, picture. With [sweep], a grid of runs."""
     where = {"engine": engine or ("ray" if ray_address else None), "ray_address": ray_address}
@@ -143,6 +145,7 @@ def sweep(
     out: Annotated[Path | None, typer.Option(help="The folder; runs/NAME by default.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an older sweep in that folder.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the sweep in that folder.")] = False,
+    allow_import: AllowImport = None,
 ) -> None:
     """Run every combination of the lists in [sweep], stacked into as few programs as possible."""
     require(not (resume and overwrite), _ONE_OF_THEM)
@@ -214,6 +217,7 @@ def reproduce(
     ] = None,
     paper: Annotated[Path, typer.Option(help="The folder with the paper's items.")] = Path("paper"),
     draw: Annotated[bool, typer.Option("--draw", help="Run nothing: draw what is there.")] = False,
+    allow_import: AllowImport = None,
 ) -> None:
     """Reproduce a figure or table of the paper: run what is missing, go on with what was interrupted, draw it."""
     where = Where(device, named_precision(precision, "--precision"), stack, seconds)
@@ -242,6 +246,7 @@ def privacy(
         list[str] | None, typer.Option("--set", help="Change a value: section.key=value. May be repeated.")
     ] = None,
     epsilon: Annotated[float, typer.Option(help="Also say which noise would keep this epsilon.")] = 0.0,
+    allow_import: AllowImport = None,
 ) -> None:
     """Say what the noise of FILE.toml is worth, and how much a wanted epsilon needs. Nothing is trained."""
     tell_privacy(set_values(read_tables(file), settings or []), epsilon, _say)
