@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +125,21 @@ def test_what_the_user_allows_is_run_and_opened_again(
     assert command("run", "evil.toml", "--out", "own", *allowed).code == 0
     assert marker.exists()
     assert command("predict", "own", "new.npz", *allowed).code == 0
+
+
+@pytest.mark.parametrize("words", [["run", "ray.toml"], ["sweep", "ray_sweep.toml"], ["run", "ray_sweep.toml"]])
+def test_a_ray_cluster_is_the_users_choice(command: Command, tmp_path: Path, words: list[str]) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        server.setblocking(False)
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        text = write_toml(TABLES | {"run": TABLES["run"] | {"engine": "ray"}})
+        (tmp_path / "ray.toml").write_text(text.replace("[run]", f'[run]\nray_address = "{address}"'))
+        (tmp_path / "ray_sweep.toml").write_text(f'{text}\n[sweep]\n"run.ray_address" = ["{address}"]\n')
+        ended = command(*words)
+        assert ended.code == 2
+        assert f"if you trust it, give --ray-address {address}" in ended.err
+        with pytest.raises(BlockingIOError):  # nobody called
+            server.accept()
 
 
 def test_a_name_that_cannot_be_allowed_is_refused(command: Command, finished: Path) -> None:

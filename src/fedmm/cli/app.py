@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,12 +27,12 @@ from fedmm.cli.report import report
 from fedmm.cli.reproduce import find_items, reproduce_item
 from fedmm.core.aggregation import AGGREGATIONS
 from fedmm.core.checks import at_least
-from fedmm.core.errors import require
+from fedmm.core.errors import FedmmError, require
 from fedmm.core.schedules import SCHEDULES
 from fedmm.core.transmission import TRANSMISSIONS
 from fedmm.data import DATASETS, PARTITIONS
 from fedmm.experiment.comparison import compare
-from fedmm.experiment.config import experiment
+from fedmm.experiment.config import Experiment, experiment
 from fedmm.experiment.demos import DEMOS, demo_experiments
 from fedmm.experiment.extending import read_tables
 from fedmm.experiment.folder import folder_name, free_folder, latest_folder
@@ -111,9 +111,10 @@ def run(
     tables = set_values(read_tables(file), changed)
     require(not (resume and overwrite), _ONE_OF_THEM)
     if SWEEP in tables:
-        _sweep(tables, out, file.stem, overwrite=overwrite, resume=resume)
+        _sweep(tables, changed, out, file.stem, overwrite=overwrite, resume=resume)
         return
     resolved = experiment(tables)
+    _require_own_cluster([resolved], changed)
     usual = _RUNS / f"{folder_name(file.stem)}-{resolved.algorithm.name}-seed{resolved.run.seed}"
     folder = out or (latest_folder(usual) if resume else free_folder(usual))
     summary = run_experiment(resolved, folder, overwrite=overwrite, resume=resume, say=_say)
@@ -124,6 +125,16 @@ def run(
     )
     if summary["status"] == "interrupted":
         raise typer.Exit(_INTERRUPTED)
+
+
+def _require_own_cluster(runs: Sequence[Experiment], settings: list[str]) -> None:
+    """Refuse a Ray cluster that a file names and the user did not: what comes from its processes may run code here."""
+    given = set_values({}, settings).get("run", {}).get("ray_address", "")
+    for address in {each.run.ray_address for each in runs} - {"", given}:
+        raise FedmmError(
+            f"the file has run.ray_address = {address!r}, a Ray cluster that could run code in this process; if you "
+            f"trust it, give --ray-address {address}"
+        )
 
 
 def _reached(summary: dict[str, Any]) -> str:
@@ -151,13 +162,17 @@ def sweep(
     require(not (resume and overwrite), _ONE_OF_THEM)
     tables = set_values(read_tables(file), settings or [])
     require(SWEEP in tables, f'{file} has no [sweep] table; add one, for example [sweep] with "run.seed" = [0, 1, 2]')
-    _sweep(tables, out, file.stem, overwrite=overwrite, resume=resume)
+    _sweep(tables, settings or [], out, file.stem, overwrite=overwrite, resume=resume)
 
 
-def _sweep(tables: dict[str, Any], out: Path | None, title: str, *, overwrite: bool, resume: bool) -> None:
+def _sweep(
+    tables: dict[str, Any], settings: list[str], out: Path | None, title: str, *, overwrite: bool, resume: bool
+) -> None:
     usual = _RUNS / folder_name(title)
     folder = out or (latest_folder(usual) if resume else free_folder(usual))
-    summary = run_sweep(grid(tables), folder, title=title, overwrite=overwrite, resume=resume, say=_say)
+    runs = grid(tables)
+    _require_own_cluster(runs, settings)
+    summary = run_sweep(runs, folder, title=title, overwrite=overwrite, resume=resume, say=_say)
     _show_comparison(summary, folder)
 
 

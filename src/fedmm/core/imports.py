@@ -66,8 +66,8 @@ def import_allowed(name: str, what: str, *, built_in: Collection[str] = ()) -> A
     allowed = [*built_in, *from_environment, *_from_configuration()]
     require(
         any(_covers(each, module, attribute) for each in allowed),
-        f"{what} {name!r} would import {module!r} and run its code, which is not allowed; if you trust it, allow it with "
-        f"--allow-import {name}, in Python with fedmm.allow_import({name!r}), or by {_KEY} in {configuration_file()}",
+        f"{what} {name!r} would import {module!r} and run its code, which is not allowed; if you trust it, allow it "
+        f"with --allow-import {name}, in Python fedmm.allow_import({name!r}), or {_KEY} in {configuration_file()}",
     )
     source = _imported(module, from_environment, f"{what} {name!r}")
     found = getattr(source, attribute, None)
@@ -94,7 +94,7 @@ def _covers(allowed: str, module: str, attribute: str) -> bool:
 def _checked(name: str, where: str) -> str:
     require(
         isinstance(name, str) and _NAME.fullmatch(name) is not None,
-        f"{where} takes a module such as mypackage.models, or one function of it as mypackage.models:tower, not {name!r}",
+        f"{where} takes a module such as mypackage.models, or a function as mypackage.models:tower, not {name!r}",
     )
     return name
 
