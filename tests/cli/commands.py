@@ -28,7 +28,6 @@ def runner(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], 
     """Runs the command with some arguments after those that always come first."""
 
     def run(*arguments: str | Path) -> Ended:
-        monkeypatch.setenv("PYTHONSAFEPATH", "1")  # as main would, and for longer than the test
         monkeypatch.setattr(sys, "argv", ["fedmm", *before, *map(str, arguments)])
         capsys.readouterr()
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import sys
@@ -140,6 +141,11 @@ def test_a_ray_cluster_is_the_users_choice(command: Command, tmp_path: Path, wor
         assert f"if you trust it, give --ray-address {address}" in ended.err
         with pytest.raises(BlockingIOError):  # nobody called
             server.accept()
+
+
+def test_processes_that_a_command_starts_do_not_import_from_the_current_folder(command: Command) -> None:
+    assert command("--version").code == 0
+    assert os.environ["PYTHONSAFEPATH"] == "1"
 
 
 def test_a_name_that_cannot_be_allowed_is_refused(command: Command, finished: Path) -> None:
