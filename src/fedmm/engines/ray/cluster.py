@@ -76,7 +76,7 @@ def _ray() -> ModuleType:
 
 
 def _connect(ray: ModuleType, address: str, local: dict[str, Any]) -> None:
-    given = {"address": address} if address else local
+    given: dict[str, Any] = {"address": address} if address else local
     if not address.startswith("ray://"):  # a client of a cluster elsewhere has no folder there
         given["job_config"] = _not_from_here(ray)
     require_listener(ray, address)
