@@ -45,6 +45,14 @@ def _seeded_weights() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True)
+def _nothing_allowed(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What one test, or this machine's user, allows to be imported is not allowed in another test."""
+    monkeypatch.setenv("PYTHONSAFEPATH", "")  # which the command line sets
+    monkeypatch.setenv("FEDMM_ALLOW_IMPORT", "")
+    monkeypatch.setenv("FEDMM_CONFIG", str(tmp_path_factory.getbasetemp() / "no-configuration"))
+
+
 @pytest.fixture
 def heeding_ctrl_c() -> Iterator[None]:
     """Processes that a test starts heed Ctrl-C, which shells have those in the background ignore."""

@@ -13,6 +13,8 @@ import pytest
 import typer
 
 from fedmm.cli.app import app
+from fedmm.core.errors import FedmmError
+from fedmm.core.imports import configuration_file, import_allowed
 from fedmm.deploy.experiments import deployed_experiment
 from fedmm.deploy.site_config import read_site
 from fedmm.experiment.config import experiment
@@ -40,8 +42,16 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize(("page", "block"), TOML, ids=[f"{page.stem} {n}" for n, (page, _) in enumerate(TOML, 1)])
-def test_a_toml_block_is_an_experiment_or_a_part_of_one(page: Path, block: str, tmp_path: Path) -> None:
+def test_a_toml_block_is_an_experiment_or_a_part_of_one(
+    page: Path, block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tables = tomllib.loads(block)
+    if "allow_import" in tables:
+        monkeypatch.setenv("FEDMM_CONFIG", str(tmp_path))
+        configuration_file().write_text(block, encoding="utf-8")
+        with pytest.raises(FedmmError, match="cannot be imported"):  # not: is not allowed
+            import_allowed(f"{tables['allow_import'][0]}:tower", "backbone")
+        return
     if "site" in tables:
         file = tmp_path / "site.toml"
         file.write_text(block, encoding="utf-8")

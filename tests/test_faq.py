@@ -20,6 +20,7 @@ from fedmm.data.sources import StoredFile, read_file
 from fedmm.data.table import Table
 from fedmm.deploy.site_config import SuperLinkSection
 from fedmm.experiment.folder import RunFolder
+from fedmm.models import Backbone
 
 PAGE = (Path(__file__).parents[1] / "docs" / "faq.md").read_text(encoding="utf-8")
 QUOTED = re.findall(r"^error: (.+)$", PAGE, re.MULTILINE)
@@ -93,6 +94,7 @@ PROVOKED: dict[str, Callable[[], object]] = {
     "another width": lambda: adapt(features=nn.Linear(3, 8)),
     "random numbers of its own": lambda: adapt(features=DropsItself(4, 8)),
     "batch normalisation of one row": lambda: adapt(features=nn.BatchNorm1d(4), batch_size=1),
+    "a module that is not allowed": lambda: Backbone(backbone="my_net:tower").build((4,), 2, 0),
     "no data": lambda: Office31().load(),
     "a truncated file": truncated,
     "no such column": another_label,

@@ -13,6 +13,7 @@ if _TYPE_CHECKING:
     from fedmm.algorithms import ALGORITHMS, FedAvgGDA, FedMM, FedProxGDA, FedSGDA, ScaffoldGDA, SmoothedFedMM
     from fedmm.core.aggregation import CoordinateMedian, GeometricMedian, TrimmedMean
     from fedmm.core.errors import Diverged, FedmmError
+    from fedmm.core.imports import allow_import
     from fedmm.core.terms import Terms
     from fedmm.core.transmission import ClippedUpdate, GaussianUpdate
     from fedmm.data.views import CropAndFlip
@@ -59,6 +60,7 @@ __all__ = [
     "Terms",
     "TrimmedMean",
     "adapt",
+    "allow_import",
     "load_model",
     "preset",
     "solve",
@@ -68,6 +70,7 @@ _HOME = {
     "fedmm.algorithms": ("ALGORITHMS", "FedAvgGDA", "FedMM", "FedProxGDA", "FedSGDA", "ScaffoldGDA", "SmoothedFedMM"),
     "fedmm.core.aggregation": ("CoordinateMedian", "GeometricMedian", "TrimmedMean"),
     "fedmm.core.errors": ("Diverged", "FedmmError"),
+    "fedmm.core.imports": ("allow_import",),
     "fedmm.core.terms": ("Terms",),
     "fedmm.core.transmission": ("ClippedUpdate", "GaussianUpdate"),
     "fedmm.data.views": ("CropAndFlip",),

@@ -6,6 +6,7 @@ import runpy
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -16,12 +17,17 @@ AsModule = Callable[..., tuple[object, str, str]]
 
 @pytest.fixture(params=["here", pytest.param("a process", marks=pytest.mark.processes)])
 def as_module(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> AsModule:
-    """Runs ``python -m fedmm`` with some arguments: its code, and what it says."""
+    """Runs ``python -m fedmm`` with some arguments, in a temporary folder: its code, and what it says."""
+    monkeypatch.chdir(tmp_path)
 
     def here(*arguments: str) -> tuple[object, str, str]:
         monkeypatch.setattr(sys, "argv", ["fedmm", *arguments])
+        monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])  # as Python begins
         with pytest.raises(SystemExit) as ended:
             runpy.run_module("fedmm", run_name="__main__", alter_sys=True)
         return (ended.value.code or 0, *capsys.readouterr())
@@ -40,8 +46,14 @@ def test_it_answers_like_the_command(as_module: AsModule) -> None:
     assert fedmm.__version__ in out
 
 
-def test_what_the_user_gets_wrong_is_told_in_one_sentence(as_module: AsModule) -> None:
+def test_files_of_the_current_folder_are_not_imported_and_errors_are_one_sentence(
+    as_module: AsModule, tmp_path: Path
+) -> None:
+    for name in ("torch", "typer", "numpy", "timm", "colorsys"):
+        (tmp_path / f"{name}.py").write_text("open('it-ran', 'w').close()\n")
     code, _, err = as_module("run", "nowhere.toml")
+    assert not (tmp_path / "it-ran").exists()
+    assert str(tmp_path) not in sys.path
     assert code == 2
     assert err.startswith("error: ")
     assert err.count("\n") == 1

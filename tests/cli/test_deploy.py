@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedmm.cli import main
+from fedmm.deploy.commands import environment
 from fedmm.deploy.layout import Federation
 from fedmm.deploy.lifecycle import prepare
 
@@ -52,6 +53,15 @@ def test_what_cannot_be_done_is_said_in_one_sentence(
     assert code == 2
     assert err.startswith(sentence)
     assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("words", [["up", "nowhere.toml"], ["resume", "first"], ["site", "nowhere.toml"]])
+def test_what_is_allowed_here_is_allowed_in_flowers_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert ended(monkeypatch, capsys, *words, "--allow-import", "mypackage.models:tower")[0] == 2
+    assert environment(tmp_path)["FEDMM_ALLOW_IMPORT"] == "mypackage.models:tower"
 
 
 def test_a_coordinator_prepares_and_a_site_makes_its_key(

@@ -24,11 +24,16 @@ from fedmm.deploy.keys import make_node_key
 from fedmm.deploy.layout import Federation
 from fedmm.deploy.local import experiment_text, local_sites
 from fedmm.deploy.serving import Served, every_round_kept, serve
+from fedmm.deploy.site_config import read_site
+from fedmm.deploy.site_work import SiteWork
 from fedmm.engines.durable import DurableMemory, state_folder
 from fedmm.engines.flower.engine import Patience
+from fedmm.engines.flower.kinds import INTRODUCE, MEASURE, TRAIN
+from fedmm.engines.packed import Packed
 from fedmm.experiment.checkpoints import Checkpoints
 from fedmm.experiment.config import Experiment
 
+PLAN = '{"alpha": 1.0, "input_mean": 0.0, "clients": [], "listed": [], "algorithm": {"name": "fedmm"}}'
 TABLES: dict[str, Any] = {
     "run": {"rounds": 4, "batch_size": 16, "threads": 1},
     "data": {"name": "digits", "test_rows": 1500},
@@ -66,6 +71,21 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def served(federation: Path, each: Experiment, **more: Any) -> Served:
     return Served(federation, "one", experiment_text(each), **{"patience": 20.0, "enrol_seconds": 5.0, **more})
+
+
+def test_a_site_imports_nothing_that_the_servers_experiment_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "server_net.py").write_text(f"open({str(tmp_path / 'it-ran')!r}, 'w').close()\n")
+    monkeypatch.chdir(tmp_path)
+    work = SiteWork(read_site(site_files(tmp_path / "sites", small())[0]))
+    for backbone, options in (("os:system", {"command": "touch it-ran"}), ("server_net:tower", {})):
+        tables = {**TABLES, "model": {"name": "backbone", "backbone": backbone, "options": options}}
+        text = experiment_text(deployed_experiment(tables))
+        for kind, plan in ((INTRODUCE, "{}"), (TRAIN, PLAN), (MEASURE, PLAN)):
+            with pytest.raises(FedmmError, match=f"backbone '{backbone}' would import .* is not allowed"):
+                work(kind, Packed({}, {"run": "one", "experiment": text, "plan": plan}, {}))
+    assert not (tmp_path / "it-ran").exists()
 
 
 def grid_of(tmp_path: Path, each: Experiment, **more: Any) -> SitesGrid:

@@ -28,6 +28,7 @@ import torch
 pytest.importorskip("nvflare", reason="the engine 'nvflare' needs fedmm[nvflare]")
 
 import psutil
+from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 from nvflare_sites import FEDERATION, ROUNDS
@@ -88,6 +89,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     tmp_path_factory.getbasetemp()  # before there is another folder for temporary files
     with tempfile.TemporaryDirectory(prefix="n", dir="/tmp") as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))  # where nvflare_sites lies
+        patch.setenv("FEDMM_ALLOW_IMPORT", "nvflare_sites")
         patch.setattr(tempfile, "tempdir", folder)
         yield Path(folder)
         assert not _processes(Path(folder))
@@ -274,7 +276,9 @@ def test_nothing_goes_on_when_the_driver_was_killed(place: str, own: Path, state
     left = Path(tempfile.mkdtemp(prefix="d"))
     try:
         ended = subprocess.run(
-            [sys.executable, "-c", code, place, str(states)], env={**os.environ, "TMPDIR": str(left)}, check=False
+            [sys.executable, "-c", code, place, str(states)],
+            env={**os.environ, "TMPDIR": str(left), "FEDMM_ALLOW_IMPORT": "nvflare_sites"},
+            check=False,
         )
         assert ended.returncode == -signal.SIGKILL
         deadline = time.monotonic() + 600
@@ -312,6 +316,24 @@ def test_nvflare_that_is_not_installed_is_asked_for(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "nvflare", None)
     with pytest.raises(FedmmError, match=r"pip install 'fedmm\[nvflare\]'"), federation(["a"], "x:y", {}):
         pass
+
+
+@pytest.mark.parametrize("site", ["os:system", "fedmm.engines.nvflare.places:os.system", "nvflare_sites:site"])
+def test_a_job_names_no_other_code_than_ours_unless_it_is_allowed(site: str, tmp_path: Path) -> None:
+    marker = tmp_path / "it-ran"
+    executor = SiteExecutor(site, {"command": f"touch {marker}"})
+    answer = to_packed(executor.execute("train", Shareable(), FLContext(), Signal()))
+    words = str(answer.about[PROBLEM])
+    assert "is not allowed" in words or "must have the form" in words
+    assert not marker.exists()
+
+
+def test_clients_have_the_configuration_of_who_started_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FEDMM_CONFIG")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    environment = places.Place(tmp_path / "nvflare")._environment()
+    assert environment["HOME"] == str(tmp_path / "nvflare")
+    assert environment["FEDMM_CONFIG"] == str(tmp_path / "fedmm")
 
 
 def test_a_command_of_nvflare_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,6 +171,18 @@ def _assert_same(one: Played, other: Played) -> None:
 # The same results -----------------------------------------------------------------------------------------------------
 
 
+def test_actors_start_in_the_current_folder_and_look_for_no_modules_there(cluster: Cluster) -> None:
+    def looked() -> tuple[Path, list[str]]:
+        import sys
+        from pathlib import Path
+
+        return Path.cwd(), sys.path
+
+    there, path = cluster.ray.get(cluster.ray.remote(looked).remote())
+    assert there == Path.cwd()
+    assert not {"", str(there)} & set(path)
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_has_the_same_bits_as_in_process(name: str, actors: Actors) -> None:
     algorithm = with_options(ALGORITHMS[name])

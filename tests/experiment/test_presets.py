@@ -13,6 +13,8 @@ from fedmm import ALGORITHMS, MDD, OBJECTIVES, Client, FedmmError
 from fedmm.experiment.config import experiment
 from fedmm.experiment.presets import PRESETS, preset, preset_tables
 from fedmm.models import FlatNetwork, MobileNetV2
+from fedmm.models.dropout import SeededDropout
+from fedmm.models.network import AdversarialModule
 
 ADVERSARIAL = ["dann", "cdan", "mdd"]
 DATA = ["mnist_m", "office31"]
@@ -123,7 +125,7 @@ def test_on_office_31_the_network_is_mobilenet_with_two_layer_heads(name: str, d
     model = preset(name, objective=objective, data="office31").model
     assert isinstance(model, MobileNetV2)
     assert (model.weights, model.normalise, model.centre) == ("imagenet", "imagenet", "none")
-    assert (model.bottleneck, model.bottleneck_dropout, model.head_dropout) == (1024, dropout, 0.0)
+    assert (model.bottleneck, model.bottleneck_dropout, model.head_dropout) == (1024, dropout, dropout)
     assert len(model.task_hidden) == len(model.adversary_hidden) == 1
 
 
@@ -141,6 +143,27 @@ def test_the_groups_of_office_31_are_those_of_its_network(name: str, objective: 
     assert rates is not None
     assert float(parts["features.backbone.0.0.weight"].mean()) == pytest.approx(0.05 if name == "authors" else 1.0)
     assert set(parts["features.bottleneck.weight"].flatten().tolist()) == {1.0}
+
+
+@each_objective
+def test_the_programs_dropout_on_office_31_is_in_bottleneck_and_heads_and_evaluation_multiplies_by_nothing(
+    objective: str,
+) -> None:
+    pytest.importorskip("torchvision")
+    given = preset("authors", objective=objective, data="office31")
+    small = replace(given.model, weights="", bottleneck=8, task_hidden=(4,), adversary_hidden=(4,))  # type: ignore[call-arg]
+    plain = replace(small, bottleneck_dropout=0.0, head_dropout=0.0)  # type: ignore[call-arg]
+    rows = torch.rand(2, 3, 8, 8)
+    module, same = (
+        AdversarialModule(model.build((3, 8, 8), 3, 0), given.objective, rows, seed=0) for model in (small, plain)
+    )
+    dropped = {
+        name.partition(".")[0]: layer.p for name, layer in module.named_modules() if isinstance(layer, SeededDropout)
+    }
+    assert dropped == {"features": 0.5, "task_head": 0.5, "adversary": 0.5}
+    for found, expected in zip(module.eval()(rows), same.eval()(rows), strict=True):
+        assert torch.equal(found, expected)
+    assert not torch.equal(module.train()(rows).logits, same.train()(rows).logits)
 
 
 @each_preset

@@ -62,7 +62,8 @@ number = 3
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, in which a module lies."""
+    """The current folder, in which modules lie that may be imported."""
+    fedmm.allow_import("own_net", "broken_net", "no_such_net")
     (tmp_path / "own_net.py").write_text(MODULE)
     (tmp_path / "broken_net.py").write_text("import nothing_of_that_name")
     monkeypatch.chdir(tmp_path)
@@ -151,7 +152,9 @@ def test_weights_that_do_not_fit_are_refused(own: Path) -> None:
         ("own_net:Pair", "must map [rows, ...] to a tensor of features"),
         ("broken_net:make", "the module 'broken_net' cannot be imported: No module named 'nothing_of_that_name'"),
         ("no_such_net:make", "the module 'no_such_net' cannot be imported"),
-        ("..:make", "cannot be imported"),
+        ("..:make", "must have the form 'package.module:factory'"),
+        ("own_net:nn.Linear", "must have the form 'package.module:factory'"),
+        ("own_net:__loader__", "not a function"),
     ],
 )
 def test_what_is_no_backbone_is_refused_in_one_sentence(own: Path, backbone: str, words: str) -> None:
@@ -188,6 +191,32 @@ def test_options_that_cannot_be_meant_are_refused(options: dict[str, Any]) -> No
 
 
 # Libraries ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("library", ["timm", "torchvision"])
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("hf-hub:someone/network", {}, "must name one of the library's own networks"),
+        ("local-dir:/somewhere", {}, "must name one of the library's own networks"),
+        ("resnet18", {"checkpoint_path": "evil.pth"}, "options.checkpoint_path of"),
+        ("resnet18", {"cache_dir": "here"}, "options.cache_dir of"),
+        ("resnet18", {"pretrained_cfg": "hub"}, "options.pretrained_cfg of"),
+        ("resnet18", {"weights": "DEFAULT"}, "options.weights of"),
+    ],
+)
+def test_a_librarys_network_reads_no_file_that_its_options_name(
+    library: str, name: str, options: dict[str, Any], words: str
+) -> None:
+    assert words in refusal(backbone=f"{library}:{name}", options=options)
+
+
+def test_words_choose_the_layers_of_a_network_of_timm() -> None:
+    pytest.importorskip("timm", reason="it needs fedmm[timm]")
+    features = Backbone(backbone="timm:test_resnet", options={"act_layer": "gelu"}).build((3, 32, 32), 2, 0).features
+    assert any("gelu" in type(layer).__name__.lower() for layer in features.modules())
+    for option in ("act_layer", "norm_layer", "global_pool"):
+        assert "cannot be made" in refusal(backbone="timm:test_resnet", options={option: "os.system"})
 
 
 def test_networks_of_timm_by_their_names() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 import sys
 from io import TextIOWrapper
@@ -24,6 +25,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # names of files may be more than a terminal can show
             stream.reconfigure(errors="backslashreplace")
+    if not os.environ.get("PYTHONSAFEPATH"):  # Python started from here imports no file of the current folder
+        os.environ["PYTHONSAFEPATH"] = "1"
     try:
         if sys.argv[1:2] == ["deploy"]:  # a site's supervisor lives for months, and has no use for torch
             from fedmm.cli.deploy import deploy_app  # noqa: PLC0415 - the one that is asked for

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +14,7 @@ from rich.table import Table
 
 from fedmm import __version__
 from fedmm.algorithms import ALGORITHMS
+from fedmm.cli.allowing import AllowImport
 from fedmm.cli.check import check
 from fedmm.cli.data import data_app
 from fedmm.cli.deploy import deploy_app
@@ -26,12 +27,12 @@ from fedmm.cli.report import report
 from fedmm.cli.reproduce import find_items, reproduce_item
 from fedmm.core.aggregation import AGGREGATIONS
 from fedmm.core.checks import at_least
-from fedmm.core.errors import require
+from fedmm.core.errors import FedmmError, require
 from fedmm.core.schedules import SCHEDULES
 from fedmm.core.transmission import TRANSMISSIONS
 from fedmm.data import DATASETS, PARTITIONS
 from fedmm.experiment.comparison import compare
-from fedmm.experiment.config import experiment
+from fedmm.experiment.config import Experiment, experiment
 from fedmm.experiment.demos import DEMOS, demo_experiments
 from fedmm.experiment.extending import read_tables
 from fedmm.experiment.folder import folder_name, free_folder, latest_folder
@@ -101,6 +102,7 @@ def run(
     track: Annotated[
         list[str] | None, typer.Option(help="Show the run live: tensorboard or mlflow. May be repeated.")
     ] = None,
+    allow_import: AllowImport = None,
 ) -> None:
     """Train as FILE.toml says and leave a run folder: rounds, summary, model, picture. With [sweep], a grid of runs."""
     where = {"engine": engine or ("ray" if ray_address else None), "ray_address": ray_address}
@@ -109,9 +111,10 @@ def run(
     tables = set_values(read_tables(file), changed)
     require(not (resume and overwrite), _ONE_OF_THEM)
     if SWEEP in tables:
-        _sweep(tables, out, file.stem, overwrite=overwrite, resume=resume)
+        _sweep(tables, changed, out, file.stem, overwrite=overwrite, resume=resume)
         return
     resolved = experiment(tables)
+    _require_own_cluster([resolved], changed)
     usual = _RUNS / f"{folder_name(file.stem)}-{resolved.algorithm.name}-seed{resolved.run.seed}"
     folder = out or (latest_folder(usual) if resume else free_folder(usual))
     summary = run_experiment(resolved, folder, overwrite=overwrite, resume=resume, say=_say)
@@ -122,6 +125,16 @@ def run(
     )
     if summary["status"] == "interrupted":
         raise typer.Exit(_INTERRUPTED)
+
+
+def _require_own_cluster(runs: Sequence[Experiment], settings: list[str]) -> None:
+    """Refuse a Ray cluster that a file names and the user did not: what comes from its processes may run code here."""
+    given = set_values({}, settings).get("run", {}).get("ray_address", "")
+    for address in {each.run.ray_address for each in runs} - {"", given}:
+        raise FedmmError(
+            f"the file has run.ray_address = {address!r}, a Ray cluster that could run code in this process; if you "
+            f"trust it, give --ray-address {address}"
+        )
 
 
 def _reached(summary: dict[str, Any]) -> str:
@@ -143,18 +156,23 @@ def sweep(
     out: Annotated[Path | None, typer.Option(help="The folder; runs/NAME by default.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an older sweep in that folder.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the sweep in that folder.")] = False,
+    allow_import: AllowImport = None,
 ) -> None:
     """Run every combination of the lists in [sweep], stacked into as few programs as possible."""
     require(not (resume and overwrite), _ONE_OF_THEM)
     tables = set_values(read_tables(file), settings or [])
     require(SWEEP in tables, f'{file} has no [sweep] table; add one, for example [sweep] with "run.seed" = [0, 1, 2]')
-    _sweep(tables, out, file.stem, overwrite=overwrite, resume=resume)
+    _sweep(tables, settings or [], out, file.stem, overwrite=overwrite, resume=resume)
 
 
-def _sweep(tables: dict[str, Any], out: Path | None, title: str, *, overwrite: bool, resume: bool) -> None:
+def _sweep(
+    tables: dict[str, Any], settings: list[str], out: Path | None, title: str, *, overwrite: bool, resume: bool
+) -> None:
     usual = _RUNS / folder_name(title)
     folder = out or (latest_folder(usual) if resume else free_folder(usual))
-    summary = run_sweep(grid(tables), folder, title=title, overwrite=overwrite, resume=resume, say=_say)
+    runs = grid(tables)
+    _require_own_cluster(runs, settings)
+    summary = run_sweep(runs, folder, title=title, overwrite=overwrite, resume=resume, say=_say)
     _show_comparison(summary, folder)
 
 
@@ -214,6 +232,7 @@ def reproduce(
     ] = None,
     paper: Annotated[Path, typer.Option(help="The folder with the paper's items.")] = Path("paper"),
     draw: Annotated[bool, typer.Option("--draw", help="Run nothing: draw what is there.")] = False,
+    allow_import: AllowImport = None,
 ) -> None:
     """Reproduce a figure or table of the paper: run what is missing, go on with what was interrupted, draw it."""
     where = Where(device, named_precision(precision, "--precision"), stack, seconds)
@@ -242,6 +261,7 @@ def privacy(
         list[str] | None, typer.Option("--set", help="Change a value: section.key=value. May be repeated.")
     ] = None,
     epsilon: Annotated[float, typer.Option(help="Also say which noise would keep this epsilon.")] = 0.0,
+    allow_import: AllowImport = None,
 ) -> None:
     """Say what the noise of FILE.toml is worth, and how much a wanted epsilon needs. Nothing is trained."""
     tell_privacy(set_values(read_tables(file), settings or []), epsilon, _say)

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fedmm.cli.allowing import AllowImport
 from fedmm.cli.saying import say
 from fedmm.core.errors import FedmmError
 
@@ -29,6 +30,7 @@ def check(
     strict: Annotated[bool, typer.Option("--strict", help="End with exit code 1 where there are warnings.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Say everything as JSON instead.")] = False,
     pictures: Annotated[int, typer.Option(help="How many pictures to read of folders with more.")] = 600,
+    allow_import: AllowImport = None,
 ) -> None:
     """Look at data and configuration before hours are spent: classes, shapes, leaks, memory, time. Nothing is trained.
 

@@ -10,6 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 from rich.console import Console
 
+from fedmm.cli.allowing import AllowImport
 from fedmm.core.errors import FedmmError, require
 from fedmm.deploy.keys import make_node_key
 from fedmm.deploy.layout import Federation
@@ -61,6 +62,7 @@ def deploy_up(
     insecure: Annotated[bool, typer.Option("--insecure", help="Plain text, on this machine alone.")] = False,
     worker: Annotated[str, typer.Option(help="resident or each-message.")] = "resident",
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay until Ctrl-C, then end everything.")] = False,
+    allow_import: AllowImport = None,
 ) -> None:
     """Start a SuperLink and a site for each share of the experiment's data, on this machine."""
     from fedmm.deploy.local import local_sites, read_experiment  # noqa: PLC0415 - torch
@@ -121,6 +123,7 @@ def deploy_resume(
     run: Annotated[str, typer.Argument(help="The run's name.", metavar="RUN")],
     federation: _Folder = _DEFAULT,
     patience: Annotated[float, typer.Option(help="Seconds that a round waits for its sites.")] = 600.0,
+    allow_import: AllowImport = None,
 ) -> None:
     """Go on with a run after its last finished round, as a new run of Flower's; a dead SuperLink is started again."""
     there = Federation(federation)
@@ -203,6 +206,7 @@ def deploy_key(
 @deploy_app.command("site")
 def deploy_site(
     file: Annotated[Path, typer.Argument(help="The site's file.", metavar="SITE.toml")],
+    allow_import: AllowImport = None,
 ) -> None:
     """Run a site: its SuperNode and its worker, started again whenever they end. Ctrl-C ends them."""
     from fedmm.deploy.supervisor import Supervisor  # noqa: PLC0415 - what starts processes

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fedmm.cli.allowing import AllowImport
 from fedmm.cli.saying import say
 from fedmm.core.errors import require
 
@@ -35,6 +36,7 @@ def evaluate(
     checkpoint: Annotated[str, typer.Option(help="last, or best: which of the run's models.")] = "last",
     bins: Annotated[int, typer.Option(help="Bins of equal width of the probability, for calibration.")] = 15,
     device: Annotated[str, typer.Option(help="cpu, cuda, ...")] = "cpu",
+    allow_import: AllowImport = None,
 ) -> None:
     """Say how good a run's model is on labelled rows: accuracy, F1, each class, confusions, calibration."""
     from fedmm.core.checks import at_least  # noqa: PLC0415 - torch

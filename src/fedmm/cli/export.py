@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fedmm.cli.allowing import AllowImport
 from fedmm.cli.saying import say
 
 
@@ -15,6 +16,7 @@ def export(
     format: Annotated[str, typer.Option(help="onnx, torchscript or safetensors.")] = "onnx",
     out: Annotated[Path | None, typer.Option(help="The file; RUN/exported.onnx and so on by default.")] = None,
     checkpoint: Annotated[str, typer.Option(help="last, or best: which of the run's models.")] = "last",
+    allow_import: AllowImport = None,
 ) -> None:
     """Write the model of a run as one file for other programs: from rows as they are stored to probabilities.
 

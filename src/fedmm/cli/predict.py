@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from fedmm.cli.allowing import AllowImport
 from fedmm.cli.saying import say
 
 
@@ -25,6 +26,7 @@ def predict(
     ),
     checkpoint: Annotated[str, typer.Option(help="last, or best: which of the run's models.")] = "last",
     device: Annotated[str, typer.Option(help="cpu, cuda, ...")] = "cpu",
+    allow_import: AllowImport = None,
 ) -> None:
     """Predict the classes of new rows: a line each with its name, its class, and a probability for each class."""
     from fedmm.experiment.finished import open_run  # noqa: PLC0415 - torch

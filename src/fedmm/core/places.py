@@ -1,4 +1,4 @@
-"""Where this machine keeps data sets and weights, and what was made of them."""
+"""Where this machine keeps data sets and weights, what was made of them, and the user's configuration."""
 
 from __future__ import annotations
 
@@ -17,6 +17,11 @@ def data_folder() -> Path:
 def cache_folder() -> Path:
     """The folder of what can be made again: ``FEDMM_CACHE``, else the user's own cache folder."""
     return _folder("FEDMM_CACHE", "XDG_CACHE_HOME", Path(".cache"))
+
+
+def config_folder() -> Path:
+    """The folder of the user's own configuration: ``FEDMM_CONFIG``, else the one that the system has for it."""
+    return _folder("FEDMM_CONFIG", "XDG_CONFIG_HOME", Path(".config"))
 
 
 def is_name(text: str) -> bool:

@@ -104,7 +104,7 @@ def _authors(start: str, objective: str) -> dict[str, Any]:
     nu = _NU[start][objective]
     if start == "pretrained":
         run: Table = {"batch_size": 64}
-        model: Table = {**_MOBILENET, "bottleneck_dropout": 0.5}
+        model: Table = {**_MOBILENET, "bottleneck_dropout": 0.5, "head_dropout": 0.5}
         scale = {"features.backbone": 0.05, "adversary": 1 / (nu + 0.01), "*": 1.0}
     else:
         run = {"batch_size": 64, "rounds": _AUTHORS_ROUNDS[objective]}

@@ -31,7 +31,8 @@ class Backbone(Model):
     ``features.backbone``.
 
     backbone: ``timm:NAME``, ``torchvision:NAME``, or ``package.module:factory``, a function that returns an nn.Module
-        from rows ``[rows, *shape]`` to features ``[rows, features]``. Importing a module runs its code.
+        from rows ``[rows, *shape]`` to features ``[rows, features]``. Importing a module runs its
+        code, so the user has to allow it: :func:`fedmm.allow_import`.
     options: keyword arguments for it.
     pretrained: the library's own weights, downloaded where they are not kept already.
     weights: a safetensors, .pt or .pth file with the backbone's state dict, looked for from the current folder and then

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import difflib
-import importlib
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
 from fedmm.core.errors import FedmmError, require
+from fedmm.core.imports import import_allowed
 from fedmm.models.pretrained import torchvisions_own
 
 TIMM, TORCHVISION = "timm", "torchvision"
+_WORDS = ("act_layer", "global_pool", "norm_layer", "pad_type", "pos_embed", "stem_type", "weight_init")
+"""Options of a library's networks that may be text: others name files, or places to download from."""
 
 
 class Imported(NamedTuple):
@@ -33,19 +32,27 @@ class Imported(NamedTuple):
 def imported(backbone: str, options: Mapping[str, Any], shape: tuple[int, ...], *, pretrained: bool) -> Imported:
     """The feature extractor ``LIBRARY:NAME`` or ``package.module:factory``, made with these keyword arguments.
 
-    shape: of a row; timm's networks are made for its channels. What cannot be imported or made is refused.
+    shape: of a row; timm's networks are made for its channels. What cannot be imported or made is refused, and so is a
+    module that the user has not allowed (:func:`fedmm.allow_import`).
     """
     where, _, name = backbone.partition(":")
     require(
         bool(where and name),
         f"backbone must be 'timm:NAME', 'torchvision:NAME' or 'package.module:factory', not {backbone!r}",
     )
+    if where in (TIMM, TORCHVISION):
+        _require_plain(backbone, name, options)
     if where == TIMM:
         return _timm(name, options, shape, pretrained)
     if where == TORCHVISION:
         return _torchvision(name, options, pretrained)
     require(not pretrained, "pretrained is for timm and torchvision; let the factory load its weights, or use weights")
-    return Imported(_made(_factory(where, name, backbone), options, backbone))
+    factory = import_allowed(backbone, "backbone")
+    require(
+        callable(factory),
+        f"backbone {backbone!r} is {type(factory).__name__}, not a function that returns an nn.Module",
+    )
+    return Imported(_made(factory, options, backbone))
 
 
 def _timm(name: str, options: Mapping[str, Any], shape: tuple[int, ...], pretrained: bool) -> Imported:
@@ -96,24 +103,18 @@ def _torchvision(name: str, options: Mapping[str, Any], pretrained: bool) -> Imp
     return Imported(module, colours=3)
 
 
-def _factory(where: str, name: str, backbone: str) -> Any:
-    try:
-        with _from_here():
-            found: Any = importlib.import_module(where)
-    except Exception as problem:
-        raise FedmmError(
-            f"backbone {backbone!r}: the module {where!r} cannot be imported: {_reason(problem)}"
-        ) from problem
-    for part in name.split("."):
-        if not hasattr(found, part):
-            near = difflib.get_close_matches(part, dir(found), n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise FedmmError(f"backbone {backbone!r}: {where} has no {part!r}{hint}")
-        found = getattr(found, part)
+def _require_plain(backbone: str, name: str, options: Mapping[str, Any]) -> None:
+    """Refuse what would have a library read a file or reach the network: its networks by name, with plain options."""
     require(
-        callable(found), f"backbone {backbone!r} is {type(found).__name__}, not a function that returns an nn.Module"
+        not set(name) & set(":/\\@"),
+        f"backbone {backbone!r} must name one of the library's own networks, not a file or an address",
     )
-    return found
+    for option, value in options.items():
+        require(
+            not isinstance(value, str) or option in _WORDS,
+            f"options.{option} of {backbone!r} must be a number, true or false, not {value!r}: text is for "
+            f"{', '.join(_WORDS)} alone; weights are named by model.weights",
+        )
 
 
 def _made(factory: Any, options: Mapping[str, Any], backbone: str) -> nn.Module:
@@ -126,17 +127,6 @@ def _made(factory: Any, options: Mapping[str, Any], backbone: str) -> nn.Module:
             f"backbone {backbone!r} made an object of type {type(module).__name__}; it must be an nn.Module"
         )
     return module
-
-
-@contextmanager
-def _from_here() -> Iterator[None]:
-    """Modules in the current folder can be imported meanwhile, after all others."""
-    here = str(Path.cwd())
-    sys.path.append(here)
-    try:
-        yield
-    finally:
-        sys.path.remove(here)
 
 
 def _unknown(library: str, name: str, known: list[str]) -> FedmmError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from pkgutil import resolve_name
 from threading import Lock
 from typing import Any
 
@@ -14,7 +13,9 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
 from fedmm.core.errors import FedmmError
+from fedmm.core.imports import import_allowed
 from fedmm.engines.flower.kinds import INTRODUCE, PROBLEM
+from fedmm.engines.nvflare.job import BUILT_IN
 from fedmm.engines.nvflare.messages import to_packed, to_shareable
 from fedmm.engines.packed import Malformed, Packed
 
@@ -26,7 +27,8 @@ class SiteExecutor(Executor):  # type: ignore[misc] # NVFlare has no types
     """Answers tasks one after the other, also where one is put again before the first was answered.
 
     Asked to introduce itself, it builds its handler, and tells the number of its process.
-    site: ``module:function``, which makes a handler from the client's name and the arguments.
+    site: ``module:function``, which makes a handler from the client's name and the arguments; a job may name no other
+        than ours, unless who runs the client has allowed it (:func:`fedmm.allow_import`).
     """
 
     def __init__(self, site: str, arguments: Mapping[str, Any] | None = None) -> None:
@@ -41,7 +43,8 @@ class SiteExecutor(Executor):  # type: ignore[misc] # NVFlare has no types
         try:
             with self._one_at_a_time:
                 if self._handler is None:
-                    self._handler = resolve_name(self._site)(fl_ctx.get_identity_name(), **self._arguments)
+                    make = import_allowed(self._site, "site", built_in=BUILT_IN)
+                    self._handler = make(fl_ctx.get_identity_name(), **self._arguments)
                 introduction = Packed({}, {"pid": os.getpid()}, {})
                 answer = introduction if task_name == INTRODUCE else self._handler(task_name, to_packed(shareable))
         except (FedmmError, Malformed) as problem:

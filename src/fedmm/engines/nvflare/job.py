@@ -13,6 +13,9 @@ EXECUTOR = "fedmm.engines.nvflare.executor.SiteExecutor"
 CLASSES = (CONTROLLER, EXECUTOR)
 """What a job names; sites have to allow it."""
 
+BUILT_IN = ("fedmm.experiment.on_nvflare:site",)
+"""The functions that a job may name as ``site`` without leave."""
+
 _POLL_SECONDS = 0.5
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmm.core.errors import FedmmError, require
+from fedmm.core.places import config_folder
 from fedmm.engines.nvflare.job import CLASSES
 
 _MARK = "FEDMM_NVFLARE"
@@ -134,12 +135,13 @@ class Place:
             raise FedmmError(f"{command} ended with {done.returncode}; {self.log} says why")
 
     def _environment(self) -> dict[str, str]:
-        """NVFlare finds this Python, and leaves its settings and temporary files in the folder alone."""
+        """NVFlare finds this Python and our configuration, and its settings and temporary files stay in the folder."""
         paths = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
         return {
             **os.environ,
             "PATH": os.pathsep.join(paths),
             "HOME": str(self.folder),
+            "FEDMM_CONFIG": str(config_folder().absolute()),
             "TMPDIR": str(self.folder),
             "NVFLARE_POC_WORKSPACE": str(self.folder / "poc"),
             _MARK: str(self.folder),

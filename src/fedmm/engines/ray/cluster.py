@@ -76,7 +76,9 @@ def _ray() -> ModuleType:
 
 
 def _connect(ray: ModuleType, address: str, local: dict[str, Any]) -> None:
-    given = {"address": address} if address else local
+    given: dict[str, Any] = {"address": address} if address else local
+    if not address.startswith("ray://"):  # a client of a cluster elsewhere has no folder there
+        given["job_config"] = _not_from_here(ray)
     require_listener(ray, address)
     for tries_left in (2, 1, 0):
         try:
@@ -89,6 +91,16 @@ def _connect(ray: ModuleType, address: str, local: dict[str, Any]) -> None:
                 continue
             where = f"at {address}" if address else "on this machine"
             raise FedmmError(f"Ray cannot be reached {where}: {reason}") from problem
+
+
+def _not_from_here(ray: ModuleType) -> Any:
+    """A job whose processes do not look for modules in the current folder: Ray has them look there before all others.
+
+    They start in it all the same. Ray leaves it out for a job that says it has a folder of its own.
+    """
+    job = ray.job_config.JobConfig()
+    job._runtime_env_has_working_dir = lambda: True
+    return job
 
 
 def require_listener(ray: ModuleType, address: str) -> None:

@@ -1,0 +1,149 @@
+"""Modules that a file names: an experiment, a run folder or a job may name code, and only the user can allow it.
+
+The list of allowed names is in the environment, so that every process started from this one has it, and in the user's
+own configuration file. Nothing in an experiment, a run folder or the current folder adds to it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import sys
+import tomllib
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from fedmm.core.errors import FedmmError, require, unknown
+from fedmm.core.places import config_folder
+
+ALLOWED = "FEDMM_ALLOW_IMPORT"
+"""The environment variable with the allowed names, separated by commas."""
+
+_KEY = "allow_import"
+_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*(:[^\W\d]\w*)?")
+
+
+def allow_import(*names: str) -> None:
+    """Allow experiments and run folders to name these modules, in this process and those it starts.
+
+    Importing a module runs its code, and a backbone ``module:factory`` calls the factory with the file's options. Names
+    that no list allows are refused before anything is imported. The modules are looked for where Python looks, and then
+    in the current folder.
+
+    names: ``package.module`` for the functions and classes that it or its submodules define, or
+        ``package.module:factory`` for one alone.
+    """
+    before = _from_environment()
+    added = [_checked(name, "allow_import") for name in names]
+    if added:
+        os.environ[ALLOWED] = ",".join(dict.fromkeys([*before, *added]))
+
+
+def configuration_file() -> Path:
+    """The user's own configuration; its key ``allow_import`` lists modules that are always allowed."""
+    return config_folder() / "config.toml"
+
+
+def import_allowed(name: str, what: str, *, built_in: Collection[str] = ()) -> Any:
+    """The object that ``module:attribute`` names; refused, and nothing imported, where it is not allowed.
+
+    An allowed module gives what is defined in allowed modules: not what it imported from others, such as ``os.system``.
+    what: what has this name, for the refusal. built_in: whole names that need not be allowed.
+    """
+    module, _, attribute = name.partition(":")
+    require(
+        bool(attribute) and _NAME.fullmatch(name) is not None,
+        f"{what} {name!r} must have the form 'package.module:factory'",
+    )
+    from_environment = _from_environment()
+    allowed = [*built_in, *from_environment, *_from_configuration()]
+    require(
+        any(_covers(each, module, attribute) for each in allowed),
+        f"{what} {name!r} would import {module!r} and run its code, which is not allowed; if you trust it, allow it "
+        f"with --allow-import {name}, in Python fedmm.allow_import({name!r}), or {_KEY} in {configuration_file()}",
+    )
+    source = _imported(module, from_environment, f"{what} {name!r}")
+    found = getattr(source, attribute, None)
+    if found is None:
+        near = difflib.get_close_matches(attribute, dir(source), n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise FedmmError(f"{what} {name!r}: {module} has no {attribute!r}{hint}")
+    home = getattr(found, "__module__", None)
+    require(
+        name in allowed or not callable(found) or any(_covers(each, str(home), "") for each in allowed),
+        f"{what} {name!r} is defined in {home!r}, which is not allowed; if you trust it, allow it with "
+        f"--allow-import {name}",
+    )
+    return found
+
+
+def _covers(allowed: str, module: str, attribute: str) -> bool:
+    where, _, only = allowed.partition(":")
+    if only:
+        return (where, only) == (module, attribute)
+    return module == where or module.startswith(f"{where}.")
+
+
+def _checked(name: str, where: str) -> str:
+    require(
+        isinstance(name, str) and _NAME.fullmatch(name) is not None,
+        f"{where} takes a module such as mypackage.models, or a function as mypackage.models:tower, not {name!r}",
+    )
+    return name
+
+
+def _from_environment() -> list[str]:
+    return [_checked(name.strip(), ALLOWED) for name in os.environ.get(ALLOWED, "").split(",") if name.strip()]
+
+
+def _from_configuration() -> list[str]:
+    path = configuration_file()
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except (OSError, ValueError) as problem:
+        raise FedmmError(f"{path} cannot be read as TOML: {problem}") from problem
+    for key in table:
+        if key != _KEY:
+            raise unknown(f"key in {path}", key, [_KEY])
+    names = table.get(_KEY, [])
+    require(isinstance(names, list), f"{_KEY} in {path} must be a list of modules, not {names!r}")
+    return [_checked(name, f"{_KEY} in {path}") for name in names]
+
+
+def _imported(module: str, from_here: Sequence[str], what: str) -> ModuleType:
+    try:
+        with _current_folder({name.partition(":")[0].partition(".")[0] for name in from_here}):
+            return import_module(module)
+    except Exception as problem:
+        reason = (str(problem).strip() or type(problem).__name__).splitlines()[0][:200]
+        raise FedmmError(f"{what}: the module {module!r} cannot be imported: {reason}") from problem
+
+
+class _InFolder(MetaPathFinder):
+    def __init__(self, folder: Path, names: Collection[str]) -> None:
+        self._folder, self._names = folder, names
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        return PathFinder.find_spec(fullname, [str(self._folder)]) if fullname in self._names else None
+
+
+@contextmanager
+def _current_folder(names: Collection[str]) -> Iterator[None]:
+    """Modules of these names are also found in the current folder, after all other places; no others are."""
+    finder = _InFolder(Path.cwd(), names)
+    sys.meta_path.append(finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
