@@ -193,14 +193,10 @@ def is_free_text(written: Sequence[str]) -> bool:
     """Whether a column holds sentences, hardly any of them twice, and no categories."""
     given = [text for text in written if text not in MISSING]
     words = sum(len(text.split()) for text in given)
-    return (
-        len(given) >= _FEWEST_TEXTS and len(set(given)) > len(given) / 2 and words >= _WORDS_OF_TEXT * len(given)
-    )
+    return len(given) >= _FEWEST_TEXTS and len(set(given)) > len(given) / 2 and words >= _WORDS_OF_TEXT * len(given)
 
 
-def _categorical(
-    name: str, written: Sequence[str], what: str, most_levels: int, *, chosen: bool
-) -> Column | None:
+def _categorical(name: str, written: Sequence[str], what: str, most_levels: int, *, chosen: bool) -> Column | None:
     require(
         chosen or not is_free_text(written),
         f"{what} holds free text, which cannot be learnt from; name it in data.drop, or in data.categorical if each "

@@ -70,8 +70,8 @@ def read_table(
         raise FedmmError(f"{path} cannot be read without {needs[0]}: pip install 'fedmm[{needs[1]}]'") from problem
     except UnicodeError as problem:
         raise FedmmError(
-            f"{path} is not written in {format.encoding}; say data.encoding = 'latin-1' or 'utf-16', or whatever it is "
-            "(--encoding of predict and evaluate)"
+            f"{path} cannot be read as a table: it is not written in {format.encoding}; say data.encoding = 'latin-1' or "
+            "'utf-16', or whatever it is (--encoding of predict and evaluate)"
         ) from problem
     except Exception as problem:  # a file that is not what it seems may be any problem to its reader
         reason = (str(problem).strip() or type(problem).__name__).splitlines()[0]
@@ -80,7 +80,7 @@ def read_table(
     twice = sorted({column for column in frame.columns if list(frame.columns).count(column) > 1})
     require(not twice, f"{path} has two columns {twice[0] if twice else ''!r}; give each a name of its own")
     require(len(frame) > 0, f"{path} has no rows")
-    return _without_missing(frame, format, path)
+    return _without_missing(frame, format)
 
 
 def _text_file(
@@ -167,11 +167,12 @@ def _excel(
         sheet = format.sheet if len(sheets) > 1 else sheets[0]
         require(sheet in sheets, f"{path} has no sheet {sheet!r}, which data.sheet names; it has {listed}")
         options: dict[str, Any] = {"sheet_name": sheet, "keep_default_na": False}
-        head = book.parse(header=0 if format.header else None, nrows=1, **options)
+        head = pandas.read_excel(book, header=0 if format.header else None, nrows=1, **options)
         columns, header = [str(column) for column in head.columns], format.header
         if not header:
             columns, header = _names(_texts(head.iloc[0]) if len(head) else columns, format, may_lack, path)
-        frame: pandas.DataFrame = book.parse(
+        frame: pandas.DataFrame = pandas.read_excel(
+            book,
             header=0 if header else None,
             **({} if format.header else {"names": columns}),
             na_values={column: [""] if column in texts else list(MISSING) for column in columns},
@@ -187,7 +188,7 @@ def _parquet(path: Path, pandas: Any) -> pandas.DataFrame:
     return frame.reset_index(drop=all(name is None for name in frame.index.names))
 
 
-def _without_missing(frame: pandas.DataFrame, format: TableFormat, path: Path) -> pandas.DataFrame:
+def _without_missing(frame: pandas.DataFrame, format: TableFormat) -> pandas.DataFrame:
     """The table with nothing where the format says that what is there is none."""
     if not format.missing and not format.zero_missing:
         return frame
@@ -197,10 +198,10 @@ def _without_missing(frame: pandas.DataFrame, format: TableFormat, path: Path) -
     for name in frame.columns:
         column = frame[name]
         if column.dtype.kind in "iuf":
-            gone = column.isin(codes | ({0.0} if name in zeros else set()))
+            gone = column.isin(codes | ({0.0} if name in zeros else set())).to_numpy()
         else:
             none = {*format.missing, *({"0"} if name in zeros else ())}
-            gone = column.isin([]) | [text in none for text in texts(column)]
+            gone = np.array([text in none for text in texts(column)], dtype=bool)
         changed[name] = column.mask(gone) if bool(gone.any()) else column
     return frame.assign(**changed)
 
@@ -332,7 +333,9 @@ def _other_mark(text: str, decimal: str) -> str:
     other = "," if decimal == "." else "."
     if other not in text or read_cell(text, other).kind == "word":
         return ""
-    return f" with {decimal!r} as its decimal mark; say data.decimal = {other!r} if it is one with {other!r} (--decimal)"
+    return (
+        f" with {decimal!r} as its decimal mark; say data.decimal = {other!r} if it is one with {other!r} (--decimal)"
+    )
 
 
 def as_days(column: pandas.Series, format: str, what: str) -> NDArray[np.float64]:
@@ -341,9 +344,9 @@ def as_days(column: pandas.Series, format: str, what: str) -> NDArray[np.float64
 
     if is_dates(column):
         moments = pandas.to_datetime(column, utc=True)
-        days: NDArray[np.float64] = ((moments - pandas.Timestamp(_EPOCH, tz="UTC")) / pandas.Timedelta(days=1)).to_numpy(
-            dtype=np.float64, na_value=np.nan
-        )
+        days: NDArray[np.float64] = (
+            (moments - pandas.Timestamp(_EPOCH, tz="UTC")) / pandas.Timedelta(days=1)
+        ).to_numpy(dtype=np.float64, na_value=np.nan)
         return days
     found = np.full(len(column), np.nan)
     first = datetime.datetime.fromisoformat(_EPOCH)

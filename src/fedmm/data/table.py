@@ -97,6 +97,9 @@ class Table:
         at_least("seed", self.seed, 0)
         one_of("scaling", self.scaling, ("standard", "robust", "per_site", "none"))
         _ = self.format  # refuses what cannot be one
+        require(
+            not (self.columns and self.header), "columns names those of files without a header; say header = false too"
+        )
         require(not (self.file and self.files), "file and files exclude each other; use one of them")
         require(not (self.files and self.site), "site is not needed with files, which say it; leave it out")
         require(not (self.target_sites and self.domain), "target_sites and domain exclude each other; use one of them")
@@ -332,9 +335,7 @@ def _in_table(split: Split, source: Tensor, target: Tensor) -> Split:
 
 def _groups(names: Sequence[str], sites: Sequence[str] | None) -> list[str]:
     """What rows of one id at one site share; a row without an id is alone."""
-    return [
-        f"{sites[row] if sites else ''}\0{name or f'{chr(0)}{row}'}" for row, name in enumerate(names)
-    ]
+    return [f"{sites[row] if sites else ''}\0{name or f'{chr(0)}{row}'}" for row, name in enumerate(names)]
 
 
 def _at(values: Sequence[str] | None, rows: Tensor) -> list[str] | None:

@@ -55,9 +55,7 @@ def distinct(one: Prints) -> float:
     return len({tuple(each) for each in one.tolist()}) / max(len(one), 1)
 
 
-def telling_columns(
-    x: Tensor, y: Tensor, columns: Mapping[str, slice], at_least: float = TELLING
-) -> dict[str, float]:
+def telling_columns(x: Tensor, y: Tensor, columns: Mapping[str, slice], at_least: float = TELLING) -> dict[str, float]:
     """Columns that alone tell the class of rows that were not looked at, and of which share.
 
     x: ``[rows, numbers]``; columns: which numbers are theirs. A tree is grown on every other row of each class. The

@@ -98,7 +98,9 @@ def _seen_from_anywhere(each: Experiment) -> Experiment:
         return replace(
             part,
             **{
-                option: {name: there(path) for name, path in value.items()} if isinstance(value, Mapping) else there(value)
+                option: {name: there(path) for name, path in value.items()}
+                if isinstance(value, Mapping)
+                else there(value)
                 for option, value in given.items()
             },
         )

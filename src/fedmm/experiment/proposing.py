@@ -235,9 +235,7 @@ def _arrays(path: Path, target: Path | None) -> Found:
 
 
 def _table(files: Mapping[str, Path], given: TableOptions, target_sites: Sequence[str]) -> Found:
-    found = columns_of(
-        files, given.label, given.site, header=given.header, names=given.columns, sheet=given.sheet
-    )
+    found = columns_of(files, given.label, given.site, header=given.header, names=given.columns, sheet=given.sheet)
     joined, where = len(files) > 1, whereabouts(files)
     require(
         not target_sites or bool(found.sites),
@@ -275,7 +273,7 @@ def _table(files: Mapping[str, Path], given: TableOptions, target_sites: Sequenc
     if found.id:
         lines.append(Line("id", found.id, "names the rows, and is no input"))
     if found.drop:
-        lines.append(Line("drop", list(found.drop), "no input: dates, texts, or words of too many kinds"))
+        lines.append(Line("drop", list(found.drop), "; ".join(f"{name}: {why}" for name, why in found.drop.items())))
     if found.dates:
         lines.append(Line("dates", dict(found.dates), "become days since 1970, and then as other numbers"))
     target = found.domain or ", ".join(target_sites) or "the rows without label"
@@ -283,7 +281,9 @@ def _table(files: Mapping[str, Path], given: TableOptions, target_sites: Sequenc
     if joined:
         said = f"{len(files)} tables, one of each site, of {found.rows} rows: label {found.label!r}, sites {held}"
     counted = _some([f"{name} ({rows} rows)" for name, rows in found.labels.items()])
-    classes = f"{len(found.labels)} classes: {counted}" + (f"; {found.unlabelled} without label" if found.unlabelled else "")
+    classes = f"{len(found.labels)} classes: {counted}" + (
+        f"; {found.unlabelled} without label" if found.unlabelled else ""
+    )
     return Found(
         "table",
         tuple(lines),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from fedmm.core.errors import FedmmError, require
 from fedmm.data.encoding import is_free_text
 from fedmm.data.labels import ordered
-from fedmm.data.readers.cells import MISSING, read_cell
+from fedmm.data.readers.cells import MISSING, date_formats, read_cell
 from fedmm.data.readers.table_formats import TEXT, TableFormat, detect_format
 from fedmm.data.stored_tables import JoinedTables, cell_kinds, is_numeric, is_plain, read_table, read_tables, texts
 from fedmm.preflight import table_checks
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 _LABELS = (
     "label", "class", "y", "diagnosis", "outcome", "category", "species", "target", "type", "grade", "stage", "result",
-    "disease", "readmitted", "churn", "response", "condition",
+    "disease", "readmitted", "churn", "response", "condition", "diagnose",
 )  # fmt: skip
 _SITES = (
     "site", "hospital", "clinic", "centre", "center", "institution", "institute", "client", "silo", "device", "scanner",
-    "location", "country", "region", "branch", "lab", "laboratory", "station", "store", "facility", "provider",
+    "location", "country", "region", "branch", "lab", "laboratory", "station", "store", "facility", "provider", "klinik",
 )  # fmt: skip
 _IDS = ("id", "uuid", "index", "patient", "subject", "row", "key", "record", "name")
 _PEOPLE = ("id", "uuid", "pid", "patient", "patienten", "subject", "record", "mrn")
@@ -41,7 +41,7 @@ _SHOWN = 8
 
 @dataclass(frozen=True)
 class Columns:
-    """label, site, domain, id: columns by what they are for, empty where there is none; drop: of no use as they are.
+    """label, site, domain, id: columns by what they are for, empty where there is none. drop: of no use, and why.
 
     format: how the files are written. dates: columns of dates, and their form. classes: of each label, where some are
     spelt in two ways. sites: the names of all sites, and those without any label; unlabelled: rows without label.
@@ -53,7 +53,7 @@ class Columns:
     site: str
     domain: str
     id: str
-    drop: tuple[str, ...]
+    drop: Mapping[str, str]
     dates: Mapping[str, str]
     classes: Mapping[str, str]
     sites: Mapping[str, int]
@@ -94,13 +94,15 @@ def columns_of(
             not given or given in every,
             f"{where} has no column {given!r} for {option}; it has {_some(every)}{nameless}",
         )
+    total = table_checks.last_row_is_a_total(frame)
+    require(not total, f"{where}: {total}")
     written = {name: texts(frame[name]) for name in every}
     domain = next((name for name in every if _says_domain(written[name])), "") if not site and not joined else ""
     label = label or _the_label(where, written, {site, domain})
     site = site or ("" if joined else _the_site(where, written, {label, domain}))
     own = _the_id(frame, written, {label, site, domain}, format.decimal)
     roles = {label, site, domain, own} - {""}
-    format, stray = _more_missing(frame, written, format, label, roles)
+    format, stray = _more_missing(files, frame, written, format, label, roles)
     frame, sites, lacking = _read(files, format, roles)
     labels = texts(frame[label])
     sites = sites or (texts(frame[site]) if site else [])
@@ -128,7 +130,6 @@ def columns_of(
         *table_checks.constant_at_a_site(frame, sites or None, numbers_and_words, format.decimal),
         *alike,
         *table_checks.spelt_alike(frame, [site, *numbers_and_words] if site else numbers_and_words, _MOST_LEVELS),
-        *filter(None, [table_checks.last_row_is_a_total(frame)]),
     ]
     held = Counter(classes.get(each, each) for each in labels if each)
     return Columns(
@@ -137,7 +138,7 @@ def columns_of(
         site=site,
         domain=domain,
         id=own,
-        drop=tuple(drop),
+        drop=drop,
         dates=dates,
         classes=classes,
         sites=rows_of,
@@ -156,7 +157,7 @@ def whereabouts(files: Mapping[str, Path]) -> str:
     return f"{first} and {len(others)} more" if others else first
 
 
-def _read(files: Mapping[str, Path], format: TableFormat, kept: set[str] = frozenset()) -> JoinedTables:  # type: ignore[assignment]
+def _read(files: Mapping[str, Path], format: TableFormat, kept: Collection[str] = ()) -> JoinedTables:
     if len(files) > 1:
         return read_tables(files, format, kept)
     (path,) = files.values()
@@ -194,12 +195,12 @@ def _about(format: TableFormat, files: Mapping[str, Path], names: Sequence[str])
     default = TableFormat()
     said = []
     if format.encoding != default.encoding:
-        said.append(f"written in {format.encoding}, not in UTF-8")
+        said.append(f"encoding {format.encoding}")
     if format.separator not in (default.separator, "\t"):
         said.append(f"cells separated by {format.separator!r}")
     if format.decimal != default.decimal:
         said.append("decimal commas")
-    found = [", ".join(said)] if said else []
+    found = [f"how it is written: {', '.join(said)}"] if said else []
     if not format.header and any(path.name.lower().endswith(TEXT) for path in files.values()):
         called = "named by --columns" if names else "called c1, c2 and so on; name them with --columns"
         found.append(f"the first line is taken for data, not for a header; the columns are {called}")
@@ -222,7 +223,12 @@ def _about_id(name: str, frame: pandas.DataFrame, sites: Sequence[str]) -> list[
 
 
 def _more_missing(
-    frame: pandas.DataFrame, written: Mapping[str, list[str]], format: TableFormat, label: str, roles: set[str]
+    files: Mapping[str, Path],
+    frame: pandas.DataFrame,
+    written: Mapping[str, list[str]],
+    format: TableFormat,
+    label: str,
+    roles: set[str],
 ) -> tuple[TableFormat, list[str]]:
     """Words for nothing: stray ones in columns of numbers that no other column holds, and usual ones among labels."""
     said, more = [], []
@@ -237,9 +243,17 @@ def _more_missing(
         if len(words) <= _STRAY_WORDS and plain and not elsewhere:
             more += words
             said.append(
-                f"column {name!r} holds numbers and, in {kinds['word']} rows, {', '.join(map(repr, words))}: read as "
-                "missing (data.missing)"
+                f"column {name!r} holds numbers and {', '.join(map(repr, words))} ({kinds['word']} of {len(frame)} "
+                "rows): read as missing (data.missing)"
             )
+    labels = texts(_read(files, format, roles).frame[label])
+    none = sorted(set(labels) & set(MISSING) - {"", "None"})
+    if none:
+        more += none
+        said.append(
+            f"{' and '.join(map(repr, none))} in column {label!r} {'is' if len(none) == 1 else 'are'} read as no label "
+            "(data.missing)"
+        )
     return replace(format, missing=(*format.missing, *more)), said
 
 
@@ -263,12 +277,6 @@ def _classes(labels: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         f"{' and '.join(f'{each!r} ({counted[each]} rows)' for each in group)}; change data.classes if they are not"
         for group in groups
     ]
-    none = sorted((set(counted) & set(MISSING)) - {"None"})
-    if none:
-        said.append(
-            f"{' and '.join(map(repr, none))} {'is a class' if len(none) == 1 else 'are classes'} among the labels; if "
-            f"that stands for no label, say data.missing = {none}"
-        )
     if not groups:
         return {}, said
     main = {each: max(group, key=lambda word: (counted[word], word)) for group in groups for each in group}
@@ -309,17 +317,20 @@ def _the_site(where: str, written: dict[str, list[str]], others: set[str]) -> st
 
 
 def _the_id(frame: pandas.DataFrame, written: dict[str, list[str]], others: set[str], decimal: str) -> str:
-    """The first column that names every row, by what it holds and what it is called; else one of people's ids."""
-    for name, values in written.items():
-        if name in others or len(set(values)) < len(values) or "" in values or not is_plain(frame[name]):
-            continue
-        words = not is_numeric(frame[name], decimal) and not is_free_text(values)
-        if _is_called(name, _IDS) or frame[name].dtype.kind in "iu" or words:
+    """The column that names the rows: one that is called so, then one of people's ids, then one that could be it."""
+    able = {name: values for name, values in written.items() if name not in others and is_plain(frame[name])}
+    unique = [name for name, values in able.items() if len(set(values)) == len(values) and "" not in values]
+    for name in unique:
+        if _is_called(name, _IDS):
             return name
-    for name, values in written.items():
+    for name, values in able.items():
         different = len(set(values) - {""})
         many = different >= _FEWEST_IDS and different * _ROWS_OF_AN_ID >= len(values)
-        if name not in others and _is_called(name, _PEOPLE) and many and frame[name].dtype.kind != "f":
+        if many and _is_called(name, _PEOPLE) and frame[name].dtype.kind != "f":
+            return name
+    for name in unique:
+        words = not is_numeric(frame[name], decimal) and not is_free_text(able[name]) and not date_formats(able[name])
+        if frame[name].dtype.kind in "iu" or words:
             return name
     return ""
 

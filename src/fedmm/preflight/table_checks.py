@@ -103,7 +103,10 @@ def spelt_alike(frame: pandas.DataFrame, columns: Sequence[str], most: int, deci
         groups = differing_in_case(words) if len(words) <= most else []
         if groups:
             ways = "; ".join(" and ".join(map(repr, group)) for group in groups[:_SHOWN])
-            yield f"column {name!r} holds words that differ in capitals or spaces alone, and count as two: {ways}"
+            yield (
+                f"column {name!r} holds words that differ in capitals or spaces alone, and count as two: {ways}; write them alike in "
+                "the file"
+            )
 
 
 def odd_cells(frame: pandas.DataFrame, columns: Sequence[str], decimal: str = ".") -> Iterator[str]:
@@ -138,16 +141,19 @@ def dates_as_words(frame: pandas.DataFrame, columns: Sequence[str]) -> Iterator[
 
 def last_row_is_a_total(frame: pandas.DataFrame) -> str:
     """A sentence on a last row that sums up the others; empty where it does not."""
-    word = next((text for text in (texts(frame[name].iloc[-1:])[0] for name in frame.columns) if
-                 text.casefold() in _TOTALS), "")  # fmt: skip
-    return f"the last row says {word!r} and seems to sum up the others; remove it from the file" if word else ""
+    cells = [texts(frame[name].iloc[-1:])[0] for name in frame.columns]
+    word = next((text for text in cells if text.casefold() in _TOTALS), "")
+    sums_up = word and 3 * cells.count("") >= len(cells)
+    return f"the last row says {word!r} and seems to sum up the others; remove it from the file" if sums_up else ""
 
 
 def odd_header(path: Path, format: TableFormat) -> Iterator[str]:
     """What is wrong with the first line of a text file."""
     if not path.name.lower().endswith(TEXT) or not format.header:
         return
-    separator = "\t" if format.separator == "," and path.name.lower().endswith((".tsv", ".tsv.gz")) else format.separator
+    separator = (
+        "\t" if format.separator == "," and path.name.lower().endswith((".tsv", ".tsv.gz")) else format.separator
+    )
     packed = path.name.lower().endswith(".gz")
     try:
         with (gzip.open if packed else open)(path, "rt", encoding=format.encoding, newline="") as file:

@@ -22,7 +22,7 @@ EXCEL = (".xlsx", ".xlsm")
 TABLES = TEXT + PARQUET + EXCEL
 
 Decimal = Literal[".", ","]
-_MARKS = (",", ";", "\t", "|", " ")
+_MARKS = (";", "\t", "|", ",", " ")
 _LOOKED_AT = 1_000_000
 _LINES, _MOST_LINES = 50, 5000
 T = TypeVar("T")
