@@ -302,7 +302,7 @@ def test_a_file_for_each_site(tmp_path: Path) -> None:
     y = pair.input.read(tmp_path / "labelled.data").y
     assert y is not None
     assert y.tolist() == [1, 0]
-    with pytest.raises(FedmmError, match="has the label '2' in column 'num', which data.classes does not name"):
+    with pytest.raises(FedmmError, match=r"has the label '2' in column 'num', which data.classes does not name"):
         Table(files=files, label="num", **named, classes={"0": "well", "1": "ill"}).load()
 
 

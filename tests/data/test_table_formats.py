@@ -53,7 +53,7 @@ def test_limits_are_numbers_among_numbers_and_words_among_limits() -> None:
 
 
 def test_a_number_with_the_other_decimal_mark_is_refused_with_what_to_say() -> None:
-    with pytest.raises(FedmmError, match="holds 1,5 in row 1, which is no number with '.' .*data.decimal = ','"):
+    with pytest.raises(FedmmError, match=r"holds 1,5 in row 1, which is no number with '.' .*data.decimal = ','"):
         numbers(pandas.Series(["1,5"]), "t.csv: column 'k'")
 
 
@@ -82,7 +82,7 @@ def test_a_german_file_is_detected_and_read_in_any_encoding(tmp_path: Path, enco
 
 def test_a_file_in_another_encoding_is_refused_with_what_to_say(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_bytes(GERMAN.encode("latin-1"))
-    with pytest.raises(FedmmError, match="not written in utf-8; say data.encoding = 'latin-1'"):
+    with pytest.raises(FedmmError, match=r"not written in utf-8; say data.encoding = 'latin-1'"):
         read_table(tmp_path / "t.csv", TableFormat(separator=";"))
 
 
@@ -146,6 +146,6 @@ def test_a_workbook_is_read_by_its_sheet(tmp_path: Path) -> None:
     with pandas.ExcelWriter(tmp_path / "two.xlsx") as book:
         frame.to_excel(book, sheet_name="first", index=False)
         frame.assign(age=7).to_excel(book, sheet_name="second", index=False)
-    with pytest.raises(FedmmError, match="several sheets; say data.sheet and one of: first, second"):
+    with pytest.raises(FedmmError, match=r"several sheets; say data.sheet and one of: first, second"):
         read_table(tmp_path / "two.xlsx")
     assert read_table(tmp_path / "two.xlsx", TableFormat(sheet="second"))["age"].tolist() == [7, 7]

@@ -19,9 +19,9 @@ from fedmm.core.errors import FedmmError, require, unknown
 from fedmm.data.class_folders import ClassFolders, found_in
 from fedmm.data.encoding import Column, Scale, encoded, rescaled, scales_of
 from fedmm.data.labels import UNLABELLED, numbered
+from fedmm.data.readers.table_formats import Decimal, TableFormat
 from fedmm.data.sources import StoredFile
 from fedmm.data.stored_arrays import ALONE, Layout, layout_of, named, read_arrays, rows_of, texts_of
-from fedmm.data.readers.table_formats import Decimal, TableFormat
 from fedmm.data.stored_tables import read_table, require_columns, texts
 from fedmm.data.views import CropAndFlip
 
@@ -263,8 +263,8 @@ class TableInput:
         if sites is None:
             require(
                 bool(self.at),
-                f"{path} does not say whose its rows are, and the model scales each site by its own; say --site and one "
-                f"of: {', '.join(self.scales)} (or another, with at least {_FEWEST_OF_A_SITE} rows)",
+                f"{path} does not say whose its rows are, and the model scales each site by its own; say --site and "
+                f"one of: {', '.join(self.scales)} (or another, with at least {_FEWEST_OF_A_SITE} rows)",
             )
             sites = [self.at] * len(frame)
         x = torch.empty(len(frame), sum(column.width for column in self.columns))

@@ -70,8 +70,8 @@ def read_table(
         raise FedmmError(f"{path} cannot be read without {needs[0]}: pip install 'fedmm[{needs[1]}]'") from problem
     except UnicodeError as problem:
         raise FedmmError(
-            f"{path} cannot be read as a table: it is not written in {format.encoding}; say data.encoding = 'latin-1' or "
-            "'utf-16', or whatever it is (--encoding of predict and evaluate)"
+            f"{path} cannot be read as a table: it is not written in {format.encoding}; say data.encoding = 'latin-1' "
+            "or 'utf-16', or whatever it is (--encoding of predict and evaluate)"
         ) from problem
     except Exception as problem:  # a file that is not what it seems may be any problem to its reader
         reason = (str(problem).strip() or type(problem).__name__).splitlines()[0]
@@ -357,7 +357,7 @@ def as_days(column: pandas.Series, format: str, what: str) -> NDArray[np.float64
             moment = datetime.datetime.strptime(text, format).replace(tzinfo=None)
         except ValueError as problem:
             raise FedmmError(
-                f"{what} holds {text:.40} in row {row + 1}, which is no date of the form {format!r} that data.dates says"
+                f"{what} holds {text:.40} in row {row + 1}, which is no date of the form {format!r} of data.dates"
             ) from problem
         found[row] = (moment - first) / datetime.timedelta(days=1)
     return found

@@ -304,7 +304,8 @@ class Table:
         classes = tuple(name for name in dict.fromkeys(self.classes.values()) if name in written) or ordered(written)
         require(
             len(classes) >= 2,
-            f"{where} has one class alone, {classes[0]!r:.60}, among the labelled rows of the source; there must be two",
+            f"{where} has one class alone, {classes[0]!r:.60}, among the labelled rows of the source; there must be "
+            "two",
         )
         require(
             len(classes) <= max(_FEW_CLASSES, len(source) // 2),

@@ -62,7 +62,7 @@ class TableOptions(NamedTuple):
 def propose(
     paths: Sequence[Path], target: Path | None, *, target_sites: Sequence[str], table: TableOptions | None = None
 ) -> Found:
-    """Look at what a path is, and at the path of the target where that is another; several paths are tables of sites."""
+    """Look at what a path is, and at that of the target where it is another; several paths are tables of sites."""
     table = table or TableOptions()
     for each in (*paths, target):
         try:
@@ -80,8 +80,8 @@ def propose(
     if files:
         require(
             target is None,
-            "a table holds both domains in one file; join the two, with a column that says which is which, or give both "
-            "files and say --target-site",
+            "a table holds both domains in one file; join the two, with a column that says which is which, or give "
+            "both files and say --target-site",
         )
         return _table(files, table, target_sites)
     require(len(paths) == 1, f"several paths must be tables ({', '.join(TABLES)}), one of each site")
@@ -250,15 +250,7 @@ def _table(files: Mapping[str, Path], given: TableOptions, target_sites: Sequenc
         lines = [Line("files", named, f"a table for each site: {held}")]
     else:
         lines = [Line("file", where, f"{found.rows} rows")]
-    lines += _format_lines(found)
-    empty = f"empty in {found.unlabelled} rows" if found.unlabelled else "known for every row"
-    lines.append(Line("label", found.label, f"the classes; {empty}"))
-    if found.classes:
-        lines.append(Line("classes", dict(found.classes), "some labels were spelt in two ways"))
-    elif len(found.labels) > 2 and all(name.isdecimal() for name in found.labels):
-        first, second, *_, last = found.labels
-        grouped = {name: first if name == first else f"{second} to {last}" for name in found.labels}
-        lines.append(Line("classes", grouped, "switch on to make fewer classes of these labels", True))
+    lines += [*_format_lines(found), *_label_lines(found)]
     if found.domain:
         lines.append(Line("domain", found.domain, "says source or target"))
     elif not target_sites and not found.unlabelled:
@@ -270,12 +262,7 @@ def _table(files: Mapping[str, Path], given: TableOptions, target_sites: Sequenc
         lines.append(Line("site", found.site, f"who holds a row: {held}"))
     if target_sites:
         lines.append(Line("target_sites", list(target_sites), "their labels are for testing alone"))
-    if found.id:
-        lines.append(Line("id", found.id, "names the rows, and is no input"))
-    if found.drop:
-        lines.append(Line("drop", list(found.drop), "; ".join(f"{name}: {why}" for name, why in found.drop.items())))
-    if found.dates:
-        lines.append(Line("dates", dict(found.dates), "become days since 1970, and then as other numbers"))
+    lines += _column_lines(found)
     target = found.domain or ", ".join(target_sites) or "the rows without label"
     said = f"a table of {found.rows} rows: label {found.label!r}" + (f", site {found.site!r}" if found.site else "")
     if joined:
@@ -292,6 +279,29 @@ def _table(files: Mapping[str, Path], given: TableOptions, target_sites: Sequenc
         bool(found.sites),
         (f"{said}; the target: {target}", classes, *found.said),
     )
+
+
+def _label_lines(found: Columns) -> list[Line]:
+    empty = f"empty in {found.unlabelled} rows" if found.unlabelled else "known for every row"
+    lines = [Line("label", found.label, f"the classes; {empty}")]
+    if found.classes:
+        lines.append(Line("classes", dict(found.classes), "some labels were spelt in two ways"))
+    elif len(found.labels) > 2 and all(name.isdecimal() for name in found.labels):
+        first, second, *_, last = found.labels
+        grouped = {name: first if name == first else f"{second} to {last}" for name in found.labels}
+        lines.append(Line("classes", grouped, "switch on to make fewer classes of these labels", True))
+    return lines
+
+
+def _column_lines(found: Columns) -> list[Line]:
+    lines = []
+    if found.id:
+        lines.append(Line("id", found.id, "names the rows, and is no input"))
+    if found.drop:
+        lines.append(Line("drop", list(found.drop), "; ".join(f"{name}: {why}" for name, why in found.drop.items())))
+    if found.dates:
+        lines.append(Line("dates", dict(found.dates), "become days since 1970, and then as other numbers"))
+    return lines
 
 
 def _format_lines(found: Columns) -> list[Line]:

@@ -187,7 +187,7 @@ def _table_columns(data: Table, pair: DomainPair) -> Iterator[str]:
             same = ", ".join(f'"{label}" = "{group[-1]}"' for label in group)
             yield (
                 f"labels differ in capitals or spaces alone, and are classes of their own: "
-                f"{' and '.join(map(repr, group))}; if they are one, say so in data.classes for every label: {same}, ..."
+                f"{' and '.join(map(repr, group))}; if they are one, name every label in data.classes: {same}, ..."
             )
     if total := table_checks.last_row_is_a_total(frame):
         yield total

@@ -13,7 +13,7 @@ from fedmm.core.errors import FedmmError, require
 from fedmm.data.encoding import is_free_text
 from fedmm.data.labels import ordered
 from fedmm.data.readers.cells import MISSING, date_formats, read_cell
-from fedmm.data.readers.table_formats import TEXT, TableFormat, detect_format
+from fedmm.data.readers.table_formats import TABLES, TEXT, TableFormat, detect_format
 from fedmm.data.stored_tables import JoinedTables, cell_kinds, is_numeric, is_plain, read_table, read_tables, texts
 from fedmm.preflight import table_checks
 
@@ -26,7 +26,8 @@ _LABELS = (
 )  # fmt: skip
 _SITES = (
     "site", "hospital", "clinic", "centre", "center", "institution", "institute", "client", "silo", "device", "scanner",
-    "location", "country", "region", "branch", "lab", "laboratory", "station", "store", "facility", "provider", "klinik",
+    "location", "country", "region", "branch", "lab", "laboratory", "station", "store", "facility", "provider",
+    "klinik",
 )  # fmt: skip
 _IDS = ("id", "uuid", "index", "patient", "subject", "row", "key", "record", "name")
 _PEOPLE = ("id", "uuid", "pid", "patient", "patienten", "subject", "record", "mrn")
@@ -184,10 +185,8 @@ def site_names(paths: Sequence[Path]) -> dict[str, Path]:
 
 def _stem(path: Path) -> str:
     name = path.name
-    while (shorter := Path(name).stem) != name and Path(name).suffix.lower() in {".gz", ".csv", ".tsv", ".data", ".txt",
-                                                                                ".xlsx", ".xlsm", ".parquet", ".pq"}:  # fmt: skip
-        name = shorter
-    return name
+    ending = max((each for each in TABLES if name.lower().endswith(each)), key=len, default="")
+    return name.removesuffix(name[len(name) - len(ending) :]) if ending else name
 
 
 def _about(format: TableFormat, files: Mapping[str, Path], names: Sequence[str]) -> list[str]:
@@ -217,8 +216,8 @@ def _about_id(name: str, frame: pandas.DataFrame, sites: Sequence[str]) -> list[
     if different == len(given):
         return [f"column {name!r} names the rows: no input"]
     return [
-        f"column {name!r} is an id of {different} in {len(given)} rows: no input, and the rows of one id are all trained "
-        "on or all tested on"
+        f"column {name!r} is an id of {different} in {len(given)} rows: no input, and the rows of one id are all "
+        "trained on or all tested on"
     ]
 
 

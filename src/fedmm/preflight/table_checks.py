@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,11 +48,13 @@ def unfilled_columns(
         part = frame.iloc[rows]
         known = {name: _known(part[name]) for name in columns if name not in nowhere and name not in gone}
         never = [name for name, count in known.items() if not count]
-        hardly = [f"{name} ({count})" for name, count in known.items() if 0 < count <= _HARDLY * len(rows)]
+        hardly = [
+            f"{name} ({count} of {len(rows)} rows)" for name, count in known.items() if 0 < count <= _HARDLY * len(rows)
+        ]
         if never:
             yield f"{site} never filled {listed(never)}"
         if hardly:
-            yield f"{site} hardly filled {listed(hardly)} in its {len(rows)} rows"
+            yield f"{site} hardly filled {listed(hardly)}"
 
 
 def constant_at_a_site(
@@ -68,7 +71,7 @@ def constant_at_a_site(
         values = [read_cell(text, decimal).value for text in texts(column)]
         known: dict[str, list[float]] = {site: [] for site in every}
         for site, value in zip(sites, values, strict=True):
-            if value == value:
+            if not math.isnan(value):
                 known[site].append(value)
         for site in every:
             here = known[site]
@@ -104,8 +107,8 @@ def spelt_alike(frame: pandas.DataFrame, columns: Sequence[str], most: int, deci
         if groups:
             ways = "; ".join(" and ".join(map(repr, group)) for group in groups[:_SHOWN])
             yield (
-                f"column {name!r} holds words that differ in capitals or spaces alone, and count as two: {ways}; write them alike in "
-                "the file"
+                f"column {name!r} holds words that differ in capitals or spaces alone, and count as two: {ways}; write "
+                "them alike in the file"
             )
 
 
@@ -118,13 +121,13 @@ def odd_cells(frame: pandas.DataFrame, columns: Sequence[str], decimal: str = ".
         kinds = cell_kinds(column, decimal)
         if kinds["censored"]:
             cells = [text for text in texts(column) if read_cell(text, decimal).kind == "censored"]
-            without = sum(read_cell(text, decimal).value != read_cell(text, decimal).value for text in cells)
+            without = sum(math.isnan(read_cell(text, decimal).value) for text in cells)
             how = [f"{len(cells) - without} read as the limit itself"] if len(cells) > without else []
             how += [f"{without} without a number read as missing"] if without else []
             yield f"column {name!r} has {len(cells)} cells such as {cells[0]!r}: {', '.join(how)}"
         if kinds["percent"]:
             mixed = " though others have none" if kinds["number"] else ""
-            yield f"column {name!r} has {kinds['percent']} cells with a percent sign{mixed}: read as the number before it"
+            yield f"column {name!r} has {kinds['percent']} cells with a percent sign{mixed}: read as the number itself"
 
 
 def dates_as_words(frame: pandas.DataFrame, columns: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
@@ -167,7 +170,7 @@ def odd_header(path: Path, format: TableFormat) -> Iterator[str]:
         )
     names = [cell.strip("\ufeff") for cell in cells]
     for name in sorted({name for name in names if name and names.count(name) > 1}):
-        yield f"{path} has {names.count(name)} columns called {name!r}; the later ones are {name + '.1'!r} and so on here"
+        yield f"{path} has {names.count(name)} columns called {name!r}; the later ones are {name + '.1'!r} and so on"
 
 
 def _known(column: pandas.Series) -> int:

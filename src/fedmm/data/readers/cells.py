@@ -16,10 +16,10 @@ _TRUTHS = {"True": 1.0, "true": 1.0, "TRUE": 1.0, "False": 0.0, "false": 0.0, "F
 _LIMIT = re.compile(r"[<>≤≥]=?\s*(.+)")
 _NAMED_LIMIT = re.compile(r"[A-Za-z][A-Za-z.]{0,11}")
 _GROUPED = {
-    ".": re.compile(r"[+-]?(\d{1,3}(,\d{3})+\.\d+|\d{1,3}(,\d{3}){2,}|\d{1,3}([ '’\u00a0\u202f]\d{3})+(\.\d+)?)"),
-    ",": re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+|\d{1,3}([ '’\u00a0\u202f]\d{3})+)(,\d*)?([eE][+-]?\d+)?"),
+    ".": re.compile(r"[+-]?(\d{1,3}(,\d{3})+\.\d+|\d{1,3}(,\d{3}){2,}|\d{1,3}([ '\u2019\u00a0\u202f]\d{3})+(\.\d+)?)"),
+    ",": re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+|\d{1,3}([ '\u2019\u00a0\u202f]\d{3})+)(,\d*)?([eE][+-]?\d+)?"),
 }
-_BETWEEN_GROUPS = re.compile(r"[ '’\u00a0\u202f]")
+_BETWEEN_GROUPS = re.compile(r"[ '\u2019\u00a0\u202f]")
 
 DATE_FORMATS = (
     "%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%d.%m.%Y", "%d.%m.%Y %H:%M", "%d.%m.%y",

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedmm.reporting.read import Array
 from fedmm.reporting.report.charts import Chart, Figure, plain, rounded
-from fedmm.reporting.report.headline import named, swatch
+from fedmm.reporting.report.headline import swatch
 from fedmm.reporting.report.markup import Markup, element, joined, table
 from fedmm.reporting.report.material import Entry, Material
 from fedmm.reporting.report.sections import Controls, Section, absent, method_options, sentence
@@ -110,8 +110,8 @@ def sample_section(material: Material) -> Section:
     parts = [
         sentence(
             "Target rows that were picked by chance, and the likeliest class by each method with its probability. "
-            "A tick is a right prediction, a cross a wrong one; rows without known labels have neither. Numbers of a table "
-            "are shown as the network sees them: scaled."
+            "A tick is a right prediction, a cross a wrong one; rows without known labels have neither. Numbers of a "
+            "table are shown as the network sees them: scaled."
         )
     ]
     for members in groups.values():
