@@ -25,7 +25,9 @@ def init(
     out: Annotated[Path | None, typer.Option(help="The file to write; NAME.toml here by default.")] = None,
     label: Annotated[str, typer.Option(help="Tables: the column of classes.")] = "",
     site: Annotated[str, typer.Option(help="Tables: the column that says who holds a row.")] = "",
-    no_header: Annotated[bool, typer.Option("--no-header", help="Tables: the first line is data.")] = False,
+    header: Annotated[
+        bool | None, typer.Option("--header/--no-header", help="Tables: whether the first line names the columns.")
+    ] = None,
     columns: Annotated[
         str, typer.Option(help="Tables without header: the names of all columns, with commas between.")
     ] = "",
@@ -41,7 +43,7 @@ def init(
     from fedmm.experiment.whole_file import whole_file  # noqa: PLC0415 - torch
 
     named = tuple(name.strip() for name in columns.split(",")) if columns else ()
-    given = TableOptions(label, site, False if no_header else None, named, sheet)
+    given = TableOptions(label, site, header, named, sheet)
     found = propose(paths, target, target_sites=target_site or [], table=given)
     path = paths[0] if len(paths) == 1 else paths[0].resolve().parent
     file = out or Path(f"{folder_name(path.resolve().name.partition('.')[0])}.toml")

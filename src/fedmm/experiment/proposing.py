@@ -72,7 +72,7 @@ def propose(
         require(there, f"there is no file or folder {each}")
     path = paths[0]
     files = _tables_in(paths)
-    for option, given in zip(("--label", "--site", "--no-header", "--columns", "--sheet"), table, strict=True):
+    for option, given in zip(("--label", "--site", "--header", "--columns", "--sheet"), table, strict=True):
         require(
             given in ("", None, ()) or bool(files),
             f"{option} is for tables ({', '.join(TABLES)}), not for {path}",

@@ -127,6 +127,7 @@ def columns_of(
         *(f"column {name!r} is left out: {why}" for name, why in drop.items()),
         *(f"column {name!r} holds dates ({form}): read as days" for name, form in dates.items()),
         *table_checks.odd_cells(frame, numbers_and_words, format.decimal),
+        *(f"column {name!r} says the same in every row: of no use" for name in used if _is_constant(written[name])),
         *table_checks.unfilled_columns(frame, sites or None, used, lacking),
         *table_checks.constant_at_a_site(frame, sites or None, numbers_and_words, format.decimal),
         *alike,
@@ -201,7 +202,9 @@ def _about(format: TableFormat, files: Mapping[str, Path], names: Sequence[str])
         said.append("decimal commas")
     found = [f"how it is written: {', '.join(said)}"] if said else []
     if not format.header and any(path.name.lower().endswith(TEXT) for path in files.values()):
-        called = "named by --columns" if names else "called c1, c2 and so on; name them with --columns"
+        called = (
+            "named by --columns" if names else "called c1, c2 and so on (--columns names them, --header undoes this)"
+        )
         found.append(f"the first line is taken for data, not for a header; the columns are {called}")
     return found
 
@@ -356,6 +359,10 @@ def _of_no_use(column: pandas.Series, decimal: str) -> str:
     if len(values) >= _FEWEST_ROWS and different > len(values) / 2:
         return f"it holds another word in nearly every row, such as {values[0][:40]!r}"
     return ""
+
+
+def _is_constant(values: Sequence[str]) -> bool:
+    return len(set(values)) == 1 and values[0] not in MISSING
 
 
 def _few(values: Sequence[str], low: int, high: int) -> bool:
