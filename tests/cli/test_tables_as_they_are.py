@@ -125,7 +125,7 @@ def test_what_a_german_table_needs_is_found_and_said(command: Command, tmp_path:
         "separator": ";", "decimal": ",", "encoding": "latin-1", "label": "Diagnose", "site": "Klinik",
         "id": "Patient", "drop": ["Bemerkung"], "dates": {"Aufnahme": "%d.%m.%Y"},
     }  # fmt: skip
-    assert data["classes"] == {"Krank": "Krank", "gesund": "gesund", "krank": "Krank"}
+    assert data["classes"] == {"Krank": "krank", "gesund": "gesund", "krank": "krank"}
     for words in (
         "how it is written: encoding latin-1, cells separated by ';', decimal commas",
         "column 'Patient' is an id of 40 in 80 rows",

@@ -175,8 +175,8 @@ def _rows(shown: dict[int, Entry], labels: dict[int, str]) -> Markup:
     x, true = first.exhibits["sample_x"], first.exhibits["sample_label"]
     known = bool((true >= 0).any())
     width = x.shape[1]
-    named = first.headings[:width] if len(first.headings) >= width else [f"x{place + 1}" for place in range(width)]
-    headings: list[object] = ["row", *named, *(["class"] if known else [])]
+    columns = first.headings[:width] if len(first.headings) >= width else [f"x{place + 1}" for place in range(width)]
+    headings: list[object] = ["row", *columns, *(["class"] if known else [])]
     headings += [named(number, label) for number, label in labels.items()]
     rows: list[list[object]] = []
     for row in range(min(len(x), _MOST_ROWS)):
