@@ -10,7 +10,7 @@ import numpy as np
 
 from fedmm.reporting.read import Array
 from fedmm.reporting.report.charts import Chart, Figure, plain, rounded
-from fedmm.reporting.report.headline import swatch
+from fedmm.reporting.report.headline import named, swatch
 from fedmm.reporting.report.markup import Markup, element, joined, table
 from fedmm.reporting.report.material import Entry, Material
 from fedmm.reporting.report.sections import Controls, Section, absent, method_options, sentence
