@@ -46,18 +46,28 @@ def suspicions(
 ) -> Suspicions:
     """Everything that was found; dealt: the pair as clients are dealt it; whole: whether these are all rows."""
     same = _Overlaps(pair)
+    columns = list(_silent_columns(experiment, pair))
     warnings = [
         *same.warnings,
         *_telling(pair),
         *_telling_domain(pair),
-        *_silent_columns(experiment, pair),
+        *(text for text in columns if not isinstance(text, _Note)),
         *_values(pair),
         *_classes(dealt, shares),
         *(_sizes(shares, experiment.run.batch_size) if whole else ()),
         *_choices(experiment),
     ]
-    notes = [*same.notes, *_labels(pair), *(_passes(experiment, shares) if whole else ())]
+    notes = [
+        *same.notes,
+        *(text for text in columns if isinstance(text, _Note)),
+        *_labels(pair),
+        *(_passes(experiment, shares) if whole else ()),
+    ]
     return Suspicions(tuple(warnings), tuple(notes))
+
+
+class _Note(str):
+    """A sentence that asks for no decision."""
 
 
 class _Overlaps:
@@ -178,7 +188,7 @@ def _table_columns(data: Table, pair: DomainPair) -> Iterator[str]:
     alike = [name for name in inputs if name not in data.dates]
     yield from table_checks.unfilled_columns(frame, sites, [name for name in inputs if name in used], lacking)
     yield from table_checks.constant_at_a_site(frame, sites, alike, data.decimal)
-    yield from table_checks.odd_cells(frame, alike, data.decimal)
+    yield from map(_Note, table_checks.odd_cells(frame, alike, data.decimal))
     yield from table_checks.spelt_alike(frame, [data.site, *alike] if data.site else alike, data.most_levels)
     for name, _ in table_checks.dates_as_words(frame, alike):
         yield f"column {name!r} holds dates, each of which is a word of its own; name it in data.dates or data.drop"
