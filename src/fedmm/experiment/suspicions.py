@@ -190,6 +190,9 @@ def _table_columns(data: Table, pair: DomainPair) -> Iterator[str]:
     yield from table_checks.constant_at_a_site(frame, sites, alike, data.decimal)
     yield from map(_Note, table_checks.odd_cells(frame, alike, data.decimal))
     yield from table_checks.spelt_alike(frame, [data.site, *alike] if data.site else alike, data.most_levels)
+    for name in alike:
+        if name not in data.categorical and (why := table_checks.numbers_as_words(frame[name], data.decimal)):
+            yield f"column {name!r} counts as words: {why}"
     for name, _ in table_checks.dates_as_words(frame, alike):
         yield f"column {name!r} holds dates, each of which is a word of its own; name it in data.dates or data.drop"
     for group in table_checks.differing_in_case(texts(frame[data.label])):

@@ -36,7 +36,6 @@ _DOMAINS = {"source", "target"}
 _MOST_CLASSES, _MOST_SITES, _MOST_LEVELS = 50, 200, 100
 _FEWEST_IDS, _ROWS_OF_AN_ID = 10, 20
 _NUMBERS_AMONG_WORDS, _STRAY_WORDS, _FEWEST_ROWS = 0.9, 5, 20
-_THOUSANDS = re.compile(r"[+-]?\d{1,3}[.,]\d{3}")
 _SHOWN = 8
 
 
@@ -344,13 +343,8 @@ def _of_no_use(column: pandas.Series, decimal: str) -> str:
     if is_numeric(column, decimal):
         return ""
     values = [value for value in texts(column) if value not in MISSING]
-    kinds = cell_kinds(column, decimal)
-    words = sorted({value for value in values if read_cell(value, decimal).kind == "word"})
-    if kinds["number"] > kinds["word"] > 0 or (words and all(_THOUSANDS.fullmatch(word) for word in words)):
-        example = words[0][:40]
-        if _THOUSANDS.fullmatch(example):
-            return f"{example!r} may be a number of thousands or one with decimals; write it without the mark"
-        return f"it holds numbers and also words such as {example!r}; say which stand for nothing in data.missing"
+    if why := table_checks.numbers_as_words(column, decimal):
+        return why
     different = len(set(values))
     if is_free_text(values):
         return "it holds free text"

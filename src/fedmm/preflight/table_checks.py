@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import math
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 from fedmm.data.labels import ordered
 from fedmm.data.readers.cells import MISSING, date_formats, read_cell
 from fedmm.data.readers.table_formats import TEXT, TableFormat, looks_like_data
-from fedmm.data.stored_tables import cell_kinds, is_dates, is_numeric, texts
+from fedmm.data.stored_tables import cell_kinds, is_dates, is_numeric, is_plain, texts
 
 if TYPE_CHECKING:
     import pandas
@@ -22,6 +23,7 @@ _VARIES = 10
 """Different numbers from which on a column is a measurement."""
 _ENOUGH_ROWS = 20
 _HARDLY = 0.05
+_THOUSANDS = re.compile(r"[+-]?\d{1,3}[.,]\d{3}")
 _TOTALS = {"total", "totals", "sum", "mean", "average", "summe", "gesamt", "mittelwert", "total:", "summe:"}
 
 
@@ -128,6 +130,20 @@ def odd_cells(frame: pandas.DataFrame, columns: Sequence[str], decimal: str = ".
         if kinds["percent"]:
             mixed = " though others have none" if kinds["number"] else ""
             yield f"column {name!r} has {kinds['percent']} cells with a percent sign{mixed}: read as the number itself"
+
+
+def numbers_as_words(column: pandas.Series, decimal: str = ".") -> str:
+    """Why a column is no column of numbers though most of its cells look like some; empty where they do not."""
+    if not is_plain(column) or is_numeric(column, decimal):
+        return ""
+    kinds = cell_kinds(column, decimal)
+    words = sorted({text for text in texts(column) if read_cell(text, decimal).kind == "word"})
+    marked = [word for word in words if _THOUSANDS.fullmatch(word)]
+    if marked and len(marked) == len(words):
+        return f"{marked[0]!r} may be a number of thousands or one with decimals; write it without the mark"
+    if kinds["number"] > kinds["word"] > 0:
+        return f"it holds numbers and also words such as {words[0][:40]!r}; say which stand for nothing in data.missing"
+    return ""
 
 
 def dates_as_words(frame: pandas.DataFrame, columns: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
