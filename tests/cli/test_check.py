@@ -199,3 +199,28 @@ def test_numbers_that_are_none_are_an_error(command: Command, tmp_path: Path) ->
     ended = command("check", "e.toml")
     assert ended.code == 2
     assert "NaN or infinite in row 0" in ended.err
+
+
+def test_cells_that_are_not_what_they_seem_are_named_by_their_column(command: Command, tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    lines = ["site,crp,cost,seen,smoker,ill,ill"]
+    for row in range(90):
+        crp = "<0.5" if row == 4 else 0.37 * row
+        known = ("Yes", "yes", "no")[row % 3 if row < 60 else 2]
+        ill = "" if row % 5 == 4 else known
+        cost, word = f'"{1000 + row % 9:,}"', ("Ja", "ja")[row % 2]
+        lines.append(f"{'abcde'[row % 5]},{crp},{cost},2023-01-{1 + row % 9:02d},{word},{ill},{row % 7}")
+    (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
+    data = {"name": "table", "file": str(tmp_path / "t.csv"), "label": "ill", "site": "site"}
+    found = checked(command, SMALL | {"data": data, "partition": {"name": "by_site"}})
+    told = warnings(found)
+    for words in (
+        "has 2 columns called 'ill'; the later ones are 'ill.1'",
+        "column 'smoker' holds words that differ in capitals or spaces alone, and count as two: 'Ja' and 'ja'",
+        "column 'cost' counts as words: '1,000' may be a number of thousands",
+        "column 'seen' holds dates",
+        "labels differ in capitals or spaces alone, and are classes of their own: 'Yes' and 'yes'",
+    ):
+        assert any(words in each for each in told), words
+    (limits,) = [each for each in found["findings"] if "cells such as '<0.5'" in each["text"]]
+    assert limits["level"] == "note"

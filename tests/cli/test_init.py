@@ -214,11 +214,11 @@ def test_odd_names_are_written_so_that_they_are_read_back(command: Command, tmp_
 
 
 def test_what_is_no_data_is_refused(command: Command, tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("hello")
+    (tmp_path / "notes.md").write_text("hello")
     (tmp_path / "bad.npz").write_text("hello")
     (tmp_path / "bad.csv").write_bytes(b"\xff\xfe\x00")
     refused(command("init", "missing"), "there is no file or folder missing")
-    refused(command("init", "notes.txt"), "is neither a folder of pictures, nor a .npz archive, nor a table")
+    refused(command("init", "notes.md"), "is neither a folder of pictures, nor a .npz archive, nor a table")
     refused(command("init", "bad.npz"), "cannot be read as .npz or .npy")
     refused(command("init", "bad.csv"), "cannot be read as a table")
     assert json.dumps([each.name for each in tmp_path.glob("*.toml")]) == "[]"

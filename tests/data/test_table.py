@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 from fedmm.core.errors import FedmmError
 from fedmm.data.domains import DomainPair
 from fedmm.data.encoding import Column
-from fedmm.data.inputs import TableInput
+from fedmm.data.inputs import TableInput, input_from, input_table
 from fedmm.data.labels import UNLABELLED
 from fedmm.data.table import Table
 
@@ -277,3 +278,112 @@ def test_numbers_too_large_to_be_standardised_are_refused(tmp_path: Path) -> Non
 def test_labels_that_another_program_wrote_with_a_point_are_whole_numbers(tmp_path: Path) -> None:
     rows = [[*row[:4], row[4].replace("no", "0.0").replace("yes", "1.0")] for row in ROWS]
     assert load(tmp_path, csv(rows)).class_names == ("0", "1")
+
+
+# Several files, ids, dates, scaling -----------------------------------------------------------------------------------
+
+
+def test_a_file_for_each_site(tmp_path: Path) -> None:
+    files = {}
+    for site in "abc":
+        path = tmp_path / f"{site}.data"
+        path.write_text("".join(f"{20 + n},{n % 5 * 0.5},{n % 3 if site != 'c' else ''}\n" for n in range(20)))
+        files[site] = str(path)
+    named = {"header": False, "columns": ("age", "dose", "num")}
+    pair = Table(files=files, label="num", **named, classes={"0": "well", "1": "ill", "2": "ill"}).load()
+    assert pair.class_names == ("well", "ill")
+    assert pair.sites is not None
+    assert pair.sites.names == ("a", "b", "c")
+    assert set(pair.sites.target.tolist()) == {2}
+    assert pair.input is not None
+    (tmp_path / "new.data").write_text("30,1.5\n")
+    assert pair.input.read(tmp_path / "new.data").x.shape == (1, 2)
+    (tmp_path / "labelled.data").write_text("30,1.5,2\n31,1,0\n")
+    y = pair.input.read(tmp_path / "labelled.data").y
+    assert y is not None
+    assert y.tolist() == [1, 0]
+    with pytest.raises(FedmmError, match=r"has the label '2' in column 'num', which data.classes does not name"):
+        Table(files=files, label="num", **named, classes={"0": "well", "1": "ill"}).load()
+
+
+def test_rows_of_one_id_are_not_torn_apart(tmp_path: Path) -> None:
+    rows = [
+        [f"p{n // 6}", "abc"[n % 3], str(20 + n), "x", ("no", "yes")[n % 2] if n % 3 < 2 else ""] for n in range(90)
+    ]
+    pair = load(tmp_path, csv(rows), held_out=0.3)
+    age = columns(pair)["age"]
+
+    def patients(x: torch.Tensor) -> set[int]:
+        return {
+            int((value - 20) // 6) * 3 + int(value - 20) % 3 for value in (x[:, 0] * age.deviation + age.mean).round()
+        }
+
+    assert len(pair.source_test.x) > 0
+    assert not patients(pair.source.x) & patients(pair.source_test.x)
+
+
+def test_dates_become_days(tmp_path: Path) -> None:
+    rows = [[*row[:2], f"{1 + n:02d}.02.2023", *row[3:]] for n, row in enumerate(ROWS)]
+    pair = load(tmp_path, csv(rows), dates={"age": "%d.%m.%Y"})
+    assert pair.input is not None
+    (tmp_path / "new.csv").write_text("age,city\n01.02.2023,Oslo\n03.02.2023,Oslo\n")
+    x = pair.input.read(tmp_path / "new.csv").x[:, 0] * columns(pair)["age"].deviation
+    assert float(x[1] - x[0]) == pytest.approx(2.0, rel=1e-5)
+    (tmp_path / "new.csv").write_text("age,city\n2023-02-01,Oslo\n")
+    with pytest.raises(FedmmError, match="column 'age' holds 2023-02-01 in row 1, which is no date of the form"):
+        pair.input.read(tmp_path / "new.csv")
+
+
+def test_free_text_is_not_made_categories(tmp_path: Path) -> None:
+    rows = [[*row[:3], f"patient {n} came late", row[4]] for n, row in enumerate(ROWS)]
+    assert "column 'city' holds free text" in refusal(tmp_path, csv(rows))
+    assert len(columns(load(tmp_path, csv(rows), categorical=("city",)))["city"].levels) > 20
+
+
+def test_robust_scaling_is_not_moved_by_one_number(tmp_path: Path) -> None:
+    rows = [[*row[:2], "1e6" if n == 5 else row[2], *row[3:]] for n, row in enumerate(ROWS)]
+    age = columns(load(tmp_path, csv(rows), scaling="robust"))["age"]
+    assert 25 < age.mean < 40
+    assert 5 < age.deviation < 15
+    none = columns(load(tmp_path, csv(rows), scaling="none"))["age"]
+    assert (none.mean, none.deviation) == (0.0, 1.0)
+
+
+def test_each_site_may_be_scaled_by_its_own_rows(tmp_path: Path) -> None:
+    rows = [[*row[:2], str(n + 1000 * (n % 3)), *row[3:]] for n, row in enumerate(ROWS)]
+    pair = load(tmp_path, csv(rows), scaling="per_site")
+    assert pair.sites is not None
+    for site in range(3):
+        held = torch.cat([pair.source.x[pair.sites.source == site], pair.target.x[pair.sites.target == site]])[:, 0]
+        assert float(held.double().mean()) == pytest.approx(0.0, abs=1e-5)
+        assert float(held.double().std(correction=0)) == pytest.approx(1.0, rel=1e-4)
+    kind = pair.input
+    assert isinstance(kind, TableInput)
+    (tmp_path / "new.csv").write_text("age,city\n2011,Oslo\n")
+    with pytest.raises(FedmmError, match="say --site and one of: a, b, c"):
+        kind.read(tmp_path / "new.csv")
+    at_c = replace(kind, at="c").read(tmp_path / "new.csv").x
+    (tmp_path / "new.csv").write_text("age,city,site\n2011,Oslo,c\n")
+    assert torch.equal(kind.read(tmp_path / "new.csv").x, at_c)
+    assert input_from(input_table(kind)) == kind
+    (tmp_path / "new.csv").write_text("age,city,site\n2011,Oslo,d\n")
+    with pytest.raises(FedmmError, match="1 rows of the site 'd', which training did not know"):
+        kind.read(tmp_path / "new.csv")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"file": "a.csv", "files": {"a": "a.csv"}}, "file and files exclude each other"),
+        ({"files": {"a": "a.csv"}, "site": "s"}, "site is not needed with files"),
+        ({"columns": ("a",)}, "say header = false"),
+        ({"encoding": "klingon"}, "encoding must be one such as utf-8"),
+        ({"encoding": "base64"}, "encoding must be one such as utf-8"),
+        ({"decimal": ";"}, "decimal must be one of"),
+        ({"scaling": "per_site"}, "scaling = 'per_site' needs site"),
+    ],
+)
+def test_formats_that_cannot_be_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(FedmmError) as refused:
+        Table(**options)
+    assert words in str(refused.value)

@@ -47,6 +47,7 @@ COMPANIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("backbone", "frozen"): {"batch_norm": "frozen"},
     ("image_folder", "target_sites"): {"sites": "there"},
     ("table", "target_sites"): {"site": "hospital"},
+    ("table", "columns"): {"header": False},
 }
 """What else has to be said where one key is given alone."""
 
@@ -103,11 +104,18 @@ def another(field: Field[Any], hint: Any) -> Any:
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return {"source-1": 3, "target-1": 2} if int in options else {"features": 0.002, "*": 0.25}
     if hint not in (bool, int, float, str):
-        return {"source-1": 2.0}
+        return {"a b": "é"} if options[1:] == (str,) else {"source-1": 2.0}
     if isinstance(value, bool):
         return not value
     if isinstance(value, str):
-        words = {"preset": "paper", "device": "auto", "separator": ";", "best_by": "source_risk", "stop_by": "dev_risk"}
+        words = {
+            "preset": "paper",
+            "device": "auto",
+            "separator": ";",
+            "encoding": "utf-16",
+            "best_by": "source_risk",
+            "stop_by": "dev_risk",
+        }
         return words.get(field.name, 'a "label" with é, \\ and\ttabs')
     return value + 1 if hint is int else value / 2 or 0.5
 

@@ -45,7 +45,15 @@ def test_a_number_that_every_row_has_for_itself_tells_nothing() -> None:
     assert telling_columns(x, torch.arange(300) % 2, {"id": slice(0, 1), "other": slice(1, 2)}) == {}
 
 
-def test_nothing_is_said_where_one_class_is_nearly_all_or_rows_are_few() -> None:
+def test_what_a_column_tells_is_seen_against_the_balance_of_classes() -> None:
+    y = (torch.arange(1000) % 50 == 0).long()  # 98 % are of one class
+    noise = torch.stack([torch.randperm(1000).float(), torch.randn(1000)], dim=1)
+    columns = {"a": slice(0, 1), "b": slice(1, 2), "copy": slice(2, 3)}
+    found = telling_columns(torch.cat([noise, y[:, None].float()], dim=1), y, columns)
+    assert found == {"copy": 1.0}
+
+
+def test_nothing_is_said_of_classes_with_few_rows_or_where_rows_are_few() -> None:
     x, y = torch.randn(100, 2), torch.zeros(100, dtype=torch.int64)
     y[:5] = 1
     columns = {"a": slice(0, 1), "b": slice(1, 2)}

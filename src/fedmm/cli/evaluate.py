@@ -36,6 +36,10 @@ def evaluate(
     checkpoint: Annotated[str, typer.Option(help="last, or best: which of the run's models.")] = "last",
     bins: Annotated[int, typer.Option(help="Bins of equal width of the probability, for calibration.")] = 15,
     device: Annotated[str, typer.Option(help="cpu, cuda, ...")] = "cpu",
+    separator: Annotated[str, typer.Option(help="Tables: between cells, where it is not as in training.")] = "",
+    decimal: Annotated[str, typer.Option(help="Tables: the decimal mark, where it is not as in training.")] = "",
+    encoding: Annotated[str, typer.Option(help="Tables: the encoding, where it is not as in training.")] = "",
+    site: Annotated[str, typer.Option(help="Tables scaled per site: whose the rows are.")] = "",
     allow_import: AllowImport = None,
 ) -> None:
     """Say how good a run's model is on labelled rows: accuracy, F1, each class, confusions, calibration."""
@@ -44,6 +48,7 @@ def evaluate(
     from fedmm.experiment.evaluating import rows_named  # noqa: PLC0415 - torch
     from fedmm.experiment.finished import open_run  # noqa: PLC0415 - torch
     from fedmm.experiment.folder import write_json  # noqa: PLC0415 - torch
+    from fedmm.experiment.predicting import read_as  # noqa: PLC0415 - torch
     from fedmm.experiment.progress import bars  # noqa: PLC0415 - torch
     from fedmm.reporting.evaluation import draw_evaluation  # noqa: PLC0415 - matplotlib
 
@@ -51,6 +56,7 @@ def evaluate(
     if picture is not None:
         require(picture.suffix.lower() in _PICTURES, f"--picture {picture} must end in {', '.join(_PICTURES)}")
     opened = open_run(run, checkpoint, device=device)
+    opened = read_as(opened, separator=separator, decimal=decimal, encoding=encoding, site=site)
     rows = rows_named(opened, data)
     with bars(True) as bar:
         task = bar.add_task("rows", total=rows.rows)

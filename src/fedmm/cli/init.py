@@ -11,11 +11,12 @@ from fedmm.cli.saying import say
 
 
 def init(
-    path: Annotated[
-        Path,
+    paths: Annotated[
+        list[Path],
         typer.Argument(
-            help="A folder of class folders or of site folders, a .npz archive, or a table (.csv, .tsv, .parquet).",
-            metavar="PATH",
+            help="A folder of class folders or of site folders, a .npz archive, or a table (.csv, .tsv, .data, .xlsx, "
+            ".parquet); or several tables, or a folder of tables, one of each site.",
+            metavar="PATH...",
         ),
     ],
     target: Annotated[
@@ -24,6 +25,13 @@ def init(
     out: Annotated[Path | None, typer.Option(help="The file to write; NAME.toml here by default.")] = None,
     label: Annotated[str, typer.Option(help="Tables: the column of classes.")] = "",
     site: Annotated[str, typer.Option(help="Tables: the column that says who holds a row.")] = "",
+    header: Annotated[
+        bool | None, typer.Option("--header/--no-header", help="Tables: whether the first line names the columns.")
+    ] = None,
+    columns: Annotated[
+        str, typer.Option(help="Tables without header: the names of all columns, with commas between.")
+    ] = "",
+    sheet: Annotated[str, typer.Option(help="The sheet of an Excel workbook that has several.")] = "",
     target_site: Annotated[
         list[str] | None, typer.Option(help="A site that is the target, where labels do not say so. May be repeated.")
     ] = None,
@@ -31,10 +39,13 @@ def init(
 ) -> None:
     """Look at data and write a commented FILE.toml for it, which `fedmm check` and `fedmm run` take."""
     from fedmm.experiment.folder import folder_name  # noqa: PLC0415 - torch
-    from fedmm.experiment.proposing import propose, written  # noqa: PLC0415 - torch
+    from fedmm.experiment.proposing import TableOptions, propose, written  # noqa: PLC0415 - torch
     from fedmm.experiment.whole_file import whole_file  # noqa: PLC0415 - torch
 
-    found = propose(path, target, label=label, site=site, target_sites=target_site or [])
+    named = tuple(name.strip() for name in columns.split(",")) if columns else ()
+    given = TableOptions(label, site, header, named, sheet)
+    found = propose(paths, target, target_sites=target_site or [], table=given)
+    path = paths[0] if len(paths) == 1 else paths[0].resolve().parent
     file = out or Path(f"{folder_name(path.resolve().name.partition('.')[0])}.toml")
     text = written(found, path, file)
     with whole_file(file, overwrite=force) as partial:

@@ -26,11 +26,15 @@ def predict(
     ),
     checkpoint: Annotated[str, typer.Option(help="last, or best: which of the run's models.")] = "last",
     device: Annotated[str, typer.Option(help="cpu, cuda, ...")] = "cpu",
+    separator: Annotated[str, typer.Option(help="Tables: between cells, where it is not as in training.")] = "",
+    decimal: Annotated[str, typer.Option(help="Tables: the decimal mark, where it is not as in training.")] = "",
+    encoding: Annotated[str, typer.Option(help="Tables: the encoding, where it is not as in training.")] = "",
+    site: Annotated[str, typer.Option(help="Tables scaled per site: whose the rows are.")] = "",
     allow_import: AllowImport = None,
 ) -> None:
     """Predict the classes of new rows: a line each with its name, its class, and a probability for each class."""
     from fedmm.experiment.finished import open_run  # noqa: PLC0415 - torch
-    from fedmm.experiment.predicting import incoming, predicted  # noqa: PLC0415 - torch
+    from fedmm.experiment.predicting import incoming, predicted, read_as  # noqa: PLC0415 - torch
     from fedmm.experiment.prediction_files import csv_stream, prediction_file, require_ending  # noqa: PLC0415 - torch
     from fedmm.experiment.progress import bars  # noqa: PLC0415 - torch
 
@@ -38,7 +42,7 @@ def predict(
     if not shown:
         require_ending(out)
     opened = open_run(run, checkpoint, device=device)
-    rows = incoming(opened, data)
+    rows = incoming(read_as(opened, separator=separator, decimal=decimal, encoding=encoding, site=site), data)
     with bars(True) as bar:
         task = bar.add_task("rows", total=rows.rows)
         to = nullcontext(csv_stream(sys.stdout, opened.class_names)) if shown else None

@@ -6,8 +6,8 @@ Each way is a frozen dataclass of plain values: :func:`input_table` writes it do
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, get_args
 
@@ -17,15 +17,20 @@ from torch import Tensor
 from fedmm.core.checks import at_least, flag, one_of, positive, within
 from fedmm.core.errors import FedmmError, require, unknown
 from fedmm.data.class_folders import ClassFolders, found_in
-from fedmm.data.encoding import Column, encoded
+from fedmm.data.encoding import Column, Scale, encoded, rescaled, scales_of
 from fedmm.data.labels import UNLABELLED, numbered
+from fedmm.data.readers.table_formats import Decimal, TableFormat
 from fedmm.data.sources import StoredFile
 from fedmm.data.stored_arrays import ALONE, Layout, layout_of, named, read_arrays, rows_of, texts_of
-from fedmm.data.stored_tables import read_table, texts
+from fedmm.data.stored_tables import read_table, require_columns, texts
 from fedmm.data.views import CropAndFlip
 
 if TYPE_CHECKING:
     import pandas
+
+
+_FEWEST_OF_A_SITE = 20
+"""Rows from which a site's mean and deviation are taken."""
 
 
 class ReadRows(NamedTuple):
@@ -189,10 +194,13 @@ class ArrayInput:
 
 @dataclass(frozen=True)
 class TableInput:
-    """A CSV or Parquet file with the columns of the training table; others are not looked at.
+    """A table with the columns of the training table; others are not looked at.
 
     columns: how each becomes numbers. label, id: columns with a row's class and its name, where the file has them.
-    separator: between the cells of a CSV.
+    classes: the class of each label, where that is not the label itself.
+    scales: by site, means and deviations in place of the columns' own, for training with ``scaling = "per_site"``.
+    site: the column that says whose a row is; at: whose all rows of a file without that column are.
+    separator and the others: as in :class:`TableFormat`.
     """
 
     name: ClassVar[str] = "table"
@@ -202,6 +210,17 @@ class TableInput:
     label: str = ""
     id: str = ""
     separator: str = ","
+    decimal: Decimal = "."
+    encoding: str = "utf-8"
+    header: bool = True
+    names: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    zero_missing: tuple[str, ...] = ()
+    sheet: str = ""
+    classes: Mapping[str, str] = field(default_factory=dict)
+    site: str = ""
+    at: str = ""
+    scales: Mapping[str, tuple[Scale, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _require_class_names(self.class_names)
@@ -209,6 +228,25 @@ class TableInput:
         made = tuple(Column(**{**each, "levels": tuple(each.get("levels", ()))}) if isinstance(each, dict) else each
                      for each in given)  # fmt: skip
         object.__setattr__(self, "columns", made)
+        _ = self.format  # refuses what cannot be one
+        for option in ("label", "id", "site", "at"):
+            require(isinstance(getattr(self, option), str), f"{option} must be text")
+        labels = isinstance(self.classes, Mapping) and all(isinstance(each, str) for each in self.classes.values())
+        require(labels, f"classes must be a table of words, not {self.classes!r:.60}")
+        object.__setattr__(self, "scales", _scales(self.scales, len(made)))
+
+    @property
+    def format(self) -> TableFormat:
+        """How the cells of a file are read."""
+        return TableFormat(
+            self.separator, self.decimal, self.encoding, self.header, self.names, self.missing, self.zero_missing,
+            self.sheet,
+        )  # fmt: skip
+
+    @property
+    def headings(self) -> tuple[str, ...]:
+        """What each number of a row is called."""
+        return tuple(heading for column in self.columns for heading in column.headings)
 
     @property
     def learnt(self) -> bool:
@@ -216,17 +254,64 @@ class TableInput:
 
     def read(self, path: Path) -> ReadRows:
         words = [column.name for column in self.columns if column.levels]
-        return self.rows(read_table(path, self.separator, (self.label, self.id), words), path)
+        texts_kept = [name for name in (self.label, self.id, self.site) if name]
+        return self.rows(read_table(path, self.format, texts_kept, words, may_lack=self.label), path)
 
-    def rows(self, frame: pandas.DataFrame, path: Path) -> ReadRows:
-        """The rows of a table that was read from a path."""
-        x = encoded(frame, self.columns, path)
+    def rows(self, frame: pandas.DataFrame, path: Path | str, sites: Sequence[str] | None = None) -> ReadRows:
+        """The rows of a table that was read from a path; sites: whose each is, where no column says it."""
+        x = self._scaled(frame, path, sites) if self.scales else encoded(frame, self.columns, path, self.decimal)
         names = texts(frame[self.id]) if self.id in frame.columns else map(str, range(1, len(frame) + 1))
         if self.label not in frame.columns:
             return ReadRows(x, tuple(names))
-        y, strange = numbered(texts(frame[self.label]), self.class_names)
+        y, strange = self.labels(texts(frame[self.label]))
         known = bool(strange) or bool((y != UNLABELLED).any())
         return ReadRows(x, tuple(names), y if known else None, strange)
+
+    def labels(self, written: Sequence[str]) -> tuple[Tensor, tuple[str, ...]]:
+        """The numbers of classes of labels, and the labels that are of none."""
+        return numbered([self.classes.get(label, label) for label in written], self.class_names)
+
+    def _scaled(self, frame: pandas.DataFrame, path: Path | str, sites: Sequence[str] | None) -> Tensor:
+        """Rows as numbers, each scaled as its site's; a site that training did not know is scaled by its own rows."""
+        require_columns(frame, (column.name for column in self.columns), path, "which the model was trained on")
+        if sites is None and self.site in frame.columns:
+            sites = texts(frame[self.site])
+        if sites is None:
+            require(
+                bool(self.at),
+                f"{path} does not say whose its rows are, and the model scales each site by its own; say --site and "
+                f"one of: {', '.join(self.scales)} (or another, with at least {_FEWEST_OF_A_SITE} rows)",
+            )
+            sites = [self.at] * len(frame)
+        x = torch.empty(len(frame), sum(column.width for column in self.columns))
+        for site in dict.fromkeys(sites):
+            which = [row for row, each in enumerate(sites) if each == site]
+            part = frame.iloc[which]
+            scales = self.scales.get(site)
+            if scales is None:
+                require(
+                    len(part) >= _FEWEST_OF_A_SITE,
+                    f"{path} has {len(part)} rows of the site {site!r:.60}, which training did not know; to scale them "
+                    f"by their own mean and deviation there must be {_FEWEST_OF_A_SITE}",
+                )
+                scales = scales_of(part, self.columns, path, self.decimal)
+            x[which] = encoded(part, rescaled(self.columns, scales), path, self.decimal)
+        return x
+
+
+def _scales(given: object, columns: int) -> dict[str, tuple[Scale, ...]]:
+    require(isinstance(given, Mapping), f"scales must be a table by site, not {given!r:.60}")
+    assert isinstance(given, Mapping)
+    found = {}
+    for site, scales in given.items():
+        pairs = isinstance(scales, list | tuple) and len(scales) == columns
+        require(pairs and all(isinstance(each, list | tuple) and len(each) == 2 for each in scales),
+                f"scales must hold a mean and a deviation for each column of {site!r:.60}")  # fmt: skip
+        for mean, deviation in scales:
+            within("mean", mean, -math.inf, math.inf)
+            positive("deviation", deviation)
+        found[str(site)] = tuple((float(mean), float(deviation)) for mean, deviation in scales)
+    return found
 
 
 INPUTS: dict[str, type[Any]] = {kind.name: kind for kind in (ImageInput, ArrayInput, TableInput)}

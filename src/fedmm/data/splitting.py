@@ -43,17 +43,20 @@ def split_rows(
     target_held_out: float,
     seed: int,
     source_sites: Sequence[str] | None = None,
+    source_groups: Sequence[str] | None = None,
+    target_groups: Sequence[str] | None = None,
     tested_elsewhere: bool = False,
 ) -> Split:
     """Deal rows with labels int64 ``[rows]``, of the target -1 where they are not known.
 
     held_out: which share of every class of the source is not trained on. target_held_out: the same of the target's
     labelled rows; 0 trains on all of them, without their labels, and tests on them too. source_sites: every site
-    keeps a row to train on. tested_elsewhere: no row of the target is needed for testing.
+    keeps a row to train on. source_groups, target_groups: rows of a group, such as a patient's, are not torn apart;
+    each row is one where there are none. tested_elsewhere: no row of the target is needed for testing.
     """
-    kept = held_out_rows(source_y, held_out, (seed, "held_out"))
+    kept = held_out_groups(source_y, held_out, (seed, "held_out"), source_groups)
     if source_sites is not None:
-        kept &= ~_first_of_emptied(source_sites, kept)
+        kept &= ~_with_their_groups(_first_of_emptied(source_sites, kept), source_groups)
     require(
         bool(kept.any()),
         "no row of the source can be held out to test on: every class, or site, has only one; add rows",
@@ -62,8 +65,9 @@ def split_rows(
     labelled = target_y != UNLABELLED
     tested = labelled
     if target_held_out and not tested_elsewhere:
-        tested = held_out_rows(target_y, target_held_out, (seed, "target_held_out")) & labelled
-        train = ~tested
+        held = held_out_groups(target_y, target_held_out, (seed, "target_held_out"), target_groups)
+        tested = held & labelled
+        train = ~(tested if target_groups is None else _with_their_groups(tested, target_groups))
     require(bool(train.any()), "target_held_out leaves no row of the target to train on; use a smaller share")
     none = tested_elsewhere or not bool(tested.any())
     return Split(_numbers(~kept), _numbers(kept), _numbers(train), None if none else _numbers(tested))
@@ -80,6 +84,27 @@ def held_out_rows(y: Tensor, share: float, seed: tuple[int | str, ...]) -> Tenso
         count = min(max(1, round(share * len(members))), len(members) - 1)
         out[members[permutation(key(*seed, label), len(members))[:count]]] = True
     return out
+
+
+def held_out_groups(
+    y: Tensor, share: float, seed: tuple[int | str, ...], groups: Sequence[str] | None = None
+) -> Tensor:
+    """Which rows are held out, bool ``[rows]``: whole groups, each of the class of its first row."""
+    if groups is None:
+        return held_out_rows(y, share, seed)
+    first_row = {group: row for row, group in reversed(list(enumerate(groups)))}
+    first = torch.tensor(sorted(first_row.values()), dtype=torch.int64)
+    out = torch.zeros(len(y), dtype=torch.bool)
+    out[first] = held_out_rows(y[first], share, seed)
+    return _with_their_groups(out, groups)
+
+
+def _with_their_groups(mask: Tensor, groups: Sequence[str] | None) -> Tensor:
+    """The mask with all rows of the groups of which it has one, bool ``[rows]``."""
+    if groups is None:
+        return mask
+    touched = {group for group, here in zip(groups, mask.tolist(), strict=True) if here}
+    return torch.tensor([group in touched for group in groups], dtype=torch.bool)
 
 
 def _first_of_emptied(sites: Sequence[str], out: Tensor) -> Tensor:

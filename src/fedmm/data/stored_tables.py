@@ -1,52 +1,78 @@
-"""Tables from CSV and Parquet files; pandas and pyarrow are asked for where one is read."""
+"""Tables from text, Parquet and Excel files; pandas, pyarrow and openpyxl are asked for where one is read."""
 
 from __future__ import annotations
 
+import csv
 import datetime
+import gzip
 import re
-from collections.abc import Collection, Iterable
+import warnings
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedmm.core.errors import FedmmError, require
+from fedmm.data.readers.cells import MISSING, Cell, Kind, read_cell
+from fedmm.data.readers.table_formats import EXCEL, PARQUET, TABLES, TableFormat
 
 if TYPE_CHECKING:
     import pandas
 
-MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "?")
-"""What a column of numbers or categories says where it says nothing; in other columns only nothing is missing."""
+__all__ = [
+    "MISSING", "JoinedTables", "as_days", "cell_kinds", "is_dates", "is_numeric", "is_plain", "numbers", "read_table",
+    "read_tables", "require_columns", "texts",
+]  # fmt: skip
 
-_CSV, _PARQUET = (".csv", ".csv.gz", ".tsv", ".tsv.gz"), (".parquet", ".pq")
 _WHOLE = re.compile(r"-?\d+\.0")
 _NAMELESS = re.compile(r"Unnamed: \d+")
 """What pandas calls a column without a name."""
-_TRUTHS = {"True": 1.0, "true": 1.0, "TRUE": 1.0, "False": 0.0, "false": 0.0, "FALSE": 0.0}
+_OTHER_MARKS = (";", "\t", "|", ",")
+_EPOCH = "1970-01-01"
 
 
 def read_table(
-    path: Path, separator: str, texts: Collection[str] = (), words: Collection[str] = ()
+    path: Path,
+    format: TableFormat | None = None,
+    texts: Collection[str] = (),
+    words: Collection[str] = (),
+    may_lack: str = "",
 ) -> pandas.DataFrame:
     """A file as a pandas table with a row for each of its lines; columns without a name are left out.
 
-    separator: between the cells of a CSV. texts: columns kept as they are written, in which only an empty cell is
-    missing; words: columns kept as they are written, in which the words of ``MISSING`` are too.
+    texts: columns kept as they are written, in which only an empty cell is missing; words: columns kept as they are
+    written, in which the words of ``MISSING`` are too. may_lack: a column of ``format.names`` that a file without
+    header may leave out.
     """
+    format = format or TableFormat()
     try:
         import pandas  # noqa: PLC0415 - an optional dependency, and slow to import
     except ImportError as problem:
         raise FedmmError("tables need pandas and pyarrow: pip install 'fedmm[tables]'") from problem
     name = path.name.lower()
-    require(path.is_file(), f"{path} is no file; name a table (.csv, .csv.gz, .tsv or .parquet)")
-    require(name.endswith(_CSV + _PARQUET), f"{path} must be a .csv, .csv.gz, .tsv, .tsv.gz or .parquet file")
+    require(path.is_file(), f"{path} is no file; name a table ({', '.join(TABLES)})")
+    require(not name.endswith(".xls"), f"{path} is an old Excel workbook; save it as .xlsx, or as CSV")
+    require(name.endswith(TABLES), f"{path} must be a table: {', '.join(TABLES)}")
     try:
-        frame = _parquet(path, pandas) if name.endswith(_PARQUET) else _csv(path, separator, texts, words, pandas)
+        if name.endswith(PARQUET):
+            frame = _parquet(path, pandas)
+        elif name.endswith(EXCEL):
+            frame = _excel(path, format, texts, words, may_lack, pandas)
+        else:
+            frame = _text_file(path, format, texts, words, may_lack, pandas)
     except FedmmError:
         raise
     except ImportError as problem:
-        raise FedmmError(f"{path} cannot be read without pyarrow: pip install 'fedmm[tables]'") from problem
+        needs = ("openpyxl", "excel") if name.endswith(EXCEL) else ("pyarrow", "tables")
+        raise FedmmError(f"{path} cannot be read without {needs[0]}: pip install 'fedmm[{needs[1]}]'") from problem
+    except UnicodeError as problem:
+        raise FedmmError(
+            f"{path} cannot be read as a table: it is not written in {format.encoding}; say data.encoding = 'latin-1' "
+            "or 'utf-16', or whatever it is (--encoding of predict and evaluate)"
+        ) from problem
     except Exception as problem:  # a file that is not what it seems may be any problem to its reader
         reason = (str(problem).strip() or type(problem).__name__).splitlines()[0]
         raise FedmmError(f"{path} cannot be read as a table: {reason}") from problem
@@ -54,29 +80,107 @@ def read_table(
     twice = sorted({column for column in frame.columns if list(frame.columns).count(column) > 1})
     require(not twice, f"{path} has two columns {twice[0] if twice else ''!r}; give each a name of its own")
     require(len(frame) > 0, f"{path} has no rows")
-    return frame
+    return _without_missing(frame, format)
 
 
-def _csv(path: Path, separator: str, texts: Collection[str], words: Collection[str], pandas: Any) -> pandas.DataFrame:
+def _text_file(
+    path: Path, format: TableFormat, texts: Collection[str], words: Collection[str], may_lack: str, pandas: Any
+) -> pandas.DataFrame:
+    separator = format.separator
     if separator == "," and path.name.lower().endswith((".tsv", ".tsv.gz")):
         separator = "\t"
-    head = pandas.read_csv(path, sep=separator, nrows=0, encoding="utf-8", compression="infer")
-    columns = [str(column) for column in head.columns]
+    common = {"sep": separator, "encoding": format.encoding, "compression": "infer"}
+    head = pandas.read_csv(path, nrows=0, **common)
+    columns, header = [str(column) for column in head.columns], format.header
+    if not header:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            first = pandas.read_csv(path, nrows=1, header=None, dtype="str", keep_default_na=False, **common)
+        columns, header = _names(list(map(str, first.iloc[0])) if len(first) else columns, format, may_lack, path)
     if len(columns) == 1:
-        other = next((mark for mark in (";", "\t", "|", ",") if mark in columns[0]), None)
-        require(other is None, f"{path} seems to have its cells separated by {other!r}: say data.separator = {other!r}")
-    frame: pandas.DataFrame = pandas.read_csv(
-        path,
-        sep=separator,
-        encoding="utf-8",
-        compression="infer",
-        index_col=False,
-        low_memory=False,
-        keep_default_na=False,
-        na_values={column: [""] if column in texts else list(MISSING) for column in columns},
-        dtype={column: "object" for column in columns if column in texts or column in words},
-    )
+        other = next((mark for mark in _OTHER_MARKS if mark in str(head.columns[0])), None)
+        require(
+            other is None,
+            f"{path} seems to have its cells separated by {other!r}: say data.separator = {other!r} (--separator of "
+            "predict and evaluate)",
+        )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pandas.errors.ParserWarning)
+        options = {
+            "header": 0 if header else None,
+            **({} if format.header else {"names": columns}),
+            "decimal": format.decimal,
+            "index_col": False,
+            "low_memory": False,
+            "keep_default_na": False,
+            "na_values": {column: [""] if column in texts else list(MISSING) for column in columns},
+            "dtype": {column: "object" for column in columns if column in texts or column in words},
+        }
+        try:
+            frame: pandas.DataFrame = pandas.read_csv(path, **common, **options)
+        except pandas.errors.ParserWarning:
+            _require_no_more_cells(path, format, separator, len(columns))
+            warnings.simplefilter("ignore", pandas.errors.ParserWarning)
+            frame = pandas.read_csv(path, **common, **options)
     return frame.drop(columns=[column for column in frame.columns if _NAMELESS.fullmatch(str(column))])
+
+
+def _require_no_more_cells(path: Path, format: TableFormat, separator: str, columns: int) -> None:
+    """Refuse rows with more cells than there are columns, which pandas would cut off; empty ones at the end are not."""
+    packed = path.name.lower().endswith(".gz")
+    with (gzip.open if packed else open)(path, "rt", encoding=format.encoding, newline="") as file:
+        for number, cells in enumerate(csv.reader(file, delimiter=separator), start=1):
+            require(
+                not any(cell.strip() for cell in cells[columns:]),
+                f"{path} has {len(cells)} cells in line {number}, but {columns} columns; is a comma inside a cell that "
+                "is not in quotes?",
+            )
+
+
+def _names(first: list[str], format: TableFormat, may_lack: str, path: Path) -> tuple[list[str], bool]:
+    """The columns of a file said to have no header, by its first line, and whether that names them all the same."""
+    if not format.names:
+        return [f"c{number}" for number in range(1, len(first) + 1)], False
+    cells = [cell.strip() for cell in first]
+    if set(cells) <= set(format.names) and len(set(cells)) == len(cells):
+        return cells, True
+    names = list(format.names)
+    if len(first) == len(names) - 1 and may_lack in names:
+        names.remove(may_lack)
+    require(
+        len(names) == len(first),
+        f"{path} has {len(first)} columns, but {len(format.names)} are named in data.columns; it has no header, so "
+        "that each must be named",
+    )
+    return names, False
+
+
+def _excel(
+    path: Path, format: TableFormat, texts: Collection[str], words: Collection[str], may_lack: str, pandas: Any
+) -> pandas.DataFrame:
+    with pandas.ExcelFile(path, engine="openpyxl") as book:
+        sheets = [str(name) for name in book.sheet_names]
+        listed = ", ".join(sheets)
+        require(
+            len(sheets) == 1 or bool(format.sheet), f"{path} has several sheets; say data.sheet and one of: {listed}"
+        )
+        sheet = format.sheet if len(sheets) > 1 else sheets[0]
+        require(sheet in sheets, f"{path} has no sheet {sheet!r}, which data.sheet names; it has {listed}")
+        options: dict[str, Any] = {"sheet_name": sheet, "keep_default_na": False}
+        head = pandas.read_excel(book, header=0 if format.header else None, nrows=1, **options)
+        columns, header = [str(column) for column in head.columns], format.header
+        if not header:
+            columns, header = _names(_texts(head.iloc[0]) if len(head) else columns, format, may_lack, path)
+        frame: pandas.DataFrame = pandas.read_excel(
+            book,
+            header=0 if header else None,
+            **({} if format.header else {"names": columns}),
+            na_values={column: [""] if column in texts else list(MISSING) for column in columns},
+            dtype={column: "object" for column in columns if column in texts or column in words},
+            **options,
+        )
+    frame = frame.drop(columns=[column for column in frame.columns if _NAMELESS.fullmatch(str(column))])
+    return frame.dropna(how="all").reset_index(drop=True)
 
 
 def _parquet(path: Path, pandas: Any) -> pandas.DataFrame:
@@ -84,7 +188,64 @@ def _parquet(path: Path, pandas: Any) -> pandas.DataFrame:
     return frame.reset_index(drop=all(name is None for name in frame.index.names))
 
 
-def require_columns(frame: pandas.DataFrame, wanted: Iterable[str], path: Path, why: str) -> None:
+def _without_missing(frame: pandas.DataFrame, format: TableFormat) -> pandas.DataFrame:
+    """The table with nothing where the format says that what is there is none."""
+    if not format.missing and not format.zero_missing:
+        return frame
+    zeros = [column for column in format.zero_missing if column in frame.columns]
+    codes = {cell.value for text in format.missing if (cell := read_cell(text, format.decimal)).kind == "number"}
+    changed = {}
+    for name in frame.columns:
+        column = frame[name]
+        if column.dtype.kind in "iuf":
+            gone = column.isin(codes | ({0.0} if name in zeros else set())).to_numpy()
+        else:
+            none = {*format.missing, *({"0"} if name in zeros else ())}
+            gone = np.array([text in none for text in texts(column)], dtype=bool)
+        changed[name] = column.mask(gone) if bool(gone.any()) else column
+    return frame.assign(**changed)
+
+
+class JoinedTables(NamedTuple):
+    """One table of several files; sites: whose each row is; lacking: columns that a site's file does not have."""
+
+    frame: pandas.DataFrame
+    sites: list[str]
+    lacking: dict[str, tuple[str, ...]]
+
+
+def read_tables(
+    files: Mapping[str, Path],
+    format: TableFormat | None = None,
+    texts: Collection[str] = (),
+    words: Collection[str] = (),
+    may_lack: str = "",
+) -> JoinedTables:
+    """The tables of several sites, by their names, below each other; what a file lacks is missing in its rows."""
+    import pandas  # noqa: PLC0415 - read_table says what is wrong without it
+
+    frames = {site: read_table(path, format, texts, words, may_lack) for site, path in files.items()}
+    names = list(dict.fromkeys(name for frame in frames.values() for name in frame.columns))
+    lacking = {site: tuple(name for name in names if name not in frame.columns) for site, frame in frames.items()}
+    columns = {
+        name: pandas.concat(
+            [
+                frame[name].astype("object")
+                if name in frame.columns
+                else pandas.Series([None] * len(frame), dtype="object")
+                for frame in frames.values()
+            ],
+            ignore_index=True,
+        ).infer_objects()
+        for name in names
+    }
+    sites = [site for site, frame in frames.items() for _ in range(len(frame))]
+    return JoinedTables(
+        pandas.DataFrame(columns), sites, {site: columns for site, columns in lacking.items() if columns}
+    )
+
+
+def require_columns(frame: pandas.DataFrame, wanted: Iterable[str], path: Path | str, why: str) -> None:
     """Refuse a table that lacks a column."""
     import difflib  # noqa: PLC0415 - only for an error
 
@@ -104,11 +265,22 @@ def texts(column: pandas.Series) -> list[str]:
     return ["" if gone else _text(value) for value, gone in zip(column.tolist(), column.isna().tolist(), strict=True)]
 
 
+_texts = texts  # where an argument has that name
+
+
 def _text(value: Any) -> str:
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     text = (value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)).strip()
     return text.removesuffix(".0") if _WHOLE.fullmatch(text) else text
+
+
+def is_dates(column: pandas.Series) -> bool:
+    """Whether a column holds dates that need no reading, as Parquet and Excel files have them."""
+    if column.dtype.kind == "M":
+        return True
+    given = column.dropna().tolist() if column.dtype.kind == "O" else []
+    return bool(given) and all(isinstance(value, datetime.date) for value in given)
 
 
 def is_plain(column: pandas.Series) -> bool:
@@ -119,14 +291,26 @@ def is_plain(column: pandas.Series) -> bool:
     )
 
 
-def is_numeric(column: pandas.Series) -> bool:
-    """Whether a column holds numbers, or truth values, wherever it holds anything."""
+def is_numeric(column: pandas.Series, decimal: str = ".") -> bool:
+    """Whether a column holds numbers, or truth values, wherever it holds anything.
+
+    Limits such as ``<0.5`` are numbers among others; where most cells are limits, they are words: ``<40``, ``>=40``.
+    """
     if column.dtype.kind in "biuf":
         return True
-    return bool(np.isfinite(_numbers(texts(column))[1]).all())
+    kinds = Counter(cell.kind for cell in _cells(texts(column), decimal))
+    return not kinds["word"] and (not kinds["censored"] or kinds["censored"] < kinds["number"] + kinds["percent"])
 
 
-def numbers(column: pandas.Series, what: str) -> NDArray[np.float64]:
+def cell_kinds(column: pandas.Series, decimal: str = ".") -> Counter[Kind]:
+    """How many cells of a column are numbers, limits, words and so on."""
+    if column.dtype.kind in "biuf":
+        gone = int(column.isna().sum())
+        return Counter({"number": len(column) - gone, "missing": gone})
+    return Counter(cell.kind for cell in _cells(texts(column), decimal))
+
+
+def numbers(column: pandas.Series, what: str, decimal: str = ".") -> NDArray[np.float64]:
     """The numbers of a column, float64 ``[rows]``, NaN where nothing is; truth values are 1 and 0."""
     if column.dtype.kind in "biuf":
         found: NDArray[np.float64] = column.to_numpy(dtype=np.float64, na_value=np.nan)
@@ -134,24 +318,46 @@ def numbers(column: pandas.Series, what: str) -> NDArray[np.float64]:
         require(not len(bad), f"{what} is infinite in row {bad[0] + 1 if len(bad) else ''}; remove or fill it")
         return found
     written = texts(column)
-    found, given = _numbers(written)
-    bad = np.flatnonzero(~np.isfinite(given))
-    require(
-        not len(bad),
-        f"{what} holds {written[bad[0]] if len(bad) else '':.40} in row {bad[0] + 1 if len(bad) else ''}, which is no "
-        "number",
+    cells = _cells(written, decimal)
+    for row, (text, cell) in enumerate(zip(written, cells, strict=True), start=1):
+        if cell.kind == "word":
+            raise FedmmError(f"{what} holds {text:.40} in row {row}, which is no number{_other_mark(text, decimal)}")
+    return np.array([cell.value for cell in cells], dtype=np.float64)
+
+
+def _cells(written: list[str], decimal: str) -> list[Cell]:
+    return [read_cell(text, decimal) for text in written]
+
+
+def _other_mark(text: str, decimal: str) -> str:
+    other = "," if decimal == "." else "."
+    if other not in text or read_cell(text, other).kind == "word":
+        return ""
+    return (
+        f" with {decimal!r} as its decimal mark; say data.decimal = {other!r} if it is one with {other!r} (--decimal)"
     )
-    return found
 
 
-def _numbers(written: list[str]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The numbers in texts, NaN where nothing is or what is there is none; and the same with 0 where nothing is."""
-    found, given = np.full(len(written), np.nan), np.zeros(len(written))
-    for row, text in enumerate(written):
+def as_days(column: pandas.Series, format: str, what: str) -> NDArray[np.float64]:
+    """Dates as days since 1970, float64 ``[rows]``, NaN where there is none; format: that of dates that are texts."""
+    import pandas  # noqa: PLC0415 - the column is pandas' own
+
+    if is_dates(column):
+        moments = pandas.to_datetime(column, utc=True)
+        days: NDArray[np.float64] = (
+            (moments - pandas.Timestamp(_EPOCH, tz="UTC")) / pandas.Timedelta(days=1)
+        ).to_numpy(dtype=np.float64, na_value=np.nan)
+        return days
+    found = np.full(len(column), np.nan)
+    first = datetime.datetime.fromisoformat(_EPOCH)
+    for row, text in enumerate(texts(column)):
         if text in MISSING:
             continue
         try:
-            found[row] = given[row] = _TRUTHS[text] if text in _TRUTHS else float(text)
-        except ValueError:
-            given[row] = np.nan
-    return found, given
+            moment = datetime.datetime.strptime(text, format).replace(tzinfo=None)
+        except ValueError as problem:
+            raise FedmmError(
+                f"{what} holds {text:.40} in row {row + 1}, which is no date of the form {format!r} of data.dates"
+            ) from problem
+        found[row] = (moment - first) / datetime.timedelta(days=1)
+    return found

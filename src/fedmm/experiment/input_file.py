@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedmm.core.errors import FedmmError, require
 from fedmm.data.domains import DomainPair
-from fedmm.data.inputs import Input, input_from, input_table
+from fedmm.data.inputs import Input, TableInput, input_from, input_table
 from fedmm.experiment.folder import INPUT, write_json
 
 _FORMAT = "fedmm-input-1"
@@ -16,7 +16,8 @@ _FORMAT = "fedmm-input-1"
 def write_input(folder: Path, pair: DomainPair) -> None:
     """Say what a model that was trained on the pair takes and tells apart."""
     table = None if pair.input is None else input_table(pair.input)
-    write_json(folder / INPUT, {"format": _FORMAT, "class_names": list(pair.class_names), "input": table})
+    named = {"headings": list(pair.input.headings)} if isinstance(pair.input, TableInput) else {}
+    write_json(folder / INPUT, {"format": _FORMAT, "class_names": list(pair.class_names), "input": table, **named})
 
 
 def read_input(folder: Path) -> tuple[tuple[str, ...], Input | None]:

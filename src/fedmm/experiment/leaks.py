@@ -11,9 +11,9 @@ from torch import Tensor
 
 Prints = NDArray[np.uint64]
 _BYTES_AT_ONCE = 1 << 26
-_ROWS_TRIED, _FEWEST_ROWS = 4000, 20
-_TELLING, _USUAL = 0.98, 0.9
-"""The share of rows whose class a column must tell, and the share of the commonest class up to which that says much."""
+_ROWS_TRIED, _FEWEST_ROWS, _FEWEST_OF_CLASS = 4000, 20, 10
+TELLING = 0.98
+"""The share of rows, as a mean over classes, whose class a column must tell."""
 
 
 def fingerprints(x: Tensor) -> Prints:
@@ -55,24 +55,32 @@ def distinct(one: Prints) -> float:
     return len({tuple(each) for each in one.tolist()}) / max(len(one), 1)
 
 
-def telling_columns(x: Tensor, y: Tensor, columns: Mapping[str, slice]) -> dict[str, float]:
+def telling_columns(x: Tensor, y: Tensor, columns: Mapping[str, slice], at_least: float = TELLING) -> dict[str, float]:
     """Columns that alone tell the class of rows that were not looked at, and of which share.
 
-    x: ``[rows, numbers]``; columns: which numbers are theirs. A tree is grown on every other row.
+    x: ``[rows, numbers]``; columns: which numbers are theirs. A tree is grown on every other row of each class. The
+    share is that of each class alike (balanced accuracy), so that to name the commonest class tells nothing; classes of
+    a few rows are not looked at.
     """
     from sklearn.tree import DecisionTreeClassifier  # noqa: PLC0415 - slow to import
 
     spread = torch.linspace(0, len(y) - 1, min(len(y), _ROWS_TRIED)).round().long()
     values, labels = x[spread].float().numpy(), y[spread].numpy()
     counts = np.bincount(labels)
-    if len(labels) < _FEWEST_ROWS or counts.max() > _USUAL * len(labels) or len(columns) < 2:
+    common = np.flatnonzero(counts >= _FEWEST_OF_CLASS)
+    if len(labels) < _FEWEST_ROWS or len(common) < 2 or len(columns) < 2:
         return {}
     order = np.random.default_rng(0).permutation(len(labels))
-    seen, kept = order[::2], order[1::2]
+    by_class = [order[labels[order] == label] for label in common]
+    seen = np.concatenate([rows[::2] for rows in by_class])
+    kept = [rows[1::2] for rows in by_class]
     found = {}
     for name, which in columns.items():
-        tree = DecisionTreeClassifier(min_samples_leaf=2, max_leaf_nodes=max(64, 4 * len(counts)), random_state=0)
-        share = float(tree.fit(values[seen, which], labels[seen]).score(values[kept, which], labels[kept]))
-        if share >= _TELLING:
+        tree = DecisionTreeClassifier(
+            min_samples_leaf=2, max_leaf_nodes=max(64, 4 * len(counts)), class_weight="balanced", random_state=0
+        )
+        tree.fit(values[seen, which], labels[seen])
+        share = float(np.mean([tree.score(values[rows, which], labels[rows]) for rows in kept]))
+        if share >= at_least:
             found[name] = share
     return found

@@ -90,9 +90,19 @@ def _seen_from_anywhere(each: Experiment) -> Experiment:
     """The experiment with whole paths: the processes of a job have other current folders."""
 
     def whole(part: Any) -> Any:
-        given = {option: Path(getattr(part, option)).expanduser() for option in getattr(part, "paths", ())}
+        def there(value: str) -> str:
+            path = Path(value).expanduser()
+            return str(path.absolute()) if path.name and path.exists() else value
+
+        given = {option: getattr(part, option) for option in getattr(part, "paths", ())}
         return replace(
-            part, **{option: str(path.absolute()) for option, path in given.items() if path.name and path.exists()}
+            part,
+            **{
+                option: {name: there(path) for name, path in value.items()}
+                if isinstance(value, Mapping)
+                else there(value)
+                for option, value in given.items()
+            },
         )
 
     return replace(each, data=whole(each.data), model=whole(each.model))

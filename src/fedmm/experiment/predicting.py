@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from fedmm.core.errors import FedmmError, require
 from fedmm.data.class_folders import ClassFolders, found_in
 from fedmm.data.domains import Labelled
-from fedmm.data.inputs import ArrayInput, ImageInput, Input, ReadRows
+from fedmm.data.inputs import ArrayInput, ImageInput, Input, ReadRows, TableInput
 from fedmm.data.labels import numbered
 from fedmm.data.sources import StoredFile
 from fedmm.experiment.finished import FinishedRun
@@ -58,6 +58,20 @@ def incoming(run: FinishedRun, path: Path) -> Incoming:
         return Incoming(len(found.files), _pictures(given, found))
     rows = given.read(path)
     return Incoming(len(rows.x), _cut(rows))
+
+
+def read_as(
+    run: FinishedRun, *, separator: str = "", decimal: str = "", encoding: str = "", site: str = ""
+) -> FinishedRun:
+    """The run for tables that are written in another way than its own were, or are of a site that they do not name."""
+    given = {"separator": separator, "decimal": decimal, "encoding": encoding, "at": site}
+    changed = {option: value for option, value in given.items() if value}
+    if not changed:
+        return run
+    require(isinstance(run.input, TableInput), "--separator, --decimal, --encoding and --site are for models of tables")
+    assert isinstance(run.input, TableInput)
+    require(not site or bool(run.input.scales), "--site is for models of tables with scaling = 'per_site'")
+    return replace(run, input=replace(run.input, **changed))  # type: ignore[arg-type]
 
 
 def own_rows(run: FinishedRun, which: str) -> Incoming:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 from fedmm.core.errors import FedmmError, require
 from fedmm.data.class_folders import ClassFolders, folders_of_sites, found_in
 from fedmm.data.images import picture_of
+from fedmm.data.readers.table_formats import TABLES, TableFormat
 from fedmm.data.stored_arrays import layout_of, read_arrays, rows_of
 from fedmm.experiment.config import experiment
-from fedmm.experiment.table_columns import columns_of
+from fedmm.experiment.table_columns import Columns, columns_of, site_names, whereabouts
 from fedmm.experiment.toml import write_toml
 
-_ARRAYS, _TABLES = (".npz", ".npy"), (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".pq")
+_ARRAYS = (".npz", ".npy")
 _LARGE, _MEDIUM, _PICTURES_MEASURED = 160, 72, 15
 _BATCH, _FEWEST = 64, 8
 _SLOW_BACKBONE = {"features.backbone": 0.001, "*": 0.01}
@@ -48,30 +49,63 @@ class Found:
     said: tuple[str, ...] = field(default=())
 
 
-def propose(path: Path, target: Path | None, *, label: str, site: str, target_sites: Sequence[str]) -> Found:
-    """Look at what a path is, and at the path of the target where that is another."""
-    for each in (path, target):
+class TableOptions(NamedTuple):
+    """The user's word on tables: which columns hold classes and sites, whether there is a header, and other names."""
+
+    label: str = ""
+    site: str = ""
+    header: bool | None = None
+    columns: tuple[str, ...] = ()
+    sheet: str = ""
+
+
+def propose(
+    paths: Sequence[Path], target: Path | None, *, target_sites: Sequence[str], table: TableOptions | None = None
+) -> Found:
+    """Look at what a path is, and at that of the target where it is another; several paths are tables of sites."""
+    table = table or TableOptions()
+    for each in (*paths, target):
         try:
             there = each is None or ("\0" not in str(each) and each.exists())
         except OSError as problem:
             raise FedmmError(f"{each} cannot be read: {problem.strerror}") from problem
         require(there, f"there is no file or folder {each}")
-    name = path.name.lower()
-    for option, given in (("--label", label), ("--site", site)):
-        require(not given or name.endswith(_TABLES), f"{option} is for tables (.csv, .tsv, .parquet), not for {path}")
+    path = paths[0]
+    files = _tables_in(paths)
+    for option, given in zip(("--label", "--site", "--header", "--columns", "--sheet"), table, strict=True):
+        require(
+            given in ("", None, ()) or bool(files),
+            f"{option} is for tables ({', '.join(TABLES)}), not for {path}",
+        )
+    if files:
+        require(
+            target is None,
+            "a table holds both domains in one file; join the two, with a column that says which is which, or give "
+            "both files and say --target-site",
+        )
+        return _table(files, table, target_sites)
+    require(len(paths) == 1, f"several paths must be tables ({', '.join(TABLES)}), one of each site")
     if path.is_dir():
         return _folders(path, target, target_sites)
-    if name.endswith(_ARRAYS):
+    if path.name.lower().endswith(_ARRAYS):
         require(not target_sites, "--target-site is for tables and folders of sites; an archive says target_x itself")
         return _arrays(path, target)
-    require(
-        name.endswith(_TABLES),
-        f"{path} is neither a folder of pictures, nor a .npz archive, nor a table ({', '.join(_TABLES)})",
+    raise FedmmError(
+        f"{path} is neither a folder of pictures, nor a .npz archive, nor a table ({', '.join(TABLES)})",
     )
-    require(
-        target is None, "a table holds both domains in one file; join the two, with a column that says which is which"
-    )
-    return _table(path, label, site, target_sites)
+
+
+def _tables_in(paths: Sequence[Path]) -> dict[str, Path]:
+    """Tables by site, of several files or of a folder that holds nothing else; none where that is not what they are."""
+    found = list(paths)
+    if len(paths) == 1 and paths[0].is_dir():
+        inside = sorted(each for each in paths[0].iterdir() if not each.name.startswith("."))
+        found = [each for each in inside if each.is_file() and each.name.lower().endswith(TABLES)]
+        if any(each.is_dir() for each in inside):
+            return {}
+    if not found or not all(each.is_file() and each.name.lower().endswith(TABLES) for each in found):
+        return {}
+    return site_names(found)
 
 
 # Pictures -------------------------------------------------------------------------------------------------------------
@@ -200,37 +234,95 @@ def _arrays(path: Path, target: Path | None) -> Found:
     return Found("arrays", tuple(lines), shape, min(len(x), len(there)), "source_site" in arrays, (said,))
 
 
-def _table(path: Path, label: str, site: str, target_sites: Sequence[str]) -> Found:
-    found = columns_of(path, label, site)
+def _table(files: Mapping[str, Path], given: TableOptions, target_sites: Sequence[str]) -> Found:
+    found = columns_of(files, given.label, given.site, header=given.header, names=given.columns, sheet=given.sheet)
+    joined, where = len(files) > 1, whereabouts(files)
     require(
-        not target_sites or bool(found.site),
-        f"--target-site needs a column that says who holds a row; name it with --site, of {path}",
+        not target_sites or bool(found.sites),
+        f"--target-site needs a column that says who holds a row; name it with --site, of {where}",
     )
     for name in target_sites:
-        require(name in found.sites, f"column {found.site!r} of {path} has no {name!r}; it has {_some(found.sites)}")
-    lines = [Line("file", str(path), f"{found.rows} rows")]
-    if found.separator != ",":
-        lines.append(Line("separator", found.separator))
-    empty = f"empty in {found.unlabelled} rows" if found.unlabelled else "known for every row"
-    lines.append(Line("label", found.label, f"the classes; {empty}"))
+        place = f"column {found.site!r} of {where}" if found.site else where
+        require(name in found.sites, f"{place} has no {name!r}; it has {_some(list(found.sites))}")
+    held = _some([f"{name} ({rows})" for name, rows in found.sites.items()])
+    if joined:
+        named = {site: str(path) for site, path in files.items()}
+        lines = [Line("files", named, f"a table for each site: {held}")]
+    else:
+        lines = [Line("file", where, f"{found.rows} rows")]
+    lines += [*_format_lines(found), *_label_lines(found)]
     if found.domain:
         lines.append(Line("domain", found.domain, "says source or target"))
     elif not target_sites and not found.unlabelled:
         raise FedmmError(
-            f"every row of {path} has a label, so nothing says which rows are the target; say "
-            + (f"--target-site and one of: {_some(found.sites)}" if found.site else "--site and --target-site")
+            f"every row of {where} has a label, so nothing says which rows are the target; say "
+            + (f"--target-site and one of: {_some(list(found.sites))}" if found.sites else "--site and --target-site")
         )
     if found.site:
-        lines.append(Line("site", found.site, f"who holds a row: {_some(found.sites)}"))
+        lines.append(Line("site", found.site, f"who holds a row: {held}"))
     if target_sites:
         lines.append(Line("target_sites", list(target_sites), "their labels are for testing alone"))
+    lines += _column_lines(found)
+    target = found.domain or ", ".join(target_sites) or "the rows without label"
+    said = f"a table of {found.rows} rows: label {found.label!r}" + (f", site {found.site!r}" if found.site else "")
+    if joined:
+        said = f"{len(files)} tables, one of each site, of {found.rows} rows: label {found.label!r}, sites {held}"
+    counted = _some([f"{name} ({rows} rows)" for name, rows in found.labels.items()])
+    classes = f"{len(found.labels)} classes: {counted}" + (
+        f"; {found.unlabelled} without label" if found.unlabelled else ""
+    )
+    return Found(
+        "table",
+        tuple(lines),
+        (1,),
+        found.smallest,
+        bool(found.sites),
+        (f"{said}; the target: {target}", classes, *found.said),
+    )
+
+
+def _label_lines(found: Columns) -> list[Line]:
+    empty = f"empty in {found.unlabelled} rows" if found.unlabelled else "known for every row"
+    lines = [Line("label", found.label, f"the classes; {empty}")]
+    if found.classes:
+        lines.append(Line("classes", dict(found.classes), "some labels were spelt in two ways"))
+    elif len(found.labels) > 2 and all(name.isdecimal() for name in found.labels):
+        first, second, *_, last = found.labels
+        grouped = {name: first if name == first else f"{second} to {last}" for name in found.labels}
+        lines.append(Line("classes", grouped, "switch on to make fewer classes of these labels", True))
+    return lines
+
+
+def _column_lines(found: Columns) -> list[Line]:
+    lines = []
     if found.id:
         lines.append(Line("id", found.id, "names the rows, and is no input"))
     if found.drop:
-        lines.append(Line("drop", list(found.drop), "no input: dates, or words of too many kinds"))
-    target = found.domain or ", ".join(target_sites) or "the rows without label"
-    said = f"a table of {found.rows} rows: label {found.label!r}" + (f", site {found.site!r}" if found.site else "")
-    return Found("table", tuple(lines), (1,), found.smallest, bool(found.site), (f"{said}; the target: {target}",))
+        lines.append(Line("drop", list(found.drop), "; ".join(f"{name}: {why}" for name, why in found.drop.items())))
+    if found.dates:
+        lines.append(Line("dates", dict(found.dates), "become days since 1970, and then as other numbers"))
+    return lines
+
+
+def _format_lines(found: Columns) -> list[Line]:
+    """The keys in which the files are not written as usual."""
+    format, usual = found.format, TableFormat()
+    lines = [
+        Line(key, getattr(format, key), said)
+        for key, said in (
+            ("separator", ""),
+            ("decimal", "1,5 is one and a half"),
+            ("encoding", ""),
+            ("header", "the first line is data"),
+            ("sheet", ""),
+        )
+        if getattr(format, key) != getattr(usual, key)
+    ]
+    if format.names:
+        lines.append(Line("columns", list(format.names)))
+    if format.missing:
+        lines.append(Line("missing", list(format.missing), "stand for nothing, in every column"))
+    return lines
 
 
 # The file -------------------------------------------------------------------------------------------------------------

@@ -15,10 +15,11 @@ from fedmm.data.domains import DomainPair, Labelled
 from fedmm.data.inputs import TableInput
 from fedmm.data.labels import UNLABELLED
 from fedmm.data.partition import Share
-from fedmm.data.stored_tables import read_table
+from fedmm.data.stored_tables import texts
 from fedmm.data.table import Table
 from fedmm.experiment.config import Experiment
 from fedmm.experiment.leaks import distinct, fingerprints, shared, telling_columns
+from fedmm.preflight import table_checks
 
 _SHOWN = 5
 _IMBALANCE = 10
@@ -27,6 +28,8 @@ _LARGEST_TABLE = 300_000_000
 """Bytes of a file that is read once more for its columns that say nothing."""
 _LARGE = 50.0
 _MOSTLY_DISTINCT = 0.9
+_TELLS_DOMAIN = 0.9
+_MOSTLY_MISSING = 0.5
 _ENOUGH_ROWS = 20
 
 
@@ -43,17 +46,28 @@ def suspicions(
 ) -> Suspicions:
     """Everything that was found; dealt: the pair as clients are dealt it; whole: whether these are all rows."""
     same = _Overlaps(pair)
+    columns = list(_silent_columns(experiment, pair))
     warnings = [
         *same.warnings,
         *_telling(pair),
-        *_silent_columns(experiment, pair),
+        *_telling_domain(pair),
+        *(text for text in columns if not isinstance(text, _Note)),
         *_values(pair),
         *_classes(dealt, shares),
         *(_sizes(shares, experiment.run.batch_size) if whole else ()),
         *_choices(experiment),
     ]
-    notes = [*same.notes, *_labels(pair), *(_passes(experiment, shares) if whole else ())]
+    notes = [
+        *same.notes,
+        *(text for text in columns if isinstance(text, _Note)),
+        *_labels(pair),
+        *(_passes(experiment, shares) if whole else ()),
+    ]
     return Suspicions(tuple(warnings), tuple(notes))
+
+
+class _Note(str):
+    """A sentence that asks for no decision."""
 
 
 class _Overlaps:
@@ -101,8 +115,29 @@ def _telling(pair: DomainPair) -> Iterator[str]:
         return
     for name, share in telling_columns(pair.source.x[known], pair.source.y[known], columns).items():
         yield (
-            f"column {name!r} alone tells the class of {share:.0%} of the source's rows: a copy of the label, or made "
-            "from it? leave it out if it is not known for new rows"
+            f"column {name!r} alone tells the class of {share:.0%} of the source's rows, each class counted alike: a "
+            "copy of the label, or made from it? leave it out if it is not known for new rows"
+        )
+
+
+def _telling_domain(pair: DomainPair) -> Iterator[str]:
+    """Columns of a table by which source and target are told apart: no features are alike that are made from them."""
+    if not isinstance(pair.input, TableInput) or not len(pair.source.x) or not len(pair.target.x):
+        return
+    columns = dict(list(columns_of(pair).items())[:_MOST_COLUMNS])
+    x = torch.cat([pair.source.x, pair.target.x])
+    domain = torch.cat([torch.zeros(len(pair.source.x)), torch.ones(len(pair.target.x))]).long()
+    kinds = {column.name: column for column in pair.input.columns}
+    for name, share in telling_columns(x, domain, columns, _TELLS_DOMAIN).items():
+        gaps = ""
+        if kinds[name].levels or kinds[name].indicator:
+            last = columns[name].stop - 1
+            here, there = (float(rows.x[:, last].mean()) for rows in (pair.source, pair.target))
+            if abs(here - there) > _MOSTLY_MISSING:
+                gaps = f" (it is missing in {here:.0%} of the source's rows and {there:.0%} of the target's)"
+        yield (
+            f"column {name!r} alone tells source from target for {share:.0%} of the rows, each domain counted alike"
+            f"{gaps}; consider naming it in data.drop"
         )
 
 
@@ -132,13 +167,15 @@ def _silent_columns(experiment: Experiment, pair: DomainPair) -> Iterator[str]:
 
 
 def _table_columns(data: Table, pair: DomainPair) -> Iterator[str]:
-    path = Path(data.file).expanduser()
-    if path.stat().st_size > _LARGEST_TABLE or not isinstance(pair.input, TableInput):
+    files = [Path(path).expanduser() for path in (data.files.values() or [data.file])]
+    if sum(path.stat().st_size for path in files) > _LARGEST_TABLE or not isinstance(pair.input, TableInput):
         return
-    frame = read_table(path, data.separator)
-    said = {data.label, data.site, data.domain, data.id, *data.drop}
+    for path in files:
+        yield from table_checks.odd_header(path, data.format)
+    frame, sites, _, lacking = data.opened()
+    inputs = [name for name in frame.columns if name not in data.roles]
     used = {column.name for column in pair.input.columns}
-    constant = [name for name in frame.columns if name not in said and name not in used]
+    constant = [name for name in inputs if name not in used]
     if constant:
         many = _count(len(constant), "column says", "columns say")
         yield f"{many} the same in every training row, of no use: {_some(constant)}"
@@ -148,6 +185,25 @@ def _table_columns(data: Table, pair: DomainPair) -> Iterator[str]:
             f"{_count(len(numbered), 'column holds', 'columns hold')} another whole number in every row, like an id: "
             f"{_some(sorted(numbered))}; name it as data.id or in data.drop"
         )
+    alike = [name for name in inputs if name not in data.dates]
+    yield from table_checks.unfilled_columns(frame, sites, [name for name in inputs if name in used], lacking)
+    yield from table_checks.constant_at_a_site(frame, sites, alike, data.decimal)
+    yield from map(_Note, table_checks.odd_cells(frame, alike, data.decimal))
+    yield from table_checks.spelt_alike(frame, [data.site, *alike] if data.site else alike, data.most_levels)
+    for name in alike:
+        if name not in data.categorical and (why := table_checks.numbers_as_words(frame[name], data.decimal)):
+            yield f"column {name!r} counts as words: {why}"
+    for name, _ in table_checks.dates_as_words(frame, alike):
+        yield f"column {name!r} holds dates, each of which is a word of its own; name it in data.dates or data.drop"
+    for group in table_checks.differing_in_case(texts(frame[data.label])):
+        if not data.classes:
+            same = ", ".join(f'"{label}" = "{group[-1]}"' for label in group)
+            yield (
+                f"labels differ in capitals or spaces alone, and are classes of their own: "
+                f"{' and '.join(map(repr, group))}; if they are one, name every label in data.classes: {same}, ..."
+            )
+    if total := table_checks.last_row_is_a_total(frame):
+        yield total
 
 
 def _names_rows(column: Any) -> bool:

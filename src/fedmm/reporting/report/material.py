@@ -38,6 +38,7 @@ class Entry:
 
     tables: its resolved configuration; summary: its ``summary.json``, empty while it has none.
     exhibits: tensors by name, as the run kept them to be looked at; empty for runs that kept none.
+    headings: what the numbers of a row are called; empty where they have no names.
     """
 
     run: Run
@@ -45,6 +46,7 @@ class Entry:
     summary: Mapping[str, Any]
     exhibits: Mapping[str, Array]
     class_names: tuple[str, ...]
+    headings: tuple[str, ...] = ()
 
     @property
     def guard_events(self) -> list[Mapping[str, Any]]:
@@ -173,7 +175,8 @@ def _entry(folder: Path) -> Entry:
         tables=tables,
         summary=read_summary(folder) if finished else {},
         exhibits=_exhibits(folder / "exhibits.safetensors"),
-        class_names=_class_names(folder / "input.json"),
+        class_names=_names(folder / "input.json", "class_names"),
+        headings=_names(folder / "input.json", "headings"),
     )
 
 
@@ -239,9 +242,9 @@ def _exhibits(path: Path) -> dict[str, Array]:
     return kept | {n: x for n, x in square.items() if x is not None and x.ndim == 2 and x.shape[0] == x.shape[1] > 0}
 
 
-def _class_names(path: Path) -> tuple[str, ...]:
+def _names(path: Path, key: str) -> tuple[str, ...]:
     try:
-        names = json.loads(path.read_text(encoding="utf-8"))["class_names"]
+        names = json.loads(path.read_text(encoding="utf-8"))[key]
         return tuple(map(str, names)) if isinstance(names, list) else ()
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return ()

@@ -110,7 +110,8 @@ def sample_section(material: Material) -> Section:
     parts = [
         sentence(
             "Target rows that were picked by chance, and the likeliest class by each method with its probability. "
-            "A tick is a right prediction, a cross a wrong one; rows without known labels have neither."
+            "A tick is a right prediction, a cross a wrong one; rows without known labels have neither. Numbers of a "
+            "table are shown as the network sees them: scaled."
         )
     ]
     for members in groups.values():
@@ -173,7 +174,9 @@ def _rows(shown: dict[int, Entry], labels: dict[int, str]) -> Markup:
     first = next(iter(shown.values()))
     x, true = first.exhibits["sample_x"], first.exhibits["sample_label"]
     known = bool((true >= 0).any())
-    headings: list[object] = ["row", *(f"x{column + 1}" for column in range(x.shape[1])), *(["class"] if known else [])]
+    width = x.shape[1]
+    columns = first.headings[:width] if len(first.headings) >= width else [f"x{place + 1}" for place in range(width)]
+    headings: list[object] = ["row", *columns, *(["class"] if known else [])]
     headings += [named(number, label) for number, label in labels.items()]
     rows: list[list[object]] = []
     for row in range(min(len(x), _MOST_ROWS)):

@@ -1,0 +1,168 @@
+"""How a table is written: encoding, separator, decimal mark, header."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import gzip
+import io
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from fedmm.core.checks import flag, one_of
+from fedmm.core.errors import FedmmError, require
+from fedmm.data.readers.cells import read_cell
+
+TEXT = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".data", ".txt")
+PARQUET = (".parquet", ".pq")
+EXCEL = (".xlsx", ".xlsm")
+TABLES = TEXT + PARQUET + EXCEL
+
+Decimal = Literal[".", ","]
+_MARKS = (";", "\t", "|", ",", " ")
+_LOOKED_AT = 1_000_000
+_LINES, _MOST_LINES = 50, 5000
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class TableFormat:
+    """How the cells of a file are to be read.
+
+    separator, decimal, encoding: of a text file. header: whether its first line names the columns; without, ``names``
+    do, or they are called c1, c2 and so on. missing: what else than an empty cell is none, in every column;
+    zero_missing: columns in which 0 is none. sheet: of an Excel workbook that has several.
+    """
+
+    separator: str = ","
+    decimal: Decimal = "."
+    encoding: str = "utf-8"
+    header: bool = True
+    names: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    zero_missing: tuple[str, ...] = ()
+    sheet: str = ""
+
+    def __post_init__(self) -> None:
+        words = all(isinstance(each, str) for each in (self.separator, self.encoding, self.sheet))
+        require(words, "separator, encoding and sheet must be text")
+        require(len(self.separator) == 1, f"separator must be one letter, not {self.separator!r}")
+        one_of("decimal", self.decimal, (".", ","))
+        flag("header", self.header)
+        require(_is_text_codec(self.encoding), f"encoding must be one such as utf-8, latin-1 or utf-16, not "
+                f"{self.encoding!r:.60}")  # fmt: skip
+        for name in ("names", "missing", "zero_missing"):
+            value = getattr(self, name)
+            listed = isinstance(value, tuple) and all(isinstance(each, str) for each in value)
+            require(listed, f"{name} must be a list of words, not {value!r:.60}")
+        require(len(set(self.names)) == len(self.names), "columns must have a name of its own for each column")
+
+
+def _is_text_codec(name: str) -> bool:
+    try:
+        found = codecs.lookup(name)
+        return bool("a".encode(name)) and getattr(found, "_is_text_encoding", True)
+    except (LookupError, ValueError, TypeError):
+        return False
+
+
+def detect_format(paths: Sequence[Path]) -> TableFormat:
+    """How text files of one form are probably written; other files have the default format."""
+    found, beginnings = [], []
+    for path in paths:
+        if path.name.lower().endswith(TEXT):
+            beginnings.append((path, _beginning(path)))
+    encoding = _one([(path, detect_encoding(content)) for path, content in beginnings if not content.isascii()],
+                    "encoding", "utf-8")  # fmt: skip
+    for path, content in beginnings:
+        lines = content.decode(encoding, errors="replace").lstrip("\ufeff").splitlines()
+        if len(content) >= _LOOKED_AT:
+            lines = lines[:-1]
+        lines = [line for line in lines if line.strip()][:_MOST_LINES]
+        try:
+            separator = _separator(lines)
+            found.append((path, separator, list(csv.reader(lines, delimiter=separator))))
+        except csv.Error as problem:
+            raise FedmmError(f"{path} cannot be read as a table: {problem}") from problem
+    decimal = _decimal([row for _, _, rows in found for row in rows[1:]])
+    return TableFormat(
+        separator=_one([(path, separator) for path, separator, _ in found], "separator", ","),
+        decimal=decimal,
+        encoding=encoding,
+        header=_one([(path, not looks_like_data(rows[0], decimal)) for path, _, rows in found if rows], "header", True),
+    )
+
+
+def _one(found: Sequence[tuple[Path, T]], what: str, default: T) -> T:
+    """What all files have; files that differ are refused."""
+    if not found:
+        return default
+    path, value = found[0]
+    for other, another in found:
+        require(
+            another == value,
+            f"{path} and {other} are not written alike ({what} {value!r} and {another!r}); bring them to one form",
+        )
+    return value
+
+
+def _beginning(path: Path) -> bytes:
+    try:
+        if path.name.lower().endswith(".gz"):
+            with gzip.open(path) as file:
+                return file.read(_LOOKED_AT)
+        with path.open("rb") as file:
+            return file.read(_LOOKED_AT)
+    except (OSError, EOFError, zlib.error) as problem:
+        reason = getattr(problem, "strerror", None) or problem
+        raise FedmmError(f"{path} cannot be read: {reason}") from problem
+
+
+def detect_encoding(content: bytes) -> str:
+    """UTF-8 or UTF-16 where that is plain; else what is left for texts of Western Europe."""
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    if content.count(b"\0") > len(content) // 5:
+        return "utf-16-le" if content[1::2].count(b"\0") > content[::2].count(b"\0") else "utf-16-be"
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(content)  # a letter that is cut off at the end is no error
+        return "utf-8"
+    except UnicodeDecodeError:
+        return "cp1252" if any(0x80 <= byte <= 0x9F for byte in content) else "latin-1"
+
+
+def _separator(lines: list[str]) -> str:
+    """The mark that cuts the most lines into as many cells as the first; of several, the one with the most cells."""
+
+    def fit(mark: str) -> tuple[int, int]:
+        counts = [len(row) for row in csv.reader(io.StringIO("\n".join(lines[:_LINES])), delimiter=mark)]
+        if not counts or counts[0] < 2:
+            return 0, 0
+        return sum(count == counts[0] for count in counts), counts[0]
+
+    best = max(_MARKS, key=fit)
+    return best if fit(best)[1] else ","
+
+
+def looks_like_data(cells: list[str], decimal: str = ".") -> bool:
+    """Whether a first line holds numbers and gaps alone, and so names no column."""
+    kinds = [read_cell(cell.strip(), decimal).kind for cell in cells]
+    return "number" in kinds and "word" not in kinds
+
+
+def _decimal(rows: list[list[str]]) -> Decimal:
+    """A comma where more cells are numbers with one than with a point; a comma before three digits may be either."""
+    with_comma = with_point = 0
+    for row in rows:
+        for cell in row:
+            text = cell.strip().lstrip("<>≤≥= ").rstrip("% ")
+            whole, mark, digits = text.lstrip("+-").rpartition(",")
+            if mark and digits.isdecimal() and len(digits) != 3 and whole.replace(".", "").isdecimal():
+                with_comma += 1
+            whole, mark, digits = text.lstrip("+-").rpartition(".")
+            if mark and digits.isdecimal() and len(digits) != 3 and whole.replace(",", "").isdecimal():
+                with_point += 1
+    return "," if with_comma > with_point else "."

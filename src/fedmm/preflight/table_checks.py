@@ -1,0 +1,198 @@
+"""What is odd in a table of several sites: cells, columns and rows that do not say what they seem to."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import math
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedmm.data.labels import ordered
+from fedmm.data.readers.cells import MISSING, date_formats, read_cell
+from fedmm.data.readers.table_formats import TEXT, TableFormat, looks_like_data
+from fedmm.data.stored_tables import cell_kinds, is_dates, is_numeric, is_plain, texts
+
+if TYPE_CHECKING:
+    import pandas
+
+_SHOWN = 8
+_VARIES = 10
+"""Different numbers from which on a column is a measurement."""
+_ENOUGH_ROWS = 20
+_HARDLY = 0.05
+_THOUSANDS = re.compile(r"[+-]?\d{1,3}[.,]\d{3}")
+_TOTALS = {"total", "totals", "sum", "mean", "average", "summe", "gesamt", "mittelwert", "total:", "summe:"}
+
+
+def listed(names: Collection[str]) -> str:
+    """The first of some names, and how many more there are."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(list(names)[:_SHOWN]) + more
+
+
+def unfilled_columns(
+    frame: pandas.DataFrame, sites: Sequence[str] | None, columns: Sequence[str], lacking: Mapping[str, Sequence[str]]
+) -> Iterator[str]:
+    """Columns in which a site, or nobody, has any value."""
+    nowhere = [name for name in columns if not _known(frame[name])]
+    if nowhere:
+        yield f"{_are(nowhere, 'is', 'are')} empty in every row: {listed(nowhere)}"
+    if sites is None:
+        return
+    for site in ordered(sites):
+        rows = [row for row, each in enumerate(sites) if each == site]
+        gone = [name for name in lacking.get(site, ()) if name in columns and name not in nowhere]
+        if gone:
+            yield f"the file of {site} has no {_are(gone, 'column', 'columns', count=False)} {listed(gone)}"
+        part = frame.iloc[rows]
+        known = {name: _known(part[name]) for name in columns if name not in nowhere and name not in gone}
+        never = [name for name, count in known.items() if not count]
+        hardly = [
+            f"{name} ({count} of {len(rows)} rows)" for name, count in known.items() if 0 < count <= _HARDLY * len(rows)
+        ]
+        if never:
+            yield f"{site} never filled {listed(never)}"
+        if hardly:
+            yield f"{site} hardly filled {listed(hardly)}"
+
+
+def constant_at_a_site(
+    frame: pandas.DataFrame, sites: Sequence[str] | None, columns: Sequence[str], decimal: str = "."
+) -> Iterator[str]:
+    """Measurements that are one number in all rows of a site: often that of nothing measured."""
+    if sites is None:
+        return
+    every = ordered(sites)
+    for name in columns:
+        column = frame[name]
+        if not is_numeric(column, decimal):
+            continue
+        values = [read_cell(text, decimal).value for text in texts(column)]
+        known: dict[str, list[float]] = {site: [] for site in every}
+        for site, value in zip(sites, values, strict=True):
+            if not math.isnan(value):
+                known[site].append(value)
+        for site in every:
+            here = known[site]
+            elsewhere = [value for other in every if other != site for value in known[other]]
+            if len(here) < _ENOUGH_ROWS or len(set(here)) > 1 or len(set(elsewhere)) < _VARIES:
+                continue
+            number = here[0]
+            also = [f"{known[other].count(number)} of {sites.count(other)} of {other}" for other in every
+                    if other != site and known[other].count(number)]  # fmt: skip
+            more = f", and in {listed(also)}" if also else ""
+            advice = f"zero_missing = [{name!r}]" if number == 0 else f"missing = ['{number:g}']"
+            yield (
+                f"column {name!r} is {number:g} in every row of {site} that has a value ({len(here)}){more}; if that "
+                f"stands for not measured, say data.{advice}"
+            )
+
+
+def differing_in_case(values: Collection[str]) -> list[tuple[str, ...]]:
+    """Words that are the same but for capital letters and spaces between, in groups."""
+    groups: dict[str, set[str]] = {}
+    for value in set(values) - set(MISSING):
+        groups.setdefault(" ".join(value.casefold().split()), set()).add(value)
+    return [tuple(sorted(group)) for _, group in sorted(groups.items()) if len(group) > 1]
+
+
+def spelt_alike(frame: pandas.DataFrame, columns: Sequence[str], most: int, decimal: str = ".") -> Iterator[str]:
+    """Columns of words with a word that is spelt in two ways."""
+    for name in columns:
+        if frame[name].dtype.kind in "biufMm" or is_numeric(frame[name], decimal):
+            continue
+        words = set(texts(frame[name]))
+        groups = differing_in_case(words) if len(words) <= most else []
+        if groups:
+            ways = "; ".join(" and ".join(map(repr, group)) for group in groups[:_SHOWN])
+            yield (
+                f"column {name!r} holds words that differ in capitals or spaces alone, and count as two: {ways}; write "
+                "them alike in the file"
+            )
+
+
+def odd_cells(frame: pandas.DataFrame, columns: Sequence[str], decimal: str = ".") -> Iterator[str]:
+    """Cells of columns of numbers that are no plain numbers, and how they are read."""
+    for name in columns:
+        column = frame[name]
+        if is_dates(column) or not is_numeric(column, decimal):
+            continue
+        kinds = cell_kinds(column, decimal)
+        if kinds["censored"]:
+            cells = [text for text in texts(column) if read_cell(text, decimal).kind == "censored"]
+            without = sum(math.isnan(read_cell(text, decimal).value) for text in cells)
+            how = [f"{len(cells) - without} read as the limit itself"] if len(cells) > without else []
+            how += [f"{without} without a number read as missing"] if without else []
+            yield f"column {name!r} has {len(cells)} cells such as {cells[0]!r}: {', '.join(how)}"
+        if kinds["percent"]:
+            mixed = " though others have none" if kinds["number"] else ""
+            yield f"column {name!r} has {kinds['percent']} cells with a percent sign{mixed}: read as the number itself"
+
+
+def numbers_as_words(column: pandas.Series, decimal: str = ".") -> str:
+    """Why a column is no column of numbers though most of its cells look like some; empty where they do not."""
+    if not is_plain(column) or is_numeric(column, decimal):
+        return ""
+    kinds = cell_kinds(column, decimal)
+    words = sorted({text for text in texts(column) if read_cell(text, decimal).kind == "word"})
+    marked = [word for word in words if _THOUSANDS.fullmatch(word)]
+    if marked and len(marked) == len(words):
+        return f"{marked[0]!r} may be a number of thousands or one with decimals; write it without the mark"
+    if kinds["number"] > kinds["word"] > 0:
+        return f"it holds numbers and also words such as {words[0][:40]!r}; say which stand for nothing in data.missing"
+    return ""
+
+
+def dates_as_words(frame: pandas.DataFrame, columns: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Columns of dates that are written as texts or kept as dates, and the forms that fit all of them."""
+    for name in columns:
+        column = frame[name]
+        if is_dates(column):
+            yield name, ["%Y-%m-%d"]
+        elif column.dtype.kind not in "biufMm":
+            forms = date_formats(texts(column))
+            if forms:
+                yield name, forms
+
+
+def last_row_is_a_total(frame: pandas.DataFrame) -> str:
+    """A sentence on a last row that sums up the others; empty where it does not."""
+    cells = [texts(frame[name].iloc[-1:])[0] for name in frame.columns]
+    word = next((text for text in cells if text.casefold() in _TOTALS), "")
+    sums_up = word and 3 * cells.count("") >= len(cells)
+    return f"the last row says {word!r} and seems to sum up the others; remove it from the file" if sums_up else ""
+
+
+def odd_header(path: Path, format: TableFormat) -> Iterator[str]:
+    """What is wrong with the first line of a text file."""
+    if not path.name.lower().endswith(TEXT) or not format.header:
+        return
+    separator = (
+        "\t" if format.separator == "," and path.name.lower().endswith((".tsv", ".tsv.gz")) else format.separator
+    )
+    packed = path.name.lower().endswith(".gz")
+    try:
+        with (gzip.open if packed else open)(path, "rt", encoding=format.encoding, newline="") as file:
+            cells = next(csv.reader(file, delimiter=separator), [])
+    except (OSError, ValueError, csv.Error, EOFError):
+        return
+    if cells and looks_like_data(cells, format.decimal):
+        yield (
+            f"the first line of {path} names the columns, but holds numbers: {listed(cells)}; if it is data, say "
+            "data.header = false"
+        )
+    names = [cell.strip("\ufeff") for cell in cells]
+    for name in sorted({name for name in names if name and names.count(name) > 1}):
+        yield f"{path} has {names.count(name)} columns called {name!r}; the later ones are {name + '.1'!r} and so on"
+
+
+def _known(column: pandas.Series) -> int:
+    return sum(text not in MISSING for text in texts(column))
+
+
+def _are(names: Sequence[str], one: str, many: str, *, count: bool = True) -> str:
+    word = one if len(names) == 1 else many
+    return f"{len(names)} column{'' if len(names) == 1 else 's'} {word}" if count else word
