@@ -15,6 +15,7 @@ from rich.table import Table
 from fedmm import __version__
 from fedmm.algorithms import ALGORITHMS
 from fedmm.cli.check import check
+from fedmm.cli.compare import compare as compare_command
 from fedmm.cli.data import data_app
 from fedmm.cli.deploy import deploy_app
 from fedmm.cli.evaluate import evaluate
@@ -56,6 +57,7 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.add_typer(deploy_app, name="deploy")
 app.command()(check)
+app.command(name="compare")(compare_command)
 app.command()(evaluate)
 app.command()(export)
 app.command()(init)

@@ -21,6 +21,8 @@ from fedmm.core.wire import Encoding
 from fedmm.data import DATASETS, PARTITIONS
 from fedmm.data.domains import DataSet
 from fedmm.data.partition import Partition
+from fedmm.data.per_site import KEY as PER_SITE
+from fedmm.data.per_site import PerSite
 from fedmm.experiment.choosing import DEFAULT, Stopping
 from fedmm.experiment.guard import Guard
 from fedmm.experiment.presets import PRESETS, preset_tables
@@ -173,7 +175,8 @@ class Experiment:
 
     def tables(self) -> dict[str, Table]:
         """Everything, defaults included, as tables from which :func:`experiment` makes the same experiment."""
-        return {section: as_table(getattr(self, section)) for section in self.__dataclass_fields__}
+        tables = {name: as_table(getattr(self, name)) for name in self.__dataclass_fields__ if name != "data"}
+        return {"run": tables.pop("run"), "data": _data_table(self.data), **tables}
 
 
 def experiment(tables: Mapping[str, Any]) -> Experiment:
@@ -195,7 +198,7 @@ def experiment(tables: Mapping[str, Any]) -> Experiment:
         full[section] = {"name": name, **full.get(section, {})}
     return Experiment(
         build(RunOptions, full.get("run", {}), "run"),
-        choose(DATASETS, full["data"], "data"),
+        _data(full["data"]),
         choose(PARTITIONS, full["partition"], "partition"),
         choose(MODELS, full["model"], "model"),
         choose(OBJECTIVES, full["objective"], "objective"),
@@ -204,6 +207,17 @@ def experiment(tables: Mapping[str, Any]) -> Experiment:
         choose(TRANSMISSIONS, full["transmission"], "transmission"),
         build(Guard, full.get("guard", {}), "guard"),
     )
+
+
+def _data(table: Table) -> DataSet:
+    per_site = table.get(PER_SITE, False)
+    require(isinstance(per_site, bool), f"data.{PER_SITE} must be true or false, not {per_site!r}")
+    data = choose(DATASETS, {key: value for key, value in table.items() if key != PER_SITE}, "data")
+    return PerSite(data) if per_site else data
+
+
+def _data_table(data: DataSet) -> Table:
+    return {**as_table(data.of), PER_SITE: True} if isinstance(data, PerSite) else as_table(data)
 
 
 def _with_preset(tables: Mapping[str, Any]) -> dict[str, Table]:

@@ -52,6 +52,7 @@ class Incoming:
 
 def incoming(run: FinishedRun, path: Path) -> Incoming:
     """The rows of a file or folder like the run's data; pictures are read when it is their turn."""
+    run.require_rows_of_files()
     given = _input(run, path)
     if isinstance(given, ImageInput):
         found = ClassFolders(path.parent, (StoredFile(path.name),)) if path.is_file() else found_in(path)
