@@ -31,7 +31,7 @@ def compare(
     """Train source only, per-site standardisation, FedAvgGDA and FedMM on the data of FILE.toml; say which to use.
 
     The verdict goes by validators, never by labels of the target, and may be that the evidence does not support
-    adapting. Everything is in the folder: compare.md, compare.csv, compare.json, compare.png, and a folder for each run.
+    adapting. The folder holds compare.md, compare.csv, compare.json, compare.png, and a folder for each run.
     """
     from fedmm.experiment.extending import read_tables  # noqa: PLC0415 - torch
     from fedmm.experiment.folder import folder_name, free_folder, latest_folder  # noqa: PLC0415 - torch

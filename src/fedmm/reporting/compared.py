@@ -1,4 +1,4 @@
-"""What ``fedmm compare`` found, from its ``compare.json``: a table for the terminal, Markdown and CSV, and a picture."""
+"""What ``fedmm compare`` found, from its ``compare.json``: a table for terminal, Markdown and CSV, and a picture."""
 
 from __future__ import annotations
 
@@ -102,7 +102,9 @@ def draw_compared(folder: Path) -> Path:
     """Write ``compare.png``: every candidate's runs by what the verdict goes by, beside source only."""
     table = read_compared(folder)
     seeds = len(table["seeds"])
-    about = f"{table['verdict']['sentence']} A dot is a seed, a bar their mean" + (f" over {seeds}" if seeds > 1 else "")
+    about = f"{table['verdict']['sentence']} A dot is a seed, a bar their mean" + (
+        f" over {seeds}" if seeds > 1 else ""
+    )
     return compose(table["title"], f"{about}; the dashed line is source only.", [_Dots(table)], folder / "compare.png")
 
 
