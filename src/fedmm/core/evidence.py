@@ -16,8 +16,8 @@ SUPPORTED = "the evidence supports adapting"
 NOT_SUPPORTED = "the evidence does not support adapting"
 CANNOT_JUDGE = "whether adapting helps cannot be judged"
 RULE = (
-    "take source only unless the evidence supports adapting: a label shift that is estimated to be small, a source risk "
-    f"that is no worse, and a higher {' and '.join(BELIEVED)} in {FEWEST_SEEDS} seeds or more"
+    "take source only unless the evidence supports adapting: a label shift that is estimated to be small, a source "
+    f"risk that is no worse, and a higher {' and '.join(BELIEVED)} in {FEWEST_SEEDS} seeds or more"
 )
 """The rule in words, the same wherever it is told."""
 _RISK_SLACK = 0.1
@@ -83,9 +83,9 @@ def judge_adaptation(source_only: Signals, adapted: Signals, shift: LabelShift |
     assert shift is not None
     return Verdict(
         True,
-        f"{SUPPORTED}: {' and '.join(BELIEVED)} are higher in every seed, source_risk is no worse, and the class mixes "
-        f"are estimated to differ in {shift.distance:.0%} of the rows ({shift.high:.0%} at most); labels of some target "
-        "rows would still be the better judge",
+        f"{SUPPORTED}: {' and '.join(BELIEVED)} are higher in every seed, source_risk is no worse, and the class "
+        f"mixes are estimated to differ in {shift.distance:.0%} of the rows ({shift.high:.0%} at most); labels of some "
+        "target rows would still be the better judge",
     )
 
 
