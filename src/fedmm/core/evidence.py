@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import TYPE_CHECKING
 
-from fedmm.core.label_shift import LabelShift
+if TYPE_CHECKING:
+    from fedmm.core.label_shift import LabelShift
 
 BELIEVED = ("target_information", "target_bnm")
 """Validators without target labels that told the better of two settings at least weakly: docs/choosing.md."""
