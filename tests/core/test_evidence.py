@@ -34,7 +34,8 @@ def test_everything_that_the_rule_asks_for_supports_adapting():
 def test_one_reason_against_is_enough(adapted, shift, because):
     verdict = judge_adaptation(PLAIN, adapted, shift)
     assert verdict.supported is False
-    assert verdict.sentence.startswith(NOT_SUPPORTED) and because in verdict.sentence
+    assert verdict.sentence.startswith(NOT_SUPPORTED)
+    assert because in verdict.sentence
 
 
 @pytest.mark.parametrize(
@@ -53,7 +54,8 @@ def test_one_reason_against_is_enough(adapted, shift, because):
 def test_what_is_missing_cannot_be_judged(source_only, adapted, shift, because):
     verdict = judge_adaptation(source_only, adapted, shift)
     assert verdict.supported is None
-    assert verdict.sentence.startswith(CANNOT_JUDGE) and because in verdict.sentence
+    assert verdict.sentence.startswith(CANNOT_JUDGE)
+    assert because in verdict.sentence
 
 
 def test_a_reason_against_outweighs_what_is_missing():

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import TYPE_CHECKING
 
-from fedmm.core.label_shift import LabelShift
+if TYPE_CHECKING:
+    from fedmm.core.label_shift import LabelShift
 
 BELIEVED = ("target_information", "target_bnm")
 """Validators without target labels that told the better of two settings at least weakly: docs/choosing.md."""
@@ -16,8 +18,8 @@ SUPPORTED = "the evidence supports adapting"
 NOT_SUPPORTED = "the evidence does not support adapting"
 CANNOT_JUDGE = "whether adapting helps cannot be judged"
 RULE = (
-    "take source only unless the evidence supports adapting: a label shift that is estimated to be small, a source risk "
-    f"that is no worse, and a higher {' and '.join(BELIEVED)} in {FEWEST_SEEDS} seeds or more"
+    "take source only unless the evidence supports adapting: a label shift that is estimated to be small, a source "
+    f"risk that is no worse, and a higher {' and '.join(BELIEVED)} in {FEWEST_SEEDS} seeds or more"
 )
 """The rule in words, the same wherever it is told."""
 _RISK_SLACK = 0.1
@@ -83,9 +85,9 @@ def judge_adaptation(source_only: Signals, adapted: Signals, shift: LabelShift |
     assert shift is not None
     return Verdict(
         True,
-        f"{SUPPORTED}: {' and '.join(BELIEVED)} are higher in every seed, source_risk is no worse, and the class mixes "
-        f"are estimated to differ in {shift.distance:.0%} of the rows ({shift.high:.0%} at most); labels of some target "
-        "rows would still be the better judge",
+        f"{SUPPORTED}: {' and '.join(BELIEVED)} are higher in every seed, source_risk is no worse, and the class "
+        f"mixes are estimated to differ in {shift.distance:.0%} of the rows ({shift.high:.0%} at most); labels of some "
+        "target rows would still be the better judge",
     )
 
 

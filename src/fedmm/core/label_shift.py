@@ -65,7 +65,7 @@ class LabelShift:
         if not self.notable:
             return f"label shift cannot be ruled out: the class mixes of source and target differ in {size}{doubts}"
         order = (self.target - self.source).abs().argsort(descending=True, stable=True).tolist()
-        order = order[1:] if len(order) == 2 else order
+        order = [1] if len(order) == 2 else order
         parts = [f"{class_names[k]!r} {self.source[k]:.0%} to about {self.target[k]:.0%}" for k in order[:_SHOWN]]
         more = ", ..." if len(order) > _SHOWN else ""
         said = "perhaps label shift" if _INPUTS in self.doubts else "label shift"
@@ -84,12 +84,12 @@ def estimate_label_shift(
     source_labels: int64 ``[rows]``; target_probabilities: ``[rows, classes]`` on target rows. At most 2000 rows of each
     are used.
 
-    Two estimates are made. One maximises the likelihood of the predictions by expectation maximisation (Saerens, Latinne
-    and Decaestecker 2002), after the probabilities were calibrated on the source rows by a temperature and a bias for
-    each class (Alexandari, Kundaje and Shrikumar 2020). The other goes by the counts of predicted classes and the
-    confusion matrix on the source rows (Lipton, Wang and Smola 2018), as a maximum likelihood on the simplex. The first
-    is the one returned. Both suppose that rows of a class look alike in both domains: how far that fails is looked at
-    (``reliable``), but it cannot be excluded from predictions alone.
+    Two estimates are made. One maximises the likelihood of the predictions by expectation maximisation (Saerens,
+    Latinne and Decaestecker 2002), after the probabilities were calibrated on the source rows by a temperature and a
+    bias for each class (Alexandari, Kundaje and Shrikumar 2020). The other goes by the counts of predicted classes and
+    the confusion matrix on the source rows (Lipton, Wang and Smola 2018), as a maximum likelihood on the simplex. The
+    first is the one returned. Both suppose that rows of a class look alike in both domains: ``reliable`` looks at how
+    far that fails, but predictions alone cannot exclude it.
     """
     require(
         source_probabilities.ndim == 2
@@ -104,7 +104,7 @@ def estimate_label_shift(
     p_s, y = _thin(source_probabilities.detach().cpu().double()), _thin(source_labels.detach().cpu().long())
     p_t = _thin(target_probabilities.detach().cpu().double())
     classes = p_s.shape[1]
-    require(0 <= int(y.min()) and int(y.max()) < classes, f"source labels must be classes 0 to {classes - 1}")
+    require(int(y.min()) >= 0 and int(y.max()) < classes, f"source labels must be classes 0 to {classes - 1}")
     require(bool(p_s.isfinite().all() and p_t.isfinite().all()), "label shift needs finite probabilities")
     counts = torch.bincount(y, minlength=classes).double()
     source = counts / counts.sum()
@@ -168,16 +168,12 @@ def _calibrate(p_s: Tensor, y: Tensor, p_t: Tensor) -> tuple[Tensor, Tensor]:
     return (scale * logs + fit[1:]).softmax(dim=1), (scale * logs_t + fit[1:]).softmax(dim=1)
 
 
-def _expectation_maximisation(p: Tensor, prior: Tensor, weights: Tensor | None = None) -> Tensor:
-    """The mix ``[..., classes]`` under which predictions ``[..., rows, classes]`` made under a prior are most likely."""
-    weights = torch.ones(p.shape[:-1], dtype=p.dtype) if weights is None else weights
-    weights = weights / weights.sum(dim=-1, keepdim=True)
+def _expectation_maximisation(p: Tensor, prior: Tensor) -> Tensor:
+    """The mix ``[classes]`` under which predictions ``[rows, classes]`` made under a prior are most likely."""
     mix = prior
     for _ in range(_ITERATIONS):
-        ratio = torch.where(prior > 0, mix / prior, 0.0)
-        joint = p * ratio.unsqueeze(-2)
-        posterior = joint / joint.sum(dim=-1, keepdim=True).clamp_min(1e-300)
-        new = (weights.unsqueeze(-1) * posterior).sum(dim=-2)
+        joint = p * torch.where(prior > 0, mix / prior, 0.0)
+        new = (joint / joint.sum(dim=1, keepdim=True).clamp_min(1e-300)).mean(dim=0)
         if float((new - mix).abs().max()) < _TOLERANCE:
             return new
         mix = new
