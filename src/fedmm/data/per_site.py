@@ -21,9 +21,9 @@ _ROWS_AT_ONCE = 1024
 class PerSite:
     """Another data set whose sites standardise their rows; where it names no sites, its two domains do.
 
-    A row ``[numbers]`` is standardised number by number, a picture ``[channels, ...]`` channel by channel, by statistics
-    of the site's training rows; labels are not looked at. Test rows go by the site that holds them or, where that is not
-    known, by their domain. A file does not say whose statistics its rows need, so that there is no ``input``.
+    A row ``[numbers]`` is standardised number by number, a picture ``[channels, ...]`` channel by channel, by the
+    statistics of the site's training rows; labels are not looked at. Test rows go by the site that holds them or, where
+    that is not known, by their domain. A file does not say whose statistics its rows need: there is no ``input``.
     """
 
     of: DataSet

@@ -1,4 +1,4 @@
-"""The methods that are compared on the data of one experiment file, each as experiments that differ in the seed alone."""
+"""The methods that are compared on the data of one experiment file, each with several seeds."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from fedmm.core.errors import require, unknown
 from fedmm.core.transmission import GaussianUpdate
 from fedmm.data.partition import TargetSupervised
 from fedmm.data.per_site import KEY as PER_SITE
+from fedmm.data.per_site import PerSite
 from fedmm.experiment.choosing import DEFAULT
 from fedmm.experiment.config import Experiment, experiment
 from fedmm.experiment.grid import SWEEP
@@ -37,7 +38,7 @@ def derive_candidates(tables: Mapping[str, Any], objectives: Sequence[str], seed
     objective and the algorithm as far as they know them. FedMM is the file's own algorithm if that is ``fedmm``, else
     ``fedmm_smoothed``; any other algorithm of the file is compared as well. No run ends early.
     """
-    require(SWEEP not in tables, "a file with a [sweep] table is a grid already; run `fedmm sweep`, or remove the table")
+    require(SWEEP not in tables, "a file with a [sweep] table is for `fedmm sweep`; remove it to compare methods")
     require(1 <= seeds <= _MOST_SEEDS, f"--seeds must be from 1 to {_MOST_SEEDS}, not {seeds}")
     own = experiment(tables)
     _require_comparable(own)
@@ -93,8 +94,8 @@ def _require_comparable(own: Experiment) -> None:
         f"transmission {own.transmission.name!r} adds noise to updates, and what the verdict goes by, measured on the "
         'clients\' own rows, has none; compare with transmission.name = "exact", then train the chosen one with noise',
     )
-    require(own.run.probe_rows > 0, "run.probe_rows must be above 0: the verdict goes by what is measured on those rows")
+    require(own.run.probe_rows > 0, "run.probe_rows must be above 0: the verdict goes by those target rows")
     require(
-        not getattr(own.data, "of", None),
+        not isinstance(own.data, PerSite),
         f"data.{PER_SITE} is one of the methods that are compared; leave it out of the file",
     )

@@ -8,14 +8,14 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from fedmm.core.errors import require
-from fedmm.core.evidence import BELIEVED, CANNOT_JUDGE, NOT_SUPPORTED, Signals, Verdict, judge_adaptation
-from fedmm.core.label_shift import LabelShift, estimate_label_shift
+from fedmm.core.evidence import BELIEVED, CANNOT_JUDGE, NOT_SUPPORTED, Verdict, judge_adaptation
+from fedmm.core.label_shift import LabelShift
 from fedmm.core.validators import VALIDATORS
 from fedmm.data.domains import DomainPair
 from fedmm.experiment.build import DataCache
+from fedmm.experiment.evidence import shift_of_model, shift_table, signals_of
 from fedmm.experiment.finished import open_run
 from fedmm.experiment.folder import write_json
 from fedmm.experiment.resuming import completed_run
@@ -25,7 +25,6 @@ from fedmm.runs.candidates import SOURCE_ONLY, Candidate, derive_candidates
 COMPARED = "compare.json"
 _FORMAT = "fedmm-compare-1"
 _RANKED_BY = BELIEVED[0]
-_MOST_ROWS = 2000
 
 Table = dict[str, Any]
 
@@ -71,7 +70,7 @@ def compare_methods(
         "rounds": first.run.rounds,
         "seeds": [experiment.run.seed for experiment in candidates[0].experiments],
         "candidates": entries,
-        "label_shift": _shift_table(shift, pair.class_names),
+        "label_shift": None if shift is None else shift_table(shift, pair.class_names),
         "verdict": judged,
         "target_labels": _labels_say(entries, judged),
         "versions": summary["versions"],
@@ -101,30 +100,9 @@ def _entry(candidate: Candidate, folder: Path, names: Mapping[tuple[str, int], s
 
 
 def _label_shift(pair: DomainPair, folders: Sequence[Path]) -> LabelShift | None:
-    """By the mean prediction of the source-only models; None where no labelled source rows are set aside."""
-    held_out = pair.source_validation or pair.source_test
-    if not folders or not len(held_out.y):
-        return None
-    target = pair.target.x
-    some = torch.arange(min(len(target), _MOST_ROWS)) * len(target) // min(len(target), _MOST_ROWS)
-    models = [open_run(folder).predictor for folder in folders]
-
-    def probabilities(x: Tensor) -> Tensor:
-        return torch.stack([model.predict_proba(x).cpu().double() for model in models]).mean(dim=0)
-
-    return estimate_label_shift(probabilities(held_out.x), held_out.y, probabilities(target[some]))
-
-
-def _shift_table(shift: LabelShift | None, class_names: Sequence[str]) -> Table | None:
-    if shift is None:
-        return None
-    return {
-        "source": [round(share, 4) for share in shift.source.tolist()],
-        "target": [round(share, 4) for share in shift.target.tolist()],
-        "distance": round(shift.distance, 4),
-        "reliable": shift.reliable,
-        "sentence": shift.sentence(class_names),
-    }
+    """As the source-only models see it: of their estimates the one that excludes least; None where there is none."""
+    found = [shift_of_model(open_run(folder).predictor.predict_proba, pair) for folder in folders]
+    return max((shift for shift in found if shift is not None), key=lambda shift: shift.high, default=None)
 
 
 def _judge(entries: Sequence[Table], shift: LabelShift | None) -> Table:
@@ -160,14 +138,13 @@ def _judge_one(source_only: Table, entry: Table, shift: LabelShift | None) -> Ve
         if one["diverged"]:
             supported = None if one is source_only else False
             return Verdict(supported, f"{one['diverged']} of {len(one['runs'])} runs of {one['label']} diverged")
-    return judge_adaptation(_signals(source_only), _signals(entry), shift)
+    return judge_adaptation(*(signals_of(_by_seed(one)) for one in (source_only, entry)), shift)
 
 
-def _signals(entry: Table) -> Signals:
-    """What is known without labels of the target."""
-    whole = {name: values for name, values in entry["measures"].items() if None not in values}
-    validators = {v.name: whole[v.column] for v in VALIDATORS.values() if not v.oracle and v.column in whole}
-    return Signals(validators, validators.get("source_risk", ()))
+def _by_seed(entry: Table) -> list[Table]:
+    """What was measured, a table for each run."""
+    measures = entry["measures"]
+    return [{column: values[seed] for column, values in measures.items()} for seed in range(len(entry["runs"]))]
 
 
 def _rank(entry: Table) -> float:
