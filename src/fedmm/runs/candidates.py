@@ -8,7 +8,6 @@ from typing import Any
 
 from fedmm.algorithms import ALGORITHMS
 from fedmm.core.errors import require, unknown
-from fedmm.core.transmission import GaussianUpdate
 from fedmm.data.partition import TargetSupervised
 from fedmm.data.per_site import KEY as PER_SITE
 from fedmm.data.per_site import PerSite
@@ -90,7 +89,7 @@ def _require_comparable(own: Experiment) -> None:
         "target_supervised learns from the target's labels, which compare never looks at; use another partition",
     )
     require(
-        not isinstance(own.transmission, GaussianUpdate),
+        not own.transmission.private,
         f"transmission {own.transmission.name!r} adds noise to updates, and what the verdict goes by, measured on the "
         'clients\' own rows, has none; compare with transmission.name = "exact", then train the chosen one with noise',
     )

@@ -62,7 +62,7 @@ def compare_methods(
     names = {(run["label"], run["seed"]): run["folder"] for run in summary["runs"]}
     entries = [_entry(candidate, folder, names) for candidate in candidates]
     shift = _label_shift(pair, [folder / name for name in entries[0]["runs"]] if not entries[0]["diverged"] else [])
-    judged = _judge(entries, shift)
+    judged = judge_candidates(entries, shift)
     table = {
         "format": _FORMAT,
         "title": title,
@@ -72,7 +72,7 @@ def compare_methods(
         "candidates": entries,
         "label_shift": None if shift is None else shift_table(shift, pair.class_names),
         "verdict": judged,
-        "target_labels": _labels_say(entries, judged),
+        "target_labels": labels_say(entries, judged),
         "versions": summary["versions"],
         "hardware": summary["hardware"],
     }
@@ -105,7 +105,7 @@ def _label_shift(pair: DomainPair, folders: Sequence[Path]) -> LabelShift | None
     return max((shift for shift in found if shift is not None), key=lambda shift: shift.high, default=None)
 
 
-def _judge(entries: Sequence[Table], shift: LabelShift | None) -> Table:
+def judge_candidates(entries: Sequence[Table], shift: LabelShift | None) -> Table:
     """The verdict on each candidate, written into its entry, and the one on all of them."""
     source_only, *others = entries
     for entry in others:
@@ -152,7 +152,7 @@ def _rank(entry: Table) -> float:
     return float("-inf") if None in values else fmean(values)
 
 
-def _labels_say(entries: Sequence[Table], verdict: Table) -> str | None:
+def labels_say(entries: Sequence[Table], verdict: Table) -> str | None:
     """Whether target labels, which chose nothing, agree with the verdict; None where there are none."""
     accuracies = {entry["label"]: _known(entry["measures"].get("target_accuracy", [])) for entry in entries}
     accuracies = {label: values for label, values in accuracies.items() if values}
