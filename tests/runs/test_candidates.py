@@ -46,7 +46,12 @@ def test_all_share_data_model_rounds_batches_and_what_they_know_of_the_options()
     found = by_label(TABLES, "dann", "mdd")
     data = found["source only"].data
     for label, each in found.items():
-        assert (each.run.rounds, each.run.seed, each.run.batch_size, each.model) == (7, 4, 8, found["source only"].model)
+        assert (each.run.rounds, each.run.seed, each.run.batch_size, each.model) == (
+            7,
+            4,
+            8,
+            found["source only"].model,
+        )
         assert each.data == (PerSite(data) if label == "per-site standardisation" else data)
         assert (each.algorithm.lr_min, each.algorithm.local_steps) == (0.03, 3)
     assert found["FedMM + MDD"].objective.gamma == 2.0
@@ -80,7 +85,12 @@ def test_a_preset_fills_in_what_each_method_needs() -> None:
         ({"sweep": {"run.seed": [0, 1]}}, ["dann"], 3, r"a file with a \[sweep\] table"),
         ({"partition": {"name": "target_supervised"}}, ["dann"], 3, "learns from the target's labels"),
         ({"run": {"probe_rows": 0}}, ["dann"], 3, "run.probe_rows must be above 0"),
-        ({"data": {"name": "moons", "standardise_per_site": True}}, ["dann"], 3, "one of the methods that are compared"),
+        (
+            {"data": {"name": "moons", "standardise_per_site": True}},
+            ["dann"],
+            3,
+            "one of the methods that are compared",
+        ),
         ({"transmission": {"name": "gaussian"}}, ["dann"], 3, "adds noise to updates"),
     ],
 )

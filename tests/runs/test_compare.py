@@ -55,14 +55,18 @@ def test_of_those_that_are_supported_the_highest_in_information_is_named() -> No
     found = judged(entry("one", [0.4, 0.5, 0.4]), entry("two", [0.5, 0.6, 0.5]), entry("unsure", [0.1, 0.9, 0.9]))
     assert found["supported"] is True
     assert found["use"] == "two"
-    assert found["sentence"].startswith("Use two, of 2 that it supports the highest in target_information: the evidence")
+    assert found["sentence"].startswith(
+        "Use two, of 2 that it supports the highest in target_information: the evidence"
+    )
 
 
 def test_where_nothing_is_supported_source_only_is_named_with_what_speaks_against_the_nearest() -> None:
     found = judged(entry("worse", [0.1, 0.1, 0.1]), entry("risky", [0.6, 0.6, 0.6], risk=0.9))
     assert found["supported"] is False
     assert found["use"] == "source only"
-    assert found["sentence"].startswith("The evidence does not support adapting; use source only. risky: source_risk rose")
+    assert found["sentence"].startswith(
+        "The evidence does not support adapting; use source only. risky: source_risk rose"
+    )
 
 
 def test_label_shift_speaks_against_every_candidate() -> None:

@@ -20,7 +20,7 @@ from fedmm.core.validators import validator
 from fedmm.core.wire import Encoding
 from fedmm.data import DATASETS, PARTITIONS
 from fedmm.data.domains import DataSet
-from fedmm.data.partition import Partition
+from fedmm.data.partition import Partition, TargetSupervised
 from fedmm.data.per_site import KEY as PER_SITE
 from fedmm.data.per_site import PerSite
 from fedmm.experiment.choosing import DEFAULT, Stopping
@@ -29,7 +29,7 @@ from fedmm.experiment.presets import PRESETS, preset_tables
 from fedmm.experiment.tables import Table, as_table, build, choose
 from fedmm.models import MODELS, Model
 from fedmm.models.precision import Precision
-from fedmm.objectives import OBJECTIVES
+from fedmm.objectives import OBJECTIVES, SourceOnly
 
 _DEFAULT_NAMES = {
     "partition": "source_target",
@@ -39,6 +39,8 @@ _DEFAULT_NAMES = {
     "transmission": "exact",
 }
 _NAMES_WITH_PRESET = {"objective": "dann", "algorithm": "fedmm"}  # a preset is of the paper, and so is its algorithm
+SOURCE_ONLY = "source only"
+"""What a run that adapts nothing is called."""
 _MOST_THREADS = 1024
 _MOST_ACTORS = 10_000
 _MOST_ROWS = 1_000_000
@@ -48,7 +50,7 @@ _MOST_ROWS = 1_000_000
 class RunOptions:
     """The section ``[run]``.
 
-    label: what the run is called in tables and pictures (the algorithm's name by default).
+    label: what the run is called in tables and pictures (the algorithm's name by default, or ``source only``).
     rounds, seed, batch_size: as in :func:`fedmm.adapt`; evaluate_every: rounds between evaluations.
     probe_rows: how many unlabelled target rows are measured on in an evaluation; 0 for none.
     device: ``cpu``, ``cuda``, ... or ``auto``, the GPU where there is one.
@@ -171,7 +173,13 @@ class Experiment:
     @property
     def label(self) -> str:
         """What the run is called in tables and pictures."""
-        return self.run.label or self.algorithm.name
+        return self.run.label or (SOURCE_ONLY if self.source_only else self.algorithm.name)
+
+    @property
+    def source_only(self) -> bool:
+        """Whether nothing is adapted: the source's labels are learnt, and the target is not looked at."""
+        learns_otherwise = isinstance(self.partition, TargetSupervised) or isinstance(self.data, PerSite)
+        return isinstance(self.objective, SourceOnly) and not learns_otherwise
 
     def tables(self) -> dict[str, Table]:
         """Everything, defaults included, as tables from which :func:`experiment` makes the same experiment."""

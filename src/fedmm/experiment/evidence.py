@@ -13,6 +13,8 @@ from fedmm.core.evidence import RULE, Signals, Verdict, judge_adaptation
 from fedmm.core.label_shift import LabelShift, estimate_label_shift
 from fedmm.core.validators import VALIDATORS
 from fedmm.data.domains import DomainPair, Labelled
+from fedmm.data.partition import TargetSupervised
+from fedmm.data.per_site import KEY as PER_SITE
 from fedmm.experiment.leaks import fingerprints, shared
 from fedmm.objectives.source_only import SourceOnly
 
@@ -22,6 +24,7 @@ NO_SOURCE_ONLY = (
     "whether adapting helps cannot be judged: no source-only run stands beside the others; add objective.name = "
     f"'{SourceOnly.name}', with the same seeds"
 )
+SHIFT_ADVICE = "adapting may then do harm, and validators on the target mislead: compare with source only"
 _FEWEST_ROWS = 20
 _QUICK_ROWS, _QUICK_NUMBERS, _QUICK_CLASSES = 2000, 4096, 20
 Summary = Mapping[str, Any]
@@ -95,6 +98,12 @@ def shift_table(shift: LabelShift, class_names: Sequence[str]) -> dict[str, Any]
     }
 
 
+def shift_warning(summary: Summary) -> str:
+    """What is to be said of label shift in a run's summary; empty where the estimate does not speak for one."""
+    shift = summary.get("label_shift")
+    return f"warning: {shift['sentence']}; {SHIFT_ADVICE}" if shift and shift["notable"] else ""
+
+
 def read_shift(table: Mapping[str, Any]) -> LabelShift:
     """The estimate of a table as :func:`shift_table` makes it."""
     source, target = (torch.tensor(table[name], dtype=torch.float64) for name in ("source", "target"))
@@ -119,6 +128,11 @@ def signals_of(summaries: Sequence[Summary]) -> Signals:
     return Signals(whole, whole.get("source_risk", ()))
 
 
+def _source_only(summary: Summary) -> bool:
+    learns_otherwise = summary["partition"] == TargetSupervised.name or summary.get(PER_SITE, False)
+    return bool(summary["objective"] == SourceOnly.name and not learns_otherwise)
+
+
 def judge_runs(summaries: Sequence[Summary]) -> dict[str, Any]:
     """The rule's verdict on every method among runs, by the summaries of their folders, as plain values.
 
@@ -129,7 +143,7 @@ def judge_runs(summaries: Sequence[Summary]) -> dict[str, Any]:
     for each in summaries:
         if each["status"] == "completed":
             methods.setdefault(each["label"], []).append(each)
-    plain = {label: runs for label, runs in methods.items() if runs[0]["objective"] == SourceOnly.name}
+    plain = {label: runs for label, runs in methods.items() if _source_only(runs[0])}
     adapted = {label: runs for label, runs in methods.items() if label not in plain}
     if not plain or not adapted:
         note = NO_SOURCE_ONLY if adapted else ""

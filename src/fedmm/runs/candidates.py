@@ -12,11 +12,11 @@ from fedmm.data.partition import TargetSupervised
 from fedmm.data.per_site import KEY as PER_SITE
 from fedmm.data.per_site import PerSite
 from fedmm.experiment.choosing import DEFAULT
-from fedmm.experiment.config import Experiment, experiment
+from fedmm.experiment.config import SOURCE_ONLY, Experiment, experiment
 from fedmm.experiment.grid import SWEEP
 from fedmm.objectives import OBJECTIVES
 
-SOURCE_ONLY, PER_SITE_LABEL = "source only", "per-site standardisation"
+PER_SITE_LABEL = "per-site standardisation"
 _NONE = "source_only"
 _BASELINE, _FEDMM, _SMOOTHED = "fedavg_gda", "fedmm", "fedmm_smoothed"
 _MOST_SEEDS = 100

@@ -7,20 +7,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import torch
-
-from fedmm.core.errors import require
 from fedmm.core.evidence import BELIEVED, CANNOT_JUDGE, NOT_SUPPORTED, Verdict, judge_adaptation
 from fedmm.core.label_shift import LabelShift
 from fedmm.core.validators import VALIDATORS
-from fedmm.data.domains import DomainPair
-from fedmm.experiment.build import DataCache
-from fedmm.experiment.evidence import shift_of_model, shift_table, signals_of
-from fedmm.experiment.finished import open_run
+from fedmm.experiment.config import SOURCE_ONLY
+from fedmm.experiment.evidence import read_shift, signals_of
 from fedmm.experiment.folder import write_json
 from fedmm.experiment.resuming import completed_run
 from fedmm.experiment.sweep import DivergedRuns, run_sweep
-from fedmm.runs.candidates import SOURCE_ONLY, Candidate, derive_candidates
+from fedmm.runs.candidates import Candidate, derive_candidates
 
 COMPARED = "compare.json"
 _FORMAT = "fedmm-compare-1"
@@ -46,10 +41,7 @@ def compare_methods(
     None after Ctrl-C: what was done is kept, and ``resume`` goes on with it. A run that diverges is part of the answer.
     """
     candidates = derive_candidates(tables, objectives, seeds)
-    cache = DataCache()
     first = candidates[0].experiments[0]
-    pair = cache.pair(first, torch.device("cpu"))
-    require(len(pair.target.x) > 0, "the data has no rows of the target, so that there is nothing to adapt to")
     experiments = [experiment for candidate in candidates for experiment in candidate.experiments]
     try:
         summary = run_sweep(
@@ -61,8 +53,8 @@ def compare_methods(
         return None
     names = {(run["label"], run["seed"]): run["folder"] for run in summary["runs"]}
     entries = [_entry(candidate, folder, names) for candidate in candidates]
-    shift = _label_shift(pair, [folder / name for name in entries[0]["runs"]] if not entries[0]["diverged"] else [])
-    judged = judge_candidates(entries, shift)
+    shift = _label_shift([folder / name for name in entries[0]["runs"]])
+    judged = judge_candidates(entries, shift and read_shift(shift))
     table = {
         "format": _FORMAT,
         "title": title,
@@ -70,7 +62,7 @@ def compare_methods(
         "rounds": first.run.rounds,
         "seeds": [experiment.run.seed for experiment in candidates[0].experiments],
         "candidates": entries,
-        "label_shift": None if shift is None else shift_table(shift, pair.class_names),
+        "label_shift": shift,
         "verdict": judged,
         "target_labels": labels_say(entries, judged),
         "versions": summary["versions"],
@@ -99,10 +91,11 @@ def _entry(candidate: Candidate, folder: Path, names: Mapping[tuple[str, int], s
     }
 
 
-def _label_shift(pair: DomainPair, folders: Sequence[Path]) -> LabelShift | None:
+def _label_shift(folders: Sequence[Path]) -> Table | None:
     """As the source-only models see it: of their estimates the one that excludes least; None where there is none."""
-    found = [shift_of_model(open_run(folder).predictor.predict_proba, pair) for folder in folders]
-    return max((shift for shift in found if shift is not None), key=lambda shift: shift.high, default=None)
+    summaries = filter(None, map(completed_run, folders))
+    found = [summary["label_shift"] for summary in summaries if summary.get("label_shift")]
+    return max(found, key=lambda shift: float(shift["high"]), default=None)
 
 
 def judge_candidates(entries: Sequence[Table], shift: LabelShift | None) -> Table:
