@@ -16,11 +16,11 @@ from fedmm.data.domains import DomainPair, Labelled
 from fedmm.experiment.config import experiment
 from fedmm.experiment.evidence import (
     NO_SOURCE_ONLY,
+    count_trained_test_rows,
     judge_runs,
     read_shift,
     shift_of_data,
     shift_table,
-    tested_and_trained_on,
 )
 from fedmm.experiment.run import run_experiment
 
@@ -87,9 +87,9 @@ def test_pictures_and_few_rows_are_not_guessed_at() -> None:
 def test_test_rows_that_are_trained_on_are_counted(tmp_path: Path) -> None:
     arrays = cancer(0.45, 0.70)
     everything = load(tmp_path, arrays)
-    assert tested_and_trained_on(everything) == len(everything.target.y)
+    assert count_trained_test_rows(everything) == len(everything.target.y)
     apart = Arrays(file=str(tmp_path / "rows.npz"), target_held_out=0.3).load()
-    assert tested_and_trained_on(apart) == 0
+    assert count_trained_test_rows(apart) == 0
 
 
 def test_a_run_warns_of_label_shift_and_says_what_was_tested_on(tmp_path: Path) -> None:
