@@ -150,8 +150,8 @@ def _signals(models: Sequence[Adapted]) -> Signals:
 def table(results: dict[str, Any]) -> str:
     """The results as Markdown: target accuracy and target_information, means and ranges over seeds."""
     lines = [
-        "| target (share of positives, source to target) | estimated | method | target accuracy | `target_information` |"
-        " `source_risk` | supported |",
+        "| target (share of positives, source to target) | estimated | method | target accuracy | "
+        "`target_information` | `source_risk` | supported |",
         "|---" * 7 + "|",
     ]
     for name, each in results.items():

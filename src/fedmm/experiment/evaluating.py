@@ -11,7 +11,7 @@ import torch
 
 from fedmm.core.errors import require
 from fedmm.data.labels import UNKNOWN, UNLABELLED
-from fedmm.experiment.evidence import tested_and_trained_on
+from fedmm.experiment.evidence import count_trained_test_rows
 from fedmm.experiment.finished import FinishedRun
 from fedmm.experiment.predicting import OWN_ROWS, TEST, Incoming, incoming, own_rows, predicted
 from fedmm.experiment.scores import BINS, Scores, scores, wilson
@@ -105,4 +105,4 @@ def _trained_on(run: FinishedRun) -> int:
     """How many of the run's own test rows of the target it trained on, without their labels."""
     if run.experiment.objective.name == SourceOnly.name:
         return 0
-    return tested_and_trained_on(run.experiment.data.load())
+    return count_trained_test_rows(run.experiment.data.load())

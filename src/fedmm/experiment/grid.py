@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import Any
@@ -34,6 +34,7 @@ def grid(tables: Mapping[str, Any]) -> list[Experiment]:
         combinations *= len(values)
     require(combinations <= _MOST_RUNS, f"the sweep has {combinations} runs; {_MOST_RUNS} are the most")
     names = {path[0]: values for path, values in axes if path[1:] == ("name",) and path[0] in _CHOICES}
+    several = {path for path, values in axes if len(values) > 1}
     experiments: dict[str, Experiment] = {}
     for chosen in product(*(values for _, values in axes)):
         changed = {section: dict(table) for section, table in plain.items()}
@@ -44,7 +45,7 @@ def grid(tables: Mapping[str, Any]) -> list[Experiment]:
             changed[section].pop(key, None)
         each = experiment(changed)
         applied = [(path, value) for (path, _), value in zip(axes, chosen, strict=True) if path[:2] not in idle]
-        each = replace(each, run=replace(each.run, label=_label(each, applied)))
+        each = replace(each, run=replace(each.run, label=_label(each, applied, several)))
         experiments.setdefault(repr(each), each)
     return list(experiments.values())
 
@@ -53,7 +54,7 @@ def _idle(section: str, names: Sequence[Any], table: Mapping[str, Any]) -> set[s
     """Options of a section that the one named in it has no use for, but another of the names has."""
     rows = _CHOICES[section]
     used = {name: _used(rows[name]) for name in names if isinstance(name, str) and name in rows}
-    return {key for keys in used.values() for key in keys} - used.get(table["name"], set(table))
+    return {key for keys in used.values() for key in keys} - used.get(str(table["name"]), set(table))
 
 
 def _used(row: type[Any]) -> set[str]:
@@ -96,14 +97,19 @@ def _set(tables: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
     table[path[-1]] = value
 
 
-def _label(each: Experiment, applied: Sequence[tuple[tuple[str, ...], Any]]) -> str:
-    """The algorithm's name, ``source only`` or the label given, with every value that is swept but the seed."""
+def _label(
+    each: Experiment, applied: Sequence[tuple[tuple[str, ...], Any]], several: Collection[tuple[str, ...]]
+) -> str:
+    """The algorithm's name, ``source only`` or the label given, with every value that is swept but the seed.
+
+    several: what is swept over more than one value.
+    """
     parts = [each.label]
     for path, value in applied:
         name = value.get("name") if isinstance(value, dict) else value
-        if path in (("objective",), ("objective", "name")):
+        if path in several and path in (("objective",), ("objective", "name")):
             parts += [] if each.source_only and not each.run.label else [str(name)]
-        elif path in (("algorithm",), ("algorithm", "name")):
+        elif path in several and path in (("algorithm",), ("algorithm", "name")):
             parts += [str(name)] if each.source_only or each.run.label else []
         elif path[-1] not in ("seed", "name", "label") and len(path) > 1:
             parts.append(f"{path[-1]}={value}")

@@ -22,7 +22,7 @@ from fedmm.experiment.adapt import Adaptation, Adapted
 from fedmm.experiment.build import DataCache, prepare, tested_rows
 from fedmm.experiment.choosing import best_file
 from fedmm.experiment.config import Experiment
-from fedmm.experiment.evidence import shift_of_model, shift_table, shift_warning, tested_and_trained_on
+from fedmm.experiment.evidence import count_trained_test_rows, shift_of_model, shift_table, shift_warning
 from fedmm.experiment.exhibits import EXHIBITS, exhibits
 from fedmm.experiment.folder import BOUNDARY, EXPERIMENT, MODEL, REFUSED, SAMPLES, RunFolder, claim_folder
 from fedmm.experiment.history import History, Row
@@ -262,7 +262,7 @@ def finish_run(
     summary["tested_rows"] = {name: len(rows.y) for name, rows in tested.items()}
     if "target" not in tested:
         summary["note"] = NO_TARGET_LABELS
-    summary["tested_rows_trained_on"] = 0 if experiment.source_only else tested_and_trained_on(pair)
+    summary["tested_rows_trained_on"] = 0 if experiment.source_only else count_trained_test_rows(pair)
     private = adaptation.terms.transmission.private
     shift = None if private else shift_of_model(adapted.predict_proba, pair)
     summary["label_shift"] = None if shift is None else shift_table(shift, pair.class_names)
