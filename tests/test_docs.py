@@ -17,6 +17,7 @@ import pytest
 from fedmm import ALGORITHMS, OBJECTIVES
 from fedmm.cli.app import app
 from fedmm.core.aggregation import AGGREGATIONS
+from fedmm.core.evidence import RULE
 from fedmm.core.schedules import SCHEDULES, Schedule
 from fedmm.core.transmission import TRANSMISSIONS
 from fedmm.data import DATASETS, PARTITIONS
@@ -254,6 +255,32 @@ def test_how_penalties_were_chosen_on_the_page_is_what_was_measured() -> None:
             expected.append([f"**{cell}**" for cell in cells] if row["candidate"] == results["chosen"] else cells)
     section = "The penalty that smoothing allows"
     assert [line.cells for line in table_lines("stability.md") if line.section == section] == expected
+
+
+def test_how_the_rule_on_adapting_did_on_the_page_is_what_was_measured() -> None:
+    results = json.loads((ROOT / "benchmarks" / "results" / "label_shift.json").read_text(encoding="utf-8"))["data"]
+    expected = []
+    for name, each in results.items():
+        mix, shift = each["positive"], each["estimate"]
+        first = [f"{name} ({mix['source']:.0%} to {mix['target']:.0%})",
+                 f"{shift['positive']:.0%}, differs in {shift['low']:.0%} to {shift['high']:.0%}"]  # fmt: skip
+        for method, own in each["methods"].items():
+            accuracies = own["target_accuracy"]
+            mean = sum(accuracies) / len(accuracies)
+            measured = [f"{sum(own[c]) / len(accuracies):.3f}" for c in ("target_information", "source_risk")]
+            believed = {None: "", True: "yes", False: "no"}[own["supported"]]
+            spread = f"{mean:.1%} ({min(accuracies):.1%} to {max(accuracies):.1%})"
+            expected.append([*first, method, spread, *measured, believed])
+            first = ["", ""]
+            worse = mean < sum(each["methods"]["source only"]["target_accuracy"]) / len(accuracies)
+            assert not (worse and own["supported"]), (name, method)
+    assert [line.cells for line in table_lines("choosing.md") if line.section == "Whether to adapt"] == expected
+
+
+@pytest.mark.parametrize("page", ["choosing.md", "start.md", "faq.md"])
+def test_the_rule_on_adapting_is_the_same_on_every_page(page: str) -> None:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8").replace("`", "")
+    assert RULE.lower() in " ".join(text.split()).lower()
 
 
 def test_what_the_guard_saves_on_the_page_is_what_was_measured() -> None:

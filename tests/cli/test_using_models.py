@@ -163,7 +163,27 @@ def test_labels_of_a_folder_and_those_the_model_does_not_know(command: Command, 
     found = json.loads((tmp_path / "e.json").read_text())
     assert (found["rows"], found["left_out"], found["unknown_labels"]) == (8, 4, ["green"])
     assert "labels that the model does not know: green" in ended.out
+    hits = round(8 * found["accuracy"])
+    assert (found["labelled_rows"], found["unknown_rows"]) == (12, 4)
+    assert found["accuracy_of_all"] == pytest.approx(hits / 12)
+    assert f"accuracy of all 12 labelled rows {hits / 12:.1%}" in ended.out
+    assert "8 of 12 rows whose class it knows" in ended.out
     assert np.asarray(found["confusion"]).sum(axis=1).tolist() == [4, 4]
+
+
+def test_classes_that_no_row_has_are_named_and_rows_without_label_counted(
+    command: Command, moons: Path, tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "xy.npz", x=np.zeros((5, 2)), y=np.array([0, 0, 0, -1, 9]))
+    ended = command("evaluate", moons, "xy.npz", "--out", "e.json", "--picture", "e.png")
+    assert ended.code == 0, ended.err
+    found = json.loads((tmp_path / "e.json").read_text())
+    assert (found["rows"], found["left_out"], found["unknown_rows"]) == (3, 2, 1)
+    assert found["absent_classes"] == ["lower"]
+    assert found["auc"] is None
+    assert "1 rows without a label are left out" in ended.out
+    assert "no row has the class lower, which the model knows" in ended.out
+    assert "always 'upper' would have 100.0%" in ended.out
 
 
 def test_what_cannot_be_evaluated_is_said_in_one_sentence(command: Command, moons: Path, tmp_path: Path) -> None:

@@ -9,8 +9,11 @@ import pytest
 
 from fedmm.core.errors import FedmmError
 from fedmm.experiment.build import DataCache, prepare
+from fedmm.experiment.config import experiment
 from fedmm.experiment.grid import grid, groups
+from fedmm.experiment.overview import folder_names
 from fedmm.experiment.toml import read_toml
+from fedmm.objectives import CDAN
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sweep.toml"
 
@@ -134,3 +137,55 @@ def test_replicas_share_the_rows_of_one_data_set() -> None:
     assert first is not None
     assert second is not None
     assert first.x.data_ptr() == second.x.data_ptr()  # type: ignore[attr-defined]
+
+
+def test_objectives_are_swept_by_their_names() -> None:
+    experiments = grid(swept(**{"objective.name": ["dann", "cdan", "source_only"], "run.seed": [0, 1]}))
+    found = [(each.label, each.objective.name, each.run.seed) for each in experiments]
+    assert found == [
+        ("fedmm dann", "dann", 0), ("fedmm dann", "dann", 1),
+        ("fedmm cdan", "cdan", 0), ("fedmm cdan", "cdan", 1),
+        ("source only", "source_only", 0), ("source only", "source_only", 1),
+    ]  # fmt: skip
+    assert len(set(folder_names(experiments))) == 6
+
+
+def test_options_of_one_objective_go_to_that_one_alone() -> None:
+    tables = swept(**{"objective.name": ["dann", "cdan"]}) | {"objective": {"random_dim": 16, "nu": 0.5}}
+    dann, cdan = (each.objective for each in grid(tables))
+    assert isinstance(cdan, CDAN)
+    assert (dann.nu, cdan.nu, cdan.random_dim) == (0.5, 0.5, 16)
+
+
+def test_an_option_that_source_only_has_no_use_for_does_not_run_it_twice() -> None:
+    found = [
+        each.label for each in grid(swept(**{"objective.name": ["dann", "source_only"], "objective.nu": [0.5, 1.0]}))
+    ]
+    assert found == ["fedmm dann nu=0.5", "fedmm dann nu=1.0", "source only"]
+
+
+def test_an_option_that_no_objective_has_is_refused() -> None:
+    with pytest.raises(FedmmError, match="unknown key in \\[objective\\] 'gama'"):
+        grid(swept(**{"objective.name": ["dann", "mdd"], "objective.gama": [1.0]}))
+    with pytest.raises(FedmmError, match=r"unknown objective\.name 'dan'; did you mean 'dann'"):
+        grid(swept(**{"objective.name": ["dan", "mdd"]}))
+
+
+def test_options_of_one_algorithm_go_to_that_one_alone() -> None:
+    experiments = grid(swept(**{"algorithm.name": ["fedavg_gda", "fedmm"], "algorithm.penalty_min": [0.5, 1.0]}))
+    assert [each.label for each in experiments] == ["fedavg_gda", "fedmm penalty_min=0.5", "fedmm penalty_min=1.0"]
+
+
+def test_a_label_of_ones_own_is_told_apart_by_what_is_swept() -> None:
+    tables = swept(**{"objective.name": ["dann", "source_only"], "algorithm.name": ["fedavg_gda", "fedmm"]})
+    tables["run"] = {**SMALL["run"], "label": "mine"}
+    assert [each.label for each in grid(tables)] == [
+        "mine dann fedavg_gda", "mine dann fedmm", "mine source_only fedavg_gda", "mine source_only fedmm",
+    ]  # fmt: skip
+
+
+def test_what_adapts_nothing_is_called_source_only_but_not_what_learns_the_targets_labels() -> None:
+    plain = experiment({**SMALL, "objective": {"name": "source_only"}})
+    assert plain.label == "source only"
+    supervised = experiment({**SMALL, "objective": {"name": "source_only"}, "partition": {"name": "target_supervised"}})
+    assert supervised.label == "fedmm"

@@ -48,7 +48,7 @@ FILES = {
 ROUND_KEYS = {
     "round", "target_accuracy", "source_accuracy", "target_information", "target_entropy", "loss", "task_loss",
     "domain_loss", "drift", "consensus_gap", "dual_norm", "bytes_up", "bytes_down", "seconds", "clients", "refused",
-    "target_bnm", "target_snd", "domain_accuracy", "proxy_a_distance",
+    "target_bnm", "target_snd", "domain_accuracy", "proxy_a_distance", "label_shift", "tested_rows_trained_on",
 }  # fmt: skip
 BY_CLIENT = {f"{measure}.{client}-1" for measure in ("drift", "dual_norm") for client in ("source", "target")}
 OF_A_DOMAIN_CLASSIFIER = {"domain_accuracy", "proxy_a_distance"}
@@ -61,7 +61,7 @@ SUMMARY_KEYS = {
     "target_accuracy", "source_accuracy", "target_information", "target_entropy", "seconds", "bytes_up", "bytes_down",
     "parameters", "clients", "versions", "hardware", "engine", "precision", "refused", "guard",
     "tested_rows", "best", "stopped_early",
-    "target_bnm", "target_snd", "domain_accuracy", "proxy_a_distance",
+    "target_bnm", "target_snd", "domain_accuracy", "proxy_a_distance", "label_shift", "tested_rows_trained_on",
 }  # fmt: skip
 
 

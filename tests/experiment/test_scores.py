@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedmm import FedmmError
-from fedmm.experiment.scores import scores
+from fedmm.experiment.scores import scores, wilson
 
 
 def test_four_rows_of_two_classes() -> None:
@@ -60,3 +60,47 @@ def test_what_cannot_be_scored_is_refused() -> None:
         scores(torch.tensor([], dtype=torch.int64), torch.zeros(0, 2), ["a", "b"])
     with pytest.raises(FedmmError, match="--bins must be at least 1"):
         scores(torch.tensor([0]), torch.zeros(1, 2), ["a", "b"], bins=0)
+
+
+def test_the_area_under_the_curve_is_sklearns_also_with_ties() -> None:
+    from sklearn.metrics import roc_auc_score
+
+    generator = torch.Generator().manual_seed(0)
+    y = torch.randint(0, 2, (200,), generator=generator)
+    p = ((torch.rand(200, generator=generator) + 0.3 * y) * 8).round() / 16 + 0.05  # few values: many ties
+    found = scores(y, torch.stack([1 - p, p], dim=1).log(), ["a", "b"])
+    assert found.auc == pytest.approx(roc_auc_score(y.numpy(), p.numpy()), abs=1e-12)
+    low, high = found.intervals["auc"]
+    assert low < found.auc < high
+
+
+def test_there_is_no_area_under_the_curve_of_three_classes_or_of_one() -> None:
+    p = torch.tensor([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1]], dtype=torch.float64)
+    assert scores(torch.tensor([0, 1]), p.log(), ["a", "b", "c"]).auc is None
+    one = scores(torch.tensor([0, 0]), p[:, :2].log_softmax(dim=1), ["a", "b"])
+    assert one.auc is None
+    assert "auc" not in one.intervals
+
+
+def test_an_interval_of_a_share_is_wilsons() -> None:
+    # Newcombe 1998, table I: 81 of 263 and 0 of 20.
+    assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=1e-4)
+    assert wilson(0, 20) == pytest.approx((0.0, 0.1611), abs=1e-4)
+    assert wilson(20, 20) == pytest.approx((1 - 0.1611, 1.0), abs=1e-4)
+
+
+def test_perfect_scores_on_few_rows_have_wide_intervals() -> None:
+    p = torch.tensor([[0.9, 0.1]] * 5 + [[0.1, 0.9]] * 5, dtype=torch.float64)
+    found = scores(torch.tensor([0] * 5 + [1] * 5), p.log(), ["a", "b"])
+    assert (found.accuracy, found.balanced_accuracy, found.auc) == (1.0, 1.0, 1.0)
+    for low, high in found.intervals.values():
+        assert low < 0.85
+        assert high == 1.0
+
+
+def test_the_majority_class_stands_beside_accuracy() -> None:
+    p = torch.tensor([[0.9, 0.1]] * 10, dtype=torch.float64)
+    found = scores(torch.tensor([0] * 7 + [1] * 3), p.log(), ["well", "ill"])
+    assert found.accuracy == found.majority == pytest.approx(0.7)
+    assert found.majority_class == "well"
+    assert found.auc == 0.5  # all are tied

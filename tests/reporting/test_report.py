@@ -6,15 +6,18 @@ import importlib.util
 import json
 import sys
 from html.parser import HTMLParser
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 from safetensors.numpy import load_file, save_file
 
 from fedmm.cli import main
 from fedmm.core.errors import FedmmError
+from fedmm.reporting import comparison_rows, draw_comparison, read_comparison, validator_table
 from fedmm.reporting.report import gather, write_pdf, write_png
 from fedmm.reporting.report.charts import Lines
 from fedmm.reporting.report.colours import method_strokes
@@ -393,3 +396,52 @@ def test_features_of_any_rank_have_a_map(rank: int) -> None:
     points = _plane(features)
     assert points.shape == (24, 2)
     assert np.isfinite(points).all()
+
+
+def test_validators_stand_for_accuracies_that_nobody_knows(folders: Folders) -> None:
+    methods = {"FedMM": [(None, None)] * 2, "source only": [(None, None)] * 2}
+    comparison = folders.comparison(methods)
+    for number, run in enumerate(sorted((comparison / "runs").iterdir())):
+        rewrite(run, target_information=[0.1, 0.25 + number / 100], source_risk=[1.0, 0.5])
+    summary = json.loads((comparison / "summary.json").read_text())
+    summary["evidence"] = {"verdicts": [{"label": "FedMM", "supported": False, "sentence": "nothing supports it"}]}
+    (comparison / "summary.json").write_text(json.dumps(summary))
+    found = shown(comparison)
+    assert "0.255 (0.25 to 0.26)" in found.text
+    assert "FedMM: nothing supports it." in found.text
+    assert "take source only unless the evidence supports adapting" in found.text
+    pictures = draw_comparison(comparison)
+    assert pictures[0].stat().st_size > 1000
+    printed = StringIO()
+    Console(width=200, file=printed).print(validator_table(comparison_rows(read_comparison(comparison))))
+    assert "target_information (higher is better)" in printed.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ({"tested_rows_trained_on": 0}, "On test rows, which nothing was trained on."),
+        (
+            {"tested_rows_trained_on": 7},
+            "On target rows of which some or all were trained on too, without their labels.",
+        ),
+        ({}, "On labelled test rows."),
+    ],
+)
+def test_what_was_tested_on_is_said_truly(folders: Folders, told: dict[str, int], words: str) -> None:
+    assert words in shown(folders.run(**told)).text
+
+
+def test_label_shift_is_repeated_from_the_runs(folders: Folders) -> None:
+    shift = {"notable": True, "sentence": "label shift: from source to target the share of 'ill' 45% to about 70%"}
+    assert "As FedMM tells it (1 of 1 runs), label shift" in shown(folders.run(label_shift=shift)).text
+    quiet = folders.run("quiet", label_shift={"notable": False, "sentence": "no sign of label shift"})
+    assert "label shift:" not in shown(quiet).text
+
+
+def test_a_run_under_way_without_a_label_is_called_source_only(folders: Folders) -> None:
+    run = folders.run()
+    (run / "summary.json").unlink()
+    (run / "experiment.toml").write_text('[objective]\nname = "source_only"\n[algorithm]\nname = "fedavg_gda"\n')
+    found = shown(run)
+    assert "source only" in found.text

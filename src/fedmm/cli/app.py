@@ -16,6 +16,7 @@ from fedmm import __version__
 from fedmm.algorithms import ALGORITHMS
 from fedmm.cli.allowing import AllowImport
 from fedmm.cli.check import check
+from fedmm.cli.compare import compare as compare_command
 from fedmm.cli.data import data_app
 from fedmm.cli.deploy import deploy_app
 from fedmm.cli.evaluate import evaluate
@@ -45,7 +46,7 @@ from fedmm.experiment.toml import set_values
 from fedmm.models import MODELS
 from fedmm.models.precision import named_precision
 from fedmm.objectives import OBJECTIVES
-from fedmm.reporting import comparison_rows, draw_comparison, draw_run, read_comparison, rich_table
+from fedmm.reporting import comparison_rows, draw_comparison, draw_run, read_comparison, rich_table, validator_table
 
 app = typer.Typer(
     name="fedmm",
@@ -57,6 +58,7 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.add_typer(deploy_app, name="deploy")
 app.command()(check)
+app.command(name="compare")(compare_command)
 app.command()(evaluate)
 app.command()(export)
 app.command()(init)
@@ -115,7 +117,8 @@ def run(
         return
     resolved = experiment(tables)
     _require_own_cluster([resolved], changed)
-    usual = _RUNS / f"{folder_name(file.stem)}-{resolved.algorithm.name}-seed{resolved.run.seed}"
+    method = resolved.objective.name if resolved.source_only else resolved.algorithm.name
+    usual = _RUNS / f"{folder_name(file.stem)}-{method}-seed{resolved.run.seed}"
     folder = out or (latest_folder(usual) if resume else free_folder(usual))
     summary = run_experiment(resolved, folder, overwrite=overwrite, resume=resume, say=_say)
     draw_run(folder)
@@ -173,18 +176,37 @@ def _sweep(
     runs = grid(tables)
     _require_own_cluster(runs, settings)
     summary = run_sweep(runs, folder, title=title, overwrite=overwrite, resume=resume, say=_say)
-    _show_comparison(summary, folder)
+    _show_comparison(summary, folder, judged=True)
 
 
-def _show_comparison(summary: dict[str, Any], folder: Path) -> None:
+def _show_comparison(summary: dict[str, Any], folder: Path, *, judged: bool = False) -> None:
+    """Tables and pictures of several runs; judged: also what their validators say, and the rule's verdicts."""
     if summary["runs"]:
         pictures = draw_comparison(folder)
-        _console.print(rich_table(comparison_rows(read_comparison(folder))))
-        if all(each["target_accuracy"] is None and each["rounds"] for each in summary["runs"]):
-            _say(f"{NO_TARGET_LABELS}; compare the runs by target_information, which needs none")
+        rows = comparison_rows(read_comparison(folder))
+        unlabelled = all(each["target_accuracy"] is None and each["rounds"] for each in summary["runs"])
+        if not unlabelled:
+            _console.print(rich_table(rows))
+        if judged or unlabelled:
+            _console.print(validator_table(rows))
+        if unlabelled:
+            _say(NO_TARGET_LABELS)
+        if judged:
+            _say_verdicts(summary["evidence"])
         _say(f"pictures: {', '.join(map(str, pictures))}")
     if summary["status"] == "interrupted":
         raise typer.Exit(_INTERRUPTED)
+
+
+def _say_verdicts(evidence: dict[str, Any]) -> None:
+    shift = evidence["label_shift"]
+    if shift:
+        _say(f"as {evidence['source_only']} tells it: {shift['sentence']}")
+    for each in evidence["verdicts"]:
+        _say(f"{each['label']}: {each['sentence']}")
+    if evidence["note"]:
+        _say(evidence["note"])
+    _say(f"the rule: {evidence['rule']}")
 
 
 @app.command()

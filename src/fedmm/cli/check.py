@@ -64,7 +64,10 @@ def _show(found: Checked, runs: int) -> None:
     console, each = Console(), found.experiment
     if runs > 1:
         say(f"a sweep of {runs} runs that can all be built; this is the first")
-    say(f"{each.algorithm.name}, {each.objective.name}, {each.model.name} on {each.data.name}, {each.partition.name}")
+    method = (
+        f"source only ({each.algorithm.name})" if each.source_only else f"{each.algorithm.name}, {each.objective.name}"
+    )
+    say(f"{method}, {each.model.name} on {each.data.name}, {each.partition.name}")
     console.print(_parts(found))
     console.print(_clients(found, console.width))
     needs = found.needs

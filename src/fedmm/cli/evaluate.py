@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +15,7 @@ from fedmm.cli.allowing import AllowImport
 from fedmm.cli.saying import say
 from fedmm.core.errors import require
 
-_MOST_COLUMNS, _MOST_CONFUSIONS = 12, 10
+_MOST_COLUMNS, _MOST_CONFUSIONS, _MOST_NAMES = 12, 10, 5
 _PICTURES = (".png", ".svg", ".pdf")
 
 
@@ -42,7 +42,7 @@ def evaluate(
     site: Annotated[str, typer.Option(help="Tables scaled per site: whose the rows are.")] = "",
     allow_import: AllowImport = None,
 ) -> None:
-    """Say how good a run's model is on labelled rows: accuracy, F1, each class, confusions, calibration."""
+    """Say how good a run's model is on labelled rows: accuracy, AUC, F1, each class, confusions, calibration."""
     from fedmm.core.checks import at_least  # noqa: PLC0415 - torch
     from fedmm.experiment.evaluating import evaluate as evaluated  # noqa: PLC0415 - torch
     from fedmm.experiment.evaluating import rows_named  # noqa: PLC0415 - torch
@@ -75,17 +75,17 @@ def evaluate(
 def _show(table: Mapping[str, Any]) -> None:
     console = Console()
     say(
-        f"{table['label']}, round {table['round']} ({table['checkpoint']}), on {table['rows']} labelled rows of "
-        f"{table['data']}"
+        f"{table['label']}, round {table['round']} ({table['checkpoint']}), on {table['labelled_rows']} labelled rows "
+        f"of {table['data']}"
     )
-    if table["left_out"]:
-        unknown = table["unknown_labels"]
-        named = f"; labels that the model does not know: {', '.join(unknown[:5])}" if unknown else ""
-        say(f"{table['left_out']} rows without a class of the model are left out{named}")
-    say(
-        f"accuracy {table['accuracy']:.1%}, balanced accuracy {table['balanced_accuracy']:.1%}, "
-        f"macro-F1 {table['macro_f1']:.3f}"
-    )
+    if table["trained_on"]:
+        say(f"{table['trained_on']} of these target rows were trained on too, without their labels")
+    _say_known(table)
+    majority = f"always {table['majority_class']!r} would have {table['majority']:.1%}"
+    say(f"accuracy {_with_interval(table, 'accuracy')}; {majority}")
+    auc = "" if table["auc"] is None else f", AUC of {table['classes'][1]['name']!r} {_with_interval(table, 'auc')}"
+    balanced = _with_interval(table, "balanced_accuracy")
+    say(f"balanced accuracy {balanced}{auc}, macro-F1 {table['macro_f1']:.3f}; intervals are of 95 %")
     say(
         f"calibration: ECE {table['ece']:.3f} ({len(table['bins'])} bins of equal width), Brier {table['brier']:.3f} "
         f"(0 to 2), NLL {table['nll']:.3f} nats"
@@ -100,6 +100,37 @@ def _show(table: Mapping[str, Any]) -> None:
             cells = (f"{each['low']:.2f}", f"{each['high']:.2f}", str(each["rows"]))
             reliability.add_row(*cells, _percent(each["confidence"]), _percent(each["accuracy"]))
     console.print(reliability)
+
+
+def _say_known(table: Mapping[str, Any]) -> None:
+    """Which rows have no class of the model, what that makes of accuracy, and which classes no row has."""
+    unknown, absent = table["unknown_labels"], table["absent_classes"]
+    unlabelled = table["left_out"] - table["unknown_rows"]
+    if unlabelled:
+        say(f"{unlabelled} rows without a label are left out")
+    if unknown:
+        low, high = table["accuracy_of_all_interval"]
+        say(
+            f"accuracy of all {table['labelled_rows']} labelled rows {table['accuracy_of_all']:.1%} "
+            f"({low:.1%} to {high:.1%}): {table['unknown_rows']} of them count as wrong, having labels that the model "
+            f"does not know: {_named(unknown)}"
+        )
+        say(f"what follows is of the {table['rows']} of {table['labelled_rows']} rows whose class it knows:")
+    if absent:
+        say(f"no row has the class {_named(absent)}, which the model knows")
+
+
+def _named(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:_MOST_NAMES])}{', ...' if len(names) > _MOST_NAMES else ''}"
+
+
+def _with_interval(table: Mapping[str, Any], name: str) -> str:
+    low, high = table["intervals"][name]
+    return (
+        f"{table[name]:.3f} ({low:.3f} to {high:.3f})"
+        if name == "auc"
+        else f"{table[name]:.1%} ({low:.1%} to {high:.1%})"
+    )
 
 
 def _classes(classes: list[Mapping[str, Any]]) -> Table:

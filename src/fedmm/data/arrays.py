@@ -13,7 +13,7 @@ from fedmm.core.errors import FedmmError, require
 from fedmm.data.domains import DomainPair, Labelled
 from fedmm.data.inputs import ArrayInput
 from fedmm.data.labels import UNLABELLED, ordered
-from fedmm.data.splitting import require_shares, sites_of, split_rows
+from fedmm.data.splitting import require_shares, split_rows, split_sites
 from fedmm.data.stored_arrays import Array, Layout, layout_of, read_arrays, rows_of, texts_of
 
 _NAMES = "class_names"
@@ -101,9 +101,7 @@ class Arrays:
             kind.class_names,
             kept,
             input=kind,
-            sites=sites_of(*(_of(names, rows) for names, rows in zip(sites, (split.source, split.target), strict=True)))
-            if sites
-            else None,
+            sites=split_sites(*sites, split) if sites else None,
         )
 
     def _read(self) -> tuple[dict[str, Array], dict[str, str]]:
@@ -190,10 +188,6 @@ def _sites(
         require(len(found[name]) == rows, f"{where[name]} has {len(found[name])} values, but there are {rows} rows")
         require("" not in found[name], f"{where[name]} has an empty value; every row needs the name of its site")
     return found["source_site"], found["target_site"]
-
-
-def _of(names: list[str], rows: torch.Tensor) -> list[str]:
-    return [names[row] for row in rows.tolist()]
 
 
 def _chosen(rows: Labelled, which: torch.Tensor) -> Labelled:

@@ -26,11 +26,16 @@ class Labelled(NamedTuple):
 
 @dataclass(frozen=True)
 class Sites:
-    """Who holds which training rows: int64 ``[rows]``, places in ``names``."""
+    """Who holds which rows: int64 ``[rows]``, places in ``names``.
+
+    source_test, target_test: the same of test rows, -1 for a site without training rows; None where it is not known.
+    """
 
     names: tuple[str, ...]
     source: Tensor
     target: Tensor
+    source_test: Tensor | None = None
+    target_test: Tensor | None = None
 
 
 @dataclass(frozen=True)

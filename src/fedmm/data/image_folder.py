@@ -15,7 +15,7 @@ from fedmm.core.views import View, WholeRows
 from fedmm.data.class_folders import ClassFolders, folders_of_sites, found_in, hold_out, require_sizes
 from fedmm.data.domains import DomainPair, Labelled
 from fedmm.data.inputs import ImageInput
-from fedmm.data.splitting import sites_of, split_rows
+from fedmm.data.splitting import split_rows, split_sites
 from fedmm.data.views import CropAndFlip
 
 
@@ -117,7 +117,7 @@ class ImageFolder:
             kept,
             view=self._view,
             input=self._input(classes),
-            sites=sites_of([source_sites[row] for row in split.source.tolist()], target_sites),
+            sites=split_sites(source_sites, target_sites, split),
         )
 
     def _joined(self, folders: Mapping[str, ClassFolders], classes: Sequence[str]) -> tuple[Labelled, list[str]]:

@@ -38,7 +38,7 @@ class ReadRows(NamedTuple):
 
     x: ``[rows, ...]``, stored as the training rows were. names: what each row is called: a picture's path, a row's
     number. y: int64 ``[rows]``, -1 for a row without label; None where no row has one. strange: labels that training
-    did not know; their rows have none here.
+    did not know; their rows have -2 here.
     """
 
     x: Tensor

@@ -9,6 +9,8 @@ from torch import Tensor
 
 UNLABELLED = -1
 """The label of a row whose class is not known."""
+UNKNOWN = -2
+"""The label of a row whose class is none of those that a model knows."""
 
 
 def ordered(names: Iterable[str]) -> tuple[str, ...]:
@@ -21,11 +23,11 @@ def _is_whole(name: str) -> bool:
 
 
 def numbered(names: Iterable[str], class_names: Sequence[str]) -> tuple[Tensor, tuple[str, ...]]:
-    """The numbers of classes, int64 ``[rows]``, and the names that are none of them, whose rows are unlabelled.
+    """The numbers of classes, int64 ``[rows]``, and the names that are none of them, whose rows are ``UNKNOWN``.
 
-    An empty name is that of no class.
+    An empty name is that of no class: its row is ``UNLABELLED``.
     """
     number = {"": UNLABELLED} | {name: number for number, name in enumerate(class_names)}
     given = list(names)
     strange = ordered(name for name in given if name not in number)
-    return torch.tensor([number.get(name, UNLABELLED) for name in given], dtype=torch.int64), strange
+    return torch.tensor([number.get(name, UNKNOWN) for name in given], dtype=torch.int64), strange

@@ -121,9 +121,28 @@ def _numbers(mask: Tensor) -> Tensor:
     return mask.nonzero().squeeze(1)
 
 
-def sites_of(source: Sequence[str], target: Sequence[str]) -> Sites:
-    """Who holds which training rows, from the site's name of each."""
+def sites_of(
+    source: Sequence[str],
+    target: Sequence[str],
+    source_test: Sequence[str] | None = None,
+    target_test: Sequence[str] | None = None,
+) -> Sites:
+    """Who holds which rows, from the site's name of each; of test rows where it is known."""
     names = ordered([*source, *target])
     number = {name: number for number, name in enumerate(names)}
-    parts = (torch.tensor([number[name] for name in part], dtype=torch.int64) for part in (source, target))
-    return Sites(names, *parts)
+
+    def numbers(part: Sequence[str]) -> Tensor:
+        return torch.tensor([number.get(name, -1) for name in part], dtype=torch.int64)
+
+    tests = (None if part is None else numbers(part) for part in (source_test, target_test))
+    return Sites(names, numbers(source), numbers(target), *tests)
+
+
+def split_sites(source: Sequence[str], target: Sequence[str], split: Split) -> Sites:
+    """Who holds the rows of a split, from the site's name of every row of the source and of the target."""
+
+    def of(names: Sequence[str], rows: Tensor) -> list[str]:
+        return [names[row] for row in rows.tolist()]
+
+    tested = None if split.target_test is None else of(target, split.target_test)
+    return sites_of(of(source, split.source), of(target, split.target), of(source, split.source_test), tested)

@@ -17,7 +17,7 @@ from fedmm.data.encoding import Scaling, learnt, scales_of
 from fedmm.data.inputs import TableInput
 from fedmm.data.labels import UNLABELLED, numbered, ordered
 from fedmm.data.readers.table_formats import Decimal, TableFormat
-from fedmm.data.splitting import Split, require_shares, sites_of, split_rows
+from fedmm.data.splitting import Split, require_shares, split_rows, split_sites
 from fedmm.data.stored_tables import read_table, read_tables, require_columns, texts
 
 if TYPE_CHECKING:
@@ -235,9 +235,7 @@ class Table:
             classes,
             kept,
             input=kind,
-            sites=sites_of(*([sites[row] for row in rows.tolist()] for rows in (split.source, split.target)))
-            if sites
-            else None,
+            sites=split_sites(sites, sites, split) if sites else None,
         )
 
     @property

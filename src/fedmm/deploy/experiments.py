@@ -12,6 +12,8 @@ from fedmm.core.checks import at_least
 from fedmm.core.errors import require
 from fedmm.core.views import View, WholeRows
 from fedmm.data.domains import DomainPair, Labelled
+from fedmm.data.per_site import KEY as PER_SITE
+from fedmm.data.per_site import PerSite
 from fedmm.data.views import CropAndFlip
 from fedmm.experiment.config import Experiment, experiment
 from fedmm.experiment.tables import build
@@ -65,7 +67,12 @@ def deployed_experiment(tables: Mapping[str, Any]) -> Experiment:
     """The experiment of a federation of sites."""
     data = tables.get("data", {})
     if not isinstance(data, Mapping) or data.get("name") != ELSEWHERE:
-        return experiment(tables)
+        found = experiment(tables)
+        require(
+            not isinstance(found.data, PerSite),
+            f"data.{PER_SITE} is for runs in one place; let every site standardise its own rows before it shares in",
+        )
+        return found
     rows = build(RowsElsewhere, {key: value for key, value in data.items() if key != "name"}, "data")
     return replace(experiment({**tables, "data": {"name": _STAND_IN}}), data=rows)
 

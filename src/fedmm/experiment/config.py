@@ -20,14 +20,16 @@ from fedmm.core.validators import validator
 from fedmm.core.wire import Encoding
 from fedmm.data import DATASETS, PARTITIONS
 from fedmm.data.domains import DataSet
-from fedmm.data.partition import Partition
+from fedmm.data.partition import Partition, TargetSupervised
+from fedmm.data.per_site import KEY as PER_SITE
+from fedmm.data.per_site import PerSite
 from fedmm.experiment.choosing import DEFAULT, Stopping
 from fedmm.experiment.guard import Guard
 from fedmm.experiment.presets import PRESETS, preset_tables
 from fedmm.experiment.tables import Table, as_table, build, choose
 from fedmm.models import MODELS, Model
 from fedmm.models.precision import Precision
-from fedmm.objectives import OBJECTIVES
+from fedmm.objectives import OBJECTIVES, SourceOnly
 
 _DEFAULT_NAMES = {
     "partition": "source_target",
@@ -37,6 +39,8 @@ _DEFAULT_NAMES = {
     "transmission": "exact",
 }
 _NAMES_WITH_PRESET = {"objective": "dann", "algorithm": "fedmm"}  # a preset is of the paper, and so is its algorithm
+SOURCE_ONLY = "source only"
+"""What a run that adapts nothing is called."""
 _MOST_THREADS = 1024
 _MOST_ACTORS = 10_000
 _MOST_ROWS = 1_000_000
@@ -46,7 +50,7 @@ _MOST_ROWS = 1_000_000
 class RunOptions:
     """The section ``[run]``.
 
-    label: what the run is called in tables and pictures (the algorithm's name by default).
+    label: what the run is called in tables and pictures (the algorithm's name by default, or ``source only``).
     rounds, seed, batch_size: as in :func:`fedmm.adapt`; evaluate_every: rounds between evaluations.
     probe_rows: how many unlabelled target rows are measured on in an evaluation; 0 for none.
     device: ``cpu``, ``cuda``, ... or ``auto``, the GPU where there is one.
@@ -169,11 +173,18 @@ class Experiment:
     @property
     def label(self) -> str:
         """What the run is called in tables and pictures."""
-        return self.run.label or self.algorithm.name
+        return self.run.label or (SOURCE_ONLY if self.source_only else self.algorithm.name)
+
+    @property
+    def source_only(self) -> bool:
+        """Whether nothing is adapted: the source's labels are learnt, and the target is not looked at."""
+        learns_otherwise = isinstance(self.partition, TargetSupervised) or isinstance(self.data, PerSite)
+        return isinstance(self.objective, SourceOnly) and not learns_otherwise
 
     def tables(self) -> dict[str, Table]:
         """Everything, defaults included, as tables from which :func:`experiment` makes the same experiment."""
-        return {section: as_table(getattr(self, section)) for section in self.__dataclass_fields__}
+        tables = {name: as_table(getattr(self, name)) for name in self.__dataclass_fields__ if name != "data"}
+        return {"run": tables.pop("run"), "data": _data_table(self.data), **tables}
 
 
 def experiment(tables: Mapping[str, Any]) -> Experiment:
@@ -195,7 +206,7 @@ def experiment(tables: Mapping[str, Any]) -> Experiment:
         full[section] = {"name": name, **full.get(section, {})}
     return Experiment(
         build(RunOptions, full.get("run", {}), "run"),
-        choose(DATASETS, full["data"], "data"),
+        _data(full["data"]),
         choose(PARTITIONS, full["partition"], "partition"),
         choose(MODELS, full["model"], "model"),
         choose(OBJECTIVES, full["objective"], "objective"),
@@ -204,6 +215,17 @@ def experiment(tables: Mapping[str, Any]) -> Experiment:
         choose(TRANSMISSIONS, full["transmission"], "transmission"),
         build(Guard, full.get("guard", {}), "guard"),
     )
+
+
+def _data(table: Table) -> DataSet:
+    per_site = table.get(PER_SITE, False)
+    require(isinstance(per_site, bool), f"data.{PER_SITE} must be true or false, not {per_site!r}")
+    data = choose(DATASETS, {key: value for key, value in table.items() if key != PER_SITE}, "data")
+    return PerSite(data) if per_site else data
+
+
+def _data_table(data: DataSet) -> Table:
+    return {**as_table(data.of), PER_SITE: True} if isinstance(data, PerSite) else as_table(data)
 
 
 def _with_preset(tables: Mapping[str, Any]) -> dict[str, Table]:

@@ -10,10 +10,12 @@ from typing import Any
 import torch
 
 from fedmm.core.errors import require
-from fedmm.data.labels import UNLABELLED
+from fedmm.data.labels import UNKNOWN, UNLABELLED
+from fedmm.experiment.evidence import count_trained_test_rows
 from fedmm.experiment.finished import FinishedRun
-from fedmm.experiment.predicting import OWN_ROWS, Incoming, incoming, own_rows, predicted
-from fedmm.experiment.scores import BINS, Scores, scores
+from fedmm.experiment.predicting import OWN_ROWS, TEST, Incoming, incoming, own_rows, predicted
+from fedmm.experiment.scores import BINS, Scores, scores, wilson
+from fedmm.objectives.source_only import SourceOnly
 
 EVALUATION = "fedmm-evaluation-1"
 _SHOWN = 5
@@ -21,16 +23,27 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores on the rows whose class is known to the model; unlabelled, strange: rows and labels left out."""
+    """Scores on the rows whose class is known to the model.
+
+    left_out: how many others there are; unknown: those of them with a label, which is none of the model's classes;
+    strange: these labels. trained_on: how many of the rows were trained on, without their labels.
+    """
 
     run: FinishedRun
     data: str
     scores: Scores
-    unlabelled: int
+    left_out: int
+    unknown: int
     strange: tuple[str, ...]
+    trained_on: int = 0
 
     def table(self) -> dict[str, Any]:
-        """Everything as plain values, for JSON and for the picture."""
+        """Everything as plain values, for JSON and for the picture.
+
+        ``accuracy`` is that of the rows whose class the model knows, ``accuracy_of_all`` that of all labelled rows: a
+        class that the model does not know is always wrong.
+        """
+        labelled, hits = self.scores.rows + self.unknown, sum(row[k] for k, row in enumerate(self.scores.confusion))
         return {
             "format": EVALUATION,
             "run": str(self.run.folder),
@@ -38,8 +51,14 @@ class Evaluation:
             "checkpoint": self.run.checkpoint,
             "round": self.run.round,
             "data": self.data,
-            "left_out": self.unlabelled,
+            "left_out": self.left_out,
             "unknown_labels": list(self.strange),
+            "unknown_rows": self.unknown,
+            "absent_classes": [each.name for each in self.scores.classes if not each.support],
+            "labelled_rows": labelled,
+            "accuracy_of_all": hits / labelled,
+            "accuracy_of_all_interval": wilson(hits, labelled),
+            "trained_on": self.trained_on,
             **self.scores.table(),
         }
 
@@ -53,15 +72,16 @@ def evaluate(
     run: FinishedRun, data: str, rows: Incoming, *, bins: int = BINS, on_rows: Callable[[int], None] = lambda rows: None
 ) -> Evaluation:
     """Score the model on rows with labels; ``on_rows`` is told how many more were predicted."""
-    labels, logarithms, strange, left_out = [], [], set[str](), 0
+    labels, logarithms, strange, left_out, unknown = [], [], set[str](), 0, 0
     for part in rows.parts:
         found = predicted(run, part)
         y = torch.full((len(part.x),), UNLABELLED) if found.y is None else found.y.cpu()
-        known = y != UNLABELLED
+        known = y >= 0
         labels.append(y[known])
         logarithms.append(found.logarithms[known])
         strange |= set(found.strange)
         left_out += int((~known).sum())
+        unknown += int((y == UNKNOWN).sum())
         on_rows(len(part.x))
     y = torch.cat(labels)
     odd = f", only unknown ones such as {', '.join(sorted(strange)[:_SHOWN])}" if strange else ""
@@ -71,5 +91,18 @@ def evaluate(
         "labelled data, or use `fedmm predict`",
     )
     return Evaluation(
-        run, data, scores(y, torch.cat(logarithms), run.class_names, bins), left_out, tuple(sorted(strange))
+        run,
+        data,
+        scores(y, torch.cat(logarithms), run.class_names, bins),
+        left_out,
+        unknown,
+        tuple(sorted(strange)),
+        _trained_on(run) if data == TEST else 0,
     )
+
+
+def _trained_on(run: FinishedRun) -> int:
+    """How many of the run's own test rows of the target it trained on, without their labels."""
+    if run.experiment.objective.name == SourceOnly.name:
+        return 0
+    return count_trained_test_rows(run.experiment.data.load())

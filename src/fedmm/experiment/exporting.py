@@ -78,6 +78,7 @@ class Exported:
 def export_model(run: FinishedRun, format: str, path: Path) -> Exported:
     """Write the model as ``format``, load the file again and compare; a file that differs is not left behind."""
     one_of("--format", format, tuple(FORMATS))
+    run.require_rows_of_files()
     chosen = FORMATS[format]
     rows = _rows(run)
     about = describe(run, rows, format)

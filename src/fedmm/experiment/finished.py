@@ -16,6 +16,8 @@ from fedmm.core.checks import one_of, require_device
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.places import is_name
 from fedmm.data.inputs import Input
+from fedmm.data.per_site import KEY as PER_SITE
+from fedmm.data.per_site import PerSite
 from fedmm.experiment.config import Experiment, experiment
 from fedmm.experiment.folder import EXPERIMENT, INPUT, MODEL, SAMPLES, SUMMARY
 from fedmm.experiment.input_file import read_input
@@ -45,6 +47,14 @@ class FinishedRun:
     round: int
     class_names: tuple[str, ...]
     input: Input | None
+
+    def require_rows_of_files(self) -> None:
+        """Refuse a model whose rows cannot be made from a file alone."""
+        require(
+            not isinstance(self.experiment.data, PerSite),
+            f"the model of {self.folder} takes rows that each site standardised by its own mean and deviation "
+            f"(data.{PER_SITE}), which a file does not say; standardise the files of each site, and train on those",
+        )
 
     def sample_rows(self) -> Tensor | None:
         """A few stored rows of both domains, ``[rows, *stored]``, in the dtype in which clients hold them."""

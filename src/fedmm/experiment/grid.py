@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import Any
 
+from fedmm.algorithms import ALGORITHMS
 from fedmm.core.errors import require
 from fedmm.experiment.adapt import Adaptation
 from fedmm.experiment.config import Experiment, experiment
+from fedmm.objectives import OBJECTIVES, SourceOnly
 
 SWEEP = "sweep"
+_CHOICES: dict[str, Mapping[str, type[Any]]] = {"algorithm": ALGORITHMS, "objective": OBJECTIVES}
 _MOST_RUNS = 10_000
 
 
@@ -19,7 +22,8 @@ def grid(tables: Mapping[str, Any]) -> list[Experiment]:
     """Every combination of the lists in ``[sweep]``, each as an experiment with a label that tells them apart.
 
     A key of the table is ``section.key`` (as a dotted key or a nested table) with a list of values, or a section with a
-    list of tables that are put in its place.
+    list of tables that are put in its place. Where ``objective.name`` or ``algorithm.name`` is swept, options of the
+    section go to those that have them; what would then be the same run twice is run once.
     """
     plain = {section: table for section, table in tables.items() if section != SWEEP}
     for section, table in plain.items():
@@ -29,14 +33,32 @@ def grid(tables: Mapping[str, Any]) -> list[Experiment]:
     for _, values in axes:
         combinations *= len(values)
     require(combinations <= _MOST_RUNS, f"the sweep has {combinations} runs; {_MOST_RUNS} are the most")
-    experiments = []
+    names = {path[0]: values for path, values in axes if path[1:] == ("name",) and path[0] in _CHOICES}
+    several = {path for path, values in axes if len(values) > 1}
+    experiments: dict[str, Experiment] = {}
     for chosen in product(*(values for _, values in axes)):
         changed = {section: dict(table) for section, table in plain.items()}
         for (path, _), value in zip(axes, chosen, strict=True):
             _set(changed, path, value)
+        idle = {(section, key) for section in names for key in _idle(section, names[section], changed[section])}
+        for section, key in idle:
+            changed[section].pop(key, None)
         each = experiment(changed)
-        experiments.append(replace(each, run=replace(each.run, label=_label(each.label, axes, chosen))))
-    return experiments
+        applied = [(path, value) for (path, _), value in zip(axes, chosen, strict=True) if path[:2] not in idle]
+        each = replace(each, run=replace(each.run, label=_label(each, applied, several)))
+        experiments.setdefault(repr(each), each)
+    return list(experiments.values())
+
+
+def _idle(section: str, names: Sequence[Any], table: Mapping[str, Any]) -> set[str]:
+    """Options of a section that the one named in it has no use for, but another of the names has."""
+    rows = _CHOICES[section]
+    used = {name: _used(rows[name]) for name in names if isinstance(name, str) and name in rows}
+    return {key for keys in used.values() for key in keys} - used.get(str(table["name"]), set(table))
+
+
+def _used(row: type[Any]) -> set[str]:
+    return {each.name for each in fields(row)} - ({"nu", "nu_schedule"} if row is SourceOnly else set())
 
 
 def _axes(table: Any) -> list[tuple[tuple[str, ...], list[Any]]]:
@@ -75,11 +97,21 @@ def _set(tables: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
     table[path[-1]] = value
 
 
-def _label(label: str, axes: Sequence[tuple[tuple[str, ...], list[Any]]], values: Sequence[Any]) -> str:
-    """The algorithm's name (or the label given), with every value that is swept but the seed."""
-    parts = [label]
-    for (path, _), value in zip(axes, values, strict=True):
-        if path[-1] not in ("seed", "name", "label") and len(path) > 1:
+def _label(
+    each: Experiment, applied: Sequence[tuple[tuple[str, ...], Any]], several: Collection[tuple[str, ...]]
+) -> str:
+    """The algorithm's name, ``source only`` or the label given, with every value that is swept but the seed.
+
+    several: what is swept over more than one value.
+    """
+    parts = [each.label]
+    for path, value in applied:
+        name = value.get("name") if isinstance(value, dict) else value
+        if path in several and path in (("objective",), ("objective", "name")):
+            parts += [] if each.source_only and not each.run.label else [str(name)]
+        elif path in several and path in (("algorithm",), ("algorithm", "name")):
+            parts += [str(name)] if each.source_only or each.run.label else []
+        elif path[-1] not in ("seed", "name", "label") and len(path) > 1:
             parts.append(f"{path[-1]}={value}")
     return " ".join(parts)
 

@@ -16,6 +16,7 @@ from fedmm.core.engine import Engine, FederatedState
 from fedmm.core.errors import require
 from fedmm.core.memory import Kept
 from fedmm.core.messages import NEVER
+from fedmm.data.per_site import PerSite
 from fedmm.engines.asking import Ask, AskingEngine
 from fedmm.engines.durable import DurableMemory, state_folder
 from fedmm.engines.flower.kinds import MEASURE
@@ -90,6 +91,9 @@ def _seen_from_anywhere(each: Experiment) -> Experiment:
     """The experiment with whole paths: the processes of a job have other current folders."""
 
     def whole(part: Any) -> Any:
+        if isinstance(part, PerSite):
+            return PerSite(whole(part.of))
+
         def there(value: str) -> str:
             path = Path(value).expanduser()
             return str(path.absolute()) if path.name and path.exists() else value

@@ -10,6 +10,7 @@ from typing import Any
 
 from fedmm.core.errors import FedmmError
 from fedmm.experiment.config import Experiment
+from fedmm.experiment.evidence import judge_runs
 
 _SHOWN = ("label", "algorithm", "objective", "seed", "rounds", "target_accuracy", "seconds", "status")
 _LONGEST = 100
@@ -42,6 +43,7 @@ def comparison_summary(
             {**{key: each[key] for key in _SHOWN}, "folder": folder}
             for each, folder in zip(summaries, folders, strict=True)
         ],
+        "evidence": judge_runs(summaries),
         "versions": summaries[0]["versions"] if summaries else {},
         "hardware": summaries[0]["hardware"] if summaries else {},
     }

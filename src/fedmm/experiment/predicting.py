@@ -20,7 +20,8 @@ from fedmm.experiment.finished import FinishedRun
 
 _PICTURES_AT_ONCE, _ROWS_AT_ONCE = 256, 4096
 _ARRAYS = (".npy", ".npz")
-OWN_ROWS = ("test", "source-test")
+TEST = "test"
+OWN_ROWS = (TEST, "source-test")
 """Words that name rows of the run's own data set."""
 
 
@@ -28,7 +29,8 @@ class Predicted(NamedTuple):
     """What the model says of some rows.
 
     names: of the rows. logarithms: of the probabilities, float64 ``[rows, classes]``. y: int64 ``[rows]``, -1 where the
-    class is not known; None where none is. strange: labels that are no class of the model.
+    class is not known, -2 where the model does not know it; None where none is known. strange: labels that are no class
+    of the model.
     """
 
     names: tuple[str, ...]
@@ -52,6 +54,7 @@ class Incoming:
 
 def incoming(run: FinishedRun, path: Path) -> Incoming:
     """The rows of a file or folder like the run's data; pictures are read when it is their turn."""
+    run.require_rows_of_files()
     given = _input(run, path)
     if isinstance(given, ImageInput):
         found = ClassFolders(path.parent, (StoredFile(path.name),)) if path.is_file() else found_in(path)
@@ -77,9 +80,9 @@ def read_as(
 def own_rows(run: FinishedRun, which: str) -> Incoming:
     """The test rows of the run's own data set: ``test`` of the target, ``source-test`` of the source."""
     pair = run.experiment.data.load()
-    rows: Labelled | None = pair.target_test if which == "test" else pair.source_test
+    rows: Labelled | None = pair.target_test if which == TEST else pair.source_test
     if rows is None or not len(rows.x):
-        other = "source-test, or name labelled data" if which == "test" else "test, or name labelled data"
+        other = "source-test, or name labelled data" if which == TEST else "test, or name labelled data"
         raise FedmmError(f"the run's data has no labelled rows {which!r}; use {other}")
     return Incoming(len(rows.x), _cut(ReadRows(rows.x, tuple(map(str, range(len(rows.x)))), rows.y)))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -16,10 +16,13 @@ import torch
 from fedmm.core.engine import FederatedState
 from fedmm.core.errors import Diverged, FedmmError, require
 from fedmm.data.domains import DomainPair
+from fedmm.data.per_site import KEY as PER_SITE
+from fedmm.data.per_site import PerSite
 from fedmm.experiment.adapt import Adaptation, Adapted
 from fedmm.experiment.build import DataCache, prepare, tested_rows
 from fedmm.experiment.choosing import best_file
 from fedmm.experiment.config import Experiment
+from fedmm.experiment.evidence import count_trained_test_rows, shift_of_model, shift_table, shift_warning
 from fedmm.experiment.exhibits import EXHIBITS, exhibits
 from fedmm.experiment.folder import BOUNDARY, EXPERIMENT, MODEL, REFUSED, SAMPLES, RunFolder, claim_folder
 from fedmm.experiment.history import History, Row
@@ -92,20 +95,27 @@ def run_experiment(
     else:
         outcome = _run_one(experiment, adaptation, folder, cache, progress, on_round, resume, say)
     summary, error = outcome
-    if summary["refused"]:
-        say(f"{summary['refused']} updates were refused: {folder / REFUSED} says whose, and why")
-    best = summary.get("oracle_best") or summary.get("best")
-    if best:
-        say(f"best by {best['by']}: round {best['round']} of {summary['rounds']}, kept as {best['model']}")
-    if summary["stopped_early"]:
-        say(f"stopped early in round {summary['stopped_early']['round']}: {summary['stopped_early']['reason']}")
-    for event in summary["guard"]:
-        if event["policy"] == "rollback":
-            say(f"round {event['round']}: {event['reason']}; the guard went back to round {event['to_round']}")
+    for line in _closing_words(summary, folder):
+        say(line)
     if error:
         message = f"{error}; the run up to round {summary['rounds']} is in {folder}"
         raise DivergedRun(message, summary) from error
     return summary
+
+
+def _closing_words(summary: Summary, folder: Path) -> Iterator[str]:
+    if summary["refused"]:
+        yield f"{summary['refused']} updates were refused: {folder / REFUSED} says whose, and why"
+    best = summary.get("oracle_best") or summary.get("best")
+    if best:
+        yield f"best by {best['by']}: round {best['round']} of {summary['rounds']}, kept as {best['model']}"
+    if summary["stopped_early"]:
+        yield f"stopped early in round {summary['stopped_early']['round']}: {summary['stopped_early']['reason']}"
+    if warning := shift_warning(summary):
+        yield warning
+    for event in summary["guard"]:
+        if event["policy"] == "rollback":
+            yield f"round {event['round']}: {event['reason']}; the guard went back to round {event['to_round']}"
 
 
 def choose_engine(experiment: Experiment, adaptation: Adaptation) -> tuple[str, str]:
@@ -252,6 +262,10 @@ def finish_run(
     summary["tested_rows"] = {name: len(rows.y) for name, rows in tested.items()}
     if "target" not in tested:
         summary["note"] = NO_TARGET_LABELS
+    summary["tested_rows_trained_on"] = 0 if experiment.source_only else count_trained_test_rows(pair)
+    private = adaptation.terms.transmission.private
+    shift = None if private else shift_of_model(adapted.predict_proba, pair)
+    summary["label_shift"] = None if shift is None else shift_table(shift, pair.class_names)
     files.summarise(summary)
     return summary
 
@@ -286,6 +300,7 @@ def _summary(experiment: Experiment, adaptation: Adaptation, adapted: Adapted) -
         "algorithm": experiment.algorithm.name,
         "objective": experiment.objective.name,
         "data": experiment.data.name,
+        **({PER_SITE: True} if isinstance(experiment.data, PerSite) else {}),
         "partition": experiment.partition.name,
         "model": experiment.model.name,
         "seed": experiment.run.seed,

@@ -18,6 +18,7 @@ from fedmm.data.partition import Share
 from fedmm.data.stored_tables import texts
 from fedmm.data.table import Table
 from fedmm.experiment.config import Experiment
+from fedmm.experiment.evidence import SHIFT_ADVICE, shift_of_data
 from fedmm.experiment.leaks import distinct, fingerprints, shared, telling_columns
 from fedmm.preflight import table_checks
 
@@ -45,7 +46,9 @@ def suspicions(
     experiment: Experiment, pair: DomainPair, dealt: DomainPair, shares: Sequence[Share], *, whole: bool = True
 ) -> Suspicions:
     """Everything that was found; dealt: the pair as clients are dealt it; whole: whether these are all rows."""
-    same = _Overlaps(pair)
+    same, shift = _Overlaps(pair), shift_of_data(pair)
+    shifted = [f"{shift.sentence(pair.class_names)}; {SHIFT_ADVICE}"] if shift and shift.notable else []
+    certain = shift is not None and shift.reliable
     columns = list(_silent_columns(experiment, pair))
     warnings = [
         *same.warnings,
@@ -56,10 +59,12 @@ def suspicions(
         *_classes(dealt, shares),
         *(_sizes(shares, experiment.run.batch_size) if whole else ()),
         *_choices(experiment),
+        *(shifted if certain else ()),
     ]
     notes = [
         *same.notes,
         *(text for text in columns if isinstance(text, _Note)),
+        *(() if certain else shifted),
         *_labels(pair),
         *(_passes(experiment, shares) if whole else ()),
     ]

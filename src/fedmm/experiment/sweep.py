@@ -32,6 +32,14 @@ Outcome = tuple[Summary, str | None]
 """A run's summary, and the word on it if it diverged."""
 
 
+class DivergedRuns(FedmmError):  # noqa: N818 - reads as what happened
+    """A sweep with runs that diverged; ``summary`` is of all of them."""
+
+    def __init__(self, message: str, summary: Summary) -> None:
+        super().__init__(message)
+        self.summary = summary
+
+
 def run_sweep(
     experiments: Sequence[Experiment],
     folder: Path,
@@ -88,9 +96,8 @@ def run_sweep(
     order = sorted(summaries)
     summary = comparison_summary(title, status, [summaries[n] for n in order], [names[n] for n in order])
     write_json(folder / SUMMARY, summary)
-    require(
-        not problems, f"{len(problems)} of {len(experiments)} runs diverged, first {problems[0]}" if problems else ""
-    )
+    if problems:
+        raise DivergedRuns(f"{len(problems)} of {len(experiments)} runs diverged, first {problems[0]}", summary)
     return summary
 
 

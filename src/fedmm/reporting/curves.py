@@ -12,6 +12,8 @@ from matplotlib.figure import Figure
 from fedmm.reporting.read import Comparison, Series
 from fedmm.reporting.style import (
     AXIS,
+    FAINT,
+    SMALL,
     TEXT,
     WIDTH,
     Stroke,
@@ -41,7 +43,7 @@ class Measured(Protocol):
 
 
 class Curve(NamedTuple):
-    """The runs of one label in percent: mean and range over the rounds that all of them measured, and each alone."""
+    """The runs of one label: mean and range over the rounds that all of them measured, and each alone."""
 
     rounds: list[int]
     mean: list[float]
@@ -59,9 +61,14 @@ class Curve(NamedTuple):
 
 
 def accuracy_curve(runs: Sequence[Measured]) -> Curve:
-    """The curve of one label; a run that never measured an accuracy has no part in it."""
-    measured = [series for run in runs if (series := run.series("target_accuracy")).rounds]
-    tables = [{t: 100 * value for t, value in zip(*series, strict=True)} for series in measured]
+    """The target accuracies of one label, in percent."""
+    return curve(runs, "target_accuracy", 100.0)
+
+
+def curve(runs: Sequence[Measured], column: str, times: float = 1.0) -> Curve:
+    """A column of the history over the runs of one label; a run that never measured it has no part in it."""
+    measured = [series for run in runs if (series := run.series(column)).rounds]
+    tables = [{t: times * value for t, value in zip(*series, strict=True)} for series in measured]
     shared = [t for t in tables[0] if all(t in table for table in tables)] if tables else []
     columns = [[table[t] for table in tables] for t in shared]
     return Curve(
@@ -74,10 +81,15 @@ def accuracy_curve(runs: Sequence[Measured]) -> Curve:
 
 
 class CurvePanel:
-    """The panel of a comparison's curves; its height is known before it is drawn."""
+    """The panel of a comparison's curves; its height is known before it is drawn.
 
-    def __init__(self, comparison: Comparison, strokes: Mapping[str, Stroke]) -> None:
-        self._curves = {label: accuracy_curve(runs) for label, runs in comparison.groups().items()}
+    column: of the history; target accuracy is drawn in percent, and others as they are.
+    """
+
+    def __init__(self, comparison: Comparison, strokes: Mapping[str, Stroke], column: str = "target_accuracy") -> None:
+        self._column = column
+        times = 100.0 if column == "target_accuracy" else 1.0
+        self._curves = {label: curve(runs, column, times) for label, runs in comparison.groups().items()}
         self._rows = comparison_rows(comparison)
         self._strokes = strokes
         self._names = [_name(row) for row in self._rows]
@@ -87,7 +99,7 @@ class CurvePanel:
 
     def draw(self, figure: Figure, top: float) -> None:
         """Draw the panel with its top edge at a distance from the figure's, in inches."""
-        number = max(text_width(figure, _final(row), weight="bold") for row in self._rows) + _SPACE
+        number = max(text_width(figure, self._final(row), weight="bold") for row in self._rows) + _SPACE
         name = max(text_width(figure, name) for name in self._names) + _SPACE
         width = WIDTH - _LEFT - _LEADER - number - name
         axes = place(figure, _LEFT, top, width, self._inner)
@@ -96,8 +108,17 @@ class CurvePanel:
             draw_curve(axes, curve, self._strokes[label])
         limit_rounds(axes, [t for curve in self._curves.values() for run in curve.runs for t in run.rounds])
         values = [value for curve in self._curves.values() for run in curve.runs for value in run.values]
-        limit_percent(axes, values)
+        if self._column == "target_accuracy":
+            limit_percent(axes, values)
+        else:
+            axes.set_ylabel(self._column.replace("_", " "), fontsize=SMALL, color=FAINT)
         self._name_ends(figure, axes, top, width, number)
+
+    def _final(self, row: Row) -> str:
+        if self._column == "target_accuracy":
+            return percent(row.accuracy) + ("%" if row.accuracy is not None else "")
+        values = row.validators.get(self._column, ())
+        return f"{fmean(values):.3g}" if values else "-"
 
     def _name_ends(self, figure: Figure, axes: Axes, top: float, width: float, number: float) -> None:
         """A number and a name for each line, as near to its end as the others leave room, and a leader to them."""
@@ -109,7 +130,7 @@ class CurvePanel:
         left = _LEFT + width + _LEADER
         for row, name, end, edge in zip(self._rows, self._names, ends, edges, strict=True):
             stroke = self._strokes[row.label]
-            write(figure, left, top + edge, _final(row), color=stroke.colour, weight="bold")
+            write(figure, left, top + edge, self._final(row), color=stroke.colour, weight="bold")
             write(figure, left + number, top + edge, name)
             if end:
                 at = (1 + (_LEADER - 0.06) / width, 1 - (edge + half_line) / self._inner)
@@ -140,7 +161,3 @@ def draw_curve(axes: Axes, curve: Curve, stroke: Stroke) -> None:
 
 def _name(row: Row) -> str:
     return wrapped(f"{row.label}\n{row.note}" if row.note else row.label, _NAME_COLUMNS)
-
-
-def _final(row: Row) -> str:
-    return percent(row.accuracy) + ("%" if row.accuracy is not None else "")

@@ -26,11 +26,18 @@ _TICKS = (0.0, 0.25, 0.5, 0.75, 1.0)
 def draw_evaluation(evaluation: Mapping[str, Any], path: Path) -> Path:
     """Write a PNG, SVG or PDF of the table that ``fedmm evaluate --out`` writes."""
     title = f"{evaluation['label']} on {Path(str(evaluation['data'])).name or evaluation['data']}"
+    known, labelled = evaluation["rows"], evaluation["labelled_rows"]
+    auc = "" if evaluation["auc"] is None else f", AUC {evaluation['auc']:.3f}"
+    whole = (
+        f"accuracy {evaluation['accuracy_of_all']:.1%} of all {labelled} labelled rows; " if known < labelled else ""
+    )
+    rows = f"{known} of them with a known class" if known < labelled else f"{known} rows"
+    low, high = evaluation["intervals"]["accuracy"]
     about = (
-        f"{evaluation['rows']} rows: accuracy {evaluation['accuracy']:.1%}, balanced "
-        f"{evaluation['balanced_accuracy']:.1%}, macro-F1 {evaluation['macro_f1']:.3f}; ECE {evaluation['ece']:.3f}, "
-        f"Brier {evaluation['brier']:.3f}, NLL {evaluation['nll']:.3f}; round {evaluation['round']} "
-        f"({evaluation['checkpoint']})"
+        f"{whole}{rows}: accuracy {evaluation['accuracy']:.1%} ({low:.1%} to {high:.1%}; majority class "
+        f"{evaluation['majority']:.1%}), balanced {evaluation['balanced_accuracy']:.1%}{auc}, macro-F1 "
+        f"{evaluation['macro_f1']:.3f}; ECE {evaluation['ece']:.3f}, Brier {evaluation['brier']:.3f}, NLL "
+        f"{evaluation['nll']:.3f}; round {evaluation['round']} ({evaluation['checkpoint']})"
     )
     return compose(title, about, [_Panel(evaluation)], path)
 

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from matplotlib.figure import Figure
 
+from fedmm.core.evidence import BELIEVED
 from fedmm.reporting.boundaries import BoundaryPanel, Plane
 from fedmm.reporting.curves import CurvePanel
 from fedmm.reporting.images import ImagePanel
@@ -32,16 +33,20 @@ def draw_run(folder: Path | str) -> list[Path]:
     """Write ``rounds.png``: accuracies, consensus gap, dual norm and drift over the rounds, above both domains."""
     run = read_run(folder)
     stopped = "" if run.status == "completed" else f", {run.status}"
-    about = f"{run.algorithm}, {run.objective}, {run.data}, seed {run.seed}{stopped}"
+    about = f"{run.method}, {run.data}, seed {run.seed}{stopped}"
     return [compose(run.label, about, [RoundsPanel(run), *_domains([run], [run])], run.folder / "rounds.png")]
 
 
 def draw_comparison(folder: Path | str) -> list[Path]:
-    """Write ``comparison.png``: target accuracy over the rounds, above samples of both domains where runs kept any."""
+    """Write ``comparison.png``: target accuracy over the rounds, above samples of both domains where runs kept any.
+
+    Where no target labels are known, what was measured without them takes its place.
+    """
     comparison = read_comparison(folder)
-    curves = CurvePanel(comparison, strokes(comparison.groups()))
+    looks = strokes(comparison.groups())
+    curves = [CurvePanel(comparison, looks, column) for column in _drawn_columns(comparison)]
     firsts = [runs[0] for runs in comparison.groups().values()]
-    panels = [curves, *_domains(firsts, comparison.runs)]
+    panels = [*curves, *_domains(firsts, comparison.runs)]
     return [compose(comparison.title, _drawn(comparison), panels, comparison.folder / "comparison.png")]
 
 
@@ -74,10 +79,24 @@ def _domains(firsts: Sequence[Run], runs: Sequence[Run]) -> list[Panel]:
     return [ImagePanel(images[0])] if images else []
 
 
+def _drawn_columns(comparison: Comparison) -> list[str]:
+    """Target accuracy; or, where it was never measured, the validators that the rule on adapting looks at."""
+    measured = [
+        column
+        for column in ("target_accuracy", *BELIEVED, "source_risk")
+        if any(run.series(column).rounds for run in comparison.runs)
+    ]
+    return ["target_accuracy"] if "target_accuracy" in measured or not measured else measured
+
+
 def _drawn(comparison: Comparison) -> str:
+    columns = _drawn_columns(comparison)
+    what = "target accuracy"
+    if columns and "target_accuracy" not in columns:
+        what = f"no target labels are known: {', '.join(columns).replace('_', ' ')} (no proof of accuracy)"
     counts = [len(runs) for runs in comparison.groups().values()]
     low, high = min(counts), max(counts)
     if high == 1:
-        return "target accuracy"
+        return what
     seeds = str(high) if low == high else f"{low} to {high}"
-    return f"target accuracy, mean over {seeds} seeds; band: lowest to highest"
+    return f"{what}, mean over {seeds} seeds; band: lowest to highest"

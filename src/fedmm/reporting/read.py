@@ -82,6 +82,12 @@ class Run:
     samples: Samples | None = None
     boundary: Boundary | None = None
 
+    @property
+    def method(self) -> str:
+        """Algorithm and objective in words; one that adapts nothing is called source only."""
+        plain = self.objective == "source_only"
+        return f"source only ({self.algorithm})" if plain else f"{self.algorithm}, {self.objective}"
+
     def series(self, name: str) -> Series:
         """A quantity of ``rounds.jsonl`` by its name, without the rounds where it is absent, null or not finite."""
         found = {t: value for t, record in self.records.items() if (value := finite(record.get(name))) is not None}

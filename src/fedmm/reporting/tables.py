@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean, stdev
 
 from rich.table import Table
 from rich.text import Text
 
+from fedmm.core.validators import VALIDATORS
 from fedmm.reporting.read import Comparison, Run
 
 _ABSENT = "-"
+VALIDATOR_COLUMNS = tuple(each.column for each in VALIDATORS.values() if not each.oracle)
+"""Columns of the history by which a model may be chosen without target labels."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,8 @@ class Row:
 
     low, high, std: the spread over seeds (std with n - 1), None below two of them.
     seconds, megabytes: of one run, mean over the seeds; megabytes (10^6 bytes) count both directions.
-    stopped: runs that did not complete, by status.
+    stopped: runs that did not complete, by status. validators: what needs no target labels, after the last round: the
+    seeds' values by the history's column.
     """
 
     label: str
@@ -33,6 +37,7 @@ class Row:
     seconds: float
     megabytes: float
     stopped: Mapping[str, int]
+    validators: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     @property
     def note(self) -> str:
@@ -58,6 +63,11 @@ def _row(label: str, runs: Sequence[Run]) -> Row:
         seconds=fmean(run.seconds for run in runs),
         megabytes=fmean((run.bytes_up + run.bytes_down) / 1e6 for run in runs),
         stopped=dict(Counter(run.status for run in runs if run.status != "completed")),
+        validators={
+            column: values
+            for column in VALIDATOR_COLUMNS
+            if (values := [series.values[-1] for run in runs if (series := run.series(column)).rounds])
+        },
     )
 
 
@@ -77,6 +87,28 @@ def rich_table(rows: Sequence[Row], title: str | None = None) -> Table:
     for line in lines:
         table.add_row(*(Text(cell) for cell in line))
     return table
+
+
+def validator_table(rows: Sequence[Row]) -> Table:
+    """What was measured without target labels, a line a validator and a column a method: mean, and range over seeds."""
+    title = Text("without target labels, after the last round: mean (lowest to highest seed)", style="bold")
+    table = Table(title=title, title_justify="left")
+    table.add_column("validator")
+    for row in rows:
+        table.add_column(Text(row.label), justify="right")
+    for each in VALIDATORS.values():
+        if each.column in VALIDATOR_COLUMNS and any(each.column in row.validators for row in rows):
+            cells = [Text(seeds_in_words(row.validators.get(each.column, ()))) for row in rows]
+            table.add_row(f"{each.name} ({'higher' if each.higher else 'lower'} is better)", *cells)
+    return table
+
+
+def seeds_in_words(values: Sequence[float]) -> str:
+    """The mean of some seeds' values, with the lowest and the highest of several; a dash for none."""
+    if not values:
+        return _ABSENT
+    span = f" ({min(values):.3g} to {max(values):.3g})" if len(values) > 1 else ""
+    return f"{fmean(values):.3g}{span}"
 
 
 def _cells(rows: Sequence[Row]) -> list[list[str]]:

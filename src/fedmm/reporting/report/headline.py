@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 from typing import NamedTuple
 
+from fedmm.core.evidence import RULE
 from fedmm.reporting.read import Run
 from fedmm.reporting.report.charts import Chart, plain, rounded, short
 from fedmm.reporting.report.markup import Markup, element, joined, table
 from fedmm.reporting.report.material import Entry, Material, Method
 from fedmm.reporting.report.sections import Section, sentence
+from fedmm.reporting.tables import VALIDATOR_COLUMNS, seeds_in_words
 
 LOWER_IS_BETTER = (
     "source_risk", "dev_risk", "target_entropy", "domain_accuracy", "proxy_a_distance", "loss", "task_loss",
@@ -66,21 +68,42 @@ def headline(material: Material) -> Section:
         ]
     else:
         headings += [two_lines("chosen round", "without target labels")]
+        headings += [two_lines(each, "last round") for each in _validators(material)]
     headings += ["source accuracy", "rounds", "MB", "seconds"]
-    rows = [_row(number, method, labelled) for number, method in enumerate(material.methods)]
+    validators = [] if labelled else _validators(material)
+    rows = [_row(number, method, labelled, validators) for number, method in enumerate(material.methods)]
     spread = "mean ± standard deviation over the seeds" if material.seeds > 1 else "of one seed"
     words = (
         f"Target accuracies in percent, {spread}. "
         "Only the column called oracle has looked at target labels to choose a round."
         if labelled
-        else "No target labels were given, so no accuracy on the target is known; rounds are chosen without labels."
+        else "No target labels were given, so no accuracy on the target is known: here is what needs no labels, mean "
+        "and range over the seeds. None of it proves that a method is better than another."
     )
     parts: list[Markup | Chart] = [
         sentence(words),
         table(headings, rows, "what each method reached", class_="headline"),
     ]
     chart = _dots(material)
-    return Section("headline", "Results", [*parts, *([chart] if chart else [])])
+    return Section("headline", "Results", [*parts, *map(sentence, _evidence(material)), *([chart] if chart else [])])
+
+
+def _validators(material: Material) -> list[str]:
+    return [column for column in VALIDATOR_COLUMNS if column != "source_accuracy" and material.measured(column)]
+
+
+def _evidence(material: Material) -> list[str]:
+    """Label shift as the runs estimated it, the verdicts on adapting, and the rule."""
+    words = []
+    for method in material.methods:
+        found = [each for entry in method.entries if isinstance(each := entry.summary.get("label_shift"), dict)]
+        notable = [each for each in found if each.get("notable") and isinstance(each.get("sentence"), str)]
+        if notable:
+            words.append(f"As {method.label} tells it ({len(notable)} of {len(found)} runs), {notable[0]['sentence']}.")
+    if len(material.methods) > 1 or words:
+        words += [f"{label}: {said}." for label, said in material.verdicts]
+        words.append(f"Whether to adapt: {RULE}. No validator alone is enough.")
+    return words
 
 
 def two_lines(upper: str, lower: str | Markup) -> Markup:
@@ -98,7 +121,7 @@ def named(number: int, label: str) -> Markup:
     return element("span", swatch(number), label, class_="name long" if len(label) > _LONG else "name")
 
 
-def _row(number: int, method: Method, labelled: bool) -> list[object]:
+def _row(number: int, method: Method, labelled: bool, validators: Sequence[str]) -> list[object]:
     runs = method.runs
     stopped = Counter(run.status for run in runs if run.status != "completed")
     early = sum(isinstance(entry.summary.get("stopped_early"), dict) for entry in method.entries)
@@ -119,6 +142,8 @@ def _row(number: int, method: Method, labelled: bool) -> list[object]:
         ]
     else:
         cells += [_rounds(found, measure) or "-"]
+        last = {column: [s.values[-1] for run in runs if (s := run.series(column)).rounds] for column in validators}
+        cells += [seeds_in_words(values) for values in last.values()]
     megabytes = fmean((run.bytes_up + run.bytes_down) / 1e6 for run in runs)
     return [
         *cells,

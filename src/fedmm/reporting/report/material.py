@@ -93,6 +93,8 @@ class Material:
 
     title: str
     methods: tuple[Method, ...]
+    verdicts: tuple[tuple[str, str], ...] = ()
+    """Methods by label, and what comparisons found of whether they are better than source only."""
 
     @property
     def entries(self) -> list[Entry]:
@@ -123,7 +125,7 @@ def gather(paths: Sequence[Path]) -> Material:
             label = labels.get(name, entry.run.label)
             found.setdefault(names[name].resolve(), replace(entry, run=replace(entry.run, label=label)))
     methods = _methods(list(found.values()))
-    return Material(_title(paths, methods), tuple(methods))
+    return Material(_title(paths, methods), tuple(methods), tuple(each for path in paths for each in _verdicts(path)))
 
 
 def _run_folders(path: Path, depth: int = 0) -> Iterator[Path]:
@@ -152,6 +154,17 @@ def _labels(path: Path) -> dict[str, str]:
         return {}
     listed = [each for each in entries if isinstance(each, dict)] if isinstance(entries, list) else []
     return {str(each.get("folder")): str(each["label"]) for each in listed if isinstance(each.get("label"), str)}
+
+
+def _verdicts(path: Path) -> list[tuple[str, str]]:
+    """What a comparison says of its methods; nothing where it says nothing."""
+    try:
+        evidence = read_summary(path).get("evidence")
+    except FedmmError:
+        return []
+    listed = evidence.get("verdicts") if isinstance(evidence, dict) else None
+    said = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+    return [(str(each.get("label")), str(each.get("sentence"))) for each in said]
 
 
 def _title(paths: Sequence[Path], methods: Sequence[Method]) -> str:
@@ -191,7 +204,7 @@ def _unfinished(folder: Path, tables: Tables) -> Run:
 
     run = Run(
         folder=folder,
-        label=str(tables.get("run", {}).get("label") or name("algorithm")),
+        label=str(tables.get("run", {}).get("label") or _unlabelled(name("algorithm"), name("objective"))),
         algorithm=name("algorithm"),
         objective=name("objective"),
         data=name("data"),
@@ -213,6 +226,10 @@ def _unfinished(folder: Path, tables: Tables) -> Run:
         bytes_up=int(sum(run.series("bytes_up").values)),
         bytes_down=int(sum(run.series("bytes_down").values)),
     )
+
+
+def _unlabelled(algorithm: str, objective: str) -> str:
+    return "source only" if objective == "source_only" else algorithm
 
 
 def _tables(path: Path) -> Tables:

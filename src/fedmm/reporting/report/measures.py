@@ -61,7 +61,7 @@ def accuracy_section(material: Material, lines: Lines) -> Section:
     target = bands_of(material, "target_accuracy", 100.0)
     if target:
         shade = "; the shade reaches from the lowest to the highest seed" if material.seeds > 1 else ""
-        parts.append(sentence(f"On test rows, which nothing was trained on{shade}."))
+        parts.append(sentence(f"{_tested(material)}{shade}."))
         parts.append(lines.chart("target-accuracy", "target accuracy", target, unit="%", height=420))
     else:
         parts.append(absent("These runs have no labelled target rows, so accuracy on the target was not measured."))
@@ -69,6 +69,16 @@ def accuracy_section(material: Material, lines: Lines) -> Section:
     if source:
         parts.append(lines.chart("source-accuracy", "source accuracy", source, unit="%", height=260))
     return Section("accuracy", "Accuracy", parts)
+
+
+def _tested(material: Material) -> str:
+    """What was tested on, as true as the runs have told."""
+    told = [entry.summary.get("tested_rows_trained_on") for entry in material.entries]
+    if any(isinstance(count, int) and count > 0 for count in told):
+        supervised = any(entry.summary.get("partition") == "target_supervised" for entry in material.entries)
+        but = " (but with them in runs called target_supervised)" if supervised else ""
+        return f"On target rows of which some or all were trained on too, without their labels{but}"
+    return "On test rows, which nothing was trained on" if all(n == 0 for n in told) else "On labelled test rows"
 
 
 def validator_section(material: Material, lines: Lines) -> Section:

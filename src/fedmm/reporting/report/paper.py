@@ -112,19 +112,26 @@ def _legend(figure: Figure, material: Material, top: float) -> None:
 
 
 def _cells(material: Material) -> list[list[str]]:
-    """Headings, then a row for each method."""
-    rows = [["method", "seeds", "target, last (%)", "chosen, no labels", "oracle", "MB", "seconds"]]
+    """Headings, then a row for each method; validators stand for accuracies where no target labels are known."""
+    labelled = any(run.target_accuracy is not None for method in material.methods for run in method.runs)
+    columns = ("target_information", "target_bnm", "source_risk")
+    measured = ("target, last (%)", "chosen, no labels", "oracle") if labelled else columns
+    rows = [["method", "seeds", *measured, "MB", "seconds"]]
     for method in material.methods:
         chosen = [found for _, found in map(choice_of, method.entries) if found]
         oracle = [found for run in method.runs if (found := chosen_round(run, "target_accuracy"))]
         megabytes = np.mean([(run.bytes_up + run.bytes_down) / 1e6 for run in method.runs])
+        accuracies = (
+            [run.target_accuracy for run in method.runs],
+            [found.accuracy for found in chosen],
+            [found.accuracy for found in oracle],
+        )
+        last = [[s.values[-1] for run in method.runs if (s := run.series(name)).rounds] for name in columns]
         rows.append(
             [
                 method.label[:34],
                 str(len(method.runs)),
-                spread([run.target_accuracy for run in method.runs]),
-                spread([found.accuracy for found in chosen]),
-                spread([found.accuracy for found in oracle]),
+                *(map(spread, accuracies) if labelled else [f"{np.mean(each):.3g}" if each else "-" for each in last]),
                 f"{megabytes:.1f}",
                 f"{np.mean([run.seconds for run in method.runs]):.1f}",
             ]

@@ -1,0 +1,102 @@
+"""The cheapest adaptation there is: each site standardises its own rows by their own mean and deviation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedmm.data.domains import DataSet, DomainPair, Labelled, Sites
+
+KEY = "standardise_per_site"
+"""In the section ``[data]``, beside the options of any data set."""
+_SAME = 1e-6
+_ROWS_AT_ONCE = 1024
+
+
+@dataclass(frozen=True)
+class PerSite:
+    """Another data set whose sites standardise their rows; where it names no sites, its two domains do.
+
+    A row ``[numbers]`` is standardised number by number, a picture ``[channels, ...]`` channel by channel, by the
+    statistics of the site's training rows; labels are not looked at. Test rows go by the site that holds them or, where
+    that is not known, by their domain. A file does not say whose statistics its rows need: there is no ``input``.
+    """
+
+    of: DataSet
+
+    @property
+    def name(self) -> str:
+        """The data set's own."""
+        return self.of.name
+
+    @property
+    def summary(self) -> str:
+        """The data set's own."""
+        return self.of.summary
+
+    def load(self) -> DomainPair:
+        """The pair with float32 rows."""
+        pair = self.of.load()
+        source, target = pair.source.x, pair.target.x
+        sites = pair.sites or _domains_as_sites(pair)
+        scales = {
+            number: _scale([source[sites.source == number], target[sites.target == number]])
+            for number in range(len(sites.names))
+        }
+        domains = {"source": _scale([source]), "target": _scale([target])}
+
+        def scaled(rows: Labelled, held_by: Tensor | None, domain: str) -> Labelled:
+            if held_by is None:
+                return Labelled(domains[domain].of(rows.x), rows.y)
+            x = rows.x.new_empty(rows.x.shape, dtype=torch.float32)
+            for number in held_by.unique().tolist():
+                scale = scales.get(number, domains[domain])
+                x[held_by == number] = scale.of(rows.x[held_by == number])
+            return Labelled(x, rows.y)
+
+        tested = scaled(pair.source_test, sites.source_test, "source")
+        validation = pair.source_validation
+        if validation is not None:
+            validation = tested if validation is pair.source_test else scaled(validation, None, "source")
+        return replace(
+            pair,
+            source=scaled(pair.source, sites.source, "source"),
+            target=scaled(pair.target, sites.target, "target"),
+            source_test=tested,
+            target_test=pair.target_test and scaled(pair.target_test, sites.target_test, "target"),
+            source_validation=validation,
+            input=None,
+        )
+
+
+class _Scale(NamedTuple):
+    """Mean and deviation, float64, in a shape that goes over rows."""
+
+    mean: Tensor
+    deviation: Tensor
+
+    def of(self, x: Tensor) -> Tensor:
+        parts = [((part.double() - self.mean) / self.deviation).float() for part in x.split(_ROWS_AT_ONCE)]
+        return torch.cat(parts) if len(x) else x.float()
+
+
+def _scale(parts: Iterable[Tensor]) -> _Scale:
+    """Of rows ``[rows, numbers]`` or ``[rows, channels, ...]``; what is always the same is only centred."""
+    chunks = [chunk for part in parts if len(part) for chunk in part.split(_ROWS_AT_ONCE)]
+    if not chunks:
+        return _Scale(torch.zeros(()), torch.ones(()))
+    over = [axis for axis in range(chunks[0].dim()) if axis != 1]
+    count = sum(chunk.numel() for chunk in chunks) // chunks[0].shape[1]
+    mean = sum((chunk.double().sum(dim=over, keepdim=True) for chunk in chunks), torch.zeros(())) / count
+    squares = ((chunk.double() - mean).square().sum(dim=over, keepdim=True) for chunk in chunks)
+    deviation = (sum(squares, torch.zeros(())) / count).sqrt()
+    return _Scale(mean, torch.where(deviation <= _SAME * mean.abs().clamp_min(1.0), 1.0, deviation))
+
+
+def _domains_as_sites(pair: DomainPair) -> Sites:
+    source, target = (torch.full((len(part.y),), number) for number, part in enumerate((pair.source, pair.target)))
+    return Sites(("source", "target"), source, target)

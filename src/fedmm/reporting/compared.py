@@ -1,0 +1,194 @@
+"""What ``fedmm compare`` found, from its ``compare.json``: a table for terminal, Markdown and CSV, and a picture."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from rich.table import Table
+from rich.text import Text
+
+from fedmm.core.errors import FedmmError, require
+from fedmm.core.validators import VALIDATORS
+from fedmm.reporting.figures import compose
+from fedmm.reporting.style import AXIS, FAINT, INK, MARGIN, RULE, SMALL, TEXT, WIDTH, place, text_width, write
+
+_ACCURACIES = ("target_accuracy", "source_accuracy", "domain_accuracy")
+_SHOWN = ("target_accuracy", "target_information", "target_bnm", "source_risk")
+"""In the terminal and in the picture: what the verdict goes by, after what labels say where there are some."""
+_HIGHER = {validator.column: validator.higher for validator in VALIDATORS.values()}
+_SUPPORTED = {True: "yes", False: "no", None: "-"}
+_COLOURS = {True: "#D55E00", False: "#0072B2", None: "#0072B2"}
+_ROW, _HEADING, _BETWEEN = 0.36, 0.62, 0.3
+
+Values = Sequence[float | None]
+
+
+def read_compared(folder: Path) -> dict[str, Any]:
+    """What a folder of ``fedmm compare`` says."""
+    path = folder / "compare.json"
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+        require(table["format"] == "fedmm-compare-1", f"{path} was written by another version of fedmm")
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as problem:
+        raise FedmmError(f"{path} cannot be read: {problem}; let `fedmm compare` end") from problem
+    return dict(table)
+
+
+def rich_compared(table: Mapping[str, Any]) -> Table:
+    """The candidates with what the verdict goes by: mean and standard deviation over seeds."""
+    columns = [column for column in _SHOWN if column in _measured(table)]
+    shown = Table()
+    shown.add_column("candidate", overflow="fold")
+    for column in columns:
+        shown.add_column(Text(_title(column).replace(" ", "\n", 1)), justify="right", no_wrap=True)
+    shown.add_column("supported", justify="right", no_wrap=True)
+    for entry in table["candidates"]:
+        cells = [_short(column, entry["measures"].get(column, ())) for column in columns]
+        shown.add_row(*(Text(cell) for cell in (_name(entry), *cells, _supported(entry))))
+    return shown
+
+
+def markdown_compared(table: Mapping[str, Any]) -> str:
+    """The verdict, the table of all candidates and all validators, and the word on each candidate."""
+    columns = _measured(table)
+    head = ["candidate", *(_title(column) for column in columns), "supported"]
+    lines = [head, [":--", *["--:"] * (len(head) - 1)]]
+    for entry in table["candidates"]:
+        cells = [_long(column, entry["measures"].get(column, ())) for column in columns]
+        lines.append([_name(entry), *cells, _supported(entry)])
+    seeds = len(table["seeds"])
+    over = f"mean (lowest to highest) over {seeds} seeds" if seeds > 1 else "one seed"
+    paragraphs = [
+        f"# {table['title']}",
+        *sentences(table),
+        "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines),
+        f"After {table['rounds']} rounds, {over}; accuracies in percent.",
+        "\n".join(f"- {e['label']}: {e['verdict']['sentence']}" for e in table["candidates"] if "verdict" in e),
+    ]
+    return "\n\n".join(paragraphs) + "\n"
+
+
+def csv_compared(table: Mapping[str, Any]) -> str:
+    """A line for each run: candidate, seed, folder, and all that was measured after the last round."""
+    columns = _measured(table)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["candidate", "algorithm", "objective", "seed", "folder", *columns, "supported"])
+    for entry in table["candidates"]:
+        for number, (seed, run) in enumerate(zip(table["seeds"], entry["runs"], strict=True)):
+            values = [entry["measures"].get(column, {number: None}) for column in columns]
+            cells = ["" if value[number] is None else value[number] for value in values]
+            about = [entry["label"], entry["algorithm"], entry["objective"], seed, run]
+            writer.writerow([*about, *cells, _supported(entry)])
+    return text.getvalue()
+
+
+def sentences(table: Mapping[str, Any]) -> list[str]:
+    """The verdict, the class mix it goes by, and what labels of the target say of it, where there are any."""
+    shift = table["label_shift"]
+    mix = [shift["sentence"][0].upper() + shift["sentence"][1:] + "."] if shift else []
+    return [table["verdict"]["sentence"], *mix, *([table["target_labels"]] if table["target_labels"] else [])]
+
+
+def draw_compared(folder: Path) -> Path:
+    """Write ``compare.png``: every candidate's runs by what the verdict goes by, beside source only."""
+    table = read_compared(folder)
+    seeds = len(table["seeds"])
+    about = f"{table['verdict']['sentence']} A dot is a seed, a bar their mean" + (
+        f" over {seeds}" if seeds > 1 else ""
+    )
+    return compose(table["title"], f"{about}; the dashed line is source only.", [_Dots(table)], folder / "compare.png")
+
+
+class _Dots:
+    """Candidates below each other, a panel for each measure."""
+
+    def __init__(self, table: Mapping[str, Any]) -> None:
+        self._entries = table["candidates"]
+        self._use = table["verdict"]["use"]
+        self._columns = [column for column in _SHOWN if column in _measured(table)]
+        self.height = _HEADING + _ROW * len(self._entries) + AXIS
+
+    def draw(self, figure: Figure, top: float) -> None:
+        """Draw the panels with their upper edge at ``top`` inches below the figure's."""
+        names = [_name(entry) for entry in self._entries]
+        weights = ["bold" if entry["label"] == self._use else "normal" for entry in self._entries]
+        left = MARGIN + 0.2 + max(text_width(figure, n, weight=w) for n, w in zip(names, weights, strict=True))
+        for row, (name, weight) in enumerate(zip(names, weights, strict=True)):
+            write(figure, MARGIN, top + _HEADING + _ROW * (row + 0.5) - TEXT / 110, name, weight=weight)
+        count = len(self._columns)
+        width = (WIDTH - MARGIN - left - _BETWEEN * (count - 1)) / count
+        for number, column in enumerate(self._columns):
+            self._panel(figure, column, left + number * (width + _BETWEEN), top, width)
+
+    def _panel(self, figure: Figure, column: str, left: float, top: float, width: float) -> None:
+        oracle = ", labels" if column == "target_accuracy" else ""
+        better = "higher" if _HIGHER[column] else "lower"
+        write(figure, left, top, _title(column), weight="bold", fontsize=SMALL)
+        write(figure, left, top + 0.2, f"{better} is better{oracle}", color=FAINT, fontsize=SMALL)
+        axes = place(figure, left, top + _HEADING, width, _ROW * len(self._entries))
+        axes.set_ylim(len(self._entries), 0)
+        axes.set_yticks([])
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        axes.spines["bottom"].set_color(FAINT)
+        axes.tick_params(axis="x", labelsize=SMALL, labelcolor=FAINT, color=FAINT, length=3.5)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=3))
+        scale = 100.0 if column in _ACCURACIES else 1.0
+        for row, entry in enumerate(self._entries):
+            values = [scale * value for value in entry["measures"].get(column, ()) if value is not None]
+            colour = _COLOURS[entry["verdict"]["supported"]] if "verdict" in entry else FAINT
+            axes.axhline(row + 0.5, color=RULE, linewidth=0.8, zorder=0)
+            axes.scatter(values, [row + 0.5] * len(values), s=26, color=colour, alpha=0.55, linewidths=0, zorder=3)
+            if values:
+                mean = fmean(values)
+                axes.plot([mean, mean], [row + 0.24, row + 0.76], color=colour, linewidth=2.4, zorder=4)
+                if not row:
+                    axes.axvline(mean, color=INK, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
+        axes.margins(x=0.1)
+
+
+def _measured(table: Mapping[str, Any]) -> list[str]:
+    """The columns that some candidate has, those of the labels first."""
+    order = (*_ACCURACIES[:2], *_HIGHER)
+    found = {column for entry in table["candidates"] for column in entry["measures"]}
+    return [column for column in dict.fromkeys(order) if column in found]
+
+
+def _name(entry: Mapping[str, Any]) -> str:
+    diverged = f" ({entry['diverged']} of {len(entry['runs'])} runs diverged)" if entry["diverged"] else ""
+    return f"{entry['label']}{diverged}"
+
+
+def _supported(entry: Mapping[str, Any]) -> str:
+    return _SUPPORTED[entry["verdict"]["supported"]] if "verdict" in entry else ""
+
+
+def _title(column: str) -> str:
+    return column.replace("_", " ") + (" (%)" if column in _ACCURACIES else "")
+
+
+def _numbers(column: str, values: Values) -> list[float]:
+    scale = 100.0 if column in _ACCURACIES else 1.0
+    return [scale * value for value in values if value is not None]
+
+
+def _short(column: str, values: Values) -> str:
+    found, digits = _numbers(column, values), 1 if column in _ACCURACIES else 2
+    if len(found) < 2:
+        return f"{found[0]:.{digits}f}" if found else "-"
+    return f"{fmean(found):.{digits}f} ±{stdev(found):.{digits}f}"
+
+
+def _long(column: str, values: Values) -> str:
+    found, digits = _numbers(column, values), 1 if column in _ACCURACIES else 3
+    if len(found) < 2:
+        return f"{found[0]:.{digits}f}" if found else "-"
+    return f"{fmean(found):.{digits}f} ({min(found):.{digits}f} to {max(found):.{digits}f})"

@@ -1,0 +1,171 @@
+"""Which method to use on a user's own data: all of them trained alike, measured, and judged without target labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from fedmm.core.evidence import BELIEVED, CANNOT_JUDGE, NOT_SUPPORTED, Verdict, judge_adaptation
+from fedmm.core.label_shift import LabelShift
+from fedmm.core.validators import VALIDATORS
+from fedmm.experiment.config import SOURCE_ONLY
+from fedmm.experiment.evidence import read_shift, signals_of
+from fedmm.experiment.folder import write_json
+from fedmm.experiment.resuming import completed_run
+from fedmm.experiment.sweep import DivergedRuns, run_sweep
+from fedmm.runs.candidates import Candidate, derive_candidates
+
+COMPARED = "compare.json"
+_FORMAT = "fedmm-compare-1"
+_RANKED_BY = BELIEVED[0]
+
+Table = dict[str, Any]
+
+
+def compare_methods(
+    tables: Mapping[str, Any],
+    folder: Path,
+    *,
+    title: str,
+    objectives: Sequence[str],
+    seeds: int = 3,
+    overwrite: bool = False,
+    resume: bool = False,
+    progress: bool = True,
+    say: Callable[[str], None] = lambda line: None,
+) -> Table | None:
+    """Train every candidate for every seed, judge them, and write ``compare.json``, which is returned.
+
+    None after Ctrl-C: what was done is kept, and ``resume`` goes on with it. A run that diverges is part of the answer.
+    """
+    candidates = derive_candidates(tables, objectives, seeds)
+    first = candidates[0].experiments[0]
+    experiments = [experiment for candidate in candidates for experiment in candidate.experiments]
+    try:
+        summary = run_sweep(
+            experiments, folder, title=title, overwrite=overwrite, resume=resume, progress=progress, say=say
+        )
+    except DivergedRuns as diverged:
+        summary = diverged.summary
+    if summary["status"] != "completed":
+        return None
+    names = {(run["label"], run["seed"]): run["folder"] for run in summary["runs"]}
+    entries = [_entry(candidate, folder, names) for candidate in candidates]
+    shift = _label_shift([folder / name for name in entries[0]["runs"]])
+    judged = judge_candidates(entries, shift and read_shift(shift))
+    table = {
+        "format": _FORMAT,
+        "title": title,
+        "data": first.data.name,
+        "rounds": first.run.rounds,
+        "seeds": [experiment.run.seed for experiment in candidates[0].experiments],
+        "candidates": entries,
+        "label_shift": shift,
+        "verdict": judged,
+        "target_labels": labels_say(entries, judged),
+        "versions": summary["versions"],
+        "hardware": summary["hardware"],
+    }
+    write_json(folder / COMPARED, table)
+    return table
+
+
+def _entry(candidate: Candidate, folder: Path, names: Mapping[tuple[str, int], str]) -> Table:
+    """What the runs of a candidate measured after their last round, by validator; of a run that diverged, nothing."""
+    first = candidate.experiments[0]
+    runs = [names[candidate.label, experiment.run.seed] for experiment in candidate.experiments]
+    summaries = [completed_run(folder / run) for run in runs]
+    columns = [validator.column for validator in VALIDATORS.values()]
+    measured = {
+        column: [None if summary is None else summary.get(column) for summary in summaries] for column in columns
+    }
+    return {
+        "label": candidate.label,
+        "algorithm": first.algorithm.name,
+        "objective": first.objective.name,
+        "runs": runs,
+        "diverged": sum(summary is None for summary in summaries),
+        "measures": {column: values for column, values in measured.items() if any(v is not None for v in values)},
+    }
+
+
+def _label_shift(folders: Sequence[Path]) -> Table | None:
+    """As the source-only models see it: of their estimates the one that excludes least; None where there is none."""
+    summaries = filter(None, map(completed_run, folders))
+    found = [summary["label_shift"] for summary in summaries if summary.get("label_shift")]
+    return max(found, key=lambda shift: float(shift["high"]), default=None)
+
+
+def judge_candidates(entries: Sequence[Table], shift: LabelShift | None) -> Table:
+    """The verdict on each candidate, written into its entry, and the one on all of them."""
+    source_only, *others = entries
+    for entry in others:
+        verdict = _judge_one(source_only, entry, shift)
+        entry["verdict"] = {"supported": verdict.supported, "sentence": verdict.sentence}
+    ranked = sorted(others, key=_rank, reverse=True)
+    supported = [entry for entry in ranked if entry["verdict"]["supported"]]
+    if supported:
+        best = supported[0]
+        among = "" if len(supported) == 1 else f", of {len(supported)} that it supports the highest in {_RANKED_BY}"
+        return {"supported": True, "use": best["label"], "sentence": f"Use {best['label']}{among}: {_reason(best)}."}
+    open_ones = [entry for entry in ranked if entry["verdict"]["supported"] is None]
+    nearest = (open_ones or ranked)[0]
+    head = CANNOT_JUDGE if open_ones else NOT_SUPPORTED
+    sentence = f"{head[0].upper()}{head[1:]}; use {SOURCE_ONLY}. {nearest['label']}: {_reason(nearest)}."
+    supported_at_all = None if open_ones else False
+    return {"supported": supported_at_all, "use": SOURCE_ONLY, "nearest": nearest["label"], "sentence": sentence}
+
+
+def _reason(entry: Table) -> str:
+    """Why a candidate is judged as it is, without the head of the sentence."""
+    sentence: str = entry["verdict"]["sentence"]
+    for head in (NOT_SUPPORTED, CANNOT_JUDGE):
+        sentence = sentence.removeprefix(f"{head}: ")
+    return sentence
+
+
+def _judge_one(source_only: Table, entry: Table, shift: LabelShift | None) -> Verdict:
+    for one in (source_only, entry):
+        if one["diverged"]:
+            supported = None if one is source_only else False
+            return Verdict(supported, f"{one['diverged']} of {len(one['runs'])} runs of {one['label']} diverged")
+    return judge_adaptation(*(signals_of(_by_seed(one)) for one in (source_only, entry)), shift)
+
+
+def _by_seed(entry: Table) -> list[Table]:
+    """What was measured, a table for each run."""
+    measures = entry["measures"]
+    return [{column: values[seed] for column, values in measures.items()} for seed in range(len(entry["runs"]))]
+
+
+def _rank(entry: Table) -> float:
+    values = entry["measures"].get(_RANKED_BY, [None])
+    return float("-inf") if None in values else fmean(values)
+
+
+def labels_say(entries: Sequence[Table], verdict: Table) -> str | None:
+    """Whether target labels, which chose nothing, agree with the verdict; None where there are none."""
+    accuracies = {entry["label"]: _known(entry["measures"].get("target_accuracy", [])) for entry in entries}
+    accuracies = {label: values for label, values in accuracies.items() if values}
+    other = verdict["use"] if verdict["supported"] else verdict["nearest"]
+    if SOURCE_ONLY not in accuracies or other not in accuracies:
+        return None
+    before, after = accuracies[SOURCE_ONLY], accuracies[other]
+    better, worse = min(after) > max(before), max(after) < min(before)
+    if not better and not worse:
+        word = "do not tell the two apart"
+    elif verdict["supported"] is None:
+        word = "could have judged"
+    else:
+        word = "agree" if better == verdict["supported"] else "disagree"
+    oracle = max(accuracies, key=lambda label: fmean(accuracies[label]))
+    return (
+        f"The target's labels, which chose nothing here, {word}: {other} has {fmean(after):.1%} of the target right, "
+        f"{SOURCE_ONLY} {fmean(before):.1%}; the oracle's choice is {oracle}, {fmean(accuracies[oracle]):.1%}."
+    )
+
+
+def _known(values: Sequence[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
