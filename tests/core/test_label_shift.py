@@ -73,6 +73,17 @@ def test_inputs_that_shift_are_told_from_labels_that_do():
     assert any("inputs" in doubt for doubt in found.doubts)
 
 
+def test_inputs_tell_of_a_shift_that_predictions_do_not_show():
+    p_s, y_s = drawn([0.5, 0.5], 800, 0, apart=1.5)
+    p_t, _ = drawn([0.2, 0.8], 800, 1, apart=1.5)
+    noise = torch.randn(2, 800, 1, generator=torch.Generator().manual_seed(2))
+    same = estimate_label_shift(p_s, y_s, p_t, source_inputs=noise[0], target_inputs=noise[1])
+    assert same.reliable
+    found = estimate_label_shift(p_s, y_s, p_t, source_inputs=noise[0], target_inputs=noise[1] + 2.0)
+    assert not found.reliable
+    assert found.sentence(["a", "b"]).startswith("perhaps label shift")
+
+
 def test_a_classifier_that_cannot_tell_the_classes_is_not_relied_on():
     p_s, y_s = drawn([0.5, 0.5], 400, 0, apart=0.02)
     p_t, _ = drawn([0.1, 0.9], 400, 1, apart=0.02)

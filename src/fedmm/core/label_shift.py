@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,7 +24,7 @@ _WORST_CONDITION = 10.0
 _MISFIT = 0.1
 """Beyond chance, how far the target's predictions may be from the source's in the estimated mix: a difference of
 cumulative distributions, as Kolmogorov and Smirnov take it."""
-_SHOWN = 4
+_MOST_COLUMNS, _SHOWN = 200, 4
 _INPUTS = "the inputs of a class have shifted too"
 
 
@@ -76,20 +77,26 @@ class LabelShift:
 
 
 def estimate_label_shift(
-    source_probabilities: Tensor, source_labels: Tensor, target_probabilities: Tensor
+    source_probabilities: Tensor,
+    source_labels: Tensor,
+    target_probabilities: Tensor,
+    *,
+    source_inputs: Tensor | None = None,
+    target_inputs: Tensor | None = None,
 ) -> LabelShift:
     """Estimate the target's class mix from a classifier's predictions on both domains.
 
     source_probabilities: ``[rows, classes]`` on labelled source rows that the classifier was not trained on;
     source_labels: int64 ``[rows]``; target_probabilities: ``[rows, classes]`` on target rows. At most 2000 rows of each
-    are used.
+    are used. source_inputs, target_inputs: the rows themselves, ``[rows, ...]``, to see whether they look like the
+    source in another mix; without them predictions alone are looked at, which see less.
 
     Two estimates are made. One maximises the likelihood of the predictions by expectation maximisation (Saerens,
     Latinne and Decaestecker 2002), after the probabilities were calibrated on the source rows by a temperature and a
     bias for each class (Alexandari, Kundaje and Shrikumar 2020). The other goes by the counts of predicted classes and
     the confusion matrix on the source rows (Lipton, Wang and Smola 2018), as a maximum likelihood on the simplex. The
     first is the one returned. Both suppose that rows of a class look alike in both domains: ``reliable`` looks at how
-    far that fails, but predictions alone cannot exclude it.
+    far that fails, but cannot exclude it.
     """
     require(
         source_probabilities.ndim == 2
@@ -114,8 +121,13 @@ def estimate_label_shift(
     by_counts = _mix_of_counts(torch.bincount(p_t.argmax(dim=1), minlength=classes).double(), confusion)
     low, high = _interval(p_s, y, p_t)
     distance = _total_variation(source, target)
-    doubts = tuple(_doubts(p_s, y, p_t, counts, target, by_counts, confusion))
-    return LabelShift(source, target, distance, not doubts, min(low, distance), max(high, distance), doubts)
+    doubts = _doubts(p_t, counts, target, by_counts, confusion)
+    seen = [torch.cat([p, p.amax(dim=1, keepdim=True)], dim=1) for p in (p_s, p_t)]
+    if source_inputs is not None and target_inputs is not None:
+        seen = [torch.cat([s, _columns(x)], dim=1) for s, x in zip(seen, (source_inputs, target_inputs), strict=True)]
+    if _misfit(*seen, torch.where(counts > 0, target / counts.clamp_min(1.0), 0.0)[y]) > _MISFIT:
+        doubts.append(_INPUTS)
+    return LabelShift(source, target, distance, not doubts, min(low, distance), max(high, distance), tuple(doubts))
 
 
 def _thin(rows: Tensor) -> Tensor:
@@ -215,9 +227,14 @@ def _interval(p_s: Tensor, y: Tensor, p_t: Tensor) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _doubts(
-    p_s: Tensor, y: Tensor, p_t: Tensor, counts: Tensor, target: Tensor, by_counts: Tensor, confusion: Tensor
-) -> list[str]:
+def _columns(x: Tensor) -> Tensor:
+    """As many rows as are looked at, and some of their numbers, evenly spread, ``[rows, numbers]``."""
+    rows = _thin(x.detach().cpu().flatten(1).double())
+    count = rows.shape[1]
+    return rows[:, torch.linspace(0, count - 1, min(count, _MOST_COLUMNS), dtype=torch.float64).round().long()]
+
+
+def _doubts(p_t: Tensor, counts: Tensor, target: Tensor, by_counts: Tensor, confusion: Tensor) -> list[str]:
     found = []
     if int(counts.min()) < _FEWEST_PER_CLASS:
         found.append(f"a class has fewer than {_FEWEST_PER_CLASS} labelled source rows set aside")
@@ -230,26 +247,22 @@ def _doubts(
     apart = _total_variation(target, by_counts)
     if apart > _AGREEMENT:
         found.append(f"two ways to estimate it differ by {apart:.0%}")
-    if _misfit(p_s, y, p_t, counts, target) > _MISFIT:
-        found.append(_INPUTS)
     return found
 
 
-def _misfit(p_s: Tensor, y: Tensor, p_t: Tensor, counts: Tensor, target: Tensor) -> float:
-    """How far the distribution of the target's predictions is from that of the source in the estimated mix.
+def _misfit(source: Tensor, target: Tensor, weights: Tensor) -> float:
+    """How far the target's columns are distributed from those of the source in the estimated mix.
 
-    The largest difference of the two cumulative distributions, of a class's probability or of the largest one, less
-    what chance explains.
+    source, target: ``[rows, columns]``; weights: of the source's rows, which make the mix. The largest difference of
+    two cumulative distributions over all columns, less what chance explains.
     """
-    weights = torch.where(counts > 0, target / counts.clamp_min(1.0), 0.0)[y]
     weights = weights / weights.sum()
     effective = 1.0 / float(weights.square().sum())
-    chance = 1.36 * (1.0 / effective + 1.0 / len(p_t)) ** 0.5
-    both_domains = torch.cat([p_s, p_t])
-    step = torch.cat([weights, torch.full((len(p_t),), -1.0 / len(p_t), dtype=weights.dtype)])
-    worst = 0.0
-    for both in (*both_domains.unbind(dim=1), both_domains.amax(dim=1)):
-        values, order = both.sort(stable=True)
-        last = torch.cat([values[1:] != values[:-1], torch.ones(1, dtype=torch.bool)])
-        worst = max(worst, float(step[order].cumsum(0)[last].abs().max()))
-    return worst - chance
+    level = (-0.5 * math.log(0.025 / source.shape[1])) ** 0.5
+    chance = level * (1.0 / effective + 1.0 / len(target)) ** 0.5
+    step = torch.cat([weights, torch.full((len(target),), -1.0 / len(target), dtype=weights.dtype)]).unsqueeze(1)
+    values, order = torch.cat([source, target]).sort(dim=0, stable=True)
+    steps = step.expand_as(values).gather(0, order).cumsum(dim=0)
+    last = torch.ones_like(values, dtype=torch.bool)
+    last[:-1] = values[1:] != values[:-1]
+    return float(torch.where(last, steps.abs(), 0.0).max()) - chance

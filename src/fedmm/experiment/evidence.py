@@ -42,7 +42,7 @@ def shift_of_model(probabilities: Callable[[Tensor], Tensor], pair: DomainPair) 
     found = [probabilities(rows.x).cpu() for rows in (source, target)]
     if not all(bool(each.isfinite().all()) for each in found):
         return None
-    return estimate_label_shift(found[0], source.y, found[1])
+    return estimate_label_shift(found[0], source.y, found[1], source_inputs=source.x, target_inputs=target.x)
 
 
 def shift_of_data(pair: DomainPair) -> LabelShift | None:
@@ -104,7 +104,9 @@ def shift_table(shift: LabelShift, class_names: Sequence[str]) -> dict[str, Any]
 def shift_warning(summary: Summary) -> str:
     """What is to be said of label shift in a run's summary; empty where the estimate does not speak for one."""
     shift = summary.get("label_shift")
-    return f"warning: {shift['sentence']}; {SHIFT_ADVICE}" if shift and shift["notable"] else ""
+    if not shift or not shift["notable"]:
+        return ""
+    return f"{'warning' if shift['reliable'] else 'note'}: {shift['sentence']}; {SHIFT_ADVICE}"
 
 
 def read_shift(table: Mapping[str, Any]) -> LabelShift:
