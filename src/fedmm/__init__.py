@@ -13,6 +13,15 @@ if _TYPE_CHECKING:
     from fedmm.algorithms import ALGORITHMS, FedAvgGDA, FedMM, FedProxGDA, FedSGDA, ScaffoldGDA, SmoothedFedMM
     from fedmm.core.aggregation import CoordinateMedian, GeometricMedian, TrimmedMean
     from fedmm.core.errors import Diverged, FedmmError
+    from fedmm.core.schedules import (
+        SCHEDULES,
+        Constant,
+        CosineDecay,
+        DannDecay,
+        DannWarmup,
+        InverseDecay,
+        TllibWarmup,
+    )
     from fedmm.core.terms import Terms
     from fedmm.core.transmission import ClippedUpdate, GaussianUpdate
     from fedmm.data.views import CropAndFlip
@@ -34,11 +43,16 @@ __all__ = [
     "DANN",
     "MDD",
     "OBJECTIVES",
+    "SCHEDULES",
     "Adapted",
     "Client",
     "ClippedUpdate",
+    "Constant",
     "CoordinateMedian",
+    "CosineDecay",
     "CropAndFlip",
+    "DannDecay",
+    "DannWarmup",
     "Diverged",
     "FedAvgGDA",
     "FedMM",
@@ -48,6 +62,7 @@ __all__ = [
     "GaussianUpdate",
     "GeometricMedian",
     "Guard",
+    "InverseDecay",
     "Network",
     "Predictor",
     "Preset",
@@ -57,6 +72,7 @@ __all__ = [
     "SourceOnly",
     "Stopping",
     "Terms",
+    "TllibWarmup",
     "TrimmedMean",
     "adapt",
     "load_model",
@@ -68,6 +84,15 @@ _HOME = {
     "fedmm.algorithms": ("ALGORITHMS", "FedAvgGDA", "FedMM", "FedProxGDA", "FedSGDA", "ScaffoldGDA", "SmoothedFedMM"),
     "fedmm.core.aggregation": ("CoordinateMedian", "GeometricMedian", "TrimmedMean"),
     "fedmm.core.errors": ("Diverged", "FedmmError"),
+    "fedmm.core.schedules": (
+        "SCHEDULES",
+        "Constant",
+        "CosineDecay",
+        "DannDecay",
+        "DannWarmup",
+        "InverseDecay",
+        "TllibWarmup",
+    ),
     "fedmm.core.terms": ("Terms",),
     "fedmm.core.transmission": ("ClippedUpdate", "GaussianUpdate"),
     "fedmm.data.views": ("CropAndFlip",),
