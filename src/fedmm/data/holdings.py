@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -233,7 +234,7 @@ def in_memory(data: object, what: str, labelled: bool, keys: Keys | None = None)
         rows += len(xs[-1])
         require(
             not endless or rows <= _MOST_ROWS_READ,
-            f"{what} is a DataLoader that has not ended after {_MOST_ROWS_READ:,} rows; give one that ends, or a Dataset",
+            f"{what} is a DataLoader without an end within {_MOST_ROWS_READ:,} rows; give one that ends, or a Dataset",
         )
     require(rows > 0, f"{what} has no rows; leave out a domain the client does not hold")
     for x in xs:
@@ -260,7 +261,7 @@ def _key(item: Mapping[Any, Any], what: str, part: str, usual: Sequence[str], gi
     found = [key for key in usual if key in item]
     require(
         len(found) == 1,
-        f"{what} is a dict with {'several keys' if found else 'no key'} for the {part}; give the keys of input and label "
+        f"{what} is a dict with {'several keys' if found else 'no key'} for the {part}; name those of input and label "
         f"with keys=, for example keys=('image', 'label') (it has {has})",
     )
     return found[0]
@@ -376,7 +377,7 @@ def words(y: object) -> list[Any] | None:
 
 
 def _is_missing(value: object) -> bool:
-    return value is None or type(value).__name__ == "NAType" or (isinstance(value, float) and value != value)
+    return value is None or type(value).__name__ == "NAType" or (isinstance(value, float) and math.isnan(value))
 
 
 def _labels(y: object, what: str, classes: Sequence[str] = ()) -> Tensor:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmm.core.errors import FedmmError, require
+from fedmm.core.errors import require
 from fedmm.data.encoding import Column
 from fedmm.data.holdings import DatasetRows, Keys, TensorRows, as_rows, in_memory, is_dataset, words
 from fedmm.data.labels import ordered
@@ -67,6 +67,15 @@ class RowFormat:
             parts.append(column.encoded(values, about))
         return torch.from_numpy(np.concatenate(parts, axis=1))
 
+    def require_classes(self, count: int) -> None:
+        """Refuse a network with another number of classes than there are names."""
+        names = self.classes
+        require(
+            len(names) in (0, count),
+            f"the clients' labels are of {len(names)} classes ({', '.join(names[:10])}), but the network has {count}; "
+            f"make it with classes={len(names)}",
+        )
+
     def table(self) -> dict[str, Any]:
         """What a model's file says of it; empty for rows that are arrays with numbered classes."""
         table: dict[str, Any] = {}
@@ -78,7 +87,7 @@ class RowFormat:
 
     @staticmethod
     def from_table(table: Mapping[str, Any]) -> RowFormat:
-        """What :meth:`table` was made of; raises ``FedmmError``, ``LookupError`` or ``TypeError`` where it is not one."""
+        """What :meth:`table` was made of."""
         columns = tuple(Column(each["name"], levels=tuple(each["levels"])) for each in table.get("columns", ()))
         classes, keys = tuple(table.get("class_names", ())), tuple(table.get("keys", ()))
         require(all(isinstance(name, str) for name in (*classes, *keys)), "its classes and keys must be words")
@@ -148,8 +157,8 @@ def _column(name: str, held: Sequence[tuple[pandas.Series, str]]) -> Column:
     require(bool(levels), f"{held[0][1]} says nothing in any row; drop it")
     require(
         len(levels) <= _MOST_LEVELS,
-        f"{held[0][1]} holds {len(levels)} different words at all clients, more than {_MOST_LEVELS}; drop it, or turn it "
-        "into numbers",
+        f"{held[0][1]} holds {len(levels)} different words at all clients, more than {_MOST_LEVELS}; drop it, or turn "
+        "it into numbers",
     )
     return Column(name, levels=levels)
 
@@ -169,9 +178,8 @@ def _classes(parts: Sequence[Part], keys: Keys | None) -> tuple[str, ...]:
     found = [(labels, part.what) for part in parts if part.labelled and (labels := _words(part, keys)) is not None]
     if not found:
         return ()
-    numbered = next(
-        (part.what for part in parts if part.labelled and part.what not in [what for _, what in found]), None
-    )
+    named = [what for _, what in found]
+    numbered = next((part.what for part in parts if part.labelled and part.what not in named), None)
     require(numbered is None, f"{found[0][1]} has words as labels, {numbered} has not; give all clients' labels alike")
     return ordered(str(label) for labels, _ in found for label in labels if isinstance(label, str))
 

@@ -83,7 +83,7 @@ class Adapted(Predictor):
         training: Training,
         show: RowsShown | None = None,
         form: RowFormat = ARRAYS,
-        label: str = "",
+        label: str = "model",
     ) -> None:
         super().__init__(function, training.state.z, {**function.statistics, **statistics}, show, form)
         self.state: FederatedState = training.state
@@ -96,7 +96,7 @@ class Adapted(Predictor):
     def __repr__(self) -> str:
         rounds, clients, accuracy = self.state.round, len(self.state.clients), self.history.last("target_accuracy")
         said = [
-            f"{self._label or 'model'}: {rounds} round{'s' * (rounds != 1)} over {clients} client{'s' * (clients != 1)}",
+            f"{self._label}: {rounds} round{'s' * (rounds != 1)} over {clients} client{'s' * (clients != 1)}",
             *([] if self.status == "completed" else [self.status]),
             *([] if accuracy is None else [f"target accuracy {accuracy:.1%}"]),
             *([] if self.best is None else [f"best by {self.best.by.name} in round {self.best.round}"]),
@@ -170,8 +170,8 @@ def adapt(
     keys: of input and label, where a Dataset's rows are dicts and these are not among the usual ones, for example
         ``("scan", "diagnosis")``.
 
-    Rows may be numpy arrays, torch tensors, lists, pandas DataFrames, Datasets, or DataLoaders, which are read once. The
-    columns of DataFrames are found by name; columns of words, and labels that are words, are numbered over all clients.
+    Rows may be numpy arrays, torch tensors, lists, pandas DataFrames, Datasets, or DataLoaders, which are read once.
+    The columns of DataFrames are found by name; words, in columns or as labels, are numbered over all clients.
     """
     adaptation = Adaptation(
         clients, model, objective, algorithm, rounds,
@@ -251,11 +251,7 @@ class Adaptation:
         instance("terms", terms, Terms)
         instance("guard", guard, Guard)
         instance("stopping", stopping, Stopping)
-        require(isinstance(best_by, str), f"best_by must be a validator's name, or empty, not {best_by!r:.60}")
-        require(
-            isinstance(dtype, torch.dtype) and dtype.is_floating_point,
-            f"dtype must be a float dtype of torch, not {dtype!r}",
-        )
+        _require_words(best_by, dtype)
         at_least("rounds", rounds, 1)
         at_least("seed", seed, 0)
         require_device(device)
@@ -265,12 +261,7 @@ class Adaptation:
         self.label = f"{algorithm.name} {objective.name}"
         at_least("probe_rows", probe_rows, 0)
         clients, self.form = format_clients(clients, keys)
-        names = self.form.classes
-        require(
-            len(names) in (0, model.classes),
-            f"the clients' labels are of {len(names)} classes ({', '.join(names[:10])}), but the network has "
-            f"{model.classes}; make it with classes={len(names)}",
-        )
+        self.form.require_classes(model.classes)
         self.holdings = take_stock(clients, objective, model.classes)
         self.problem, self.function = adaptation_problem(
             self.holdings, model, objective, seed=seed, batch_size=batch_size, dtype=dtype, device=device, view=view,
@@ -436,3 +427,11 @@ class Adaptation:
             name: torch.stack([s[name] for s in own]).double().mean(dim=0).to(tensor.dtype)
             for name, tensor in state.statistics.items()
         }
+
+
+def _require_words(best_by: object, dtype: object) -> None:
+    require(isinstance(best_by, str), f"best_by must be a validator's name, or empty, not {best_by!r:.60}")
+    require(
+        isinstance(dtype, torch.dtype) and dtype.is_floating_point,
+        f"dtype must be a float dtype of torch, not {dtype!r}",
+    )

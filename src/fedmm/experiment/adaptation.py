@@ -31,7 +31,7 @@ class Client:
     """A site and what it holds: labelled source rows, unlabelled target rows, or both.
 
     source: (inputs, labels) as arrays, tensors, lists or a DataFrame with its labels; or a Dataset or DataLoader of
-        pairs (x, y) or of dicts such as ``{"image": ..., "label": ...}``. Labels number the classes from 0, or are words.
+        pairs (x, y) or of dicts like ``{"image": ..., "label": ...}``. Labels number the classes from 0, or are words.
     target: inputs in any of these forms; labels in a Dataset are not looked at.
     name: its random draws and its place in every sum follow from it; by default ``client-1`` ... as listed.
     weight: the paper's alpha_i; the clients' weights are scaled to mean 1.

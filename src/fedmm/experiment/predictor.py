@@ -53,8 +53,8 @@ class RowsShown:
 class Predictor:
     """The server's model. Inputs are rows like those it was trained on, in any form that ``fedmm.adapt`` takes.
 
-    Tensors and Datasets give tensors; arrays, DataFrames and lists give numpy arrays. Rows as the clients store them are
-    shown through the view of its training; those of the network's own input shape are used as they are.
+    Tensors and Datasets give tensors; arrays, DataFrames and lists give numpy arrays. Rows as the clients store them
+    are shown through the view of its training; those of the network's own input shape are used as they are.
     """
 
     def __init__(

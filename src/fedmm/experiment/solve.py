@@ -61,11 +61,9 @@ class Solution:
     status: Status
 
     def __repr__(self) -> str:
-        omega, psi = _size(self.omega), _size(self.psi)
-        return (
-            f"Solution({self.status} after {len(self.history)} rounds over {len(self.clients)} clients, {omega} numbers "
-            f"in omega, {psi} in psi)"
-        )
+        rounds, clients = len(self.history), len(self.clients)
+        sizes = f"{_size(self.omega)} numbers in omega, {_size(self.psi)} in psi"
+        return f"Solution({self.status} after {rounds} rounds over {clients} clients, {sizes})"
 
 
 def _size(point: Point) -> int:
