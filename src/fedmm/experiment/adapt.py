@@ -252,14 +252,13 @@ class Adaptation:
         instance("guard", guard, Guard)
         instance("stopping", stopping, Stopping)
         _require_words(best_by, dtype)
-        at_least("rounds", rounds, 1)
-        at_least("seed", seed, 0)
+        for option, value, low in (("rounds", rounds, 1), ("seed", seed, 0), ("probe_rows", probe_rows, 0)):
+            at_least(option, value, low)
         require_device(device)
         self.rounds = rounds
         self.algorithm = algorithm
         self.objective = objective
         self.label = f"{algorithm.name} {objective.name}"
-        at_least("probe_rows", probe_rows, 0)
         clients, self.form = format_clients(clients, keys)
         self.form.require_classes(model.classes)
         self.holdings = take_stock(clients, objective, model.classes)
