@@ -350,6 +350,8 @@ def _from_list(values: Sequence[Any], what: str, advice: str) -> Tensor | np.nda
         if values and isinstance(values[0], Tensor | Image.Image):
             return torch.stack([_tensor(value, what, advice) for value in values])
         return np.asarray(values)
+    except FedmmError:
+        raise
     except (ValueError, TypeError, RuntimeError) as problem:
         raise FedmmError(f"{what} is {_kind(values)} whose rows are not all of one shape; {advice}") from problem
 

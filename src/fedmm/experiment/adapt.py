@@ -179,6 +179,7 @@ def adapt(
         seed=seed, device=device, dtype=dtype, view=view, terms=terms, guard=guard, best_by=best_by, stopping=stopping,
         keys=keys,
     )  # fmt: skip
+    require(on_round is None or callable(on_round), f"on_round must be a function of a row, not {on_round!r:.60}")
     best = adaptation.chooser()
     if resume is None:
         adapted, error = adaptation.run(evaluate_every=evaluate_every, progress=progress, on_round=on_round, best=best)
@@ -251,7 +252,7 @@ class Adaptation:
         instance("terms", terms, Terms)
         instance("guard", guard, Guard)
         instance("stopping", stopping, Stopping)
-        _require_words(best_by, dtype)
+        _require_options(best_by, dtype, view)
         for option, value, low in (("rounds", rounds, 1), ("seed", seed, 0), ("probe_rows", probe_rows, 0)):
             at_least(option, value, low)
         require_device(device)
@@ -428,9 +429,13 @@ class Adaptation:
         }
 
 
-def _require_words(best_by: object, dtype: object) -> None:
+def _require_options(best_by: object, dtype: object, view: object) -> None:
     require(isinstance(best_by, str), f"best_by must be a validator's name, or empty, not {best_by!r:.60}")
     require(
         isinstance(dtype, torch.dtype) and dtype.is_floating_point,
         f"dtype must be a float dtype of torch, not {dtype!r}",
+    )
+    shows = all(callable(getattr(view, part, None)) for part in ("shape", "train", "evaluate"))
+    require(
+        shows and not isinstance(view, type), f"view must be a view such as fedmm.CropAndFlip(224), not {view!r:.60}"
     )

@@ -123,6 +123,8 @@ def solve(
         f"start must be a pair (omega, psi) of tensors, or of dicts of tensors, not {type(start).__name__}",
     )
     layout = Layout.of(*start)
+    first = layout.pack(*start)
+    require(bool(first.isfinite().all()), "start has a value that is NaN or infinite; give finite numbers")
     require(
         not isinstance(gradient_scale, tuple) or len(gradient_scale) == 2,
         "gradient_scale must be a number, or a pair (omega's, psi's)",
@@ -136,7 +138,7 @@ def solve(
         for name, function, alpha in zip(names, functions, mean_one(weights, len(functions)), strict=True)
     ]
     grouped = dict(zip(names, groups, strict=True)) if groups else {}
-    problem = FederatedProblem(layout, layout.pack(*start), clients, groups=grouped, seed=seed)
+    problem = FederatedProblem(layout, first, clients, groups=grouped, seed=seed)
 
     def engine(rule: Algorithm) -> InProcess:
         return InProcess(problem, rule, rounds, guard.terms(terms))
