@@ -21,7 +21,7 @@ from fedmm.sklearn import FederatedAdapter
 QUICK: dict[str, Any] = {"rounds": 3, "local_steps": 8, "lr": 0.3, "hidden": (8,), "batch_size": 16, "random_state": 0}
 
 
-@parametrize_with_checks([FederatedAdapter(algorithm="fedavg_gda", **QUICK)])
+@parametrize_with_checks([FederatedAdapter(**QUICK)])
 @pytest.mark.filterwarnings("ignore")
 def test_scikit_learns_own_checks_pass(estimator: Any, check: Any) -> None:
     check(estimator)
