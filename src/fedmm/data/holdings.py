@@ -379,7 +379,12 @@ def words(y: object) -> list[Any] | None:
 
 
 def _is_missing(value: object) -> bool:
-    return value is None or type(value).__name__ == "NAType" or (isinstance(value, float) and math.isnan(value))
+    return (
+        value is None
+        or value == ""
+        or type(value).__name__ == "NAType"
+        or (isinstance(value, float) and math.isnan(value))
+    )
 
 
 def _labels(y: object, what: str, classes: Sequence[str] = ()) -> Tensor:

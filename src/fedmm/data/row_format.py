@@ -135,15 +135,16 @@ def _columns(frames: Sequence[tuple[pandas.DataFrame, str]]) -> tuple[Column, ..
         return ()
     first, told = frames[0]
     names = list(first.columns)
+    require(bool(names), f"{told} has no columns; give at least one")
     for name in names:
         require(
             isinstance(name, str), f"{told} has a column called {name!r:.40}; give its columns names that are words"
         )
-        require(names.count(name) == 1, f"{told} has two columns {name!r}; give each a name of its own")
-    require(bool(names), f"{told} has no columns; give at least one")
+    known = set(names)
+    _require_columns(first, names, told)
     for frame, what in frames[1:]:
         _require_columns(frame, names, what)
-        more = [str(name) for name in frame.columns if name not in names]
+        more = [str(name) for name in frame.columns if name not in known]
         require(not more, f"{what} has a column {more[0] if more else ''!r} that {told} lacks; they must agree")
     return tuple(_column(name, [(frame[name], f"{what}, column {name!r}") for frame, what in frames]) for name in names)
 
@@ -169,8 +170,8 @@ def _require_columns(frame: pandas.DataFrame, names: Sequence[str], what: str) -
     require(
         not missing, f"{what} lacks the column{'s' * (len(missing) > 1)} {more}; give it those of the other clients"
     )
-    for name in names:
-        require(list(frame.columns).count(name) == 1, f"{what} has two columns {name!r}; give each a name of its own")
+    twice = [name for name in frame.columns[frame.columns.duplicated()] if name in set(names)]
+    require(not twice, f"{what} has two columns {twice[0] if twice else ''!r}; give each a name of its own")
 
 
 def _classes(parts: Sequence[Part], keys: Keys | None) -> tuple[str, ...]:
@@ -181,7 +182,7 @@ def _classes(parts: Sequence[Part], keys: Keys | None) -> tuple[str, ...]:
     named = [what for _, what in found]
     numbered = next((part.what for part in parts if part.labelled and part.what not in named), None)
     require(numbered is None, f"{found[0][1]} has words as labels, {numbered} has not; give all clients' labels alike")
-    return ordered(str(label) for labels, _ in found for label in labels if isinstance(label, str))
+    return ordered(str(label) for labels, _ in found for label in labels if isinstance(label, str) and label)
 
 
 def _words(part: Part, keys: Keys | None) -> list[Any] | None:
