@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from problems import CLASSES, WIDTH, adapt, labels, mixed_client, network, rows, source_client, target_client
+from scipy.sparse import csr_array
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -156,6 +157,11 @@ ROWS = {
     "x: endless": (
         target(DataLoader(Endless(), 8)),
         "is a DataLoader without an end within 100 rows; give one that ends",
+    ),
+    "x: sparse": (target(csr_array(T.numpy())), "client 't': target is a sparse csr_array; give a dense array"),
+    "x: sparse source": (
+        source(csr_array(X.numpy())),
+        "client 's': source is an object of type csr_array; give a numpy",
     ),
     "x: iterable": (target(Endless()), "is an IterableDataset, whose rows have no numbers; give a map-style Dataset"),
     "y: too few": (source(X, Y[:5]), "client 's': source has 24 rows but 5 labels; give one label for each row"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from PIL import Image
 from problems import CLASSES, WIDTH, adapt, features, labels, network, rows, source_client, target_client
 from torch import nn
-from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset, TensorDataset
 
 import fedmm
 from fedmm import Client, FedMM, FedmmError
@@ -38,6 +39,11 @@ class Rows:
 
     def __getitem__(self, index: int) -> Any:
         return self.rows[index]
+
+
+class Endless(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        yield from X
 
 
 DICTS = [{"image": x, "label": int(y), "id": number} for number, (x, y) in enumerate(zip(X, Y, strict=True))]
@@ -204,6 +210,7 @@ def test_results_clients_and_problems_say_what_they_are_and_not_their_numbers() 
     )
     assert "Chosen(round" in repr(adapted.best)
     assert repr(source_client()) == "Client(source=(Tensor[24, 4], Tensor[24]), name='source')"
+    assert repr(Client(target=DataLoader(Endless()))) == "Client(target=<DataLoader>)"
     assert repr(Client(target=Rows([1, 2]), weight=2.0)) == "Client(target=<Rows of 2>, weight=2.0)"
     solution = fedmm.solve([lambda x, y: (x * y).sum()], (torch.ones(2), torch.ones(2)), FedMM(), 2)
     assert repr(solution) == "Solution(completed after 2 rounds over 1 clients, 2 numbers in omega, 2 in psi)"

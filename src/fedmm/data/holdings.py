@@ -101,7 +101,6 @@ class DatasetRows:
     _known: dict[int, int] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
-        assert isinstance(self.dataset, Sized)
         return len(self.dataset)
 
     def take(self, index: Tensor) -> Tensor:
@@ -225,7 +224,7 @@ def in_memory(data: object, what: str, labelled: bool, keys: Keys | None = None)
         return data
     xs: list[Tensor] = []
     ys: list[Any] = []
-    rows, endless = 0, not _has_length(data)
+    rows, endless = 0, not has_length(data)
     for batch in data:
         x, y = _split_batch(batch, what, labelled, keys)
         xs.append(_tensor(x, what, "let it give batches of tensors"))
@@ -277,7 +276,8 @@ def _split_batch(batch: Any, what: str, labelled: bool, keys: Keys | None) -> tu
     return batch[0], batch[1]
 
 
-def _has_length(data: Any) -> bool:
+def has_length(data: Any) -> bool:
+    """Whether ``data`` knows how many rows it has."""
     try:
         return len(data) >= 0
     except TypeError:
@@ -301,7 +301,9 @@ def _labelled(x: object, y: object, what: str, classes: Sequence[str]) -> Tensor
 
 
 def _dataset_rows(data: object, what: str, labelled: bool, keys: Keys | None, classes: tuple[str, ...]) -> DatasetRows:
-    require(isinstance(data, Sized), f"{what} is a Dataset without a length; give one with __len__ and __getitem__")
+    sparse = hasattr(data, "toarray")
+    require(not sparse, f"{what} is a sparse {type(data).__name__}; give a dense array, for example its toarray()")
+    require(has_length(data), f"{what} is a Dataset without a length; give one with __len__ and __getitem__")
     rows = DatasetRows(data, labelled, what, keys=keys, classes=classes)
     require(len(rows) > 0, f"{what} has no rows; leave out a domain the client does not hold")
     rows.take(torch.tensor([0]))
@@ -381,7 +383,7 @@ def words(y: object) -> list[Any] | None:
 def _is_missing(value: object) -> bool:
     return (
         value is None
-        or value == ""
+        or (isinstance(value, str) and not value)
         or type(value).__name__ == "NAType"
         or (isinstance(value, float) and math.isnan(value))
     )

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedmm.core.errors import require
 from fedmm.data.encoding import Column
-from fedmm.data.holdings import DatasetRows, Keys, TensorRows, as_rows, in_memory, is_dataset, words
+from fedmm.data.holdings import DatasetRows, Keys, TensorRows, as_rows, has_length, in_memory, is_dataset, words
 from fedmm.data.labels import ordered
 from fedmm.data.stored_tables import MISSING, is_numeric, is_plain, numbers, texts
 
@@ -191,7 +191,7 @@ def _words(part: Part, keys: Keys | None) -> list[Any] | None:
         return None
     if isinstance(data, tuple | list) and len(data) == 2 and not is_dataset(data):
         return words(data[1])
-    if not is_dataset(data) or not hasattr(data, "__len__") or not len(data):
+    if not is_dataset(data) or not has_length(data) or not len(data):
         return None
     rows = DatasetRows(data, True, part.what, keys=keys)
     return [rows.label(number) for number in range(len(rows))] if isinstance(rows.label(0), str) else None

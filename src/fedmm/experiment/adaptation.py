@@ -17,7 +17,7 @@ from fedmm.core.problem import FederatedProblem, LocalReport, Statistics
 from fedmm.core.seeding import key, rows
 from fedmm.core.stacking import HeldRows
 from fedmm.core.views import View, WholeRows
-from fedmm.data.holdings import Rows, TensorRows
+from fedmm.data.holdings import Rows, TensorRows, has_length
 from fedmm.data.row_format import Part, RowFormat, learn_format
 from fedmm.experiment.solve import default_names, mean_one
 from fedmm.models.flat import FlatNetwork
@@ -65,7 +65,7 @@ def _briefly(data: object) -> str:
     shape = getattr(data, "shape", None)
     if isinstance(shape, tuple):
         return f"{type(data).__name__}{list(shape)}"
-    size = f" of {len(data)}" if isinstance(data, Sized) else ""
+    size = f" of {len(data)}" if isinstance(data, Sized) and has_length(data) else ""
     return f"<{type(data).__name__}{size}>"
 
 

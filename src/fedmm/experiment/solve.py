@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -166,7 +166,7 @@ def mean_one(weights: Sequence[float] | None, count: int) -> list[float]:
     """The client weights alpha_i, scaled to mean 1; all 1 where none are given."""
     if weights is None:
         return [1.0] * count
-    require(isinstance(weights, Sequence), f"weights must be a list of a number per client, not {weights!r:.60}")
+    require(isinstance(weights, Sized), f"weights must be a list of a number per client, not {weights!r:.60}")
     require(len(weights) == count, f"{len(weights)} weights were given for {count} clients")
     for weight in weights:
         positive("client weights", weight)
