@@ -23,6 +23,7 @@ from fedmm.core.objective import AdversaryShape, Objective, Outputs
 from fedmm.core.problem import FederatedProblem, LocalReport, Statistics
 from fedmm.core.schedules import DannDecay
 from fedmm.engines.in_process import InProcess
+from fedmm.experiment.adapt import Adaptation
 from fedmm.experiment.adaptation import AdaptationClient
 
 FLOAT64 = torch.float64
@@ -281,6 +282,25 @@ def adapt(
         rounds,
         **{"batch_size": 8, "progress": False} | options,
     )
+
+
+def untrained(
+    clients: Sequence[fedmm.Client] | None = None,
+    model: fedmm.Network | None = None,
+    objective: Objective | None = None,
+    **options: Any,
+) -> fedmm.Predictor:
+    """The model that :func:`adapt` of the same begins with."""
+    return Adaptation(
+        [source_client(), target_client()] if clients is None else clients,
+        network() if model is None else model,
+        fedmm.DANN() if objective is None else objective,
+        fedmm.FedMM(),
+        1,
+        **{"batch_size": 8, "seed": 0, "device": "cpu", "dtype": torch.float32} | options,
+        validation=None,
+        probe_rows=2000,
+    ).before()
 
 
 class InOrder(AdaptationClient):

@@ -172,6 +172,8 @@ def test_the_page_has_every_type(section: str, name: str, row: type) -> None:
 
 def words(hint: Any) -> str:
     origin, options = typing.get_origin(hint), typing.get_args(hint)
+    if hint == Schedule | str:
+        return "schedule"
     if origin is Literal:
         return ", ".join(f'`"{option}"`' for option in options)
     if origin is tuple and options[0] is str:
@@ -181,7 +183,7 @@ def words(hint: Any) -> str:
     if origin in (typing.Union, types.UnionType):
         per_client = "whole number, list or table of whole numbers"
         return per_client if int in options else "number or table of numbers"
-    plain = {bool: "true or false", int: "whole number", float: "number", str: "text", Schedule: "schedule"}
+    plain = {bool: "true or false", int: "whole number", float: "number", str: "text"}
     return plain.get(hint, "table of numbers" if options[1:] in ((), (float,)) else "table")
 
 

@@ -14,6 +14,15 @@ if _TYPE_CHECKING:
     from fedmm.core.aggregation import CoordinateMedian, GeometricMedian, TrimmedMean
     from fedmm.core.errors import Diverged, FedmmError
     from fedmm.core.imports import allow_import
+    from fedmm.core.schedules import (
+        SCHEDULES,
+        Constant,
+        CosineDecay,
+        DannDecay,
+        DannWarmup,
+        InverseDecay,
+        TllibWarmup,
+    )
     from fedmm.core.terms import Terms
     from fedmm.core.transmission import ClippedUpdate, GaussianUpdate
     from fedmm.data.views import CropAndFlip
@@ -35,11 +44,16 @@ __all__ = [
     "DANN",
     "MDD",
     "OBJECTIVES",
+    "SCHEDULES",
     "Adapted",
     "Client",
     "ClippedUpdate",
+    "Constant",
     "CoordinateMedian",
+    "CosineDecay",
     "CropAndFlip",
+    "DannDecay",
+    "DannWarmup",
     "Diverged",
     "FedAvgGDA",
     "FedMM",
@@ -49,6 +63,7 @@ __all__ = [
     "GaussianUpdate",
     "GeometricMedian",
     "Guard",
+    "InverseDecay",
     "Network",
     "Predictor",
     "Preset",
@@ -58,6 +73,7 @@ __all__ = [
     "SourceOnly",
     "Stopping",
     "Terms",
+    "TllibWarmup",
     "TrimmedMean",
     "adapt",
     "allow_import",
@@ -71,6 +87,15 @@ _HOME = {
     "fedmm.core.aggregation": ("CoordinateMedian", "GeometricMedian", "TrimmedMean"),
     "fedmm.core.errors": ("Diverged", "FedmmError"),
     "fedmm.core.imports": ("allow_import",),
+    "fedmm.core.schedules": (
+        "SCHEDULES",
+        "Constant",
+        "CosineDecay",
+        "DannDecay",
+        "DannWarmup",
+        "InverseDecay",
+        "TllibWarmup",
+    ),
     "fedmm.core.terms": ("Terms",),
     "fedmm.core.transmission": ("ClippedUpdate", "GaussianUpdate"),
     "fedmm.data.views": ("CropAndFlip",),

@@ -21,6 +21,7 @@ from problems import (
     rows,
     source_client,
     target_client,
+    untrained,
 )
 from torch import Tensor
 
@@ -314,13 +315,13 @@ def test_client_weights_are_alpha(kind: type[Objective]) -> None:
         adapt([mixed_client(weight=7.0)], objective=kind()).state.z, adapt([mixed_client()], objective=kind()).state.z
     )
     one_step = fedmm.FedSGDA(0.1, 0.1)
-    everything = {"rounds": 1, "batch_size": 24, "algorithm": one_step, "objective": kind(), "dtype": FLOAT64}
+    everything = {"rounds": 1, "batch_size": 48, "algorithm": one_step, "objective": kind(), "dtype": FLOAT64}
     pair = [
-        fedmm.Client(source=(rows(1), labels(1)), name="a", weight=3.0),
-        fedmm.Client(source=(rows(9), labels(9)), name="b", weight=1.0),
+        fedmm.Client(source=(rows(1), labels(1)), target=rows(2), name="a", weight=3.0),
+        fedmm.Client(source=(rows(9), labels(9)), target=rows(10), name="b", weight=1.0),
     ]
     weighted = adapt(pair, **everything).state.z
     first, second = (adapt([client], **everything).state.z for client in pair)
-    start = adapt(pair, **everything | {"rounds": 0}).state.z
+    start = untrained(pair, objective=kind(), batch_size=48, dtype=FLOAT64)._z
     expected = start + (1.5 * (first - start) + 0.5 * (second - start)) / 2.0
     torch.testing.assert_close(weighted, expected, rtol=1e-10, atol=1e-12)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from problems import CLASSES, WIDTH, adapt, mixed_client, network, rows, source_client, target_client
+from problems import CLASSES, WIDTH, adapt, mixed_client, network, rows, source_client, target_client, untrained
 from torch import Tensor, nn
 
 import fedmm
@@ -66,14 +66,15 @@ def test_frozen_statistics_are_used_in_training_too() -> None:
     adapted = adapt(
         [client], normalised("frozen"), fedmm.SourceOnly(), FedAvgGDA(local_steps=1), rounds=1, batch_size=ROWS
     )
-    start = adapt([client], normalised("frozen"), fedmm.SourceOnly(), rounds=0, batch_size=ROWS).tensors()
+    start = untrained([client], normalised("frozen"), fedmm.SourceOnly(), batch_size=ROWS).tensors()
     x, y = client.source
     inputs = (x - OLD_MEAN) / (OLD_VAR + 1e-5) ** 0.5
     hidden = inputs @ start["features.1.weight"].T + start["features.1.bias"]
     logits = hidden @ start["task_head.0.weight"].T + start["task_head.0.bias"]
     expected = nn.functional.cross_entropy(logits, y)
     assert adapted.history[0]["loss"] == pytest.approx(float(expected), rel=1e-5)
-    assert trained("averaged", [client]).history[0]["loss"] != pytest.approx(float(expected), rel=1e-2)
+    averaged = adapt([client], normalised("averaged"), fedmm.SourceOnly(), rounds=1, batch_size=ROWS)
+    assert averaged.history[0]["loss"] != pytest.approx(float(expected), rel=1e-2)
 
 
 def test_local_statistics_stay_with_each_client() -> None:
@@ -123,5 +124,5 @@ def test_statistics_are_no_parameters() -> None:
 def test_a_batch_of_one_row_is_refused_unless_statistics_are_frozen() -> None:
     options = {"batch_size": 1, "algorithm": FedAvgGDA(local_steps=1)}
     with pytest.raises(FedmmError, match="batch_size must be at least 2 for a network with batch normalisation"):
-        adapt([source_client()], normalised("averaged"), **options)
-    assert adapt([source_client()], normalised("frozen"), **options).status == "completed"
+        adapt([source_client(), target_client()], normalised("averaged"), **options)
+    assert adapt([source_client(), target_client()], normalised("frozen"), **options).status == "completed"

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from problems import CLASSES, WIDTH, adapt, generator, labels, network, rows, source_client, target_client
+from problems import CLASSES, WIDTH, adapt, generator, labels, mixed_client, network, rows, source_client, target_client
 from torch import Tensor, nn
 
 import fedmm
@@ -302,6 +302,6 @@ def test_clients_share_one_network_without_disturbing_each_other() -> None:
     # A prediction in the middle of training, or another client's step, changes nothing of what follows.
     watched = adapt(validation=(rows(8), labels(8)), evaluate_every=1, rounds=3)
     assert torch.equal(watched.state.z, adapt(rounds=3).state.z)
-    alone = adapt([source_client()], rounds=1).state.clients["source"]["dual"]
-    joined = adapt([source_client(), target_client()], rounds=1).state.clients["source"]["dual"]
-    assert torch.equal(alone, joined)
+    few = adapt([source_client(), target_client()], rounds=1).state.clients["source"]["dual"]
+    more = adapt([source_client(), target_client(), mixed_client()], rounds=1).state.clients["source"]["dual"]
+    assert torch.equal(few, more)

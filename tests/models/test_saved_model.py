@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from problems import CLASSES, WIDTH, adapt, generator, network, rows
+from problems import CLASSES, WIDTH, adapt, generator, network, rows, untrained
 from safetensors.torch import save_file
 from torch import nn
 
@@ -154,10 +154,10 @@ def test_a_place_that_cannot_be_written_to_is_refused(tmp_path: Path) -> None:
     [
         (torch.zeros(3, WIDTH + 1), rf"takes rows of shape \({WIDTH},\), not \({WIDTH + 1},\)"),
         (torch.full((3, WIDTH), torch.nan), "NaN or infinite"),
-        ([1.0, 2.0], "input is a list"),
+        ([1.0, 2.0], r"takes rows of shape \(4,\), not \(\)"),
     ],
     ids=["shape", "NaN", "list"],
 )
 def test_inputs_a_model_cannot_take_are_refused(x: Any, message: str) -> None:
     with pytest.raises(FedmmError, match=message):
-        adapt(rounds=0).predict(x)
+        untrained().predict(x)

@@ -23,10 +23,10 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from fedmm.core.checks import at_least, per_group, schedule
+from fedmm.core.checks import at_least, per_group
 from fedmm.core.errors import require, unknown
 from fedmm.core.layout import Layout, PerGroup
-from fedmm.core.schedules import Constant, Schedule
+from fedmm.core.schedules import Constant, Schedule, as_schedule
 
 State = dict[str, Tensor]
 """Named vectors of shape ``[..., size]``: what a server or a client keeps, or what travels between them."""
@@ -70,7 +70,7 @@ class Algorithm(ABC):
 
     lr_min, lr_max: eta_1 for omega, eta_2 for psi; each one number or one per group of parameters. A learning rate
         multiplies the whole bracket of a local step.
-    lr_schedule: a factor on both over the rounds.
+    lr_schedule: a factor on both over the rounds: a schedule such as ``DannDecay()``, or its name.
     """
 
     name: ClassVar[str]
@@ -80,12 +80,12 @@ class Algorithm(ABC):
 
     lr_min: PerGroup = 0.01
     lr_max: PerGroup = 0.01
-    lr_schedule: Schedule = field(default=Constant(), kw_only=True)
+    lr_schedule: Schedule | str = field(default=Constant(), kw_only=True)
 
     def __post_init__(self) -> None:
         per_group("lr_min", self.lr_min)
         per_group("lr_max", self.lr_max)
-        schedule("lr_schedule", self.lr_schedule)
+        object.__setattr__(self, "lr_schedule", as_schedule("lr_schedule", self.lr_schedule))
         check_local_steps(self.steps)
 
     @property
@@ -95,7 +95,8 @@ class Algorithm(ABC):
 
     def coefficients(self, layout: Layout, t: int, rounds: int) -> Coefficients:
         """The hyperparameters in round t (from 0) as tensors."""
-        return Coefficients(lr=layout.join(self.lr_min, self.lr_max) * self.lr_schedule(t, rounds))
+        schedule = as_schedule("lr_schedule", self.lr_schedule)
+        return Coefficients(lr=layout.join(self.lr_min, self.lr_max) * schedule(t, rounds))
 
     def init_server(self, z: Tensor) -> State:
         """The server's state at the start; ``z`` is always in it."""

@@ -49,9 +49,10 @@ def flag(name: str, value: object) -> None:
     require(isinstance(value, bool), f"{name} must be true or false, not {value!r}")
 
 
-def schedule(name: str, value: object) -> None:
-    """Refuse what is not a schedule."""
-    require(callable(value), f"{name} must be a schedule such as fedmm's DannDecay(), not {value!r}")
+def instance(name: str, value: object, kind: type) -> None:
+    """Refuse what is not an instance of one of fedmm's classes."""
+    got = f"the class {value.__name__}" if isinstance(value, type) else f"{type(value).__name__} {value!r:.60}"
+    require(isinstance(value, kind), f"{name} must be an instance of fedmm's {kind.__name__}, not {got}")
 
 
 def one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:

@@ -184,4 +184,12 @@ def match_groups(names: list[str], values: Mapping[str, float]) -> dict[str, flo
 
 
 def _named(point: Point, name: str) -> Mapping[str, Tensor]:
-    return {name: point} if isinstance(point, Tensor) else point
+    named = {name: point} if isinstance(point, Tensor) else point
+    for part, value in named.items() if isinstance(named, Mapping) else [(name, named)]:
+        require(isinstance(part, str), f"{name} is a dict of tensors by name, but {part!r:.40} is no name")
+        require(
+            isinstance(value, Tensor),
+            f"start {part!r} is {type(value).__name__}; give {name} as a torch tensor (torch.as_tensor makes one) or a "
+            "dict of tensors by name",
+        )
+    return named

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedmm.core.checks import not_negative, per_group, schedule
+from fedmm.core.checks import not_negative, per_group
 from fedmm.core.layout import PerGroup
-from fedmm.core.schedules import Constant, Schedule
+from fedmm.core.schedules import Constant, Schedule, as_schedule
 
 SOURCE, TARGET = 0, 1
 """The domain of a row, which is also its label for a domain classifier."""
@@ -76,7 +76,8 @@ class Objective(ABC):
     """The base of all objectives.
 
     tells_domains: whether the adversary's two outputs are the logits of a row's domain.
-    nu: the trade-off between task loss and domain loss; nu_schedule: a factor on it over the rounds.
+    nu: the trade-off between task loss and domain loss; nu_schedule: a factor on it over the rounds, as
+        a schedule such as ``DannWarmup()`` or by its name.
     gradient_scale: a factor on the loss gradient alone (not on penalties, duals or control variates), one number or one
         per group of parameters: ``features``, ``task_head``, ``adversary`` and their parts.
     """
@@ -86,13 +87,17 @@ class Objective(ABC):
     tells_domains: ClassVar[bool] = False
 
     nu: float = 1.0
-    nu_schedule: Schedule = field(default=Constant(), kw_only=True)
+    nu_schedule: Schedule | str = field(default=Constant(), kw_only=True)
     gradient_scale: PerGroup = field(default=1.0, kw_only=True)
 
     def __post_init__(self) -> None:
         not_negative("nu", self.nu)
-        schedule("nu_schedule", self.nu_schedule)
+        object.__setattr__(self, "nu_schedule", as_schedule("nu_schedule", self.nu_schedule))
         per_group("gradient_scale", self.gradient_scale, zero=True)
+
+    def nu_in(self, t: int, rounds: int) -> float:
+        """The trade-off nu in round t (from 0) of a run of ``rounds`` rounds."""
+        return self.nu * as_schedule("nu_schedule", self.nu_schedule)(t, rounds)
 
     def structure(self) -> Objective:
         """What must be the same for runs in one program: all but the trade-off and the gradient scale."""

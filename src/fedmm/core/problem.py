@@ -67,3 +67,7 @@ class FederatedProblem:
     groups: Mapping[str, str] = field(default_factory=dict)
     seed: int = 0
     federation: int = 0
+
+    def __repr__(self) -> str:
+        sizes = f"{self.layout.min_size} parameters in omega, {self.layout.size - self.layout.min_size} in psi"
+        return f"FederatedProblem({len(self.clients)} clients, {sizes})"

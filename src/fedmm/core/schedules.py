@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fedmm.core.checks import not_negative, positive
+from fedmm.core.errors import FedmmError, unknown
 
 
 class Schedule(Protocol):
@@ -105,3 +106,15 @@ SCHEDULES: dict[str, type[Schedule]] = {
     "dann_warmup": DannWarmup,
     "tllib_warmup": TllibWarmup,
 }
+
+
+def as_schedule(name: str, value: object) -> Schedule:
+    """A schedule that is given as such, or by its name in ``SCHEDULES``; ``name`` is that of the option."""
+    if isinstance(value, str):
+        if value not in SCHEDULES:
+            raise unknown(f"schedule in {name}", value, SCHEDULES)
+        return SCHEDULES[value]()
+    if isinstance(value, type) or not callable(value):
+        got = f"the class {value.__name__}" if isinstance(value, type) else repr(value)
+        raise FedmmError(f"{name} must be a schedule such as fedmm.DannDecay(), or its name, not {got}")
+    return value

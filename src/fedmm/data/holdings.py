@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
-from dataclasses import dataclass, field
+import math
+from collections.abc import Mapping, Sequence, Sized
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
-from torch.utils.data import Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from fedmm.core.errors import FedmmError, require
 
 Device = torch.device | str
+Keys = tuple[str, str]
+"""Under which keys a row that is a dict has its input and its label."""
+
+INPUT_KEYS = ("x", "input", "inputs", "image", "img", "pixel_values", "features", "data")
+LABEL_KEYS = ("y", "label", "labels", "fine_label", "target", "class")
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_MOST_ROWS_READ = 1_000_000
+_CLASSES_SHOWN = 10
 _DTYPES = (*_FLOATS, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
 
 
@@ -76,19 +85,22 @@ class TensorRows:
 
 @dataclass(frozen=True, eq=False)
 class DatasetRows:
-    """Rows of a map-style dataset, read when they are asked for; item i is x, or (x, y).
+    """Rows of a map-style dataset, read when they are asked for; item i is x, a pair (x, y), or a dict of both.
 
     Values are checked as they are read. A label is read once and remembered, also where ``take`` comes across it.
+    keys: of rows that are dicts, found among the usual ones where they are not given. classes: their names in order,
+    where labels are words.
     """
 
-    dataset: Dataset[Any]
+    dataset: Any
     labelled: bool
     what: str = "rows"
     device: Device = "cpu"
+    keys: Keys | None = None
+    classes: tuple[str, ...] = ()
     _known: dict[int, int] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
-        assert isinstance(self.dataset, Sized)
         return len(self.dataset)
 
     def take(self, index: Tensor) -> Tensor:
@@ -114,51 +126,75 @@ class DatasetRows:
         return torch.tensor([self._known[number] for number in numbers], dtype=torch.int64, device=self.device)
 
     def to(self, device: Device) -> DatasetRows:
-        return DatasetRows(self.dataset, self.labelled, self.what, device, self._known)
+        return replace(self, device=device)
+
+    def label(self, number: int) -> Any:
+        """The label of one row as the dataset gives it."""
+        return self._item(number)[1]
+
+    def _item(self, number: int) -> tuple[Any, Any]:
+        """(x, y) of one row as the dataset gives them; y is None where no labels are asked for."""
+        what = f"{self.what}, row {number}"
+        try:
+            item = self.dataset[number]
+        except FedmmError:
+            raise
+        except Exception as problem:
+            raise FedmmError(f"{what} of the dataset could not be read: {_reason(problem)}") from problem
+        if isinstance(item, Mapping):
+            return split_dict(item, what, self.labelled, self.keys)
+        if self.labelled:
+            pair = isinstance(item, tuple | list) and len(item) == 2
+            require(pair, f"{what} of the dataset must be a pair (x, label), or a dict of both")
+            return item[0], item[1]
+        if isinstance(item, tuple) or (isinstance(item, list) and not _is_number(item[0] if item else None)):
+            require(len(item) > 0, f"{what} of the dataset is empty; give x or (x, label)")
+            return item[0], None
+        return item, None
 
     def _read(self, number: int) -> Tensor:
         """The x of one item; the label, if there is to be one, goes to what is known."""
         what = f"{self.what}, row {number}"
-        item = self.dataset[number]
-        x = item
+        x, label = self._item(number)
         if self.labelled:
-            require(
-                isinstance(item, tuple | list) and len(item) == 2, f"{what} of the dataset must be a pair (x, label)"
-            )
-            x = item[0]
-            self._known[number] = _label(item[1], what)
-        elif isinstance(item, tuple | list):
-            require(len(item) > 0, f"{what} of the dataset is empty; give x or (x, label)")
-            x = item[0]
+            self._known[number] = _label(label, what, self.classes)
         row = _tensor(x, what, "let the dataset's transform make it a numpy array or a torch tensor")
         _require_finite(row.unsqueeze(0), what)
         return row
 
 
-def as_rows(data: object, what: str, labelled: bool) -> TensorRows | DatasetRows:
-    """The rows in ``data``: an array or tensor x, a pair (x, y) where labelled, or a map-style dataset of either.
+def as_rows(
+    data: object, what: str, labelled: bool, keys: Keys | None = None, classes: Sequence[str] = ()
+) -> TensorRows | DatasetRows:
+    """The rows in ``data``: x alone, a pair (x, y) where labelled, or a map-style dataset of either.
 
+    x and y are numpy arrays, torch tensors or lists, x also a list of pictures; a dataset is anything with a length
+    whose items are x, (x, y) or a dict of both.
     what: the data's name in messages, such as ``client 'site-a': source``. Labels in the items of a dataset are dropped
     where ``labelled`` is false. x keeps its dtype, labels become int64 whole numbers of 0 or more.
+    keys, classes: as in :class:`DatasetRows`.
     """
     if isinstance(data, TensorRows | DatasetRows):
         require(data.labelled or not labelled, f"{what} has no labels; give rows that have them")
         return data
     if isinstance(data, IterableDataset):
-        raise FedmmError(f"{what} is an IterableDataset, whose rows have no numbers; give a map-style Dataset")
+        raise FedmmError(
+            f"{what} is an IterableDataset, whose rows have no numbers; give a map-style Dataset, or a DataLoader of it"
+        )
+    data = in_memory(data, what, labelled, keys)
     if type(data) is TensorDataset:
         tensors = data.tensors
         require(
             len(tensors) == 2 or (len(tensors) > 0 and not labelled),
             f"{what} is a TensorDataset of {len(tensors)} tensors; give {'x and labels' if labelled else 'x'}",
         )
-        return _labelled(tensors[0], tensors[1], what) if labelled else _unlabelled(tensors[0], what)
-    if isinstance(data, Dataset):
-        return _dataset_rows(data, what, labelled)
+        data = (tensors[0], tensors[1]) if labelled else tensors[0]
+    if is_dataset(data):
+        return _dataset_rows(data, what, labelled, keys, tuple(classes))
     if not labelled:
         require(
-            not isinstance(data, tuple | list),
-            f"{what} is a {type(data).__name__}; give x alone, as one numpy array or torch tensor, without labels",
+            not isinstance(data, tuple),
+            f"{what} is a tuple; give x alone, as one numpy array or torch tensor, without labels",
         )
         return _unlabelled(data, what)
     if not isinstance(data, tuple | list) or len(data) != 2:
@@ -166,7 +202,86 @@ def as_rows(data: object, what: str, labelled: bool) -> TensorRows | DatasetRows
             f"{what} must be a pair (x, labels) of numpy arrays or torch tensors, or a map-style Dataset of such "
             f"pairs, not {_kind(data)}"
         )
-    return _labelled(data[0], data[1], what)
+    return _labelled(data[0], data[1], what, classes)
+
+
+def is_dataset(data: object) -> bool:
+    """Whether ``data`` has rows to be asked for by number, each x, (x, y) or a dict of both."""
+    if isinstance(data, Dataset):
+        return True
+    if isinstance(data, list):
+        return bool(data) and (isinstance(data[0], Mapping) or (isinstance(data[0], tuple) and len(data) != 2))
+    plain = isinstance(data, tuple | Mapping | str | bytes | Tensor | np.ndarray) or hasattr(data, "__array__")
+    return isinstance(data, Sized) and hasattr(data, "__getitem__") and not plain
+
+
+def in_memory(data: object, what: str, labelled: bool, keys: Keys | None = None) -> object:
+    """A dict of arrays, and what a DataLoader gives when it is read through once, as (x, y) or x; else the data."""
+    if isinstance(data, Mapping):
+        x, y = split_dict(data, what, labelled, keys)
+        return (x, y) if labelled else x
+    if not isinstance(data, DataLoader):
+        return data
+    xs: list[Tensor] = []
+    ys: list[Any] = []
+    rows, endless = 0, not has_length(data)
+    for batch in data:
+        x, y = _split_batch(batch, what, labelled, keys)
+        xs.append(_tensor(x, what, "let it give batches of tensors"))
+        require(xs[-1].ndim > 0, f"{what} is a DataLoader without batches; let it give batches of rows")
+        ys += y.tolist() if isinstance(y, Tensor | np.ndarray) else list(y) if isinstance(y, list | tuple) else [y]
+        rows += len(xs[-1])
+        require(
+            not endless or rows <= _MOST_ROWS_READ,
+            f"{what} is a DataLoader without an end within {_MOST_ROWS_READ:,} rows; give one that ends, or a Dataset",
+        )
+    require(rows > 0, f"{what} has no rows; leave out a domain the client does not hold")
+    for x in xs:
+        require(
+            x.shape[1:] == xs[0].shape[1:],
+            f"{what} gives batches of rows of shape {tuple(xs[0].shape[1:])} and {tuple(x.shape[1:])}; they must agree",
+        )
+    return (torch.cat(xs), ys) if labelled else torch.cat(xs)
+
+
+def split_dict(item: Mapping[Any, Any], what: str, labelled: bool, keys: Keys | None) -> tuple[Any, Any]:
+    """The input and the label of a row or of rows in a dict; the label is None where none is asked for."""
+    return (
+        item[_key(item, what, "input", INPUT_KEYS, keys and keys[0])],
+        item[_key(item, what, "label", LABEL_KEYS, keys and keys[1])] if labelled else None,
+    )
+
+
+def _key(item: Mapping[Any, Any], what: str, part: str, usual: Sequence[str], given: str | None) -> str:
+    has = ", ".join(map(str, item))
+    if given is not None:
+        require(given in item, f"{what} is a dict without {given!r}, the key of the {part} (it has {has})")
+        return given
+    found = [key for key in usual if key in item]
+    require(
+        len(found) == 1,
+        f"{what} is a dict with {'several keys' if found else 'no key'} for the {part}; name those of input and label "
+        f"with keys=, for example keys=('image', 'label') (it has {has})",
+    )
+    return found[0]
+
+
+def _split_batch(batch: Any, what: str, labelled: bool, keys: Keys | None) -> tuple[Any, Any]:
+    if isinstance(batch, Mapping):
+        return split_dict(batch, what, labelled, keys)
+    if not labelled:
+        return (batch[0] if isinstance(batch, tuple | list) and len(batch) > 0 else batch), ()
+    pair = isinstance(batch, tuple | list) and len(batch) == 2
+    require(pair, f"{what} is a DataLoader; let it give pairs (x, labels), or dicts of both")
+    return batch[0], batch[1]
+
+
+def has_length(data: Any) -> bool:
+    """Whether ``data`` knows how many rows it has."""
+    try:
+        return len(data) >= 0
+    except TypeError:
+        return False
 
 
 def _unlabelled(x: object, what: str) -> TensorRows:
@@ -176,8 +291,8 @@ def _unlabelled(x: object, what: str) -> TensorRows:
     return TensorRows(rows, None, what)
 
 
-def _labelled(x: object, y: object, what: str) -> TensorRows:
-    rows, labels = _unlabelled(x, what), _labels(y, what)
+def _labelled(x: object, y: object, what: str, classes: Sequence[str]) -> TensorRows:
+    rows, labels = _unlabelled(x, what), _labels(y, what, classes)
     require(
         len(labels) == len(rows),
         f"{what} has {len(rows)} rows but {len(labels)} labels; give one label for each row",
@@ -185,9 +300,11 @@ def _labelled(x: object, y: object, what: str) -> TensorRows:
     return TensorRows(rows.x, labels.to(rows.x.device), what)
 
 
-def _dataset_rows(data: Dataset[Any], what: str, labelled: bool) -> DatasetRows:
-    require(isinstance(data, Sized), f"{what} is a Dataset without a length; give one with __len__ and __getitem__")
-    rows = DatasetRows(data, labelled, what)
+def _dataset_rows(data: object, what: str, labelled: bool, keys: Keys | None, classes: tuple[str, ...]) -> DatasetRows:
+    sparse = hasattr(data, "toarray")
+    require(not sparse, f"{what} is a sparse {type(data).__name__}; give a dense array, for example its toarray()")
+    require(has_length(data), f"{what} is a Dataset without a length; give one with __len__ and __getitem__")
+    rows = DatasetRows(data, labelled, what, keys=keys, classes=classes)
     require(len(rows) > 0, f"{what} has no rows; leave out a domain the client does not hold")
     rows.take(torch.tensor([0]))
     return rows
@@ -195,6 +312,12 @@ def _dataset_rows(data: Dataset[Any], what: str, labelled: bool) -> DatasetRows:
 
 def _tensor(x: object, what: str, advice: str) -> Tensor:
     """x as a tensor of a dtype that training can use, sharing memory where it can."""
+    if isinstance(x, Image.Image):
+        x = _picture(x, what)
+    elif isinstance(x, list | tuple):
+        x = _from_list(x, what, advice)
+    elif not isinstance(x, Tensor | np.ndarray | np.generic) and hasattr(x, "__array__"):
+        x = np.asarray(x)
     if isinstance(x, np.ndarray | np.generic):
         require(not isinstance(x, np.ma.MaskedArray), f"{what} is a masked array; fill its masked values first")
         array = np.asarray(x)
@@ -212,6 +335,29 @@ def _tensor(x: object, what: str, advice: str) -> Tensor:
     return x.detach()
 
 
+def _picture(image: Image.Image, what: str) -> np.ndarray[Any, Any]:
+    """A picture as bytes ``[channels, height, width]``: one channel where it is grey, else three."""
+    require(
+        image.mode in ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr"),
+        f"{what} is a picture of mode {image.mode}; convert it to L or RGB",
+    )
+    grey = image.mode in ("1", "L", "LA")
+    pixels = np.array(image.convert("L" if grey else "RGB"))
+    return pixels[None] if grey else pixels.transpose(2, 0, 1).copy()
+
+
+def _from_list(values: Sequence[Any], what: str, advice: str) -> Tensor | np.ndarray[Any, Any]:
+    """Nested numbers, or a list of arrays, tensors or pictures of one shape, as one."""
+    try:
+        if values and isinstance(values[0], Tensor | Image.Image):
+            return torch.stack([_tensor(value, what, advice) for value in values])
+        return np.asarray(values)
+    except FedmmError:
+        raise
+    except (ValueError, TypeError, RuntimeError) as problem:
+        raise FedmmError(f"{what} is {_kind(values)} whose rows are not all of one shape; {advice}") from problem
+
+
 def _require_finite(x: Tensor, what: str) -> None:
     """Refuse NaN and infinity in rows ``[rows, ...]``."""
     if x.dtype not in _FLOATS or bool(torch.isfinite(x).all()):
@@ -221,18 +367,64 @@ def _require_finite(x: Tensor, what: str) -> None:
     raise FedmmError(f"{what} has a value that is NaN or infinite{where}; remove or fill such values first")
 
 
-def _labels(y: object, what: str) -> Tensor:
-    """y as int64 ``[rows]``."""
+def words(y: object) -> list[Any] | None:
+    """Labels of which some are words, as a list; None for others."""
+    if hasattr(y, "to_numpy"):
+        y = y.to_numpy()
     if isinstance(y, np.ndarray):
-        require(y.dtype.kind in "biuf", f"{what} has labels of numpy type {y.dtype}; number the classes from 0")
+        if y.dtype.kind not in "UO" or y.ndim != 1:
+            return None
+        y = y.tolist()
+    if not isinstance(y, list | tuple) or not any(isinstance(value, str) for value in y):
+        return None
+    return list(y)
+
+
+def _is_missing(value: object) -> bool:
+    return (
+        value is None
+        or (isinstance(value, str) and not value)
+        or type(value).__name__ == "NAType"
+        or (isinstance(value, float) and math.isnan(value))
+    )
+
+
+def _labels(y: object, what: str, classes: Sequence[str] = ()) -> Tensor:
+    """y as int64 ``[rows]``; words by their place in ``classes``."""
+    named = words(y)
+    if named is not None:
+        place = {name: number for number, name in enumerate(classes)}
+        for row, name in enumerate(named):
+            if not isinstance(name, str) or name not in place:
+                _label(name, f"{what}, row {row}", classes)
+        return torch.tensor([place[name] for name in named])
+    if hasattr(y, "to_numpy"):
+        y = y.to_numpy()
+    if isinstance(y, list | tuple) or (isinstance(y, np.ndarray) and y.dtype.kind == "O"):
+        missing = next((row for row, value in enumerate(y) if _is_missing(value)), None)
+        require(missing is None, _no_label(f"{what}, row {missing}"))
+        try:
+            y = np.asarray(y.tolist() if isinstance(y, np.ndarray) else y)
+        except ValueError as problem:
+            raise FedmmError(f"{what} has labels that are {_kind(y)}; give one whole number for each row") from problem
+    require(
+        not classes or not isinstance(y, np.ndarray | Tensor), f"{what} has labels that are numbers; {_those(classes)}"
+    )
+    if isinstance(y, np.ndarray):
+        require(
+            y.dtype.kind in "biuf",
+            f"{what} has labels of numpy type {y.dtype}; give words, or number the classes from 0",
+        )
         y = torch.from_numpy(y.astype(np.float64 if y.dtype.kind == "f" else np.int64))
     if not isinstance(y, Tensor):
-        raise FedmmError(f"{what} has labels that are {_kind(y)}; give a numpy array or a torch tensor")
+        raise FedmmError(f"{what} has labels that are {_kind(y)}; give a numpy array, a torch tensor or a list")
     require(not y.is_complex(), f"{what} has complex labels; number the classes from 0")
     require(
         y.ndim == 1, f"{what} has labels of shape {tuple(y.shape)}; give one whole number for each row, shape [rows]"
     )
     values = y.detach().to(torch.float64 if y.is_floating_point() else torch.int64)
+    if values.is_floating_point() and bool(values.isnan().any()):
+        raise FedmmError(_no_label(f"{what}, row {int(values.isnan().nonzero()[0])}"))
     wrong = (values < 0) | (values != values.round())
     if values.is_floating_point():  # a cast of what int64 cannot hold is undefined
         wrong |= ~(values < 2.0**63)
@@ -242,12 +434,17 @@ def _labels(y: object, what: str) -> Tensor:
     return values.to(torch.int64)
 
 
-def _label(value: object, what: str) -> int:
-    """One label, from a number or an array or tensor with one element."""
+def _label(value: object, what: str, classes: Sequence[str] = ()) -> int:
+    """One label, from a number or an array or tensor with one element, or a word that names a class."""
+    require(not _is_missing(value), _no_label(what))
+    if isinstance(value, str) and classes:
+        require(value in classes, f"{what} has label {value!r:.40}; {_those(classes)}")
+        return classes.index(value)
     if isinstance(value, np.ndarray | np.generic):
         value = value.item() if value.size == 1 else value
     elif isinstance(value, Tensor):
         value = value.item() if value.numel() == 1 else value
+    require(not classes, f"{what} has label {value!r:.40}; {_those(classes)}")
     if not isinstance(value, int | float) or not 0 <= value < 2**63 or not float(value).is_integer():
         raise _bad_label(value, what)
     return int(value)
@@ -255,6 +452,23 @@ def _label(value: object, what: str) -> int:
 
 def _bad_label(value: object, what: str) -> FedmmError:
     return FedmmError(f"{what} has label {value!r:.40}; labels must be whole numbers of 0 or more, below 2**63")
+
+
+def _no_label(what: str) -> str:
+    return f"{what} has no label; give rows without labels as target="
+
+
+def _those(classes: Sequence[str]) -> str:
+    shown = ", ".join(classes[:_CLASSES_SHOWN]) + (", ..." if len(classes) > _CLASSES_SHOWN else "")
+    return f"the classes are {shown}"
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float | np.number)
+
+
+def _reason(problem: Exception) -> str:
+    return (str(problem).strip() or type(problem).__name__).splitlines()[0]
 
 
 def _no_labels(what: str) -> FedmmError:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedmm.algorithms import SmoothedFedMM
 from fedmm.core.algorithm import Algorithm
-from fedmm.core.checks import at_least, require_device
+from fedmm.core.checks import at_least, instance, require_device
 from fedmm.core.engine import Engine, FederatedState
 from fedmm.core.errors import Diverged, require
 from fedmm.core.objective import Objective, Outputs
@@ -22,15 +22,23 @@ from fedmm.core.problem import Statistics
 from fedmm.core.terms import Terms
 from fedmm.core.validators import validator
 from fedmm.core.views import View, WholeRows
-from fedmm.data.holdings import Rows
+from fedmm.data.holdings import Keys, Rows
+from fedmm.data.row_format import RowFormat
 from fedmm.engines.in_process import InProcess
-from fedmm.experiment.adaptation import Client, adaptation_problem, client_names, domain_odds, in_rows, take_stock
+from fedmm.experiment.adaptation import (
+    Client,
+    adaptation_problem,
+    client_names,
+    domain_odds,
+    format_clients,
+    take_stock,
+)
 from fedmm.experiment.choosing import DEFAULT, Best, Chooser, Stopped, Stopping
 from fedmm.experiment.fingerprint import fingerprint
 from fedmm.experiment.guard import Guard
 from fedmm.experiment.history import History, Row
 from fedmm.experiment.keeping import kept_in
-from fedmm.experiment.predictor import Predictor, RowsShown
+from fedmm.experiment.predictor import ARRAYS, Predictor, RowsShown
 from fedmm.experiment.privacy import privacy_account, require_no_guard, require_nothing_else_is_told
 from fedmm.experiment.probes import (
     accuracy_probes,
@@ -69,23 +77,43 @@ class Adapted(Predictor):
     """
 
     def __init__(
-        self, function: FlatNetwork, statistics: Statistics, training: Training, show: RowsShown | None = None
+        self,
+        function: FlatNetwork,
+        statistics: Statistics,
+        training: Training,
+        show: RowsShown | None = None,
+        form: RowFormat = ARRAYS,
+        label: str = "model",
     ) -> None:
-        super().__init__(function, training.state.z, {**function.statistics, **statistics}, show)
+        super().__init__(function, training.state.z, {**function.statistics, **statistics}, show, form)
         self.state: FederatedState = training.state
         self.history: History = training.history
         self.status: Status = training.status
         self.stopped: Stopped | None = training.stopped
-        self.best = None if training.best is None else Chosen(function, training.best, self.show)
+        self.best = None if training.best is None else Chosen(function, training.best, self.show, form)
+        self._label = label
+
+    def __repr__(self) -> str:
+        rounds, clients, accuracy = self.state.round, len(self.state.clients), self.history.last("target_accuracy")
+        said = [
+            f"{self._label}: {rounds} round{'s' * (rounds != 1)} over {clients} client{'s' * (clients != 1)}",
+            *([] if self.status == "completed" else [self.status]),
+            *([] if accuracy is None else [f"target accuracy {accuracy:.1%}"]),
+            *([] if self.best is None else [f"best by {self.best.by.name} in round {self.best.round}"]),
+        ]
+        return f"Adapted({', '.join(said)})"
 
 
 class Chosen(Predictor):
     """The model of one round of a training. by: the validator's name; row: that round of the history."""
 
-    def __init__(self, function: FlatNetwork, best: Best, show: RowsShown) -> None:
-        super().__init__(function, best.z, {**function.statistics, **best.statistics}, show)
+    def __init__(self, function: FlatNetwork, best: Best, show: RowsShown, form: RowFormat = ARRAYS) -> None:
+        super().__init__(function, best.z, {**function.statistics, **best.statistics}, show, form)
         self.by = best.by
         self.round, self.value, self.row = best.round, best.value, best.row
+
+    def __repr__(self) -> str:
+        return f"Chosen(round {self.round}, best by {self.by.name}: {self.value:.4g})"
 
 
 def adapt(
@@ -114,6 +142,7 @@ def adapt(
     checkpoint_every: int = 0,
     checkpoint_seconds: float = 60.0,
     keep_checkpoints: int = 2,
+    keys: Keys | None = None,
 ) -> Adapted:
     """Train one model that works on the target, over clients whose data stays where it is.
 
@@ -138,12 +167,19 @@ def adapt(
         same end to the bit; a call that had completed returns its result at once, and any other call is refused.
     checkpoint_every, checkpoint_seconds: rounds and seconds between two checkpoints, 0 for none by that count; the last
         state is always written. keep_checkpoints: how many of the last stay.
+    keys: of input and label, where a Dataset's rows are dicts and these are not among the usual ones, for example
+        ``("scan", "diagnosis")``.
+
+    Rows may be numpy arrays, torch tensors, lists, pandas DataFrames, Datasets, or DataLoaders, which are read once.
+    The columns of DataFrames are found by name; words, in columns or as labels, are numbered over all clients.
     """
     adaptation = Adaptation(
         clients, model, objective, algorithm, rounds,
         validation=validation, source_validation=source_validation, probe_rows=probe_rows, batch_size=batch_size,
         seed=seed, device=device, dtype=dtype, view=view, terms=terms, guard=guard, best_by=best_by, stopping=stopping,
+        keys=keys,
     )  # fmt: skip
+    require(on_round is None or callable(on_round), f"on_round must be a function of a row, not {on_round!r:.60}")
     best = adaptation.chooser()
     if resume is None:
         adapted, error = adaptation.run(evaluate_every=evaluate_every, progress=progress, on_round=on_round, best=best)
@@ -208,17 +244,24 @@ class Adaptation:
         batches: Mapping[str, tuple[int, int]] | None = None,
         held_back: Mapping[str, Rows] | None = None,
         whole: WholeNetwork | None = None,
+        keys: Keys | None = None,
     ) -> None:
-        _require_kinds(model, objective, algorithm, dtype)
-        at_least("rounds", rounds, 0)
-        at_least("seed", seed, 0)
+        instance("model", model, Network)
+        instance("objective", objective, Objective)
+        instance("algorithm", algorithm, Algorithm)
+        instance("terms", terms, Terms)
+        instance("guard", guard, Guard)
+        instance("stopping", stopping, Stopping)
+        _require_options(best_by, dtype, view)
+        for option, value, low in (("rounds", rounds, 1), ("seed", seed, 0), ("probe_rows", probe_rows, 0)):
+            at_least(option, value, low)
         require_device(device)
         self.rounds = rounds
         self.algorithm = algorithm
         self.objective = objective
         self.label = f"{algorithm.name} {objective.name}"
-        at_least("probe_rows", probe_rows, 0)
-        clients = in_rows(clients)
+        clients, self.form = format_clients(clients, keys)
+        self.form.require_classes(model.classes)
         self.holdings = take_stock(clients, objective, model.classes)
         self.problem, self.function = adaptation_problem(
             self.holdings, model, objective, seed=seed, batch_size=batch_size, dtype=dtype, device=device, view=view,
@@ -244,11 +287,11 @@ class Adaptation:
         standing_in = input_mean is not None
         odds = domain_odds(self.holdings, objective, batch_size, standing_in=standing_in, told=batches)
         self.odds = odds
-        self.probes = accuracy_probes(validation, model.classes, self.show, there)
+        self.probes = accuracy_probes(validation, model.classes, self.show, there, self.form)
         targets = {str(client.name): client.target for client in clients if client.target is not None}
         unlabelled = target_probe(targets, probe_rows, seed, self.show, there, model.classes, odds)
         if source_validation is not None:
-            self.probes.append(risk_probe(source_validation, model.classes, self.show, there, odds))
+            self.probes.append(risk_probe(source_validation, model.classes, self.show, there, odds, self.form))
         elif held_back:
             risks = held_back_probe(held_back, probe_rows, seed, self.show, there, odds)
             self.probes += [] if risks is None else [risks]
@@ -324,12 +367,12 @@ class Adaptation:
     def adapted(self, training: Training) -> Adapted:
         """The model that a training ended with."""
         function, show = self.predicting
-        return Adapted(function, self.prediction_statistics(training.state), training, show)
+        return Adapted(function, self.prediction_statistics(training.state), training, show, self.form, self.label)
 
     def before(self) -> Predictor:
         """The model that training began with."""
         function, show = self.predicting
-        return Predictor(function, function.start, function.statistics, show)
+        return Predictor(function, function.start, function.statistics, show, self.form)
 
     @cached_property
     def predicting(self) -> tuple[FlatNetwork, RowsShown]:
@@ -386,15 +429,13 @@ class Adaptation:
         }
 
 
-def _require_kinds(model: object, objective: object, algorithm: object, dtype: object) -> None:
-    for name, value, kind in (
-        ("model", model, Network),
-        ("objective", objective, Objective),
-        ("algorithm", algorithm, Algorithm),
-    ):
-        got = f"the class {value.__name__}" if isinstance(value, type) else f"{type(value).__name__} {value!r:.60}"
-        require(isinstance(value, kind), f"{name} must be an instance of fedmm's {kind.__name__}, not {got}")
+def _require_options(best_by: object, dtype: object, view: object) -> None:
+    require(isinstance(best_by, str), f"best_by must be a validator's name, or empty, not {best_by!r:.60}")
     require(
         isinstance(dtype, torch.dtype) and dtype.is_floating_point,
         f"dtype must be a float dtype of torch, not {dtype!r}",
+    )
+    shows = all(callable(getattr(view, part, None)) for part in ("shape", "train", "evaluate"))
+    require(
+        shows and not isinstance(view, type), f"view must be a view such as fedmm.CropAndFlip(224), not {view!r:.60}"
     )

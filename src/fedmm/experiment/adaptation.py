@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,8 @@ from fedmm.core.problem import FederatedProblem, LocalReport, Statistics
 from fedmm.core.seeding import key, rows
 from fedmm.core.stacking import HeldRows
 from fedmm.core.views import View, WholeRows
-from fedmm.data.holdings import Rows, TensorRows, as_rows
+from fedmm.data.holdings import Rows, TensorRows, has_length
+from fedmm.data.row_format import Part, RowFormat, learn_format
 from fedmm.experiment.solve import default_names, mean_one
 from fedmm.models.flat import FlatNetwork
 from fedmm.models.network import Network
@@ -29,8 +30,9 @@ _WHOLE_ROWS = WholeRows()
 class Client:
     """A site and what it holds: labelled source rows, unlabelled target rows, or both.
 
-    source: (inputs, labels) as arrays or tensors, or a torch Dataset of such pairs.
-    target: inputs as an array, a tensor or a torch Dataset; labels in a Dataset are not looked at.
+    source: (inputs, labels) as arrays, tensors, lists or a DataFrame with its labels; or a Dataset or DataLoader of
+        pairs (x, y) or of dicts like ``{"image": ..., "label": ...}``. Labels number the classes from 0, or are words.
+    target: inputs in any of these forms; labels in a Dataset are not looked at.
     name: its random draws and its place in every sum follow from it; by default ``client-1`` ... as listed.
     weight: the paper's alpha_i; the clients' weights are scaled to mean 1.
     """
@@ -45,6 +47,26 @@ class Client:
             self.source is not None or self.target is not None,
             f"client {self.name or ''!r} holds nothing: give it source=(inputs, labels), target=inputs, or both",
         )
+
+    def __repr__(self) -> str:
+        held = [f"{domain}={_briefly(data)}" for domain, data in self._domains if data is not None]
+        weight = [] if self.weight == 1.0 else [f"weight={self.weight!r}"]
+        return f"Client({', '.join([*held, *([] if self.name is None else [f'name={self.name!r}']), *weight])})"
+
+    @property
+    def _domains(self) -> tuple[tuple[str, Any], tuple[str, Any]]:
+        return ("source", self.source), ("target", self.target)
+
+
+def _briefly(data: object) -> str:
+    """What data is, without its values."""
+    if isinstance(data, tuple):
+        return f"({', '.join(map(_briefly, data))})"
+    shape = getattr(data, "shape", None)
+    if isinstance(shape, tuple):
+        return f"{type(data).__name__}{list(shape)}"
+    size = f" of {len(data)}" if isinstance(data, Sized) and has_length(data) else ""
+    return f"<{type(data).__name__}{size}>"
 
 
 @dataclass(frozen=True)
@@ -79,19 +101,32 @@ def client_names(clients: Sequence[Client]) -> list[str]:
     return [c.name or default for c, default in zip(clients, default_names(len(clients)), strict=True)]
 
 
-def in_rows(clients: Sequence[Client]) -> list[Client]:
-    """The clients with their data as :class:`Rows`, checked and named."""
-    return [
-        replace(
-            client,
-            source=None if client.source is None else as_rows(client.source, f"client {name!r}: source", labelled=True),
-            target=None
-            if client.target is None
-            else as_rows(client.target, f"client {name!r}: target", labelled=False),
-            name=name,
-        )
-        for client, name in zip(clients, client_names(clients), strict=True)
+def format_clients(clients: Sequence[Client], keys: Any = None) -> tuple[list[Client], RowFormat]:
+    """The clients with their data as :class:`Rows`, checked and named, and what it has in common."""
+    require_clients(clients)
+    named = [replace(client, name=name) for client, name in zip(clients, client_names(clients), strict=True)]
+    parts = [
+        Part(data, f"client {client.name!r}: {domain}", domain == "source")
+        for client in named
+        for domain, data in client._domains
+        if data is not None
     ]
+    form, parts = learn_format(parts, keys)
+    rows = iter([form.rows(*part) for part in parts])
+    return [
+        replace(client, **{domain: next(rows) for domain, data in client._domains if data is not None})
+        for client in named
+    ], form
+
+
+def require_clients(clients: object) -> None:
+    """Refuse what is not a list of clients."""
+    advice = "give a list such as [fedmm.Client(source=(x, y)), fedmm.Client(target=x)]"
+    one = "one Client" if isinstance(clients, Client) else f"a {type(clients).__name__}"
+    if not isinstance(clients, Sequence) or isinstance(clients, str):
+        raise FedmmError(f"clients is {one}; {advice}")
+    for client in clients:
+        require(isinstance(client, Client), f"clients holds a {type(client).__name__}; {advice}")
 
 
 def take_stock(clients: Sequence[Client], objective: Objective, classes: int) -> list[Holding]:
@@ -99,7 +134,7 @@ def take_stock(clients: Sequence[Client], objective: Objective, classes: int) ->
     require(len(clients) > 0, "a federation needs at least one client")
     adversarial = objective.adversary_shape(1, 2) is not None
     holdings = []
-    for client in in_rows(clients):
+    for client in format_clients(clients)[0]:
         source, target = client.source, client.target if adversarial else None
         assert client.name is not None
         if isinstance(source, TensorRows):
@@ -107,7 +142,13 @@ def take_stock(clients: Sequence[Client], objective: Objective, classes: int) ->
         if source is not None or target is not None:
             holdings.append(Holding(client.name, source, target, client.weight))
     require(
-        any(h.source is not None for h in holdings), "no client holds labelled source rows: there is nothing to learn"
+        any(h.source is not None for h in holdings),
+        "no client holds labelled source rows: there is nothing to learn; give one of them source=(inputs, labels)",
+    )
+    require(
+        not adversarial or any(h.target is not None for h in holdings),
+        f"no client holds target rows, to which {objective.name} adapts; give one of them target=inputs, or use the "
+        "objective SourceOnly() (source_only)",
     )
     _require_alike(holdings)
     alphas = mean_one([holding.alpha for holding in holdings], len(holdings))
@@ -328,7 +369,7 @@ class AdaptationRound:
     def __init__(self, client: AdaptationClient, t: int, rounds: int, steps: int, statistics: Statistics) -> None:
         self._client = client
         self._t = t
-        self._nu = client.objective.nu * client.objective.nu_schedule(t, rounds)
+        self._nu = client.objective.nu_in(t, rounds)
         self._source = self._target = None
         self._labels = client.weights.domain.new_zeros(steps, client.source_rows + client.target_rows)
         if client.source is not None:

@@ -9,16 +9,20 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.objective import Outputs
 from fedmm.core.problem import Statistics
 from fedmm.core.views import View, WholeRows
-from fedmm.data.holdings import as_rows
+from fedmm.data.holdings import DatasetRows, TensorRows
+from fedmm.data.row_format import RowFormat
 from fedmm.data.views import view_from, view_table
 from fedmm.engines.tensor_files import checksum
 from fedmm.models.flat import FlatNetwork
@@ -26,6 +30,7 @@ from fedmm.models.network import AdversarialModule, Network
 from fedmm.objectives.source_only import SourceOnly
 
 MODEL_FORMAT = "fedmm-model-1"
+ARRAYS = RowFormat()
 _LARGEST_ROW = 1_000_000_000
 
 
@@ -46,33 +51,59 @@ class RowsShown:
 
 
 class Predictor:
-    """The server's model. Inputs are arrays, tensors or Datasets of rows like those it was trained on.
+    """The server's model. Inputs are rows like those it was trained on, in any form that ``fedmm.adapt`` takes.
 
-    Rows as the clients store them are shown through the view of its training; those of the network's own input shape
-    are used as they are.
+    Tensors and Datasets give tensors; arrays, DataFrames and lists give numpy arrays. Rows as the clients store them
+    are shown through the view of its training; those of the network's own input shape are used as they are.
     """
 
-    def __init__(self, function: FlatNetwork, z: Tensor, statistics: Statistics, show: RowsShown | None = None) -> None:
+    def __init__(
+        self,
+        function: FlatNetwork,
+        z: Tensor,
+        statistics: Statistics,
+        show: RowsShown | None = None,
+        form: RowFormat = ARRAYS,
+    ) -> None:
         self._function = function
         self._z = z
         self._statistics = statistics
         self._show = show or RowsShown(WholeRows(), function.input_shape)
+        self._form = form
 
-    def predict(self, x: Any) -> Tensor:
-        """The predicted class of each row: int64 ``[rows]``."""
-        return self._outputs(x).logits.argmax(dim=-1)
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.classes} classes, rows of shape {self._show.stored})"
 
-    def predict_proba(self, x: Any) -> Tensor:
+    def predict(self, x: Any) -> Any:
+        """The predicted class of each row, ``[rows]``: int64, or an array of words where labels were words."""
+        chosen = self._outputs(x).logits.argmax(dim=-1)
+        return self.classes_[chosen.cpu().numpy()] if self._form.classes else _like(x, chosen)
+
+    def predict_proba(self, x: Any) -> Any:
         """The predicted class probabilities of each row: ``[rows, classes]``."""
-        return self.logits(x).softmax(dim=-1)
+        return _like(x, self._outputs(x).logits.softmax(dim=-1))
 
-    def logits(self, x: Any) -> Tensor:
+    def logits(self, x: Any) -> Any:
         """What the probabilities are the softmax of: ``[rows, classes]``."""
-        return self._outputs(x).logits
+        return _like(x, self._outputs(x).logits)
 
-    def features(self, x: Any) -> Tensor:
+    def features(self, x: Any) -> Any:
         """The features of each row: ``[rows, features]``."""
-        return self._outputs(x).features
+        return _like(x, self._outputs(x).features)
+
+    def score(self, x: Any, y: Any = None) -> float:
+        """The accuracy on labelled rows: x and their labels y, or a Dataset, a DataLoader or a pair (x, y) alone."""
+        held = self._form.rows(x if y is None else (x, y), "score", labelled=True)
+        labels = held.labels(torch.arange(len(held)))
+        highest = int(labels.max())
+        require(highest < self.classes, f"score: the labels hold {highest}, but there are {self.classes} classes")
+        predicted = self._outputs(held).logits.argmax(dim=-1)
+        return float((predicted.cpu() == labels.cpu()).double().mean())
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """The classes in the order of the columns of ``predict_proba``: words where labels were words, else numbers."""
+        return np.array(self._form.classes) if self._form.classes else np.arange(self.classes)
 
     @property
     def classes(self) -> int:
@@ -114,6 +145,7 @@ class Predictor:
             "view": view_table(self._show.view),
             "stored_shape": self._show.stored,
             "dtype": str(function.layout.dtype).removeprefix("torch."),
+            **self._form.table(),
         }
         try:
             tensors = self.tensors()
@@ -123,7 +155,7 @@ class Predictor:
             raise FedmmError(f"the model could not be written to {os.fspath(path)}: {problem}") from problem
 
     def _outputs(self, x: Any) -> Outputs:
-        held = as_rows(x, "input", labelled=False)
+        held = self._form.rows(x, "input", labelled=False)
         rows = held.take(torch.arange(len(held))).to(self._function.layout.device)
         shapes = self._show.shapes
         require(
@@ -131,6 +163,12 @@ class Predictor:
             f"the model takes rows of shape {' or '.join(map(str, shapes))}, not {tuple(rows.shape[1:])}",
         )
         return self._function.evaluate(self._z, self._statistics, self._show(rows))
+
+
+def _like(x: Any, values: Tensor) -> Any:
+    """Values as a tensor where the rows were tensors or a torch Dataset, else as an array."""
+    torches = isinstance(x, Tensor | Dataset | DataLoader | TensorRows | DatasetRows)
+    return values if torches else values.cpu().numpy()
 
 
 def load_model(path: str | os.PathLike[str], model: Network, *, device: torch.device | str = "cpu") -> Predictor:
@@ -175,7 +213,17 @@ def _restored(
     function.module.load_state_dict(known)
     omega = {block.name: known[block.name] for block in function.layout.blocks}
     statistics = {name: known[name] for name in function.statistics}
-    return Predictor(function, function.layout.pack(omega, {}), statistics, _shown(about, file))
+    return Predictor(function, function.layout.pack(omega, {}), statistics, _shown(about, file), _format(about, file))
+
+
+def _format(about: Mapping[str, Any], file: str) -> RowFormat:
+    """In what form the model's rows were given."""
+    try:
+        form = RowFormat.from_table(about)
+        require(len(form.classes) in (0, about.get("classes")), "it does not name all its classes")
+    except (FedmmError, LookupError, TypeError, AttributeError) as problem:
+        raise FedmmError(f"{file} does not say in what form it takes rows: {problem}") from problem
+    return form
 
 
 def _shown(about: Mapping[str, Any], file: str) -> RowsShown | None:

@@ -25,7 +25,8 @@ from fedmm.core.measures import (
 )
 from fedmm.core.objective import SOURCE, TARGET, Outputs
 from fedmm.core.seeding import key, permutation
-from fedmm.data.holdings import Rows, TensorRows, as_rows
+from fedmm.data.holdings import Rows, TensorRows
+from fedmm.data.row_format import RowFormat
 from fedmm.experiment.predictor import RowsShown
 from fedmm.models.flat import rows_at_once
 
@@ -168,7 +169,9 @@ def _log_ratio(adversary: Tensor, probes: Sequence[Probe]) -> Tensor:
     return (adversary[..., TARGET] - adversary[..., SOURCE]).double() + odds.unsqueeze(-1)
 
 
-def accuracy_probes(validation: Any, classes: int, show: RowsShown, device: torch.device) -> list[Probe]:
+def accuracy_probes(
+    validation: Any, classes: int, show: RowsShown, device: torch.device, form: RowFormat
+) -> list[Probe]:
     """``<name>_accuracy`` on each set of labelled rows: (x, y) of the target, or a dict of such pairs by name."""
     if validation is None:
         return []
@@ -177,19 +180,19 @@ def accuracy_probes(validation: Any, classes: int, show: RowsShown, device: torc
         if not isinstance(name, str):
             raise FedmmError(f"validation sets are named by words such as 'target', not {name!r}")
     return [
-        _labelled(data, f"validation {name!r}", classes, show, device, {f"{name}_accuracy": Accuracy()})
+        _labelled(data, f"validation {name!r}", classes, show, device, {f"{name}_accuracy": Accuracy()}, form)
         for name, data in named.items()
     ]
 
 
 def risk_probe(
-    source_validation: Any, classes: int, show: RowsShown, device: torch.device, odds: float | None
+    source_validation: Any, classes: int, show: RowsShown, device: torch.device, odds: float | None, form: RowFormat
 ) -> Probe:
     """``source_risk`` on labelled source rows that are neither trained on nor tested.
 
     With a domain classifier also ``dev_risk``, and half of what ``domain_accuracy`` needs.
     """
-    labelled = _labelled(source_validation, "source_validation", classes, show, device, _risks(odds))
+    labelled = _labelled(source_validation, "source_validation", classes, show, device, _risks(odds), form)
     return replace(labelled, odds=odds)
 
 
@@ -222,9 +225,15 @@ def source_probe(
 
 
 def _labelled(
-    data: Any, what: str, classes: int, show: RowsShown, device: torch.device, measures: Mapping[str, Measure]
+    data: Any,
+    what: str,
+    classes: int,
+    show: RowsShown,
+    device: torch.device,
+    measures: Mapping[str, Measure],
+    form: RowFormat,
 ) -> Probe:
-    held = as_rows(data, what, labelled=True)
+    held = form.rows(data, what, labelled=True)
     index = torch.arange(len(held))
     x, labels = held.take(index), held.labels(index)
     require(int(labels.max()) < classes, f"{what} holds label {int(labels.max())} of {classes} classes")

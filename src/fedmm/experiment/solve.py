@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedmm.core.algorithm import Algorithm, State
-from fedmm.core.checks import at_least, per_group, positive
+from fedmm.core.checks import at_least, instance, per_group, positive
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.layout import Layout, PerGroup, Point
 from fedmm.core.problem import FederatedProblem, LocalReport, Statistics
@@ -60,6 +60,15 @@ class Solution:
     history: History
     status: Status
 
+    def __repr__(self) -> str:
+        rounds, clients = len(self.history), len(self.clients)
+        sizes = f"{_size(self.omega)} numbers in omega, {_size(self.psi)} in psi"
+        return f"Solution({self.status} after {rounds} rounds over {clients} clients, {sizes})"
+
+
+def _size(point: Point) -> int:
+    return sum(part.numel() for part in ([point] if isinstance(point, Tensor) else point.values()))
+
 
 def solve(
     functions: Sequence[Function | tuple[Function, Batches]],
@@ -91,17 +100,36 @@ def solve(
     guard: what is done about rounds that are not finite, or explode: by default the former end the run.
     seed: decides who takes part in a round.
     """
-    at_least("rounds", rounds, 0)
+    instance("algorithm", algorithm, Algorithm)
+    instance("terms", terms, Terms)
+    instance("guard", guard, Guard)
+    at_least("rounds", rounds, 1)
     at_least("seed", seed, 0)
+    require(
+        isinstance(functions, Sequence),
+        f"functions is {type(functions).__name__}; give a list with a function per client",
+    )
     require(len(functions) > 0, "solve needs at least one client's function")
     names = default_names(len(functions)) if names is None else list(names)
     require(len(names) == len(functions), f"{len(names)} names were given for {len(functions)} clients")
+    for name in names:
+        require(isinstance(name, str), f"a client's name must be text, not {name!r:.60}")
     require(
         groups is None or len(groups) == len(functions),
         f"{len(groups or ())} groups were given for {len(functions)} clients",
     )
     require_no_guard(terms, guarded=guard.watches)
+    require(
+        isinstance(start, tuple | list) and len(start) == 2,
+        f"start must be a pair (omega, psi) of tensors, or of dicts of tensors, not {type(start).__name__}",
+    )
     layout = Layout.of(*start)
+    first = layout.pack(*start)
+    require(bool(first.isfinite().all()), "start has a value that is NaN or infinite; give finite numbers")
+    require(
+        not isinstance(gradient_scale, tuple) or len(gradient_scale) == 2,
+        "gradient_scale must be a number, or a pair (omega's, psi's)",
+    )
     scale_min, scale_max = gradient_scale if isinstance(gradient_scale, tuple) else (gradient_scale, gradient_scale)
     per_group("gradient_scale", scale_min, zero=True)
     per_group("gradient_scale", scale_max, zero=True)
@@ -111,7 +139,7 @@ def solve(
         for name, function, alpha in zip(names, functions, mean_one(weights, len(functions)), strict=True)
     ]
     grouped = dict(zip(names, groups, strict=True)) if groups else {}
-    problem = FederatedProblem(layout, layout.pack(*start), clients, groups=grouped, seed=seed)
+    problem = FederatedProblem(layout, first, clients, groups=grouped, seed=seed)
 
     def engine(rule: Algorithm) -> InProcess:
         return InProcess(problem, rule, rounds, guard.terms(terms))
@@ -139,6 +167,7 @@ def mean_one(weights: Sequence[float] | None, count: int) -> list[float]:
     """The client weights alpha_i, scaled to mean 1; all 1 where none are given."""
     if weights is None:
         return [1.0] * count
+    require(isinstance(weights, Sized), f"weights must be a list of a number per client, not {weights!r:.60}")
     require(len(weights) == count, f"{len(weights)} weights were given for {count} clients")
     for weight in weights:
         positive("client weights", weight)
@@ -147,6 +176,10 @@ def mean_one(weights: Sequence[float] | None, count: int) -> list[float]:
 
 
 def _split(function: Function | tuple[Function, Batches], name: str) -> tuple[Function, Batches | None]:
+    require(
+        not isinstance(function, tuple) or len(function) == 2,
+        f"the function of client {name!r} must be f, or a pair (f, batches)",
+    )
     f, batches = function if isinstance(function, tuple) else (function, None)
     require(callable(f), f"the function of client {name!r} cannot be called: it is {type(f).__name__}")
     require(
@@ -175,7 +208,13 @@ class FunctionClient:
         """The scaled signed field at z on one batch, and f_i there."""
         leaves = {block.name: tensor.detach().requires_grad_() for block, tensor in self.layout.tensors(z)}
         point = self.layout.as_given(leaves)
-        value = self._f(*point) if self._batches is None else self._f(*point, self._batch(batch_number))
+        batch = () if self._batches is None else (self._batch(batch_number),)
+        try:
+            value = self._f(*point, *batch)
+        except FedmmError:
+            raise
+        except Exception as problem:
+            raise FedmmError(f"the function of client {self.name!r} failed: {_told(problem)}") from problem
         if not isinstance(value, Tensor) or value.dim() != 0:
             got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
             raise FedmmError(f"the function of client {self.name!r} must return a 0-dim tensor, not {got}")
@@ -197,13 +236,23 @@ class FunctionClient:
 
     def _begin_again(self) -> Any:
         assert self._batches is not None
-        self._iterator = iter(self._batches())
+        try:
+            self._iterator = iter(self._batches())
+        except TypeError as problem:
+            raise FedmmError(
+                f"the batches of client {self.name!r} must be a function that makes an iterable: {_told(problem)}"
+            ) from problem
         batch = next(self._iterator, _END)
         require(batch is not _END, f"the batches of client {self.name!r} are empty")
         return batch
 
 
 _END = object()
+
+
+def _told(problem: Exception) -> str:
+    """An exception in one line."""
+    return f"{type(problem).__name__}: {problem}".splitlines()[0]
 
 
 class FunctionRound:

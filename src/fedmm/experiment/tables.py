@@ -73,7 +73,7 @@ def _conform(value: Any, hint: Any, path: str) -> Any:
             require(-(2**63) <= leaf < 2**63, f"{path} must be within 64 bits, as TOML's whole numbers are")
         elif isinstance(leaf, str):
             require(is_utf8(leaf), f"{path} must be text in UTF-8, not {leaf!r}")
-    if hint is Schedule:
+    if hint in (Schedule, Schedule | str):
         return _schedule(value, path)
     accepted = _accepts(hint)
     if not accepted(value):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -51,7 +53,7 @@ class FlatNetwork:
         self.policy = network.batch_norm
         self.classes = network.classes
         self.input_shape = tuple(sample.shape[1:])
-        parameters = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
+        parameters = self._parameters()
         omega = {n: p.detach() for n, p in parameters.items() if not n.startswith("adversary.")}
         psi = {n: p.detach() for n, p in parameters.items() if n.startswith("adversary.")}
         if not omega:
@@ -60,7 +62,7 @@ class FlatNetwork:
         self.start = self.layout.pack(omega, psi)
         self._point = self.start.clone()
         self._gradient = torch.zeros_like(self._point)
-        self._tie(parameters)
+        self._tie()
         self._norms = {p: m for p, m in module.named_modules() if isinstance(m, _Norm) and m.running_mean is not None}
         self._dropouts = [m for m in module.modules() if isinstance(m, SeededDropout) and m.p > 0.0]
         self._buffers = {
@@ -69,8 +71,17 @@ class FlatNetwork:
         self.statistics = self.read_statistics()
         self._try_out(sample.to(device), module.adversary_shape)
 
-    def _tie(self, parameters: dict[str, nn.Parameter]) -> None:
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy or an unpickled network: neither keeps views, so that they are made again."""
+        self.__dict__.update(state)
+        self._tie()
+
+    def _parameters(self) -> dict[str, nn.Parameter]:
+        return {name: parameter for name, parameter in self.module.named_parameters() if parameter.requires_grad}
+
+    def _tie(self) -> None:
         """Make every parameter a view of the point, and its gradient a view of the gradient."""
+        parameters = self._parameters()
         points, gradients = self.layout.tensors(self._point), self.layout.tensors(self._gradient)
         for (block, value), (_, gradient) in zip(points, gradients, strict=True):
             parameter = parameters[block.name]

@@ -52,6 +52,14 @@ class Network:
         if not isinstance(self.features, nn.Module):
             raise FedmmError(f"features must be an nn.Module, not {type(self.features).__name__}")
         at_least("classes", self.classes, 2)
+        for option in ("task_hidden", "adversary_hidden"):
+            widths = getattr(self, option)
+            require(isinstance(widths, tuple | list), f"{option} must be a tuple of widths, not {widths!r:.60}")
+            for width in widths:
+                at_least(option, width, 1)
+        for option in ("task_head", "adversary"):
+            head = getattr(self, option)
+            require(head is None or isinstance(head, nn.Module), f"{option} must be an nn.Module, not {head!r:.60}")
         within("head_dropout", self.head_dropout, 0.0, 0.99)
         one_of("batch_norm", self.batch_norm, get_args(BatchNormPolicy))
         one_of("centre", self.centre, get_args(Centring))

@@ -105,7 +105,7 @@ class ClientStack:
     def nu(self, t: int, rounds: Sequence[int]) -> list[float]:
         """The trade-off of each replica in round t."""
         objectives = [client.objective for client in self.flat[:: self.count]]
-        return [each.nu * each.nu_schedule(t, total) for each, total in zip(objectives, rounds, strict=True)]
+        return [each.nu_in(t, total) for each, total in zip(objectives, rounds, strict=True)]
 
 
 def _require_alike(replicas: Sequence[Replica], clients: Sequence[StackableClient], layout: Layout) -> None:
