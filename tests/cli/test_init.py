@@ -18,7 +18,7 @@ from PIL import Image
 
 def written(command: Command, *arguments: str | Path) -> dict[str, Any]:
     """What was written for some data; ``fedmm check`` must take it as it is."""
-    ended = command("init", *arguments, "--out", "e.toml", "--force")
+    ended = command("init", *arguments, "--out", "e.toml", "--overwrite")
     assert ended.code == 0, ended.err
     assert "wrote e.toml; next: fedmm check e.toml" in ended.out
     checked = command("check", "e.toml")
@@ -198,9 +198,9 @@ def test_a_file_is_never_overwritten_unless_asked(command: Command, tmp_path: Pa
     np.savez(tmp_path / "all.npz", source_x=x, source_y=y, target_x=x + 1)
     assert command("init", "all.npz").code == 0
     (tmp_path / "all.toml").write_text("mine")
-    refused(command("init", "all.npz"), "all.toml is there already; pass --force to replace it")
+    refused(command("init", "all.npz"), "all.toml is there already; pass --overwrite to replace it")
     assert (tmp_path / "all.toml").read_text() == "mine"
-    assert command("init", "all.npz", "--force").code == 0
+    assert command("init", "all.npz", "--overwrite").code == 0
     assert tomllib.loads((tmp_path / "all.toml").read_text())["data"]["file"] == "all.npz"
 
 

@@ -113,7 +113,7 @@ def test_what_cannot_be_predicted_is_said_in_one_sentence(command: Command, moon
     refused(command("predict", moons, "text.npz"), "cannot be read as .npz or .npy")
     refused(command("predict", moons, tmp_path), "takes rows of shape [2]: give a .npy or .npz file")
     refused(command("predict", moons, "x.npy", "--out", "p.xls"), "must end in .csv, .csv.gz or .parquet")
-    refused(command("predict", moons, "x.npy", "--checkpoint", "first"), "--checkpoint must be one of last, best")
+    refused(command("predict", moons, "x.npy", "--model", "first"), "--model must be one of best, last")
     refused(command("predict", moons, "x.npy", "--device", "abacus"), "--device 'abacus' cannot be used here")
     refused(command("predict", tmp_path, "x.npy"), "is not the folder of one run")
     refused(command("predict", "nowhere", "x.npy"), "there is no folder nowhere")

@@ -124,10 +124,16 @@ def test_files_say_nothing_of_the_machine_they_come_from(moons: FinishedRun, tmp
         assert str(moons.folder).encode() not in content
 
 
-def test_the_best_state_can_be_exported_instead(moons: FinishedRun, tmp_path: Path) -> None:
-    best = open_run(moons.folder, "best")
-    assert best.checkpoint == "best"
-    assert 1 <= best.round <= 3
+def test_the_best_model_is_used_unless_the_last_is_asked_for(moons: FinishedRun, tmp_path: Path) -> None:
+    announced = json.loads((moons.folder / "summary.json").read_text())["best"]
+    best, last = open_run(moons.folder), open_run(moons.folder, "last")
+    assert (best.checkpoint, best.round, best.chosen_by) == ("best", announced["round"], "target_information")
+    assert best.model_name == f"round {announced['round']}, best by target_information"
+    assert last.model_name == "round 3, last"
+    x = torch.rand(4, 2)
+    kept = {name: load_model(moons.folder / f"{name}.safetensors") for name in ("model-best", "model")}
+    assert torch.equal(best.predictor.predict_proba(x), kept["model-best"].predict_proba(x))
+    assert torch.equal(last.predictor.predict_proba(x), kept["model"].predict_proba(x))
     done = export_model(best, "torchscript", tmp_path / "model.pt")
     assert done.about["round"] == best.round
     extra = {"fedmm.json": ""}
@@ -137,15 +143,16 @@ def test_the_best_state_can_be_exported_instead(moons: FinishedRun, tmp_path: Pa
 
 def test_a_best_state_of_the_last_round_is_the_last_model(tmp_path: Path) -> None:
     run = finished(tmp_path / "run", MOONS | {"run": {**MOONS["run"], "rounds": 1}})
-    best = open_run(run.folder, "best")
-    x = torch.rand(4, 2)
-    assert torch.equal(best.predictor.predict_proba(x), run.predictor.predict_proba(x))
+    x, last = torch.rand(4, 2), open_run(run.folder, "last")
+    assert torch.equal(last.predictor.predict_proba(x), run.predictor.predict_proba(x))
 
 
 def test_a_choice_with_target_labels_is_called_so(tmp_path: Path) -> None:
     run = finished(tmp_path / "run", MOONS | {"run": {**MOONS["run"], "best_by": "oracle_target_accuracy"}})
-    assert open_run(run.folder, "best").checkpoint == "oracle best"
+    assert run.checkpoint == "oracle best"
+    assert run.model_name.endswith("oracle best by oracle_target_accuracy, chosen with labels of the target")
     none = finished(tmp_path / "none", MOONS | {"run": {**MOONS["run"], "best_by": ""}})
+    assert none.checkpoint == "last"
     with pytest.raises(FedmmError, match="keeps no best model"):
         open_run(none.folder, "best")
 
@@ -158,7 +165,7 @@ def test_a_file_whose_probabilities_differ_is_not_left_behind(
     path = tmp_path / "model.pt"
     path.write_text("an older file")
     with pytest.raises(FedmmError, match=r"differ by .*, above 1e-05"):
-        export_model(moons, "torchscript", path)
+        export_model(moons, "torchscript", path, overwrite=True)
     assert path.read_text() == "an older file"
     assert [each.name for each in tmp_path.iterdir()] == ["model.pt"]
 

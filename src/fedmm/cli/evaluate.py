@@ -32,7 +32,9 @@ def evaluate(
     picture: Annotated[
         Path | None, typer.Option(help="Also draw confusion matrix and reliability: .png, .svg or .pdf.")
     ] = None,
-    checkpoint: Annotated[str, typer.Option(help="last, or best: which of the run's models.")] = "last",
+    model: Annotated[
+        str | None, typer.Option(help="best, as the run announced it, or last; by default best where there is one.")
+    ] = None,
     bins: Annotated[int, typer.Option(help="Bins of equal width of the probability, for calibration.")] = 15,
     device: Annotated[str, typer.Option(help="cpu, cuda, ...")] = "cpu",
 ) -> None:
@@ -48,7 +50,7 @@ def evaluate(
     at_least("--bins", bins, 1)
     if picture is not None:
         require(picture.suffix.lower() in _PICTURES, f"--picture {picture} must end in {', '.join(_PICTURES)}")
-    opened = open_run(run, checkpoint, device=device)
+    opened = open_run(run, model, device=device)
     rows = rows_named(opened, data)
     with bars(True) as bar:
         task = bar.add_task("rows", total=rows.rows)
@@ -58,16 +60,16 @@ def evaluate(
         write_json(out, table)
     if picture is not None:
         draw_evaluation(table, picture)
-    _show(table)
+    _show(table, opened.model_name)
     for name, path in (("everything is in", out), ("drawn:", picture)):
         if path is not None:
             say(f"{name} {path}")
 
 
-def _show(table: Mapping[str, Any]) -> None:
+def _show(table: Mapping[str, Any], model: str) -> None:
     console = Console()
     say(
-        f"{table['label']}, round {table['round']} ({table['checkpoint']}), on {table['rows']} labelled rows of "
+        f"{table['label']} ({model}) on {table['rows']} labelled rows of "
         f"{table['data']}"
     )
     if table["left_out"]:

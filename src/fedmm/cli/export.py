@@ -14,7 +14,10 @@ def export(
     run: Annotated[Path, typer.Argument(help="The run's folder.", metavar="RUN")],
     format: Annotated[str, typer.Option(help="onnx, torchscript or safetensors.")] = "onnx",
     out: Annotated[Path | None, typer.Option(help="The file; RUN/exported.onnx and so on by default.")] = None,
-    checkpoint: Annotated[str, typer.Option(help="last, or best: which of the run's models.")] = "last",
+    model: Annotated[
+        str | None, typer.Option(help="best, as the run announced it, or last; by default best where there is one.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")] = False,
 ) -> None:
     """Write the model of a run as one file for other programs: from rows as they are stored to probabilities.
 
@@ -25,11 +28,11 @@ def export(
     from fedmm.experiment.finished import open_run  # noqa: PLC0415 - torch
 
     ending = FORMATS[format].ending if format in FORMATS else ""
-    done = export_model(open_run(run, checkpoint), format, out or run / f"exported{ending}")
+    opened = open_run(run, model)
+    done = export_model(opened, format, out or run / f"exported{ending}", overwrite=overwrite)
     takes = done.about["takes"]
     shape = ", ".join(map(str, takes["shape"]))
-    which = f"round {done.about['round']} ({done.about['checkpoint']})"
-    say(f"{done.path}: {format}, {which}, {len(done.about['class_names'])} classes")
+    say(f"{done.path}: {format}, {len(done.about['class_names'])} classes ({opened.model_name})")
     say(f"takes {takes['name']} [{shape}] {takes['dtype']}; inside, {'; '.join(takes['inside']) or 'nothing is done'}")
     if takes["prepared_by"]:
         say("its rows are prepared as `fedmm predict` does; the table `takes.prepared_by` in the file says how")

@@ -23,7 +23,9 @@ def predict(
     out: Annotated[Path, typer.Option(help="A .csv, .csv.gz or .parquet file; - is standard output, as CSV.")] = Path(
         "-"
     ),
-    checkpoint: Annotated[str, typer.Option(help="last, or best: which of the run's models.")] = "last",
+    model: Annotated[
+        str | None, typer.Option(help="best, as the run announced it, or last; by default best where there is one.")
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, ...")] = "cpu",
 ) -> None:
     """Predict the classes of new rows: a line each with its name, its class, and a probability for each class."""
@@ -35,7 +37,7 @@ def predict(
     shown = str(out) == "-"
     if not shown:
         require_ending(out)
-    opened = open_run(run, checkpoint, device=device)
+    opened = open_run(run, model, device=device)
     rows = incoming(opened, data)
     with bars(True) as bar:
         task = bar.add_task("rows", total=rows.rows)
@@ -44,5 +46,7 @@ def predict(
             for part in rows.parts:
                 write(predicted(opened, part))
                 bar.advance(task, len(part.x))
-    if not shown:
-        say(f"{rows.rows} rows, {len(opened.class_names)} classes: {out}")
+    if shown:
+        sys.stderr.write(f"model: {opened.model_name}\n")
+    else:
+        say(f"{rows.rows} rows, {len(opened.class_names)} classes, by the model of {opened.model_name}: {out}")

@@ -37,6 +37,7 @@ class Evaluation:
             "label": self.run.experiment.label,
             "checkpoint": self.run.checkpoint,
             "round": self.run.round,
+            "chosen_by": self.run.chosen_by,
             "data": self.data,
             "left_out": self.unlabelled,
             "unknown_labels": list(self.strange),

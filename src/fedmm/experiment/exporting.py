@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from fedmm.core.checks import one_of
 from fedmm.core.errors import FedmmError, require
+from fedmm.core.files import atomic_write
 from fedmm.core.seeding import key
 from fedmm.data.inputs import input_table
 from fedmm.data.views import view_table
@@ -26,7 +27,6 @@ from fedmm.engines.tensor_files import checksum
 from fedmm.experiment.finished import FinishedRun
 from fedmm.experiment.predictor import MODEL_FORMAT, RowsShown, rebuild_model
 from fedmm.experiment.tables import as_table
-from fedmm.experiment.whole_file import whole_file
 from fedmm.models.mobilenet import Normalise
 from fedmm.models.network import AdversarialModule
 
@@ -75,13 +75,16 @@ class Exported:
     tolerance: float
 
 
-def export_model(run: FinishedRun, format: str, path: Path) -> Exported:
-    """Write the model as ``format``, load the file again and compare; a file that differs is not left behind."""
+def export_model(run: FinishedRun, format: str, path: Path, *, overwrite: bool = False) -> Exported:
+    """Write the model as ``format``, load the file again and compare; a file that differs is not left behind.
+
+    overwrite: replace a file that is there.
+    """
     one_of("--format", format, tuple(FORMATS))
     chosen = FORMATS[format]
     rows = _rows(run)
     about = describe(run, rows, format)
-    with whole_file(path) as partial:
+    with atomic_write(path, overwrite=overwrite) as partial:
         with _third_parties_silent():
             chosen.write(run, rows, about, partial)
             difference = _difference(run, rows, chosen.read(partial, run))
@@ -104,6 +107,7 @@ def describe(run: FinishedRun, rows: Tensor, format: str) -> dict[str, Any]:
         "label": run.experiment.label,
         "checkpoint": run.checkpoint,
         "round": run.round,
+        "chosen_by": run.chosen_by,
         "class_names": list(run.class_names),
         "takes": {
             "name": INPUT_NAME,

@@ -119,8 +119,7 @@ def refuse_others(found: Sequence[str], what: str) -> None:
 
 def only_begun(folder: Path) -> bool:
     """Whether a folder was made and nothing else: a crash came before it was written what is run there."""
-    first = {SUMMARY, f"{SUMMARY}.partial", f"{PLAN}.partial", f"{EXPERIMENT}.partial"}
-    return folder.is_dir() and {path.name for path in folder.iterdir()} <= first
+    return folder.is_dir() and all(path.name == SUMMARY or path.suffix == ".partial" for path in folder.iterdir())
 
 
 def completed_run(folder: Path) -> dict[str, Any] | None:

@@ -96,7 +96,10 @@ def run_experiment(
         say(f"{summary['refused']} updates were refused: {folder / REFUSED} says whose, and why")
     best = summary.get("oracle_best") or summary.get("best")
     if best:
-        say(f"best by {best['by']}: round {best['round']} of {summary['rounds']}, kept as {best['model']}")
+        say(
+            f"best by {best['by']}: round {best['round']} of {summary['rounds']}, kept as {best['model']}, "
+            "which predict, evaluate and export use"
+        )
     if summary["stopped_early"]:
         say(f"stopped early in round {summary['stopped_early']['round']}: {summary['stopped_early']['reason']}")
     for event in summary["guard"]:
