@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,25 @@ def test_a_folder_of_pictures_is_predicted_by_their_names(command: Command, pict
     assert list(rows[0]) == ["row", "predicted", "p_dark", "p_light"]
 
 
+def test_bad_pictures_are_all_named_or_skipped(command: Command, pictures: Path, tmp_path: Path) -> None:
+    new = tmp_path / "new" / "dark"
+    shutil.copytree(pictures / "target" / "dark", new)
+    for name in ("bad.png", "worse.png"):
+        (new / name).write_text("no picture")
+    ended = command("predict", pictures / "run", new)
+    refused(ended, "2 pictures are bad: ")
+    assert "bad.png" in ended.err
+    assert "worse.png" in ended.err
+    assert "--skip-bad" in ended.err
+    ended = command("predict", pictures / "run", new, "--skip-bad", "--out", "found.csv")
+    assert ended.code == 0
+    assert "2 bad pictures were skipped: " in ended.err
+    assert "4 rows" in ended.out
+    ended = command("evaluate", pictures / "run", new.parent, "--skip-bad")
+    assert ended.code == 0, ended.err
+    assert "on 4 labelled rows" in ended.out
+
+
 def test_parquet_and_compressed_csv_hold_the_same(command: Command, pictures: Path, tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     for name in ("found.parquet", "found.csv.gz"):
@@ -120,8 +140,6 @@ def test_what_cannot_be_predicted_is_said_in_one_sentence(command: Command, moon
 
 
 def test_a_damaged_run_is_refused(command: Command, moons: Path, tmp_path: Path) -> None:
-    import shutil
-
     np.save(tmp_path / "x.npy", np.zeros((3, 2)))
     shutil.copytree(moons, tmp_path / "copy")
     (tmp_path / "copy" / "input.json").write_text('{"format": "fedmm-input-1", "class_names": ["one"], "input": null}')

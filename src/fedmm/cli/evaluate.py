@@ -36,10 +36,12 @@ def evaluate(
         str | None, typer.Option(help="best, as the run announced it, or last; by default best where there is one.")
     ] = None,
     bins: Annotated[int, typer.Option(help="Bins of equal width of the probability, for calibration.")] = 15,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out files that are no pictures.")] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, ...")] = "cpu",
 ) -> None:
     """Say how good a run's model is on labelled rows: accuracy, F1, each class, confusions, calibration."""
     from fedmm.core.checks import at_least  # noqa: PLC0415 - torch
+    from fedmm.data.class_folders import skipped_note  # noqa: PLC0415 - torch
     from fedmm.experiment.evaluating import evaluate as evaluated  # noqa: PLC0415 - torch
     from fedmm.experiment.evaluating import rows_named  # noqa: PLC0415 - torch
     from fedmm.experiment.finished import open_run  # noqa: PLC0415 - torch
@@ -51,7 +53,7 @@ def evaluate(
     if picture is not None:
         require(picture.suffix.lower() in _PICTURES, f"--picture {picture} must end in {', '.join(_PICTURES)}")
     opened = open_run(run, model, device=device)
-    rows = rows_named(opened, data)
+    rows = rows_named(opened, data, skip_bad=skip_bad)
     with bars(True) as bar:
         task = bar.add_task("rows", total=rows.rows)
         found = evaluated(opened, data, rows, bins=bins, on_rows=lambda count: bar.advance(task, count))
@@ -61,6 +63,8 @@ def evaluate(
     if picture is not None:
         draw_evaluation(table, picture)
     _show(table, opened.model_name)
+    for note in skipped_note(rows.skipped):
+        say(note)
     for name, path in (("everything is in", out), ("drawn:", picture)):
         if path is not None:
             say(f"{name} {path}")

@@ -26,9 +26,11 @@ def predict(
     model: Annotated[
         str | None, typer.Option(help="best, as the run announced it, or last; by default best where there is one.")
     ] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out files that are no pictures.")] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, ...")] = "cpu",
 ) -> None:
     """Predict the classes of new rows: a line each with its name, its class, and a probability for each class."""
+    from fedmm.data.class_folders import skipped_note  # noqa: PLC0415 - torch
     from fedmm.experiment.finished import open_run  # noqa: PLC0415 - torch
     from fedmm.experiment.predicting import incoming, predicted  # noqa: PLC0415 - torch
     from fedmm.experiment.prediction_files import csv_stream, prediction_file, require_ending  # noqa: PLC0415 - torch
@@ -38,7 +40,7 @@ def predict(
     if not shown:
         require_ending(out)
     opened = open_run(run, model, device=device)
-    rows = incoming(opened, data)
+    rows = incoming(opened, data, skip_bad=skip_bad)
     with bars(True) as bar:
         task = bar.add_task("rows", total=rows.rows)
         to = nullcontext(csv_stream(sys.stdout, opened.class_names)) if shown else None
@@ -46,7 +48,10 @@ def predict(
             for part in rows.parts:
                 write(predicted(opened, part))
                 bar.advance(task, len(part.x))
+    for note in skipped_note(rows.skipped):
+        sys.stderr.write(f"{note}\n")
     if shown:
         sys.stderr.write(f"model: {opened.model_name}\n")
     else:
-        say(f"{rows.rows} rows, {len(opened.class_names)} classes, by the model of {opened.model_name}: {out}")
+        count = rows.rows - len(rows.skipped)
+        say(f"{count} rows, {len(opened.class_names)} classes, by the model of {opened.model_name}: {out}")

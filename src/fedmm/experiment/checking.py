@@ -127,7 +127,7 @@ def check(experiment: Experiment, most_pictures: int = MOST_PICTURES) -> Checked
     needs = _scaled(needs, part, -(-looked.run.rounds // looked.run.evaluate_every))
     found = suspicions(looked, pair, dealt, shares, whole=part.files >= part.of)
     findings += [Finding("warning", text) for text in found.warnings]
-    findings += [Finding("note", text) for text in [*_partial(part), *found.notes]]
+    findings += [Finding("note", text) for text in [*_partial(part), *pair.notes, *found.notes]]
     return Checked(
         experiment=experiment,
         class_names=tuple(pair.class_names),

@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from fedmm._version import __version__
 from fedmm.core.checks import one_of
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.files import atomic_write
@@ -98,8 +99,6 @@ def export_model(run: FinishedRun, format: str, path: Path, *, overwrite: bool =
 
 def describe(run: FinishedRun, rows: Tensor, format: str) -> dict[str, Any]:
     """What stands in the file beside the model: what it takes, what it gives, where it comes from."""
-    from fedmm import __version__  # noqa: PLC0415 - the package imports this room
-
     stored = list(run.predictor.show.stored)
     about = {
         "format": FORMAT,
@@ -149,9 +148,10 @@ def _inside(run: FinishedRun, rows: Tensor) -> list[str]:
 def _rows(run: FinishedRun) -> Tensor:
     """Rows to compare on: some that the run kept, else random ones of the same shape."""
     kept = run.sample_rows()
-    if kept is None:
+    if kept is None or not len(kept):
         generator = torch.Generator().manual_seed(key(run.experiment.run.seed, "export"))
-        kept = torch.rand((8, *run.predictor.show.stored), generator=generator)
+        drawn = torch.rand((8, *run.predictor.show.stored), generator=generator)
+        kept = drawn.mul(255).to(torch.uint8) if kept is not None and kept.dtype == torch.uint8 else drawn
     if kept.dtype != torch.uint8:
         kept = kept.to(torch.float32)
     spread = torch.linspace(0, len(kept) - 1, min(len(kept), _ROWS_CHECKED)).round().long()

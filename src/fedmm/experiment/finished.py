@@ -55,7 +55,10 @@ class FinishedRun:
         return f"round {self.round}, {words}{oracle}"
 
     def sample_rows(self) -> Tensor | None:
-        """A few stored rows of both domains, ``[rows, *stored]``, in the dtype in which clients hold them."""
+        """A few stored rows of both domains, ``[rows, *stored]``, in the dtype in which clients hold them.
+
+        None are there where the run kept none; None where it is not known how they were held.
+        """
         path = self.folder / SAMPLES
         if not path.exists():
             return None
@@ -65,7 +68,7 @@ class FinishedRun:
         except (OSError, SafetensorError) as problem:
             raise FedmmError(f"{path} cannot be read as a safetensors file: {problem}") from problem
         stored = self.predictor.show.stored
-        held = [part for part in parts if len(part) and tuple(part.shape[1:]) == stored]
+        held = [part for part in parts if tuple(part.shape[1:]) == stored]
         return torch.cat(held) if held else None
 
 

@@ -25,7 +25,7 @@ from fedmm.experiment.toml import read_toml, write_toml
 
 EXPERIMENT, ROUNDS, SUMMARY, MODEL = "experiment.toml", "rounds.jsonl", "summary.json", "model.safetensors"
 SAMPLES, BOUNDARY, REFUSED = "samples.safetensors", "boundary.safetensors", "refused.jsonl"
-INPUT, HELD = "input.json", "held.json"
+INPUT, HELD, MAPS = "input.json", "held.json", "maps.safetensors"
 _LONGEST_NAME = 150
 
 
@@ -123,6 +123,12 @@ class RunFolder:
         }
         with _written(name, self.folder), replace_file(self.folder / name) as partial:
             save_file(plain, partial)
+
+    def remove(self, *names: str) -> None:
+        """Leave nothing of files that an earlier run in the folder may have left."""
+        for name in names:
+            with _written(name, self.folder):
+                (self.folder / name).unlink(missing_ok=True)
 
     def summarise(self, summary: Mapping[str, Any]) -> None:
         """The last word on the run."""

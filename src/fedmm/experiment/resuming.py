@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fedmm.experiment.adapt import Adaptation
 
 _MAY_DIFFER = (
-    "label", "checkpoint_every", "checkpoint_seconds", "keep_checkpoints", "best_by", "track",
+    "label", "checkpoint_every", "checkpoint_seconds", "keep_checkpoints", "best_by", "track", "keep_rows",
     "actors", "ray_address", "durable",
 )  # fmt: skip
 _SHOWN = 6

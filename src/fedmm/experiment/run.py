@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from fedmm._version import __version__
 from fedmm.core.engine import FederatedState
 from fedmm.core.errors import Diverged, FedmmError, require
 from fedmm.data.domains import DomainPair
@@ -21,7 +22,7 @@ from fedmm.experiment.build import DataCache, prepare, tested_rows
 from fedmm.experiment.choosing import best_file
 from fedmm.experiment.config import Experiment
 from fedmm.experiment.exhibits import EXHIBITS, exhibits
-from fedmm.experiment.folder import BOUNDARY, EXPERIMENT, MODEL, REFUSED, SAMPLES, RunFolder, claim_folder
+from fedmm.experiment.folder import BOUNDARY, EXPERIMENT, MAPS, MODEL, REFUSED, SAMPLES, RunFolder, claim_folder
 from fedmm.experiment.history import History, Row
 from fedmm.experiment.input_file import write_input
 from fedmm.experiment.on_nvflare import every_round_kept, nvflare_engines
@@ -92,6 +93,15 @@ def run_experiment(
     else:
         outcome = _run_one(experiment, adaptation, folder, cache, progress, on_round, resume, say)
     summary, error = outcome
+    _announce(summary, experiment, folder, say)
+    if error:
+        message = f"{error}; the run up to round {summary['rounds']} is in {folder}"
+        raise DivergedRun(message, summary) from error
+    return summary
+
+
+def _announce(summary: Summary, experiment: Experiment, folder: Path, say: Callable[[str], None]) -> None:
+    """What is worth a line of a run that has ended."""
     if summary["refused"]:
         say(f"{summary['refused']} updates were refused: {folder / REFUSED} says whose, and why")
     best = summary.get("oracle_best") or summary.get("best")
@@ -105,10 +115,13 @@ def run_experiment(
     for event in summary["guard"]:
         if event["policy"] == "rollback":
             say(f"round {event['round']}: {event['reason']}; the guard went back to round {event['to_round']}")
-    if error:
-        message = f"{error}; the run up to round {summary['rounds']} is in {folder}"
-        raise DivergedRun(message, summary) from error
-    return summary
+    if experiment.run.keep_rows:
+        say(rows_inside(folder))
+
+
+def rows_inside(folder: Path) -> str:
+    """A line on what others could see in a folder."""
+    return f"{folder} holds a few rows of the data, for pictures and reports; run.keep_rows = false leaves them out"
 
 
 def choose_engine(experiment: Experiment, adaptation: Adaptation) -> tuple[str, str]:
@@ -136,6 +149,7 @@ def _run_one(
     resume: bool,
     say: Callable[[str], None],
 ) -> Outcome:
+    _say_notes([experiment], cache, say)
     best = adaptation.chooser()
     checkpoints = run_checkpoints(experiment, folder, best)
     begun = next(iter(begun_runs([experiment], [adaptation], [folder], [checkpoints], say)), None) if resume else None
@@ -190,6 +204,7 @@ def run_stack(
 
     resume: go on from the checkpoints of the newest round that all of them have, where they were begun.
     """
+    _say_notes(experiments, cache, say)
     kept = [
         run_checkpoints(each, folder, adaptation.chooser())
         for each, folder, adaptation in zip(experiments, folders, adaptations, strict=True)
@@ -229,6 +244,12 @@ def run_stack(
     return outcomes
 
 
+def _say_notes(experiments: Sequence[Experiment], cache: DataCache, say: Callable[[str], None]) -> None:
+    """What the user should know of how the data was read."""
+    for note in dict.fromkeys(note for each in experiments for note in cache.pair(each, torch.device("cpu")).notes):
+        say(note)
+
+
 def finish_run(
     files: RunFolder,
     experiment: Experiment,
@@ -246,10 +267,13 @@ def finish_run(
     if adapted.best:
         adapted.best.save(files.folder / best_file(adapted.best.by, "model-"))
     write_input(files.folder, pair)
-    files.tensors(SAMPLES, _samples(pair))
-    files.tensors(EXHIBITS, exhibits(adaptation, adapted, pair))
-    if pair.source.x.shape[1:] == (2,) and len(pair.source.x):
+    keep_rows = experiment.run.keep_rows
+    files.tensors(SAMPLES, _samples(pair, keep_rows))
+    files.tensors(EXHIBITS, exhibits(adaptation, adapted, pair, keep_rows))
+    if keep_rows and pair.source.x.shape[1:] == (2,) and len(pair.source.x):
         files.tensors(BOUNDARY, _boundary(adapted, pair))
+    if not keep_rows:
+        files.remove(BOUNDARY, MAPS)
     summary = _summary(experiment, adaptation, adapted) | {"engine": engine, "precision": experiment.run.precision}
     tested = tested_rows(pair)
     summary["tested_rows"] = {name: len(rows.y) for name, rows in tested.items()}
@@ -259,8 +283,9 @@ def finish_run(
     return summary
 
 
-def _samples(pair: DomainPair) -> dict[str, torch.Tensor]:
-    count = _SAMPLE_POINTS if pair.source.x.dim() == 2 else _SAMPLE_IMAGES
+def _samples(pair: DomainPair, keep_rows: bool) -> dict[str, torch.Tensor]:
+    """The first rows of both domains; without ``keep_rows`` none, of the same shape and type."""
+    count = (_SAMPLE_POINTS if pair.source.x.dim() == 2 else _SAMPLE_IMAGES) if keep_rows else 0
     return {
         "source_x": pair.source.x[:count],
         "source_y": pair.source.y[:count],
@@ -340,8 +365,6 @@ def _finite(value: float | None) -> float | None:
 
 def provenance(device: torch.device) -> Summary:
     """What a number was computed on."""
-    from fedmm import __version__  # noqa: PLC0415 - the package imports this module
-
     return {
         "versions": {"fedmm": __version__, "torch": torch.__version__, "python": platform.python_version()},
         "hardware": {

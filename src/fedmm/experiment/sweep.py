@@ -18,7 +18,7 @@ from fedmm.experiment.history import Row
 from fedmm.experiment.overview import comparison_summary, folder_names
 from fedmm.experiment.plan import Program, fits, plan_in_words, read_plan, write_plan
 from fedmm.experiment.resuming import completed_run, only_begun
-from fedmm.experiment.run import Summary, run_stack
+from fedmm.experiment.run import Summary, rows_inside, run_stack
 from fedmm.experiment.runs_progress import RunsProgress
 from fedmm.experiment.stack import StackSettings
 from fedmm.experiment.tables import Table
@@ -88,6 +88,8 @@ def run_sweep(
     order = sorted(summaries)
     summary = comparison_summary(title, status, [summaries[n] for n in order], [names[n] for n in order])
     write_json(folder / SUMMARY, summary)
+    if any(experiments[number].run.keep_rows for number in order):
+        say(rows_inside(folder))
     require(
         not problems, f"{len(problems)} of {len(experiments)} runs diverged, first {problems[0]}" if problems else ""
     )
