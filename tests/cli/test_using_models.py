@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -210,3 +212,58 @@ def test_what_cannot_be_exported_is_said_in_one_sentence(command: Command, moons
     refused(command("export", moons, "--format", "torchscript", "--out", tmp_path), "is a folder; name a file")
     (tmp_path / "file").write_text("")
     refused(command("export", moons, "--format", "safetensors", "--out", "file/model"), "cannot be written")
+
+
+# Files ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("words", "file"),
+    [
+        (("predict", "RUN", "x.npy", "--out", "FILE"), "p.csv"),
+        (("evaluate", "RUN", "test", "--out", "FILE"), "e.json"),
+        (("evaluate", "RUN", "test", "--picture", "FILE"), "e.png"),
+        (("export", "RUN", "--format", "torchscript", "--overwrite", "--out", "FILE"), "m.pt"),
+        (("report", "RUN", "--out", "FILE"), "r.html"),
+        (("report", "RUN", "--out", "FILE"), "r.pdf"),
+        (("report", "RUN", "--out", "FILE"), "r.png"),
+        (("init", "all.npz", "--overwrite", "--out", "FILE"), "i.toml"),
+    ],
+)
+def test_a_full_disk_leaves_an_older_file_as_it_was(
+    command: Command, moons: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], file: str
+) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((3, 2)))
+    x = np.random.default_rng(0).normal(size=(20, 2))
+    np.savez(tmp_path / "all.npz", source_x=x, source_y=np.arange(20) % 2, target_x=x)
+    (tmp_path / file).write_text("an older file")
+
+    def full(number: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    ended = command(*({"RUN": moons, "FILE": file}.get(word, word) for word in words))
+    refused(ended, f"cannot be written{' to .' if file == 'e.json' else ''}: {os.strerror(errno.ENOSPC)}")
+    assert (tmp_path / file).read_text() == "an older file"
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_export_does_not_overwrite(command: Command, moons: Path, tmp_path: Path) -> None:
+    (tmp_path / "m.safetensors").write_text("mine")
+    words = ("export", moons, "--format", "safetensors", "--out", "m.safetensors")
+    refused(command(*words), "m.safetensors is there already; pass --overwrite to replace it")
+    assert (tmp_path / "m.safetensors").read_text() == "mine"
+    assert command(*words, "--overwrite").code == 0
+
+
+def test_what_is_said_names_the_model(command: Command, moons: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((3, 2)))
+    best = json.loads((moons / "summary.json").read_text())["best"]["round"]
+    by_default, last = f"round {best}, best by target_information", "round 2, last"
+    assert command("predict", moons, "x.npy").err == f"model: {by_default}\n"
+    assert by_default in command("predict", moons, "x.npy", "--out", "p.csv").out
+    assert by_default in command("evaluate", moons, "test").out
+    assert last in command("evaluate", moons, "test", "--model", "last").out
+    ended = command("export", moons, "--format", "safetensors", "--model", "last", "--out", "m.safetensors")
+    assert last in ended.out

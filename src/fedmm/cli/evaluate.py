@@ -72,10 +72,7 @@ def evaluate(
 
 def _show(table: Mapping[str, Any], model: str) -> None:
     console = Console()
-    say(
-        f"{table['label']} ({model}) on {table['rows']} labelled rows of "
-        f"{table['data']}"
-    )
+    say(f"{table['label']} ({model}) on {table['rows']} labelled rows of {table['data']}")
     if table["left_out"]:
         unknown = table["unknown_labels"]
         named = f"; labels that the model does not know: {', '.join(unknown[:5])}" if unknown else ""

@@ -9,6 +9,8 @@ import typer
 
 from fedmm.cli.saying import say
 
+_SHOWN = 6
+
 
 def export(
     run: Annotated[Path, typer.Argument(help="The run's folder.", metavar="RUN")],
@@ -32,8 +34,12 @@ def export(
     done = export_model(opened, format, out or run / f"exported{ending}", overwrite=overwrite)
     takes = done.about["takes"]
     shape = ", ".join(map(str, takes["shape"]))
+    columns = takes.get("columns", {})
+    given = ", ".join(f"{name} ({kind})" for name, kind in list(columns.items())[:_SHOWN])
+    more = f" and {len(columns) - _SHOWN} more" if len(columns) > _SHOWN else ""
+    given = f"the columns {given}{more}, each [{shape}]" if columns else f"{takes['name']} [{shape}] {takes['dtype']}"
     say(f"{done.path}: {format}, {len(done.about['class_names'])} classes ({opened.model_name})")
-    say(f"takes {takes['name']} [{shape}] {takes['dtype']}; inside, {'; '.join(takes['inside']) or 'nothing is done'}")
+    say(f"takes {given}; inside, {'; '.join(takes['inside']) or 'nothing is done'}")
     if takes["prepared_by"]:
         say("its rows are prepared as `fedmm predict` does; the table `takes.prepared_by` in the file says how")
     say(f"gives probabilities and logits [rows, {len(done.about['class_names'])}]")

@@ -17,9 +17,7 @@ _SAMPLES, _SIDE, _COLUMNS, _TOP = 36, 64, 12, 3
 _MOST_CLASSES = 400
 
 
-def exhibits(
-    adaptation: Adaptation, adapted: Adapted, pair: DomainPair, keep_rows: bool = True
-) -> dict[str, Tensor]:
+def exhibits(adaptation: Adaptation, adapted: Adapted, pair: DomainPair, keep_rows: bool = True) -> dict[str, Tensor]:
     """All of it by name; what cannot be had is left out. Labels that are not known are -1.
 
     map_domain (0 source, 1 target), map_label, map_predicted: ``[rows]``; map_before, map_after: ``[rows, axes]``.

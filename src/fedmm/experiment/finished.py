@@ -115,9 +115,7 @@ def _which(folder: Path, model: str | None, summary: Mapping[str, Any]) -> tuple
         about = summary.get(name)
         if isinstance(about, dict) and is_name(str(about.get("model"))):
             return chosen, str(about["model"]), int(about.get("round") or 0), str(about.get("by"))
-    require(
-        model != "best", f"{folder} keeps no best model; give --model last, or run it again with run.best_by"
-    )
+    require(model != "best", f"{folder} keeps no best model; give --model last, or run it again with run.best_by")
     return "last", MODEL, int(summary.get("rounds") or 0), ""
 
 
