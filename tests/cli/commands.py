@@ -31,14 +31,14 @@ def runner(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], 
     def run(*arguments: str | Path) -> Ended:
         monkeypatch.setattr(sys, "argv", ["fedmm", *before, *map(str, arguments)])
         capsys.readouterr()
-        before = signal.getsignal(signal.SIGINT)  # which is ignored once a command was stopped
+        handler = signal.getsignal(signal.SIGINT)  # which is ignored once a command was stopped
         try:
             main()
             code = 0
         except SystemExit as ended:
             code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
         finally:
-            signal.signal(signal.SIGINT, before)
+            signal.signal(signal.SIGINT, handler)
         return Ended(code, *capsys.readouterr())
 
     return run
