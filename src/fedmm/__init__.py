@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
+from fedmm._version import __version__ as __version__
+
 if _TYPE_CHECKING:
     from fedmm.algorithms import ALGORITHMS, FedAvgGDA, FedMM, FedProxGDA, FedSGDA, ScaffoldGDA, SmoothedFedMM
     from fedmm.core.aggregation import CoordinateMedian, GeometricMedian, TrimmedMean
@@ -35,8 +37,6 @@ if _TYPE_CHECKING:
     from fedmm.experiment.solve import Solution, solve
     from fedmm.models.network import Network
     from fedmm.objectives import CDAN, DANN, MDD, OBJECTIVES, SourceOnly
-
-__version__ = "0.1.0"
 
 __all__ = [
     "ALGORITHMS",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,11 +31,14 @@ def runner(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], 
     def run(*arguments: str | Path) -> Ended:
         monkeypatch.setattr(sys, "argv", ["fedmm", *before, *map(str, arguments)])
         capsys.readouterr()
+        handler = signal.getsignal(signal.SIGINT)  # which is ignored once a command was stopped
         try:
             main()
             code = 0
         except SystemExit as ended:
             code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        finally:
+            signal.signal(signal.SIGINT, handler)
         return Ended(code, *capsys.readouterr())
 
     return run

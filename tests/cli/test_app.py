@@ -6,6 +6,7 @@ import copy
 import io
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -22,12 +23,14 @@ from typing import Any, NoReturn
 
 import pytest
 import torch
+import typer
 from cli.commands import Command, Ended
 from safetensors.torch import load_file
 
 import fedmm
 from fedmm import ALGORITHMS, OBJECTIVES
 from fedmm.cli import main
+from fedmm.cli.app import app
 from fedmm.core.schedules import SCHEDULES
 from fedmm.data import DATASETS, PARTITIONS
 from fedmm.experiment.demos import DEMOS
@@ -75,6 +78,32 @@ def test_the_version_is_shown(command: Command) -> None:
     assert command("--version") == Ended(0, f"fedmm {fedmm.__version__}\n", "")
 
 
+def test_the_version_needs_none_of_the_commands(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fedmm.cli.app", None)  # to import it would fail
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert command("--version").out == f"fedmm {fedmm.__version__}\n"
+
+
+def every_command(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    yield path, group
+    for name, each in getattr(group, "commands", {}).items():
+        yield from every_command(each, (*path, name))
+
+
+def test_no_help_text_loses_what_stands_in_brackets(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    bracketed = re.compile(r"\[[\w.]+\]")
+    seen = set()
+    for path, each in every_command(typer.main.get_command(app)):
+        texts = [each.help or "", *(getattr(option, "help", None) or "" for option in each.params)]
+        wanted = {word for text in texts for word in bracketed.findall(text)}
+        if wanted:
+            seen.add(" ".join(path))
+            shown = command(*path, "--help").out
+            assert all(word in shown for word in wanted), path
+    assert {"run", "sweep"} <= seen
+
+
 def test_help_names_the_commands(command: Command) -> None:
     ended = command("--help")
     assert ended.code == 0
@@ -103,12 +132,50 @@ def test_a_run_has_a_folder_of_its_own_and_says_where(command: Command) -> None:
     for folder in ("runs/moons-fedmm-seed0", "runs/moons-fedmm-seed0-2"):
         ended = command("run", MOONS, *SMALL)
         assert (ended.code, ended.err) == (0, "")
-        engine, best, result = ended.out.splitlines()
+        engine, best, rows, result = ended.out.splitlines()
         assert engine.startswith("engine in_process: ")
         assert best.startswith("best by target_information: round ")
+        assert best.endswith("kept as model-best.safetensors, which predict, evaluate and export use")
+        assert rows.startswith(f"{folder} holds a few rows of the data")
         assert result.startswith("FedMM: target accuracy ")
         assert ended.out.endswith(f"everything is in {folder}\n")
         assert {path.name for path in Path(folder).iterdir()} == FILES
+
+
+def test_rounds_and_seed_have_options_of_their_own(command: Command) -> None:
+    ended = command("run", MOONS, *SMALL, "--rounds", "1", "--seed", "0", "--out", "x")
+    assert (ended.code, ended.err) == (0, "")
+    resolved = tomllib.loads(Path("x/experiment.toml").read_text())["run"]
+    assert (resolved["rounds"], resolved["seed"]) == (1, 0)
+    ended = command("run", MOONS, *SMALL, "--rounds", "0")
+    assert (ended.code, ended.out) == (2, "")
+    assert "rounds must be at least 1" in ended.err
+
+
+def test_a_quiet_run_says_one_line(command: Command) -> None:
+    ended = command("run", MOONS, *SMALL, "--quiet", "--out", "x")
+    assert (ended.code, ended.err) == (0, "")
+    assert len(ended.out.splitlines()) == 1
+    assert ended.out.endswith("everything is in x\n")
+
+
+def test_a_further_ctrl_c_shows_no_traceback(command: Command, monkeypatch: pytest.MonkeyPatch, ctrl_c: None) -> None:
+    handlers = []
+
+    def exit_(code: int) -> NoReturn:
+        handlers.append(signal.getsignal(signal.SIGINT))
+        raise SystemExit(code)
+
+    def interrupted(*_: Any, **__: Any) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedmm.cli.app.run_experiment", interrupted)
+    monkeypatch.setattr("fedmm.cli._from_ctrl_c", interrupted)  # another while the first is answered
+    monkeypatch.setattr("fedmm.cli.sys.exit", exit_)
+    ended = command("run", MOONS, *SMALL, "--out", "x")
+    assert ended.code == 130
+    assert "Traceback" not in ended.err
+    assert handlers[-1] == signal.SIG_IGN  # nor does one while Python ends
 
 
 def test_a_file_needs_data_and_a_model_alone(command: Command) -> None:

@@ -201,6 +201,17 @@ def test_numbers_that_are_none_are_an_error(command: Command, tmp_path: Path) ->
     assert "NaN or infinite in row 0" in ended.err
 
 
+def test_hours_on_a_cpu_are_a_warning_with_what_shortens_them(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = archive(tmp_path / "a.npz")
+    monkeypatch.setattr("fedmm.experiment.checking._LONG_RUN", 0.0)
+    (said,) = warnings(checked(command, tables))
+    assert said.startswith("the run would take about 0 hours on this CPU; what shortens it: a GPU, a smaller network")
+    tables["run"] = tables["run"] | {"device": "cuda"}
+    assert not any("hours" in said for said in warnings(checked(command, tables)))
+
+
 def test_cells_that_are_not_what_they_seem_are_named_by_their_column(command: Command, tmp_path: Path) -> None:
     pytest.importorskip("pandas")
     lines = ["site,crp,cost,seen,smoker,ill,ill"]

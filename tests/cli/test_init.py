@@ -18,7 +18,7 @@ from PIL import Image
 
 def written(command: Command, *arguments: str | Path) -> dict[str, Any]:
     """What was written for some data; ``fedmm check`` must take it as it is."""
-    ended = command("init", *arguments, "--out", "e.toml", "--force")
+    ended = command("init", *arguments, "--out", "e.toml", "--overwrite")
     assert ended.code == 0, ended.err
     assert "wrote e.toml; next: fedmm check e.toml" in ended.out
     checked = command("check", "e.toml")
@@ -73,15 +73,45 @@ def test_a_folder_with_source_and_target_is_two_folders(command: Command, tmp_pa
     assert tables["data"]["target_test"] == "both/target_test"
 
 
-def test_large_pictures_get_a_larger_network(command: Command, tmp_path: Path) -> None:
+def test_photographs_get_a_frozen_backbone_and_what_is_missing_for_it_is_said(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDMM_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr("torch.hub.get_dir", lambda: str(tmp_path / "hub"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, package=None: None)
     pictures(tmp_path / "a", ["cat", "dog"], count=2, side=300)
     pictures(tmp_path / "b", [], count=2, side=300)
     ended = command("init", "a", "--target", "b")
     assert ended.code == 0, ended.err
-    text = Path("a.toml").read_text()
-    assert tomllib.loads(text)["data"]["image_size"] == 224
-    assert 'name = "mobilenet_v2"' in text
-    assert '# weights = "imagenet"' in text
+    assert "needs torchvision, which is not installed: pip install 'fedmm[vision]'" in ended.out
+    assert "the first run downloads them (14 MB)" in ended.out
+    tables = tomllib.loads(Path("a.toml").read_text())
+    assert tables["data"]["image_size"] == 224
+    assert tables["data"]["augment"] is False
+    assert tables["model"] == {"name": "mobilenet_v2", "weights": "imagenet", "frozen_blocks": 19}
+
+
+def test_weights_in_the_data_folder_are_proposed(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDMM_DATA", str(tmp_path / "data"))
+    (tmp_path / "data" / "mobilenetv2").mkdir(parents=True)
+    (tmp_path / "data" / "mobilenetv2" / "mobilenet_v2_imagenet_keras.safetensors").write_bytes(b"")
+    pictures(tmp_path / "a", ["cat", "dog"], count=2, side=300)
+    pictures(tmp_path / "b", [], count=2, side=300)
+    assert command("init", "a", "--target", "b").code == 0
+    tables = tomllib.loads(Path("a.toml").read_text())
+    assert tables["model"]["weights"] == "mobilenetv2/mobilenet_v2_imagenet_keras.safetensors"
+    assert tables["model"]["normalise"] == "half"
+
+
+def test_bad_pictures_do_not_keep_a_file_from_being_written(command: Command, tmp_path: Path) -> None:
+    pictures(tmp_path / "a", ["cat", "dog"], count=2, side=12)
+    pictures(tmp_path / "b", [], count=2, side=12)
+    (tmp_path / "b" / "notes.png").write_text("no picture")
+    tables = written(command, "a", "--target", "b")
+    assert tables["data"]["skip_bad"] is True
+    assert command("run", "e.toml", "--set", "run.rounds=1", "--out", "run").code == 0
 
 
 def test_sites_in_folders_become_clients(command: Command, tmp_path: Path) -> None:
@@ -198,9 +228,9 @@ def test_a_file_is_never_overwritten_unless_asked(command: Command, tmp_path: Pa
     np.savez(tmp_path / "all.npz", source_x=x, source_y=y, target_x=x + 1)
     assert command("init", "all.npz").code == 0
     (tmp_path / "all.toml").write_text("mine")
-    refused(command("init", "all.npz"), "all.toml is there already; pass --force to replace it")
+    refused(command("init", "all.npz"), "all.toml is there already; pass --overwrite to replace it")
     assert (tmp_path / "all.toml").read_text() == "mine"
-    assert command("init", "all.npz", "--force").code == 0
+    assert command("init", "all.npz", "--overwrite").code == 0
     assert tomllib.loads((tmp_path / "all.toml").read_text())["data"]["file"] == "all.npz"
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +90,25 @@ def test_a_folder_of_pictures_is_predicted_by_their_names(command: Command, pict
     assert list(rows[0]) == ["row", "predicted", "p_dark", "p_light"]
 
 
+def test_bad_pictures_are_all_named_or_skipped(command: Command, pictures: Path, tmp_path: Path) -> None:
+    new = tmp_path / "new" / "dark"
+    shutil.copytree(pictures / "target" / "dark", new)
+    for name in ("bad.png", "worse.png"):
+        (new / name).write_text("no picture")
+    ended = command("predict", pictures / "run", new)
+    refused(ended, "2 pictures are bad: ")
+    assert "bad.png" in ended.err
+    assert "worse.png" in ended.err
+    assert "--skip-bad" in ended.err
+    ended = command("predict", pictures / "run", new, "--skip-bad", "--out", "found.csv")
+    assert ended.code == 0
+    assert "2 bad pictures were skipped: " in ended.err
+    assert "4 rows" in ended.out
+    ended = command("evaluate", pictures / "run", new.parent, "--skip-bad")
+    assert ended.code == 0, ended.err
+    assert "on 4 labelled rows" in ended.out
+
+
 def test_parquet_and_compressed_csv_hold_the_same(command: Command, pictures: Path, tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     for name in ("found.parquet", "found.csv.gz"):
@@ -113,15 +135,13 @@ def test_what_cannot_be_predicted_is_said_in_one_sentence(command: Command, moon
     refused(command("predict", moons, "text.npz"), "cannot be read as .npz or .npy")
     refused(command("predict", moons, tmp_path), "takes rows of shape [2]: give a .npy or .npz file")
     refused(command("predict", moons, "x.npy", "--out", "p.xls"), "must end in .csv, .csv.gz or .parquet")
-    refused(command("predict", moons, "x.npy", "--checkpoint", "first"), "--checkpoint must be one of last, best")
+    refused(command("predict", moons, "x.npy", "--model", "first"), "--model must be one of best, last")
     refused(command("predict", moons, "x.npy", "--device", "abacus"), "--device 'abacus' cannot be used here")
     refused(command("predict", tmp_path, "x.npy"), "is not the folder of one run")
     refused(command("predict", "nowhere", "x.npy"), "there is no folder nowhere")
 
 
 def test_a_damaged_run_is_refused(command: Command, moons: Path, tmp_path: Path) -> None:
-    import shutil
-
     np.save(tmp_path / "x.npy", np.zeros((3, 2)))
     shutil.copytree(moons, tmp_path / "copy")
     (tmp_path / "copy" / "input.json").write_text('{"format": "fedmm-input-1", "class_names": ["one"], "input": null}')
@@ -212,3 +232,58 @@ def test_what_cannot_be_exported_is_said_in_one_sentence(command: Command, moons
     refused(command("export", moons, "--format", "torchscript", "--out", tmp_path), "is a folder; name a file")
     (tmp_path / "file").write_text("")
     refused(command("export", moons, "--format", "safetensors", "--out", "file/model"), "cannot be written")
+
+
+# Files ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("words", "file"),
+    [
+        (("predict", "RUN", "x.npy", "--out", "FILE"), "p.csv"),
+        (("evaluate", "RUN", "test", "--out", "FILE"), "e.json"),
+        (("evaluate", "RUN", "test", "--picture", "FILE"), "e.png"),
+        (("export", "RUN", "--format", "torchscript", "--overwrite", "--out", "FILE"), "m.pt"),
+        (("report", "RUN", "--out", "FILE"), "r.html"),
+        (("report", "RUN", "--out", "FILE"), "r.pdf"),
+        (("report", "RUN", "--out", "FILE"), "r.png"),
+        (("init", "all.npz", "--overwrite", "--out", "FILE"), "i.toml"),
+    ],
+)
+def test_a_full_disk_leaves_an_older_file_as_it_was(
+    command: Command, moons: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], file: str
+) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((3, 2)))
+    x = np.random.default_rng(0).normal(size=(20, 2))
+    np.savez(tmp_path / "all.npz", source_x=x, source_y=np.arange(20) % 2, target_x=x)
+    (tmp_path / file).write_text("an older file")
+
+    def full(number: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    ended = command(*({"RUN": moons, "FILE": file}.get(word, word) for word in words))
+    refused(ended, f"cannot be written{' to .' if file == 'e.json' else ''}: {os.strerror(errno.ENOSPC)}")
+    assert (tmp_path / file).read_text() == "an older file"
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_export_does_not_overwrite(command: Command, moons: Path, tmp_path: Path) -> None:
+    (tmp_path / "m.safetensors").write_text("mine")
+    words = ("export", moons, "--format", "safetensors", "--out", "m.safetensors")
+    refused(command(*words), "m.safetensors is there already; pass --overwrite to replace it")
+    assert (tmp_path / "m.safetensors").read_text() == "mine"
+    assert command(*words, "--overwrite").code == 0
+
+
+def test_what_is_said_names_the_model(command: Command, moons: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((3, 2)))
+    best = json.loads((moons / "summary.json").read_text())["best"]["round"]
+    by_default, last = f"round {best}, best by target_information", "round 2, last"
+    assert command("predict", moons, "x.npy").err == f"model: {by_default}\n"
+    assert by_default in command("predict", moons, "x.npy", "--out", "p.csv").out
+    assert by_default in command("evaluate", moons, "test").out
+    assert last in command("evaluate", moons, "test", "--model", "last").out
+    ended = command("export", moons, "--format", "safetensors", "--model", "last", "--out", "m.safetensors")
+    assert last in ended.out

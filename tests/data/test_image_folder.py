@@ -148,3 +148,56 @@ def test_the_same_share_of_every_class_is_held_out(counts: list[int], share: flo
         held = int((kept.y == label).sum())
         assert held == min(max(1, round(share * count)), count - 1)
         assert torch.equal(rows.y[kept.x], kept.y)
+
+
+def test_all_bad_pictures_of_all_folders_are_named_at_once(folder: Path) -> None:
+    write(folder, {"here/cat/a.png": b"no picture", "here/dog/b.jpg": b"", "there/dog/c.png": b"no picture"})
+    with pytest.raises(FedmmError) as caught:
+        load(folder)
+    said = str(caught.value)
+    assert said.startswith("3 pictures are bad: ")
+    for name, why in (("here/cat/a.png", "it is none of BMP"), ("here/dog/b.jpg", "the file is empty"), ("c.png", "")):
+        assert re.search(f"{re.escape(name)} cannot be read as a picture: {why}", said)
+    assert said.endswith("or leave it out with data.skip_bad = true")
+    assert "BytesIO" not in said
+    assert "0x" not in said
+
+
+def test_of_many_bad_pictures_the_first_are_named_and_the_others_counted(folder: Path) -> None:
+    write(folder / "there" / "dog", {f"{number:03}.png": b"no picture" for number in range(50)})
+    with pytest.raises(FedmmError, match=r"50 pictures are bad: .*019\.png .*; and 30 more"):
+        load(folder)
+
+
+def test_bad_pictures_are_skipped_where_that_is_asked_for(folder: Path) -> None:
+    before = load(folder)
+    write(folder, {"here/cat/a.png": b"no picture", "there/dog/c.png": b"no picture"})
+    pair = load(folder, skip_bad=True)
+    assert torch.equal(pair.source.x, before.source.x)
+    assert torch.equal(pair.target.y, before.target.y)
+    (note,) = pair.notes
+    assert note.startswith(f"2 bad pictures were skipped: {folder}/here/cat/a.png cannot be read")
+    assert before.notes == ()
+    write(folder / "here", {"emu/a.png": b"no picture"})
+    write(folder / "there", {"emu/a.png": picture(1, 20, 16)})
+    with pytest.raises(FedmmError, match=r"no picture in .*here/emu can be read"):
+        load(folder, skip_bad=True)
+
+
+def test_files_of_file_managers_are_no_pictures(folder: Path) -> None:
+    before = load(folder)
+    left = ("Thumbs.db", "desktop.ini", ".DS_Store")
+    write(folder / "here", {f"{place}{name}": b"x" for place in ("", "cat/") for name in left})
+    write(folder / "here", {"__MACOSX/cat/._1.png": b"x"})
+    pair = load(folder)
+    assert torch.equal(pair.source.x, before.source.x)
+    assert pair.class_names == before.class_names
+
+
+def test_bad_pictures_of_sites_are_skipped(folder: Path) -> None:
+    write(folder / "sites", {f"north/{name}": content for name, content in pictures(0, cat=3, dog=3).items()})
+    write(folder / "sites", {"south/a.png": picture(1, 20, 16), "south/b.png": b"no picture"})
+    options = {"source": "", "target": "", "sites": str(folder / "sites")}
+    with pytest.raises(FedmmError, match=r"south/b\.png cannot be read as a picture"):
+        load(folder, **options)
+    assert len(load(folder, **options, skip_bad=True).target.x) == 1

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import load_file
 from torch import Tensor
 
 from fedmm import FedmmError, load_model
@@ -124,10 +125,15 @@ def test_files_say_nothing_of_the_machine_they_come_from(moons: FinishedRun, tmp
         assert str(moons.folder).encode() not in content
 
 
-def test_the_best_state_can_be_exported_instead(moons: FinishedRun, tmp_path: Path) -> None:
-    best = open_run(moons.folder, "best")
-    assert best.checkpoint == "best"
-    assert 1 <= best.round <= 3
+def test_the_best_model_is_used_unless_the_last_is_asked_for(moons: FinishedRun, tmp_path: Path) -> None:
+    announced = json.loads((moons.folder / "summary.json").read_text())["best"]
+    best, last = open_run(moons.folder), open_run(moons.folder, "last")
+    assert (best.checkpoint, best.round, best.chosen_by) == ("best", announced["round"], "target_information")
+    assert best.model_name == f"round {announced['round']}, best by target_information"
+    assert last.model_name == "round 3, last"
+    for run, file in ((best, "model-best.safetensors"), (last, "model.safetensors")):
+        kept = load_file(moons.folder / file)
+        assert all(torch.equal(tensor, kept[name]) for name, tensor in run.predictor.tensors().items())
     done = export_model(best, "torchscript", tmp_path / "model.pt")
     assert done.about["round"] == best.round
     extra = {"fedmm.json": ""}
@@ -137,15 +143,16 @@ def test_the_best_state_can_be_exported_instead(moons: FinishedRun, tmp_path: Pa
 
 def test_a_best_state_of_the_last_round_is_the_last_model(tmp_path: Path) -> None:
     run = finished(tmp_path / "run", MOONS | {"run": {**MOONS["run"], "rounds": 1}})
-    best = open_run(run.folder, "best")
-    x = torch.rand(4, 2)
-    assert torch.equal(best.predictor.predict_proba(x), run.predictor.predict_proba(x))
+    x, last = torch.rand(4, 2), open_run(run.folder, "last")
+    assert torch.equal(last.predictor.predict_proba(x), run.predictor.predict_proba(x))
 
 
 def test_a_choice_with_target_labels_is_called_so(tmp_path: Path) -> None:
     run = finished(tmp_path / "run", MOONS | {"run": {**MOONS["run"], "best_by": "oracle_target_accuracy"}})
-    assert open_run(run.folder, "best").checkpoint == "oracle best"
+    assert run.checkpoint == "oracle best"
+    assert run.model_name.endswith("oracle best by oracle_target_accuracy, chosen with labels of the target")
     none = finished(tmp_path / "none", MOONS | {"run": {**MOONS["run"], "best_by": ""}})
+    assert none.checkpoint == "last"
     with pytest.raises(FedmmError, match="keeps no best model"):
         open_run(none.folder, "best")
 
@@ -158,7 +165,7 @@ def test_a_file_whose_probabilities_differ_is_not_left_behind(
     path = tmp_path / "model.pt"
     path.write_text("an older file")
     with pytest.raises(FedmmError, match=r"differ by .*, above 1e-05"):
-        export_model(moons, "torchscript", path)
+        export_model(moons, "torchscript", path, overwrite=True)
     assert path.read_text() == "an older file"
     assert [each.name for each in tmp_path.iterdir()] == ["model.pt"]
 
@@ -179,3 +186,36 @@ def test_the_metadata_of_a_safetensors_file_names_the_network(moons: FinishedRun
     assert not any(name.startswith("adversary") for name in names)
     assert about["model"]["name"] == "mlp"
     assert about["class_names"] == ["upper", "lower"]
+
+
+def test_the_onnx_model_of_a_table_prepares_its_columns(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    random = np.random.default_rng(0)
+    frame = pandas.DataFrame(
+        {
+            "age in years": np.where(np.arange(60) % 7 == 0, np.nan, random.normal(50, 10, 60)),
+            "x": random.normal(1e6, 3, 60),  # called as the input of other models
+            "colour": np.array(["red", "green", "blue"])[np.arange(60) % 3],
+            "site": np.array(["here", "there"])[np.arange(60) % 2],
+            "ill": np.where(np.arange(60) % 2 == 0, np.arange(60) % 4 // 2, np.nan),
+        }
+    )
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    tables = {
+        "run": {"rounds": 1, "batch_size": 8, "keep_rows": False},
+        "data": {"name": "table", "file": str(tmp_path / "t.csv"), "label": "ill", "site": "site"},
+        "partition": {"name": "by_site"},
+        "model": {"name": "mlp", "hidden": [8], "adversary_hidden": [4]},
+    }
+    run = finished(tmp_path / "run", tables)
+    done = export_model(run, "onnx", tmp_path / "t.onnx")
+    assert done.about["takes"]["columns"] == {"age in years": "float64", "x": "float64", "colour": "string"}
+    new = pandas.DataFrame({"age in years": [np.nan, 44.5, 60.0], "x": [1000001.5, np.nan, 999998.0]})
+    new["colour"] = ["violet", "", "red"]
+    new.to_csv(tmp_path / "new.csv", index=False)
+    assert run.input is not None
+    wanted = run.predictor.predict_proba(run.input.read(tmp_path / "new.csv").x)
+    session = onnxruntime.InferenceSession(str(tmp_path / "t.onnx"), providers=["CPUExecutionProvider"])
+    given = {name: new[[name]].to_numpy() for name in ("age in years", "x")}
+    given["colour"] = new[["colour"]].to_numpy(dtype=object)
+    np.testing.assert_allclose(session.run(["probabilities"], given)[0], wanted, atol=1e-5)

@@ -166,6 +166,7 @@ NOT_WHAT: dict[str, Any] = {
     "device": "auto", "precision": "bf16", "engine": "batched", "threads": 2, "evaluate_every": 3, "label": "other",
     "checkpoint_every": 5, "checkpoint_seconds": 1.0, "keep_checkpoints": 3, "best_by": "source_risk",
     "actors": 2, "ray_address": "auto", "stacked": True, "durable": True, "track": ["tensorboard"],
+    "keep_rows": False,
 }  # fmt: skip
 WHAT: dict[str, Any] = {
     "rounds": 5, "seed": 2, "batch_size": 32, "probe_rows": 10, "dtype": "float64", "client_weights": {"source-1": 2.0},

@@ -342,6 +342,8 @@ def test_the_command_writes_a_page_with_its_library(
         (["run", "--out", "x.html", "--format", "docx"], "unknown format 'docx'"),
         (["run", "--out", "."], ". is a folder"),
         (["run", "--out", "x.jpg", "--format", "png"], "must end in .png"),
+        (["run", "--out", "x.docx"], "--out x.docx must end in .html, .pdf, .png"),
+        (["run", "--out", "x.docx", "--format", "html"], "--out x.docx must end in .html"),
     ],
 )
 def test_what_cannot_be_reported_is_told_in_a_sentence(

@@ -5,9 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import re
+import signal
 import sys
+import threading
 from io import TextIOWrapper
 
+from fedmm._version import __version__
 from fedmm.core.errors import FedmmError
 
 __all__ = ["main"]
@@ -18,15 +21,27 @@ _NO_MEMORY = re.compile(
     re.IGNORECASE,
 )
 """What torch's and C++'s allocators call it, by system; whatever they say beside it."""
+_STOPPED = 130
 
 
 def main() -> None:
     """Run the command line."""
+    try:
+        _run()
+    except KeyboardInterrupt:  # one that came while another was being answered
+        _leave_in_peace()
+        sys.exit(_STOPPED)
+
+
+def _run() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # names of files may be more than a terminal can show
             stream.reconfigure(errors="backslashreplace")
     if not os.environ.get("PYTHONSAFEPATH"):  # Python started from here imports no file of the current folder
         os.environ["PYTHONSAFEPATH"] = "1"
+    if sys.argv[1:] == ["--version"]:  # without the commands, which take seconds to import
+        sys.stdout.write(f"fedmm {__version__}\n")
+        sys.exit(0)
     try:
         if sys.argv[1:2] == ["deploy"]:  # a site's supervisor lives for months, and has no use for torch
             from fedmm.cli.deploy import deploy_app  # noqa: PLC0415 - the one that is asked for
@@ -45,10 +60,22 @@ def main() -> None:
         sys.stderr.write("error: there is not enough memory; use a smaller network, smaller batches or fewer rows\n")
         sys.exit(2)
     except (KeyboardInterrupt, SystemExit) as ended:
-        if not _from_ctrl_c(ended):
+        stopped = _from_ctrl_c(ended)
+        if stopped or (isinstance(ended, SystemExit) and ended.code == _STOPPED):
+            _leave_in_peace()
+        if not stopped:
             raise
         sys.stderr.write("stopped\n")
-        sys.exit(130)
+        sys.exit(_STOPPED)
+
+
+def _leave_in_peace() -> None:
+    """The process is ending: one more Ctrl-C has nothing to stop, and would show a traceback of what libraries do then.
+
+    Without the handler that Python sets, since it is gone before the last of them.
+    """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _out_of_memory(problem: Exception) -> bool:

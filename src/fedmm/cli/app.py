@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedmm import __version__
+from fedmm._version import __version__
 from fedmm.algorithms import ALGORITHMS
 from fedmm.cli.allowing import AllowImport
 from fedmm.cli.check import check
@@ -54,6 +54,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
 )
 app.add_typer(data_app, name="data")
 app.add_typer(deploy_app, name="deploy")
@@ -74,6 +75,10 @@ _ONE_OF_THEM = "--resume and --overwrite exclude each other; use one of them"
 def _say(line: str) -> None:
     """A plain line, whatever is in it."""
     _console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+def _nothing(line: str) -> None:
+    """In place of :func:`_say` where nothing is to be said."""
 
 
 def _version(wanted: bool) -> None:
@@ -104,23 +109,31 @@ def run(
     track: Annotated[
         list[str] | None, typer.Option(help="Show the run live: tensorboard or mlflow. May be repeated.")
     ] = None,
+    rounds: Annotated[int | None, typer.Option(help="The same as --set run.rounds=N.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The same as --set run.seed=N.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress: the last line alone.")] = False,
     allow_import: AllowImport = None,
 ) -> None:
     """Train as FILE.toml says and leave a run folder: rounds, summary, model, picture. With [sweep], a grid of runs."""
-    where = {"engine": engine or ("ray" if ray_address else None), "ray_address": ray_address}
-    changed = [*(settings or []), *(f"run.{key}={value}" for key, value in where.items() if value)]
+    given = {"engine": engine or ("ray" if ray_address else None), "ray_address": ray_address}
+    given |= {"rounds": rounds, "seed": seed}
+    changed = [*(settings or []), *(f"run.{key}={value}" for key, value in given.items() if value not in (None, ""))]
     changed += [f"run.track={json.dumps(track)}"] if track else []
     tables = set_values(read_tables(file), changed)
     require(not (resume and overwrite), _ONE_OF_THEM)
     if SWEEP in tables:
-        _sweep(tables, changed, out, file.stem, overwrite=overwrite, resume=resume)
+        for key in {"rounds", "seed"} & {key for key, value in given.items() if value is not None}:
+            listed = f"run.{key}" in tables[SWEEP]
+            require(not listed, f"--{key} has no effect on a sweep over run.{key}; leave it out, or change [sweep]")
+        _sweep(tables, changed, out, file.stem, overwrite=overwrite, resume=resume, quiet=quiet)
         return
     resolved = experiment(tables)
     _require_own_cluster([resolved], changed)
     method = resolved.objective.name if resolved.source_only else resolved.algorithm.name
     usual = _RUNS / f"{folder_name(file.stem)}-{method}-seed{resolved.run.seed}"
     folder = out or (latest_folder(usual) if resume else free_folder(usual))
-    summary = run_experiment(resolved, folder, overwrite=overwrite, resume=resume, say=_say)
+    said = _nothing if quiet else _say
+    summary = run_experiment(resolved, folder, overwrite=overwrite, resume=resume, progress=not quiet, say=said)
     draw_run(folder)
     _say(
         f"{summary['label']}: {_reached(summary)} after {summary['rounds']} rounds ({summary['status']}, "
@@ -169,14 +182,29 @@ def sweep(
 
 
 def _sweep(
-    tables: dict[str, Any], settings: list[str], out: Path | None, title: str, *, overwrite: bool, resume: bool
+    tables: dict[str, Any],
+    settings: list[str],
+    out: Path | None,
+    title: str,
+    *,
+    overwrite: bool,
+    resume: bool,
+    quiet: bool = False,
 ) -> None:
     usual = _RUNS / folder_name(title)
     folder = out or (latest_folder(usual) if resume else free_folder(usual))
     runs = grid(tables)
     _require_own_cluster(runs, settings)
-    summary = run_sweep(runs, folder, title=title, overwrite=overwrite, resume=resume, say=_say)
-    _show_comparison(summary, folder, judged=True)
+    said = _nothing if quiet else _say
+    summary = run_sweep(runs, folder, title=title, overwrite=overwrite, resume=resume, progress=not quiet, say=said)
+    if not quiet:
+        _show_comparison(summary, folder, judged=True)
+        return
+    if summary["runs"]:
+        draw_comparison(folder)
+    _say(f"{len(summary['runs'])} runs ({summary['status']}); everything is in {folder}")
+    if summary["status"] == "interrupted":
+        raise typer.Exit(_INTERRUPTED)
 
 
 def _show_comparison(summary: dict[str, Any], folder: Path, *, judged: bool = False) -> None:

@@ -8,8 +8,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from fedmm.cli.allowing import AllowImport
 from fedmm.cli.saying import say
 from fedmm.core.errors import require
+from fedmm.core.files import atomic_write
 
 _INTERRUPTED = 130
 
@@ -27,6 +29,7 @@ def compare(
     out: Annotated[Path | None, typer.Option(help="The folder; runs/NAME-compare by default.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an older comparison in that folder.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the comparison in that folder.")] = False,
+    allow_import: AllowImport = None,
 ) -> None:
     """Train source only, per-site standardisation, FedAvgGDA and FedMM on the data of FILE.toml; say which to use.
 
@@ -36,7 +39,6 @@ def compare(
     from fedmm.experiment.extending import read_tables  # noqa: PLC0415 - torch
     from fedmm.experiment.folder import folder_name, free_folder, latest_folder  # noqa: PLC0415 - torch
     from fedmm.experiment.toml import set_values  # noqa: PLC0415 - torch
-    from fedmm.experiment.whole_file import whole_file  # noqa: PLC0415 - torch
     from fedmm.reporting.compared import (  # noqa: PLC0415 - matplotlib
         csv_compared,
         draw_compared,
@@ -65,7 +67,7 @@ def compare(
         say(f"stopped; what was done is in {folder}, and --resume goes on with it")
         raise typer.Exit(_INTERRUPTED)
     for name, text in (("compare.md", markdown_compared(table)), ("compare.csv", csv_compared(table))):
-        with whole_file(folder / name) as partial:
+        with atomic_write(folder / name) as partial:
             partial.write_text(text, encoding="utf-8")
     draw_compared(folder)
     Console().print(rich_compared(table))

@@ -27,7 +27,11 @@ from fedmm.experiment.tables import as_table, choose
 from fedmm.experiment.toml import set_values
 from fedmm.reporting import Block, draw_sheet
 
-data_app = typer.Typer(help="The files behind mnist_m and office31, and pre-trained weights.", no_args_is_help=True)
+data_app = typer.Typer(
+    help="The files behind mnist_m and office31, and pre-trained weights.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
 _console = Console()
 
 _COLUMNS, _ROWS = 10, 2

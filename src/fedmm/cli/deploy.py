@@ -37,6 +37,7 @@ deploy_app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
 )
 _console = Console(soft_wrap=True, highlight=False, markup=False)
 

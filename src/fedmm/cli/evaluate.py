@@ -33,8 +33,11 @@ def evaluate(
     picture: Annotated[
         Path | None, typer.Option(help="Also draw confusion matrix and reliability: .png, .svg or .pdf.")
     ] = None,
-    checkpoint: Annotated[str, typer.Option(help="last, or best: which of the run's models.")] = "last",
+    model: Annotated[
+        str | None, typer.Option(help="best, as the run announced it, or last; by default best where there is one.")
+    ] = None,
     bins: Annotated[int, typer.Option(help="Bins of equal width of the probability, for calibration.")] = 15,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out files that are no pictures.")] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, ...")] = "cpu",
     separator: Annotated[str, typer.Option(help="Tables: between cells, where it is not as in training.")] = "",
     decimal: Annotated[str, typer.Option(help="Tables: the decimal mark, where it is not as in training.")] = "",
@@ -44,6 +47,7 @@ def evaluate(
 ) -> None:
     """Say how good a run's model is on labelled rows: accuracy, AUC, F1, each class, confusions, calibration."""
     from fedmm.core.checks import at_least  # noqa: PLC0415 - torch
+    from fedmm.data.class_folders import skipped_note  # noqa: PLC0415 - torch
     from fedmm.experiment.evaluating import evaluate as evaluated  # noqa: PLC0415 - torch
     from fedmm.experiment.evaluating import rows_named  # noqa: PLC0415 - torch
     from fedmm.experiment.finished import open_run  # noqa: PLC0415 - torch
@@ -55,9 +59,9 @@ def evaluate(
     at_least("--bins", bins, 1)
     if picture is not None:
         require(picture.suffix.lower() in _PICTURES, f"--picture {picture} must end in {', '.join(_PICTURES)}")
-    opened = open_run(run, checkpoint, device=device)
+    opened = open_run(run, model, device=device)
     opened = read_as(opened, separator=separator, decimal=decimal, encoding=encoding, site=site)
-    rows = rows_named(opened, data)
+    rows = rows_named(opened, data, skip_bad=skip_bad)
     with bars(True) as bar:
         task = bar.add_task("rows", total=rows.rows)
         found = evaluated(opened, data, rows, bins=bins, on_rows=lambda count: bar.advance(task, count))
@@ -66,18 +70,17 @@ def evaluate(
         write_json(out, table)
     if picture is not None:
         draw_evaluation(table, picture)
-    _show(table)
+    _show(table, opened.model_name)
+    for note in skipped_note(rows.skipped):
+        say(note)
     for name, path in (("everything is in", out), ("drawn:", picture)):
         if path is not None:
             say(f"{name} {path}")
 
 
-def _show(table: Mapping[str, Any]) -> None:
+def _show(table: Mapping[str, Any], model: str) -> None:
     console = Console()
-    say(
-        f"{table['label']}, round {table['round']} ({table['checkpoint']}), on {table['labelled_rows']} labelled rows "
-        f"of {table['data']}"
-    )
+    say(f"{table['label']} ({model}) on {table['labelled_rows']} labelled rows of {table['data']}")
     if table["trained_on"]:
         say(f"{table['trained_on']} of these target rows were trained on too, without their labels")
     _say_known(table)

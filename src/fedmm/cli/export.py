@@ -10,12 +10,17 @@ import typer
 from fedmm.cli.allowing import AllowImport
 from fedmm.cli.saying import say
 
+_SHOWN = 6
+
 
 def export(
     run: Annotated[Path, typer.Argument(help="The run's folder.", metavar="RUN")],
     format: Annotated[str, typer.Option(help="onnx, torchscript or safetensors.")] = "onnx",
     out: Annotated[Path | None, typer.Option(help="The file; RUN/exported.onnx and so on by default.")] = None,
-    checkpoint: Annotated[str, typer.Option(help="last, or best: which of the run's models.")] = "last",
+    model: Annotated[
+        str | None, typer.Option(help="best, as the run announced it, or last; by default best where there is one.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")] = False,
     allow_import: AllowImport = None,
 ) -> None:
     """Write the model of a run as one file for other programs: from rows as they are stored to probabilities.
@@ -27,12 +32,16 @@ def export(
     from fedmm.experiment.finished import open_run  # noqa: PLC0415 - torch
 
     ending = FORMATS[format].ending if format in FORMATS else ""
-    done = export_model(open_run(run, checkpoint), format, out or run / f"exported{ending}")
+    opened = open_run(run, model)
+    done = export_model(opened, format, out or run / f"exported{ending}", overwrite=overwrite)
     takes = done.about["takes"]
     shape = ", ".join(map(str, takes["shape"]))
-    which = f"round {done.about['round']} ({done.about['checkpoint']})"
-    say(f"{done.path}: {format}, {which}, {len(done.about['class_names'])} classes")
-    say(f"takes {takes['name']} [{shape}] {takes['dtype']}; inside, {'; '.join(takes['inside']) or 'nothing is done'}")
+    columns = takes.get("columns", {})
+    given = ", ".join(f"{name} ({kind})" for name, kind in list(columns.items())[:_SHOWN])
+    more = f" and {len(columns) - _SHOWN} more" if len(columns) > _SHOWN else ""
+    given = f"the columns {given}{more}, each [{shape}]" if columns else f"{takes['name']} [{shape}] {takes['dtype']}"
+    say(f"{done.path}: {format}, {len(done.about['class_names'])} classes ({opened.model_name})")
+    say(f"takes {given}; inside, {'; '.join(takes['inside']) or 'nothing is done'}")
     if takes["prepared_by"]:
         say("its rows are prepared as `fedmm predict` does; the table `takes.prepared_by` in the file says how")
     say(f"gives probabilities and logits [rows, {len(done.about['class_names'])}]")

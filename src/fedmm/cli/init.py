@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fedmm.cli.saying import say
+from fedmm.core.files import atomic_write
 
 
 def init(
@@ -35,12 +36,11 @@ def init(
     target_site: Annotated[
         list[str] | None, typer.Option(help="A site that is the target, where labels do not say so. May be repeated.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")] = False,
 ) -> None:
     """Look at data and write a commented FILE.toml for it, which `fedmm check` and `fedmm run` take."""
     from fedmm.experiment.folder import folder_name  # noqa: PLC0415 - torch
     from fedmm.experiment.proposing import TableOptions, propose, written  # noqa: PLC0415 - torch
-    from fedmm.experiment.whole_file import whole_file  # noqa: PLC0415 - torch
 
     named = tuple(name.strip() for name in columns.split(",")) if columns else ()
     given = TableOptions(label, site, header, named, sheet)
@@ -48,7 +48,7 @@ def init(
     path = paths[0] if len(paths) == 1 else paths[0].resolve().parent
     file = out or Path(f"{folder_name(path.resolve().name.partition('.')[0])}.toml")
     text = written(found, path, file)
-    with whole_file(file, overwrite=force) as partial:
+    with atomic_write(file, overwrite=overwrite) as partial:
         partial.write_text(text, encoding="utf-8")
     for line in found.said:
         say(line)

@@ -24,7 +24,10 @@ def predict(
     out: Annotated[Path, typer.Option(help="A .csv, .csv.gz or .parquet file; - is standard output, as CSV.")] = Path(
         "-"
     ),
-    checkpoint: Annotated[str, typer.Option(help="last, or best: which of the run's models.")] = "last",
+    model: Annotated[
+        str | None, typer.Option(help="best, as the run announced it, or last; by default best where there is one.")
+    ] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out files that are no pictures.")] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, ...")] = "cpu",
     separator: Annotated[str, typer.Option(help="Tables: between cells, where it is not as in training.")] = "",
     decimal: Annotated[str, typer.Option(help="Tables: the decimal mark, where it is not as in training.")] = "",
@@ -33,6 +36,7 @@ def predict(
     allow_import: AllowImport = None,
 ) -> None:
     """Predict the classes of new rows: a line each with its name, its class, and a probability for each class."""
+    from fedmm.data.class_folders import skipped_note  # noqa: PLC0415 - torch
     from fedmm.experiment.finished import open_run  # noqa: PLC0415 - torch
     from fedmm.experiment.predicting import incoming, predicted, read_as  # noqa: PLC0415 - torch
     from fedmm.experiment.prediction_files import csv_stream, prediction_file, require_ending  # noqa: PLC0415 - torch
@@ -41,8 +45,9 @@ def predict(
     shown = str(out) == "-"
     if not shown:
         require_ending(out)
-    opened = open_run(run, checkpoint, device=device)
-    rows = incoming(read_as(opened, separator=separator, decimal=decimal, encoding=encoding, site=site), data)
+    opened = open_run(run, model, device=device)
+    opened = read_as(opened, separator=separator, decimal=decimal, encoding=encoding, site=site)
+    rows = incoming(opened, data, skip_bad=skip_bad)
     with bars(True) as bar:
         task = bar.add_task("rows", total=rows.rows)
         to = nullcontext(csv_stream(sys.stdout, opened.class_names)) if shown else None
@@ -50,5 +55,10 @@ def predict(
             for part in rows.parts:
                 write(predicted(opened, part))
                 bar.advance(task, len(part.x))
-    if not shown:
-        say(f"{rows.rows} rows, {len(opened.class_names)} classes: {out}")
+    for note in skipped_note(rows.skipped):
+        sys.stderr.write(f"{note}\n")
+    if shown:
+        sys.stderr.write(f"model: {opened.model_name}\n")
+    else:
+        count = rows.rows - len(rows.skipped)
+        say(f"{count} rows, {len(opened.class_names)} classes, by the model of {opened.model_name}: {out}")

@@ -26,13 +26,18 @@ def report(
     from fedmm.reporting.report import gather, write_html, write_pdf, write_png  # noqa: PLC0415 - slow to import
 
     ending = out.suffix.removeprefix(".").lower()
-    kind = format or (ending if ending in FORMATS else "html")
-    if kind not in FORMATS:
-        raise unknown("format", kind, FORMATS)
+    ending = "html" if ending == "htm" else ending
+    if format and format not in FORMATS:
+        raise unknown("format", format, FORMATS)
+    kind = format or ending or FORMATS[0]
     require("\0" not in str(out), "the name of a file may hold no zero byte")
-    require(not is_folder(out), f"{out} is a folder; name a file, for example {out / f'report.{kind}'}")
-    require(kind != "png" or ending == "png", f"{out} must end in .png to be drawn")
+    require(not is_folder(out), f"{out} is a folder; name a file, for example {out / f'report.{format or FORMATS[0]}'}")
+    endings = {kind} if kind == "png" else {kind, ""}
+    fits = kind in FORMATS and ending in endings
+    require(fits, f"--out {out} must end in .{kind if format else ', .'.join(FORMATS)}: no other file can be written")
     material = gather(runs)
     written = {"html": write_html, "pdf": write_pdf, "png": write_png}[kind](material, out)
     count = len(material.entries)
+    if material.holds_rows and kind == "html":
+        say("rows of the data are inside; run.keep_rows = false leaves them out of a run and of its reports")
     say(f"{written}: {count} run{'s' if count > 1 else ''}, {written.stat().st_size / 1e6:.1f} MB")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,11 +13,15 @@ from torch import Tensor
 from fedmm.core.checks import at_least, within
 from fedmm.core.errors import FedmmError, require
 from fedmm.data.domains import Labelled
-from fedmm.data.images import squares
+from fedmm.data.images import read_squares, refuse_bad, squares
 from fedmm.data.labels import UNLABELLED
 from fedmm.data.sources import StoredFile
 from fedmm.data.splitting import held_out_rows
 
+_OF_SYSTEMS = {"thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx"}
+"""Files that Windows and macOS leave in folders of pictures; those of others are hidden by a dot."""
+_SHOWN = 5
+"""Pictures that were skipped and are named."""
 _SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 
 
@@ -34,13 +39,52 @@ class ClassFolders:
 
     def load(self, class_names: Sequence[str], size: int) -> Labelled:
         """All pictures as squares, uint8 ``[files, 3, size, size]``, labelled by the place of their class."""
+        return Labelled(self.pictures(size), self.labels(class_names))
+
+    def labels(self, class_names: Sequence[str]) -> Tensor:
+        """The place of each file's class, int64 ``[files]``; -1 where it is not known."""
         number = {"": UNLABELLED} | {name: number for number, name in enumerate(class_names)}
-        labels = torch.tensor([number[_class(file)] for file in self.files])
-        return Labelled(self.pictures(size), labels)
+        return torch.tensor([number[_class(file)] for file in self.files], dtype=torch.int64)
 
     def pictures(self, size: int) -> Tensor:
         """All pictures as squares, uint8 ``[files, 3, size, size]``."""
         return squares(self.folder, self.files, size)
+
+
+class ReadFolders(NamedTuple):
+    """The files that could be read, and their pictures as squares, uint8 ``[files, 3, size, size]``."""
+
+    folders: ClassFolders
+    x: Tensor
+
+
+SKIP = "; mend or remove what is bad, or leave it out with data.skip_bad = true"
+
+
+def read_folders(
+    several: Iterable[ClassFolders], size: int, *, skip_bad: bool
+) -> tuple[list[ReadFolders], tuple[str, ...]]:
+    """The pictures of several folders, and what was left out of them, in words; without ``skip_bad`` nothing may be."""
+    found, problems = [], list[str]()
+    for folders in several:
+        x, read, bad = read_squares(folders.folder, folders.files, size)
+        left = replace(folders, files=tuple(folders.files[place] for place in read))
+        found.append(ReadFolders(left, x))
+        problems += bad
+        for name in (set(map(_class, folders.files)) - set(map(_class, left.files))) if skip_bad else ():
+            raise FedmmError(f"no picture in {folders.folder / name} can be read: {bad[0]}")
+    if not skip_bad:
+        refuse_bad(problems, SKIP)
+    return found, skipped_note(problems)
+
+
+def skipped_note(problems: Sequence[str]) -> tuple[str, ...]:
+    """A line on pictures that were left out, where there are any."""
+    if not problems:
+        return ()
+    more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+    many = "pictures were" if len(problems) > 1 else "picture was"
+    return (f"{len(problems)} bad {many} skipped: {'; '.join(problems[:_SHOWN])}{more}",)
 
 
 def _class(file: StoredFile) -> str:
@@ -48,7 +92,7 @@ def _class(file: StoredFile) -> str:
 
 
 def found_in(folder: Path) -> ClassFolders:
-    """What lies in a folder: folders of pictures, or pictures. Hidden files are skipped.
+    """What lies in a folder: folders of pictures, or pictures. Hidden files, and what systems leave, are skipped.
 
     A file in a class's folder is taken for a picture whatever it is called; beside the classes' folders there may be
     files, but no pictures.
@@ -84,8 +128,9 @@ def folders_of_sites(folder: Path) -> dict[str, ClassFolders]:
 
 
 def _shown(folder: Path) -> list[Path]:
-    """What is in a folder and not hidden, in order."""
-    return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    """What is in a folder, neither hidden nor left there by a system, in order."""
+    shown = (path for path in folder.iterdir() if not path.name.startswith("."))
+    return sorted(path for path in shown if path.name.lower() not in _OF_SYSTEMS)
 
 
 def require_sizes(image_size: int, stored_size: int, held_out: float) -> None:

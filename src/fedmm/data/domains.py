@@ -50,6 +50,7 @@ class DomainPair:
     view: how rows are shown to the network, for example cropped.
     sites: who holds the training rows, where the data says so.
     input: how files like the data's own become rows; None for data that is not read from the user's files.
+    notes: what the user should know of how the data was read, a sentence each.
     """
 
     source: Labelled
@@ -61,6 +62,7 @@ class DomainPair:
     view: View = field(default=WholeRows(), kw_only=True)
     sites: Sites | None = field(default=None, kw_only=True)
     input: Input | None = field(default=None, kw_only=True)
+    notes: tuple[str, ...] = field(default=(), kw_only=True)
 
     @property
     def classes(self) -> int:

@@ -12,7 +12,7 @@ import torch
 from fedmm.core.checks import at_least, flag
 from fedmm.core.errors import FedmmError, require, unknown
 from fedmm.core.views import View, WholeRows
-from fedmm.data.class_folders import ClassFolders, folders_of_sites, found_in, hold_out, require_sizes
+from fedmm.data.class_folders import ClassFolders, folders_of_sites, found_in, hold_out, read_folders, require_sizes
 from fedmm.data.domains import DomainPair, Labelled
 from fedmm.data.inputs import ImageInput
 from fedmm.data.splitting import split_rows, split_sites
@@ -31,6 +31,7 @@ class ImageFolder:
         target; sites whose pictures lie in no class folder are too. A site of the source may lack classes.
     image_size, stored_size, held_out, seed: as in Office-31.
     augment: False shows the centre of every picture in training too.
+    skip_bad: leave out files that cannot be read as pictures; else they are refused, all by name.
     """
 
     name: ClassVar[str] = "image_folder"
@@ -47,10 +48,12 @@ class ImageFolder:
     held_out: float = 0.1
     augment: bool = True
     seed: int = 0
+    skip_bad: bool = False
 
     def __post_init__(self) -> None:
         require_sizes(self.image_size, self.stored_size, self.held_out)
         flag("augment", self.augment)
+        flag("skip_bad", self.skip_bad)
         at_least("seed", self.seed, 0)
         require(not self.target_sites or bool(self.sites), "target_sites needs sites, the folder that they are in")
 
@@ -72,10 +75,12 @@ class ImageFolder:
                 raise FedmmError(
                     f"{has} has a class {name!r} that {lacks} lacks; both must have the same class folders"
                 )
-        train, kept = hold_out(self._shown(source, classes), self.held_out, self.seed)
-        shown = self._shown(target, classes)
-        tested = (shown if test is target else self._shown(test, classes)) if test.class_names else None
-        return DomainPair(train, shown, kept, tested, classes, kept, view=self._view, input=self._input(classes))
+        (labelled, shown, *tests), notes = self._read([source, target, *([] if test is target else [test])], classes)
+        train, kept = hold_out(labelled, self.held_out, self.seed)
+        tested = (*tests, shown)[0] if test.class_names else None
+        return DomainPair(
+            train, shown, kept, tested, classes, kept, view=self._view, input=self._input(classes), notes=notes
+        )
 
     def _of_sites(self, folders: Mapping[str, ClassFolders]) -> DomainPair:
         for name in self.target_sites:
@@ -91,9 +96,13 @@ class ImageFolder:
         for name in there:
             for label in folders[name].class_names:
                 require(label in classes, f"site {name!r} has a class {label!r} that no site of the source has")
-        source, source_sites = self._joined({name: folders[name] for name in here}, classes)
-        target, target_sites = self._joined({name: folders[name] for name in there}, classes)
         test = _found("target_test", self.target_test) if self.target_test else None
+        if test is not None:
+            self._require_known(test, classes)
+        several = [*(folders[name] for name in (*here, *there)), *([] if test is None else [test])]
+        read, notes = self._read(several, classes)
+        source, source_sites = _joined(dict(zip(here, read, strict=False)))
+        target, target_sites = _joined(dict(zip(there, read[len(here) :], strict=False)))
         split = split_rows(
             source.y,
             target.y,
@@ -104,7 +113,7 @@ class ImageFolder:
             tested_elsewhere=test is not None,
         )
         kept = Labelled(source.x[split.source_test], source.y[split.source_test])
-        tested = None if test is None else self._shown(test, self._known(test, classes))
+        tested = None if test is None else read[-1]
         if split.target_test is not None:
             every = len(split.target_test) == len(target.y)
             tested = target if every else Labelled(target.x[split.target_test], target.y[split.target_test])
@@ -118,20 +127,14 @@ class ImageFolder:
             view=self._view,
             input=self._input(classes),
             sites=split_sites(source_sites, target_sites, split),
+            notes=notes,
         )
 
-    def _joined(self, folders: Mapping[str, ClassFolders], classes: Sequence[str]) -> tuple[Labelled, list[str]]:
-        """The rows of several sites, and the site's name of each."""
-        parts = {name: self._shown(found, classes) for name, found in folders.items()}
-        rows = Labelled(torch.cat([part.x for part in parts.values()]), torch.cat([part.y for part in parts.values()]))
-        return rows, [name for name, part in parts.items() for _ in part.y]
-
-    def _known(self, test: ClassFolders, classes: Sequence[str]) -> Sequence[str]:
-        """The classes, where those to test on are among them."""
+    def _require_known(self, test: ClassFolders, classes: Sequence[str]) -> None:
+        """Refuse to test on classes that are not among those of the source."""
         require(bool(test.class_names), f"{test.folder} has no class folders, so there is nothing to test on")
         for label in test.class_names:
             require(label in classes, f"target_test has a class {label!r} that the source lacks")
-        return classes
 
     @property
     def _view(self) -> View:
@@ -140,10 +143,19 @@ class ImageFolder:
     def _input(self, classes: Sequence[str]) -> ImageInput:
         return ImageInput(tuple(classes), self.stored_size, 0 if self.augment else self.image_size)
 
-    def _shown(self, folders: ClassFolders, classes: Sequence[str]) -> Labelled:
-        """Rows as they are stored; without augmentation that is the centre of each picture."""
-        rows = folders.load(classes, self.stored_size)
-        return Labelled(self._input(classes).shown(rows.x), rows.y)
+    def _read(self, several: Sequence[ClassFolders], classes: Sequence[str]) -> tuple[list[Labelled], tuple[str, ...]]:
+        """The rows of folders as they are stored, and what was left out, in words.
+
+        Without augmentation they are the centre of each picture.
+        """
+        found, notes = read_folders(several, self.stored_size, skip_bad=self.skip_bad)
+        return [Labelled(self._input(classes).shown(x), folders.labels(classes)) for folders, x in found], notes
+
+
+def _joined(parts: Mapping[str, Labelled]) -> tuple[Labelled, list[str]]:
+    """The rows of several sites, and the site's name of each."""
+    rows = Labelled(torch.cat([part.x for part in parts.values()]), torch.cat([part.y for part in parts.values()]))
+    return rows, [name for name, part in parts.items() for _ in part.y]
 
 
 def _found(option: str, folder: str) -> ClassFolders:

@@ -51,7 +51,8 @@ class DataSection:
 
     path: the file or folder. domain: what the rows are: ``source`` (labelled), ``target`` (labels are never read) or
     ``both``. labels: the classes that the site holds, checked where they are given. stored_size: pixels of a picture's
-    side. validation_rows: how many labelled rows are kept from training, to measure models on.
+    side. skip_bad: leave out files that are no pictures. validation_rows: how many labelled rows are kept from
+    training, to measure models on.
     """
 
     section: ClassVar[str] = "data"
@@ -62,6 +63,7 @@ class DataSection:
     labels: tuple[int, ...] = ()
     stored_size: int = 256
     validation_rows: int = 0
+    skip_bad: bool = False
 
     def __post_init__(self) -> None:
         require(self.kind in KINDS, f"data.kind must be one of {', '.join(KINDS)}, not {self.kind!r}")
@@ -71,6 +73,7 @@ class DataSection:
             self.kind != "images" or self.domain != "both",
             "data.domain must be source or target for a folder of pictures",
         )
+        require(not self.skip_bad or self.kind == "images", "data.skip_bad is for data.kind = 'images'")
         require(self.stored_size >= 1, f"data.stored_size must be at least 1, not {self.stored_size}")
         require(self.validation_rows >= 0, f"data.validation_rows must be 0 or more, not {self.validation_rows}")
         require(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import shutil
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ import torch
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.seeding import key, permutation
 from fedmm.core.views import View
-from fedmm.data.class_folders import found_in
+from fedmm.data.class_folders import ClassFolders, ReadFolders, found_in, read_folders
 from fedmm.data.holdings import TensorRows, as_rows
 from fedmm.data.labels import UNLABELLED
 from fedmm.data.views import view_from, view_table
@@ -25,6 +26,7 @@ from fedmm.deploy.site_config import DataSection, SiteConfig
 from fedmm.experiment.config import Experiment
 from fedmm.experiment.tables import as_table
 
+_LOG = logging.getLogger(__name__)
 _ABOUT = "about.json"
 _PARTS = ("source_x", "source_y", "target_x")
 
@@ -77,7 +79,7 @@ def _key(config: SiteConfig, each: Experiment) -> str:
     else:
         path = config.path(config.data.path)
         made_of |= {"path": str(path), "stamps": _stamps(path), "domain": config.data.domain}
-        made_of |= {"size": config.data.stored_size}
+        made_of |= {"size": config.data.stored_size, "skip_bad": config.data.skip_bad}
     return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:24]
 
 
@@ -131,14 +133,22 @@ def _arrays(path: Path, data: DataSection) -> dict[str, Any]:
 def _pictures(path: Path, data: DataSection, each: Experiment) -> dict[str, Any]:
     folders = found_in(path)
     if data.domain == "target":
-        return {"target_x": folders.load(folders.class_names, data.stored_size).x.numpy()}
+        return {"target_x": _squares(folders, data).x.numpy()}
     classes = each.data.classes if isinstance(each.data, RowsElsewhere) else ()
     require(bool(classes), "a folder of labelled pictures needs an experiment with [data] name = 'sites' and classes")
     for name in folders.class_names:
         require(name in classes, f"{path} has a class folder {name!r}; the experiment's are {', '.join(classes)}")
-    rows = folders.load(classes, data.stored_size)
-    require(bool((rows.y != UNLABELLED).all()), f"{path} holds pictures without a class; sort them into class folders")
-    return {"source_x": rows.x.numpy(), "source_y": rows.y.numpy()}
+    rows = _squares(folders, data)
+    labels = rows.folders.labels(classes)
+    require(bool((labels != UNLABELLED).all()), f"{path} holds pictures without a class; sort them into class folders")
+    return {"source_x": rows.x.numpy(), "source_y": labels.numpy()}
+
+
+def _squares(folders: ClassFolders, data: DataSection) -> ReadFolders:
+    (rows,), notes = read_folders([folders], data.stored_size, skip_bad=data.skip_bad)
+    for note in notes:
+        _LOG.warning("%s", note)
+    return rows
 
 
 def _write(folder: Path, found: dict[str, Any], each: Experiment) -> None:

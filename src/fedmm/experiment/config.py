@@ -11,7 +11,7 @@ import torch
 from fedmm.algorithms import ALGORITHMS
 from fedmm.core.aggregation import AGGREGATIONS, Aggregation
 from fedmm.core.algorithm import Algorithm
-from fedmm.core.checks import at_least, not_negative, one_of, positive, require_device
+from fedmm.core.checks import at_least, flag, not_negative, one_of, positive, require_device
 from fedmm.core.errors import require, unknown
 from fedmm.core.objective import Objective
 from fedmm.core.terms import OnBadUpdate, Terms
@@ -65,6 +65,8 @@ class RunOptions:
     keep_checkpoints: how many of the last stay. best_by: the validator by which the best model is kept beside them.
     stop_by, patience, min_rounds, min_delta: as in :class:`fedmm.Stopping`.
     track: ``tensorboard``, ``mlflow`` or both, where the run is shown while it goes on.
+    keep_rows: whether a few rows of the data, and what the model makes of them, are kept in the run's folder, for
+        pictures and reports.
     participation, on_bad_update, max_update_norm, max_update_ratio, uploads, broadcasts: as in :class:`fedmm.Terms`.
     client_weights: the paper's alpha_i by client name; clients that are not named weigh 1.
     preset: ``paper`` or ``authors``, for everything the file leaves out.
@@ -89,6 +91,7 @@ class RunOptions:
     checkpoint_seconds: float = 60.0
     keep_checkpoints: int = 2
     track: tuple[str, ...] = ()
+    keep_rows: bool = True
     best_by: str = DEFAULT
     stop_by: str = ""
     patience: int = 50
@@ -117,6 +120,7 @@ class RunOptions:
         at_least("checkpoint_every", self.checkpoint_every, 0)
         not_negative("checkpoint_seconds", self.checkpoint_seconds)
         at_least("keep_checkpoints", self.keep_checkpoints, 1)
+        flag("keep_rows", self.keep_rows)
         for tracker in self.track:
             one_of("track", tracker, ("tensorboard", "mlflow"))
         if self.best_by:

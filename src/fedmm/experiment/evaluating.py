@@ -50,6 +50,7 @@ class Evaluation:
             "label": self.run.experiment.label,
             "checkpoint": self.run.checkpoint,
             "round": self.run.round,
+            "chosen_by": self.run.chosen_by,
             "data": self.data,
             "left_out": self.left_out,
             "unknown_labels": list(self.strange),
@@ -63,9 +64,9 @@ class Evaluation:
         }
 
 
-def rows_named(run: FinishedRun, data: str) -> Incoming:
+def rows_named(run: FinishedRun, data: str, *, skip_bad: bool = False) -> Incoming:
     """The rows of a file or folder, or of the run's own data set where ``data`` is one of the words for them."""
-    return own_rows(run, data) if data in OWN_ROWS else incoming(run, Path(data))
+    return own_rows(run, data) if data in OWN_ROWS else incoming(run, Path(data), skip_bad=skip_bad)
 
 
 def evaluate(

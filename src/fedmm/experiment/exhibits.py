@@ -17,17 +17,18 @@ _SAMPLES, _SIDE, _COLUMNS, _TOP = 36, 64, 12, 3
 _MOST_CLASSES = 400
 
 
-def exhibits(adaptation: Adaptation, adapted: Adapted, pair: DomainPair) -> dict[str, Tensor]:
+def exhibits(adaptation: Adaptation, adapted: Adapted, pair: DomainPair, keep_rows: bool = True) -> dict[str, Tensor]:
     """All of it by name; what cannot be had is left out. Labels that are not known are -1.
 
     map_domain (0 source, 1 target), map_label, map_predicted: ``[rows]``; map_before, map_after: ``[rows, axes]``.
     sample_x: bytes ``[k, C, H, W]`` or numbers ``[k, columns]`` of target rows; sample_label: ``[k]``;
     sample_class, sample_probability: the likeliest classes, ``[k, 3]``. confusion_source, confusion_target: rows of the
-    test sets by class and predicted class, ``[classes, classes]``.
+    test sets by class and predicted class, ``[classes, classes]``. Without ``keep_rows``, these counts alone.
     """
-    source, target = _kept(pair.source_test, pair.source), _kept(pair.target_test, pair.target)
-    found = _maps(adaptation, adapted, source, target)
-    found |= _shown(adapted, target)
+    found: dict[str, Tensor] = {}
+    if keep_rows:
+        source, target = _kept(pair.source_test, pair.source), _kept(pair.target_test, pair.target)
+        found = _maps(adaptation, adapted, source, target) | _shown(adapted, target)
     for name, rows in (("source", pair.source_test), ("target", pair.target_test)):
         if rows is not None and len(rows.x) and pair.classes <= _MOST_CLASSES:
             found[f"confusion_{name}"] = _confusion(rows.y, adapted.predict(rows.x).cpu(), pair.classes)

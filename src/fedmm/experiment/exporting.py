@@ -7,7 +7,7 @@ import json
 import logging
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,16 +17,19 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from fedmm._version import __version__
 from fedmm.core.checks import one_of
 from fedmm.core.errors import FedmmError, require
+from fedmm.core.files import atomic_write
 from fedmm.core.seeding import key
+from fedmm.data.encoding import Column
 from fedmm.data.inputs import input_table
 from fedmm.data.views import view_table
 from fedmm.engines.tensor_files import checksum
 from fedmm.experiment.finished import FinishedRun
+from fedmm.experiment.onnx_tables import Raw, columns_of, raw_rows, with_preparation
 from fedmm.experiment.predictor import MODEL_FORMAT, RowsShown, rebuild_model
 from fedmm.experiment.tables import as_table
-from fedmm.experiment.whole_file import whole_file
 from fedmm.models.mobilenet import Normalise
 from fedmm.models.network import AdversarialModule
 
@@ -36,7 +39,7 @@ _ROWS_CHECKED = 64
 _LARGEST_ONNX = 2_000_000_000
 """Bytes; protobuf holds no more in one file."""
 
-Probabilities = Callable[[Tensor], Tensor]
+Probabilities = Callable[[Any], Tensor]
 
 
 class ExportedNetwork(nn.Module):
@@ -75,17 +78,22 @@ class Exported:
     tolerance: float
 
 
-def export_model(run: FinishedRun, format: str, path: Path) -> Exported:
-    """Write the model as ``format``, load the file again and compare; a file that differs is not left behind."""
+def export_model(run: FinishedRun, format: str, path: Path, *, overwrite: bool = False) -> Exported:
+    """Write the model as ``format``, load the file again and compare; a file that differs is not left behind.
+
+    overwrite: replace a file that is there.
+    """
     one_of("--format", format, tuple(FORMATS))
     run.require_rows_of_files()
     chosen = FORMATS[format]
     rows = _rows(run)
+    columns = columns_of(run.input) if format == "onnx" else ()
+    raw, rows = raw_rows(columns, rows) if columns else (None, rows)
     about = describe(run, rows, format)
-    with whole_file(path) as partial:
+    with atomic_write(path, overwrite=overwrite) as partial:
         with _third_parties_silent():
             chosen.write(run, rows, about, partial)
-            difference = _difference(run, rows, chosen.read(partial, run))
+            difference = _difference(run, rows, raw, chosen.read(partial, run))
         require(
             difference <= chosen.tolerance,
             f"the {format} model gives probabilities that differ by {difference:.2g}, above {chosen.tolerance:g}, from "
@@ -96,23 +104,15 @@ def export_model(run: FinishedRun, format: str, path: Path) -> Exported:
 
 def describe(run: FinishedRun, rows: Tensor, format: str) -> dict[str, Any]:
     """What stands in the file beside the model: what it takes, what it gives, where it comes from."""
-    from fedmm import __version__  # noqa: PLC0415 - the package imports this room
-
-    stored = list(run.predictor.show.stored)
     about = {
         "format": FORMAT,
         "fedmm": __version__,
         "label": run.experiment.label,
         "checkpoint": run.checkpoint,
         "round": run.round,
+        "chosen_by": run.chosen_by,
         "class_names": list(run.class_names),
-        "takes": {
-            "name": INPUT_NAME,
-            "shape": ["rows", *stored],
-            "dtype": str(rows.dtype).removeprefix("torch."),
-            "inside": _inside(run, rows),
-            "prepared_by": None if run.input is None else input_table(run.input),
-        },
+        "takes": _takes(run, rows, columns_of(run.input) if format == "onnx" else ()),
         "gives": {name: ["rows", len(run.class_names)] for name in OUTPUT_NAMES},
         "model": as_table(run.experiment.model),
         "view": view_table(run.predictor.show.view),
@@ -120,6 +120,22 @@ def describe(run: FinishedRun, rows: Tensor, format: str) -> dict[str, Any]:
     }
     plain: dict[str, Any] = json.loads(json.dumps(about))
     return plain
+
+
+def _takes(run: FinishedRun, rows: Tensor, columns: Sequence[Column]) -> dict[str, Any]:
+    """What the model is given: rows as they are stored or, of a table whose preparation is inside, its columns."""
+    inside = _inside(run, rows)
+    if columns:
+        kinds = {column.name: "string" if column.levels else "float64" for column in columns}
+        inside = ["columns are scaled and words become numbers as in training", *inside]
+        return {"columns": kinds, "shape": ["rows", 1], "inside": inside, "prepared_by": None}
+    return {
+        "name": INPUT_NAME,
+        "shape": ["rows", *run.predictor.show.stored],
+        "dtype": str(rows.dtype).removeprefix("torch."),
+        "inside": inside,
+        "prepared_by": None if run.input is None else input_table(run.input),
+    }
 
 
 def _inside(run: FinishedRun, rows: Tensor) -> list[str]:
@@ -146,19 +162,26 @@ def _inside(run: FinishedRun, rows: Tensor) -> list[str]:
 def _rows(run: FinishedRun) -> Tensor:
     """Rows to compare on: some that the run kept, else random ones of the same shape."""
     kept = run.sample_rows()
-    if kept is None:
+    if kept is None or not len(kept):
         generator = torch.Generator().manual_seed(key(run.experiment.run.seed, "export"))
-        kept = torch.rand((8, *run.predictor.show.stored), generator=generator)
+        drawn = torch.rand((8, *run.predictor.show.stored), generator=generator)
+        kept = drawn.mul(255).to(torch.uint8) if kept is not None and kept.dtype == torch.uint8 else drawn
     if kept.dtype != torch.uint8:
         kept = kept.to(torch.float32)
     spread = torch.linspace(0, len(kept) - 1, min(len(kept), _ROWS_CHECKED)).round().long()
     return kept[spread] if len(kept) > 1 else kept.repeat(2, *(1,) * (kept.dim() - 1))
 
 
-def _difference(run: FinishedRun, rows: Tensor, exported: Probabilities) -> float:
-    """The largest one over all classes, on all rows at once and on a single row: any batch size must do."""
-    parts = (rows, rows[:1])
-    found = [(exported(part).double() - run.predictor.predict_proba(part).cpu().double()).abs().max() for part in parts]
+def _difference(run: FinishedRun, rows: Tensor, raw: Raw | None, exported: Probabilities) -> float:
+    """The largest one over all classes, on all rows at once and on a single row: any batch size must do.
+
+    raw: the columns that the rows were made from, where the model takes these.
+    """
+    found = []
+    for part in (slice(None), slice(1)):
+        given = rows[part] if raw is None else {name: values[part] for name, values in raw.items()}
+        own = run.predictor.predict_proba(rows[part]).cpu().double()
+        found.append((exported(given).double() - own).abs().max())
     worst = float(torch.stack(found).max())
     return math.inf if math.isnan(worst) else worst
 
@@ -208,6 +231,9 @@ def _write_onnx(run: FinishedRun, rows: Tensor, about: Mapping[str, Any], path: 
     assert program is not None
     model = program.model_proto
     _forget_origin(model)
+    columns = columns_of(run.input)
+    if columns:
+        model = with_preparation(model, columns, INPUT_NAME, OUTPUT_NAMES)
     onnx.helper.set_model_props(model, {"fedmm": json.dumps(about), "class_names": json.dumps(about["class_names"])})
     require(
         model.ByteSize() < _LARGEST_ONNX,
@@ -241,7 +267,12 @@ def _read_onnx(path: Path, run: FinishedRun) -> Probabilities:
         raise _missing() from problem
     onnxruntime.set_default_logger_severity(3)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    return lambda x: torch.from_numpy(session.run([OUTPUT_NAMES[0]], {INPUT_NAME: x.numpy()})[0])
+
+    def probabilities(given: Any) -> Tensor:
+        columns = given if isinstance(given, dict) else {INPUT_NAME: given.numpy()}
+        return torch.from_numpy(session.run([OUTPUT_NAMES[0]], columns)[0])
+
+    return probabilities
 
 
 def _missing() -> FedmmError:

@@ -35,7 +35,7 @@ class FinishedRun:
     """A run that left a model.
 
     checkpoint, round: which of its models this is, and after how many rounds; ``oracle best`` was chosen with labels of
-        the target.
+        the target. chosen_by: the validator that chose it, empty for the last one.
     class_names: one for each column of probabilities; input: how files become rows, None where the rows are a built-in
         data set's own.
     """
@@ -47,6 +47,14 @@ class FinishedRun:
     round: int
     class_names: tuple[str, ...]
     input: Input | None
+    chosen_by: str = ""
+
+    @property
+    def model_name(self) -> str:
+        """Which model this is, in words."""
+        words = f"{self.checkpoint} by {self.chosen_by}" if self.chosen_by else self.checkpoint
+        oracle = ", chosen with labels of the target" if self.checkpoint == "oracle best" else ""
+        return f"round {self.round}, {words}{oracle}"
 
     def require_rows_of_files(self) -> None:
         """Refuse a model whose rows cannot be made from a file alone."""
@@ -57,7 +65,10 @@ class FinishedRun:
         )
 
     def sample_rows(self) -> Tensor | None:
-        """A few stored rows of both domains, ``[rows, *stored]``, in the dtype in which clients hold them."""
+        """A few stored rows of both domains, ``[rows, *stored]``, in the dtype in which clients hold them.
+
+        None are there where the run kept none; None where it is not known how they were held.
+        """
         path = self.folder / SAMPLES
         if not path.exists():
             return None
@@ -67,26 +78,30 @@ class FinishedRun:
         except (OSError, SafetensorError) as problem:
             raise FedmmError(f"{path} cannot be read as a safetensors file: {problem}") from problem
         stored = self.predictor.show.stored
-        held = [part for part in parts if len(part) and tuple(part.shape[1:]) == stored]
+        held = [part for part in parts if tuple(part.shape[1:]) == stored]
         return torch.cat(held) if held else None
 
 
-def open_run(folder: Path, checkpoint: str = "last", *, device: torch.device | str = "cpu") -> FinishedRun:
-    """The run in a folder with its last model, or with the best one that it kept."""
-    one_of("--checkpoint", checkpoint, ("last", "best"))
+def open_run(folder: Path, model: str | None = None, *, device: torch.device | str = "cpu") -> FinishedRun:
+    """The run in a folder with one of its models.
+
+    model: ``best`` for the one that the run announced as its best, ``last`` for that of its last round; by default the
+    best one where it kept one.
+    """
+    one_of("--model", model or "best", ("best", "last"))
     require_device(device, "--device")
     _require_run(folder)
     each = experiment(read_toml(folder / EXPERIMENT))
-    seed, model = each.run.seed, each.model.untrained()
+    seed, network = each.run.seed, each.model.untrained()
 
     def build(shape: tuple[int, ...], classes: int) -> Network:
-        return model.build(shape, classes, seed)
+        return network.build(shape, classes, seed)
 
     summary = _json(folder / SUMMARY)
-    chosen, file, rounds = _which(folder, checkpoint, summary)
+    chosen, file, rounds, by = _which(folder, model, summary)
     predictor = rebuild_model(folder / file, build, device=device)
     names, prepared = _classes_and_input(folder, each, predictor.classes)
-    return FinishedRun(folder, each, predictor, chosen, rounds, names, prepared)
+    return FinishedRun(folder, each, predictor, chosen, rounds, names, prepared, by)
 
 
 def _require_run(folder: Path) -> None:
@@ -104,15 +119,14 @@ def _require_run(folder: Path) -> None:
     raise FedmmError(f"{folder} is not the folder of one run{several or ', which has an ' + EXPERIMENT}")
 
 
-def _which(folder: Path, checkpoint: str, summary: Mapping[str, Any]) -> tuple[Checkpoint, str, int]:
-    """Which model is asked for, its file, and the round it is of."""
-    if checkpoint == "last":
-        return "last", MODEL, int(summary.get("rounds") or 0)
-    for name, chosen in _BEST.items():
+def _which(folder: Path, model: str | None, summary: Mapping[str, Any]) -> tuple[Checkpoint, str, int, str]:
+    """Which model is asked for, its file, the round it is of, and what chose it."""
+    for name, chosen in _BEST.items() if model != "last" else ():
         about = summary.get(name)
         if isinstance(about, dict) and is_name(str(about.get("model"))):
-            return chosen, str(about["model"]), int(about.get("round") or 0)
-    raise FedmmError(f"{folder} keeps no best model; give --checkpoint last, or run it again with run.best_by")
+            return chosen, str(about["model"]), int(about.get("round") or 0), str(about.get("by"))
+    require(model != "best", f"{folder} keeps no best model; give --model last, or run it again with run.best_by")
+    return "last", MODEL, int(summary.get("rounds") or 0), ""
 
 
 def _classes_and_input(folder: Path, each: Experiment, classes: int) -> tuple[tuple[str, ...], Input | None]:

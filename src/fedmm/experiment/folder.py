@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fedmm.core.errors import FedmmError, require
+from fedmm.core.files import replace_file
 from fedmm.core.inbox import Refusal
 from fedmm.experiment.history import Row
 from fedmm.experiment.tables import Table
@@ -25,7 +25,7 @@ from fedmm.experiment.toml import read_toml, write_toml
 
 EXPERIMENT, ROUNDS, SUMMARY, MODEL = "experiment.toml", "rounds.jsonl", "summary.json", "model.safetensors"
 SAMPLES, BOUNDARY, REFUSED = "samples.safetensors", "boundary.safetensors", "refused.jsonl"
-INPUT, HELD = "input.json", "held.json"
+INPUT, HELD, MAPS = "input.json", "held.json", "maps.safetensors"
 _LONGEST_NAME = 150
 
 
@@ -121,8 +121,14 @@ class RunFolder:
         plain = {
             key: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for key, tensor in tensors.items()
         }
-        with _written(name, self.folder):
-            save_file(plain, self.folder / name)
+        with _written(name, self.folder), replace_file(self.folder / name) as partial:
+            save_file(plain, partial)
+
+    def remove(self, *names: str) -> None:
+        """Leave nothing of files that an earlier run in the folder may have left."""
+        for name in names:
+            with _written(name, self.folder):
+                (self.folder / name).unlink(missing_ok=True)
 
     def summarise(self, summary: Mapping[str, Any]) -> None:
         """The last word on the run."""
@@ -173,12 +179,8 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 def _whole(path: Path, text: str) -> None:
     """Write a file that is there whole or not at all."""
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    with replace_file(path) as partial:
+        partial.write_text(text, encoding="utf-8")
 
 
 @contextmanager

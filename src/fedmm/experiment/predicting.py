@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from fedmm.core.errors import FedmmError, require
 from fedmm.data.class_folders import ClassFolders, found_in
 from fedmm.data.domains import Labelled
+from fedmm.data.images import read_squares, refuse_bad
 from fedmm.data.inputs import ArrayInput, ImageInput, Input, ReadRows, TableInput
 from fedmm.data.labels import numbered
 from fedmm.data.sources import StoredFile
@@ -46,19 +47,27 @@ class Predicted(NamedTuple):
 
 @dataclass(frozen=True)
 class Incoming:
-    """Rows of a file, a folder or a data set: how many there are, and their parts in order."""
+    """Rows of a file, a folder or a data set: how many there are, and their parts in order.
+
+    skipped: a sentence for each bad picture that was left out of the parts so far.
+    """
 
     rows: int
     parts: Iterator[ReadRows]
+    skipped: list[str] = field(default_factory=list)
 
 
-def incoming(run: FinishedRun, path: Path) -> Incoming:
-    """The rows of a file or folder like the run's data; pictures are read when it is their turn."""
+def incoming(run: FinishedRun, path: Path, *, skip_bad: bool = False) -> Incoming:
+    """The rows of a file or folder like the run's data; pictures are read when it is their turn.
+
+    skip_bad: leave out files that cannot be read as pictures, as the run did if its data says so.
+    """
     run.require_rows_of_files()
     given = _input(run, path)
     if isinstance(given, ImageInput):
         found = ClassFolders(path.parent, (StoredFile(path.name),)) if path.is_file() else found_in(path)
-        return Incoming(len(found.files), _pictures(given, found))
+        skip, skipped = skip_bad or getattr(run.experiment.data, "skip_bad", False), list[str]()
+        return Incoming(len(found.files), _pictures(given, found, skip, skipped), skipped)
     rows = given.read(path)
     return Incoming(len(rows.x), _cut(rows))
 
@@ -116,13 +125,20 @@ def _input(run: FinishedRun, path: Path) -> Input:
     return ImageInput(run.class_names, stored_size=stored[1])
 
 
-def _pictures(given: ImageInput, found: ClassFolders) -> Iterator[ReadRows]:
+def _pictures(given: ImageInput, found: ClassFolders, skip_bad: bool, skipped: list[str]) -> Iterator[ReadRows]:
     labelled = bool(found.class_names)
     for start in range(0, len(found.files), _PICTURES_AT_ONCE):
         files = found.files[start : start + _PICTURES_AT_ONCE]
-        y, strange = numbered((Path(file.path).parent.name for file in files), given.class_names)
-        x = given.shown(ClassFolders(found.folder, files).pictures(given.stored_size))
-        yield ReadRows(x, tuple(file.path for file in files), y if labelled else None, strange)
+        squares = read_squares(found.folder, files, given.stored_size)
+        skipped += squares.problems
+        if not squares.read or (skipped and not skip_bad):  # read on all the same, to name all that are bad
+            continue
+        names = tuple(files[place].path for place in squares.read)
+        y, strange = numbered((Path(name).parent.name for name in names), given.class_names)
+        yield ReadRows(given.shown(squares.x), names, y if labelled else None, strange)
+    if not skip_bad:
+        refuse_bad(skipped, "; mend or remove what is bad, or leave it out with --skip-bad")
+    require(len(skipped) < len(found.files), f"no picture in {found.folder} can be read: {(*skipped, '')[0]}")
 
 
 def _cut(rows: ReadRows) -> Iterator[ReadRows]:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from fedmm.core.errors import FedmmError, require
+from fedmm.core.files import atomic_write
 from fedmm.experiment.predicting import Predicted
-from fedmm.experiment.whole_file import whole_file
 
 _CSV, _PARQUET = (".csv", ".csv.gz"), (".parquet", ".pq")
 Write = Callable[[Predicted], None]
@@ -33,7 +33,7 @@ def prediction_file(path: Path, class_names: Sequence[str]) -> Iterator[Write]:
     """A file to write predictions to part by part; it gets its name when all are there."""
     require_ending(path)
     parquet = path.name.lower().endswith(_PARQUET)
-    with whole_file(path) as partial:
+    with atomic_write(path) as partial:
         if parquet:
             with _parquet(partial, class_names) as write:
                 yield write

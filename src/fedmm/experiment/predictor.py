@@ -7,6 +7,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from fedmm.core.errors import FedmmError, require
+from fedmm.core.files import replace_file
 from fedmm.core.objective import Outputs
 from fedmm.core.problem import Statistics
 from fedmm.core.views import View, WholeRows
@@ -150,7 +152,8 @@ class Predictor:
         try:
             tensors = self.tensors()
             about |= {"sha256": checksum(json.dumps(about), tensors)}  # one entry: several would come in any order
-            save_file(tensors, path, metadata={"fedmm": json.dumps(about)})
+            with replace_file(Path(path)) as partial:
+                save_file(tensors, partial, metadata={"fedmm": json.dumps(about)})
         except Exception as problem:
             raise FedmmError(f"the model could not be written to {os.fspath(path)}: {problem}") from problem
 

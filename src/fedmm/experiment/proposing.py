@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import importlib.util
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 from fedmm.core.errors import FedmmError, require
+from fedmm.core.places import data_folder
 from fedmm.data.class_folders import ClassFolders, folders_of_sites, found_in
-from fedmm.data.images import picture_of
+from fedmm.data.images import picture_of, refuse_bad
 from fedmm.data.readers.table_formats import TABLES, TableFormat
+from fedmm.data.sources import read_file
 from fedmm.data.stored_arrays import layout_of, read_arrays, rows_of
 from fedmm.experiment.config import experiment
 from fedmm.experiment.table_columns import Columns, columns_of, site_names, whereabouts
 from fedmm.experiment.toml import write_toml
+from fedmm.models.mobilenet import BLOCKS
 
 _ARRAYS = (".npz", ".npy")
 _LARGE, _MEDIUM, _PICTURES_MEASURED = 160, 72, 15
 _BATCH, _FEWEST = 64, 8
 _SLOW_BACKBONE = {"features.backbone": 0.001, "*": 0.01}
 _SHOWN = 8
+_MOBILENET = "mobilenetv2"
+"""The folder of its weights in the data folder."""
 
 
 class Line(NamedTuple):
@@ -151,7 +159,7 @@ def _two_folders(source: Path, target: Path, test: Path | None) -> Found:
         )
     said = [f"two folders of pictures: {len(here.files)} with labels in {source}, {len(there.files)} in {target}"]
     smallest = min(len(here.files), len(there.files))
-    return Found("image_folder", (*lines, *size.lines), size.shape, smallest, False, tuple(said))
+    return Found("image_folder", (*lines, *size.lines), size.shape, smallest, False, (*said, *size.notes))
 
 
 def _sites(path: Path, target_sites: Sequence[str]) -> Found:
@@ -170,26 +178,27 @@ def _sites(path: Path, target_sites: Sequence[str]) -> Found:
         lines.append(Line("target_sites", list(target_sites), "their labels are for testing alone"))
     said = [f"a folder of {len(sites)} sites with pictures; the target: {', '.join([*target_sites, *unsorted])}"]
     smallest = min(len(found.files) for found in sites.values())
-    return Found("image_folder", (*lines, *size.lines), size.shape, smallest, True, tuple(said))
+    return Found("image_folder", (*lines, *size.lines), size.shape, smallest, True, (*said, *size.notes))
 
 
 class _Size(NamedTuple):
     lines: tuple[Line, ...]
     shape: tuple[int, ...]
+    notes: tuple[str, ...]
 
 
 def _sizes(folders: Sequence[ClassFolders]) -> _Size:
     """Pixels of a side, from those of a few pictures."""
-    shorter = []
+    shorter, bad = list[int](), list[str]()
     for found in folders:
         step = max(1, len(found.files) * len(folders) // _PICTURES_MEASURED)
         for file in found.files[::step]:
-            path = found.folder / file.path
             try:
-                content = path.read_bytes()
-            except OSError as problem:
-                raise FedmmError(f"{path} cannot be read: {problem.strerror}") from problem
-            shorter.append(min(picture_of(content, str(path)).size))
+                shorter.append(min(picture_of(read_file(found.folder, file), str(found.folder / file.path)).size))
+            except FedmmError as problem:
+                bad.append(str(problem))
+    if not shorter:
+        refuse_bad(bad)
     middle = sorted(shorter)[len(shorter) // 2]
     if middle >= _LARGE:
         stored, shown = 256, 224
@@ -197,9 +206,48 @@ def _sizes(folders: Sequence[ClassFolders]) -> _Size:
         stored, shown = 72, 64
     else:
         stored, shown = middle, max(1, middle - middle // 8)
-    said = f"pixels of a side, of which training cuts out image_size at random; yours have about {middle}"
-    mirrored = Line("augment", False, "switch on for what must not be mirrored, such as letters", True)
-    return _Size((Line("stored_size", stored, said), Line("image_size", shown), mirrored), (3, shown, shown))
+    if shown > _MEDIUM:
+        said = f"pixels of a side, whose middle image_size the network sees; yours have about {middle}"
+        augment = Line("augment", False, "so that frozen layers look at every picture once, and no more")
+        notes = _what_is_missing()
+    else:
+        said = f"pixels of a side, of which training cuts out image_size at random; yours have about {middle}"
+        augment = Line("augment", False, "switch on for what must not be mirrored, such as letters", True)
+        notes = ()
+    skip = Line("skip_bad", True, "files that cannot be read as pictures are left out", not bad)
+    if bad:
+        notes += (f"{len(bad)} of {len(bad) + len(shorter)} pictures that were looked at are bad: {_some(bad)}",)
+    lines = (Line("stored_size", stored, said), Line("image_size", shown), augment, skip)
+    return _Size(lines, (3, shown, shown), notes)
+
+
+def _weights() -> tuple[Line, ...]:
+    """ImageNet's for MobileNetV2: a file in the data folder, else torchvision's own."""
+    folder = data_folder() / _MOBILENET
+    try:
+        files = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    except OSError:
+        files = []
+    for name in files:
+        keras = name == "mobilenet_v2_imagenet_keras.safetensors"
+        if keras or (name.startswith("mobilenet_v2-") and name.endswith(".pth")):
+            line = Line("weights", f"{_MOBILENET}/{name}", "ImageNet's, from the data folder")
+            return (line, Line("normalise", "half", "as these weights need it")) if keras else (line,)
+    return (Line("weights", "imagenet", "torchvision's own, downloaded once"),)
+
+
+def _what_is_missing() -> tuple[str, ...]:
+    """What a pre-trained network needs and is not on this machine, a sentence each."""
+    notes = []
+    if importlib.util.find_spec("torchvision") is None:
+        notes.append("the network needs torchvision, which is not installed: pip install 'fedmm[vision]'")
+    kept = Path(torch.hub.get_dir()) / "checkpoints"
+    if _weights()[0].value == "imagenet" and not any(kept.glob("mobilenet_v2-*.pth")):
+        notes.append(
+            "torchvision's ImageNet weights are not on this machine: the first run downloads them (14 MB); without a "
+            "network, name a file with model.weights"
+        )
+    return tuple(notes)
 
 
 # Arrays and tables ----------------------------------------------------------------------------------------------------
@@ -362,7 +410,7 @@ def written(found: Found, source: Path, file: Path) -> str:
             Line("name", "fedmm_smoothed", "or fedmm, fedavg_gda, ...; `fedmm list` shows all"),
             Line("lr_min", rate, "of features and classifier"),
             Line("lr_max", rate, "of the domain classifier"),
-            *((Line("lr_min", _SLOW_BACKBONE, "with weights, which change slowly", True),) if large else ()),
+            *((Line("lr_min", _SLOW_BACKBONE, "for a backbone that is not all frozen", True),) if large else ()),
         ),
     }
     text = [
@@ -390,8 +438,8 @@ def _network(shape: tuple[int, ...]) -> tuple[Line, ...]:
         )
     return (
         Line("name", "mobilenet_v2", "needs torchvision; model.name = 'backbone' takes any of timm or torchvision"),
-        Line("batch_norm", "averaged", "'frozen' with weights"),
-        Line("weights", "imagenet", "begin with torchvision's weights, downloaded once: better by far", True),
+        *_weights(),
+        Line("frozen_blocks", BLOCKS, "all of the backbone; with thousands of pictures fewer, and augment = true"),
     )
 
 

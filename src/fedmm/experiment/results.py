@@ -26,7 +26,7 @@ MEASURES = ("target_accuracy", "source_accuracy", "source_risk", "target_informa
 _WHERE_NOT_WHAT = (
     "device", "precision", "engine", "threads", "evaluate_every", "label",
     "actors", "ray_address", "stacked", "durable",
-    "checkpoint_every", "checkpoint_seconds", "keep_checkpoints", "best_by", "track",
+    "checkpoint_every", "checkpoint_seconds", "keep_checkpoints", "best_by", "track", "keep_rows",
 )  # fmt: skip
 _SINCE: dict[str, dict[str, Any]] = {
     "run": {
@@ -41,7 +41,7 @@ _SINCE: dict[str, dict[str, Any]] = {
         "min_rounds": 0,
         "min_delta": 0.0,
     },
-    "data": {"augment": True},
+    "data": {"augment": True, "skip_bad": False},
     "aggregation": {"name": "mean"},
     "transmission": {"name": "exact"},
     "guard": asdict(Guard()),

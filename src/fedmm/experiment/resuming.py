@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fedmm.experiment.adapt import Adaptation
 
 _MAY_DIFFER = (
-    "label", "checkpoint_every", "checkpoint_seconds", "keep_checkpoints", "best_by", "track",
+    "label", "checkpoint_every", "checkpoint_seconds", "keep_checkpoints", "best_by", "track", "keep_rows",
     "actors", "ray_address", "durable",
 )  # fmt: skip
 _SHOWN = 6
@@ -119,8 +119,7 @@ def refuse_others(found: Sequence[str], what: str) -> None:
 
 def only_begun(folder: Path) -> bool:
     """Whether a folder was made and nothing else: a crash came before it was written what is run there."""
-    first = {SUMMARY, f"{SUMMARY}.partial", f"{PLAN}.partial", f"{EXPERIMENT}.partial"}
-    return folder.is_dir() and {path.name for path in folder.iterdir()} <= first
+    return folder.is_dir() and all(path.name == SUMMARY or path.suffix == ".partial" for path in folder.iterdir())
 
 
 def completed_run(folder: Path) -> dict[str, Any] | None:

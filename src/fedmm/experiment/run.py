@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from fedmm._version import __version__
 from fedmm.core.engine import FederatedState
 from fedmm.core.errors import Diverged, FedmmError, require
 from fedmm.data.domains import DomainPair
@@ -24,7 +25,7 @@ from fedmm.experiment.choosing import best_file
 from fedmm.experiment.config import Experiment
 from fedmm.experiment.evidence import count_trained_test_rows, shift_of_model, shift_table, shift_warning
 from fedmm.experiment.exhibits import EXHIBITS, exhibits
-from fedmm.experiment.folder import BOUNDARY, EXPERIMENT, MODEL, REFUSED, SAMPLES, RunFolder, claim_folder
+from fedmm.experiment.folder import BOUNDARY, EXPERIMENT, MAPS, MODEL, REFUSED, SAMPLES, RunFolder, claim_folder
 from fedmm.experiment.history import History, Row
 from fedmm.experiment.input_file import write_input
 from fedmm.experiment.on_nvflare import every_round_kept, nvflare_engines
@@ -95,7 +96,7 @@ def run_experiment(
     else:
         outcome = _run_one(experiment, adaptation, folder, cache, progress, on_round, resume, say)
     summary, error = outcome
-    for line in _closing_words(summary, folder):
+    for line in _closing_words(summary, experiment, folder):
         say(line)
     if error:
         message = f"{error}; the run up to round {summary['rounds']} is in {folder}"
@@ -103,12 +104,20 @@ def run_experiment(
     return summary
 
 
-def _closing_words(summary: Summary, folder: Path) -> Iterator[str]:
+def rows_inside(folder: Path) -> str:
+    """A line on what others could see in a folder."""
+    return f"{folder} holds a few rows of the data, for pictures and reports; run.keep_rows = false leaves them out"
+
+
+def _closing_words(summary: Summary, experiment: Experiment, folder: Path) -> Iterator[str]:
     if summary["refused"]:
         yield f"{summary['refused']} updates were refused: {folder / REFUSED} says whose, and why"
     best = summary.get("oracle_best") or summary.get("best")
     if best:
-        yield f"best by {best['by']}: round {best['round']} of {summary['rounds']}, kept as {best['model']}"
+        yield (
+            f"best by {best['by']}: round {best['round']} of {summary['rounds']}, kept as {best['model']}, "
+            "which predict, evaluate and export use"
+        )
     if summary["stopped_early"]:
         yield f"stopped early in round {summary['stopped_early']['round']}: {summary['stopped_early']['reason']}"
     if warning := shift_warning(summary):
@@ -116,6 +125,8 @@ def _closing_words(summary: Summary, folder: Path) -> Iterator[str]:
     for event in summary["guard"]:
         if event["policy"] == "rollback":
             yield f"round {event['round']}: {event['reason']}; the guard went back to round {event['to_round']}"
+    if experiment.run.keep_rows:
+        yield rows_inside(folder)
 
 
 def choose_engine(experiment: Experiment, adaptation: Adaptation) -> tuple[str, str]:
@@ -143,6 +154,7 @@ def _run_one(
     resume: bool,
     say: Callable[[str], None],
 ) -> Outcome:
+    _say_notes([experiment], cache, say)
     best = adaptation.chooser()
     checkpoints = run_checkpoints(experiment, folder, best)
     begun = next(iter(begun_runs([experiment], [adaptation], [folder], [checkpoints], say)), None) if resume else None
@@ -197,6 +209,7 @@ def run_stack(
 
     resume: go on from the checkpoints of the newest round that all of them have, where they were begun.
     """
+    _say_notes(experiments, cache, say)
     kept = [
         run_checkpoints(each, folder, adaptation.chooser())
         for each, folder, adaptation in zip(experiments, folders, adaptations, strict=True)
@@ -236,6 +249,12 @@ def run_stack(
     return outcomes
 
 
+def _say_notes(experiments: Sequence[Experiment], cache: DataCache, say: Callable[[str], None]) -> None:
+    """What the user should know of how the data was read."""
+    for note in dict.fromkeys(note for each in experiments for note in cache.pair(each, torch.device("cpu")).notes):
+        say(note)
+
+
 def finish_run(
     files: RunFolder,
     experiment: Experiment,
@@ -253,10 +272,13 @@ def finish_run(
     if adapted.best:
         adapted.best.save(files.folder / best_file(adapted.best.by, "model-"))
     write_input(files.folder, pair)
-    files.tensors(SAMPLES, _samples(pair))
-    files.tensors(EXHIBITS, exhibits(adaptation, adapted, pair))
-    if pair.source.x.shape[1:] == (2,) and len(pair.source.x):
+    keep_rows = experiment.run.keep_rows
+    files.tensors(SAMPLES, _samples(pair, keep_rows))
+    files.tensors(EXHIBITS, exhibits(adaptation, adapted, pair, keep_rows))
+    if keep_rows and pair.source.x.shape[1:] == (2,) and len(pair.source.x):
         files.tensors(BOUNDARY, _boundary(adapted, pair))
+    if not keep_rows:
+        files.remove(BOUNDARY, MAPS)
     summary = _summary(experiment, adaptation, adapted) | {"engine": engine, "precision": experiment.run.precision}
     tested = tested_rows(pair)
     summary["tested_rows"] = {name: len(rows.y) for name, rows in tested.items()}
@@ -270,8 +292,9 @@ def finish_run(
     return summary
 
 
-def _samples(pair: DomainPair) -> dict[str, torch.Tensor]:
-    count = _SAMPLE_POINTS if pair.source.x.dim() == 2 else _SAMPLE_IMAGES
+def _samples(pair: DomainPair, keep_rows: bool) -> dict[str, torch.Tensor]:
+    """The first rows of both domains; without ``keep_rows`` none, of the same shape and type."""
+    count = (_SAMPLE_POINTS if pair.source.x.dim() == 2 else _SAMPLE_IMAGES) if keep_rows else 0
     return {
         "source_x": pair.source.x[:count],
         "source_y": pair.source.y[:count],
@@ -352,8 +375,6 @@ def _finite(value: float | None) -> float | None:
 
 def provenance(device: torch.device) -> Summary:
     """What a number was computed on."""
-    from fedmm import __version__  # noqa: PLC0415 - the package imports this module
-
     return {
         "versions": {"fedmm": __version__, "torch": torch.__version__, "python": platform.python_version()},
         "hardware": {

@@ -18,7 +18,7 @@ from fedmm.experiment.history import Row
 from fedmm.experiment.overview import comparison_summary, folder_names
 from fedmm.experiment.plan import Program, fits, plan_in_words, read_plan, write_plan
 from fedmm.experiment.resuming import completed_run, only_begun
-from fedmm.experiment.run import Summary, run_stack
+from fedmm.experiment.run import Summary, rows_inside, run_stack
 from fedmm.experiment.runs_progress import RunsProgress
 from fedmm.experiment.stack import StackSettings
 from fedmm.experiment.tables import Table
@@ -56,12 +56,7 @@ def run_sweep(
     resume: go on with a sweep of the same runs in the folder, where one was begun: as it was planned then, without the
     runs that are completed.
     """
-    for each in experiments:
-        require(
-            each.run.engine in ("auto", "batched"),
-            "run.engine must be 'auto' or 'batched' in a sweep, which stacks its runs",
-        )
-        require_trackers(each.run.track)
+    _require_stackable(experiments)
     runs = _Runs(experiments)
     names = folder_names(experiments)
     kept = read_plan(folder, experiments, names) if resume else None
@@ -96,9 +91,20 @@ def run_sweep(
     order = sorted(summaries)
     summary = comparison_summary(title, status, [summaries[n] for n in order], [names[n] for n in order])
     write_json(folder / SUMMARY, summary)
+    if any(experiments[number].run.keep_rows for number in order):
+        say(rows_inside(folder))
     if problems:
         raise DivergedRuns(f"{len(problems)} of {len(experiments)} runs diverged, first {problems[0]}", summary)
     return summary
+
+
+def _require_stackable(experiments: Sequence[Experiment]) -> None:
+    for each in experiments:
+        require(
+            each.run.engine in ("auto", "batched"),
+            "run.engine must be 'auto' or 'batched' in a sweep, which stacks its runs",
+        )
+        require_trackers(each.run.track)
 
 
 class _Runs:

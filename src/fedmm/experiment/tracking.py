@@ -16,7 +16,7 @@ from typing import Any, Protocol, Self
 
 from fedmm.core.errors import FedmmError, require
 from fedmm.experiment.config import Experiment
-from fedmm.experiment.folder import EXPERIMENT, MODEL, SUMMARY
+from fedmm.experiment.folder import EXPERIMENT, MODEL, SUMMARY, write_json
 from fedmm.experiment.toml import write_toml
 
 _LOG = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ class MLflowTracker:
         settings = [Param(name, str(value)[:500]) for name, value in flat_settings(each).items()]
         for at in range(0, len(settings), self._PARAMETERS_AT_ONCE):
             self._client.log_batch(self._run, params=settings[at : at + self._PARAMETERS_AT_ONCE])
-        (folder / "mlflow.json").write_text(json.dumps({"address": address, "run": self._run}) + "\n", encoding="utf-8")
+        write_json(folder / "mlflow.json", {"address": address, "run": self._run})
 
     def _new_run(self, each: Experiment) -> str:
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or "fedmm"

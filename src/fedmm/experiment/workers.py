@@ -56,23 +56,35 @@ def side_by_side(
 ) -> tuple[list[Future[Any]], bool]:
     """``work(*call)`` for every call, so many at a time; the ended futures, and whether Ctrl-C stopped them.
 
-    After Ctrl-C no call begins, and :func:`told_to_stop` is true in those under way.
+    After Ctrl-C no call begins, and :func:`told_to_stop` is true in those under way; after another they are ended.
     """
     context = multiprocessing.get_context("spawn")
     lines = _Lines(context.Queue(), context.Event())
     pool = ProcessPoolExecutor(min(workers, len(calls)), mp_context=context, initializer=_begin, initargs=(lines,))
     futures: list[Future[Any]] = []
-    with pool:
+    with _ended_by_ctrl_c(), pool:
         try:
             with ctrl_c_waits(), _children_deaf_to_ctrl_c():
                 futures = [pool.submit(work, *call) for call in calls]
             _watch(futures, lines.rows, on_row, say)
         except KeyboardInterrupt:
-            lines.stop.set()
-            for future in futures:
-                future.cancel()
-            _watch(futures, lines.rows, on_row, say)
+            with _ended_by_ctrl_c():
+                lines.stop.set()
+                for future in futures:
+                    future.cancel()
+                _watch(futures, lines.rows, on_row, say)
     return futures, lines.stop.is_set()
+
+
+@contextmanager
+def _ended_by_ctrl_c() -> Iterator[None]:
+    """A Ctrl-C inside ends the workers at once: nobody reads what they still say, so they would wait for ever."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        for worker in multiprocessing.active_children():
+            worker.kill()
+        raise
 
 
 def _begin(lines: _Lines) -> None:

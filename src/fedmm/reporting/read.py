@@ -208,7 +208,7 @@ def _samples(path: Path) -> Samples | None:
     x, y, target_x, target_y = _tensors(path, "source_x", "source_y", "target_x", "target_y")
     fits = len(x) == len(y) and len(target_x) == len(target_y) and x.ndim == target_x.ndim
     require(fits, f"{path} must hold a class for every row, and rows of one shape")
-    return Samples(x, y, target_x, target_y)
+    return Samples(x, y, target_x, target_y) if len(x) or len(target_x) else None
 
 
 def _boundary(path: Path) -> Boundary | None:

@@ -14,7 +14,8 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedmm.core.errors import FedmmError, require
+from fedmm.core.errors import require
+from fedmm.core.files import atomic_write
 
 WIDTH = 10.0
 """Inches. At DPI this is twice the width at which a README shows it, so that it stays sharp on dense screens."""
@@ -117,11 +118,8 @@ def save(figure: Figure, path: Path, dpi: float | None = None) -> Path:
     kind = path.suffix.removeprefix(".")
     require(kind in _METADATA, f"{path} must end in .png, .svg or .pdf to be drawn")
     metadata = _METADATA[kind]
-    try:
-        with rc_context({"svg.hashsalt": path.name}):
-            figure.savefig(path, format=kind, dpi=dpi or "figure", facecolor="white", metadata=metadata)
-    except OSError as error:
-        raise FedmmError(f"{path} cannot be written: {error.strerror}") from None
+    with atomic_write(path) as partial, rc_context({"svg.hashsalt": path.name}):
+        figure.savefig(partial, format=kind, dpi=dpi or "figure", facecolor="white", metadata=metadata)
     return path
 
 

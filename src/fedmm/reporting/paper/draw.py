@@ -7,7 +7,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from fedmm.core.errors import FedmmError
+from fedmm.core.files import atomic_write
 from fedmm.reporting.paper.caption import made_by, missing
 from fedmm.reporting.paper.figures import draw_curves
 from fedmm.reporting.paper.item import Item, read_item
@@ -29,19 +29,16 @@ def draw_item(item_folder: Path | str, results: Path | str, out: Path | str) -> 
     item, out = read_item(item_folder), Path(out)
     runs = runs_of_item(read_results(results), item, Path(results))
     figure, body = _figure(item, runs) if item.form in ("curves", "rates") else _table(item, runs)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        page = out / f"{item.name}.md"
-        parts = [
-            f"# {item.title}\n",
-            f"![{item.title}]({item.name}.svg)\n",
-            body,
-            made_by(item, runs),
-            missing(item, runs),
-        ]
-        page.write_text("\n".join(parts), "utf-8")
-    except OSError as error:
-        raise FedmmError(f"{out} cannot be written: {error.strerror}") from None
+    page = out / f"{item.name}.md"
+    parts = [
+        f"# {item.title}\n",
+        f"![{item.title}]({item.name}.svg)\n",
+        body,
+        made_by(item, runs),
+        missing(item, runs),
+    ]
+    with atomic_write(page) as partial:
+        partial.write_text("\n".join(parts), "utf-8")
     return [save(figure, out / f"{item.name}.svg"), save(figure, out / f"{item.name}.png"), page]
 
 

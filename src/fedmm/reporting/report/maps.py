@@ -10,6 +10,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from fedmm.core.files import replace_file
 from fedmm.reporting.read import Array
 from fedmm.reporting.report.material import Entry
 
@@ -83,5 +84,5 @@ def _keep(path: Path, maps: dict[str, Array]) -> None:
     """Keep maps beside their run; a folder that cannot be written to is left as it is."""
     if _read(path).keys() >= maps.keys():
         return
-    with suppress(OSError, SafetensorError):
-        save_file(maps, path)
+    with suppress(OSError, SafetensorError), replace_file(path) as partial:
+        save_file(maps, partial)

@@ -18,7 +18,7 @@ from fedmm.reporting.read import Array, Run, Series, read_records, read_run, rea
 _DEEPEST = 4
 """How far below a folder runs are looked for."""
 _ALIKE = (
-    "seed", "label", "engine", "device", "threads", "actors", "ray_address", "stacked", "durable", "track",
+    "seed", "label", "engine", "device", "threads", "actors", "ray_address", "stacked", "durable", "track", "keep_rows",
     "checkpoint_every", "checkpoint_seconds", "keep_checkpoints",
 )  # fmt: skip
 """Keys of ``[run]`` in which runs of one method may differ."""
@@ -104,6 +104,11 @@ class Material:
     def seeds(self) -> int:
         """The largest number of runs of a method."""
         return max(len(method.entries) for method in self.methods)
+
+    @property
+    def holds_rows(self) -> bool:
+        """Whether rows of the data, or features of single rows, are among what is shown."""
+        return any(name in entry.exhibits for entry in self.entries for name in ("sample_x", "map_after"))
 
     def measured(self, column: str) -> bool:
         """Whether some run has the column."""

@@ -10,6 +10,7 @@ from string import Template
 from typing import Any
 
 from fedmm.core.errors import FedmmError, require
+from fedmm.core.files import atomic_write
 from fedmm.reporting.report.charts import Lines
 from fedmm.reporting.report.colours import method_strokes, style_sheet, themes
 from fedmm.reporting.report.costs import communication_section, cost_data, time_section
@@ -29,11 +30,8 @@ def write_html(material: Material, path: Path) -> Path:
     """Write the report; the same runs give the same file."""
     library = _plotly()
     content = page(material, library)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content.encode("utf-8", "replace"))
-    except OSError as problem:
-        raise FedmmError(f"{path} cannot be written: {problem.strerror}") from None
+    with atomic_write(path) as partial:
+        partial.write_bytes(content.encode("utf-8", "replace"))
     return path
 
 

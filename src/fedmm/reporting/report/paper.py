@@ -14,7 +14,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from fedmm.core.errors import FedmmError
+from fedmm.core.files import atomic_write
 from fedmm.reporting.read import Array
 from fedmm.reporting.report.bands import Band, column_band
 from fedmm.reporting.report.colours import method_strokes
@@ -47,26 +47,19 @@ def write_pdf(material: Material, path: Path) -> Path:
     panels = _panels(material)
     first, later = (_ROWS_A_PAGE - 1) * _ACROSS, _ROWS_A_PAGE * _ACROSS
     pages = [panels[:first], *(panels[at : at + later] for at in range(first, len(panels), later))]
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with (
-            rc_context({"pdf.fonttype": 42, "font.size": _TEXT}),
-            PdfPages(path, metadata={"CreationDate": None, "Title": material.title}) as file,
-        ):
-            for number, page in enumerate(pages):
-                file.savefig(_page(material, page, table=number == 0))
-    except OSError as problem:
-        raise FedmmError(f"{path} cannot be written: {problem.strerror}") from None
+    with (
+        atomic_write(path) as partial,
+        rc_context({"pdf.fonttype": 42, "font.size": _TEXT}),
+        PdfPages(partial, metadata={"CreationDate": None, "Title": material.title}) as file,
+    ):
+        for number, page in enumerate(pages):
+            file.savefig(_page(material, page, table=number == 0))
     return path
 
 
 def write_png(material: Material, path: Path) -> Path:
     """Write the main panels as one picture."""
     main = [panel for panel in _panels(material) if panel.main]
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise FedmmError(f"{path} cannot be written: {problem.strerror}") from None
     with rc_context({"pdf.fonttype": 42, "font.size": _TEXT}):
         return save(_page(material, main, table=False), path, dpi=_DPI)
 

@@ -1,0 +1,49 @@
+"""Writing a file so that others can rely on it: it is there whole, or as it was before."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from fedmm.core.errors import FedmmError, require
+
+
+@contextmanager
+def replace_file(path: Path) -> Iterator[Path]:
+    """A name beside ``path`` to write to; when all went well it is synced and becomes ``path``, else it is removed.
+
+    What the disk refuses is raised as it comes (OSError), and leaves the older file as it was.
+    """
+    path = path.resolve() if path.is_symlink() else path
+    partial = path.with_name(f".{path.name[:200]}.{os.getpid()}.partial")
+    try:
+        yield partial
+        if path.exists():
+            shutil.copymode(path, partial)
+        with partial.open("rb+") as file:
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_write(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
+    """:func:`replace_file` for a file that the user named, in a folder that is made where there is none.
+
+    What cannot be written is one sentence.
+    """
+    require("\0" not in str(path), f"{path} cannot be written: no name may hold a zero byte")
+    try:
+        require(bool(path.name) and not path.is_dir(), f"{path} is a folder; name a file to write")
+        require(path.is_file() or not path.exists(), f"{path} is no ordinary file; name one to write")
+        require(overwrite or not path.exists(), f"{path} is there already; pass --overwrite to replace it")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replace_file(path) as partial:
+            yield partial
+    except OSError as problem:
+        raise FedmmError(f"{path} cannot be written: {problem.strerror or problem}") from problem
