@@ -88,7 +88,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Where NVFlare leaves its files: the names of sockets must be short. Nothing is left there at the end."""
     tmp_path_factory.getbasetemp()  # before there is another folder for temporary files
     with tempfile.TemporaryDirectory(prefix="n", dir="/tmp") as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))  # where nvflare_sites lies
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=os.pathsep)  # where nvflare_sites lies
         patch.setenv("FEDMM_ALLOW_IMPORT", "nvflare_sites")
         patch.setattr(tempfile, "tempdir", folder)
         patch.setattr(places, "_COMMAND_SECONDS", 3600.0)  # a busy machine is no failure here

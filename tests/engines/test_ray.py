@@ -75,7 +75,7 @@ def cluster(request: pytest.FixtureRequest, folder: Path) -> Iterator[Cluster]:
             yield here
         return
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))  # where ray_federation lies
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=os.pathsep)  # where ray_federation lies
         started, ray = _started(folder)
         yield ray
         started.__exit__(None, None, None)
