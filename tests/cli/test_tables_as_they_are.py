@@ -45,7 +45,7 @@ def heart() -> Path:
 
 def proposed(command: Command, folder: Path, target: str) -> tuple[dict[str, Any], str]:
     ended = command("init", folder, "--columns", COLUMNS, "--label", "num", "--target-site", target, "--out", "e.toml",
-                    "--force")  # fmt: skip
+                    "--overwrite")  # fmt: skip
     assert ended.code == 0, ended.err
     return tomllib.loads(Path("e.toml").read_text()), ended.out
 

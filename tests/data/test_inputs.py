@@ -14,6 +14,7 @@ from fabricated import picture, write
 from fedmm.core.errors import FedmmError
 from fedmm.data.encoding import Column
 from fedmm.data.inputs import ArrayInput, ImageInput, Input, TableInput, input_from, input_table
+from fedmm.data.labels import UNKNOWN
 
 IMAGES = ImageInput(("cat", "dog"), 16, 12)
 ARRAYS = ArrayInput(("a", "b"), (3, 4, 4), True, "channels_last")
@@ -61,7 +62,7 @@ def test_class_folders_are_labels_and_unknown_ones_are_told(tmp_path: Path) -> N
     rows = IMAGES.read(tmp_path)
     assert rows.names == ("cat/1.png", "cow/1.png", "dog/1.png")
     assert rows.y is not None
-    assert rows.y.tolist() == [0, -1, 1]
+    assert rows.y.tolist() == [0, UNKNOWN, 1]
     assert rows.strange == ("cow",)
 
 
@@ -82,7 +83,7 @@ def test_an_archive_may_have_labels_by_name(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", x=x, y=np.array(["b", "c", "a"]))
     rows = ARRAYS.read(tmp_path / "x.npz")
     assert rows.y is not None
-    assert (rows.y.tolist(), rows.strange) == ([1, -1, 0], ("c",))
+    assert (rows.y.tolist(), rows.strange) == ([1, UNKNOWN, 0], ("c",))
 
 
 @pytest.mark.parametrize(

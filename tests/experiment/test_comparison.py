@@ -77,7 +77,7 @@ def test_a_comparison_leaves_a_summary_over_runs_in_their_own_folders(compared: 
         "fedmm-seed5",
         "too-fast-seed0",
     }
-    assert set(compared.summary) == {"kind", "title", "status", "runs", "versions", "hardware"}
+    assert set(compared.summary) == {"kind", "title", "status", "runs", "versions", "hardware", "evidence"}
     assert (compared.summary["kind"], compared.summary["title"]) == ("comparison", "three runs")
 
 

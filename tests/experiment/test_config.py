@@ -92,7 +92,7 @@ def hint_of(row: type, field: Field[Any]) -> Any:
 def another(field: Field[Any], hint: Any) -> Any:
     """A value for a key that is not its default, as TOML would give it."""
     value, options = field.default, typing.get_args(hint)
-    if hint is Schedule:
+    if hint in (Schedule, Schedule | str):
         return {"name": "cosine_decay", "final": 0.25}
     if typing.get_origin(hint) is Literal:
         return next(option for option in options if option != value)
@@ -329,7 +329,7 @@ def wrong_values(hint: Any) -> list[Any]:
         return [True, "1.0", [1.0], {}, day]
     if hint is str:
         return [1, True, ["a"], {}, day]
-    if hint is Schedule:
+    if hint in (Schedule, Schedule | str):
         return [1, True, ["constant"], day]
     if origin is Literal:
         return ["nonsense", "", 1, True, list(options), {}, day]

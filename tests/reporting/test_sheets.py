@@ -36,6 +36,7 @@ def test_grey_images_in_bytes_or_fractions_look_the_same(tmp_path: Path) -> None
 
 
 def test_a_sheet_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
     block = Block("b", np.zeros((1, 1, 1, 2, 2)), ["x"])
     with pytest.raises(FedmmError, match=r"sheet\.png cannot be written"):
-        draw_sheet(tmp_path / "no" / "sheet.png", "t", "a", [block])
+        draw_sheet(tmp_path / "file" / "sheet.png", "t", "a", [block])

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from fedmm.core.label_shift import LabelShift
+from fedmm.experiment import stack
 from fedmm.experiment import sweep as sweeping
 from fedmm.experiment.runs_progress import RunsProgress
 from fedmm.experiment.stack import StackSettings
@@ -188,6 +189,7 @@ def test_a_comparison_that_was_stopped_goes_on_to_the_same_table(
 
     wanted = {"title": "moons", "objectives": ["dann", "mdd"], "progress": False}
     with monkeypatch.context() as patch:
+        patch.setattr(stack, "_FLUSH_SECONDS", -1.0)
         patch.setattr(RunsProgress, "__call__", ctrl_c)
         assert compare_methods(TABLES, tmp_path / "all", **wanted) is None
     assert not (tmp_path / "all" / "compare.json").exists()
@@ -224,7 +226,6 @@ def test_sites_whose_instruments_have_other_gains_are_to_be_standardised(tmp_pat
     assert found is not None
     assert found["verdict"]["supported"] is True
     assert found["verdict"]["use"] == "per-site standardisation"
-    assert "agree: per-site standardisation" in found["target_labels"]
 
 
 def test_two_hospitals_with_other_shares_of_sick_are_not_to_be_adapted(tmp_path: Path) -> None:

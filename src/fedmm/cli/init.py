@@ -36,7 +36,7 @@ def init(
     target_site: Annotated[
         list[str] | None, typer.Option(help="A site that is the target, where labels do not say so. May be repeated.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", "--force", help="Replace a file that is there.")] = False,
 ) -> None:
     """Look at data and write a commented FILE.toml for it, which `fedmm check` and `fedmm run` take."""
     from fedmm.experiment.folder import folder_name  # noqa: PLC0415 - torch

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -106,7 +107,8 @@ def _squares(folder: Path, files: tuple[StoredFile, ...], stamps: tuple[object, 
     def problem_with(number: int) -> str:
         file = files[number]
         path = folder / file.path
-        path = path.resolve() if path.is_symlink() else path
+        with suppress(OSError, RuntimeError):  # a link that leads to itself
+            path = path.resolve() if path.is_symlink() else path
         try:
             whole = picture_of(read_file(folder, file), str(path))
         except FedmmError as problem:

@@ -307,7 +307,7 @@ def _boundary(adapted: Adapted, pair: DomainPair) -> dict[str, torch.Tensor]:
     """The predicted probability of class 1 on a grid around all points."""
     points = torch.cat([pair.source.x, pair.target.x])
     low, high = points.amin(dim=0), points.amax(dim=0)
-    margin = 0.1 * (high - low)
+    margin = torch.where(high > low, 0.1 * (high - low), 1.0)
     grid_x, grid_y = (torch.linspace(float(low[i] - margin[i]), float(high[i] + margin[i]), _GRID) for i in range(2))
     y, x = torch.meshgrid(grid_y, grid_x, indexing="ij")
     probability = adapted.predict_proba(torch.stack([x.flatten(), y.flatten()], dim=1))[:, 1]
