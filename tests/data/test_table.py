@@ -289,7 +289,7 @@ def test_a_file_for_each_site(tmp_path: Path) -> None:
         path = tmp_path / f"{site}.data"
         path.write_text("".join(f"{20 + n},{n % 5 * 0.5},{n % 3 if site != 'c' else ''}\n" for n in range(20)))
         files[site] = str(path)
-    named = {"header": False, "columns": ("age", "dose", "num")}
+    named: dict[str, Any] = {"header": False, "columns": ("age", "dose", "num")}
     pair = Table(files=files, label="num", **named, classes={"0": "well", "1": "ill", "2": "ill"}).load()
     assert pair.class_names == ("well", "ill")
     assert pair.sites is not None

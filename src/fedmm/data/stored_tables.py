@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import datetime
-import gzip
 import re
 import warnings
 from collections import Counter
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedmm.core.errors import FedmmError, require
 from fedmm.data.readers.cells import MISSING, Cell, Kind, read_cell
-from fedmm.data.readers.table_formats import EXCEL, PARQUET, TABLES, TableFormat
+from fedmm.data.readers.table_formats import EXCEL, PARQUET, TABLES, TableFormat, open_text
 
 if TYPE_CHECKING:
     import pandas
@@ -127,8 +126,7 @@ def _text_file(
 
 def _require_no_more_cells(path: Path, format: TableFormat, separator: str, columns: int) -> None:
     """Refuse rows with more cells than there are columns, which pandas would cut off; empty ones at the end are not."""
-    packed = path.name.lower().endswith(".gz")
-    with (gzip.open if packed else open)(path, "rt", encoding=format.encoding, newline="") as file:
+    with open_text(path, format.encoding) as file:
         for number, cells in enumerate(csv.reader(file, delimiter=separator), start=1):
             require(
                 not any(cell.strip() for cell in cells[columns:]),

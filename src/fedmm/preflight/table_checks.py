@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from fedmm.data.labels import ordered
 from fedmm.data.readers.cells import MISSING, date_formats, read_cell
-from fedmm.data.readers.table_formats import TEXT, TableFormat, looks_like_data
+from fedmm.data.readers.table_formats import TEXT, TableFormat, looks_like_data, open_text
 from fedmm.data.stored_tables import cell_kinds, is_dates, is_numeric, is_plain, texts
 
 if TYPE_CHECKING:
@@ -173,9 +172,8 @@ def odd_header(path: Path, format: TableFormat) -> Iterator[str]:
     separator = (
         "\t" if format.separator == "," and path.name.lower().endswith((".tsv", ".tsv.gz")) else format.separator
     )
-    packed = path.name.lower().endswith(".gz")
     try:
-        with (gzip.open if packed else open)(path, "rt", encoding=format.encoding, newline="") as file:
+        with open_text(path, format.encoding) as file:
             cells = next(csv.reader(file, delimiter=separator), [])
     except (OSError, ValueError, csv.Error, EOFError):
         return

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, TextIO, TypeVar
 
 from fedmm.core.checks import flag, one_of
 from fedmm.core.errors import FedmmError, require
@@ -64,7 +64,7 @@ class TableFormat:
 def _is_text_codec(name: str) -> bool:
     try:
         found = codecs.lookup(name)
-        return bool("a".encode(name)) and getattr(found, "_is_text_encoding", True)
+        return bool("a".encode(name)) and bool(getattr(found, "_is_text_encoding", True))
     except (LookupError, ValueError, TypeError):
         return False
 
@@ -107,6 +107,13 @@ def _one(found: Sequence[tuple[Path, T]], what: str, default: T) -> T:
             f"{path} and {other} are not written alike ({what} {value!r} and {another!r}); bring them to one form",
         )
     return value
+
+
+def open_text(path: Path, encoding: str) -> TextIO:
+    """A text file, packed or not, with its line ends as they are."""
+    if path.name.lower().endswith(".gz"):
+        return gzip.open(path, "rt", encoding=encoding, newline="")
+    return path.open(encoding=encoding, newline="")
 
 
 def _beginning(path: Path) -> bytes:
