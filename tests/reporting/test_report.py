@@ -16,7 +16,9 @@ from rich.console import Console
 from safetensors.numpy import load_file, save_file
 
 from fedmm.cli import main
+from fedmm.cli.app import _show_comparison
 from fedmm.core.errors import FedmmError
+from fedmm.core.evidence import NOT_SUPPORTED, RULE
 from fedmm.reporting import comparison_rows, draw_comparison, read_comparison, validator_table
 from fedmm.reporting.report import gather, write_pdf, write_png
 from fedmm.reporting.report.charts import Lines
@@ -447,3 +449,21 @@ def test_a_run_under_way_without_a_label_is_called_source_only(folders: Folders)
     (run / "experiment.toml").write_text('[objective]\nname = "source_only"\n[algorithm]\nname = "fedavg_gda"\n')
     found = shown(run)
     assert "source only" in found.text
+
+
+def test_a_sweep_ends_with_validators_and_the_rules_verdicts(folders: Folders, capsys: Any) -> None:
+    comparison = folders.comparison({"FedMM": [(None, None)], "source only": [(None, None)]})
+    for run in (comparison / "runs").iterdir():
+        rewrite(run, target_information=[0.1, 0.25])
+    evidence = {
+        "rule": RULE, "source_only": "source only", "note": "", "label_shift": {"sentence": "no sign of label shift"},
+        "verdicts": [{"label": "FedMM", "supported": False, "sentence": NOT_SUPPORTED}],
+    }  # fmt: skip
+    summary = json.loads((comparison / "summary.json").read_text()) | {"status": "completed", "evidence": evidence}
+    summary["runs"] = [each | {"target_accuracy": None} for each in summary["runs"]]
+    _show_comparison(summary, comparison, judged=True)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "target (%)" not in printed
+    assert "as source only tells it: no sign of label shift" in printed
+    assert f"FedMM: {NOT_SUPPORTED}" in printed
+    assert f"the rule: {RULE}" in printed
