@@ -83,9 +83,9 @@ class FederatedAdapter(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         where the labels are -1 and one other number, both are classes. Without any target the network is trained on
         the source alone, whatever the objective.
         """
-        X = validate_data(self, X, dtype=np.float32)
+        rows: NDArray[np.float32] = validate_data(self, X, dtype=np.float32)
         labels = _labels(y)
-        check_consistent_length(X, labels)
+        check_consistent_length(rows, labels)
         domains = _domains(sample_domain, labels)
         known = domains >= 0
         require(bool(known.any()), "every row is of a target domain; give labelled rows of a source domain too")
@@ -104,12 +104,12 @@ class FederatedAdapter(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         clients = []
         for domain in np.unique(domains):
             own = domains == domain
-            source = (X[own], place[own]) if domain >= 0 else None
+            source = (rows[own], place[own]) if domain >= 0 else None
             name = f"source {domain}" if domain >= 0 else f"target {-domain}"
-            clients.append(Client(source, X[own] if domain < 0 else None, name))
+            clients.append(Client(source, rows[own] if domain < 0 else None, name))
         self.adapted_: Adapted = adapt(
             clients,
-            self._network(X.shape[1], len(classes), seed),
+            self._network(rows.shape[1], len(classes), seed),
             SourceOnly() if known.all() else objective,
             self._algorithm(),
             _whole("rounds", self.rounds),
@@ -150,11 +150,13 @@ class FederatedAdapter(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return rows
 
     def _objective(self) -> Objective:
-        return _chosen("objective", self.objective, Objective, OBJECTIVES, {"nu": self.nu})
+        chosen: Objective = _chosen("objective", self.objective, Objective, OBJECTIVES, {"nu": self.nu})
+        return chosen
 
     def _algorithm(self) -> Algorithm:
         given = {"lr": self.lr, "penalty": self.penalty, "local_steps": self.local_steps}
-        return _chosen("algorithm", self.algorithm, Algorithm, ALGORITHMS, given)
+        chosen: Algorithm = _chosen("algorithm", self.algorithm, Algorithm, ALGORITHMS, given)
+        return chosen
 
     def _network(self, width: int, classes: int, seed: int) -> Network:
         if isinstance(self.model, nn.Module):
@@ -213,7 +215,8 @@ def _labels(y: Any) -> NDArray[Any]:
 def _missing(labels: NDArray[Any]) -> NDArray[np.bool_]:
     """Which labels are None or NaN."""
     if labels.dtype.kind == "f":
-        return np.isnan(labels)
+        missing: NDArray[np.bool_] = np.isnan(labels)
+        return missing
     gone = [value is None or (isinstance(value, float) and math.isnan(value)) for value in labels.tolist()]
     return np.array(gone, dtype=bool)
 
