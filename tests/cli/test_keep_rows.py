@@ -14,14 +14,14 @@ from safetensors import safe_open
 from fedmm.experiment.toml import write_toml
 
 MARK = 0.123456789
-"""A value of every row."""
+"""A value of every other row."""
 
 
 def written(tmp_path: Path, **run: Any) -> str:
     """An experiment on an archive, in ``e.toml``."""
     random = np.random.default_rng(0)
     x = random.normal(size=(24, 2)).astype(np.float32)
-    x[:, 1] = MARK
+    x[::2, 1] = MARK
     y = np.arange(24) % 2
     np.savez(tmp_path / "rows.npz", source_x=x, source_y=y, target_x=x + np.float32([1, 0]), target_y=y)
     tables = {
