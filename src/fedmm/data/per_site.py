@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,17 +26,10 @@ class PerSite:
     that is not known, by their domain. A file does not say whose statistics its rows need: there is no ``input``.
     """
 
+    name: ClassVar[str] = "per_site"
+    summary: ClassVar[str] = "another data set whose sites standardise their own rows"
+
     of: DataSet
-
-    @property
-    def name(self) -> str:
-        """The data set's own."""
-        return self.of.name
-
-    @property
-    def summary(self) -> str:
-        """The data set's own."""
-        return self.of.summary
 
     def load(self) -> DomainPair:
         """The pair with float32 rows."""
