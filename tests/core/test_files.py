@@ -42,7 +42,12 @@ def test_a_full_disk_leaves_the_older_file_and_one_sentence(tmp_path: Path, monk
 def test_what_is_no_file_to_write_is_refused(tmp_path: Path) -> None:
     (tmp_path / "there").write_text("old")
     os.mkfifo(tmp_path / "pipe")
-    for name, words in ((".", "is a folder"), ("pipe", "no ordinary file"), ("a\0b", "zero byte"), ("there/a", "cannot be written")):
+    for name, words in (
+        (".", "is a folder"),
+        ("pipe", "no ordinary file"),
+        ("a\0b", "zero byte"),
+        ("there/a", "cannot be written"),
+    ):
         with pytest.raises(FedmmError, match=words), atomic_write(tmp_path / name) as partial:
             partial.write_text("new")
     with pytest.raises(FedmmError, match="pass --overwrite"), atomic_write(tmp_path / "there", overwrite=False):
