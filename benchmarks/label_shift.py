@@ -30,10 +30,10 @@ from common import measured_on, typed_command
 from numpy.typing import NDArray
 
 from fedmm.core.evidence import BELIEVED, Signals, judge_adaptation
-from fedmm.core.label_shift import estimate_label_shift
 from fedmm.experiment.adapt import Adapted
 from fedmm.experiment.build import DataCache, prepare
 from fedmm.experiment.config import experiment
+from fedmm.experiment.evidence import shift_of_model
 from fedmm.experiment.grid import groups
 from fedmm.experiment.stack import StackRun, StackSettings
 
@@ -114,7 +114,8 @@ def measure(arrays: Arrays, seeds: int, rounds: int) -> dict[str, Any]:
             found[given[number].label].append(stack.adapted(replica, status)[0])
     plain = found["source only"][0]
     rows = pair.source_test
-    shift = estimate_label_shift(plain.predict_proba(rows.x), rows.y, plain.predict_proba(pair.target.x))
+    shift = shift_of_model(plain.predict_proba, pair)
+    assert shift is not None
     signals = {label: _signals(models) for label, models in found.items()}
     accuracies = {label: [float(m.history.last("target_accuracy") or 0.0) for m in ms] for label, ms in found.items()}
     verdicts = {
@@ -160,7 +161,7 @@ def table(results: dict[str, Any]) -> str:
         estimate = f"{shift['positive']:.0%}, differs in {shift['low']:.0%} to {shift['high']:.0%}"
         for label, own in each["methods"].items():
             accuracy = own["target_accuracy"]
-            believed = {None: "", True: "yes", False: "no"}[own["supported"]]
+            believed = {None: "unclear" if own["verdict"] else "", True: "yes", False: "no"}[own["supported"]]
             lines.append(
                 f"| {data} | {estimate} | {label} | {fmean(accuracy):.1%} ({min(accuracy):.1%} to {max(accuracy):.1%})"
                 f" | {fmean(own['target_information']):.3f} | {fmean(own['source_risk']):.3f} | {believed} |"

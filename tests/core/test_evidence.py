@@ -9,7 +9,8 @@ from fedmm.core.label_shift import LabelShift
 EVEN = torch.tensor([0.5, 0.5])
 NONE = LabelShift(EVEN, EVEN, 0.01, True, 0.0, 0.05)
 LARGE = LabelShift(EVEN, torch.tensor([0.2, 0.8]), 0.3, True, 0.2, 0.4)
-UNKNOWN = LabelShift(EVEN, EVEN, 0.02, False, 0.0, 0.4, ("there are fewer than 50 target rows",))
+ROUGH = LabelShift(EVEN, EVEN, 0.02, False, 0.0, 0.4, ("there are fewer than 50 target rows",))
+SHIFTED_INPUTS = LabelShift(EVEN, torch.tensor([0.2, 0.8]), 0.3, False, 0.2, 0.4, ("inputs have shifted too",))
 PLAIN = Signals({"target_information": [0.30, 0.31, 0.32], "target_bnm": [0.80, 0.81, 0.82]}, [0.20, 0.21, 0.22])
 BETTER = Signals({"target_information": [0.40, 0.41, 0.42], "target_bnm": [0.90, 0.91, 0.92]}, [0.20, 0.21, 0.22])
 
@@ -24,7 +25,6 @@ def test_everything_that_the_rule_asks_for_supports_adapting():
     ("adapted", "shift", "because"),
     [
         (BETTER, LARGE, "class mix is estimated to differ"),
-        (BETTER, UNKNOWN, "class mix may differ"),
         (Signals(BETTER.validators, [0.30, 0.31, 0.32]), NONE, "source_risk rose"),
         (Signals(BETTER.validators, [0.20, float("nan"), 0.2]), NONE, "source_risk rose"),
         (Signals({**BETTER.validators, "target_bnm": [0.9, 0.815, 0.9]}, [0.2] * 3), NONE, "target_bnm is not higher"),
@@ -42,6 +42,8 @@ def test_one_reason_against_is_enough(adapted, shift, because):
     ("source_only", "adapted", "shift", "because"),
     [
         (PLAIN, BETTER, None, "was not estimated"),
+        (PLAIN, BETTER, ROUGH, "class mix may differ"),
+        (PLAIN, BETTER, SHIFTED_INPUTS, "a rough estimate, which labels of a few dozen target rows would settle"),
         (PLAIN, Signals(BETTER.validators), NONE, "no labelled source rows are set aside"),
         (PLAIN, Signals({"target_information": [0.4] * 3}, [0.2] * 3), NONE, "target_bnm was not measured"),
         (

@@ -188,6 +188,9 @@ def test_the_metadata_of_a_safetensors_file_names_the_network(moons: FinishedRun
     assert about["class_names"] == ["upper", "lower"]
 
 
+DAY = np.datetime64("2020-03-01")
+
+
 def test_the_onnx_model_of_a_table_prepares_its_columns(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     random = np.random.default_rng(0)
@@ -196,6 +199,7 @@ def test_the_onnx_model_of_a_table_prepares_its_columns(tmp_path: Path) -> None:
             "age in years": np.where(np.arange(60) % 7 == 0, np.nan, random.normal(50, 10, 60)),
             "x": random.normal(1e6, 3, 60),  # called as the input of other models
             "colour": np.array(["red", "green", "blue"])[np.arange(60) % 3],
+            "admitted": np.where(np.arange(60) % 9 == 0, "", np.datetime_as_string(DAY + np.arange(60) % 30)),
             "site": np.array(["here", "there"])[np.arange(60) % 2],
             "ill": np.where(np.arange(60) % 2 == 0, np.arange(60) % 4 // 2, np.nan),
         }
@@ -203,19 +207,24 @@ def test_the_onnx_model_of_a_table_prepares_its_columns(tmp_path: Path) -> None:
     frame.to_csv(tmp_path / "t.csv", index=False)
     tables = {
         "run": {"rounds": 1, "batch_size": 8, "keep_rows": False},
-        "data": {"name": "table", "file": str(tmp_path / "t.csv"), "label": "ill", "site": "site"},
+        "data": {"name": "table", "file": str(tmp_path / "t.csv"), "label": "ill", "site": "site"}
+        | {"dates": {"admitted": "%Y-%m-%d"}},
         "partition": {"name": "by_site"},
         "model": {"name": "mlp", "hidden": [8], "adversary_hidden": [4]},
     }
     run = finished(tmp_path / "run", tables)
     done = export_model(run, "onnx", tmp_path / "t.onnx")
-    assert done.about["takes"]["columns"] == {"age in years": "float64", "x": "float64", "colour": "string"}
+    assert done.about["takes"]["columns"] == {
+        "age in years": "float64", "x": "float64", "colour": "string", "admitted": "float64"
+    }  # fmt: skip
     new = pandas.DataFrame({"age in years": [np.nan, 44.5, 60.0], "x": [1000001.5, np.nan, 999998.0]})
     new["colour"] = ["violet", "", "red"]
+    new["admitted"] = ["", "2020-03-01", "2020-03-02"]
     new.to_csv(tmp_path / "new.csv", index=False)
     assert run.input is not None
     wanted = run.predictor.predict_proba(run.input.read(tmp_path / "new.csv").x)
     session = onnxruntime.InferenceSession(str(tmp_path / "t.onnx"), providers=["CPUExecutionProvider"])
     given = {name: new[[name]].to_numpy() for name in ("age in years", "x")}
     given["colour"] = new[["colour"]].to_numpy(dtype=object)
+    given["admitted"] = np.array([[np.nan], [DAY.astype(float)], [DAY.astype(float) + 1.0]])  # days since 1970
     np.testing.assert_allclose(session.run(["probabilities"], given)[0], wanted, atol=1e-5)

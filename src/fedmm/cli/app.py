@@ -115,8 +115,12 @@ def run(
     allow_import: AllowImport = None,
 ) -> None:
     """Train as FILE.toml says and leave a run folder: rounds, summary, model, picture. With [sweep], a grid of runs."""
-    given = {"engine": engine or ("ray" if ray_address else None), "ray_address": ray_address}
-    given |= {"rounds": rounds, "seed": seed}
+    given = {
+        "engine": engine or ("ray" if ray_address else None),
+        "ray_address": ray_address,
+        "rounds": rounds,
+        "seed": seed,
+    }
     changed = [*(settings or []), *(f"run.{key}={value}" for key, value in given.items() if value not in (None, ""))]
     changed += [f"run.track={json.dumps(track)}"] if track else []
     tables = set_values(read_tables(file), changed)

@@ -53,17 +53,21 @@ def judge_adaptation(source_only: Signals, adapted: Signals, shift: LabelShift |
     where it was not estimated.
 
     One reason against is enough for "not supported"; "supported" needs everything that the rule asks for; and where
-    something of that is missing, it cannot be judged.
+    something of that is missing, or the class mix can only be estimated roughly, it cannot be judged.
     """
     against, missing = [], []
     if shift is None:
         missing.append("the target's class mix was not estimated")
     elif not shift.small:
-        what = "is estimated to differ" if shift.notable else "may differ"
-        against.append(
+        what = "is estimated to differ" if shift.reliable and shift.notable else "may differ"
+        mixes = (
             f"the target's class mix {what} from the source's (in {shift.distance:.0%} of the rows, 90 % interval "
             f"{shift.low:.0%} to {shift.high:.0%}), and then the validators cannot be believed"
         )
+        if shift.reliable:
+            against.append(mixes)
+        else:
+            missing.append(f"{mixes}; a rough estimate, which labels of a few dozen target rows would settle")
     before, after = source_only.source_risk, adapted.source_risk
     if not before or not after:
         missing.append("no labelled source rows are set aside, so that there is no source_risk")

@@ -122,10 +122,11 @@ def estimate_label_shift(
     low, high = _interval(p_s, y, p_t)
     distance = _total_variation(source, target)
     doubts = _doubts(p_t, counts, target, by_counts, confusion)
-    seen = [torch.cat([p, p.amax(dim=1, keepdim=True)], dim=1) for p in (p_s, p_t)]
+    here, there = (torch.cat([p, p.amax(dim=1, keepdim=True)], dim=1) for p in (p_s, p_t))
     if source_inputs is not None and target_inputs is not None:
-        seen = [torch.cat([s, _columns(x)], dim=1) for s, x in zip(seen, (source_inputs, target_inputs), strict=True)]
-    if _misfit(*seen, torch.where(counts > 0, target / counts.clamp_min(1.0), 0.0)[y]) > _MISFIT:
+        here = torch.cat([here, _columns(source_inputs)], dim=1)
+        there = torch.cat([there, _columns(target_inputs)], dim=1)
+    if _misfit(here, there, torch.where(counts > 0, target / counts.clamp_min(1.0), 0.0)[y]) > _MISFIT:
         doubts.append(_INPUTS)
     return LabelShift(source, target, distance, not doubts, min(low, distance), max(high, distance), tuple(doubts))
 
@@ -258,8 +259,8 @@ def _misfit(source: Tensor, target: Tensor, weights: Tensor) -> float:
     """
     weights = weights / weights.sum()
     effective = 1.0 / float(weights.square().sum())
-    level = (-0.5 * math.log(0.025 / source.shape[1])) ** 0.5
-    chance = level * (1.0 / effective + 1.0 / len(target)) ** 0.5
+    level = math.sqrt(-0.5 * math.log(0.025 / source.shape[1]))
+    chance = level * math.sqrt(1.0 / effective + 1.0 / len(target))
     step = torch.cat([weights, torch.full((len(target),), -1.0 / len(target), dtype=weights.dtype)]).unsqueeze(1)
     values, order = torch.cat([source, target]).sort(dim=0, stable=True)
     steps = step.expand_as(values).gather(0, order).cumsum(dim=0)

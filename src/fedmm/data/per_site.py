@@ -46,7 +46,7 @@ class PerSite:
             if held_by is None:
                 return Labelled(domains[domain].of(rows.x), rows.y)
             x = rows.x.new_empty(rows.x.shape, dtype=torch.float32)
-            for number in held_by.unique().tolist():
+            for number in sorted(set(held_by.tolist())):
                 scale = scales.get(number, domains[domain])
                 x[held_by == number] = scale.of(rows.x[held_by == number])
             return Labelled(x, rows.y)
@@ -73,13 +73,13 @@ class _Scale(NamedTuple):
     deviation: Tensor
 
     def of(self, x: Tensor) -> Tensor:
-        parts = [((part.double() - self.mean) / self.deviation).float() for part in x.split(_ROWS_AT_ONCE)]
+        parts = [((part.double() - self.mean) / self.deviation).float() for part in torch.split(x, _ROWS_AT_ONCE)]
         return torch.cat(parts) if len(x) else x.float()
 
 
 def _scale(parts: Iterable[Tensor]) -> _Scale:
     """Of rows ``[rows, numbers]`` or ``[rows, channels, ...]``; what is always the same is only centred."""
-    chunks = [chunk for part in parts if len(part) for chunk in part.split(_ROWS_AT_ONCE)]
+    chunks = [chunk for part in parts if len(part) for chunk in torch.split(part, _ROWS_AT_ONCE)]
     if not chunks:
         return _Scale(torch.zeros(()), torch.ones(()))
     over = [axis for axis in range(chunks[0].dim()) if axis != 1]

@@ -113,10 +113,11 @@ def format_clients(clients: Sequence[Client], keys: Any = None) -> tuple[list[Cl
     ]
     form, parts = learn_format(parts, keys)
     rows = iter([form.rows(*part) for part in parts])
-    return [
-        replace(client, **{domain: next(rows) for domain, data in client._domains if data is not None})
-        for client in named
-    ], form
+    formed = []
+    for client in named:
+        held: dict[str, Any] = {domain: next(rows) for domain, data in client._domains if data is not None}
+        formed.append(replace(client, **held))
+    return formed, form
 
 
 def require_clients(clients: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ _UNSEEN = "a word that no row had"
 
 def columns_of(given: Input | None) -> tuple[Column, ...]:
     """The columns that a model can prepare itself; none where rows are no table, or each site scales its own way."""
-    if not isinstance(given, TableInput) or getattr(given, "site", "") or getattr(given, "sites", ()):
+    if not isinstance(given, TableInput) or given.scales:
         return ()
     return given.columns
 
@@ -28,7 +29,7 @@ def columns_of(given: Input | None) -> tuple[Column, ...]:
 def raw_rows(columns: Sequence[Column], x: Tensor) -> tuple[Raw, Tensor]:
     """Columns like those that rows ``[rows, numbers]`` were made from, and what the run itself makes of them.
 
-    A row without any value and one with words that are not known come first.
+    A row without any value and one with words that are not known come first. Dates are days since 1970.
     """
     import pandas  # noqa: PLC0415 - an optional dependency, without which there are no tables
 
@@ -44,7 +45,7 @@ def raw_rows(columns: Sequence[Column], x: Tensor) -> tuple[Raw, Tensor]:
             values = part[:, 0] * column.deviation + column.mean
             found[column.name] = np.array([np.nan, column.mean, *values])[:, None]
     frame = pandas.DataFrame({name: values[:, 0] for name, values in found.items()})
-    return found, encoded(frame, columns, Path("rows"))
+    return found, encoded(frame, [replace(column, date="") for column in columns], Path("rows"))
 
 
 def with_preparation(network: Any, columns: Sequence[Column], input_name: str, outputs: Sequence[str]) -> Any:

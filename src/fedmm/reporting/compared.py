@@ -24,7 +24,7 @@ _ACCURACIES = ("target_accuracy", "source_accuracy", "domain_accuracy")
 _SHOWN = ("target_accuracy", "target_information", "target_bnm", "source_risk")
 """In the terminal and in the picture: what the verdict goes by, after what labels say where there are some."""
 _HIGHER = {validator.column: validator.higher for validator in VALIDATORS.values()}
-_SUPPORTED = {True: "yes", False: "no", None: "-"}
+_SUPPORTED = {True: "yes", False: "no", None: "unclear"}
 _COLOURS = {True: "#D55E00", False: "#0072B2", None: "#0072B2"}
 _ROW, _HEADING, _BETWEEN = 0.36, 0.62, 0.3
 

@@ -52,7 +52,7 @@ def draw_comparison(folder: Path | str) -> list[Path]:
 
 def compose(title: str, about: str, panels: Sequence[Panel], path: Path) -> Path:
     """A title with a line of explanation, and panels below each other."""
-    title, about = wrapped(title, 80), wrapped(about, 120)
+    title, about = wrapped(title, 80), wrapped(about, 96)
     below_title = MARGIN + lines_height(title, TITLE) + 0.06
     top = below_title + lines_height(about, TEXT) + 0.16
     figure = new_figure(top + sum(panel.height for panel in panels) + _BETWEEN * (len(panels) - 1) + MARGIN)

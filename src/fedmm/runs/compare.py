@@ -54,7 +54,7 @@ def compare_methods(
     names = {(run["label"], run["seed"]): run["folder"] for run in summary["runs"]}
     entries = [_entry(candidate, folder, names) for candidate in candidates]
     shift = _label_shift([folder / name for name in entries[0]["runs"]])
-    judged = judge_candidates(entries, shift and read_shift(shift))
+    judged = judge_candidates(entries, None if shift is None else read_shift(shift))
     table = {
         "format": _FORMAT,
         "title": title,
@@ -131,7 +131,7 @@ def _judge_one(source_only: Table, entry: Table, shift: LabelShift | None) -> Ve
         if one["diverged"]:
             supported = None if one is source_only else False
             return Verdict(supported, f"{one['diverged']} of {len(one['runs'])} runs of {one['label']} diverged")
-    return judge_adaptation(*(signals_of(_by_seed(one)) for one in (source_only, entry)), shift)
+    return judge_adaptation(signals_of(_by_seed(source_only)), signals_of(_by_seed(entry)), shift)
 
 
 def _by_seed(entry: Table) -> list[Table]:
