@@ -96,3 +96,23 @@ def read(folder: Path) -> dict[str, bytes]:
     return {
         path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()
     }
+
+
+HOSPITALS = {"cleveland": 60, "hungarian": 50, "switzerland": 40, "va": 45}
+"""Rows of each."""
+
+
+def like_the_hospitals(folder: Path) -> None:
+    """Files like those of UCI: ``?`` for missing, cholesterol of 0 at one site, a column that one never filled."""
+    random = np.random.default_rng(0)
+    for site, rows in HOSPITALS.items():
+        lines = []
+        for row in range(rows):
+            num = row % 5 if site != "hungarian" else row % 2
+            age, chol = 40 + row % 30 + 2 * num, 0 if site == "switzerland" else int(random.integers(180, 300))
+            ca = "?" if site == "va" else row % 4
+            lines.append(
+                f"{age}.0,{row % 2},{1 + row % 4},{120 + row},{chol},{'?' if row % 7 == 0 else 0},{row % 3},"
+                f"{150 - row % 40},{row % 2},{num + random.normal():.1f},{1 + row % 3},{ca},{3 + row % 5},{num}\n"
+            )
+        (folder / f"processed.{site}.data").write_text("".join(lines))

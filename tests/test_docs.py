@@ -259,6 +259,24 @@ def test_how_penalties_were_chosen_on_the_page_is_what_was_measured() -> None:
     assert [line.cells for line in table_lines("stability.md") if line.section == section] == expected
 
 
+def test_what_noise_costs_on_the_page_is_what_was_measured() -> None:
+    results = json.loads((ROOT / "benchmarks" / "results" / "transmission_digits.json").read_text(encoding="utf-8"))
+
+    def cell(part: str, way: str) -> str:
+        if way not in results[part]["ways"]:
+            return "not run"
+        found = results[part]["ways"][way]
+        noise = "" if found["noise"] is None else f" (s = {found['noise']:.3g})"
+        return f"{found['mean']:.1%} ± {found['spread']:.1%}{noise}"
+
+    shown = [line.cells for line in table_lines("privacy.md") if line.part == "What it costs"]
+    trusted = shown.index(["exact", cell("trusted", "exact"), cell("trusted_crowd", "exact")])
+    assert {part: len(results[part]["ways"]) for part in ("noise", "trusted")} == {"noise": 4, "trusted": 5}
+    for number, (way, *cells) in enumerate(shown):
+        parts = ("trusted", "trusted_crowd") if number >= trusted else ("noise", "crowd")
+        assert cells == [cell(part, way.removesuffix(", no noise")) for part in parts], way
+
+
 def test_how_the_rule_on_adapting_did_on_the_page_is_what_was_measured() -> None:
     results = json.loads((ROOT / "benchmarks" / "results" / "label_shift.json").read_text(encoding="utf-8"))["data"]
     expected = []

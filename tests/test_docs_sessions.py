@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fabricated import like_the_hospitals
 
 from fedmm.cli import main
 
@@ -51,6 +52,12 @@ def typed(words: list[str]) -> int:
 def tables() -> None:
     exec(blocks("docs/start.md", "patients.csv"), {"__name__": "__main__"})
     shutil.copy("rome_checked.csv", "new_patients.csv")
+
+
+def hospitals() -> None:
+    tables()
+    Path("heart").mkdir()
+    like_the_hospitals(Path("heart"))
 
 
 def proposed() -> None:
@@ -106,7 +113,7 @@ SESSIONS: dict[str, Callable[[], None]] = {
     "docs/compare.md": proposed,
     "docs/index.md": lambda: None,
     "docs/objectives.md": lambda: None,
-    "docs/own_data.md": tables,
+    "docs/own_data.md": hospitals,
     "docs/privacy.md": noisy,
     "docs/report.md": several_runs,
     "docs/resuming.md": grid_file,

@@ -9,30 +9,13 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from cli.commands import Command
+from fabricated import HOSPITALS, like_the_hospitals
 
 pytest.importorskip("pandas", reason="tables need fedmm[tables]")
 
 COLUMNS = "age,sex,cp,trestbps,chol,fbs,restecg,thalach,exang,oldpeak,slope,ca,thal,num"
-SITES = {"cleveland": 60, "hungarian": 50, "switzerland": 40, "va": 45}
-
-
-def like_the_hospitals(folder: Path) -> None:
-    """Files like those of UCI: ``?`` for missing, cholesterol of 0 at one site, a column that one never filled."""
-    random = np.random.default_rng(0)
-    for site, rows in SITES.items():
-        lines = []
-        for row in range(rows):
-            num = row % 5 if site != "hungarian" else row % 2
-            age, chol = 40 + row % 30 + 2 * num, 0 if site == "switzerland" else int(random.integers(180, 300))
-            ca = "?" if site == "va" else row % 4
-            lines.append(
-                f"{age}.0,{row % 2},{1 + row % 4},{120 + row},{chol},{'?' if row % 7 == 0 else 0},{row % 3},"
-                f"{150 - row % 40},{row % 2},{num + random.normal():.1f},{1 + row % 3},{ca},{3 + row % 5},{num}\n"
-            )
-        (folder / f"processed.{site}.data").write_text("".join(lines))
 
 
 def heart() -> Path:
@@ -58,7 +41,7 @@ def test_the_whole_way_with_a_file_for_each_hospital(command: Command, tmp_path:
     folder.mkdir()
     like_the_hospitals(folder)
     tables, said = proposed(command, folder, "switzerland")
-    assert list(tables["data"]["files"]) == list(SITES)
+    assert list(tables["data"]["files"]) == list(HOSPITALS)
     assert tables["data"]["header"] is False
     assert tables["partition"]["name"] == "by_site"
     assert "5 classes: 0 (" in said
@@ -94,7 +77,7 @@ def test_the_whole_way_with_a_file_for_each_hospital(command: Command, tmp_path:
     assert ">x1<" not in page
 
 
-@pytest.mark.parametrize("target", SITES)
+@pytest.mark.parametrize("target", HOSPITALS)
 def test_each_real_hospital_can_be_the_target(command: Command, target: str) -> None:
     folder = heart()
     tables, said = proposed(command, folder, target)

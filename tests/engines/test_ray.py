@@ -171,6 +171,8 @@ def _assert_same(one: Played, other: Played) -> None:
 # The same results -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.processes
+@pytest.mark.parametrize("cluster", ["ray"], indirect=True)
 def test_actors_start_in_the_current_folder_and_look_for_no_modules_there(cluster: Cluster) -> None:
     def looked() -> tuple[Path, list[str]]:
         import sys
