@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: help setup demo test test-distributed check format bench docs clean
+.PHONY: help setup demo test test-slow test-distributed check format bench docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -41,8 +41,11 @@ check: setup  ## lint, format, types, and which room may import which
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-test: check  ## all checks and all tests
+test: check  ## all checks, and the tests that are neither long nor start processes
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+test-slow: setup  ## the longest tests, which tests/slow.txt lists
+	FEDMM_SLOW=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "slow and not processes"
 
 test-distributed: setup  ## tests that start real processes (Flower, NVFlare, Ray, ours), kill them, and type what the pages say; minutes
 	FEDMM_SLOW=1 $(BIN)/python -m pytest -m processes

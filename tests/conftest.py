@@ -23,13 +23,21 @@ settings.register_profile("fedmm", deadline=None, derandomize=True, max_examples
 settings.load_profile("fedmm")
 
 
+SLOW = frozenset((Path(__file__).parent / "slow.txt").read_text(encoding="utf-8").splitlines()[2:])
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that start real processes have versions in this process beside them, and are left to a run of their own."""
-    if os.environ.get("FEDMM_SLOW") != "1":
-        later = pytest.mark.skip(reason="starts real processes; FEDMM_SLOW=1 runs it (make test-distributed)")
-        for item in items:
-            if item.get_closest_marker("processes"):
-                item.add_marker(later)
+    """Tests that start real processes, or are long, have quicker ones beside them, and are left to runs of their own."""
+    later = {
+        "processes": pytest.mark.skip(reason="starts real processes; FEDMM_SLOW=1 runs it (make test-distributed)"),
+        "slow": pytest.mark.skip(reason="is long; FEDMM_SLOW=1 runs it (make test-slow)"),
+    }
+    for item in items:
+        if item.nodeid.removeprefix("tests/") in SLOW:
+            item.add_marker("slow")
+        for name, skip in later.items():
+            if os.environ.get("FEDMM_SLOW") != "1" and item.get_closest_marker(name):
+                item.add_marker(skip)
 
 
 @pytest.fixture(autouse=True)
