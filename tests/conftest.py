@@ -27,7 +27,7 @@ SLOW = frozenset((Path(__file__).parent / "slow.txt").read_text(encoding="utf-8"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that start real processes, or are long, have quicker ones beside them, and are left to runs of their own."""
+    """Tests that start real processes or are long have quicker ones beside them, and are left to runs of their own."""
     later = {
         "processes": pytest.mark.skip(reason="starts real processes; FEDMM_SLOW=1 runs it (make test-distributed)"),
         "slow": pytest.mark.skip(reason="is long; FEDMM_SLOW=1 runs it (make test-slow)"),
