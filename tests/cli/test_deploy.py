@@ -36,7 +36,7 @@ def ended(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *
         ),
         (["up", MOONS, "--host", "0.0.0.0", "--insecure"], "error: a SuperLink without a proxy before it is for this"),
         (["up", "nowhere.toml"], "error: there is no file nowhere.toml"),
-        (["up", MOONS, "--worker", "x"], "error: --worker must be one of resident, each-message, not 'x'"),
+        (["up", MOONS, "--per-process", "0"], "error: --per-process must be at least 1, not 0"),
         (["site", "nowhere.toml"], "error: there is no file nowhere.toml"),
         (["demo", "--rounds", "0"], "error: --rounds must be at least 1, not 0"),
     ],

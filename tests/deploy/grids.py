@@ -1,29 +1,37 @@
-"""A grid in one process whose nodes are real sites: their files, rows and states, and the app that Flower loads."""
+"""A grid in one process whose nodes are real sites: their files, rows, states and answers, without a SuperLink."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from engines.flower.local_grid import LocalGrid, acting_as, called
+from engines.flower.local_grid import LocalGrid, acting_as
 from flwr.app import Error, Message
 
-from fedmm.deploy.site_app import app
+from fedmm.deploy.node import SiteNode, say_to_stderr
+from fedmm.deploy.site_config import read_site
+from fedmm.deploy.site_work import SiteWork
+from fedmm.engines.flower.fleet import Question
+from fedmm.engines.flower.kinds import MESSAGE_TYPES
+from fedmm.engines.flower.records import to_records
 
 UNAVAILABLE = 5
+KINDS = {message_type: kind for kind, message_type in MESSAGE_TYPES.items()}
 
 
 class SitesGrid(LocalGrid):
     """files: of the sites. dead: nodes whose answers are Flower's word that they are gone, as often as it says.
 
     hanging: sites that never answer an invitation. silent: sites that never answer what they are to measure.
+    Answers come as Flower's records, which tests can change.
     """
 
-    def __init__(self, files: Iterable[Path], run: dict[str, Any]) -> None:
+    def __init__(self, files: Iterable[Path]) -> None:
         super().__init__()
         self.files = {9000 - 13 * number: file for number, file in enumerate(files)}
-        self.run_config = run
         self.dead: dict[str, int] = {}
         self.hanging: set[str] = set()
         self.silent: set[str] = set()
@@ -41,4 +49,8 @@ class SitesGrid(LocalGrid):
             if self.dead.get(name, 0) > 0 and kind == "train":
                 self.dead[name] -= 1
                 return [Message(Error(UNAVAILABLE, "Node Unavailable"), reply_to=message)]
-            return [self.on_reply(name, called(app, message, {"site": str(self.files[node])}, self.run_config))]
+            config = read_site(self.files[node])
+            say = partial(say_to_stderr, name)
+            site = SiteNode(config, SiteWork(config, say), say, threading.Lock())
+            answer = site.answer(Question(message, KINDS[kind], 0), node)
+            return [self.on_reply(name, Message(to_records(answer), reply_to=message))]

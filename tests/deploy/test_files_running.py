@@ -164,15 +164,15 @@ def test_the_guide_for_several_machines_on_one(machine: Machine) -> None:
     experiment.write_text(experiment_text(each))
     there = machine.federation
     fedmm("prepare", there.folder, "--host", "localhost", "--port", str(machine.inside))
-    ports = free_ports(2)
-    for (name, example), port in zip(SITES.items(), ports, strict=True):
+    for name, example in SITES.items():
         fedmm("key", machine.folder / "etc" / name)
         shutil.copy(machine.folder / "etc" / f"{name}.pub", there.keys)
         text = machine.placed((shipped.FOLDER / "sites" / f"{example}.toml").read_text()).replace(example, name)
         kept = [line for line in text.splitlines() if not line.startswith(("path", "labels"))]
-        text = "\n".join(kept).replace('"images"', '"share"') + f"\nruntime_port = {port}\n"
+        text = "\n".join(kept).replace('"images"', '"share"') + "\n"
         (machine.folder / "etc" / f"{name}.toml").write_text(text)
-    shutil.copy(there.certificates / "ca.crt", machine.folder / "etc")
+    for path in (there.certificates / "ca.crt", there.folder / "coordinator.pub"):
+        shutil.copy(path, machine.folder / "etc")
     started = []
     try:
         started.append(machine.start("fedmm-superlink.service"))

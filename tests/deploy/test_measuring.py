@@ -28,7 +28,6 @@ from fedmm.deploy.site_config import SiteConfig, read_site
 from fedmm.deploy.site_rows import site_rows
 from fedmm.deploy.site_work import SiteWork
 from fedmm.engines.flower.engine import Patience
-from fedmm.engines.flower.records import to_records
 from fedmm.engines.packed import Packed
 from fedmm.experiment.config import Experiment
 from fedmm.experiment.run import run_experiment
@@ -126,7 +125,7 @@ def held_back(folder: Path, **options: Any) -> tuple[Experiment, list[Path]]:
         domain, more = ("target", "") if name == "south" else ("source", "validation_rows = 25\n")
         file = folder / f"{name}.toml"
         file.write_text(
-            f'[site]\nname = "{name}"\nstate = "state/{name}"\nworker = "each-message"\n'
+            f'[site]\nname = "{name}"\nstate = "state/{name}"\n'
             f'[data]\nkind = "npz"\npath = "{name}.npz"\ndomain = "{domain}"\n{more}'
             '[superlink]\naddress = "127.0.0.1:1"\ninsecure = true\n'
         )
@@ -140,7 +139,7 @@ def held_back(folder: Path, **options: Any) -> tuple[Experiment, list[Path]]:
 
 def test_source_rows_that_sites_hold_back_tell_the_risks(tmp_path: Path) -> None:
     each, files = held_back(tmp_path / "sites", best_by="dev_risk")
-    serve(SitesGrid(files, {"run": "one", "experiment": experiment_text(each)}), served(tmp_path, each))
+    serve(SitesGrid(files), served(tmp_path, each))
     own = {file.stem: site_rows(read_site(file), each) for file in files}
     clients, aside = [], []
     for name, rows in own.items():
@@ -273,20 +272,9 @@ def test_a_site_that_describes_itself_by_nonsense_is_named_in_one_sentence(
         serve(grid, served(tmp_path, each))
 
 
-def test_no_message_changes_the_experiment_that_was_submitted(tmp_path: Path) -> None:
-    each = small(run={"rounds": 1, "probe_rows": 0})
-    grid = grid_of(tmp_path, each)
-    other = experiment_text(small(run={"rounds": 1}))
-    plan = json.dumps({"alpha": 1.0, "input_mean": 0.0, "clients": [], "listed": [], "algorithm": {"name": "fedmm"}})
-    about = {"experiment": other, "run": "one", "plan": plan, "columns": "target_entropy", "round": 1}
-    node = next(node for node, file in grid.files.items() if file.stem == "target-1")
-    [reply] = grid.answered(Message(to_records(Packed({}, about, {})), node, "evaluate"))
-    assert "probe_rows = 0" in reply.content["config"]["problem"]
-
-
 def test_a_site_that_does_not_answer_leaves_its_measures_out(tmp_path: Path) -> None:
     each, files = held_back(tmp_path / "sites")
-    grid = SitesGrid(files, {"run": "one", "experiment": experiment_text(each)})
+    grid = SitesGrid(files)
     grid.silent = {"east"}
     serve(grid, served(tmp_path, each, patience=0.5))
     found = rounds(tmp_path / "runs" / "one")
@@ -311,15 +299,10 @@ def test_the_sites_log_names_what_leaves(tmp_path: Path, capsys: pytest.CaptureF
     each = small(run={"rounds": 1})
     serve(grid_of(tmp_path, each), served(tmp_path, each))
     said = capsys.readouterr().err
-    assert (
-        "fedmm site target-1: round 1: leaves sums for target_information (11 over 297 rows), target_entropy (1" in said
-    )
-    assert "fedmm site source-1: round 1: leaves sums for source_hits (1 over 250 rows)" in said
+    assert " target-1: round 1: leaves sums for target_information (11 over 297 rows), target_entropy (1" in said
+    assert " source-1: round 1: leaves sums for source_hits (1 over 250 rows)" in said
     assert "target_snd (2 over 200 rows)" in said
-    assert (
-        "fedmm site target-1: measure: leaves sums [120] float64 960 bytes; values client = 'target-1', round = 1\n"
-        in said
-    )
+    assert " target-1: measure: leaves sums [120] float64 960 bytes; values client = 'target-1', round = 1\n" in said
 
 
 def test_an_answer_to_what_is_measured_holds_no_more_than_the_log_says(tmp_path: Path) -> None:

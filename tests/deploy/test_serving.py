@@ -54,7 +54,7 @@ def site_files(folder: Path, each: Experiment, **more: Any) -> list[Path]:
         data = "\n".join(f"{key} = {json.dumps(value)}" for key, value in site.data.items())
         lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in more.items())
         text = (
-            f'[site]\nname = "{site.name}"\nstate = "state/{site.name}"\nworker = "each-message"\n{lines}\n'
+            f'[site]\nname = "{site.name}"\nstate = "state/{site.name}"\n{lines}\n'
             f'[data]\n{data}\n[superlink]\naddress = "127.0.0.1:1"\ninsecure = true\n'
         )
         path = folder / f"{site.name}.toml"
@@ -90,7 +90,7 @@ def test_a_site_imports_nothing_that_the_servers_experiment_names(
 
 def grid_of(tmp_path: Path, each: Experiment, **more: Any) -> SitesGrid:
     files = site_files(tmp_path / "sites", each, **more)
-    return SitesGrid(files, {"run": "one", "experiment": experiment_text(each)})
+    return SitesGrid(files)
 
 
 def log(tmp_path: Path) -> str:
@@ -308,7 +308,7 @@ def test_sites_with_rows_of_their_own_and_a_server_without_any(tmp_path: Path) -
         np.savez(tmp_path / "sites" / f"{name}.npz", **arrays)
         file = tmp_path / "sites" / f"{name}.toml"
         file.write_text(
-            f'[site]\nname = "{name}"\nstate = "state/{name}"\nworker = "each-message"\n'
+            f'[site]\nname = "{name}"\nstate = "state/{name}"\n'
             f'[data]\nkind = "npz"\npath = "{name}.npz"\ndomain = "{"source" if name == "north" else "target"}"\n'
             '[superlink]\naddress = "127.0.0.1:1"\ninsecure = true\n'
         )
@@ -321,7 +321,7 @@ def test_sites_with_rows_of_their_own_and_a_server_without_any(tmp_path: Path) -
             }
         )
     )
-    serve(SitesGrid(files, {"run": "one", "experiment": experiment_text(each)}), served(tmp_path, each))
+    serve(SitesGrid(files), served(tmp_path, each))
     import fedmm
 
     clients = [

@@ -19,11 +19,10 @@ import typer
 from deploy.shipped import COMPOSE, COORDINATOR, FOLDER, INSIDE, KEPT, OUTSIDE, PROXY
 from flwr.cli.flower_config import parse_superlink_connection
 from flwr.superlink.cli.flower_superlink import _parse_args_run_superlink
-from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode
 
 from deploy import shipped
 from fedmm.cli.app import app
-from fedmm.deploy.commands import CONNECTION, QUIET, superlink_command, supernode_command
+from fedmm.deploy.commands import CONNECTION, QUIET, superlink_command
 from fedmm.deploy.layout import Federation
 from fedmm.deploy.lifecycle import prepare
 from fedmm.deploy.site_config import read_site
@@ -91,13 +90,11 @@ def test_sites_start_with_the_shipped_commands_and_files(name: str) -> None:
     (unit,), (container,) = (
         list(fedmm_commands(text)) for text in (shlex.join(shipped.command(SITE)), SERVICES[name]["command"])
     )
-    assert understood(unit).params == {"file": "/etc/fedmm/%i.toml", "allow_import": None}
-    assert understood(container).params == {"file": "/etc/fedmm/site.toml", "allow_import": None}
-    supernode = asked(
-        supernode_command(read_site(FOLDER / "sites" / f"{name}.toml")), "flower-supernode", _parse_args_run_supernode()
-    )
-    assert supernode["superlink"] == f"link.example.org:{OUTSIDE}"
-    assert not supernode["insecure"]
+    assert understood(unit).params == {"files": ("/etc/fedmm/%i.toml",), "allow_import": None}
+    assert understood(container).params == {"files": ("/etc/fedmm/site.toml",), "allow_import": None}
+    link = read_site(FOLDER / "sites" / f"{name}.toml").superlink
+    assert link.address == f"link.example.org:{OUTSIDE}"
+    assert not link.insecure
 
 
 def test_the_programs_that_are_started_come_with_the_packages() -> None:
@@ -173,6 +170,7 @@ def test_containers_see_the_files_that_are_read_in_them() -> None:
         assert seen["/etc/fedmm/site.toml"] == f"./sites/{name}.toml"
         assert seen[site["superlink"]["certificate"]] == "./federation/certificates/ca.crt"
         assert seen[site["superlink"]["key"]] == f"./federation/keys/{name}"
+        assert seen[site["superlink"]["coordinator"]] == "./federation/coordinator.pub"
         assert seen[site["data"]["path"]] == f"./rows/{name}"
         assert (seen[KEPT], name in COMPOSE["volumes"]) == (name, True)
     for service in SERVICES:

@@ -25,7 +25,7 @@ X, Y, T = RANDOM.random((20, 4), np.float32), np.arange(20) % 3, RANDOM.random((
 def site(tmp_path: Path, name: str = "a", **data: Any) -> SiteConfig:
     return SiteConfig(
         tmp_path / "site.toml",
-        SiteSection(name, "state", "each-message"),
+        SiteSection(name, "state"),
         DataSection(**data),
         SuperLinkSection("127.0.0.1:1", insecure=True),
     )

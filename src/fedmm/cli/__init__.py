@@ -43,7 +43,7 @@ def _run() -> None:
         sys.stdout.write(f"fedmm {__version__}\n")
         sys.exit(0)
     try:
-        if sys.argv[1:2] == ["deploy"]:  # a site's supervisor lives for months, and has no use for torch
+        if sys.argv[1:2] == ["deploy"]:  # most of its commands have no use for torch
             from fedmm.cli.deploy import deploy_app  # noqa: PLC0415 - the one that is asked for
 
             deploy_app(sys.argv[2:], prog_name="fedmm deploy")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -30,7 +29,7 @@ from fedmm.deploy.lifecycle import (
     up,
 )
 from fedmm.deploy.processes import leaving_when_told
-from fedmm.deploy.site_config import WORKERS, read_site
+from fedmm.deploy.site_config import read_site
 
 deploy_app = typer.Typer(
     help="Federations of sites that do not trust each other, by Flower.",
@@ -61,18 +60,22 @@ def deploy_up(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Its port; 0 for any that is free.")] = 0,
     insecure: Annotated[bool, typer.Option("--insecure", help="Plain text, on this machine alone.")] = False,
-    worker: Annotated[str, typer.Option(help="resident or each-message.")] = "resident",
+    in_memory: Annotated[bool, typer.Option("--in-memory", help="A SuperLink that keeps nothing on disk.")] = False,
+    per_process: Annotated[int, typer.Option(help="How many sites share a process.")] = 1,
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay until Ctrl-C, then end everything.")] = False,
     allow_import: AllowImport = None,
 ) -> None:
     """Start a SuperLink and a site for each share of the experiment's data, on this machine."""
     from fedmm.deploy.local import local_sites, read_experiment  # noqa: PLC0415 - torch
 
-    require(worker in WORKERS, f"--worker must be one of {', '.join(WORKERS)}, not {worker!r}")
+    require(per_process >= 1, f"--per-process must be at least 1, not {per_process}")
     each = read_experiment(file, settings or [])
     there = Federation(federation)
     with leaving_when_told():
-        up(there, local_sites(each), host=host, port=port, insecure=insecure, worker=worker, say=_say)
+        up(
+            there, local_sites(each), host=host, port=port, insecure=insecure, in_memory=in_memory,
+            to_a_process=per_process, say=_say,
+        )  # fmt: skip
         if foreground:
             _stay(there)
     at = _at(federation)
@@ -206,31 +209,29 @@ def deploy_key(
 
 @deploy_app.command("site")
 def deploy_site(
-    file: Annotated[Path, typer.Argument(help="The site's file.", metavar="SITE.toml")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(help="The site's file; several for sites that share a process.", metavar="SITE.toml..."),
+    ],
     allow_import: AllowImport = None,
 ) -> None:
-    """Run a site: its SuperNode and its worker, started again whenever they end. Ctrl-C ends them."""
-    from fedmm.deploy.supervisor import Supervisor  # noqa: PLC0415 - what starts processes
+    """Run a site until it is told to end: it asks its SuperLink for questions, and answers them itself."""
+    from fedmm.deploy.node import run_sites, say_to_stderr  # noqa: PLC0415 - Flower
 
-    def say(line: str) -> None:
-        sys.stderr.write(f"{time.strftime('%H:%M:%S')} {line}\n")
-        sys.stderr.flush()
-
-    Supervisor(read_site(file), say).run()
+    run_sites([read_site(file) for file in files], say_to_stderr)
 
 
 @deploy_app.command("demo")
 def deploy_demo(
     out: Annotated[Path, typer.Option(help="The folder.")] = Path("runs/deploy-demo"),
     rounds: Annotated[int, typer.Option(help="Rounds; each takes seconds.")] = 5,
-    worker: Annotated[str, typer.Option(help="resident or each-message.")] = "resident",
     insecure: Annotated[bool, typer.Option("--insecure", help="Plain text instead of TLS.")] = False,
+    in_memory: Annotated[bool, typer.Option("--in-memory", help="A SuperLink that keeps nothing on disk.")] = False,
 ) -> None:
     """Two sites of scanned digits in processes of their own; the result must be that of one process, bit for bit."""
     from fedmm.deploy.demo import demo  # noqa: PLC0415 - torch
 
-    require(worker in WORKERS, f"--worker must be one of {', '.join(WORKERS)}, not {worker!r}")
     with leaving_when_told():
-        alike = demo(out, rounds, worker=worker, insecure=insecure, say=_say)
+        alike = demo(out, rounds, insecure=insecure, in_memory=in_memory, say=_say)
     if not alike:
         raise typer.Exit(1)

@@ -14,7 +14,6 @@ from typing import Any
 from fedmm.core.errors import FedmmError, require
 from fedmm.deploy.keys import AUTHORITY, CERTIFICATE, KEY
 from fedmm.deploy.layout import Federation
-from fedmm.deploy.site_config import SiteConfig
 
 CONNECTION = "fedmm"
 """What Flower's configuration calls the SuperLink."""
@@ -43,26 +42,19 @@ def tool(name: str) -> str:
     return str(found)
 
 
-def superlink_command(federation: Federation, host: str, port: int, insecure: bool) -> list[str]:
-    """The SuperLink: TLS, and nodes that prove who they are, unless it speaks plain text."""
+def superlink_command(
+    federation: Federation, host: str, port: int, *, insecure: bool, in_memory: bool = False
+) -> list[str]:
+    """The SuperLink: TLS, and nodes that prove who they are, unless it speaks plain text.
+
+    in_memory: it keeps nothing on disk, which is quicker; its nodes' keys must be registered again after a restart.
+    """
     command = [tool("flower-superlink"), "--host", host, "--port", str(port)]
-    command += ["--disable-runtime-dependency-installation", "--database", str(federation.folder / "superlink.db")]
+    command += ["--disable-runtime-dependency-installation"]
+    command += [] if in_memory else ["--database", str(federation.folder / "superlink.db")]
     if insecure:
         return [*command, "--insecure"]
     return [*command, *_tls(federation.certificates), "--enable-supernode-auth"]
-
-
-def supernode_command(config: SiteConfig) -> list[str]:
-    """A site's SuperNode; its own apps reach it on this machine alone, over TLS of a certificate made there."""
-    link = config.superlink
-    command = [tool("flower-supernode"), "--superlink", link.address]
-    command += ["--host", "127.0.0.1", "--port", str(link.runtime_port)]
-    command += ["--node-config", f"site={json.dumps(str(config.file))}"]
-    if link.insecure:
-        return [*command, "--insecure"]
-    command += ["--root-certificates", str(config.path(link.certificate))]
-    command += ["--auth-supernode-private-key", str(config.path(link.key))]
-    return [*command, *_tls(config.state / "certificates")]
 
 
 def _tls(folder: Path) -> list[str]:

@@ -32,13 +32,13 @@ def demo_experiment(rounds: int) -> Experiment:
     return every_round_kept(replace(each, run=replace(each.run, rounds=rounds), algorithm=algorithm))
 
 
-def demo(out: Path, rounds: int, *, worker: str, insecure: bool, say: Say) -> bool:
+def demo(out: Path, rounds: int, *, insecure: bool = False, in_memory: bool = False, say: Say) -> bool:
     """Run it; whether the federation's result is that of one process, bit for bit. Everything is ended again."""
     require(rounds >= 1, f"--rounds must be at least 1, not {rounds}")
     each, folder = demo_experiment(rounds), free_folder(out)
     federation = Federation(folder)
     try:
-        up(federation, local_sites(each), insecure=insecure, worker=worker, say=say)
+        up(federation, local_sites(each), insecure=insecure, in_memory=in_memory, say=say)
         number = submit(
             federation, RUN, experiment_text(each), resume=False, patience=300.0, enrol_seconds=300.0, say=say
         )

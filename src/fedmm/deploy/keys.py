@@ -6,7 +6,7 @@ import datetime
 import ipaddress
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -133,8 +133,8 @@ def require_certificate(path: Path, what: str) -> None:
         raise FedmmError(f"{what} is no certificate (PEM): {path}") from problem
 
 
-def require_node_key(path: Path, what: str) -> None:
-    """Refuse what is no key of a node. what: as whoever wrote the path calls it."""
+def read_node_key(path: Path, what: str) -> Any:
+    """A private key; what is none is refused. what: as whoever wrote the path calls it."""
     _, _, serialization, ec = _cryptography()
     from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415 - comes with the extra
 
@@ -148,6 +148,37 @@ def require_node_key(path: Path, what: str) -> None:
         isinstance(key, ec.EllipticCurvePrivateKey),
         f"{what} is no private key as `fedmm deploy key` makes it (ECDSA, OpenSSH's form, no password): {path}",
     )
+    return key
+
+
+def signer(path: Path) -> Callable[[bytes], bytes]:
+    """What signs texts with a private key."""
+    key = read_node_key(path, "the coordinator's key")
+    _, hashes, _, ec = _cryptography()
+    return lambda text: bytes(key.sign(text, ec.ECDSA(hashes.SHA256())))
+
+
+def verifier(path: Path, what: str) -> Callable[[bytes, bytes], bool]:
+    """What checks signatures of texts with a public key."""
+    _, hashes, serialization, ec = _cryptography()
+    from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm  # noqa: PLC0415 - comes with the extra
+
+    try:
+        key = serialization.load_ssh_public_key(_content(path, what))
+    except (ValueError, UnsupportedAlgorithm) as problem:
+        if isinstance(problem, FedmmError):
+            raise
+        key = None
+    require(isinstance(key, ec.EllipticCurvePublicKey), f"{what} is no public key in OpenSSH's form (ECDSA): {path}")
+
+    def verify(signature: bytes, text: bytes) -> bool:
+        try:
+            key.verify(signature, text, ec.ECDSA(hashes.SHA256()))
+        except InvalidSignature:
+            return False
+        return True
+
+    return verify
 
 
 def _content(path: Path, what: str) -> bytes:

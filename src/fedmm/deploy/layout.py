@@ -24,6 +24,11 @@ class Federation:
         return self.folder / "keys"
 
     @property
+    def coordinator(self) -> Path:
+        """The key that signs the server's messages; ``coordinator.pub`` beside it goes to every site."""
+        return self.folder / "coordinator"
+
+    @property
     def sites(self) -> Path:
         return self.folder / "sites"
 

@@ -36,7 +36,6 @@ SUPERLINK = "superlink"
 SUBMITTED = "submitted.toml"
 _FINISHED = "finished"
 _LAST_PORT = 65535
-_JOINED = "SuperNode ID:"
 
 Say = Callable[[str], None]
 
@@ -49,6 +48,7 @@ class Opened:
     port: int
     insecure: bool
     sites: tuple[str, ...]
+    in_memory: bool = False
 
     @property
     def address(self) -> str:
@@ -68,7 +68,8 @@ def opened(federation: Federation) -> Opened:
     """A federation that was made in a folder."""
     try:
         table = json.loads(federation.about.read_text(encoding="utf-8"))
-        return Opened(table["host"], table["port"], table["insecure"], tuple(table["sites"]))
+        sites, in_memory = tuple(table["sites"]), bool(table.get("in_memory", False))
+        return Opened(table["host"], table["port"], table["insecure"], sites, in_memory)
     except FileNotFoundError:
         raise FedmmError(f"{federation.folder} holds no federation; `fedmm deploy up` makes one") from None
     except (OSError, ValueError, KeyError, TypeError) as problem:
@@ -82,7 +83,8 @@ def up(
     host: str = "127.0.0.1",
     port: int = 0,
     insecure: bool = False,
-    worker: str = "resident",
+    in_memory: bool = False,
+    to_a_process: int = 1,
     say: Say = lambda line: None,
 ) -> Opened:
     """Make certificates and keys, and start the SuperLink and the sites; all are ended again where that fails.
@@ -95,16 +97,16 @@ def up(
         f"the federation in {federation.folder} is already up; `fedmm deploy down` ends it",
     )
     names = [site.name for site in sites]
-    made = prepare(federation, port or _free_port(), names, host=host, insecure=insecure)
+    made = prepare(federation, port or _free_port(), names, host=host, insecure=insecure, in_memory=in_memory)
     for path in (federation.logs, federation.sites):
         path.mkdir(parents=True, exist_ok=True)
     for site in sites:
-        _write_site(federation, site, made, worker)
+        _write_site(federation, site, made)
     with _ended_on_failure(federation):
         start_superlink(federation, say)
         if not insecure:
             register(federation, say)
-        start_sites(federation, made.sites, say)
+        start_sites(federation, made.sites, say, to_a_process)
     return made
 
 
@@ -116,6 +118,7 @@ def prepare(
     host: str = "127.0.0.1",
     known_as: Sequence[str] = (),
     insecure: bool = False,
+    in_memory: bool = False,
 ) -> Opened:
     """Make a federation's folder: certificates, a key for each of these sites, and how Flower reaches the SuperLink.
 
@@ -128,13 +131,14 @@ def prepare(
     hosts = [*known_as, host, *_loopback_names(host)]
     for each in hosts:
         require(is_host(each), f"{each!r} is no host's name or address")
-    made = Opened(host, port, insecure, tuple(sites))
+    made = Opened(host, port, insecure, tuple(sites), in_memory)
     try:
         federation.folder.mkdir(parents=True, exist_ok=True)
         federation.folder.chmod(0o700)
         federation.about.write_text(json.dumps(asdict(made)) + "\n", encoding="utf-8")
         if not insecure:
             make_certificates(federation.certificates, hosts)
+            make_node_key(federation.coordinator)
             federation.keys.mkdir(exist_ok=True)
             for name in sites:
                 make_node_key(federation.keys / name)
@@ -152,7 +156,7 @@ def start_superlink(federation: Federation, say: Say) -> None:
     require(not answers(made), f"another process listens at {made.address}; end it, or choose another port")
     log = federation.logs / f"{SUPERLINK}.log"
     env = environment(federation.flower, **{processes.MARK: str(federation.folder.resolve())})
-    command = superlink_command(federation, made.host, made.port, made.insecure)
+    command = superlink_command(federation, made.host, made.port, insecure=made.insecure, in_memory=made.in_memory)
     started = processes.start(SUPERLINK, command, log, env)
     others = [each for each in processes.load(federation.processes) if each.name != SUPERLINK]
     processes.save(federation.processes, [started, *others])
@@ -160,21 +164,23 @@ def start_superlink(federation: Federation, say: Say) -> None:
     say(f"SuperLink at {made.address}{' in plain text' if made.insecure else ''}; log {log}")
 
 
-def start_sites(federation: Federation, names: Sequence[str], say: Say) -> None:
-    """Start sites and wait until all have joined."""
+def start_sites(federation: Federation, names: Sequence[str], say: Say, to_a_process: int = 1) -> None:
+    """Start sites, so many to a process, and wait until all have joined."""
     env = environment(federation.flower, **{processes.MARK: str(federation.folder.resolve())})
-    started = []
-    for name in names:
-        log = federation.logs / f"{name}.log"
+    started: dict[str, tuple[Started, Path]] = {}
+    for first in range(0, len(names), to_a_process):
+        together = names[first : first + to_a_process]
+        log = federation.logs / f"{together[0]}.log"
         log.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "fedmm", "deploy", "site", str(federation.sites / f"{name}.toml")]
-        started.append(processes.start(name, command, log, env))
-        others = [each for each in processes.load(federation.processes) if each.name != name]
-        processes.save(federation.processes, [*others, started[-1]])
-    for each in started:
-        log = federation.logs / f"{each.name}.log"
-        _wait(partial(_says, log, _JOINED), each, 120.0, f"{each.name} did not join; see {log}")
-        say(f"site {each.name} has joined; log {log}")
+        files = [str(federation.sites / f"{name}.toml") for name in together]
+        process = processes.start(together[0], [sys.executable, "-m", "fedmm", "deploy", "site", *files], log, env)
+        others = [each for each in processes.load(federation.processes) if each.name != together[0]]
+        processes.save(federation.processes, [*others, process])
+        started |= dict.fromkeys(together, (process, log))
+    for name, (process, log) in started.items():
+        joined = partial(_says, log, f"site {name} is node")
+        _wait(joined, process, 120.0, f"{name} did not join; see {log}")
+        say(f"site {name} has joined; log {log}")
 
 
 def register(federation: Federation, say: Say) -> None:
@@ -316,15 +322,16 @@ def _told(log: Path, place: int, on_line: Say) -> int:
 # Small things ---------------------------------------------------------------------------------------------------------
 
 
-def _write_site(federation: Federation, site: LocalSite, made: Opened, worker: str) -> None:
-    link: dict[str, Any] = {"address": made.address, "runtime_port": _free_port()}
+def _write_site(federation: Federation, site: LocalSite, made: Opened) -> None:
+    link: dict[str, Any] = {"address": made.address}
     if made.insecure:
         link["insecure"] = True
     else:
         link |= {"certificate": str(federation.certificates.resolve() / AUTHORITY)}
         link |= {"key": str(federation.keys.resolve() / site.name)}
+        link |= {"coordinator": f"{federation.coordinator.resolve()}.pub"}
     sections = {
-        "site": {"name": site.name, "state": f"../state/{site.name}", "worker": worker},
+        "site": {"name": site.name, "state": f"../state/{site.name}"},
         "data": dict(site.data),
         "superlink": link,
     }

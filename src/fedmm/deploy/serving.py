@@ -21,11 +21,13 @@ from fedmm.data.holdings import TensorRows
 from fedmm.deploy.cards import Card, card_from, read_card
 from fedmm.deploy.driving import driving
 from fedmm.deploy.experiments import deployed_experiment, site_names
-from fedmm.deploy.keys import public_keys
+from fedmm.deploy.keys import public_keys, signer
 from fedmm.deploy.layout import Federation
+from fedmm.deploy.versions import difference, versions
 from fedmm.engines.flower.engine import FlowerEngine, Patience
+from fedmm.engines.flower.envelope import Sealer
 from fedmm.engines.flower.roster import Roster, introduced
-from fedmm.engines.flower.server import Grid
+from fedmm.engines.flower.server import Grid, run_number
 from fedmm.engines.flower.strategy import MinimaxStrategy
 from fedmm.engines.measuring import Panel, SiteMeasures
 from fedmm.engines.packed import About, Malformed, Packed, one_line
@@ -94,13 +96,17 @@ def _serve(grid: Grid, served: Served, federation: Federation, folder: Path, say
         torch.set_num_threads(each.run.threads)
     begun = _begun(each, folder, say) if served.resume else None
     names = site_names(each)
-    roster = Roster(names, {} if _plain_text(federation) else public_keys(federation.keys), say=say)
-    introduction = Packed({}, {"run": served.name}, {})
+    plain_text = _plain_text(federation)
+    signed = federation.coordinator.exists() and not plain_text
+    write = Sealer(run_number(grid), signer(federation.coordinator) if signed else None)
+    roster = Roster(names, {} if plain_text else public_keys(federation.keys), say=say, write=write)
+    told: About = {"run": served.name, "experiment": served.experiment}
+    introduction = Packed({}, {**told, "versions": json.dumps(versions())}, {})
     cards = _cards(grid, roster, introduction, served, folder if begun else None, say)
     cache = DataCache()
     adaptation = standing_in(each, names, cards, cache)
     write_json(folder / SITES, {name: asdict(card) for name, card in cards.items()})
-    engines = _Engines(grid, roster, each, adaptation, introduction, mean_input(cards), served.patience, say)
+    engines = _Engines(grid, roster, each, adaptation, introduction, told, mean_input(cards), served.patience, say)
     _run(each, adaptation, folder, cache, engines, begun, say)
 
 
@@ -138,6 +144,10 @@ def _cards(
         kept = {name: card_from(card) for name, card in table.items()}
     patience = 0.0 if kept.keys() >= set(roster.names) else served.enrol_seconds
     missing = introduced(grid, roster, introduction, timeout=patience, say=say)
+    for name, packed in roster.cards.items():
+        other = difference(packed.about.get("versions"), f"the site {name!r}")
+        if other:
+            say(other)
     cards = {**kept, **{name: _card(name, packed) for name, packed in roster.cards.items()}}
     absent = [name for name in missing if name not in cards]
     require(not absent, f"{', '.join(absent)} did not come within {served.enrol_seconds:g} seconds; the run needs them")
@@ -224,6 +234,7 @@ class _Engines:
     experiment: Experiment
     adaptation: Adaptation
     introduction: Packed
+    told: About
     input_mean: float
     patience: float
     say: Say
@@ -269,7 +280,7 @@ class _Engines:
         }
         alphas = {holding.name: holding.alpha for holding in self.adaptation.holdings}
         return {
-            name: {"plan": json.dumps({**shared, "alpha": alphas.get(name, 1.0)})}
+            name: {**self.told, "plan": json.dumps({**shared, "alpha": alphas.get(name, 1.0)})}
             for name in self.adaptation.problem.listed
         }
 

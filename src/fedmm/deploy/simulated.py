@@ -25,7 +25,7 @@ def simulated_site(number: int, experiment: str) -> SiteConfig:
     site = sites[number]
     return SiteConfig(
         Path(folder).resolve() / "simulated.toml",
-        SiteSection(site.name, f"state/{site.name}", "each-message"),
+        SiteSection(site.name, f"state/{site.name}"),
         DataSection(**{**site.data, "labels": tuple(site.data["labels"])}),
         SuperLinkSection("127.0.0.1:1", insecure=True),
     )

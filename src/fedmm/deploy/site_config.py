@@ -13,15 +13,14 @@ from fedmm.core.errors import FedmmError, require, unknown
 
 KINDS = ("share", "npz", "images")
 DOMAINS = ("source", "target", "both")
-WORKERS = ("resident", "each-message")
+_GONE = {"site": {"worker"}, "superlink": {"runtime_port"}}
+"""Keys that older files have, and that nothing needs any more."""
 
 
 @dataclass(frozen=True)
 class SiteSection:
     """``[site]``. name: as the server knows it. state: the folder for its states and its copy of the rows.
 
-    worker: ``resident``, a process beside the SuperNode that keeps torch, rows and states in memory; ``each-message``,
-    everything in the process that Flower starts for each message.
     threads: of torch; 0 as the experiment says. depth: how many rounds' states are kept.
     min_rows: sums over fewer rows, for measures of a model, do not leave the site; more than it holds: none ever do.
     """
@@ -30,14 +29,12 @@ class SiteSection:
 
     name: str
     state: str = "state"
-    worker: str = "resident"
     threads: int = 0
     depth: int = 2
     min_rows: int = 20
 
     def __post_init__(self) -> None:
         require(bool(self.name.strip()), "site.name must say what the site is called")
-        require(self.worker in WORKERS, f"site.worker must be one of {', '.join(WORKERS)}, not {self.worker!r}")
         require(self.threads >= 0, f"site.threads must be 0 or more, not {self.threads}")
         require(self.depth >= 2, f"site.depth must be at least 2, not {self.depth}")
         require(self.min_rows >= 1, f"site.min_rows must be at least 1, not {self.min_rows}")
@@ -86,8 +83,8 @@ class DataSection:
 @dataclass(frozen=True)
 class SuperLinkSection:
     """``[superlink]``. address: host:port. certificate: of the authority that signed the SuperLink's. key: the node's
-    private key. insecure: plain text, on this machine alone. runtime_port: where the SuperNode serves its own apps, on
-    this machine alone.
+    private key. coordinator: the public key of whoever signs the server's messages. insecure: plain text, on this
+    machine alone.
     """
 
     section: ClassVar[str] = "superlink"
@@ -95,8 +92,8 @@ class SuperLinkSection:
     address: str
     certificate: str = ""
     key: str = ""
+    coordinator: str = ""
     insecure: bool = False
-    runtime_port: int = 9094
 
     def __post_init__(self) -> None:
         host, colon, port = self.address.rpartition(":")
@@ -106,11 +103,10 @@ class SuperLinkSection:
             require_loopback(host, "plain text (insecure = true)")
         else:
             require(
-                bool(self.certificate and self.key),
-                "superlink.certificate and superlink.key must name files; on one machine alone, insecure = true does "
-                "without",
+                bool(self.certificate and self.key and self.coordinator),
+                "superlink.certificate, superlink.key and superlink.coordinator must name files; on one machine alone, "
+                "insecure = true does without",
             )
-        require(1 <= self.runtime_port <= 65535, f"superlink.runtime_port must be a port, not {self.runtime_port}")
 
 
 @dataclass(frozen=True)
@@ -168,6 +164,7 @@ def require_loopback(host: str, what: str) -> None:
 def _built(kind: Any, table: Any) -> Any:
     section = kind.section
     require(isinstance(table, Mapping), f"{section} must be a section of its own: [{section}]")
+    table = {key: value for key, value in table.items() if key not in _GONE.get(section, ())}
     hints, known = get_type_hints(kind), {field.name: field for field in fields(kind)}
     for key, value in table.items():
         if key not in known:

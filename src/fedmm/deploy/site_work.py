@@ -21,6 +21,7 @@ from fedmm.deploy.cards import Card
 from fedmm.deploy.experiments import deployed_experiment
 from fedmm.deploy.site_config import SiteConfig
 from fedmm.deploy.site_rows import SiteRows, site_rows
+from fedmm.deploy.versions import difference, versions
 from fedmm.engines.durable import DurableMemory, state_folder
 from fedmm.engines.flower.kinds import INTRODUCE, MEASURE
 from fedmm.engines.handling import answered
@@ -72,7 +73,7 @@ class SiteWork:
         text, run = question.about.get("experiment"), question.about.get("run")
         require(isinstance(text, str) and isinstance(run, str), "the server did not say which run of what this is")
         if kind == INTRODUCE:
-            return self._card(_experiment(str(text))).packed(self._config.site.name)
+            return self._introduced(str(text), question)
         plan = question.about.get("plan")
         require(isinstance(plan, str), "the server sent no plan for this site")
         built = self._for(str(text), str(run), str(plan))
@@ -84,6 +85,14 @@ class SiteWork:
         with precision(built.experiment.run.precision, built.problem.layout.device):
             answer = answered(built.site, built.problem.layout, question)
         answer.about["prepared"] = round(prepared, 3)
+        return answer
+
+    def _introduced(self, text: str, question: Packed) -> Packed:
+        other = difference(question.about["versions"], "the server") if "versions" in question.about else ""
+        if other:
+            self._say(other)
+        answer = self._card(_experiment(text)).packed(self._config.site.name)
+        answer.about["versions"] = json.dumps(versions())
         return answer
 
     def _measured(self, built: _Built, question: Packed) -> Packed:

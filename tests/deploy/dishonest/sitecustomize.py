@@ -1,4 +1,4 @@
-"""A site whose Flower app is not ours: in each round it answers with something else that is no update.
+"""A site whose node is not ours: in each round it answers with something else that is no update.
 
 Python reads this file before anything else in every process that has its folder on PYTHONPATH.
 """
@@ -6,34 +6,39 @@ Python reads this file before anything else in every process that has its folder
 from __future__ import annotations
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, RecordDict
+from flwr.app import ConfigRecord, RecordDict
 
-from fedmm.engines.flower import records
+from fedmm.deploy import node
+from fedmm.engines.flower.records import to_records
 from fedmm.engines.packed import Packed
 
-_honest = records.to_records
+_honest = node.seal
 
 
 def _spoiled(packed: Packed) -> RecordDict:
     if "trained" not in packed.about:  # it introduces itself, and measures, as others do
         return _honest(packed)
-    content, round_ = _honest(packed), int(packed.about["round"]) + 1
-    arrays, config = content["arrays"], content["config"]
+    arrays, about, metrics = dict(packed.arrays), dict(packed.about), packed.metrics
+    round_ = int(packed.about["round"]) + 1
     if round_ == 1:
-        arrays["more"] = Array(np.zeros(4_000_000))
+        arrays["more"] = np.zeros(4_000_000)
     elif round_ == 2:
-        content["again"] = ArrayRecord({})
+        records = to_records(packed)
+        records["again"] = ConfigRecord({})
+        return records
     elif round_ == 3:
-        arrays["max.psi"] = Array("float32", (3,), "numpy.ndarray", b"no array at all")
+        values = _honest(packed)["fedmm"]
+        head = bytes(values["head"]).replace(b"[4290]", b"[9999]")
+        return RecordDict({"fedmm": ConfigRecord({**values, "head": head})})
     elif round_ == 4:
-        arrays["min.omega"] = Array(np.zeros(3, np.float32))
+        arrays["min.omega"] = np.zeros(3, np.float32)
     elif round_ == 5:
-        config["client"] = "source-1"
+        about["client"] = "source-1"
     elif round_ == 6:
-        config["round"] = round_ - 2
+        about["round"] = round_ - 2
     elif round_ == 7:
-        arrays["min.omega"] = Array(np.full_like(packed.arrays["min.omega"], np.nan))
-    return content
+        arrays["min.omega"] = np.full_like(arrays["min.omega"], np.nan)
+    return _honest(Packed(arrays, about, metrics))
 
 
-records.to_records = _spoiled
+node.seal = _spoiled

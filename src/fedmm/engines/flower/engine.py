@@ -35,7 +35,7 @@ class Patience:
 
     seconds: float = 600.0
     tries: int = 3
-    pause: float = 0.2
+    pause: float = 0.05
     meeting: float = 2.0
     retry_after: float = 2.0
 
@@ -97,21 +97,32 @@ class FlowerEngine:
             if self.clock() >= self._next_meeting:
                 self._meet()
                 self._next_meeting = self.clock() + self.patience.meeting
+            self._forget_restarted(waiting)
             sending += self._ask(waiting, send)
             sending += self._hear(waiting, arrived, refusals, read)
             late = self.clock() - began >= self.patience.seconds
             if late or all(each.done for each in waiting.values()):
                 break
             self.sleep(self.patience.pause)
-        if late:
-            refusals += [
-                Refusal(name, each.reason or f"it did not answer within {self.patience.seconds:g} seconds")
-                for name, each in waiting.items()
-                if not each.done
-            ]
+        refusals += [
+            Refusal(name, each.reason or f"it did not answer within {self.patience.seconds:g} seconds")
+            for name, each in waiting.items()
+            if not each.done or each.ended
+        ]
         return arrived, refusals, sending
 
+    def _forget_restarted(self, waiting: dict[str, _Asked]) -> None:
+        """A site that came online again since it was asked has lost the question with its former process."""
+        for name, each in waiting.items():
+            if each.message and self.strategy.roster.since.get(name, each.since) != each.since:
+                each.message, each.next_try = None, 0.0
+                each.failures += 1
+                each.reason = "its process ended while it worked"
+                each.done = each.ended = each.failures >= self.patience.tries
+                self.say(f"{name}: {each.reason}; it is {'left out' if each.done else 'asked again'}")
+
     def _meet(self) -> None:
+        self.strategy.roster.online(self.grid)
         self.strategy.roster.ask_strangers(self.grid, self.strategy.introduction)
         self.strategy.roster.hear_strangers(self.grid)
 
@@ -126,6 +137,7 @@ class FlowerEngine:
         numbers = self.grid.push_messages([message for _, message in messages])
         for (name, _), message in zip(messages, numbers, strict=False):
             waiting[name].message = message or None
+            waiting[name].since = self.strategy.roster.since.get(name, "")
         return self.clock() - now
 
     def _hear(
@@ -165,24 +177,21 @@ class FlowerEngine:
         spent = [(name, Spent.of(about)) for name, about in self.strategy.timings.items()]
         if not spent:
             return f"round {record.round}: {record.seconds:.2f} s, nobody answered"
-        name, slowest = max(spent, key=lambda each: each[1].process + each[1].own)
+        name, slowest = max(spent, key=lambda each: each[1].own)
         floor = max(0.0, record.seconds - slowest.own - sending)
         return (
-            f"round {record.round}: {record.seconds:.2f} s = Flower {floor:.2f} (its process at the site "
-            f"{slowest.process:.2f}) + start-up {slowest.start_up:.2f} + training {slowest.training:.2f} + transfer "
-            f"{sending:.2f}, slowest {name}; {record.clients} counted, {record.bytes_down} bytes down, "
-            f"{record.bytes_up} up"
+            f"round {record.round}: {record.seconds:.2f} s = Flower {floor:.2f} + start-up {slowest.start_up:.2f} + "
+            f"training {slowest.training:.2f} + transfer {sending:.2f}, slowest {name}; {record.clients} counted, "
+            f"{record.bytes_down} bytes down, {record.bytes_up} up"
         )
 
 
 class Spent(NamedTuple):
     """A site's seconds in a round.
 
-    process: until Flower's process had started and fetched the message. start_up: until work could begin, modules, rows
-    and states loaded. training: the local steps, and the new state written to disk.
+    start_up: until work could begin, rows and states loaded. training: the local steps, and the new state on disk.
     """
 
-    process: float
     start_up: float
     training: float
 
@@ -194,10 +203,8 @@ class Spent(NamedTuple):
     @classmethod
     def of(cls, about: About) -> Spent:
         """From what a site says."""
-        process, started, handled, trained = (
-            _number(about.get(what)) for what in ("process", "started", "handled", "trained")
-        )
-        return cls(process, started + max(0.0, handled - trained), trained)
+        handled, trained = (_number(about.get(what)) for what in ("handled", "trained"))
+        return cls(max(0.0, handled - trained), trained)
 
 
 @dataclass
@@ -205,10 +212,12 @@ class _Asked:
     """Where a site stands in a round."""
 
     message: str | None = None
+    since: str = ""
     failures: int = 0
     next_try: float = 0.0
     reason: str = ""
     done: bool = False
+    ended: bool = False
 
 
 def _number(value: object) -> float:

@@ -5,6 +5,9 @@ from __future__ import annotations
 INTRODUCE, TRAIN, MEASURE = "introduce", "train", "measure"
 """What a site can be asked: who it is and what it holds, to work in a round, and to measure a model on its own rows."""
 
+MESSAGE_TYPES = {INTRODUCE: "query", TRAIN: "train", MEASURE: "evaluate"}
+"""Flower's type of the message that asks it."""
+
 PROBLEM = "problem"
 """Where a site says in words why it cannot answer."""
 

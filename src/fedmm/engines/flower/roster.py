@@ -6,14 +6,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from flwr.app import Message, MessageType
+from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedmm.engines.flower.kinds import NAME, PROBLEM
-from fedmm.engines.flower.records import from_records, to_records
+from fedmm.engines.flower.envelope import plain, read
+from fedmm.engines.flower.kinds import INTRODUCE, MESSAGE_TYPES, NAME, PROBLEM
 from fedmm.engines.packed import Malformed, Packed, one_line
 
 Say = Callable[[str], None]
+Write = Callable[[str, int, Packed], RecordDict]
+"""A message that asks something, by its kind, of a node."""
 
 _MOST_BYTES = 1 << 16
 
@@ -24,15 +26,18 @@ class Roster:
 
     names: who may take part; anyone where it is empty.
     keys: the public key that each site's node must hold, where nodes have keys: then no site can speak for another.
-    nodes, cards: of each site, its node, and what it said of itself.
+    write: how its messages are written. nodes, cards: of each site, its node, and what it said of itself.
+    since: when it was last seen to come online; another time is another process of the site.
     """
 
     names: Sequence[str] = ()
     keys: Mapping[str, bytes] = field(default_factory=dict)
     say: Say = lambda line: None
     ttl: float = 60.0
+    write: Write = plain
     nodes: dict[str, int] = field(default_factory=dict)
     cards: dict[str, Packed] = field(default_factory=dict)
+    since: dict[str, str] = field(default_factory=dict)
     _asked: dict[str, int] = field(default_factory=dict)
     _silent_until: dict[int, float] = field(default_factory=dict)
 
@@ -47,8 +52,10 @@ class Roster:
 
     def online(self, grid: Grid) -> dict[str, int]:
         """The nodes of those sites that are connected."""
-        connected = set(grid.get_node_ids())
-        return {name: node for name, node in self.nodes.items() if node in connected}
+        since = {node.node_id: getattr(node, "last_activated_at", "") for node in grid.get_nodes()}
+        connected = {name: node for name, node in self.nodes.items() if node in since}
+        self.since.update({name: since[node] for name, node in connected.items()})
+        return connected
 
     def ask_strangers(self, grid: Grid, about: Packed) -> None:
         """Ask every node that is connected and not known who it is."""
@@ -57,7 +64,10 @@ class Roster:
         strangers = [
             node for node in grid.get_node_ids() if node not in known and self._silent_until.get(node, 0.0) <= now
         ]
-        messages = [Message(to_records(about), node, MessageType.QUERY, ttl=self.ttl) for node in strangers]
+        messages = [
+            Message(self.write(INTRODUCE, node, about), node, MESSAGE_TYPES[INTRODUCE], ttl=self.ttl)
+            for node in strangers
+        ]
         for number, node in zip(grid.push_messages(messages) if messages else (), strangers, strict=True):
             self._asked[number] = node
 
@@ -78,7 +88,7 @@ class Roster:
         if reply.has_error():
             return f"it did not say who it is ({one_line(reply.error.reason)})"
         try:
-            card = from_records(reply.content, _MOST_BYTES)
+            card = read(reply.content, _MOST_BYTES)
         except Malformed as problem:
             return one_line(problem)
         if PROBLEM in card.about:

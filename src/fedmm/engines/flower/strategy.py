@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
@@ -15,8 +15,8 @@ from fedmm.core.engine import FederatedState, RoundRecord
 from fedmm.core.inbox import Refusal
 from fedmm.core.messages import Invitation, Update, size_in_bytes
 from fedmm.engines.dual_norms import DualNorms
-from fedmm.engines.flower.kinds import PROBLEM
-from fedmm.engines.flower.records import from_records, to_records
+from fedmm.engines.flower.envelope import read
+from fedmm.engines.flower.kinds import MEASURE, MESSAGE_TYPES, PROBLEM, TRAIN
 from fedmm.engines.flower.roster import Roster, Say, introduced
 from fedmm.engines.in_process import first_state
 from fedmm.engines.messaging import Host, invitation_size
@@ -101,8 +101,8 @@ class MinimaxStrategy(Strategy):
             if name in nodes:
                 packed = pack_invitation(self.server.problem.layout, self._invitations[name])
                 self._down.append(invitation_size(self._invitations[name]))
-                content = to_records(packed._replace(about={**config, **self._told.get(name, {}), **packed.about}))
-                messages.append((name, self._message(content, nodes[name], MessageType.TRAIN, server_round)))
+                told = packed._replace(about={**config, **self._told.get(name, {}), **packed.about})
+                messages.append((name, self._message(TRAIN, nodes[name], told, server_round)))
         return messages
 
     def aggregate_train(
@@ -164,16 +164,17 @@ class MinimaxStrategy(Strategy):
         for name in names:
             if name in nodes:
                 packed = questions[name]
-                content = to_records(packed._replace(about={**self._told.get(name, {}), **packed.about}))
-                messages.append((name, self._message(content, nodes[name], MessageType.EVALUATE, server_round)))
+                told = packed._replace(about={**self._told.get(name, {}), **packed.about})
+                messages.append((name, self._message(MEASURE, nodes[name], told, server_round)))
         return messages
 
     def answer(self, reply: Message, name: str | None = None) -> Packed:
         """What a site answers to another question than an invitation; ``Refused`` where that cannot be looked at."""
         return self._packed(reply, self._who(reply, name))
 
-    def _message(self, content: RecordDict, node: int, kind: str, server_round: int) -> Message:
-        return Message(content, node, kind, ttl=self._ttl, group_id=str(server_round))
+    def _message(self, kind: str, node: int, packed: Packed, server_round: int) -> Message:
+        content = self.roster.write(kind, node, packed)
+        return Message(content, node, MESSAGE_TYPES[kind], ttl=self._ttl, group_id=str(server_round))
 
     def _who(self, reply: Message, name: str | None) -> str:
         node = reply.metadata.src_node_id
@@ -185,7 +186,7 @@ class MinimaxStrategy(Strategy):
             failed = reply.error.code in _APP_FAILED
             raise Refused(name, f"it did not answer: {one_line(reply.error.reason)}", again=True, failed=failed)
         try:
-            packed = from_records(reply.content, self._most_bytes())
+            packed = read(reply.content, self._most_bytes())
         except Malformed as problem:
             raise Refused(name, one_line(problem)) from problem
         if PROBLEM in packed.about:

@@ -1,0 +1,312 @@
+"""A site's process: nodes of a SuperLink that answer its server's signed questions, all work done here.
+
+Nothing that is sent is executed, no other process is started and no port is opened. Several sites may share a process;
+they work one at a time.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from fedmm.core.errors import FedmmError, require
+from fedmm.core.files import replace_file
+from fedmm.deploy.keys import read_node_key, require_certificate, verifier
+from fedmm.deploy.site_config import SiteConfig
+from fedmm.engines.flower.envelope import Verify, seal, unseal
+from fedmm.engines.flower.fleet import BEAT, FleetNode, Question, TurnedAway, Unreachable
+from fedmm.engines.flower.kinds import PROBLEM, TRAIN
+from fedmm.engines.packed import Malformed, Packed, contents, one_line
+
+_LOCK, _NUMBER = "node.lock", "node.id"
+_SHORT, _LONG = 0.05, 2.0
+_UNAUTHORISED, _CLOCK_SECONDS = 401, 4.0
+
+Say = Callable[[str], None]
+Work = Callable[[str, Packed], Packed]
+"""Answers a question of a kind; see :class:`fedmm.deploy.site_work.SiteWork`."""
+
+
+class SiteNode:
+    """One site's node. work: answers its questions. alone: held while it works, by one node of a process at a time."""
+
+    def __init__(self, config: SiteConfig, work: Work, say: Say, alone: threading.Lock) -> None:
+        self._config = config
+        self._work = work
+        self._say = say
+        self._alone = alone
+        self._verify = _verifier(config)
+        self._ending = threading.Event()
+        self._lost = threading.Event()
+        self._connection: FleetNode | None = None
+        self._told = ""
+
+    def run(self) -> None:
+        """Answer questions until :meth:`end`; whatever is between the site and its SuperLink, it is tried again."""
+        wait = _Backoff(1.0, 10.0)
+        while not self._ending.is_set():
+            try:
+                self._serve(self._connect())
+            except Unreachable as problem:
+                self._tell(
+                    f"the SuperLink at {self._config.superlink.address} cannot be reached ({problem}); trying on"
+                )
+            except TurnedAway as problem:
+                self._tell(f"the SuperLink turns this site away: {_reason(problem)}; trying on")
+            except Exception:
+                self._say(f"the node failed, and begins again:\n{traceback.format_exc()}")
+            else:
+                wait.reset()
+            finally:
+                self._disconnect()
+            self._ending.wait(wait.next())
+
+    def beat(self) -> None:
+        """Tell the SuperLink that the site is there, also while it works."""
+        connection = self._connection
+        if connection is None or not connection.number:
+            return
+        with suppress(Unreachable, TurnedAway):
+            if not connection.beat():
+                self._lost.set()
+
+    def end(self) -> None:
+        """Let :meth:`run` return."""
+        self._ending.set()
+
+    def _connect(self) -> FleetNode:
+        config, link = self._config, self._config.superlink
+        self._lost.clear()
+        certificate = None if link.insecure else config.path(link.certificate).read_bytes()
+        key = None if link.insecure else read_node_key(config.path(link.key), "superlink.key")
+        connection = FleetNode(link.address, certificate, key)
+        try:
+            number = connection.activate(_former(config.state) if key is not None else 0)
+        except BaseException:
+            connection.close()
+            raise
+        with replace_file(config.state / _NUMBER) as partial:
+            partial.write_text(f"{number}\n", encoding="ascii")
+        self._connection, self._told = connection, ""
+        self._say(f"site {config.site.name} is node {number} of {link.address}")
+        return connection
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _serve(self, connection: FleetNode) -> None:
+        """Answer questions as long as the SuperLink knows the node; a time without network is waited for."""
+        wait = _Polling()
+        while not self._ending.is_set() and not self._lost.is_set():
+            try:
+                question = connection.receive()
+                self._told = ""
+            except Unreachable as problem:
+                self._tell(f"the SuperLink cannot be reached ({problem}); trying on")
+                self._ending.wait(_LONG)
+                continue
+            except Malformed as problem:
+                self._say(f"refused: {problem}")
+                continue
+            if question is None:
+                self._ending.wait(wait.next())
+                continue
+            wait.asked()
+            began = time.perf_counter()
+            answer = self.answer(question, connection.number)
+            if question.kind == TRAIN:
+                answer.about["handled"] = round(time.perf_counter() - began, 3)
+            self._reply(connection, question, answer, time.perf_counter() - began)
+            wait.answered()
+
+    def answer(self, question: Question, number: int) -> Packed:
+        """The site's answer, or the sentence that says why there is none. number: of this node."""
+        kind = question.kind
+        try:
+            envelope = unseal(question.records)
+            if self._verify is not None:
+                envelope.require_signed(kind, number, question.run, self._verify)
+            self._say(f"{kind}: came {contents(envelope.packed.arrays)}")
+            with self._alone:
+                answer = self._work(kind, envelope.packed)
+        except (FedmmError, Malformed) as problem:
+            self._say(f"{kind}: refused: {one_line(problem, 1000)}")
+            return Packed({}, {PROBLEM: str(problem)}, {})
+        except Exception as problem:
+            self._say(f"{kind}: failed:\n{traceback.format_exc()}")
+            return Packed({}, {PROBLEM: f"it failed with {type(problem).__name__}; its own log says more"}, {})
+        self._say(f"{kind}: leaves {contents(answer.arrays)}; {_values(answer)}")
+        return answer
+
+    def _reply(self, connection: FleetNode, question: Question, answer: Packed, seconds: float) -> None:
+        """Send an answer; one that cannot be delivered is dropped, since the server asks again."""
+        try:
+            connection.reply(question, seal(answer), seconds)
+        except (Unreachable, TurnedAway) as problem:
+            self._say(f"{question.kind}: the answer was not delivered: {problem}")
+
+    def _tell(self, line: str) -> None:
+        """Say something once, and not again while it stays the same."""
+        if line != self._told:
+            self._told = line
+            self._say(line)
+
+
+class _Backoff:
+    """Pauses that grow."""
+
+    def __init__(self, first: float, most: float) -> None:
+        self._first, self._most, self._now = first, most, first
+
+    def next(self) -> float:
+        now, self._now = self._now, min(2 * self._now, self._most)
+        return now
+
+    def reset(self) -> None:
+        self._now = self._first
+
+
+class _Polling:
+    """When to look for the next question: about when it came the last time, often then, and seldom after.
+
+    A SuperLink takes about ten milliseconds for each look: twenty sites that looked ten times a second would fill it.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._since = clock()
+        self._gap = 1.0
+
+    def asked(self) -> None:
+        """A question has come."""
+        self._gap = min(self._clock() - self._since, 60.0)
+
+    def answered(self) -> None:
+        """Its answer has gone."""
+        self._since = self._clock()
+
+    def next(self) -> float:
+        """Seconds until the next look."""
+        passed = self._clock() - self._since
+        if passed < 0.5 * self._gap:
+            return min(max(0.6 * self._gap - passed, _SHORT), _LONG)
+        return min(max(0.1 * passed, _SHORT), _LONG)
+
+
+def run_sites(configs: Sequence[SiteConfig], say: Callable[[str, str], None]) -> None:
+    """Run these sites in this process until it is told to end (SIGTERM, Ctrl-C, a terminal that is closed).
+
+    say: is told a site's name and a line. What could never work is refused before anything begins.
+    """
+    for config in configs:
+        _require_ready(config)
+    names = [config.site.name for config in configs]
+    require(len(set(names)) == len(names), f"two of these files are of one site: {', '.join(sorted(names))}")
+    with ExitStack() as held:
+        for config in configs:
+            held.enter_context(_only_process(config.state))
+        from fedmm.deploy.site_work import SiteWork  # noqa: PLC0415 - torch
+
+        alone = threading.Lock()
+        nodes = [_node(config, SiteWork, say, alone) for config in configs]
+        _run(nodes)
+        for name in names:
+            say(name, f"site {name} has ended")
+
+
+def _node(
+    config: SiteConfig, work: Callable[[SiteConfig, Say], Work], say: Callable[[str, str], None], alone: threading.Lock
+) -> SiteNode:
+    def told(line: str) -> None:
+        say(config.site.name, line)
+
+    return SiteNode(config, work(config, told), told, alone)
+
+
+def _run(nodes: Sequence[SiteNode]) -> None:
+    ending = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ending.set())
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup has it
+        signal.signal(signal.SIGHUP, lambda *_: ending.set())
+    threads = [threading.Thread(target=node.run, daemon=True) for node in nodes]
+    for thread in threads:
+        thread.start()
+    while not ending.wait(BEAT / 3):
+        for node in nodes:
+            node.beat()
+    for node in nodes:
+        node.end()
+    deadline = time.monotonic() + 10.0
+    for thread in threads:  # one that still works is left: what it knows is on disk
+        thread.join(max(0.0, deadline - time.monotonic()))
+
+
+@contextmanager
+def _only_process(state: Path) -> Iterator[None]:
+    """Be the one process that works with a site's states: whoever keeps them in memory must not miss another's."""
+    with (state / _LOCK).open("a", encoding="ascii") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise FedmmError(f"another process runs the site whose state is in {state}; end it first") from None
+        yield
+
+
+def _require_ready(config: SiteConfig) -> None:
+    """Refuse what no later try would ever mend."""
+    link = config.superlink
+    if not link.insecure:
+        require_certificate(config.path(link.certificate), "superlink.certificate")
+        read_node_key(config.path(link.key), "superlink.key")
+    _verifier(config)
+    try:
+        config.state.mkdir(parents=True, exist_ok=True)
+        config.state.chmod(0o700)
+        with (config.state / _LOCK).open("a", encoding="ascii"):
+            pass
+    except OSError as problem:
+        raise FedmmError(f"nothing can be written to site.state, {config.state}: {problem.strerror}") from problem
+
+
+def _verifier(config: SiteConfig) -> Verify | None:
+    link = config.superlink
+    return verifier(config.path(link.coordinator), "superlink.coordinator") if link.coordinator else None
+
+
+def _former(state: Path) -> int:
+    """The number of the node that an earlier process was."""
+    try:
+        return int((state / _NUMBER).read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return 0
+
+
+def _reason(problem: TurnedAway) -> str:
+    if problem.status == _UNAUTHORISED and problem.ahead is not None and abs(problem.ahead) >= _CLOCK_SECONDS:
+        way = "ahead of" if problem.ahead > 0 else "behind"
+        return (
+            f"this machine's clock is {abs(problem.ahead):.0f} s {way} the SuperLink's, which takes signatures of its "
+            "own time alone; set the clock (chrony and systemd-timesyncd keep it right)"
+        )
+    return str(problem)
+
+
+def _values(answer: Packed) -> str:
+    values = ", ".join(f"{name} = {value!r:.300}" for name, value in {**answer.about, **answer.metrics}.items())
+    return f"values {values}"
+
+
+def say_to_stderr(name: str, line: str) -> None:
+    """Write a site's line to the log of its process."""
+    sys.stderr.write(f"{time.strftime('%H:%M:%S')} {name}: {line}\n")
+    sys.stderr.flush()
