@@ -46,7 +46,7 @@ def stop(federation: Federation, name: str) -> None:
 
 
 def test_a_site_that_hangs_is_left_out_and_is_counted_again_when_it_is_back(federation: Federation) -> None:
-    each = demo_experiment(60)
+    each = demo_experiment(25)
     up(federation, local_sites(each), say=print)
     number = begin(federation, each, patience=30.0)
     until(lambda: rounds_in(federation) >= 1, 600, "the first round was not finished")
@@ -66,7 +66,7 @@ def test_a_site_that_hangs_is_left_out_and_is_counted_again_when_it_is_back(fede
 
 
 def test_a_site_that_comes_back_from_an_old_backup_is_brought_in_step(federation: Federation) -> None:
-    each = demo_experiment(60)
+    each = demo_experiment(25)
     up(federation, local_sites(each), say=print)
     number = begin(federation, each)
     until(lambda: rounds_in(federation) >= 1, 600, "the first round was not finished")
@@ -82,7 +82,7 @@ def test_a_site_that_comes_back_from_an_old_backup_is_brought_in_step(federation
     assert [each["client"] for each in refused] == ["source-1"]
     round_ = refused[0]["round"]
     assert refused[0]["reason"] == f"it has lost its state after round {round_ - 1}"
-    assert [row["clients"] for row in rows(federation)] == [1 if t == round_ else 2 for t in range(1, 61)]
+    assert [row["clients"] for row in rows(federation)] == [1 if t == round_ else 2 for t in range(1, 26)]
 
 
 # Dishonest ------------------------------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ def small_files(federation: Federation) -> Iterator[Room]:
 def test_a_full_disk_at_a_site_is_named_and_the_run_goes_on_when_there_is_room(
     federation: Federation, tmp_path: Path, disk: Callable[[Federation], AbstractContextManager[Room]]
 ) -> None:
-    each = demo_experiment(40)
+    each = demo_experiment(20)
     with disk(federation) as room:
         up(federation, local_sites(each), say=print)
         number = begin(federation, each)

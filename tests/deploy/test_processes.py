@@ -32,7 +32,7 @@ SUMMED = 100 * 2.0**-23
 def test_a_run_survives_the_death_of_a_site_and_of_the_superlink_to_the_bit(
     federation: Federation, tmp_path: Path
 ) -> None:
-    each = demo_experiment(60)
+    each = demo_experiment(25)
     up(federation, local_sites(each), say=print)
     number = begin(federation, each)
     until(lambda: rounds_in(federation) >= 1, 600, "the first round was not finished")
@@ -51,7 +51,7 @@ def test_a_run_survives_the_death_of_a_site_and_of_the_superlink_to_the_bit(
         follow(federation, RUN, number, print)
     number = resume(federation, RUN, patience=200.0, say=print)
     done = rounds_in(federation)
-    assert done < 60
+    assert done < 25
     assert "completed" in follow(federation, RUN, number, print)
     log = text(federation.run(RUN) / "server.log")
     assert f"going on after round {done}" in log
@@ -128,7 +128,7 @@ def test_ctrl_c_ends_everything(tmp_path: Path, send: Callable[[int, int], None]
 
 
 def test_a_federation_that_went_down_comes_up_with_its_states(federation: Federation, tmp_path: Path) -> None:
-    each = demo_experiment(30)
+    each = demo_experiment(20)
     up(federation, local_sites(each), say=print)
     begin(federation, each)
     until(lambda: rounds_in(federation) >= 2, 600, "two rounds were not finished")

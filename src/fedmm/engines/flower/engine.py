@@ -19,6 +19,9 @@ from fedmm.engines.flower.strategy import MinimaxStrategy, Refused
 from fedmm.engines.in_process import first_state
 from fedmm.engines.packed import About, Packed
 
+_MOST_OF = 0.6
+"""The share of the time of the last answers after which the next ones are looked for."""
+
 T = TypeVar("T")
 Send = Callable[[Iterable[str]], list[tuple[str, Message]]]
 """Messages for those of some sites that are connected."""
@@ -55,6 +58,7 @@ class FlowerEngine:
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     _next_meeting: float = 0.0
+    _usual: float = 0.0
 
     def start(self) -> FederatedState:
         return first_state(self.strategy.server)
@@ -103,13 +107,19 @@ class FlowerEngine:
             late = self.clock() - began >= self.patience.seconds
             if late or all(each.done for each in waiting.values()):
                 break
-            self.sleep(self.patience.pause)
+            self.sleep(self._until_next_look(began))
+        self._usual = self.clock() - began
         refusals += [
             Refusal(name, each.reason or f"it did not answer within {self.patience.seconds:g} seconds")
             for name, each in waiting.items()
             if not each.done or each.ended
         ]
         return arrived, refusals, sending
+
+    def _until_next_look(self, began: float) -> float:
+        """Looks keep the SuperLink from its work: the first comes when most of the time of the last answers is over."""
+        rest = min(_MOST_OF * self._usual - (self.clock() - began), self.patience.meeting)
+        return max(rest, self.patience.pause)
 
     def _forget_restarted(self, waiting: dict[str, _Asked]) -> None:
         """A site that came online again since it was asked has lost the question with its former process."""

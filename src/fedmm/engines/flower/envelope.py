@@ -116,7 +116,7 @@ def unseal(records: RecordDict, most_bytes: int | None = None) -> Envelope:
             raise Malformed("its arrays are not those that its description is of")
         packed = Packed(_arrays(table["arrays"], content), _about(table["about"]), _metrics(table["metrics"]))
         return Envelope(packed, str(table["kind"]), int(table["node"]), int(table["run"]), head, signature)
-    except (KeyError, ValueError, TypeError, OverflowError, RecursionError) as problem:
+    except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as problem:
         raise Malformed(f"its description cannot be read: {type(problem).__name__}") from problem
 
 
