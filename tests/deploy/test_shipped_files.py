@@ -151,10 +151,25 @@ def test_ports_agree() -> None:
 def test_only_the_proxy_is_reached_from_elsewhere() -> None:
     assert SERVICES["superlink"]["network_mode"] == "service:proxy"
     assert [name for name, service in SERVICES.items() if "ports" in service] == ["proxy"]
-    locations = re.findall(r"location (\S+) \{\s*(.*?);", PROXY)
-    assert locations == [("/v1/fleet/", "proxy_pass https://fedmm_superlink/v1/fleet/"), ("/", "return 403")]
+    locations = re.findall(r"location (?:= )?(\S+) \{[^\n]*\n\s*(.*?);", PROXY)
+    assert locations == [
+        ("/v1/fleet/", "proxy_pass https://fedmm_superlink/v1/fleet/"),
+        ("/v1/fleet/push-object", "proxy_pass https://fedmm_superlink/v1/fleet/push-object"),
+        ("/", "return 403"),
+    ]
     for path in FOLDER.rglob("*"):
         assert not path.is_file() or "0.0.0.0" not in path.read_text(errors="replace")
+
+
+def test_what_the_proxy_lets_through_fits_into_the_superlinks_memory() -> None:
+    bodies = re.findall(r"client_max_body_size +(\d+)m;", PROXY)
+    assert bodies == ["1", "16"]  # of every request, and of objects
+    (at_once,) = re.findall(r"limit_conn fedmm_all_objects (\d+);", PROXY)
+    (limit,) = shipped.unit(LINK)["MemoryMax"]
+    assert limit.endswith("G")
+    copies = 3  # of a body, while the SuperLink reads it
+    assert int(at_once) * 16 * copies < int(limit[:-1]) * 1024
+    assert "proxy_request_buffering on;" in PROXY
 
 
 def mounts(service: str) -> dict[str, str]:

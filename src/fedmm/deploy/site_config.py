@@ -86,7 +86,8 @@ class DataSection:
 @dataclass(frozen=True)
 class SuperLinkSection:
     """``[superlink]``. address: host:port. certificate: of the authority that signed the SuperLink's. key: the node's
-    private key. insecure: plain text, on this machine alone. runtime_port: where the SuperNode serves its own apps, on
+    private key. client_certificate: for that key, shown to a proxy that asks for one. insecure: plain text, on this
+    machine alone. runtime_port: where the SuperNode serves its own apps, on
     this machine alone.
     """
 
@@ -95,6 +96,7 @@ class SuperLinkSection:
     address: str
     certificate: str = ""
     key: str = ""
+    client_certificate: str = ""
     insecure: bool = False
     runtime_port: int = 9094
 
