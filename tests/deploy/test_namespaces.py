@@ -1,4 +1,7 @@
-"""A coordinator and two sites, each with a network of its own: what they reach of each other is the proxy's port."""
+"""A coordinator and two sites, each with a network of its own: what they reach of each other is the proxy's port.
+
+They run under the system-call filters of their units, where this machine has what that takes.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ import pytest
 from deploy.machines import NGINX, Machine, needs_nginx
 from deploy.running import until
 
-from deploy import shipped
+from deploy import sandbox, shipped
 from fedmm.deploy import processes
 from fedmm.deploy.demo import demo_experiment, same_result
 from fedmm.deploy.local import experiment_text
@@ -65,6 +68,11 @@ class Networks:
     def command(self, where: str, *words: str) -> list[str]:
         """A command inside the network of the coordinator (hub) or a site."""
         return ["ip", "netns", "exec", self.names[where], *words]
+
+    def start(self, machine: Machine, where: str, unit: str, instance: str = "") -> processes.Started:
+        """What a unit starts, in a network and, where that can be, under the unit's system-call filter."""
+        filtered = [PYTHON, str(Path(sandbox.__file__)), unit] if sandbox.available() else []
+        return machine.start(unit, instance, within=self.command(where, *filtered))
 
     def run(self, where: str, *words: str) -> str:
         done = subprocess.run(self.command(where, *words), capture_output=True, text=True, timeout=500, check=False)
@@ -143,13 +151,13 @@ def test_sites_on_networks_of_their_own_reach_one_port(tmp_path: Path) -> None:
             (tmp_path / "etc" / f"{name}.toml").write_text(text)
         shutil.copy(there.certificates / "ca.crt", tmp_path / "etc")
         config = machine.proxy_config({f"listen 127.0.0.1:{machine.outside} ": f"listen {machine.outside} "})
-        started = [machine.start("fedmm-superlink.service", within=made.command("hub"))]
+        started = [made.start(machine, "hub", "fedmm-superlink.service")]
         try:
             nginx = made.command("hub", str(NGINX), "-e", "stderr", "-c", str(config))
             started.append(processes.start("nginx", nginx, machine.log("nginx"), dict(os.environ)))
             until_reached(made, machine.outside, machine.inside)
             made.run("hub", *fedmm, "register", str(there.folder))
-            started += [machine.start("fedmm-site@.service", name, within=made.command(name)) for name in SITES]
+            started += [made.start(machine, name, "fedmm-site@.service", name) for name in SITES]
             words = ("run", str(tmp_path / "digits.toml"), "--federation", str(there.folder), "--name", "first")
             assert "finished:completed" in made.run("hub", *fedmm, *words, "--patience", "200")
             assert listening(made, "hub") == {machine.outside}
