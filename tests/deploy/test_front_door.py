@@ -33,6 +33,8 @@ GIGABYTE, MEGABYTE = 1 << 30, 1 << 20
 TYPE = f"Content-Type: {PROTOBUF_MEDIA_TYPE}"
 AT_ONCE = 16
 """Objects that one address may have under way."""
+UNHURRIED = {"client_body_timeout   10s": "client_body_timeout 600s"}
+"""For requests that wait for each other: none ends by itself meanwhile."""
 ELSEWHERE = (
     "/", "/v1/control/StartRun", "/v1/runtime/pull-messages", "//v1/control/x", "/v1//control/x", "//v1//control/x",
     "//v1/runtime/x", "/v1/./control/x", "/v1/fleet/../control/x", "/v1/fleet/../../v1/control/x",
@@ -91,10 +93,10 @@ def refused(machine: Machine, path: str, addresses: Sequence[str], wanted: int) 
     """
     found, deadline = 0, time.monotonic() + 100
     with ExitStack() as stack:
-        waiting = [stack.enter_context(closing(door(machine, address))) for address in addresses]
-        for each in waiting:
+        waiting = []
+        for address in addresses:
+            waiting.append(each := stack.enter_context(closing(door(machine, address))))
             each.sendall(head(path, "Content-Length: 1000"))
-        for each in waiting:
             each.settimeout(0.01)
         while found < wanted and time.monotonic() < deadline:
             for each in list(waiting):
@@ -140,7 +142,7 @@ def test_bodies_have_a_bound_whether_they_say_their_size_or_not(machine: Machine
 )
 def test_requests_under_way_have_a_bound(machine: Machine, path: str, addresses: list[str], allowed: int) -> None:
     prepared(machine)
-    with proxy(machine, {"client_body_timeout   10s": "client_body_timeout 600s"}):  # none ends by itself meanwhile
+    with proxy(machine, UNHURRIED):
         assert refused(machine, path, addresses, len(addresses) - allowed) == len(addresses) - allowed
 
 
@@ -227,7 +229,7 @@ def activated(machine: Machine, site: str) -> Iterator[tuple[FleetHttpClient, No
 @pytest.mark.processes
 def test_strangers_cost_the_superlink_little_memory_and_a_site_gets_through(machine: Machine) -> None:
     prepared(machine, "hospital-a")
-    with superlink(machine) as pid, proxy(machine):
+    with superlink(machine) as pid, proxy(machine, UNHURRIED):
         register(machine.federation, print)
         before = peak(pid)
         for _ in range(2):
@@ -238,8 +240,9 @@ def test_strangers_cost_the_superlink_little_memory_and_a_site_gets_through(mach
             assert post(machine, path, 0) == 403, path
         body = PushObjectRequest(object_content=bytes(16 * MEGABYTE - 100)).SerializeToString()
         with ExitStack() as stack:  # as many at a time as an address may have, each of the greatest size
-            crowd = [stack.enter_context(closing(door(machine))) for _ in range(AT_ONCE)]
-            for each in crowd:
+            crowd = []
+            for _ in range(AT_ONCE):
+                crowd.append(each := stack.enter_context(closing(door(machine))))
                 each.sendall(head("/v1/fleet/push-object", TYPE, f"Content-Length: {len(body)}") + body[:-1])
             for each in crowd:
                 each.sendall(body[-1:])
