@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmm.core.errors import FedmmError, require
-from fedmm.deploy.keys import AUTHORITY, AUTHORITY_KEY, require_certificate, require_node_key
+from fedmm.deploy.keys import AUTHORITY, AUTHORITY_KEY, public_keys, require_certificate, require_node_key
 from fedmm.deploy.layout import Federation
 from fedmm.deploy.site_config import SiteConfig
 
@@ -26,6 +26,7 @@ def issue_certificates(federation: Federation, days: int = _DAYS) -> list[Path]:
     The key is the node's own, so a certificate is no secret and is of no use to anyone else.
     """
     require(days >= 1, f"a certificate must hold for at least 1 day, not {days}")
+    public_keys(federation.keys)  # all of them are keys
     made = []
     for public in sorted(federation.keys.glob("*.pub")):
         path = public.with_suffix(SUFFIX)
@@ -82,14 +83,11 @@ def _load(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
 
 def _certificate(folder: Path, public: Path, days: int) -> bytes:
     from cryptography import x509  # noqa: PLC0415 - comes with the extra
-    from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415
     from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
     from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID  # noqa: PLC0415
 
-    try:
-        key = serialization.load_ssh_public_key(public.read_bytes())
-    except (OSError, ValueError, UnsupportedAlgorithm) as problem:
-        raise FedmmError(f"{public} is no public key in OpenSSH's form") from problem
+    key = serialization.load_ssh_public_key(public.read_bytes())
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise FedmmError(f"{public} is no key as `fedmm deploy key` makes it (ECDSA)")
     try:
@@ -107,7 +105,7 @@ def _certificate(folder: Path, public: Path, days: int) -> bytes:
     )  # fmt: skip
     made = (
         x509.CertificateBuilder()
-        .subject_name(x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, public.stem[:64])]))
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, public.stem[:64])]))
         .issuer_name(authority.subject)
         .public_key(key)
         .serial_number(x509.random_serial_number())
@@ -115,7 +113,7 @@ def _certificate(folder: Path, public: Path, days: int) -> bytes:
         .not_valid_after(now + datetime.timedelta(days=days))
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), True)
         .add_extension(usage, True)
-        .add_extension(x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.CLIENT_AUTH]), False)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signing.public_key()), False)
         .sign(signing, hashes.SHA256())
     )
