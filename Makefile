@@ -3,9 +3,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+AUDIT := .venv-audit
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: help setup demo test test-slow test-distributed check format bench docs clean
+.PHONY: help setup demo test test-slow test-distributed check format bench docs wheel audit clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -62,5 +63,16 @@ bench: setup  ## seconds a round beside a plain PyTorch loop, to benchmarks/resu
 docs: $(VENV)/.docs  ## build the site in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
+wheel: $(VENV)/.python  ## dist/fedmm-VERSION-py3-none-any.whl, to be installed by pip anywhere
+	$(PIP) build setuptools
+	$(BIN)/python -m build --wheel --no-isolation --outdir dist
+
+audit:  ## known vulnerabilities of the versions in constraints.txt; asks pypi.org
+	@test -x $(AUDIT)/bin/pip-audit || { $(PYTHON) -m venv $(AUDIT) && $(AUDIT)/bin/python -m pip install --quiet pip-audit; }
+	@$(AUDIT)/bin/python -c 'import json, urllib.request as web; \
+		assert json.load(web.urlopen("https://pypi.org/pypi/pillow/10.0.0/json", timeout=30))["vulnerabilities"]' 2>/dev/null \
+		|| { echo "nothing was audited: pypi.org does not tell from here that pillow 10.0.0 has known vulnerabilities"; exit 2; }
+	$(AUDIT)/bin/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt
+
 clean:  ## remove everything that was built
-	rm -rf $(VENV) site build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(AUDIT) site build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
@@ -16,7 +16,8 @@ class Fault:
     """What goes wrong with one answer.
 
     status: answered in place of the file. cut: bytes after which the connection dies. flip: the place of a byte that is
-    wrong. ranges: whether a range that is asked for is honoured. length: whether the size is said.
+    wrong. ranges: whether a range that is asked for is honoured. length: whether the size is said. endless: after the
+    file more bytes come for as long as anyone reads, in ``chunks`` or as they are (``plain``).
     """
 
     status: int = 200
@@ -24,6 +25,7 @@ class Fault:
     flip: int | None = None
     ranges: bool = True
     length: bool = True
+    endless: str = ""
 
 
 @dataclass
@@ -53,6 +55,9 @@ class _Answers(BaseHTTPRequestHandler):
         if content is None or fault.status != 200:
             self.send_error(404 if content is None else fault.status)
             return
+        if fault.endless:
+            self._never_end(content, chunked=fault.endless == "chunks")
+            return
         match = re.fullmatch(r"bytes=(\d+)-", wanted) if fault.ranges else None
         start = int(match[1]) if match else 0
         if start and start >= len(content):
@@ -68,6 +73,15 @@ class _Answers(BaseHTTPRequestHandler):
             content = content[: fault.flip] + bytes([content[fault.flip] ^ 1]) + content[fault.flip + 1 :]
         end = len(content) if fault.cut is None else start + fault.cut
         self.wfile.write(content[start:end])
+
+    def _never_end(self, content: bytes, *, chunked: bool) -> None:
+        self.protocol_version = "HTTP/1.1"
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked") if chunked else self.send_header("Connection", "close")
+        self.end_headers()
+        with suppress(OSError):  # whoever read it has gone
+            while True:
+                self.wfile.write(b"%x\r\n%b\r\n" % (len(content), content) if chunked else content)
 
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing."""

@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -181,6 +182,35 @@ def test_a_checksum_may_be_given_by_its_beginning_and_a_size_not_at_all(one: Dow
     with pytest.raises(FedmmError, match="its sha256 must begin with 01234567"):
         one(StoredFile("deep/a.bin", None, "01234567", one.file.addresses))
     assert one.is_whole()  # the older file stays
+
+
+@pytest.mark.parametrize("how", ["plain", "chunks"])
+@pytest.mark.parametrize(("size", "bound"), [(None, 2_000_000), (len(CONTENT), len(CONTENT))])
+def test_a_server_that_never_ends_is_cut(one: Download, site: Site, how: str, size: int | None, bound: int) -> None:
+    site.faults["a b.bin"], site.lasting = [Fault(endless=how)], True
+    file = StoredFile("deep/a.bin", size, SHA256, one.file.addresses)
+    most, seen = 0, 0
+
+    def count(moved: int) -> None:
+        nonlocal most, seen
+        seen += moved
+        most = max(most, seen)
+
+    with pytest.raises(FedmmError, match=f"it sends more than {bound} bytes"):
+        download(one.folder, file, count, replace(HURRIED, most=2_000_000))
+    assert len(site.requests) == 1
+    assert (one.there, seen) == ({}, 0)
+    assert bound < most < bound + 1_000_000  # no more than a block beyond it
+
+
+def test_a_file_that_is_said_to_be_too_large_is_not_even_begun(one: Download) -> None:
+    file = StoredFile("deep/a.bin", None, SHA256, one.file.addresses)
+    with pytest.raises(FedmmError, match="256000 bytes there, more than the 255999 that are accepted"):
+        download(one.folder, file, lambda count: None, replace(HURRIED, most=255_999))
+    assert one.there == {}
+    download(one.folder, file, lambda count: None, replace(HURRIED, most=256_000))
+    with pytest.raises(FedmmError, match="a download's bound must be at least 1 byte, not 0"):
+        replace(HURRIED, most=0)
 
 
 def test_a_folder_that_cannot_be_written_is_one_sentence(one: Download) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from deploy.machines import Machine
+from deploy.running import free_ports
 
 from fedmm.deploy import processes
 from fedmm.deploy.layout import Federation
@@ -20,3 +22,10 @@ def federation(tmp_path: Path) -> Iterator[Federation]:
     if there.folder.exists():
         down(there)
         assert processes.marked(there.folder) == []
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    """A folder for a coordinator's machine, with two ports that are free."""
+    outside, inside = free_ports(2)
+    return Machine(tmp_path, outside, inside)

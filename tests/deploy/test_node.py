@@ -21,6 +21,7 @@ from flwr.app import Message, RecordDict
 from fedmm import FedmmError
 from fedmm.core.errors import require
 from fedmm.deploy import node as node_module
+from fedmm.deploy.client_certificates import site_context
 from fedmm.deploy.commands import CONNECTION, environment, flwr
 from fedmm.deploy.demo import RUN, demo_experiment, same_result
 from fedmm.deploy.keys import make_node_key, read_node_key, signer
@@ -246,15 +247,14 @@ def test_an_app_of_somebody_elses_runs_at_no_site_and_learns_nothing(two_sites: 
 
 @pytest.mark.processes
 def test_a_registered_site_cannot_send_another_one_questions(two_sites: Federation) -> None:
-    made, link = opened(two_sites), read_site(two_sites.sites / "source-1.toml").superlink
     start = "site target-1 is node "
     victim = int(text(two_sites.logs / "target-1.log").split(start)[1].split()[0])
     os.kill(pid_of(two_sites, "site", "source-1.toml"), signal.SIGTERM)  # its key is the attacker's now
     until(lambda: "has ended" in text(two_sites.logs / "source-1.log"), 60, "the site did not end")
     number = begin(two_sites, demo_experiment(2))
-    attacker = FleetNode(
-        made.address, (two_sites.certificates / "ca.crt").read_bytes(), read_node_key(Path(link.key), "key")
-    )
+    config = read_site(two_sites.sites / "source-1.toml")
+    key = read_node_key(Path(config.superlink.key), "key")
+    attacker = FleetNode(opened(two_sites).address, site_context(config), key)
     mine = attacker.activate()
     until(lambda: "waiting for source-1" in server_log(two_sites), 300, "the run did not begin")
     taken = 0

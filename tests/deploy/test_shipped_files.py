@@ -110,12 +110,21 @@ def test_units_make_their_folder_restart_and_may_write_nowhere_else(unit: str) -
     settings = shipped.unit(unit)
     for key, value in {
         "User": "fedmm", "StateDirectory": Path(KEPT).name, "WorkingDirectory": KEPT, "Restart": "always",
-        "ProtectSystem": "strict", "NoNewPrivileges": "true", "CapabilityBoundingSet": "",
+        "ProtectSystem": "strict", "NoNewPrivileges": "true", "CapabilityBoundingSet": "", "LimitCORE": "0",
     }.items():  # fmt: skip
         assert settings[key] == [value]
+    assert settings["SystemCallFilter"] == ["@system-service", "~@privileged @resources"]
+    assert {"MemoryMax", "TasksMax"} <= settings.keys()
     assert "ReadWritePaths" not in settings
     for name in SITES:
         assert read_site(FOLDER / "sites" / f"{name}.toml").state.is_relative_to(KEPT)
+
+
+def test_processes_reach_no_other_machine_than_the_coordinators() -> None:
+    assert (shipped.unit(LINK)["IPAddressDeny"], shipped.unit(LINK)["IPAddressAllow"]) == (["any"], ["localhost"])
+    egress = shipped.unit(f"{SITE}.d/egress.conf")
+    assert egress == {"IPAddressDeny": ["any"], "IPAddressAllow": ["localhost", "192.0.2.10"]}
+    assert shipped.unit(SITE)["SocketBindDeny"] == ["any"]
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
@@ -123,6 +132,8 @@ def test_units_make_their_folder_restart_and_may_write_nowhere_else(unit: str) -
 def test_systemd_takes_the_units(unit: str, tmp_path: Path) -> None:
     program = shipped.command(unit)[0]
     (tmp_path / unit).write_text((FOLDER / "systemd" / unit).read_text().replace(program, "/bin/true"))
+    if unit == SITE:
+        shutil.copytree(FOLDER / "systemd" / f"{SITE}.d", tmp_path / f"{SITE}.d")
     each = unit.replace("@", "@hospital-a")
     done = subprocess.run(
         ["systemd-analyze", "verify", f"./{each}"], cwd=tmp_path, capture_output=True, text=True, check=False
@@ -142,16 +153,40 @@ def test_ports_agree() -> None:
     assert prepared.params["port"] == INSIDE
     for name in SITES:
         host, _, port = read_site(FOLDER / "sites" / f"{name}.toml").superlink.address.partition(":")
-        assert (port, SERVICES["proxy"]["networks"]["default"]["aliases"]) == (str(OUTSIDE), [host])
+        assert (port, SERVICES["proxy"]["networks"]["sites"]["aliases"]) == (str(OUTSIDE), [host])
 
 
 def test_only_the_proxy_is_reached_from_elsewhere() -> None:
     assert SERVICES["superlink"]["network_mode"] == "service:proxy"
     assert [name for name, service in SERVICES.items() if "ports" in service] == ["proxy"]
-    locations = re.findall(r"location (\S+) \{\s*(.*?);", PROXY)
-    assert locations == [("/v1/fleet/", "proxy_pass https://fedmm_superlink/v1/fleet/"), ("/", "return 403")]
+    assert COMPOSE["networks"]["sites"]["internal"]
+    assert all(SERVICES[name]["networks"] == ["sites"] for name in SITES)
+    locations = re.findall(r"location (?:= )?(\S+) \{[^\n]*\n\s*(.*?);", PROXY)
+    assert locations == [
+        ("/v1/fleet/", "proxy_pass https://fedmm_superlink/v1/fleet/"),
+        ("/v1/fleet/push-object", "proxy_pass https://fedmm_superlink/v1/fleet/push-object"),
+        ("/", "return 403"),
+    ]
     for path in FOLDER.rglob("*"):
         assert not path.is_file() or "0.0.0.0" not in path.read_text(errors="replace")
+
+
+def test_containers_have_bounds_and_write_only_to_their_volumes() -> None:
+    for service in SERVICES.values():
+        assert service["read_only"]
+        assert {"mem_limit", "pids_limit", "tmpfs"} <= service.keys()
+    assert SERVICES["superlink"]["mem_limit"] == shipped.unit(LINK)["MemoryMax"][0].lower()
+
+
+def test_what_the_proxy_lets_through_fits_into_the_superlinks_memory() -> None:
+    bodies = re.findall(r"client_max_body_size +(\d+)m;", PROXY)
+    assert bodies == ["1", "16"]  # of every request, and of objects
+    (at_once,) = re.findall(r"limit_conn fedmm_all_objects (\d+);", PROXY)
+    (limit,) = shipped.unit(LINK)["MemoryMax"]
+    assert limit.endswith("G")
+    copies = 3  # of a body, while the SuperLink reads it
+    assert int(at_once) * 16 * copies < int(limit[:-1]) * 1024
+    assert "proxy_request_buffering on;" in PROXY
 
 
 def mounts(service: str) -> dict[str, str]:

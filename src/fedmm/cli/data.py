@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +21,7 @@ from fedmm.core.places import data_folder
 from fedmm.data import DATASETS, DomainPair, Labelled
 from fedmm.data.catalogue import NEEDED, sources, sources_of
 from fedmm.data.checking import check, holdings
+from fedmm.data.downloading import PATIENT, Patience
 from fedmm.data.fetching import Plan, fetch, mirror, plans
 from fedmm.data.sources import Edition, Source
 from fedmm.experiment.progress import bars
@@ -89,6 +91,9 @@ def fetch_(
     name: _Name,
     data_dir: _Folder = None,
     edition: Annotated[str, typer.Option(help="Which edition of it; see the page on data.")] = "",
+    most: Annotated[
+        int, typer.Option("--max-bytes", help="Of a file whose size nobody published; a longer one is refused.")
+    ] = PATIENT.most,
 ) -> None:
     """Download what is missing or wrong, and check it. Interrupted downloads are resumed."""
     folder = data_dir or data_folder()
@@ -101,17 +106,17 @@ def fetch_(
             continue
         _say(f"{source.name}: {source.citation}; licence: {source.licence}")
         for plan in todo:
-            _carry_out(plan)
+            _carry_out(plan, replace(PATIENT, most=most))
 
 
-def _carry_out(plan: Plan) -> None:
+def _carry_out(plan: Plan, patience: Patience) -> None:
     what = ", ".join(archive.file for archive in plan.edition.archives) or _files(len(plan.edition.files))
     console = Console(stderr=True)
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     bar = Progress(TextColumn("[bold]{task.description}"), *columns, console=console, disable=not console.is_terminal)
     with bar:
         task = bar.add_task(f"{plan.name}: {what}", total=plan.bytes)
-        fetch(plan, lambda count: bar.advance(task, count))
+        fetch(plan, lambda count: bar.advance(task, count), patience)
     note = f"; {plan.edition.note}" if plan.edition.note else ", every sha256 is right"
     _say(f"{plan.name}: {what} fetched into {plan.folder} ({plan.edition.name}){note}")
 

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from fedmm.cli.allowing import AllowImport
 from fedmm.core.errors import FedmmError, require
+from fedmm.deploy.client_certificates import issue_certificates
 from fedmm.deploy.keys import make_node_key
 from fedmm.deploy.layout import Federation
 from fedmm.deploy.lifecycle import (
@@ -196,6 +197,18 @@ def deploy_register(
     there = Federation(federation)
     opened(there)
     register(there, _say)
+
+
+@deploy_app.command("certify")
+def deploy_certify(
+    federation: Annotated[Path, typer.Argument(help="The coordinator's folder.", metavar="FOLDER")],
+) -> None:
+    """Sign a certificate for every keys/NAME.pub that has none, for a proxy that asks sites for one."""
+    made = issue_certificates(Federation(federation))
+    for path in made:
+        _say(f"made {path}; give it to the site, whose file names it as superlink.client_certificate")
+    if not made:
+        _say(f"nothing to do: {Federation(federation).keys} has no .pub without its .pem")
 
 
 @deploy_app.command("key")

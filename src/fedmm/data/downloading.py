@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-from fedmm.core.errors import FedmmError
+from fedmm.core.errors import FedmmError, require
 from fedmm.data.sources import StoredFile, expected
 
 PARTIAL = ".partial"
@@ -36,15 +36,20 @@ class _Useless(Exception):  # noqa: N818 - reads as what happened
 
 @dataclass(frozen=True)
 class Patience:
-    """How long to try.
+    """How long to try, and how much to take.
 
     attempts: at each address, with ``pause`` seconds before the second, twice that before the third and so on.
     timeout: seconds within which something must arrive.
+    most: bytes of a file whose size nobody published; of any other, its size is the bound.
     """
 
     attempts: int = 4
     pause: float = 2.0
     timeout: float = 30.0
+    most: int = 2_000_000_000
+
+    def __post_init__(self) -> None:
+        require(self.most >= 1, f"a download's bound must be at least 1 byte, not {self.most}")
 
 
 PATIENT = Patience()
@@ -79,7 +84,7 @@ def _whole(address: str, partial: Path, file: StoredFile, moved: Moved, patience
     while True:
         before = _size(partial)
         try:
-            _transfer(address, partial, file, moved, patience.timeout)
+            _transfer(address, partial, file, moved, patience)
             return ""
         except _Useless as problem:
             return str(problem)
@@ -90,11 +95,11 @@ def _whole(address: str, partial: Path, file: StoredFile, moved: Moved, patience
         time.sleep(patience.pause * failures)
 
 
-def _transfer(address: str, partial: Path, file: StoredFile, moved: Moved, timeout: float) -> None:
+def _transfer(address: str, partial: Path, file: StoredFile, moved: Moved, patience: Patience) -> None:
     """Make ``partial`` the whole file and right; if that fails, what came of it stays to be resumed."""
-    start = _size(partial)
+    start, bound = _size(partial), patience.most if file.size is None else file.size
     if start == 0 or start != file.size:
-        response = _opened(address, start, timeout)
+        response = _opened(address, start, patience.timeout)
         if response is None:
             _discard(partial, moved)
             raise _Broken("what was left of an older download is too long")
@@ -102,8 +107,13 @@ def _transfer(address: str, partial: Path, file: StoredFile, moved: Moved, timeo
             begin, total = _extent(response, start)
             if file.size is not None and total not in (None, file.size):
                 raise _Useless(f"it has {total} bytes there")
+            if total is not None and total > bound:
+                raise _Useless(f"it has {total} bytes there, more than the {bound} that are accepted")
             moved(begin - start)
-            size = _append(response, partial, begin, moved)
+            size = _append(response, partial, begin, moved, bound)
+        if size > bound:
+            _discard(partial, moved)
+            raise _Useless(f"it sends more than {bound} bytes")
         if total is not None and size < total:
             raise _Broken(f"it broke off after {size} of {total} bytes")
     found = _digest(partial)
@@ -138,8 +148,8 @@ def _extent(response: HTTPResponse, start: int) -> tuple[int, int | None]:
     return start, int(match[2]) if match[2] != "*" else None
 
 
-def _append(response: HTTPResponse, partial: Path, begin: int, moved: Moved) -> int:
-    """Write what comes, from byte ``begin`` on; returns the size of the file then."""
+def _append(response: HTTPResponse, partial: Path, begin: int, moved: Moved, bound: int) -> int:
+    """Write what comes, from byte ``begin`` on, until it is more than ``bound``; returns the size of the file then."""
     with partial.open("r+b" if begin else "wb") as stream:
         stream.seek(begin)
         while True:
@@ -149,6 +159,8 @@ def _append(response: HTTPResponse, partial: Path, begin: int, moved: Moved) -> 
                 return stream.tell()
             stream.write(block)
             moved(len(block))
+            if stream.tell() > bound:
+                return stream.tell()
 
 
 @contextmanager

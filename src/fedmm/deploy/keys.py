@@ -14,7 +14,7 @@ from fedmm.core.errors import FedmmError, require
 from fedmm.core.places import is_name
 
 AUTHORITY, CERTIFICATE, KEY = "ca.crt", "server.pem", "server.key"
-_AUTHORITY_KEY, _AUTHORITY_NAME = "ca.key", "fedmm federation"
+AUTHORITY_KEY, _AUTHORITY_NAME = "ca.key", "fedmm federation"
 _DAYS, _AUTHORITY_DAYS = 825, 3650
 _LONGEST_HOST = 253
 _HOST = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9_-]{1,63}(?<!-))*")
@@ -68,7 +68,7 @@ def make_certificates(folder: Path, hosts: Sequence[str]) -> None:
                 (x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key()), False),
             ],
         )  # fmt: skip
-        write_key(_AUTHORITY_KEY, authority_key)
+        write_key(AUTHORITY_KEY, authority_key)
         _write(folder / AUTHORITY, authority.public_bytes(pem), 0o644)
     server = certificate(
         hosts[0], server_key, authority_key, _DAYS,
@@ -89,10 +89,10 @@ def _authority(folder: Path) -> tuple[Any, Any]:
     x509, _, serialization, _ = _cryptography()
     try:
         name = x509.load_pem_x509_certificate((folder / AUTHORITY).read_bytes()).subject
-        return name, serialization.load_pem_private_key((folder / _AUTHORITY_KEY).read_bytes(), None)
+        return name, serialization.load_pem_private_key((folder / AUTHORITY_KEY).read_bytes(), None)
     except (OSError, ValueError, TypeError) as problem:
         raise FedmmError(
-            f"{folder} has {AUTHORITY} but not {CERTIFICATE} and {KEY}, and no {_AUTHORITY_KEY} that could sign them; "
+            f"{folder} has {AUTHORITY} but not {CERTIFICATE} and {KEY}, and no {AUTHORITY_KEY} that could sign them; "
             f"put them there, or take {AUTHORITY} away for a new authority"
         ) from problem
 

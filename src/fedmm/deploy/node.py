@@ -18,7 +18,8 @@ from pathlib import Path
 
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.files import replace_file
-from fedmm.deploy.keys import read_node_key, require_certificate, verifier
+from fedmm.deploy.client_certificates import site_context
+from fedmm.deploy.keys import read_node_key, verifier
 from fedmm.deploy.site_config import SiteConfig
 from fedmm.engines.flower.envelope import Verify, seal, unseal
 from fedmm.engines.flower.fleet import BEAT, FleetNode, Question, TurnedAway, Unreachable
@@ -84,9 +85,9 @@ class SiteNode:
     def _connect(self) -> FleetNode:
         config, link = self._config, self._config.superlink
         self._lost.clear()
-        certificate = None if link.insecure else config.path(link.certificate).read_bytes()
+        context = None if link.insecure else site_context(config)
         key = None if link.insecure else read_node_key(config.path(link.key), "superlink.key")
-        connection = FleetNode(link.address, certificate, key)
+        connection = FleetNode(link.address, context, key)
         try:
             number = connection.activate(_former(config.state) if key is not None else 0)
         except BaseException:
@@ -266,8 +267,8 @@ def _require_ready(config: SiteConfig) -> None:
     """Refuse what no later try would ever mend."""
     link = config.superlink
     if not link.insecure:
-        require_certificate(config.path(link.certificate), "superlink.certificate")
         read_node_key(config.path(link.key), "superlink.key")
+        site_context(config)
     _verifier(config)
     try:
         config.state.mkdir(parents=True, exist_ok=True)

@@ -83,8 +83,8 @@ class DataSection:
 @dataclass(frozen=True)
 class SuperLinkSection:
     """``[superlink]``. address: host:port. certificate: of the authority that signed the SuperLink's. key: the node's
-    private key. coordinator: the public key of whoever signs the server's messages. insecure: plain text, on this
-    machine alone.
+    private key. client_certificate: for that key, shown to a proxy that asks for one. coordinator: the public key of
+    whoever signs the server's messages. insecure: plain text, on this machine alone.
     """
 
     section: ClassVar[str] = "superlink"
@@ -93,6 +93,7 @@ class SuperLinkSection:
     certificate: str = ""
     key: str = ""
     coordinator: str = ""
+    client_certificate: str = ""
     insecure: bool = False
 
     def __post_init__(self) -> None:

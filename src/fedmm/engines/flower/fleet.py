@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import email.utils
+import ssl
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -100,23 +101,22 @@ def require_tested() -> None:
 class FleetNode:
     """One node's connection to a SuperLink.
 
-    address: host:port. certificate: of the authority that signed the SuperLink's, PEM; None for plain text.
+    address: host:port. context: whom it trusts, and what it shows, over TLS; None for plain text.
     key: the node's private key; None, in plain text, for one that is made up and registered for this connection.
     """
 
-    def __init__(self, address: str, certificate: bytes | None, key: Any = None) -> None:
+    def __init__(self, address: str, context: ssl.SSLContext | None, key: Any = None) -> None:
         require_tested()
         self._made_up = key is None
         private, public = generate_key_pairs() if key is None else (key, key.public_key())
         self._public = public_key_to_bytes(public)
-        self._client = FleetHttpClient.from_server_address(
-            address,
-            certificate is None,
-            certificate,
+        self._client = FleetHttpClient(
+            f"{'http' if context is None else 'https'}://{address}",
             interceptors=[
                 RuntimeVersionHttpInterceptor(component_name="SuperNode"),
                 NodeAuthHttpInterceptor(private, public),
             ],
+            verify=context if context is not None else False,
         )
         self._node: Node | None = None
         self._transfers = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="transfer")
@@ -198,7 +198,7 @@ class FleetNode:
                 object_content=content,
                 session_id=response.session_id,
             )
-            if not _call(self._client.PushObject, request).stored:
+            if not self._patiently(self._client.PushObject, request).stored:
                 raise Unreachable("the SuperLink did not take a part of the answer")
 
         list(self._transfers.map(push, wanted))
@@ -213,6 +213,15 @@ class FleetNode:
         self._transfers.shutdown(wait=False, cancel_futures=True)
         self._client.close()
 
+    def _patiently(self, method: Callable[[Any], T], request: Any) -> T:
+        """A request's answer; one that a proxy turned back for being one too many is made again."""
+        for pause in (0.1, 0.3, 1.0, 3.0):
+            try:
+                return _call(method, request)
+            except Unreachable:
+                self._pause.wait(pause)
+        return _call(method, request)
+
     def _pulled(self, run: int, names: list[str]) -> dict[str, bytes]:
         """The objects of a message, which may be listed before they are all there."""
         total = 0
@@ -220,7 +229,7 @@ class FleetNode:
         def pull(name: str) -> bytes:
             nonlocal total
             for _ in range(_TRIES):
-                response = _call(
+                response = self._patiently(
                     self._client.PullObject, PullObjectRequest(node=self._node, run_id=run, object_id=name)
                 )
                 if not response.object_found:
