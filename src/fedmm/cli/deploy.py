@@ -139,7 +139,11 @@ def _followed(there: Federation, run: str, number: int) -> None:
         _say(f"ending the run; `fedmm deploy resume {run}{_at(there.folder)}` goes on with it")
         stop_run(there, number)
         raise
-    require("completed" in status, f"the run {run} ended with {status}; {there.run(run) / 'server.log'} says why")
+    require(
+        "completed" in status,
+        f"the run {run} ended with {status}; {there.run(run) / 'server.log'} says why, and `fedmm deploy resume "
+        f"{run}{_at(there.folder)}` goes on with it",
+    )
     _say(f"{run}: {status}; everything is in {there.run(run)}")
 
 

@@ -21,7 +21,7 @@ from fedmm.data.holdings import TensorRows
 from fedmm.deploy.cards import Card, card_from, read_card
 from fedmm.deploy.driving import driving
 from fedmm.deploy.experiments import deployed_experiment, site_names
-from fedmm.deploy.keys import public_keys
+from fedmm.deploy.keys import public_keys, require_private_keys
 from fedmm.deploy.layout import Federation
 from fedmm.engines.flower.engine import FlowerEngine, Patience
 from fedmm.engines.flower.roster import Roster, introduced
@@ -89,6 +89,7 @@ def serve(grid: Grid, served: Served) -> None:
 
 
 def _serve(grid: Grid, served: Served, federation: Federation, folder: Path, say: Say) -> None:
+    require_private_keys(federation.certificates, federation.keys)
     each = every_round_kept(deployed_experiment(tomllib.loads(served.experiment)))
     if each.run.threads:
         torch.set_num_threads(each.run.threads)
