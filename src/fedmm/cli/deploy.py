@@ -102,20 +102,28 @@ def deploy_run(
     settings: _Settings = None,
     name: Annotated[str | None, typer.Option(help="What the run is called; the file's name by default.")] = None,
     patience: Annotated[float, typer.Option(help="Seconds that a round waits for its sites.")] = 600.0,
+    min_sites: Annotated[
+        int, typer.Option(help="With how many sites the run begins; others join later. 0: all that are listed.")
+    ] = 0,
 ) -> None:
     """Train over the federation's sites; Ctrl-C ends the run, which `resume` goes on with."""
+    from fedmm.deploy.experiments import listed_sites, require_quorum  # noqa: PLC0415 - torch
     from fedmm.deploy.local import experiment_text, read_experiment  # noqa: PLC0415 - torch
 
     there, run = Federation(federation), name or file.stem
     opened(there)
-    text = experiment_text(read_experiment(file, settings or []))
+    experiment = read_experiment(file, settings or [])
+    require_quorum(min_sites, listed_sites(experiment))
+    text = experiment_text(experiment)
     folder = there.run(run)
     require(
         not (folder / "experiment.toml").exists(),
         f"the run {run!r} was begun before; `fedmm deploy resume {run}{_at(federation)}` goes on with it, --name makes "
         "another",
     )
-    number = submit(there, run, text, resume=False, patience=patience, enrol_seconds=patience, say=_say)
+    number = submit(
+        there, run, text, resume=False, patience=patience, enrol_seconds=patience, min_sites=min_sites, say=_say
+    )
     _followed(there, run, number)
 
 

@@ -1,4 +1,4 @@
-"""Clocks that differ: a SuperLink refuses what a node signed at another time than its own (HTTP 401). Needs no torch."""
+"""Clocks that differ: a SuperLink refuses what a node signed at another time (HTTP 401). Needs no torch."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ import re
 import socket
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -35,7 +36,7 @@ from fedmm.deploy.site_config import require_loopback
 SUPERLINK = "superlink"
 SERVICE = "fedmm-superlink"
 """The unit in ``deploy/systemd``."""
-SUBMITTED = "submitted.toml"
+SUBMITTED, RUN_CONFIG = "submitted.toml", "run-config.toml"
 _FINISHED = "finished"
 _LAST_PORT = 65535
 _JOINED = "SuperNode ID:"
@@ -225,9 +226,10 @@ def submit(
     resume: bool,
     patience: float,
     enrol_seconds: float,
+    min_sites: int = 0,
     say: Say,
 ) -> int:
-    """Hand a run to the SuperLink; Flower's number for it."""
+    """Hand a run to the SuperLink; Flower's number for it. min_sites: with how many it begins; 0 for all."""
     made = opened(federation)
     require(answers(made), f"no SuperLink answers at {made.address}; {_how_to_start(federation)}")
     require_private_keys(federation.certificates, federation.keys)
@@ -235,8 +237,15 @@ def submit(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / SUBMITTED).write_text(experiment, encoding="utf-8")
     file = run_config(
-        folder / "run-config.toml",
-        {"run": name, "experiment": experiment, "resume": resume, "patience": patience, "enrol-seconds": enrol_seconds},
+        folder / RUN_CONFIG,
+        {
+            "run": name,
+            "experiment": experiment,
+            "resume": resume,
+            "patience": patience,
+            "enrol-seconds": enrol_seconds,
+            "min-sites": min_sites,
+        },
     )
     answer = flwr(federation, "run", str(federation.app), CONNECTION, "--run-config", str(file))
     number = int(answer["run-id"])
@@ -262,7 +271,18 @@ def resume(federation: Federation, name: str, *, patience: float, say: Say) -> i
         say("the server that was at work on the run has been ended")
     if not alive(federation).get(SUPERLINK, True):  # one that was started here
         start_superlink(federation, say)
-    return submit(federation, name, text, resume=True, patience=patience, enrol_seconds=patience, say=say)
+    return submit(
+        federation, name, text,
+        resume=True, patience=patience, enrol_seconds=patience, min_sites=_min_sites(folder), say=say,
+    )  # fmt: skip
+
+
+def _min_sites(folder: Path) -> int:
+    """With how many sites a run was to begin."""
+    try:
+        return int(tomllib.loads((folder / RUN_CONFIG).read_text(encoding="utf-8")).get("min-sites", 0))
+    except (OSError, ValueError, TypeError):
+        return 0
 
 
 def follow(federation: Federation, name: str, number: int, on_line: Say, pause: float = 1.0) -> str:

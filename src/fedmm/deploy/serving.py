@@ -8,7 +8,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,25 +17,27 @@ import torch
 from fedmm.core.algorithm import Algorithm
 from fedmm.core.engine import FederatedState
 from fedmm.core.errors import FedmmError, require, unknown
+from fedmm.data.domains import DomainPair
 from fedmm.data.holdings import TensorRows
-from fedmm.deploy.cards import Card, card_from, read_card
+from fedmm.deploy.cards import Card, Expected
 from fedmm.deploy.driving import driving
-from fedmm.deploy.experiments import deployed_experiment, site_names
+from fedmm.deploy.enrolment import SITES, Enrolment
+from fedmm.deploy.experiments import RowsElsewhere, deployed_experiment, listed_sites
 from fedmm.deploy.keys import public_keys, require_private_keys
 from fedmm.deploy.layout import Federation
 from fedmm.engines.flower.engine import FlowerEngine, Patience
-from fedmm.engines.flower.roster import Roster, introduced
+from fedmm.engines.flower.roster import Roster
 from fedmm.engines.flower.server import Grid
 from fedmm.engines.flower.strategy import MinimaxStrategy
 from fedmm.engines.measuring import Panel, SiteMeasures
-from fedmm.engines.packed import About, Malformed, Packed, one_line
+from fedmm.engines.packed import About, Packed
 from fedmm.engines.server import Server
 from fedmm.experiment.adapt import Adaptation
 from fedmm.experiment.adaptation import Client
 from fedmm.experiment.build import DataCache, tested_rows
 from fedmm.experiment.checkpoints import newest_common
 from fedmm.experiment.config import Experiment
-from fedmm.experiment.folder import EXPERIMENT, RunFolder, write_json
+from fedmm.experiment.folder import EXPERIMENT, RunFolder
 from fedmm.experiment.history import History, Row
 from fedmm.experiment.privacy import require_nothing_learnt
 from fedmm.experiment.resuming import differences, refuse_others, run_checkpoints
@@ -44,8 +46,9 @@ from fedmm.experiment.site_sums import asked_for
 from fedmm.experiment.tables import as_table
 from fedmm.experiment.tracking import Tracks
 from fedmm.experiment.training import Begun
+from fedmm.models.network import Network
 
-SITES, LOG = "sites.json", "server.log"
+LOG = "server.log"
 _LONGER = 10.0
 """Seconds for which an invitation holds after its round's patience: so the round ends first, and says who was late."""
 Say = Callable[[str], None]
@@ -56,6 +59,7 @@ class Served:
     """A run. federation: the server's folder. name: of the run. experiment: as TOML. resume: go on with it.
 
     patience: seconds that a round waits for its sites. enrol_seconds: that the run waits for them at its beginning.
+    min_sites: with how many of them it begins; the others may join later. 0 for all.
     """
 
     federation: Path
@@ -64,6 +68,7 @@ class Served:
     resume: bool = False
     patience: float = 600.0
     enrol_seconds: float = 600.0
+    min_sites: int = 0
 
 
 def serve(grid: Grid, served: Served) -> None:
@@ -94,14 +99,14 @@ def _serve(grid: Grid, served: Served, federation: Federation, folder: Path, say
     if each.run.threads:
         torch.set_num_threads(each.run.threads)
     begun = _begun(each, folder, say) if served.resume else None
-    names = site_names(each)
-    roster = Roster(names, {} if _plain_text(federation) else public_keys(federation.keys), say=say)
-    introduction = Packed({}, {"run": served.name}, {})
-    cards = _cards(grid, roster, introduction, served, folder if begun else None, say)
     cache = DataCache()
-    adaptation = standing_in(each, names, cards, cache)
-    write_json(folder / SITES, {name: asdict(card) for name, card in cards.items()})
-    engines = _Engines(grid, roster, each, adaptation, introduction, mean_input(cards), served.patience, say)
+    sites = Enrolment(folder / SITES, listed_sites(each), expected_cards(each, cache), say)
+    keys = {} if _plain_text(federation) else public_keys(federation.keys)
+    roster = Roster(list(sites.listed), keys, say=say, ttl=served.patience + _LONGER, admit=sites.admit)
+    introduction = Packed({}, {"run": served.name}, {})
+    sites.enrol(grid, roster, introduction, served.enrol_seconds, served.min_sites, known=begun is not None)
+    adaptation = standing_in(each, list(sites.listed), sites.cards, cache)
+    engines = _Engines(grid, roster, each, adaptation, introduction, sites, served.patience, say)
     _run(each, adaptation, folder, cache, engines, begun, say)
 
 
@@ -129,29 +134,6 @@ def _begun(each: Experiment, folder: Path, say: Say) -> Begun | None:
     return begun
 
 
-def _cards(
-    grid: Grid, roster: Roster, introduction: Packed, served: Served, known: Path | None, say: Say
-) -> dict[str, Card]:
-    """What the sites hold, as they say; those that were part of the run already need not be there for it to go on."""
-    kept: dict[str, Card] = {}
-    if known is not None and (known / SITES).exists():
-        table = json.loads((known / SITES).read_text(encoding="utf-8"))
-        kept = {name: card_from(card) for name, card in table.items()}
-    patience = 0.0 if kept.keys() >= set(roster.names) else served.enrol_seconds
-    missing = introduced(grid, roster, introduction, timeout=patience, say=say)
-    cards = {**kept, **{name: _card(name, packed) for name, packed in roster.cards.items()}}
-    absent = [name for name in missing if name not in cards]
-    require(not absent, f"{', '.join(absent)} did not come within {served.enrol_seconds:g} seconds; the run needs them")
-    return cards
-
-
-def _card(name: str, packed: Packed) -> Card:
-    try:
-        return read_card(packed)
-    except Malformed as problem:
-        raise FedmmError(f"the site {name!r} cannot take part: {one_line(problem)}") from problem
-
-
 def standing_in(each: Experiment, names: list[str], cards: Mapping[str, Card], cache: DataCache) -> Adaptation:
     """The adaptation as a server sees it: a row of the right shape stands in for those at a site.
 
@@ -164,7 +146,7 @@ def standing_in(each: Experiment, names: list[str], cards: Mapping[str, Card], c
     pair = each.partition.seen(cache.pair(each, device))
     require_nothing_learnt(each.terms, pair.input)
     clients = [_stand_in(name, cards[name], run.client_weights.get(name, 1.0)) for name in names]
-    network = each.model.build(pair.view.shape(cards[names[0]].shape), pair.classes, run.seed)
+    network = _network(each, pair)
     require(
         network.batch_norm != "local",
         "batch_norm = 'local' keeps statistics at the sites, so that the server's model cannot predict; use 'averaged' "
@@ -197,6 +179,19 @@ def standing_in(each: Experiment, names: list[str], cards: Mapping[str, Card], c
     return adaptation
 
 
+def expected_cards(each: Experiment, cache: DataCache) -> Expected:
+    """What sites may say of themselves in an experiment."""
+    pair = each.partition.seen(cache.pair(each, each.run.torch_device))
+    row = pair.source.x
+    domains = each.data.domains if isinstance(each.data, RowsElsewhere) else {}
+    centred = _network(each, pair).centre == "train_mean"
+    return Expected(tuple(row.shape[1:]), row.dtype == torch.uint8, each.run.batch_size, centred, domains)
+
+
+def _network(each: Experiment, pair: DomainPair) -> Network:
+    return each.model.build(pair.view.shape(tuple(pair.source.x.shape[1:])), pair.classes, each.run.seed)
+
+
 def mean_input(cards: Mapping[str, Card]) -> float:
     """The mean of all sites' inputs, from their sums; 0 where the network needs none."""
     count = sum(card.input_count for card in cards.values())
@@ -225,14 +220,15 @@ class _Engines:
     experiment: Experiment
     adaptation: Adaptation
     introduction: Packed
-    input_mean: float
+    sites: Enrolment
     patience: float
     say: Say
     _last: FlowerEngine | None = None
 
     def __post_init__(self) -> None:
         adaptation = self.adaptation
-        panel = Panel(asked_for(adaptation.probes), adaptation.function.classes, self.experiment.run.probe_rows)
+        asked = {name: own for name, own in asked_for(adaptation.probes).items() if name not in self.sites.late}
+        panel = Panel(asked, adaptation.function.classes, self.experiment.run.probe_rows)
         self._measures = SiteMeasures(adaptation.problem, panel, self._ask, self.say)
 
     def measured(self, state: FederatedState) -> dict[str, torch.Tensor]:
@@ -265,7 +261,7 @@ class _Engines:
             "algorithm": as_table(algorithm),
             "clients": [client.name for client in self.adaptation.problem.clients],
             "listed": list(self.adaptation.problem.listed),
-            "input_mean": self.input_mean,
+            "input_mean": mean_input(self.sites.cards),
             "odds": self.adaptation.odds,
         }
         alphas = {holding.name: holding.alpha for holding in self.adaptation.holdings}
