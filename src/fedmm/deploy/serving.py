@@ -17,6 +17,8 @@ import torch
 from fedmm.core.algorithm import Algorithm
 from fedmm.core.engine import FederatedState
 from fedmm.core.errors import FedmmError, require, unknown
+from fedmm.core.transmission import GaussianUpdate
+from fedmm.core.usual_norms import TIMES
 from fedmm.data.domains import DomainPair
 from fedmm.data.holdings import TensorRows
 from fedmm.deploy.cards import Card, Expected
@@ -106,6 +108,7 @@ def _serve(grid: Grid, served: Served, federation: Federation, folder: Path, say
     introduction = Packed({}, {"run": served.name}, {})
     sites.enrol(grid, roster, introduction, served.enrol_seconds, served.min_sites, known=begun is not None)
     adaptation = standing_in(each, list(sites.listed), sites.cards, cache)
+    say(told_bound(each))
     engines = _Engines(grid, roster, each, adaptation, introduction, sites, served.patience, say)
     _run(each, adaptation, folder, cache, engines, begun, say)
 
@@ -192,6 +195,25 @@ def _network(each: Experiment, pair: DomainPair) -> Network:
     return each.model.build(pair.view.shape(tuple(pair.source.x.shape[1:])), pair.classes, each.run.seed)
 
 
+def usual_bound(each: Experiment) -> bool:
+    """Whether updates that are far longer than usual are refused: where the experiment has no bound of its own."""
+    terms = each.terms
+    return not (terms.trusts_server or terms.max_update_norm or terms.max_update_ratio)
+
+
+def told_bound(each: Experiment) -> str:
+    """What bounds the length of an update in this run, in words."""
+    terms = each.terms
+    if isinstance(terms.transmission, GaussianUpdate) and terms.trusts_server:
+        clip = f"norm_min = {terms.transmission.norm_min:g}, norm_max = {terms.transmission.norm_max:g}"
+        allowed = "noise is shared (trust = 'server'), so no update is refused for its length"
+        return f"{allowed}: the clip that sites apply themselves is the bound ({clip})"
+    if usual_bound(each):
+        return f"an update more than {TIMES:g} times as long as is usual among the other sites is refused"
+    own = f"max_update_norm = {terms.max_update_norm:g}, max_update_ratio = {terms.max_update_ratio:g}"
+    return f"the experiment bounds the length of updates: {own}"
+
+
 def mean_input(cards: Mapping[str, Card]) -> float:
     """The mean of all sites' inputs, from their sums; 0 where the network needs none."""
     count = sum(card.input_count for card in cards.values())
@@ -241,7 +263,8 @@ class _Engines:
 
     def __call__(self, algorithm: Algorithm) -> FlowerEngine:
         adaptation = self.adaptation
-        server = Server(adaptation.problem, algorithm, adaptation.rounds, adaptation.terms)
+        bounded = usual_bound(self.experiment)
+        server = Server(adaptation.problem, algorithm, adaptation.rounds, adaptation.terms, bounded=bounded)
         strategy = MinimaxStrategy(
             server,
             self.roster,

@@ -47,6 +47,7 @@ def save_snapshot(path: Path, state: FederatedState, history: History) -> None:
                 "counted": each.counted,
                 "offender": each.offender,
                 "finished": each.finished,
+                **({"norms": each.norms} if each.norms else {}),
             }
             for each in states
         ],
@@ -93,5 +94,6 @@ def _empty(about: dict[str, Any]) -> FederatedState:
         finished=about.get("finished", False),
     )
     state.client_statistics.update({client: {} for client in about["client_statistics"]})
+    state.norms.update({client: dict(norms) for client, norms in about.get("norms", {}).items()})
     state.counted.update({client: int(round_) for client, round_ in about["counted"].items()})
     return state
