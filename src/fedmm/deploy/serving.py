@@ -304,7 +304,7 @@ def _run(
     say: Say,
 ) -> None:
     best = adaptation.chooser()
-    checkpoints = run_checkpoints(each, folder, best)
+    checkpoints = run_checkpoints(each, folder, best, in_parts=True)
     if begun:
         checkpoints.go_on(begun[0].round, each.run.torch_device)
     with (
