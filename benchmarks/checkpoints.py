@@ -3,8 +3,8 @@
     python benchmarks/checkpoints.py
 
 The states are those of FedMM's server with so many sites: its point and the mean of the duals, each site's first state,
-and the sum of each site's updates. In every round some sites are counted. ``whole`` has all of it in one file a round, as
-runs in one process have; ``parts`` has each site's tensors in files that are written when they change.
+and the sum of each site's updates. In every round some sites are counted. ``whole`` has all of it in one file a round,
+as runs in one process have; ``parts`` has each site's tensors in files that are written when they change.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Parts:
             before = (tensors, checksum(json.dumps(_ABOUT), own))
         if before[1] not in self._sound:
             if not self._is_sound(before[1]):
-                write_tensors(self._path(before[1]), tensors, _ABOUT)
+                write_tensors(self._path(before[1]), tensors, _ABOUT, before[1])
             self._sound.add(before[1])
         self._known[id(tensors)] = before
         return before[1]
