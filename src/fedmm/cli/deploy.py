@@ -231,6 +231,40 @@ def deploy_site(
     Supervisor(read_site(file), say).run()
 
 
+@deploy_app.command("clean")
+def deploy_clean(
+    file: Annotated[
+        Path | None, typer.Argument(help="A site's file; without one, the coordinator's folder.", metavar="[SITE.toml]")
+    ] = None,
+    federation: _Folder = _DEFAULT,
+    keep: Annotated[list[str] | None, typer.Option(help="A run that stays. May be repeated.")] = None,
+    days: Annotated[float, typer.Option(help="What was used in so many days stays.")] = 30.0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Remove what old runs left behind: states, copies of rows, checkpoints of completed runs, unpacked apps."""
+    from fedmm.deploy.cleaning import Keeping, Leftover, clean_coordinator, clean_site  # noqa: PLC0415 - fcntl
+
+    keeping = Keeping(keep or (), days)
+
+    def clean(*, remove: bool) -> list[Leftover]:
+        if file is not None:
+            return clean_site(read_site(file), keeping, remove=remove)
+        return clean_coordinator(Federation(federation), keeping, remove=remove)
+
+    found = clean(remove=False)
+    for each in found:
+        _say(f"{each.bytes / 1e6:10.1f} MB  {each.what}: {each.path}")
+    total = f"{len(found)} of {sum(each.bytes for each in found)} bytes"
+    if not found or dry_run:
+        _say(f"nothing is removed; found {total}")
+        return
+    if not yes:
+        require(typer.confirm(f"remove {total}?"), "nothing is removed")
+    removed = clean(remove=True)
+    _say(f"removed {len(removed)} of {sum(each.bytes for each in removed)} bytes")
+
+
 @deploy_app.command("demo")
 def deploy_demo(
     out: Annotated[Path, typer.Option(help="The folder.")] = Path("runs/deploy-demo"),

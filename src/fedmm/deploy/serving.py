@@ -42,7 +42,7 @@ from fedmm.experiment.config import Experiment
 from fedmm.experiment.folder import EXPERIMENT, RunFolder
 from fedmm.experiment.history import History, Row
 from fedmm.experiment.privacy import require_nothing_learnt
-from fedmm.experiment.resuming import differences, refuse_others, run_checkpoints
+from fedmm.experiment.resuming import completed_run, differences, refuse_others, run_checkpoints
 from fedmm.experiment.run import finish_run
 from fedmm.experiment.site_sums import asked_for
 from fedmm.experiment.tables import as_table
@@ -132,6 +132,10 @@ def _begun(each: Experiment, folder: Path, say: Say) -> Begun | None:
     if (folder / EXPERIMENT).exists():
         before = deployed_experiment(tomllib.loads((folder / EXPERIMENT).read_text(encoding="utf-8")))
         refuse_others(differences(before.tables(), each.tables()), f"the run in {folder}")
+    require(
+        completed_run(folder) is None or bool(run_checkpoints(each, folder).rounds()),
+        f"the run in {folder} has completed, and its checkpoints were cleaned; begin another one with another name",
+    )
     begun = next(iter(newest_common([run_checkpoints(each, folder)], each.run.torch_device, say)), None)
     say(f"going on after round {begun[0].round}" if begun else "no round had been finished: the run begins again")
     return begun
