@@ -50,6 +50,7 @@ def test_a_site_shows_the_certificate_that_its_file_names(there: Federation, tmp
     file.write_text(
         '[site]\nname = "hospital-b"\n[superlink]\naddress = "localhost:9092"\n'
         'certificate = "federation/certificates/ca.crt"\nkey = "federation/keys/hospital-b"\n'
+        'coordinator = "federation/coordinator.pub"\n'
         'client_certificate = "federation/keys/hospital-b.pem"\n'
     )
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -251,27 +251,6 @@ def test_a_malformed_answer_is_refused_with_a_reason_and_the_run_goes_on(tmp_pat
         assert words in line
 
 
-@pytest.mark.parametrize(
-    ("card", "words"),
-    [({"batch": [1, float("inf")]}, "infinity"), ({"input_sum": float("nan")}, "inputs have the sum nan")],
-)
-def test_a_site_that_describes_itself_by_nonsense_is_named_in_one_sentence(
-    tmp_path: Path, card: dict[str, Any], words: str
-) -> None:
-    each = small(run={"rounds": 1})
-    grid = grid_of(tmp_path, each)
-
-    def spoil(site: str, reply: Message) -> Message:
-        if site == "target-1" and reply.metadata.message_type == "query":
-            about = reply.content["config"]
-            about["card"] = json.dumps({**json.loads(about["card"]), **card})
-        return reply
-
-    grid.on_reply = spoil
-    with pytest.raises(FedmmError, match=rf"the site 'target-1' cannot take part: .*{words}"):
-        serve(grid, served(tmp_path, each))
-
-
 def test_a_site_that_does_not_answer_leaves_its_measures_out(tmp_path: Path) -> None:
     each, files = held_back(tmp_path / "sites")
     grid = SitesGrid(files)

@@ -131,7 +131,7 @@ def test_in_plain_text_without_a_key_questions_need_no_signature(tmp_path: Path)
 def test_two_processes_of_one_site_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = config_in(tmp_path)
     monkeypatch.setattr(node_module, "_run", lambda nodes: run_sites([config], lambda name, line: None))
-    with pytest.raises(FedmmError, match="another process runs the site whose state is in"):
+    with pytest.raises(FedmmError, match=r"the site with its state in .* is at work"):
         run_sites([config], lambda name, line: None)
     with pytest.raises(FedmmError, match="two of these files are of one site"):
         run_sites([config, config], lambda name, line: None)
@@ -164,12 +164,11 @@ def test_versions_that_differ_are_told_in_one_sentence() -> None:
     assert set(versions()) == {"fedmm", "torch", "flwr"}
 
 
-def test_a_clock_that_differs_is_named() -> None:
-    ahead = node_module._reason(TurnedAway(401, "HTTP 401: no", 7.2))
-    assert ahead.startswith("this machine's clock is 7 s ahead of the SuperLink's")
-    assert "400 s behind" in node_module._reason(TurnedAway(401, "HTTP 401: no", -400.0))
-    assert node_module._reason(TurnedAway(401, "HTTP 401: no", 0.4)) == "HTTP 401: no"
-    assert node_module._reason(TurnedAway(412, "HTTP 412: no", 9.0)) == "HTTP 412: no"
+def test_a_clock_that_differs_is_named_where_signatures_are_refused() -> None:
+    early = "Mon, 02 Jan 2006 15:04:05 GMT"
+    assert "days ahead of the SuperLink's" in node_module._reason(TurnedAway(401, "HTTP 401: no", early))
+    assert node_module._reason(TurnedAway(401, "HTTP 401: no")) == "HTTP 401: no"
+    assert node_module._reason(TurnedAway(412, "HTTP 412: no", early)) == "HTTP 412: no"
 
 
 # Real processes -------------------------------------------------------------------------------------------------------
@@ -361,8 +360,9 @@ def test_a_site_whose_clock_is_wrong_is_told_so(two_sites: Federation, tmp_path:
     (tmp_path / "sitecustomize.py").write_text(
         "import datetime\nimport flwr.supernode.node_auth_http_interceptor as auth\nreal = auth.now\n"
         "auth.now = lambda: real() + datetime.timedelta(seconds=60)\n"
-        "from fedmm.engines.flower import fleet\nhonest = fleet._ahead\n"
-        "fleet._ahead = lambda response: honest(response) + 60\n"
+        "from fedmm.deploy import clock\nutc, now = clock._utc, datetime.datetime.now\n"
+        "clock.datetime.datetime = type('Shifted', (datetime.datetime,), {'now': classmethod("
+        "lambda cls, zone=None: now(zone) + datetime.timedelta(seconds=60))})\n"
     )
     os.kill(pid_of(two_sites, "site", "source-1.toml"), signal.SIGTERM)
     until(lambda: "has ended" in text(two_sites.logs / "source-1.log"), 60, "the site did not end")

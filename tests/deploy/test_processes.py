@@ -133,7 +133,7 @@ def test_a_federation_that_went_down_comes_up_with_its_states(federation: Federa
     begin(federation, each)
     until(lambda: rounds_in(federation) >= 2, 600, "two rounds were not finished")
     down(federation)
-    with pytest.raises(FedmmError, match=r"no SuperLink answers at .*; `fedmm deploy up` starts one"):
+    with pytest.raises(FedmmError, match=r"no SuperLink answers at .*`fedmm deploy up` starts one"):
         resume(federation, RUN, patience=200.0, say=print)
     up(federation, local_sites(each), say=print)
     assert "completed" in follow(federation, RUN, resume(federation, RUN, patience=200.0, say=print), print)

@@ -131,3 +131,24 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
     each = deployed_experiment({"data": {"name": "moons"}, "model": {"name": "mlp"}})
     with pytest.raises(FedmmError, match=r"site\.name 'a' has no share; the partition deals to source-1, target-1"):
         site_rows(site(tmp_path), each)
+
+
+def test_another_hospital_in_the_experiment_copies_nobodys_rows_again(tmp_path: Path) -> None:
+    config = site(tmp_path, **npz(tmp_path, target_x=T), domain="target")
+    site_rows(config, elsewhere())
+    more = {"sites": ["a", "b"], "domains": {"a": "target", "b": "source"}}
+    site_rows(config, elsewhere(**more))
+    assert len(list((tmp_path / "state" / "rows").iterdir())) == 1
+    site_rows(config, elsewhere(classes=["cat", "dog", "eel", "fox"]))
+    assert len(list((tmp_path / "state" / "rows").iterdir())) == 2
+
+
+def test_pictures_of_another_size_in_training_are_cut_from_the_same_copy(tmp_path: Path) -> None:
+    squares = RANDOM.integers(0, 255, (5, 3, 8, 8), np.uint8)
+    config = site(tmp_path, **npz(tmp_path, target_x=squares), domain="target")
+    sizes = [
+        site_rows(config, elsewhere(shape=[3, 8, 8], bytes=True, image_size=size)).view.shape((3, 8, 8))
+        for size in (6, 4, 0)
+    ]
+    assert sizes == [(3, 6, 6), (3, 4, 4), (3, 8, 8)]
+    assert len(list((tmp_path / "state" / "rows").iterdir())) == 1

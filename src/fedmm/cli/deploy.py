@@ -106,20 +106,28 @@ def deploy_run(
     settings: _Settings = None,
     name: Annotated[str | None, typer.Option(help="What the run is called; the file's name by default.")] = None,
     patience: Annotated[float, typer.Option(help="Seconds that a round waits for its sites.")] = 600.0,
+    min_sites: Annotated[
+        int, typer.Option(help="With how many sites the run begins; others join later. 0: all that are listed.")
+    ] = 0,
 ) -> None:
     """Train over the federation's sites; Ctrl-C ends the run, which `resume` goes on with."""
+    from fedmm.deploy.experiments import listed_sites, require_quorum  # noqa: PLC0415 - torch
     from fedmm.deploy.local import experiment_text, read_experiment  # noqa: PLC0415 - torch
 
     there, run = Federation(federation), name or file.stem
     opened(there)
-    text = experiment_text(read_experiment(file, settings or []))
+    experiment = read_experiment(file, settings or [])
+    require_quorum(min_sites, listed_sites(experiment))
+    text = experiment_text(experiment)
     folder = there.run(run)
     require(
         not (folder / "experiment.toml").exists(),
         f"the run {run!r} was begun before; `fedmm deploy resume {run}{_at(federation)}` goes on with it, --name makes "
         "another",
     )
-    number = submit(there, run, text, resume=False, patience=patience, enrol_seconds=patience, say=_say)
+    number = submit(
+        there, run, text, resume=False, patience=patience, enrol_seconds=patience, min_sites=min_sites, say=_say
+    )
     _followed(there, run, number)
 
 
@@ -143,7 +151,11 @@ def _followed(there: Federation, run: str, number: int) -> None:
         _say(f"ending the run; `fedmm deploy resume {run}{_at(there.folder)}` goes on with it")
         stop_run(there, number)
         raise
-    require("completed" in status, f"the run {run} ended with {status}; {there.run(run) / 'server.log'} says why")
+    require(
+        "completed" in status,
+        f"the run {run} ended with {status}; {there.run(run) / 'server.log'} says why, and `fedmm deploy resume "
+        f"{run}{_at(there.folder)}` goes on with it",
+    )
     _say(f"{run}: {status}; everything is in {there.run(run)}")
 
 
@@ -232,6 +244,40 @@ def deploy_site(
     from fedmm.deploy.node import run_sites, say_to_stderr  # noqa: PLC0415 - Flower
 
     run_sites([read_site(file) for file in files], say_to_stderr)
+
+
+@deploy_app.command("clean")
+def deploy_clean(
+    file: Annotated[
+        Path | None, typer.Argument(help="A site's file; without one, the coordinator's folder.", metavar="[SITE.toml]")
+    ] = None,
+    federation: _Folder = _DEFAULT,
+    keep: Annotated[list[str] | None, typer.Option(help="A run that stays. May be repeated.")] = None,
+    days: Annotated[float, typer.Option(help="What was used in so many days stays.")] = 30.0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Remove what old runs left behind: states, copies of rows, checkpoints of completed runs, unpacked apps."""
+    from fedmm.deploy.cleaning import Keeping, Leftover, clean_coordinator, clean_site  # noqa: PLC0415 - fcntl
+
+    keeping = Keeping(keep or (), days)
+
+    def clean(*, remove: bool) -> list[Leftover]:
+        if file is not None:
+            return clean_site(read_site(file), keeping, remove=remove)
+        return clean_coordinator(Federation(federation), keeping, remove=remove)
+
+    found = clean(remove=False)
+    for each in found:
+        _say(f"{each.bytes / 1e6:10.1f} MB  {each.what}: {each.path}")
+    total = f"{len(found)} of {sum(each.bytes for each in found)} bytes"
+    if not found or dry_run:
+        _say(f"nothing is removed; found {total}")
+        return
+    if not yes:
+        require(typer.confirm(f"remove {total}?"), "nothing is removed")
+    removed = clean(remove=True)
+    _say(f"removed {len(removed)} of {sum(each.bytes for each in removed)} bytes")
 
 
 @deploy_app.command("demo")

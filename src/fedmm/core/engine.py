@@ -10,6 +10,7 @@ from torch import Tensor
 from fedmm.core.algorithm import State
 from fedmm.core.inbox import Refusal
 from fedmm.core.problem import Statistics
+from fedmm.core.usual_norms import Norms
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class FederatedState:
     statistics, client_statistics: running statistics of normalisation layers, shared and per client.
     totals: the sums of each client's updates, by client name, where the terms have the server keep them.
     counted: by client name, the last round (from 0) in which the server counted it, where they exchange messages.
+    norms: by client name, the lengths of its last update that was counted, where they are bounded by what is usual.
     offender: where the run ended because the round after this one was not finite, the client that began it (empty: the
         mean of all); None else. finished: where it was ended early, on purpose.
     fallback: good states of earlier rounds, the oldest first, where a guard may go back to one.
@@ -33,6 +35,7 @@ class FederatedState:
     client_statistics: dict[str, Statistics] = field(default_factory=dict)
     totals: dict[str, State] = field(default_factory=dict)
     counted: dict[str, int] = field(default_factory=dict)
+    norms: dict[str, Norms] = field(default_factory=dict)
     offender: str | None = None
     finished: bool = False
     fallback: tuple[FederatedState, ...] = ()

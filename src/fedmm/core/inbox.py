@@ -15,6 +15,7 @@ from fedmm.core.errors import Diverged
 from fedmm.core.messages import Invitation, Update
 from fedmm.core.problem import Statistics
 from fedmm.core.terms import Terms
+from fedmm.core.usual_norms import Norms, UsualNorms, update_norms
 from fedmm.core.wire import arrived_upload
 
 
@@ -30,6 +31,7 @@ class Inbox:
 
     invitations: those of the round by client. like, statistics: an upload as it travels, and running statistics where
     they do, of the names, shapes and dtypes that are right. groups: by client, for the bound on unusual norms.
+    usual: refuses what is far longer than usual. norms: by client, the lengths of what is then accepted.
     """
 
     def __init__(
@@ -39,12 +41,15 @@ class Inbox:
         statistics: Statistics,
         terms: Terms,
         groups: Mapping[str, str],
+        usual: UsualNorms | None = None,
     ) -> None:
         self._invitations = invitations
         self._like = like
         self._statistics = statistics
         self._terms = terms
         self._groups = groups
+        self._usual = usual
+        self.norms: dict[str, Norms] = {}
         self._norms: dict[str, Tensor] = {}
         self.accepted: dict[str, Update] = {}
         self.refused: list[Refusal] = []
@@ -75,7 +80,20 @@ class Inbox:
             self.accepted[update.client] = update
 
     def close(self) -> None:
-        """No more updates: refuse those whose norm is unusual among their group's."""
+        """No more updates: refuse those whose norm is unusual among their group's, or among all."""
+        self._compare_within_groups()
+        if self._usual:
+            norms = {client: self._all_norms(self.accepted[client]) for client in sorted(self.accepted)}
+            for client, reason in self._usual.refusals(norms).items():
+                self.refused.append(Refusal(client, reason))
+                del self.accepted[client]
+            self.norms = {client: norms[client] for client in self.accepted}
+
+    def _all_norms(self, update: Update) -> Norms:
+        invitation = self._invitations[update.client]
+        return update_norms(update.vectors, update.statistics, invitation.sent, invitation.statistics)
+
+    def _compare_within_groups(self) -> None:
         ratio = self._terms.max_update_ratio
         if not ratio:
             return

@@ -145,4 +145,5 @@ experiment = ""
 resume = false
 patience = 600.0
 enrol-seconds = 600.0
+min-sites = 0
 """

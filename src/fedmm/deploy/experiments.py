@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
 
 from fedmm.core.checks import at_least
-from fedmm.core.errors import require
+from fedmm.core.errors import require, unknown
 from fedmm.core.views import View, WholeRows
 from fedmm.data.domains import DomainPair, Labelled
 from fedmm.data.per_site import KEY as PER_SITE
 from fedmm.data.per_site import PerSite
 from fedmm.data.views import CropAndFlip
+from fedmm.deploy.site_config import DOMAINS
 from fedmm.experiment.config import Experiment, experiment
 from fedmm.experiment.tables import build
 
@@ -28,7 +29,8 @@ class RowsElsewhere:
 
     sites: their names. classes: the names of all classes, in the order of their labels. shape: of a stored row.
     bytes: whether rows are stored as bytes. image_size: pictures are cropped to it and flipped in training; 0 for rows
-    as they are.
+    as they are. domains: by site, what it holds: ``source``, ``target`` or ``both``; a site that holds something else
+    is refused, and a run may begin without a site of which this is known.
     """
 
     name: ClassVar[str] = ELSEWHERE
@@ -39,6 +41,7 @@ class RowsElsewhere:
     shape: tuple[int, ...] = ()
     bytes: bool = False
     image_size: int = 0
+    domains: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require(len(self.sites) > 0, "sites must name the sites of the federation")
@@ -48,6 +51,10 @@ class RowsElsewhere:
             len(self.shape) > 0 and min(self.shape) >= 1, f"shape must be that of a stored row, not {list(self.shape)}"
         )
         at_least("image_size", self.image_size, 0)
+        for site, domain in self.domains.items():
+            if site not in self.sites:
+                raise unknown("site in domains", site, self.sites)
+            require(domain in DOMAINS, f"domains.{site} must be one of {', '.join(DOMAINS)}, not {domain!r}")
 
     @property
     def view(self) -> View:
@@ -79,7 +86,31 @@ def deployed_experiment(tables: Mapping[str, Any]) -> Experiment:
 
 def site_names(each: Experiment) -> list[str]:
     """Who takes part, in the order in which they are listed."""
+    return list(listed_sites(each))
+
+
+def listed_sites(each: Experiment) -> dict[str, str]:
+    """Who takes part, in the order in which they are listed, and what each is to hold; empty where it is not known."""
     if isinstance(each.data, RowsElsewhere):
-        return list(each.data.sites)
+        return {site: each.data.domains.get(site, "") for site in each.data.sites}
     pair = each.partition.seen(each.data.load())
-    return [share.name for share in each.partition.split(pair, each.run.seed)]
+    shares = each.partition.split(pair, each.run.seed)
+    return {share.name: _domain(len(share.source) > 0, len(share.target) > 0) for share in shares}
+
+
+def _domain(source: bool, target: bool) -> str:
+    return "both" if source and target else "source" if source else "target"
+
+
+def require_quorum(min_sites: int, listed: Mapping[str, str]) -> None:
+    """Refuse to begin with so many sites where the rest could not join. listed: what each is to hold, where known."""
+    require(
+        0 <= min_sites <= len(listed),
+        f"min_sites must be from 1 to {len(listed)}, the number of sites, or 0 for all, not {min_sites}",
+    )
+    unclear = [name for name, domain in listed.items() if not domain]
+    require(
+        min_sites in (0, len(listed)) or not unclear,
+        f"min_sites = {min_sites} lets the run begin without {', '.join(unclear)}, and the experiment does not say "
+        'what they hold; list them in data.domains as "source", "target" or "both"',
+    )

@@ -6,6 +6,7 @@ import datetime
 import ipaddress
 import os
 import re
+import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,8 @@ def make_certificates(folder: Path, hosts: Sequence[str]) -> None:
 def _authority(folder: Path) -> tuple[Any, Any]:
     """The name and the key of an authority that is there."""
     x509, _, serialization, _ = _cryptography()
+    if (folder / AUTHORITY_KEY).is_file():
+        require_private(folder / AUTHORITY_KEY, f"the private key {AUTHORITY_KEY}")
     try:
         name = x509.load_pem_x509_certificate((folder / AUTHORITY).read_bytes()).subject
         return name, serialization.load_pem_private_key((folder / AUTHORITY_KEY).read_bytes(), None)
@@ -133,8 +136,32 @@ def require_certificate(path: Path, what: str) -> None:
         raise FedmmError(f"{what} is no certificate (PEM): {path}") from problem
 
 
+def require_private(path: Path, what: str) -> None:
+    """Refuse a private key that other accounts of this machine may read. what: as whoever wrote the path calls it."""
+    try:
+        mode = path.stat().st_mode
+    except OSError as problem:
+        raise FedmmError(f"{what} cannot be read: {path}: {problem.strerror}") from problem
+    others = os.name == "posix" and mode & 0o077
+    require(
+        not others,
+        f"{what} may be read or changed by other accounts of this machine (mode {stat.S_IMODE(mode):o}), so it is no "
+        f"secret: `chmod 600 {path}` mends it; where somebody may have read it, make another one",
+    )
+
+
+def require_private_keys(certificates: Path, keys: Path) -> None:
+    """Refuse a coordinator's folder in which a private key may be read by others."""
+    found = [certificates / name for name in (KEY, AUTHORITY_KEY)]
+    found += sorted(path.with_suffix("") for path in keys.glob("*.pub")) if keys.is_dir() else []
+    for path in found:
+        if path.is_file():
+            require_private(path, f"the private key {path.name}")
+
+
 def read_node_key(path: Path, what: str) -> Any:
-    """A private key; what is none is refused. what: as whoever wrote the path calls it."""
+    """A private key that nobody else may read; what is none is refused. what: as whoever wrote the path calls it."""
+    require_private(path, what)
     _, _, serialization, ec = _cryptography()
     from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415 - comes with the extra
 

@@ -7,6 +7,7 @@ import re
 import socket
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -27,13 +28,15 @@ from fedmm.deploy.commands import (
     write_connection,
 )  # fmt: skip
 from fedmm.deploy.driving import end_driver
-from fedmm.deploy.keys import AUTHORITY, is_host, make_certificates, make_node_key
+from fedmm.deploy.keys import AUTHORITY, is_host, make_certificates, make_node_key, require_private_keys
 from fedmm.deploy.layout import Federation
 from fedmm.deploy.processes import Started
 from fedmm.deploy.site_config import require_loopback
 
 SUPERLINK = "superlink"
-SUBMITTED = "submitted.toml"
+SERVICE = "fedmm-superlink"
+"""The unit in ``deploy/systemd``."""
+SUBMITTED, RUN_CONFIG = "submitted.toml", "run-config.toml"
 _FINISHED = "finished"
 _LAST_PORT = 65535
 
@@ -154,6 +157,7 @@ def start_superlink(federation: Federation, say: Say) -> None:
     """Start the SuperLink and wait until it listens."""
     made = opened(federation)
     require(not answers(made), f"another process listens at {made.address}; end it, or choose another port")
+    require_private_keys(federation.certificates, federation.keys)
     log = federation.logs / f"{SUPERLINK}.log"
     env = environment(federation.flower, **{processes.MARK: str(federation.folder.resolve())})
     command = superlink_command(federation, made.host, made.port, insecure=made.insecure, in_memory=made.in_memory)
@@ -228,17 +232,26 @@ def submit(
     resume: bool,
     patience: float,
     enrol_seconds: float,
+    min_sites: int = 0,
     say: Say,
 ) -> int:
-    """Hand a run to the SuperLink; Flower's number for it."""
+    """Hand a run to the SuperLink; Flower's number for it. min_sites: with how many it begins; 0 for all."""
     made = opened(federation)
-    require(answers(made), f"no SuperLink answers at {made.address}; `fedmm deploy up` starts one")
+    require(answers(made), f"no SuperLink answers at {made.address}; {_how_to_start(federation)}")
+    require_private_keys(federation.certificates, federation.keys)
     folder = federation.run(name)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / SUBMITTED).write_text(experiment, encoding="utf-8")
     file = run_config(
-        folder / "run-config.toml",
-        {"run": name, "experiment": experiment, "resume": resume, "patience": patience, "enrol-seconds": enrol_seconds},
+        folder / RUN_CONFIG,
+        {
+            "run": name,
+            "experiment": experiment,
+            "resume": resume,
+            "patience": patience,
+            "enrol-seconds": enrol_seconds,
+            "min-sites": min_sites,
+        },
     )
     answer = flwr(federation, "run", str(federation.app), CONNECTION, "--run-config", str(file))
     number = int(answer["run-id"])
@@ -264,7 +277,18 @@ def resume(federation: Federation, name: str, *, patience: float, say: Say) -> i
         say("the server that was at work on the run has been ended")
     if not alive(federation).get(SUPERLINK, True):  # one that was started here
         start_superlink(federation, say)
-    return submit(federation, name, text, resume=True, patience=patience, enrol_seconds=patience, say=say)
+    return submit(
+        federation, name, text,
+        resume=True, patience=patience, enrol_seconds=patience, min_sites=_min_sites(folder), say=say,
+    )  # fmt: skip
+
+
+def _min_sites(folder: Path) -> int:
+    """With how many sites a run was to begin."""
+    try:
+        return int(tomllib.loads((folder / RUN_CONFIG).read_text(encoding="utf-8")).get("min-sites", 0))
+    except (OSError, ValueError, TypeError):
+        return 0
 
 
 def follow(federation: Federation, name: str, number: int, on_line: Say, pause: float = 1.0) -> str:
@@ -276,13 +300,13 @@ def follow(federation: Federation, name: str, number: int, on_line: Say, pause: 
         place = _told(log, place, on_line)
         if _over(federation, name) or time.monotonic() - looked > 20.0:
             looked = time.monotonic()
-            require(answers(opened(federation)), _died(name))
+            require(answers(opened(federation)), _died(federation, name))
             status = run_status(federation, number)
             if status.startswith(_FINISHED):
                 _told(log, place, on_line)
                 return status
         if not alive(federation).get(SUPERLINK, True):
-            raise FedmmError(_died(name))
+            raise FedmmError(_died(federation, name))
         time.sleep(pause)
 
 
@@ -299,8 +323,26 @@ def stop_run(federation: Federation, number: int) -> None:
         flwr(federation, "stop", str(number), CONNECTION)
 
 
-def _died(name: str) -> str:
-    return f"the SuperLink has died; `fedmm deploy resume {name}` goes on with the run"
+def _died(federation: Federation, name: str) -> str:
+    going_on = f"`fedmm deploy resume {name} --federation {federation.folder}` goes on with the run"
+    if _started_here(federation):
+        return f"the SuperLink has died; {going_on}"
+    return f"the SuperLink has died; {_how_to_start(federation)}; then {going_on}"
+
+
+def _started_here(federation: Federation) -> bool:
+    """Whether the federation's SuperLink was started by `up`, and not by a service or by hand."""
+    return SUPERLINK in alive(federation)
+
+
+def _how_to_start(federation: Federation) -> str:
+    if _started_here(federation):
+        return f"`fedmm deploy up EXPERIMENT.toml --federation {federation.folder}` starts it again"
+    return (
+        f"`fedmm deploy up` did not start one from {federation.folder}: where a service runs it, `journalctl -u "
+        f"{SERVICE}` says why it ended and `sudo systemctl restart {SERVICE}` starts it again (in containers `docker "
+        "compose up -d superlink`); where none does, `fedmm deploy up` starts one"
+    )
 
 
 def _over(federation: Federation, name: str) -> bool:

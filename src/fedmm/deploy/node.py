@@ -6,29 +6,30 @@ they work one at a time.
 
 from __future__ import annotations
 
-import fcntl
 import signal
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.files import replace_file
 from fedmm.deploy.client_certificates import site_context
+from fedmm.deploy.clock import clock_problem
 from fedmm.deploy.keys import read_node_key, verifier
 from fedmm.deploy.site_config import SiteConfig
+from fedmm.deploy.site_lock import LOCK, holding_site
 from fedmm.engines.flower.envelope import Verify, seal, unseal
 from fedmm.engines.flower.fleet import BEAT, FleetNode, Question, TurnedAway, Unreachable
 from fedmm.engines.flower.kinds import PROBLEM, TRAIN
 from fedmm.engines.packed import Malformed, Packed, contents, one_line
 
-_LOCK, _NUMBER = "node.lock", "node.id"
+_NUMBER = "node.id"
 _SHORT, _LONG = 0.05, 2.0
-_UNAUTHORISED, _CLOCK_SECONDS = 401, 4.0
+_UNAUTHORISED = 401
 
 Say = Callable[[str], None]
 Work = Callable[[str, Packed], Packed]
@@ -214,7 +215,7 @@ def run_sites(configs: Sequence[SiteConfig], say: Callable[[str, str], None]) ->
     require(len(set(names)) == len(names), f"two of these files are of one site: {', '.join(sorted(names))}")
     with ExitStack() as held:
         for config in configs:
-            held.enter_context(_only_process(config.state))
+            held.enter_context(holding_site(config.state))
         from fedmm.deploy.site_work import SiteWork  # noqa: PLC0415 - torch
 
         alone = threading.Lock()
@@ -252,17 +253,6 @@ def _run(nodes: Sequence[SiteNode]) -> None:
         thread.join(max(0.0, deadline - time.monotonic()))
 
 
-@contextmanager
-def _only_process(state: Path) -> Iterator[None]:
-    """Be the one process that works with a site's states: whoever keeps them in memory must not miss another's."""
-    with (state / _LOCK).open("a", encoding="ascii") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise FedmmError(f"another process runs the site whose state is in {state}; end it first") from None
-        yield
-
-
 def _require_ready(config: SiteConfig) -> None:
     """Refuse what no later try would ever mend."""
     link = config.superlink
@@ -273,8 +263,7 @@ def _require_ready(config: SiteConfig) -> None:
     try:
         config.state.mkdir(parents=True, exist_ok=True)
         config.state.chmod(0o700)
-        with (config.state / _LOCK).open("a", encoding="ascii"):
-            pass
+        (config.state / LOCK).touch(mode=0o600)
     except OSError as problem:
         raise FedmmError(f"nothing can be written to site.state, {config.state}: {problem.strerror}") from problem
 
@@ -293,13 +282,7 @@ def _former(state: Path) -> int:
 
 
 def _reason(problem: TurnedAway) -> str:
-    if problem.status == _UNAUTHORISED and problem.ahead is not None and abs(problem.ahead) >= _CLOCK_SECONDS:
-        way = "ahead of" if problem.ahead > 0 else "behind"
-        return (
-            f"this machine's clock is {abs(problem.ahead):.0f} s {way} the SuperLink's, which takes signatures of its "
-            "own time alone; set the clock (chrony and systemd-timesyncd keep it right)"
-        )
-    return str(problem)
+    return (clock_problem(problem.date) if problem.status == _UNAUTHORISED else "") or str(problem)
 
 
 def _values(answer: Packed) -> str:

@@ -28,6 +28,7 @@ def _serve(grid: Grid, run: Mapping[str, Any]) -> None:
             resume=bool(run["resume"]),
             patience=float(run["patience"]),
             enrol_seconds=float(run["enrol-seconds"]),
+            min_sites=int(run.get("min-sites", 0)),
         ),
     )
 

@@ -8,7 +8,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,37 +17,42 @@ import torch
 from fedmm.core.algorithm import Algorithm
 from fedmm.core.engine import FederatedState
 from fedmm.core.errors import FedmmError, require, unknown
+from fedmm.core.transmission import GaussianUpdate
+from fedmm.core.usual_norms import TIMES
+from fedmm.data.domains import DomainPair
 from fedmm.data.holdings import TensorRows
-from fedmm.deploy.cards import Card, card_from, read_card
+from fedmm.deploy.cards import Card, Expected
 from fedmm.deploy.driving import driving
-from fedmm.deploy.experiments import deployed_experiment, site_names
-from fedmm.deploy.keys import public_keys, signer
+from fedmm.deploy.enrolment import SITES, Enrolment
+from fedmm.deploy.experiments import RowsElsewhere, deployed_experiment, listed_sites
+from fedmm.deploy.keys import public_keys, require_private_keys, signer
 from fedmm.deploy.layout import Federation
-from fedmm.deploy.versions import difference, versions
+from fedmm.deploy.versions import versions
 from fedmm.engines.flower.engine import FlowerEngine, Patience
 from fedmm.engines.flower.envelope import Sealer
-from fedmm.engines.flower.roster import Roster, introduced
+from fedmm.engines.flower.roster import Roster
 from fedmm.engines.flower.server import Grid, run_number
 from fedmm.engines.flower.strategy import MinimaxStrategy
 from fedmm.engines.measuring import Panel, SiteMeasures
-from fedmm.engines.packed import About, Malformed, Packed, one_line
+from fedmm.engines.packed import About, Packed
 from fedmm.engines.server import Server
 from fedmm.experiment.adapt import Adaptation
 from fedmm.experiment.adaptation import Client
 from fedmm.experiment.build import DataCache, tested_rows
 from fedmm.experiment.checkpoints import newest_common
 from fedmm.experiment.config import Experiment
-from fedmm.experiment.folder import EXPERIMENT, RunFolder, write_json
+from fedmm.experiment.folder import EXPERIMENT, RunFolder
 from fedmm.experiment.history import History, Row
 from fedmm.experiment.privacy import require_nothing_learnt
-from fedmm.experiment.resuming import differences, refuse_others, run_checkpoints
+from fedmm.experiment.resuming import completed_run, differences, refuse_others, run_checkpoints
 from fedmm.experiment.run import finish_run
 from fedmm.experiment.site_sums import asked_for
 from fedmm.experiment.tables import as_table
 from fedmm.experiment.tracking import Tracks
 from fedmm.experiment.training import Begun
+from fedmm.models.network import Network
 
-SITES, LOG = "sites.json", "server.log"
+LOG = "server.log"
 _LONGER = 10.0
 """Seconds for which an invitation holds after its round's patience: so the round ends first, and says who was late."""
 Say = Callable[[str], None]
@@ -58,6 +63,7 @@ class Served:
     """A run. federation: the server's folder. name: of the run. experiment: as TOML. resume: go on with it.
 
     patience: seconds that a round waits for its sites. enrol_seconds: that the run waits for them at its beginning.
+    min_sites: with how many of them it begins; the others may join later. 0 for all.
     """
 
     federation: Path
@@ -66,6 +72,7 @@ class Served:
     resume: bool = False
     patience: float = 600.0
     enrol_seconds: float = 600.0
+    min_sites: int = 0
 
 
 def serve(grid: Grid, served: Served) -> None:
@@ -91,22 +98,29 @@ def serve(grid: Grid, served: Served) -> None:
 
 
 def _serve(grid: Grid, served: Served, federation: Federation, folder: Path, say: Say) -> None:
+    require_private_keys(federation.certificates, federation.keys)
     each = every_round_kept(deployed_experiment(tomllib.loads(served.experiment)))
     if each.run.threads:
         torch.set_num_threads(each.run.threads)
     begun = _begun(each, folder, say) if served.resume else None
-    names = site_names(each)
+    cache = DataCache()
+    sites = Enrolment(folder / SITES, listed_sites(each), expected_cards(each, cache), say)
     plain_text = _plain_text(federation)
     signed = federation.coordinator.exists() and not plain_text
-    write = Sealer(run_number(grid), signer(federation.coordinator) if signed else None)
-    roster = Roster(names, {} if plain_text else public_keys(federation.keys), say=say, write=write)
+    roster = Roster(
+        list(sites.listed),
+        {} if plain_text else public_keys(federation.keys),
+        say=say,
+        ttl=served.patience + _LONGER,
+        admit=sites.admit,
+        write=Sealer(run_number(grid), signer(federation.coordinator) if signed else None),
+    )
     told: About = {"run": served.name, "experiment": served.experiment}
     introduction = Packed({}, {**told, "versions": json.dumps(versions())}, {})
-    cards = _cards(grid, roster, introduction, served, folder if begun else None, say)
-    cache = DataCache()
-    adaptation = standing_in(each, names, cards, cache)
-    write_json(folder / SITES, {name: asdict(card) for name, card in cards.items()})
-    engines = _Engines(grid, roster, each, adaptation, introduction, told, mean_input(cards), served.patience, say)
+    sites.enrol(grid, roster, introduction, served.enrol_seconds, served.min_sites, known=begun is not None)
+    adaptation = standing_in(each, list(sites.listed), sites.cards, cache)
+    say(told_bound(each))
+    engines = _Engines(grid, roster, each, adaptation, introduction, told, sites, served.patience, say)
     _run(each, adaptation, folder, cache, engines, begun, say)
 
 
@@ -129,36 +143,13 @@ def _begun(each: Experiment, folder: Path, say: Say) -> Begun | None:
     if (folder / EXPERIMENT).exists():
         before = deployed_experiment(tomllib.loads((folder / EXPERIMENT).read_text(encoding="utf-8")))
         refuse_others(differences(before.tables(), each.tables()), f"the run in {folder}")
+    require(
+        completed_run(folder) is None or bool(run_checkpoints(each, folder).rounds()),
+        f"the run in {folder} has completed, and its checkpoints were cleaned; begin another one with another name",
+    )
     begun = next(iter(newest_common([run_checkpoints(each, folder)], each.run.torch_device, say)), None)
     say(f"going on after round {begun[0].round}" if begun else "no round had been finished: the run begins again")
     return begun
-
-
-def _cards(
-    grid: Grid, roster: Roster, introduction: Packed, served: Served, known: Path | None, say: Say
-) -> dict[str, Card]:
-    """What the sites hold, as they say; those that were part of the run already need not be there for it to go on."""
-    kept: dict[str, Card] = {}
-    if known is not None and (known / SITES).exists():
-        table = json.loads((known / SITES).read_text(encoding="utf-8"))
-        kept = {name: card_from(card) for name, card in table.items()}
-    patience = 0.0 if kept.keys() >= set(roster.names) else served.enrol_seconds
-    missing = introduced(grid, roster, introduction, timeout=patience, say=say)
-    for name, packed in roster.cards.items():
-        other = difference(packed.about.get("versions"), f"the site {name!r}")
-        if other:
-            say(other)
-    cards = {**kept, **{name: _card(name, packed) for name, packed in roster.cards.items()}}
-    absent = [name for name in missing if name not in cards]
-    require(not absent, f"{', '.join(absent)} did not come within {served.enrol_seconds:g} seconds; the run needs them")
-    return cards
-
-
-def _card(name: str, packed: Packed) -> Card:
-    try:
-        return read_card(packed)
-    except Malformed as problem:
-        raise FedmmError(f"the site {name!r} cannot take part: {one_line(problem)}") from problem
 
 
 def standing_in(each: Experiment, names: list[str], cards: Mapping[str, Card], cache: DataCache) -> Adaptation:
@@ -173,7 +164,7 @@ def standing_in(each: Experiment, names: list[str], cards: Mapping[str, Card], c
     pair = each.partition.seen(cache.pair(each, device))
     require_nothing_learnt(each.terms, pair.input)
     clients = [_stand_in(name, cards[name], run.client_weights.get(name, 1.0)) for name in names]
-    network = each.model.build(pair.view.shape(cards[names[0]].shape), pair.classes, run.seed)
+    network = _network(each, pair)
     require(
         network.batch_norm != "local",
         "batch_norm = 'local' keeps statistics at the sites, so that the server's model cannot predict; use 'averaged' "
@@ -206,6 +197,38 @@ def standing_in(each: Experiment, names: list[str], cards: Mapping[str, Card], c
     return adaptation
 
 
+def expected_cards(each: Experiment, cache: DataCache) -> Expected:
+    """What sites may say of themselves in an experiment."""
+    pair = each.partition.seen(cache.pair(each, each.run.torch_device))
+    row = pair.source.x
+    domains = each.data.domains if isinstance(each.data, RowsElsewhere) else {}
+    centred = _network(each, pair).centre == "train_mean"
+    return Expected(tuple(row.shape[1:]), row.dtype == torch.uint8, each.run.batch_size, centred, domains)
+
+
+def _network(each: Experiment, pair: DomainPair) -> Network:
+    return each.model.build(pair.view.shape(tuple(pair.source.x.shape[1:])), pair.classes, each.run.seed)
+
+
+def usual_bound(each: Experiment) -> bool:
+    """Whether updates that are far longer than usual are refused: where the experiment has no bound of its own."""
+    terms = each.terms
+    return not (terms.trusts_server or terms.max_update_norm or terms.max_update_ratio)
+
+
+def told_bound(each: Experiment) -> str:
+    """What bounds the length of an update in this run, in words."""
+    terms = each.terms
+    if isinstance(terms.transmission, GaussianUpdate) and terms.trusts_server:
+        clip = f"norm_min = {terms.transmission.norm_min:g}, norm_max = {terms.transmission.norm_max:g}"
+        allowed = "noise is shared (trust = 'server'), so no update is refused for its length"
+        return f"{allowed}: the clip that sites apply themselves is the bound ({clip})"
+    if usual_bound(each):
+        return f"an update more than {TIMES:g} times as long as is usual among the other sites is refused"
+    own = f"max_update_norm = {terms.max_update_norm:g}, max_update_ratio = {terms.max_update_ratio:g}"
+    return f"the experiment bounds the length of updates: {own}"
+
+
 def mean_input(cards: Mapping[str, Card]) -> float:
     """The mean of all sites' inputs, from their sums; 0 where the network needs none."""
     count = sum(card.input_count for card in cards.values())
@@ -235,14 +258,15 @@ class _Engines:
     adaptation: Adaptation
     introduction: Packed
     told: About
-    input_mean: float
+    sites: Enrolment
     patience: float
     say: Say
     _last: FlowerEngine | None = None
 
     def __post_init__(self) -> None:
         adaptation = self.adaptation
-        panel = Panel(asked_for(adaptation.probes), adaptation.function.classes, self.experiment.run.probe_rows)
+        asked = {name: own for name, own in asked_for(adaptation.probes).items() if name not in self.sites.late}
+        panel = Panel(asked, adaptation.function.classes, self.experiment.run.probe_rows)
         self._measures = SiteMeasures(adaptation.problem, panel, self._ask, self.say)
 
     def measured(self, state: FederatedState) -> dict[str, torch.Tensor]:
@@ -255,7 +279,8 @@ class _Engines:
 
     def __call__(self, algorithm: Algorithm) -> FlowerEngine:
         adaptation = self.adaptation
-        server = Server(adaptation.problem, algorithm, adaptation.rounds, adaptation.terms)
+        bounded = usual_bound(self.experiment)
+        server = Server(adaptation.problem, algorithm, adaptation.rounds, adaptation.terms, bounded=bounded)
         strategy = MinimaxStrategy(
             server,
             self.roster,
@@ -275,7 +300,7 @@ class _Engines:
             "algorithm": as_table(algorithm),
             "clients": [client.name for client in self.adaptation.problem.clients],
             "listed": list(self.adaptation.problem.listed),
-            "input_mean": self.input_mean,
+            "input_mean": mean_input(self.sites.cards),
             "odds": self.adaptation.odds,
         }
         alphas = {holding.name: holding.alpha for holding in self.adaptation.holdings}
@@ -295,7 +320,7 @@ def _run(
     say: Say,
 ) -> None:
     best = adaptation.chooser()
-    checkpoints = run_checkpoints(each, folder, best)
+    checkpoints = run_checkpoints(each, folder, best, in_parts=True)
     if begun:
         checkpoints.go_on(begun[0].round, each.run.torch_device)
     with (

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ from fedmm.experiment.tables import as_table
 _LOG = logging.getLogger(__name__)
 _ABOUT = "about.json"
 _PARTS = ("source_x", "source_y", "target_x")
+_NOT_OF_ROWS = ("sites", "domains", "image_size")
+"""Keys of ``[data]`` that do not decide the rows of a site."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,11 @@ def site_rows(config: SiteConfig, each: Experiment) -> SiteRows:
     folder = config.state / "rows" / _key(config, each)
     if not (folder / _ABOUT).exists():
         _write(folder, _read(config, each), each)
+    with suppress(OSError):
+        os.utime(folder / _ABOUT)  # `fedmm deploy clean` goes by when a copy was last used
     rows = _mapped(folder)
+    if isinstance(each.data, RowsElsewhere):
+        rows = replace(rows, view=each.data.view)
     _check(config, rows)
     return _set_aside(rows, config.data.validation_rows, config.site.name, each.run.seed)
 
@@ -72,8 +79,9 @@ def _set_aside(rows: SiteRows, count: int, name: str, seed: int) -> SiteRows:
 
 
 def _key(config: SiteConfig, each: Experiment) -> str:
-    """Of everything that decides the rows."""
-    made_of: dict[str, Any] = {"site": config.site.name, "kind": config.data.kind, "data": as_table(each.data)}
+    """Of everything that decides the rows, and nothing else: another site in the experiment copies nobody's rows."""
+    data = {name: value for name, value in as_table(each.data).items() if name not in _NOT_OF_ROWS}
+    made_of: dict[str, Any] = {"site": config.site.name, "kind": config.data.kind, "data": data}
     if config.data.kind == "share":
         made_of |= {"partition": as_table(each.partition), "seed": each.run.seed}
     else:

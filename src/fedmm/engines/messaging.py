@@ -111,7 +111,7 @@ class Host:
     ) -> tuple[FederatedState, Inbox]:
         """The state after a round, without the sites' own, and what was accepted and refused in it."""
         t = state.round
-        inbox = self.server.inbox(invitations)
+        inbox = self.server.inbox(invitations, state.norms)
         for update in arrived:
             inbox.put(update)
         inbox.close()
@@ -124,6 +124,7 @@ class Host:
             statistics=settled.statistics,
             totals=settled.totals,
             counted={**state.counted, **dict.fromkeys(inbox.accepted, t)},
+            norms={**state.norms, **inbox.norms},
         )
         return self.went_on(after), inbox
 

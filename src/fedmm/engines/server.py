@@ -19,6 +19,7 @@ from fedmm.core.messages import NEVER, Invitation, Update
 from fedmm.core.participation import head_count, taking_part
 from fedmm.core.problem import FederatedProblem, Statistics
 from fedmm.core.terms import Terms
+from fedmm.core.usual_norms import Norms, UsualNorms, harmless_norms
 from fedmm.core.wire import (
     Broadcast,
     algorithms_part,
@@ -40,9 +41,14 @@ class Settled:
 
 
 class Server:
-    """Knows the clients by name and what they send, never what they hold. Sums are taken in order of their names."""
+    """Knows the clients by name and what they send, never what they hold. Sums are taken in order of their names.
 
-    def __init__(self, problem: FederatedProblem, algorithm: Algorithm, rounds: int, terms: Terms) -> None:
+    bounded: refuse updates that are far longer than usual (:class:`~fedmm.core.usual_norms.UsualNorms`).
+    """
+
+    def __init__(
+        self, problem: FederatedProblem, algorithm: Algorithm, rounds: int, terms: Terms, *, bounded: bool = False
+    ) -> None:
         names = [client.name for client in problem.clients]
         require(bool(names), "a federation needs at least one client")
         twice = [name for name in names if names.count(name) > 1]
@@ -61,6 +67,11 @@ class Server:
             "batch_norm = 'frozen'",
         )
         terms.check_noise(problem, algorithm)
+        self._harmless: Norms | None = None
+        if bounded:
+            steps = min(self.steps.values())
+            statistics = problem.statistics if problem.share_statistics else {}
+            self._harmless = harmless_norms(algorithm, problem.layout, problem.start, statistics, steps)
         self.taking_part = head_count(max(problem.federation, len(names)), terms.participation)
 
     def first(self) -> State:
@@ -113,11 +124,12 @@ class Server:
         """Whether a client was counted in the last round, so that it knows what was sent then."""
         return state.round > 0 and state.counted.get(name, NEVER) == state.round - 1
 
-    def inbox(self, invitations: Mapping[str, Invitation]) -> Inbox:
-        """An empty inbox for a round."""
+    def inbox(self, invitations: Mapping[str, Invitation], norms: Mapping[str, Norms] | None = None) -> Inbox:
+        """An empty inbox for a round. norms: by client, the lengths of what it last sent that was counted."""
         statistics = self.problem.statistics if self.problem.share_statistics else {}
         like = travelling(self.terms.uploads, self._upload)
-        return Inbox(invitations, like, statistics, self.terms, self.problem.groups)
+        usual = None if self._harmless is None else UsualNorms(self._harmless, norms or {})
+        return Inbox(invitations, like, statistics, self.terms, self.problem.groups, usual)
 
     def settle(self, state: FederatedState, accepted: Mapping[str, Update]) -> Settled:
         """The server after a round in which these updates were counted; without any it stays as it is."""

@@ -20,17 +20,18 @@ class UnreadableFile(Exception):  # noqa: N818 - reads as what happened
     """A file that is not there, was cut short, was changed, or holds something else."""
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any], sha256: str = "") -> None:
     """Write the file whole or not at all; when this returns it is on disk, whatever happens next.
 
-    about: what JSON can hold. What the disk refuses is raised as it comes (OSError), and leaves the older file.
+    about: what JSON can hold. sha256: the :func:`checksum` of both, where it is known already. What the disk refuses is
+    raised as it comes (OSError), and leaves the older file.
     """
     named = {key: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for key, tensor in tensors.items()}
     text = json.dumps(about)
     partial = path.with_name(path.name + ".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_file(named, partial, metadata={"fedmm": text, "sha256": checksum(text, named)})
+        save_file(named, partial, metadata={"fedmm": text, "sha256": sha256 or checksum(text, named)})
         _to_disk(partial)
         partial.replace(path)
         _to_disk(path.parent)

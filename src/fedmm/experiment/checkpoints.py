@@ -14,7 +14,8 @@ from fedmm.core.engine import FederatedState
 from fedmm.core.errors import FedmmError
 from fedmm.experiment.choosing import Chooser
 from fedmm.experiment.history import History
-from fedmm.experiment.snapshots import load_snapshot, save_snapshot
+from fedmm.experiment.parts import Parts
+from fedmm.experiment.snapshots import load_snapshot, parts_of, save_snapshot
 from fedmm.experiment.training import Begun
 
 FOLDER = "checkpoints"
@@ -29,14 +30,26 @@ class Checkpoints:
 
     every: rounds between two, 0 to go by time alone; seconds: between two, 0 to go by rounds alone.
     keep: how many of the last are kept. best: what knows the best model, which is kept beside them.
+    in_parts: have single clients' tensors in files that the checkpoints share, which are written when they change.
     """
 
-    def __init__(self, run: Path, *, every: int, seconds: float, keep: int, best: Chooser | None = None) -> None:
+    def __init__(
+        self,
+        run: Path,
+        *,
+        every: int,
+        seconds: float,
+        keep: int,
+        best: Chooser | None = None,
+        in_parts: bool = False,
+    ) -> None:
         self.folder = run / FOLDER
         self.best = best or Chooser("")
         self._every, self._seconds, self._keep = every, seconds, keep
         self._written = time.monotonic()
         self._newest = -1
+        self._parts = Parts(self.folder) if in_parts else None
+        self._named: dict[int, set[str]] = {}
 
     def due(self, round_: int) -> bool:
         """Whether it is time for one after this round."""
@@ -61,7 +74,7 @@ class Checkpoints:
     def write(self, state: FederatedState, history: History) -> None:
         """Write one beside the others; the best goes first, as nothing after this one would lead to it again."""
         self.best.write(self.folder)
-        save_snapshot(self._path(state.round), state, history)
+        self._named[state.round] = save_snapshot(self._path(state.round), state, history, self._parts)
         self._newest = state.round
         self._written = time.monotonic()
 
@@ -74,6 +87,9 @@ class Checkpoints:
                 self._path(round_).unlink(missing_ok=True)
         except OSError as problem:
             raise FedmmError(f"old checkpoints in {self.folder} cannot be removed: {problem.strerror}") from problem
+        if self._parts:
+            self._named = {round_: self._names(round_) for round_ in self.rounds()}
+            self._parts.keep_only(set().union(*self._named.values()))
         for left in (each for pattern in _HALF_WRITTEN for each in self.folder.glob(pattern)):
             with suppress(OSError):
                 left.unlink()
@@ -94,6 +110,10 @@ class Checkpoints:
         """Know that the run goes on from this checkpoint, and which model is the best so far."""
         self._newest = round_
         self.best.read(self.folder, device)
+
+    def _names(self, round_: int) -> set[str]:
+        """The parts that a checkpoint is made of."""
+        return self._named[round_] if round_ in self._named else parts_of(self._path(round_))
 
     def _path(self, round_: int) -> Path:
         return self.folder / f"round-{round_:08d}.safetensors"

@@ -27,7 +27,9 @@ _SHOWN = 6
 PLAN = "plan.json"
 
 
-def run_checkpoints(each: Experiment, folder: Path, best: Chooser | None = None) -> Checkpoints:
+def run_checkpoints(
+    each: Experiment, folder: Path, best: Chooser | None = None, *, in_parts: bool = False
+) -> Checkpoints:
     """The checkpoints of a run, as its section ``[run]`` wants them, with the best model beside them."""
     run = each.run
     return Checkpoints(
@@ -36,6 +38,7 @@ def run_checkpoints(each: Experiment, folder: Path, best: Chooser | None = None)
         seconds=run.checkpoint_seconds,
         keep=run.keep_checkpoints,
         best=best,
+        in_parts=in_parts,
     )
 
 

@@ -66,7 +66,8 @@ class FlowerEngine:
     def run_round(self, state: FederatedState) -> tuple[FederatedState, RoundRecord]:
         strategy = self.strategy
         strategy.state = state
-        number, invited = state.round + 1, strategy.open()
+        number = state.round + 1
+        invited = [name for name in strategy.open() if name not in strategy.roster.late]
         updates, refusals, sending = self._gather(
             invited, lambda names: strategy.invite(number, {}, self.grid, names), strategy.read
         )

@@ -6,8 +6,6 @@ port is opened. The names used here are internal to Flower: they are those of th
 
 from __future__ import annotations
 
-import datetime
-import email.utils
 import ssl
 import threading
 from collections.abc import Callable
@@ -67,12 +65,12 @@ class Unreachable(Exception):  # noqa: N818 - reads as what is the matter
 
 
 class TurnedAway(Exception):  # noqa: N818 - reads as what happened
-    """The SuperLink refused a request. status: HTTP's. ahead: seconds that this machine's clock is ahead of its."""
+    """The SuperLink refused a request. status, date: HTTP's, the date by the clock of whoever answered."""
 
-    def __init__(self, status: int, reason: str, ahead: float | None) -> None:
+    def __init__(self, status: int, reason: str, date: str | None = None) -> None:
         super().__init__(reason)
         self.status = status
-        self.ahead = ahead
+        self.date = date
 
 
 @dataclass(frozen=True)
@@ -253,17 +251,7 @@ def _call(method: Callable[[Any], T], request: Any) -> T:
         response = problem.response
         if response.status_code in (502, 503, 504):
             raise Unreachable(f"HTTP {response.status_code}") from problem
-        raise TurnedAway(
-            response.status_code, f"HTTP {response.status_code}: {one_line(response.text)}", _ahead(response)
-        ) from problem
+        reason = f"HTTP {response.status_code}: {one_line(response.text)}"
+        raise TurnedAway(response.status_code, reason, response.headers.get("date")) from problem
     except (httpx.HTTPError, OSError) as problem:
         raise Unreachable(one_line(problem) or type(problem).__name__) from problem
-
-
-def _ahead(response: httpx.Response) -> float | None:
-    """How far this machine's clock is ahead of the one that answered, to the second; None where it does not say."""
-    try:
-        there = email.utils.parsedate_to_datetime(response.headers["date"])
-    except (KeyError, ValueError, TypeError):
-        return None
-    return (datetime.datetime.now(datetime.UTC) - there).total_seconds()

@@ -18,6 +18,8 @@ Write = Callable[[str, int, Packed], RecordDict]
 """A message that asks something, by its kind, of a node."""
 
 _MOST_BYTES = 1 << 16
+_GRACE = 5.0
+"""Seconds that a run waits for the answers of sites that are connected, once enough have introduced themselves."""
 
 
 @dataclass
@@ -26,6 +28,9 @@ class Roster:
 
     names: who may take part; anyone where it is empty.
     keys: the public key that each site's node must hold, where nodes have keys: then no site can speak for another.
+    admit: why a site that says this of itself cannot take part, in words that follow its name; empty where it can.
+    ttl: seconds for which a question holds. quiet: seconds for which a node that was turned away is not asked again.
+    late: who need not be there yet; whoever introduces itself is taken out. refused: by site, why it was turned away.
     write: how its messages are written. nodes, cards: of each site, its node, and what it said of itself.
     since: when it was last seen to come online; another time is another process of the site.
     """
@@ -35,6 +40,10 @@ class Roster:
     say: Say = lambda line: None
     ttl: float = 60.0
     write: Write = plain
+    quiet: float = 60.0
+    admit: Callable[[str, Packed], str] = lambda name, card: ""
+    late: set[str] = field(default_factory=set)
+    refused: dict[str, str] = field(default_factory=dict)
     nodes: dict[str, int] = field(default_factory=dict)
     cards: dict[str, Packed] = field(default_factory=dict)
     since: dict[str, str] = field(default_factory=dict)
@@ -45,6 +54,11 @@ class Roster:
     def missing(self) -> list[str]:
         """Who should be there and has not introduced itself."""
         return [name for name in self.names if name not in self.nodes]
+
+    @property
+    def asking(self) -> bool:
+        """Whether a node was asked who it is and has not answered."""
+        return bool(self._asked)
 
     def site(self, node: int) -> str | None:
         """The site of a node."""
@@ -80,7 +94,7 @@ class Roster:
             node = self._asked.pop(reply.metadata.reply_to_message_id)
             reason = self._entered(node, keys.get(node, b""), reply)
             if reason:
-                self._silent_until[node] = time.monotonic() + self.ttl
+                self._silent_until[node] = time.monotonic() + self.quiet
                 self.say(f"node {node} is turned away: {reason}")
 
     def _entered(self, node: int, key: bytes, reply: Message) -> str:
@@ -91,32 +105,55 @@ class Roster:
             card = read(reply.content, _MOST_BYTES)
         except Malformed as problem:
             return one_line(problem)
-        if PROBLEM in card.about:
-            return one_line(card.about[PROBLEM])
         name = card.about.get(NAME)
+        if PROBLEM in card.about:
+            owner = next((site for site, own in self.keys.items() if own and own == key), "")
+            return self._turned_away(owner, one_line(card.about[PROBLEM]))
         if not isinstance(name, str) or not name:
             return "it did not say which site it is"
         if self.names and name not in self.names:
             return f"the site {one_line(name)!r} is not one of {', '.join(self.names)}"
         if self.keys and self.keys.get(name) != key:
-            return f"it calls itself {name!r}, but does not hold that site's key"
+            return self._turned_away(name, f"it calls itself {name!r}, but does not hold that site's key")
+        reason = one_line(self.admit(name, card))
+        if reason:
+            return self._turned_away(name, reason)
+        self.refused.pop(name, None)
+        self.late.discard(name)
         before = self.nodes.get(name)
         self.nodes[name], self.cards[name] = node, card
         moved = "" if before is None else f", until now at node {before}"
         self.say(f"site {name!r} is at node {node}{moved}")
         return ""
 
+    def _turned_away(self, name: str, reason: str) -> str:
+        if name:
+            self.refused[name] = reason
+        return reason
+
 
 def introduced(
-    grid: Grid, roster: Roster, about: Packed, *, timeout: float, pause: float = 0.5, say: Say = lambda line: None
+    grid: Grid,
+    roster: Roster,
+    about: Packed,
+    *,
+    timeout: float,
+    pause: float = 0.5,
+    say: Say = lambda line: None,
+    enough: int | None = None,
 ) -> list[str]:
-    """Wait until all sites have introduced themselves, or the time is over; who is missing then."""
-    deadline, told = time.monotonic() + timeout, ""
+    """Wait until all sites have introduced themselves, or the time is over; who is missing then.
+
+    enough: so many sites suffice; whoever is asked by then has a few seconds more to answer.
+    """
+    deadline, told, quorum = time.monotonic() + timeout, "", False
     while True:
         roster.ask_strangers(grid, about)
         roster.hear_strangers(grid)
-        missing = roster.missing
-        if not missing or time.monotonic() >= deadline:
+        missing, now = roster.missing, time.monotonic()
+        if enough is not None and not quorum and len(roster.nodes) >= enough:
+            deadline, quorum = min(deadline, now + _GRACE), True
+        if not missing or now >= deadline or (quorum and not roster.asking):
             return missing
         waiting = f"waiting for {', '.join(missing)}"
         if waiting != told:

@@ -1,0 +1,48 @@
+"""Clocks that differ: a SuperLink refuses what a node signed at another time (HTTP 401). Needs no torch."""
+
+from __future__ import annotations
+
+import datetime
+from email.utils import parsedate_to_datetime
+
+NOTICED = 2.0
+"""Seconds below which a difference is not told: the Date header has whole seconds, and an answer takes some time."""
+
+
+def clock_difference(server: str | datetime.datetime | None, local: datetime.datetime | None = None) -> float | None:
+    """Seconds by which this machine's clock is ahead of a server's; None where the server's time is not known.
+
+    server: its time, or the ``Date`` header of its answer. local: this machine's time when the answer came; now by
+    default. Times without a zone are UTC.
+    """
+    if isinstance(server, str):
+        try:
+            server = parsedate_to_datetime(server)
+        except (ValueError, TypeError, IndexError, OverflowError):
+            return None
+    if server is None:
+        return None
+    return (_utc(local or datetime.datetime.now(datetime.UTC)) - _utc(server)).total_seconds()
+
+
+def clock_problem(server: str | datetime.datetime | None, local: datetime.datetime | None = None) -> str:
+    """The sentence for a node that is refused while its clock differs from the SuperLink's; empty where they agree."""
+    ahead = clock_difference(server, local)
+    if ahead is None or abs(ahead) < NOTICED:
+        return ""
+    return (
+        f"this machine's clock is {_length(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} the SuperLink's, which "
+        "refuses what is signed at another time than its own: set the clock that is wrong (`timedatectl` shows it, "
+        "`timedatectl set-ntp true` or chrony keeps it right)"
+    )
+
+
+def _utc(time: datetime.datetime) -> datetime.datetime:
+    return time.replace(tzinfo=datetime.UTC) if time.tzinfo is None else time
+
+
+def _length(seconds: float) -> str:
+    for unit, size in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,129 @@
+"""Who takes part in a run: what each site said of itself when it began, and who may still join."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from fedmm.core.errors import FedmmError, require
+from fedmm.deploy.cards import Card, Expected, card_from, read_card
+from fedmm.deploy.experiments import require_quorum
+from fedmm.deploy.versions import difference
+from fedmm.engines.flower.roster import Roster, introduced
+from fedmm.engines.flower.server import Grid
+from fedmm.engines.packed import Malformed, Packed
+from fedmm.experiment.folder import write_json
+
+SITES = "sites.json"
+_LATE, _JOINED = "late", "joined"
+
+Say = Callable[[str], None]
+
+
+class Enrolment:
+    """The sites of a run, as ``sites.json`` has them from its beginning to its end, so that a resume changes nothing.
+
+    listed: by name, what each is to hold; empty where the experiment does not say.
+    cards: of all listed sites, when the run has begun; for one that was not there, what the experiment says of it.
+    late: who was not there. Such a site joins as one that was never counted: it trains, and measures nothing, so that
+        measures are of the same sites in all rounds.
+    """
+
+    def __init__(self, path: Path, listed: Mapping[str, str], expected: Expected, say: Say) -> None:
+        self.listed = dict(listed)
+        self.cards: dict[str, Card] = {}
+        self.late: set[str] = set()
+        self._joined: set[str] = set()
+        self._path, self._expected, self._say = path, expected, say
+        self._begun = False
+
+    def admit(self, name: str, packed: Packed) -> str:
+        """Why a site that says this of itself cannot take part; empty where it can, and is known from then on."""
+        try:
+            card = read_card(packed)
+        except Malformed as problem:
+            return str(problem)
+        flaw = self._expected.flaw(name, card)
+        before = self.cards.get(name)
+        if not flaw and before and before.domain != card.domain:
+            flaw = f"it holds other domains ({card.domain}) than the run was begun with ({before.domain})"
+        if flaw:
+            return flaw
+        other = difference(packed.about.get("versions"), f"the site {name!r}")
+        if other:
+            self._say(other)
+        if not self._begun:
+            self.cards[name] = before if before and name in self.late else _going_on(before, card)
+        elif name in self.late - self._joined:
+            self._say(f"site {name!r} joins the run, which began without it")
+            self._joined.add(name)
+            self._write()
+        return ""
+
+    def enrol(
+        self, grid: Grid, roster: Roster, introduction: Packed, seconds: float, min_sites: int, *, known: bool
+    ) -> None:
+        """Wait until all sites, or ``min_sites``, have introduced themselves; refused where too few did.
+
+        known: the run goes on, so that those who were part of it need not be there.
+        """
+        require_quorum(min_sites, self.listed)
+        if known:
+            self._read()
+        waits = 0.0 if self.cards.keys() >= self.listed.keys() else seconds
+        need = min_sites or len(self.listed)
+        introduced(grid, roster, introduction, timeout=waits, say=self._say, enough=min_sites or None)
+        missing = [name for name in self.listed if name not in self.cards]
+        require(len(self.cards) >= need, self._too_few(missing, roster, seconds, min_sites))
+        for name in missing:
+            domain = self.listed[name]
+            self.cards[name] = Card(domain != "target", domain != "source", self._expected.shape, self._expected.bytes)
+            self.late.add(name)
+        self._joined |= self.late & roster.nodes.keys()
+        roster.late |= self.late - self._joined
+        self._begun = True
+        self._write()
+        if roster.late:
+            waiting = ", ".join(sorted(roster.late))
+            self._say(f"the run goes on without {waiting}, who may join later; until then no round waits for them")
+
+    def _too_few(self, missing: list[str], roster: Roster, seconds: float, min_sites: int) -> str:
+        there = len(self.listed) - len(missing)
+        wanted = f"begins with {min_sites} sites, and {there} came" if min_sites else "needs them"
+        reasons = {name: roster.refused[name] for name in missing if name in roster.refused}
+        refused = "; ".join(f"{name} was turned away: {reason}" for name, reason in reasons.items())
+        return (
+            f"{', '.join(missing)} did not come within {seconds:g} seconds; the run {wanted}"
+            f"{f' ({refused})' if refused else ''}"
+        )
+
+    def _write(self) -> None:
+        table = {
+            name: {**asdict(self.cards[name]), _LATE: name in self.late, _JOINED: name in self._joined}
+            for name in self.listed
+        }
+        write_json(self._path, table)
+
+    def _read(self) -> None:
+        if not self._path.exists():
+            return
+        try:
+            table = json.loads(self._path.read_text(encoding="utf-8"))
+            for name, about in table.items():
+                self.cards[name] = card_from(about)
+                for flag, names in ((_LATE, self.late), (_JOINED, self._joined)):
+                    if about.get(flag, False):
+                        names.add(name)
+        except (OSError, ValueError, AttributeError, RecursionError, Malformed) as problem:
+            raise FedmmError(f"{self._path} cannot be read, so nobody knows who is in the run: {problem}") from None
+        for name, card in self.cards.items():
+            require(name in self.listed, f"{self._path} lists the site {name!r}, which the experiment does not")
+            flaw = self._expected.flaw(name, card)
+            require(not flaw, f"{self._path} is not of this experiment: of {name!r} it says that {flaw}")
+
+
+def _going_on(before: Card | None, now: Card) -> Card:
+    """A site's card where it was known before: the mean of the inputs is the one that the run was begun with."""
+    return now if before is None else replace(now, input_sum=before.input_sum, input_count=before.input_count)
