@@ -17,6 +17,7 @@ from fedmm.data.per_site import PerSite
 from fedmm.data.views import CropAndFlip
 from fedmm.experiment.config import Experiment, experiment
 from fedmm.experiment.tables import build
+from fedmm.models.mobilenet import MobileNetV2
 
 ELSEWHERE = "sites"
 _STAND_IN = "moons"
@@ -83,3 +84,16 @@ def site_names(each: Experiment) -> list[str]:
         return list(each.data.sites)
     pair = each.partition.seen(each.data.load())
     return [share.name for share in each.partition.split(pair, each.run.seed)]
+
+
+def named_paths(each: Experiment) -> dict[str, str]:
+    """The files and folders that an experiment names, by key: ``model.weights``, ``data.files.east``."""
+    found: dict[str, str] = {}
+    for section, part in (("model", each.model), ("data", each.data)):
+        for name in getattr(part, "paths", ()):
+            value = getattr(part, name)
+            texts = value.items() if isinstance(value, Mapping) else [("", value)]
+            found |= {f"{section}.{name}{key and '.'}{key}": text for key, text in texts if text}
+    if isinstance(each.model, MobileNetV2) and each.model.weights == "imagenet":  # torchvision's own
+        found.pop("model.weights", None)
+    return found
