@@ -91,8 +91,8 @@ def test_sites_start_with_the_shipped_commands_and_files(name: str) -> None:
     (unit,), (container,) = (
         list(fedmm_commands(text)) for text in (shlex.join(shipped.command(SITE)), SERVICES[name]["command"])
     )
-    assert understood(unit).params == {"file": "/etc/fedmm/%i.toml", "allow_import": None}
-    assert understood(container).params == {"file": "/etc/fedmm/site.toml", "allow_import": None}
+    assert understood(unit).params == {"file": "/etc/fedmm/%i.toml"}
+    assert understood(container).params == {"file": "/etc/fedmm/site.toml"}
     supernode = asked(
         supernode_command(read_site(FOLDER / "sites" / f"{name}.toml")), "flower-supernode", _parse_args_run_supernode()
     )

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from fedmm.cli.allowing import AllowImport
+from fedmm.cli.site_records import approve, audit
 from fedmm.core.errors import FedmmError, require
 from fedmm.deploy.keys import make_node_key
 from fedmm.deploy.layout import Federation
@@ -45,6 +46,10 @@ _Folder = Annotated[Path, typer.Option("--federation", help="The federation's fo
 _Settings = Annotated[list[str] | None, typer.Option("--set", help="Change a value: section.key=value.")]
 _File = Annotated[Path, typer.Argument(help="The experiment, as TOML.", metavar="FILE.toml")]
 _DEFAULT = Path("federation")
+
+
+deploy_app.command("approve")(approve)
+deploy_app.command("audit")(audit)
 
 
 def _say(line: str) -> None:
@@ -207,7 +212,6 @@ def deploy_key(
 @deploy_app.command("site")
 def deploy_site(
     file: Annotated[Path, typer.Argument(help="The site's file.", metavar="SITE.toml")],
-    allow_import: AllowImport = None,
 ) -> None:
     """Run a site: its SuperNode and its worker, started again whenever they end. Ctrl-C ends them."""
     from fedmm.deploy.supervisor import Supervisor  # noqa: PLC0415 - what starts processes

@@ -35,8 +35,10 @@ class BrokenChain(FedmmError):  # noqa: N818 - reads as what is the matter
 
 @dataclass(frozen=True)
 class Chain:
-    """How far a log was read. entries: how many. head: the last hash. size: bytes of them. fragment: bytes after it,
-    which no line end follows."""
+    """How far a log was read.
+
+    entries: how many. head: the last hash. size: their bytes. fragment: what comes after them, without a line's end.
+    """
 
     entries: int = 0
     head: str = FIRST
@@ -113,8 +115,10 @@ class AuditLog:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Be the only one that adds; what others added is read first. What a crash left of a line is cut off, and
-        that is an entry."""
+        """Be the only one that adds; what others added is read first.
+
+        What a crash left of a line is cut off, which is an entry too.
+        """
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             number = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
@@ -122,7 +126,10 @@ class AuditLog:
             raise FedmmError(f"the audit log {self.path} cannot be written: {problem.strerror}") from problem
         try:
             fcntl.flock(number, fcntl.LOCK_EX)
-            self._chain = read_chain(self.path, self._take, self._chain)
+            added: list[Entry] = []
+            self._chain = read_chain(self.path, added.append, self._chain)
+            for entry in added:
+                self._take(entry)
             self._number = number
             if lost := self._chain.fragment:
                 os.ftruncate(number, self._chain.size)

@@ -31,7 +31,7 @@ from fedmm.deploy.policy import (
     require_steps,
 )
 from fedmm.deploy.site_config import SiteConfig
-from fedmm.engines.flower.kinds import INTRODUCE, TRAIN
+from fedmm.engines.flower.kinds import MEASURE, TRAIN
 from fedmm.engines.packed import Packed, one_line
 
 _TIMES = ("prepared", "trained", "handled")
@@ -75,13 +75,13 @@ class Gate:
                 run=run,
                 experiment=asked.digest,
                 plan=_plan_digest(plan),
-                round=about.get("round"),
-                session=about.get("session"),
+                round=_plain(about.get("round")),
+                session=_plain(about.get("session")),
                 question=digest,
                 came=described(question.arrays),
             )
         require_allowed(self.policy, kind, asked.experiment, self._name)
-        read = None if kind == INTRODUCE else read_plan(plan, asked.experiment, self._name)
+        read = read_plan(plan, asked.experiment, self._name) if kind in (TRAIN, MEASURE) else None
         if read:
             require_steps(self.policy, own_steps(read, self._name))
         require(
@@ -93,8 +93,10 @@ class Gate:
         return Admitted(kind, str(run), asked, read, digest)
 
     def require_epsilon(self, admitted: Admitted, precision: float) -> None:
-        """Refuse a round whose noise does not suffice, before it is worked on; one asked again is judged by its
-        answer."""
+        """Refuse a round whose noise does not suffice, before it is worked on.
+
+        One that was answered before is judged by its answer.
+        """
         if admitted.digest not in self.ledger.answers:
             require_budget(self.policy, self.ledger, 1, precision)
 
@@ -178,5 +180,7 @@ def _without_times(about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value that JSON has: no number is written for one that is not finite."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    """A value as JSON has it: a number that is not finite is None, and text is one line."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, int | float) else one_line(value)

@@ -140,7 +140,11 @@ def _cards(
     missing = introduced(grid, roster, introduction, timeout=patience, say=say)
     cards = {**kept, **{name: _card(name, packed) for name, packed in roster.cards.items()}}
     absent = [name for name in missing if name not in cards]
-    require(not absent, f"{', '.join(absent)} did not come within {served.enrol_seconds:g} seconds; the run needs them")
+    reasons = "; ".join(["", *sorted(set(roster.turned_away.values()))])
+    require(
+        not absent,
+        f"{', '.join(absent)} did not come within {served.enrol_seconds:g} seconds; the run needs them{reasons}",
+    )
     return cards
 
 

@@ -25,6 +25,7 @@ class Roster:
     names: who may take part; anyone where it is empty.
     keys: the public key that each site's node must hold, where nodes have keys: then no site can speak for another.
     nodes, cards: of each site, its node, and what it said of itself.
+    turned_away: of nodes that were not entered, why.
     """
 
     names: Sequence[str] = ()
@@ -33,6 +34,7 @@ class Roster:
     ttl: float = 60.0
     nodes: dict[str, int] = field(default_factory=dict)
     cards: dict[str, Packed] = field(default_factory=dict)
+    turned_away: dict[int, str] = field(default_factory=dict)
     _asked: dict[str, int] = field(default_factory=dict)
     _silent_until: dict[int, float] = field(default_factory=dict)
 
@@ -69,7 +71,9 @@ class Roster:
         for reply in grid.pull_messages(list(self._asked)):
             node = self._asked.pop(reply.metadata.reply_to_message_id)
             reason = self._entered(node, keys.get(node, b""), reply)
+            self.turned_away.pop(node, None)
             if reason:
+                self.turned_away[node] = reason
                 self._silent_until[node] = time.monotonic() + self.ttl
                 self.say(f"node {node} is turned away: {reason}")
 
