@@ -69,9 +69,10 @@ def summary(text: str) -> str:
     network = f"{_name(model)} {model['backbone']}" if "backbone" in model else _name(model)
     noise = f"noise {sent.get('noise_min')} and {sent.get('noise_max')}" if _name(sent) == "gaussian" else "no noise"
     steps = tables.get("algorithm", {}).get("local_steps", 1)
+    algorithm, objective, data = (_name(tables.get(section, {})) for section in ("algorithm", "objective", "data"))
     return (
-        f"{_name(tables.get('algorithm', {}))} with {_name(tables.get('objective', {}))} on "
-        f"{_name(tables.get('data', {}))}, {network}, {run.get('rounds')} rounds of {steps} local steps on batches of {run.get('batch_size')}, {noise}"
+        f"{algorithm} with {objective} on {data}, {network}, {run.get('rounds')} rounds of {steps} local steps on "
+        f"batches of {run.get('batch_size')}, {noise}"
     )
 
 

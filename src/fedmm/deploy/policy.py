@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from fedmm.algorithms import ALGORITHMS
-from fedmm.core.algorithm import Algorithm, steps_by_client
+from fedmm.core.algorithm import Algorithm, Coefficients, steps_by_client
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.imports import is_covered
 from fedmm.core.terms import Terms
@@ -179,6 +179,16 @@ def require_steps(policy: PolicySection, steps: int) -> None:
         steps >= policy.min_local_steps,
         f"the site would send an update after {steps} local steps; its policy.min_local_steps is "
         f"{policy.min_local_steps}",
+    )
+
+
+def require_steps_kept(policy: PolicySection, c: Coefficients) -> None:
+    """Refuse steps that forget the ones before: of each, every later one leaves 1 - lr (penalty + smoothing)."""
+    forgotten = c.lr * sum(c[pull] for pull in ("penalty", "smoothing") if pull in c)
+    require(
+        float(forgotten.max()) <= 1 / policy.min_local_steps,
+        "learning rate times penalties is so large that the last local step alone would be sent; this site's "
+        f"policy.min_local_steps is {policy.min_local_steps}, which takes at most 1/{policy.min_local_steps}",
     )
 
 

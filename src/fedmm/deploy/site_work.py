@@ -19,7 +19,7 @@ from fedmm.core.noise import SecretNoise
 from fedmm.core.problem import FederatedProblem, LocalRound, Statistics
 from fedmm.deploy.cards import Card
 from fedmm.deploy.gate import Admitted, Gate
-from fedmm.deploy.policy import Plan, precision_of, require_rows
+from fedmm.deploy.policy import Plan, precision_of, require_rows, require_steps_kept
 from fedmm.deploy.site_config import SiteConfig
 from fedmm.deploy.site_rows import SiteRows, site_rows
 from fedmm.engines.durable import DurableMemory, state_folder
@@ -108,6 +108,9 @@ class SiteWork:
         built = self._for(admitted)
         if admitted.kind == MEASURE:
             return self._measured(built, question), math.inf
+        round_ = question.about.get("round")
+        require(isinstance(round_, int) and round_ >= 0, "the server did not say which round this is")
+        require_steps_kept(self._config.policy, built.site.worker.coefficients(int(round_)))
         self._gate.require_epsilon(admitted, built.precision)
         if question.about.get("counted") == NEVER:
             _begin(built)
