@@ -30,7 +30,7 @@ from fedmm.deploy.serving import serve
 from fedmm.deploy.site_config import SiteConfig, read_site
 from fedmm.deploy.site_work import SiteWork
 from fedmm.engines.flower.kinds import INTRODUCE, TRAIN
-from fedmm.engines.packed import Packed
+from fedmm.engines.packed import About, Packed
 
 
 def command(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, str, str]:
@@ -278,7 +278,7 @@ def test_an_experiment_is_approved_by_its_file_before_it_is_asked_for(
     config = site(tmp_path, small(), require_approval=True)
     code, out, _ = command(capsys, "approve", config.file, tmp_path / "experiment.toml")
     assert (code, out.startswith("approved ")) == (0, True)
-    full = {"run": "one", "experiment": f"# the same, written otherwise\n{short}[run]\nrounds = 200\n"}
+    full: About = {"run": "one", "experiment": f"# the same, written otherwise\n{short}[run]\nrounds = 200\n"}
     assert SiteWork(config)(INTRODUCE, Packed({}, full, {}))
 
 

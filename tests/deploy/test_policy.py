@@ -305,7 +305,7 @@ def test_epsilon_is_that_of_the_existing_account_and_a_site_trusts_no_server() -
     from fedmm.experiment.privacy import PrivacyAccount
 
     terms = small(**NOISE).terms
-    account = PrivacyAccount(terms.transmission, ("a", "b"))  # type: ignore[arg-type]
+    account = PrivacyAccount(terms.transmission, ("a", "b"))
     spent = epsilon_of(3 * precision_of(terms, (True, True), 2), 1e-5)
     assert spent == pytest.approx(account.spent([2, 2, 2]))
     shared = small(**{**NOISE, "transmission": {**NOISE["transmission"], "trust": "server"}}).terms

@@ -133,7 +133,9 @@ class Gate:
         if not known and isinstance(text, str):
             fields = {"text": text[:LONGEST]}
         with suppress(FedmmError), self._log.alone():
-            self._log.add(events.REFUSAL, kind=one_line(kind, 40), run=one_line(run), sentence=sentence, **fields)
+            self._log.add(
+                events.REFUSAL, sync=False, kind=one_line(kind, 40), run=one_line(run), sentence=sentence, **fields
+            )
 
     def _asked(self, text: object) -> Asked:
         if self._last is None or self._last[0] != text:

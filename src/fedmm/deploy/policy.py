@@ -144,7 +144,7 @@ def _require_imports(policy: PolicySection, experiment: Experiment) -> None:
         f"backbone {backbone!r:.200} would import a module and run its code, which is not allowed at this site; its "
         "owner can list it in policy.allow_imports",
     )
-    for option, value in experiment.model.options.items():
+    for option, value in getattr(experiment.model, "options", {}).items():
         require(
             not isinstance(value, str) or _WORD.fullmatch(value) is not None or value in policy.allow_paths,
             f"model.options.{option} may name a file, and this site's policy.allow_paths does not list it",

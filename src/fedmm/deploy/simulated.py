@@ -37,7 +37,12 @@ def simulated_site(number: int, experiment: str) -> SiteConfig:
 
 def _own_policy(site: LocalSite) -> PolicySection:
     """What may be asked of a site whose owner runs the experiment: anything, as often as one likes."""
-    names = {name: tuple(value) for name, value in site.policy.items()}
     return PolicySection(
-        **names, min_batch_size=1, min_local_steps=1, min_rows=1, max_rounds=_NO_END, max_questions=_NO_END
+        tuple(site.policy["allow_imports"]),
+        tuple(site.policy["allow_paths"]),
+        min_batch_size=1,
+        min_local_steps=1,
+        min_rows=1,
+        max_rounds=_NO_END,
+        max_questions=_NO_END,
     )

@@ -108,9 +108,10 @@ class SiteWork:
         built = self._for(admitted)
         if admitted.kind == MEASURE:
             return self._measured(built, question), math.inf
-        round_ = question.about.get("round")
-        require(isinstance(round_, int) and round_ >= 0, "the server did not say which round this is")
-        require_steps_kept(self._config.policy, built.site.worker.coefficients(int(round_)))
+        t = question.about.get("round")
+        if not isinstance(t, int) or t < 0:
+            raise FedmmError("the server did not say which round this is")
+        require_steps_kept(self._config.policy, built.site.worker.coefficients(t))
         self._gate.require_epsilon(admitted, built.precision)
         if question.about.get("counted") == NEVER:
             _begin(built)
