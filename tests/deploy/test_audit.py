@@ -68,7 +68,7 @@ def test_the_log_holds_what_came_and_what_left(tmp_path: Path, capsys: pytest.Ca
     capsys.readouterr()
     code, out, _ = command(capsys, "audit", config.file)
     assert code == 0
-    assert "answered 5 of 5000 questions and 2 of 1000 rounds, some without noise" in out
+    assert "answered 5 of 5000 questions and 2 of 1000 rounds; what left without noise has no finite epsilon" in out
     assert f"head {entries(config)[-1]['hash']}" in out
     code, out, err = command(capsys, "audit", config.file, "--json")
     assert [json.loads(line) for line in out.splitlines()] == entries(config)

@@ -1,4 +1,4 @@
-"""Reading a site's audit log. Needs no torch."""
+"""Reading a site's audit log. Needs torch only to tell an epsilon."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedmm.core.errors import FedmmError, require
 from fedmm.deploy import ledger as events
 from fedmm.deploy.audit import Entry, read_chain
 from fedmm.deploy.ledger import Ledger
-from fedmm.deploy.site_config import SiteConfig
+from fedmm.deploy.site_config import PolicySection, SiteConfig
 from fedmm.engines.packed import one_line
 
 _SHORT, _LONGEST = 16, 4000
@@ -33,16 +33,24 @@ def verify(config: SiteConfig, show: Callable[[Entry], None], expect: str = "") 
     chain = read_chain(path, take)
     if expect and expect not in hashes:
         raise FedmmError(f"the audit log {path} has no entry {one_line(expect, 80)}: entries were removed at its end")
-    noise = ledger.precision and f"noise of precision {ledger.precision:.4g}"
-    spent = "some without noise" if ledger.precision == math.inf else noise or "no noise"
     lines = [
         f"answered {ledger.questions} of {policy.max_questions} questions and {ledger.rounds} of {policy.max_rounds} "
-        f"rounds, {spent}",
+        f"rounds{_spent(ledger, policy)}",
         f"{chain.entries} entries, every hash follows from the one before; head {chain.head}",
     ]
     if chain.fragment:
         lines.append(f"the last {len(chain.fragment)} bytes are no whole line: a crash, or an entry being written")
     return lines
+
+
+def _spent(ledger: Ledger, policy: PolicySection) -> str:
+    if not ledger.precision:
+        return ""
+    if ledger.precision == math.inf:
+        return "; what left without noise has no finite epsilon"
+    from fedmm.deploy.policy import epsilon_of  # noqa: PLC0415 - torch
+
+    return f"; epsilon {epsilon_of(ledger.precision, policy.delta):.4g} of {policy.max_epsilon:g}"
 
 
 def describe_entry(entry: Entry, *, whole: bool = False) -> str:

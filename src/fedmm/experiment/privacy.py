@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from fedmm.core.checks import positive
@@ -195,6 +195,7 @@ def _sampled_renyi(clients: int, sample: int, multiplier: float) -> NDArray[np.f
     return renyi
 
 
+@lru_cache(1000)
 def gaussian_epsilon(multiplier: float, delta: float) -> float:
     """The epsilon at delta of noise that is so many times the distance of two neighbours."""
     import numpy as np  # noqa: PLC0415 - comes with the library
