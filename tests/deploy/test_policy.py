@@ -32,6 +32,8 @@ from fedmm.core.noise import SecretNoise, SeededNoise
 from fedmm.data import DATASETS
 from fedmm.deploy import serving
 from fedmm.deploy.experiments import deployed_experiment, named_paths
+from fedmm.deploy.lifecycle import _with_older
+from fedmm.deploy.local import local_sites
 from fedmm.deploy.policy import epsilon_of, policy_table, precision_of
 from fedmm.deploy.serving import serve
 from fedmm.deploy.site_config import PolicySection, read_site
@@ -370,6 +372,22 @@ def test_a_site_that_refuses_at_once_is_named_with_its_sentence(tmp_path: Path) 
     ):
         serve(grid_of(tmp_path, each, require_approval=True), served(tmp_path, each, enrol_seconds=0.2))
     assert f"is turned away: the site '{SITE}' refuses: the experiment" in log(tmp_path)
+
+
+def test_a_federation_that_comes_up_again_keeps_what_was_written_into_its_policies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDMM_ALLOW_IMPORT", "mine.net")
+    (one, _) = local_sites(small())
+    assert one.policy == {"allow_imports": ["mine.net"], "allow_paths": []}
+    file = tmp_path / "a.toml"
+    assert _with_older(one.policy, file) == one.policy
+    file.write_text('[policy]\nallow_imports = ["theirs"]\nmax_rounds = 3\nmax_epsilon = inf\n')
+    assert _with_older(one.policy, file) == {
+        "allow_imports": ["theirs", "mine.net"],
+        "allow_paths": [],
+        "max_rounds": 3,
+    }
 
 
 # The page -------------------------------------------------------------------------------------------------------------
