@@ -55,7 +55,7 @@ def test_what_cannot_be_done_is_said_in_one_sentence(
     assert len(err.splitlines()) == 1
 
 
-@pytest.mark.parametrize("words", [["up", "nowhere.toml"], ["resume", "first"], ["site", "nowhere.toml"]])
+@pytest.mark.parametrize("words", [["up", "nowhere.toml"], ["resume", "first"]])
 def test_what_is_allowed_here_is_allowed_in_flowers_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:

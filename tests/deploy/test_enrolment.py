@@ -300,7 +300,7 @@ def test_a_site_that_says_itself_why_it_cannot_take_part_counts_as_absent(tmp_pa
     file = next(file for file in grid.files.values() if file.stem == "target-1")
     file.write_text(file.read_text().replace('domain = "target"', 'domain = "source"'))
     serve(grid, served(tmp_path, each, min_sites=1))
-    assert "is turned away: data.domain is 'source'" in log(tmp_path)
+    assert "is turned away: the site 'target-1' refuses: data.domain is 'source'" in log(tmp_path)
     assert [row["clients"] for row in rounds(tmp_path)] == [1]
 
 

@@ -31,6 +31,7 @@ from fedmm.engines.flower.engine import Patience
 from fedmm.engines.packed import Packed
 from fedmm.experiment.config import Experiment
 from fedmm.experiment.run import run_experiment
+from fedmm.experiment.tables import as_table
 
 COLUMNS = ["target_information", "target_entropy", "target_bnm", "target_snd", "domain_accuracy", "proxy_a_distance"]
 RISKS = ["source_risk", "dev_risk"]
@@ -63,7 +64,7 @@ def assert_same(found: Rows, expected: Rows, columns: list[str]) -> None:
 
 
 def test_digits_have_the_validators_of_one_process_in_the_rounds_that_are_evaluated(tmp_path: Path) -> None:
-    each = small(run={"rounds": 5, "evaluate_every": 2, "best_by": "target_entropy"})
+    each = small(run={"rounds": 5, "evaluate_every": 2, "best_by": "target_snd"})
     grid = grid_of(tmp_path, each)
     kinds = _counted(grid)
     serve(grid, served(tmp_path, each))
@@ -95,7 +96,7 @@ def test_a_run_stops_early_by_what_its_sites_measured(tmp_path: Path) -> None:
 def test_several_sites_that_hold_both_domains_add_up(tmp_path: Path) -> None:
     weights = {"client_weights": {"client-1": 3.0}}
     each = small(run={"rounds": 2, **weights}, data={"test_rows": 1600}, partition={"name": "p_split", "p": 0.3})
-    serve(grid_of(tmp_path, each), served(tmp_path, each))
+    serve(grid_of(tmp_path, each, min_batch_size=2), served(tmp_path, each))
     with summing_backwards():
         run_experiment(each, tmp_path / "reference", progress=False)
     assert_same(rounds(tmp_path / "runs" / "one"), rounds(tmp_path / "reference"), COLUMNS)
@@ -264,14 +265,15 @@ def test_a_site_that_does_not_answer_leaves_its_measures_out(tmp_path: Path) -> 
 
 
 def test_a_site_with_few_rows_sends_zeros_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    each = small(run={"rounds": 1, "best_by": "target_entropy"})
-    serve(grid_of(tmp_path, each, min_rows=100_000), served(tmp_path, each))
+    each = small(run={"rounds": 1, "best_by": "target_snd"})
+    serve(grid_of(tmp_path, each, min_rows=260), served(tmp_path, each))
     (row,) = rounds(tmp_path / "runs" / "one")
-    assert all(row[column] is None for column in COLUMNS)
+    assert all(row[column] is None for column in ("target_snd", "domain_accuracy"))
     said = capsys.readouterr().err
-    assert "leaves sums for target_information (zeros: too few rows)" in said
+    assert "leaves sums for source_hits (zeros: too few rows)" in said
+    assert "target_snd (zeros: too few rows)" in said
     assert "too few rows for" in log(tmp_path)
-    assert "no model is kept as the best: target_entropy could not be measured in any round" in log(tmp_path)
+    assert "no model is kept as the best: target_snd could not be measured in any round" in log(tmp_path)
 
 
 def test_the_sites_log_names_what_leaves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -318,7 +320,7 @@ def test_sites_are_not_asked_where_nothing_is_to_be_told(tmp_path: Path, section
         "input_mean": 0.0,
         "clients": ["source-1"],
         "listed": ["source-1"],
-        "algorithm": {"name": "fedmm"},
+        "algorithm": as_table(each.algorithm),
     }
     about = {
         "run": "one",
@@ -338,7 +340,7 @@ def test_rows_are_held_back_where_that_makes_sense(tmp_path: Path) -> None:
     def with_rows(count: int, **more: Any) -> SiteConfig:
         return replace(config, data=replace(config.data, validation_rows=count, **more))
 
-    with pytest.raises(FedmmError, match=r"validation_rows must be 0 or at least site.min_rows \(20\), not 5"):
+    with pytest.raises(FedmmError, match=r"validation_rows must be 0 or at least policy.min_rows \(20\), not 5"):
         with_rows(5)
     with pytest.raises(FedmmError, match="of a share, the experiment's data set says"):
         with_rows(30, kind="share")

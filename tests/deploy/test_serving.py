@@ -47,15 +47,15 @@ def small(**sections: dict[str, Any]) -> Experiment:
     return every_round_kept(deployed_experiment(tables))
 
 
-def site_files(folder: Path, each: Experiment, **more: Any) -> list[Path]:
+def site_files(folder: Path, each: Experiment, **policy: Any) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     files = []
     for site in local_sites(each):
         data = "\n".join(f"{key} = {json.dumps(value)}" for key, value in site.data.items())
-        lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in more.items())
+        lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in policy.items())
         text = (
-            f'[site]\nname = "{site.name}"\nstate = "state/{site.name}"\n{lines}\n'
-            f'[data]\n{data}\n[superlink]\naddress = "127.0.0.1:1"\ninsecure = true\n'
+            f'[site]\nname = "{site.name}"\nstate = "state/{site.name}"\n'
+            f'[data]\n{data}\n[superlink]\naddress = "127.0.0.1:1"\ninsecure = true\n[policy]\n{lines}\n'
         )
         path = folder / f"{site.name}.toml"
         path.write_text(text)
@@ -88,9 +88,8 @@ def test_a_site_imports_nothing_that_the_servers_experiment_names(
     assert not (tmp_path / "it-ran").exists()
 
 
-def grid_of(tmp_path: Path, each: Experiment, **more: Any) -> SitesGrid:
-    files = site_files(tmp_path / "sites", each, **more)
-    return SitesGrid(files)
+def grid_of(tmp_path: Path, each: Experiment, **policy: Any) -> SitesGrid:
+    return SitesGrid(site_files(tmp_path / "sites", each, **policy))
 
 
 def log(tmp_path: Path) -> str:
@@ -134,7 +133,7 @@ def test_the_sites_result_is_that_of_one_process_to_the_bit(tmp_path: Path, name
 def test_a_mean_over_all_sites_inputs_comes_of_their_sums(tmp_path: Path) -> None:
     weights = {"client_weights": {"client-1": 3.0}}
     each = small(model={"centre": "train_mean"}, partition={"name": "p_split", "p": 0.3}, run=weights)
-    serve(grid_of(tmp_path, each), served(tmp_path, each))
+    serve(grid_of(tmp_path, each, min_batch_size=2), served(tmp_path, each))
     assert same_result(each, tmp_path / "runs" / "one", tmp_path / "reference", print)
 
 
@@ -258,7 +257,7 @@ def test_a_stranger_and_a_site_with_anothers_key_are_turned_away(tmp_path: Path)
     grid.files[1] = stranger
     (tmp_path / "keys" / "source-1.pub").unlink()
     serve(grid, served(tmp_path, each))
-    assert "node 1 is turned away: site.name 'x' has no share" in log(tmp_path)
+    assert "node 1 is turned away: the site 'x' refuses: site.name 'x' has no share" in log(tmp_path)
 
 
 def test_a_site_that_hangs_is_left_out_and_the_run_goes_on(tmp_path: Path) -> None:

@@ -62,12 +62,30 @@ def write(tmp_path: Path, text: str) -> Path:
         ('"link.example.org:9092"', '"link.example.org:99999"', "superlink.address must be host:port"),
         ('certificate = "ca.crt"', "insecure = true", "plain text .* is for this machine alone .* 'link.example.org'"),
         ('key = "keys/clinic-a"', "key = true", "superlink.key must be text, not True"),
+        ('state = "kept"', "min_rows = 0", "policy.min_rows must be at least 1, not 0"),
+        ("[data]", "[policy]\nmin_batch_size = 0\n[data]", "policy.min_batch_size must be at least 1, not 0"),
+        ("[data]", "[policy]\nmax_rounds = -1\n[data]", "policy.max_rounds must be 0 or more, not -1"),
+        ("[data]", "[policy]\nmax_rounds = 1.5\n[data]", "policy.max_rounds must be a whole number, not 1.5"),
+        ("[data]", "[policy]\nmax_epsilon = 0\n[data]", "policy.max_epsilon must be above 0, not 0"),
+        ("[data]", "[policy]\nmax_epsilon = nan\n[data]", "policy.max_epsilon must be above 0, not nan"),
+        ("[data]", "[policy]\ndelta = 1\n[data]", "policy.delta must be between 0 and 1, not 1"),
+        ("[data]", '[policy]\nallow_paths = "/a"\n[data]', "policy.allow_paths must be a list of words, not '/a'"),
+        ("[data]", '[policy]\nallow_imports = ["a b"]\n[data]', "policy.allow_imports takes a module such as .*'a b'"),
+        ("[data]", "[policy]\nrequire_aproval = true\n[data]", "'require_aproval'; did you mean 'require_approval'"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_sentence(tmp_path: Path, old: str, new: str, words: str) -> None:
     assert old in GOOD
     with pytest.raises(FedmmError, match=words):
         read_site(write(tmp_path, GOOD.replace(old, new)))
+
+
+def test_min_rows_has_an_older_name(tmp_path: Path) -> None:
+    older = GOOD.replace('state = "kept"', "min_rows = 7")
+    assert read_site(write(tmp_path, older)).policy.min_rows == 7
+    assert read_site(write(tmp_path, f"{older}\n[policy]\nmin_rows = 7\n")).policy.min_rows == 7
+    with pytest.raises(FedmmError, match=r"site.min_rows = 7 is an older name of policy.min_rows, which is 8"):
+        read_site(write(tmp_path, f"{older}\n[policy]\nmin_rows = 8\n"))
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "127.8.9.1"])

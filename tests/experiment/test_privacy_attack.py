@@ -10,6 +10,7 @@ epsilon of a Gaussian mechanism stands for the d' of the best attack on it, and 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -60,7 +61,9 @@ class StackedNoise(NoiseSource):
 
     random: torch.Generator
 
-    def normal(self, client: str, t: int, session: int, update: Tensor) -> Tensor:
+    def normal(
+        self, client: str, t: int, session: int, update: Tensor, received: Mapping[str, Tensor] | None = None
+    ) -> Tensor:
         return torch.randn(update.shape, dtype=FLOAT64, generator=self.random)
 
 

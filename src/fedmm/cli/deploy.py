@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from fedmm.cli.allowing import AllowImport
+from fedmm.cli.site_records import approve, audit
 from fedmm.core.errors import FedmmError, require
 from fedmm.deploy.client_certificates import issue_certificates
 from fedmm.deploy.keys import make_node_key
@@ -45,6 +46,10 @@ _Folder = Annotated[Path, typer.Option("--federation", help="The federation's fo
 _Settings = Annotated[list[str] | None, typer.Option("--set", help="Change a value: section.key=value.")]
 _File = Annotated[Path, typer.Argument(help="The experiment, as TOML.", metavar="FILE.toml")]
 _DEFAULT = Path("federation")
+
+
+deploy_app.command("approve")(approve)
+deploy_app.command("audit")(audit)
 
 
 def _say(line: str) -> None:
@@ -238,7 +243,6 @@ def deploy_site(
         list[Path],
         typer.Argument(help="The site's file; several for sites that share a process.", metavar="SITE.toml..."),
     ],
-    allow_import: AllowImport = None,
 ) -> None:
     """Run a site until it is told to end: it asks its SuperLink for questions, and answers them itself."""
     from fedmm.deploy.node import run_sites, say_to_stderr  # noqa: PLC0415 - Flower

@@ -1,7 +1,8 @@
 """Modules that a file names: an experiment, a run folder or a job may name code, and only the user can allow it.
 
 The list of allowed names is in the environment, so that every process started from this one has it, and in the user's
-own configuration file. Nothing in an experiment, a run folder or the current folder adds to it.
+own configuration file. Nothing in an experiment, a run folder or the current folder adds to it. A site that works for
+somebody else's experiment has a list of its own instead (:func:`only_allowed`).
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import sys
 import tomllib
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedmm.core.errors import FedmmError, require, unknown
 from fedmm.core.places import config_folder
@@ -28,6 +30,14 @@ ALLOWED = "FEDMM_ALLOW_IMPORT"
 
 _KEY = "allow_import"
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*(:[^\W\d]\w*)?")
+
+
+class _Only(NamedTuple):
+    names: tuple[str, ...]
+    remedy: str
+
+
+_ONLY: ContextVar[_Only | None] = ContextVar("only_allowed", default=None)
 
 
 def allow_import(*names: str) -> None:
@@ -41,9 +51,33 @@ def allow_import(*names: str) -> None:
         ``package.module:factory`` for one alone.
     """
     before = _from_environment()
-    added = [_checked(name, "allow_import") for name in names]
+    added = [check_name(name, "allow_import") for name in names]
     if added:
         os.environ[ALLOWED] = ",".join(dict.fromkeys([*before, *added]))
+
+
+@contextmanager
+def only_allowed(names: Sequence[str], remedy: str) -> Iterator[None]:
+    """Within it, in this thread, these names are the whole list: the environment and the user's file add nothing.
+
+    remedy: what a refusal says one can do.
+    """
+    token = _ONLY.set(_Only(tuple(check_name(name, "allow_imports") for name in names), remedy))
+    try:
+        yield
+    finally:
+        _ONLY.reset(token)
+
+
+def is_covered(name: str, allowed: Sequence[str]) -> bool:
+    """Whether a list of modules and functions lets ``module:attribute`` be imported."""
+    module, _, attribute = name.partition(":")
+    return any(_covers(each, module, attribute) for each in allowed)
+
+
+def allowed_names() -> list[str]:
+    """What the environment and the user's configuration file allow, in this order."""
+    return [*_from_environment(), *_from_configuration()]
 
 
 def configuration_file() -> Path:
@@ -62,14 +96,19 @@ def import_allowed(name: str, what: str, *, built_in: Collection[str] = ()) -> A
         bool(attribute) and _NAME.fullmatch(name) is not None,
         f"{what} {name!r} must have the form 'package.module:factory'",
     )
-    from_environment = _from_environment()
-    allowed = [*built_in, *from_environment, *_from_configuration()]
-    require(
-        any(_covers(each, module, attribute) for each in allowed),
-        f"{what} {name!r} would import {module!r} and run its code, which is not allowed; if you trust it, allow it "
-        f"with --allow-import {name}, in Python fedmm.allow_import({name!r}), or {_KEY} in {configuration_file()}",
+    only = _ONLY.get()
+    found_here = _from_environment() if only is None else list(only.names)
+    allowed = [*built_in, *found_here, *(_from_configuration() if only is None else ())]
+    remedy = (
+        f"if you trust it, allow it with --allow-import {name}, in Python fedmm.allow_import({name!r}), or {_KEY} in "
+        f"{configuration_file()}"
     )
-    source = _imported(module, from_environment, f"{what} {name!r}")
+    require(
+        is_covered(name, allowed),
+        f"{what} {name!r} would import {module!r} and run its code, which is not allowed; "
+        f"{remedy if only is None else only.remedy}",
+    )
+    source = _imported(module, found_here, f"{what} {name!r}")
     found = getattr(source, attribute, None)
     if found is None:
         near = difflib.get_close_matches(attribute, dir(source), n=1)
@@ -78,8 +117,8 @@ def import_allowed(name: str, what: str, *, built_in: Collection[str] = ()) -> A
     home = getattr(found, "__module__", None)
     require(
         name in allowed or not callable(found) or any(_covers(each, str(home), "") for each in allowed),
-        f"{what} {name!r} is defined in {home!r}, which is not allowed; if you trust it, allow it with "
-        f"--allow-import {name}",
+        f"{what} {name!r} is defined in {home!r}, which is not allowed; "
+        f"{f'if you trust it, allow it with --allow-import {name}' if only is None else only.remedy}",
     )
     return found
 
@@ -91,7 +130,8 @@ def _covers(allowed: str, module: str, attribute: str) -> bool:
     return module == where or module.startswith(f"{where}.")
 
 
-def _checked(name: str, where: str) -> str:
+def check_name(name: str, where: str) -> str:
+    """A name as lists of allowed ones take it; others are refused. where: the list."""
     require(
         isinstance(name, str) and _NAME.fullmatch(name) is not None,
         f"{where} takes a module such as mypackage.models, or a function as mypackage.models:tower, not {name!r}",
@@ -100,7 +140,7 @@ def _checked(name: str, where: str) -> str:
 
 
 def _from_environment() -> list[str]:
-    return [_checked(name.strip(), ALLOWED) for name in os.environ.get(ALLOWED, "").split(",") if name.strip()]
+    return [check_name(name.strip(), ALLOWED) for name in os.environ.get(ALLOWED, "").split(",") if name.strip()]
 
 
 def _from_configuration() -> list[str]:
@@ -116,7 +156,7 @@ def _from_configuration() -> list[str]:
             raise unknown(f"key in {path}", key, [_KEY])
     names = table.get(_KEY, [])
     require(isinstance(names, list), f"{_KEY} in {path} must be a list of modules, not {names!r}")
-    return [_checked(name, f"{_KEY} in {path}") for name in names]
+    return [check_name(name, f"{_KEY} in {path}") for name in names]
 
 
 def _imported(module: str, from_here: Sequence[str], what: str) -> ModuleType:

@@ -4,8 +4,8 @@ Noise hides nothing from those who can draw it again. In a simulation it is a fu
 other draw, and whoever has the seed has the noise: what is reported of privacy is then what the method would give. A
 site that really hides something draws from a secret of its own (:class:`SecretNoise`), which never leaves it. In both
 cases it is a function of client, round and session: an update that is computed again carries the same noise, and one
-that answers another question carries other noise. A secret's noise is a function of the update itself too, so that no
-two updates can share it: their difference would have none.
+that answers another question carries other noise. A secret's noise is a function of the update itself too, and of all
+that was received before it was computed, so that no two updates can share it: their difference would have none.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import math
 import os
 import secrets
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,8 +33,13 @@ class NoiseSource(ABC):
     """Standard normal numbers for a client's updates."""
 
     @abstractmethod
-    def normal(self, client: str, t: int, session: int, update: Tensor) -> Tensor:
-        """For the client's update ``[size]`` in round t of the server's session: float64 ``[size]``, on the CPU."""
+    def normal(
+        self, client: str, t: int, session: int, update: Tensor, received: Mapping[str, Tensor] | None = None
+    ) -> Tensor:
+        """For the client's update ``[size]`` in round t of the server's session: float64 ``[size]``, on the CPU.
+
+        received: what the update was computed from, as it came from the server.
+        """
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,9 @@ class SeededNoise(NoiseSource):
         """The key of :func:`fedmm.core.seeding.normal`, position by position."""
         return key(self.seed, "noise", client, t, session)
 
-    def normal(self, client: str, t: int, session: int, update: Tensor) -> Tensor:
+    def normal(
+        self, client: str, t: int, session: int, update: Tensor, received: Mapping[str, Tensor] | None = None
+    ) -> Tensor:
         return normal(self.key(client, t, session), torch.arange(len(update)))
 
 
@@ -75,13 +83,25 @@ class SecretNoise(NoiseSource):
         require(len(secret) == _BYTES, f"{path} holds {len(secret)} bytes, not a secret of {_BYTES}; remove the file")
         return cls(secret, run)
 
-    def normal(self, client: str, t: int, session: int, update: Tensor) -> Tensor:
-        size, said = len(update), update.detach().cpu().double().numpy().tobytes()
+    def normal(
+        self, client: str, t: int, session: int, update: Tensor, received: Mapping[str, Tensor] | None = None
+    ) -> Tensor:
+        size, said = len(update), update.detach().cpu().double().numpy().tobytes() + _digest(received or {})
         about = f"fedmm noise\x1f{self.run}\x1f{client}\x1f{t}\x1f{session}\x1f".encode()
         stream = bytearray(hashlib.shake_256(self.secret + about + said).digest(16 * size))
         bits = (torch.frombuffer(stream, dtype=torch.int64) >> 11) & ((1 << 53) - 1)
         first, second = ((bits.view(2, size).double() + 0.5) / 2**53).unbind()
         return (-2.0 * first.log()).sqrt() * (2.0 * math.pi * second).cos()
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> bytes:
+    """Of names, kinds, shapes and values."""
+    whole = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        array = tensor.detach().cpu().contiguous()
+        whole.update(f"{name}\x1f{array.dtype}\x1f{list(array.shape)}\x1f".encode())
+        whole.update(array.view(-1).view(torch.uint8).numpy().tobytes())
+    return whole.digest()
 
 
 def _draw_secret(path: Path) -> None:

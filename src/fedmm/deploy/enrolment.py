@@ -93,7 +93,9 @@ class Enrolment:
         there = len(self.listed) - len(missing)
         wanted = f"begins with {min_sites} sites, and {there} came" if min_sites else "needs them"
         reasons = {name: roster.refused[name] for name in missing if name in roster.refused}
-        refused = "; ".join(f"{name} was turned away: {reason}" for name, reason in reasons.items())
+        told = [f"{name} was turned away: {reason}" for name, reason in reasons.items()]
+        told += sorted({*roster.turned_away.values()} - {*reasons.values()})
+        refused = "; ".join(told)
         return (
             f"{', '.join(missing)} did not come within {seconds:g} seconds; the run {wanted}"
             f"{f' ({refused})' if refused else ''}"

@@ -18,6 +18,7 @@ from fedmm.data.views import CropAndFlip
 from fedmm.deploy.site_config import DOMAINS
 from fedmm.experiment.config import Experiment, experiment
 from fedmm.experiment.tables import build
+from fedmm.models.mobilenet import MobileNetV2
 
 ELSEWHERE = "sites"
 _STAND_IN = "moons"
@@ -114,3 +115,16 @@ def require_quorum(min_sites: int, listed: Mapping[str, str]) -> None:
         f"min_sites = {min_sites} lets the run begin without {', '.join(unclear)}, and the experiment does not say "
         'what they hold; list them in data.domains as "source", "target" or "both"',
     )
+
+
+def named_paths(each: Experiment) -> dict[str, str]:
+    """The files and folders that an experiment names, by key: ``model.weights``, ``data.files.east``."""
+    found: dict[str, str] = {}
+    for section, part in (("model", each.model), ("data", each.data)):
+        for name in getattr(part, "paths", ()):
+            value = getattr(part, name)
+            texts = value.items() if isinstance(value, Mapping) else [("", value)]
+            found |= {f"{section}.{name}{key and '.'}{key}": text for key, text in texts if text}
+    if isinstance(each.model, MobileNetV2) and each.model.weights == "imagenet":  # torchvision's own
+        found.pop("model.weights", None)
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import socket
 import sys
@@ -10,7 +11,7 @@ import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -61,10 +62,11 @@ class Opened:
 
 @dataclass(frozen=True)
 class LocalSite:
-    """A site to be started on this machine: its name, and the section ``[data]`` of its file."""
+    """A site to be started on this machine: its name, and the sections ``[data]`` and ``[policy]`` of its file."""
 
     name: str
     data: Mapping[str, Any]
+    policy: Mapping[str, Any] = field(default_factory=dict)
 
 
 def opened(federation: Federation) -> Opened:
@@ -376,11 +378,22 @@ def _write_site(federation: Federation, site: LocalSite, made: Opened) -> None:
         "site": {"name": site.name, "state": f"../state/{site.name}"},
         "data": dict(site.data),
         "superlink": link,
+        "policy": _with_older(site.policy, federation.sites / f"{site.name}.toml"),
     }
     lines = []
     for section, table in sections.items():
         lines += [f"[{section}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items()), ""]
     (federation.sites / f"{site.name}.toml").write_text("\n".join(lines), encoding="utf-8")
+
+
+def _with_older(policy: Mapping[str, Any], file: Path) -> dict[str, Any]:
+    """A policy with what somebody wrote into the site's file before."""
+    try:
+        older = dict(tomllib.loads(file.read_text(encoding="utf-8")).get("policy", {}))
+    except (OSError, ValueError):
+        return dict(policy)
+    lists = {key: list(dict.fromkeys([*older.get(key, ()), *listed])) for key, listed in policy.items()}
+    return {key: value for key, value in {**older, **lists}.items() if value != math.inf}
 
 
 @contextmanager

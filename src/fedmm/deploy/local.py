@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedmm.core.errors import require
-from fedmm.deploy.experiments import RowsElsewhere, deployed_experiment
+from fedmm.core.imports import allowed_names
+from fedmm.deploy.experiments import RowsElsewhere, deployed_experiment, named_paths
 from fedmm.deploy.lifecycle import LocalSite
 from fedmm.experiment.config import Experiment
 from fedmm.experiment.extending import read_tables
@@ -31,10 +32,11 @@ def local_sites(each: Experiment) -> list[LocalSite]:
         "`fedmm deploy site SITE.toml`",
     )
     pair = each.partition.seen(each.data.load())
-    sites = []
+    paths, sites = list(named_paths(each).values()), []
     for share in each.partition.split(pair, each.run.seed):
         source, target = len(share.source) > 0, len(share.target) > 0
         domain = "both" if source and target else "source" if source else "target"
         labels = sorted(set(pair.source.y[share.source].tolist()))
-        sites.append(LocalSite(share.name, {"kind": "share", "domain": domain, "labels": labels}))
+        data = {"kind": "share", "domain": domain, "labels": labels}
+        sites.append(LocalSite(share.name, data, {"allow_imports": allowed_names(), "allow_paths": paths}))
     return sites

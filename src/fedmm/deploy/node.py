@@ -140,8 +140,10 @@ class SiteNode:
             self._say(f"{kind}: came {contents(envelope.packed.arrays)}")
             with self._alone:
                 answer = self._work(kind, envelope.packed)
-        except (FedmmError, Malformed) as problem:
+        except Malformed as problem:
             self._say(f"{kind}: refused: {one_line(problem, 1000)}")
+            return Packed({}, {PROBLEM: str(problem)}, {})
+        except FedmmError as problem:  # which the site has said, and written down
             return Packed({}, {PROBLEM: str(problem)}, {})
         except Exception as problem:
             self._say(f"{kind}: failed:\n{traceback.format_exc()}")

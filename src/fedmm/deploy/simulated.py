@@ -8,9 +8,12 @@ from pathlib import Path
 
 from fedmm.core.errors import require
 from fedmm.deploy.experiments import deployed_experiment
+from fedmm.deploy.lifecycle import LocalSite
 from fedmm.deploy.local import local_sites
 from fedmm.deploy.processes import MARK
-from fedmm.deploy.site_config import DataSection, SiteConfig, SiteSection, SuperLinkSection
+from fedmm.deploy.site_config import DataSection, PolicySection, SiteConfig, SiteSection, SuperLinkSection
+
+_NO_END = 1 << 62
 
 
 def simulated_site(number: int, experiment: str) -> SiteConfig:
@@ -28,4 +31,18 @@ def simulated_site(number: int, experiment: str) -> SiteConfig:
         SiteSection(site.name, f"state/{site.name}"),
         DataSection(**{**site.data, "labels": tuple(site.data["labels"])}),
         SuperLinkSection("127.0.0.1:1", insecure=True),
+        _own_policy(site),
+    )
+
+
+def _own_policy(site: LocalSite) -> PolicySection:
+    """What may be asked of a site whose owner runs the experiment: anything, as often as one likes."""
+    return PolicySection(
+        tuple(site.policy["allow_imports"]),
+        tuple(site.policy["allow_paths"]),
+        min_batch_size=1,
+        min_local_steps=1,
+        min_rows=1,
+        max_rounds=_NO_END,
+        max_questions=_NO_END,
     )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, get_type_hints
 
 from fedmm.core.errors import FedmmError, require, unknown
+from fedmm.core.imports import check_name
 
 KINDS = ("share", "npz", "images")
 DOMAINS = ("source", "target", "both")
@@ -22,7 +24,6 @@ class SiteSection:
     """``[site]``. name: as the server knows it. state: the folder for its states and its copy of the rows.
 
     threads: of torch; 0 as the experiment says. depth: how many rounds' states are kept.
-    min_rows: sums over fewer rows, for measures of a model, do not leave the site; more than it holds: none ever do.
     """
 
     section: ClassVar[str] = "site"
@@ -31,13 +32,11 @@ class SiteSection:
     state: str = "state"
     threads: int = 0
     depth: int = 2
-    min_rows: int = 20
 
     def __post_init__(self) -> None:
         require(bool(self.name.strip()), "site.name must say what the site is called")
         require(self.threads >= 0, f"site.threads must be 0 or more, not {self.threads}")
         require(self.depth >= 2, f"site.depth must be at least 2, not {self.depth}")
-        require(self.min_rows >= 1, f"site.min_rows must be at least 1, not {self.min_rows}")
 
 
 @dataclass(frozen=True)
@@ -111,6 +110,44 @@ class SuperLinkSection:
 
 
 @dataclass(frozen=True)
+class PolicySection:
+    """``[policy]``: what the site's owner lets an experiment of the server do here. What is not allowed is refused.
+
+    allow_imports: modules and functions that an experiment may name, as in :func:`fedmm.allow_import`; no other list
+        counts at a site.
+    allow_paths: files and folders that an experiment may name, letter by letter.
+    min_batch_size: rows of each domain in a batch. min_local_steps: steps between two updates.
+    min_rows: no update of a model that was trained on fewer rows of a domain leaves, and no sum over fewer.
+    max_rounds, max_questions: that the site ever answers, over all runs; both are counted in its audit log.
+    max_epsilon: that all rounds ever answered spend together, at delta; below infinity, experiments need noise.
+    require_approval: whether only experiments that the owner approved are answered.
+    """
+
+    section: ClassVar[str] = "policy"
+
+    allow_imports: tuple[str, ...] = ()
+    allow_paths: tuple[str, ...] = ()
+    min_batch_size: int = 8
+    min_local_steps: int = 2
+    min_rows: int = 20
+    max_rounds: int = 1000
+    max_questions: int = 5000
+    max_epsilon: float = math.inf
+    delta: float = 1e-5
+    require_approval: bool = False
+
+    def __post_init__(self) -> None:
+        for allowed in self.allow_imports:
+            check_name(allowed, "policy.allow_imports")
+        for name in ("min_batch_size", "min_local_steps", "min_rows"):
+            require(getattr(self, name) >= 1, f"policy.{name} must be at least 1, not {getattr(self, name)}")
+        for name in ("max_rounds", "max_questions"):
+            require(getattr(self, name) >= 0, f"policy.{name} must be 0 or more, not {getattr(self, name)}")
+        require(self.max_epsilon > 0, f"policy.max_epsilon must be above 0, not {self.max_epsilon}")
+        require(0 < self.delta < 1, f"policy.delta must be between 0 and 1, not {self.delta}")
+
+
+@dataclass(frozen=True)
 class SiteConfig:
     """A site's file; paths in it are relative to the file."""
 
@@ -118,13 +155,14 @@ class SiteConfig:
     site: SiteSection
     data: DataSection
     superlink: SuperLinkSection
+    policy: PolicySection = field(default=PolicySection())
 
     def __post_init__(self) -> None:
-        kept = self.data.validation_rows
+        kept, least = self.data.validation_rows, self.policy.min_rows
         require(
-            not kept or kept >= self.site.min_rows,
-            f"data.validation_rows must be 0 or at least site.min_rows ({self.site.min_rows}), not {kept}: nothing "
-            "would be measured on fewer",
+            not kept or kept >= least,
+            f"data.validation_rows must be 0 or at least policy.min_rows ({least}), not {kept}: nothing would be "
+            "measured on fewer",
         )
 
     def path(self, given: str) -> Path:
@@ -136,6 +174,11 @@ class SiteConfig:
         """The folder of everything that the site keeps."""
         return self.path(self.site.state)
 
+    @property
+    def audit(self) -> Path:
+        """The site's audit log."""
+        return self.state / "audit.jsonl"
+
 
 def read_site(file: Path) -> SiteConfig:
     """A site's file, checked."""
@@ -145,12 +188,24 @@ def read_site(file: Path) -> SiteConfig:
         raise FedmmError(f"there is no file {file}") from None
     except (OSError, ValueError) as problem:
         raise FedmmError(f"{file} cannot be read as TOML: {problem}") from problem
-    sections = (SiteSection, DataSection, SuperLinkSection)
+    sections = (SiteSection, DataSection, SuperLinkSection, PolicySection)
     for name in tables:
         if name not in (each.section for each in sections):
             raise unknown(f"section of {file}", name, [each.section for each in sections])
-    site, data, superlink = (_built(each, tables.get(each.section, {})) for each in sections)
-    return SiteConfig(file.resolve(), site, data, superlink)
+    _move_min_rows(tables)
+    return SiteConfig(file.resolve(), *(_built(each, tables.get(each.section, {})) for each in sections))
+
+
+def _move_min_rows(tables: dict[str, Any]) -> None:
+    """``site.min_rows`` is an older name of ``policy.min_rows``."""
+    site, policy = tables.get("site"), tables.setdefault("policy", {})
+    if isinstance(site, dict) and isinstance(policy, dict) and "min_rows" in site:
+        older = site.pop("min_rows")
+        newer = policy.setdefault("min_rows", older)
+        require(
+            newer == older,
+            f"site.min_rows = {older!r} is an older name of policy.min_rows, which is {newer!r}; leave one of them out",
+        )
 
 
 def require_loopback(host: str, what: str) -> None:
@@ -170,11 +225,26 @@ def _built(kind: Any, table: Any) -> Any:
     for key, value in table.items():
         if key not in known:
             raise unknown(f"key in [{section}]", key, known)
-        wanted = list if known[key].type == "tuple[int, ...]" else hints[key]
-        right = isinstance(value, wanted) and (wanted is bool or not isinstance(value, bool))
-        right = right and (wanted is not list or all(type(each) is int for each in value))
-        words = {str: "text", int: "a whole number", bool: "true or false", list: "a list of whole numbers"}[wanted]
-        require(right, f"{section}.{key} must be {words}, not {value!r}")
+        words, right = _KINDS[hints[key]]
+        require(right(value), f"{section}.{key} must be {words}, not {value!r}")
     for name in ("name", "address"):
         require(name not in known or name in table, f"{section}.{name} is missing")
     return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in table.items()})
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+_KINDS: dict[Any, tuple[str, Callable[[Any], bool]]] = {
+    str: ("text", lambda value: isinstance(value, str)),
+    bool: ("true or false", lambda value: isinstance(value, bool)),
+    int: ("a whole number", lambda value: type(value) is int),
+    float: ("a number", _is_number),
+    tuple[int, ...]: ("a list of whole numbers", lambda value: _is_list_of(int, value)),
+    tuple[str, ...]: ("a list of words", lambda value: _is_list_of(str, value)),
+}
+
+
+def _is_list_of(kind: type, value: Any) -> bool:
+    return isinstance(value, list) and all(type(each) is kind for each in value)

@@ -3,42 +3,44 @@
 from __future__ import annotations
 
 import json
+import math
 import time
-import tomllib
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from fedmm.algorithms import ALGORITHMS
 from fedmm.core.errors import FedmmError, require
+from fedmm.core.imports import only_allowed
 from fedmm.core.memory import Kept
 from fedmm.core.messages import NEVER
 from fedmm.core.noise import SecretNoise
 from fedmm.core.problem import FederatedProblem, LocalRound, Statistics
 from fedmm.deploy.cards import Card
-from fedmm.deploy.experiments import deployed_experiment
+from fedmm.deploy.gate import Admitted, Gate
+from fedmm.deploy.policy import Plan, precision_of, require_rows, require_steps_kept
 from fedmm.deploy.site_config import SiteConfig
 from fedmm.deploy.site_rows import SiteRows, site_rows
 from fedmm.deploy.versions import difference, versions
 from fedmm.engines.durable import DurableMemory, state_folder
-from fedmm.engines.flower.kinds import INTRODUCE, MEASURE
+from fedmm.engines.flower.kinds import INTRODUCE, MEASURE, TRAIN
 from fedmm.engines.handling import answered
 from fedmm.engines.in_process import workers
 from fedmm.engines.measuring import measured_at_site
 from fedmm.engines.messaging import Site
-from fedmm.engines.packed import Packed
+from fedmm.engines.packed import Malformed, Packed, one_line
 from fedmm.engines.server import Server
 from fedmm.experiment.adaptation import Holding, adaptation_problem, batch_split, input_sum
 from fedmm.experiment.config import Experiment
 from fedmm.experiment.predictor import RowsShown
 from fedmm.experiment.probes import Probe, held_back_probe, source_probe, target_probe
 from fedmm.experiment.site_sums import OwnSums
-from fedmm.experiment.tables import choose
 from fedmm.models.precision import precision
 
 Say = Callable[[str], None]
+_REMEDY = "the site's owner can list it in policy.allow_imports"
 
 
 @dataclass(frozen=True)
@@ -58,42 +60,76 @@ class _Built:
     problem: FederatedProblem
     experiment: Experiment
     sums: OwnSums
+    precision: float
 
 
 class SiteWork:
-    """Answers the three kinds of questions. What is built for a run stays built until another one is asked for."""
+    """Answers the three kinds of questions, as far as the site's policy allows.
+
+    What is built for a run stays built until another one is asked for.
+    """
 
     def __init__(self, config: SiteConfig, say: Say = lambda line: None) -> None:
         self._config = config
         self._say = say
+        self._gate = Gate(config)
         self._built: tuple[tuple[object, ...], _Built] | None = None
 
     def __call__(self, kind: str, question: Packed) -> Packed:
-        began = time.perf_counter()
-        text, run = question.about.get("experiment"), question.about.get("run")
-        require(isinstance(text, str) and isinstance(run, str), "the server did not say which run of what this is")
+        try:
+            admitted = self._gate.admit(kind, question)
+            with only_allowed(self._config.policy.allow_imports, _REMEDY):
+                answer, precision = self._answer(admitted, question)
+            self._gate.release(admitted, answer, precision)
+        except Exception as problem:
+            raise self._refused(kind, question, problem) from problem
+        return answer
+
+    def _refused(self, kind: str, question: Packed, problem: Exception) -> FedmmError:
+        """The sentence for the server, written down here too; of an accident, it is told only that it was one."""
+        sentence = str(problem)
+        if not isinstance(problem, FedmmError | Malformed):
+            self._say("".join(traceback.format_exception(problem)))
+            sentence = f"the site cannot answer, for a reason that is in its log ({type(problem).__name__})"
         if kind == INTRODUCE:
-            return self._introduced(str(text), question)
-        plan = question.about.get("plan")
-        require(isinstance(plan, str), "the server sent no plan for this site")
-        built = self._for(str(text), str(run), str(plan))
-        if kind == MEASURE:
-            return self._measured(built, question)
+            sentence = f"the site {self._config.site.name!r} refuses: {sentence}"
+        self._say(f"{one_line(kind, 40)}: refused: {one_line(sentence, 1000)}")
+        self._gate.refuse(kind, question, sentence)
+        return FedmmError(sentence)
+
+    def _answer(self, admitted: Admitted, question: Packed) -> tuple[Packed, float]:
+        """The answer, and the precision of its noise: infinite for what comes of rows and has none."""
+        began = time.perf_counter()
+        experiment = admitted.asked.experiment
+        if admitted.kind == INTRODUCE:
+            return self._introduced(experiment, question)
+        require(
+            admitted.kind in (TRAIN, MEASURE), f"this site does not know questions of the kind {admitted.kind!r:.40}"
+        )
+        built = self._for(admitted)
+        if admitted.kind == MEASURE:
+            return self._measured(built, question), math.inf
+        t = question.about.get("round")
+        if not isinstance(t, int) or t < 0:
+            raise FedmmError("the server did not say which round this is")
+        require_steps_kept(self._config.policy, built.site.worker.coefficients(t))
+        self._gate.require_epsilon(admitted, built.precision)
         if question.about.get("counted") == NEVER:
             _begin(built)
         prepared = time.perf_counter() - began
-        with precision(built.experiment.run.precision, built.problem.layout.device):
+        with precision(experiment.run.precision, built.problem.layout.device):
             answer = answered(built.site, built.problem.layout, question)
         answer.about["prepared"] = round(prepared, 3)
-        return answer
+        return answer, built.precision if answer.arrays else 0.0
 
-    def _introduced(self, text: str, question: Packed) -> Packed:
+    def _introduced(self, experiment: Experiment, question: Packed) -> tuple[Packed, float]:
         other = difference(question.about["versions"], "the server") if "versions" in question.about else ""
         if other:
             self._say(other)
-        answer = self._card(_experiment(text)).packed(self._config.site.name)
+        card = self._card(experiment)
+        answer = card.packed(self._config.site.name)
         answer.about["versions"] = json.dumps(versions())
-        return answer
+        return answer, math.inf if card.input_count else 0.0
 
     def _measured(self, built: _Built, question: Packed) -> Packed:
         """Sums over the site's own rows; none where its updates carry noise, which they would go around."""
@@ -108,13 +144,12 @@ class SiteWork:
             )
 
     def _card(self, each: Experiment) -> Card:
-        rows = site_rows(self._config, each)
+        rows, holding = self._rows(each)
         held = rows.source if rows.source is not None else rows.target
         assert held is not None
         total, count = 0.0, 0
         if _network(each, rows).centre == "train_mean":
-            trained = rows.target if _adversarial(each) else None
-            total, count = input_sum(Holding(self._config.site.name, rows.source, trained, 1.0))
+            total, count = input_sum(holding if _adversarial(each) else replace(holding, target=None))
         return Card(
             rows.source is not None,
             rows.target is not None,
@@ -126,20 +161,29 @@ class SiteWork:
             _batch(each, rows),
         )
 
-    def _for(self, text: str, run: str, plan: str) -> _Built:
-        key = (text, run, plan)
+    def _for(self, admitted: Admitted) -> _Built:
+        assert admitted.plan is not None
+        key = (admitted.asked.digest, admitted.run, admitted.plan)
         if self._built is None or self._built[0] != key:
-            self._built = (key, self._build(_experiment(text), run, json.loads(plan)))
+            self._built = None
+            self._built = (key, self._build(admitted.asked.experiment, admitted.run, admitted.plan))
         return self._built[1]
 
-    def _build(self, each: Experiment, run: str, plan: Mapping[str, Any]) -> _Built:
+    def _rows(self, each: Experiment) -> tuple[SiteRows, Holding]:
+        """The site's rows, and those of them that are trained on: enough of each domain, and in every batch."""
+        rows = site_rows(self._config, each)
+        target = rows.target if _adversarial(each) or rows.source is None else None
+        counts = [0 if part is None else len(part) for part in (rows.source, target)]
+        require_rows(self._config.policy, each.run.batch_size, *counts)
+        return rows, Holding(self._config.site.name, rows.source, target, 1.0)
+
+    def _build(self, each: Experiment, run: str, plan: Plan) -> _Built:
         config, name = self._config, self._config.site.name
         threads = config.site.threads or each.run.threads
         if threads:
             torch.set_num_threads(threads)
-        rows = site_rows(config, each)
-        target = rows.target if _adversarial(each) or rows.source is None else None
-        holding = Holding(name, rows.source, target, float(plan["alpha"]))
+        rows, holding = self._rows(each)
+        holding = replace(holding, alpha=plan.alpha)
         problem, function = adaptation_problem(
             [holding],
             _network(each, rows),
@@ -149,13 +193,12 @@ class SiteWork:
             dtype=each.run.torch_dtype,
             device=each.run.torch_device,
             view=rows.view,
-            mean=float(plan["input_mean"]),
+            mean=plan.input_mean,
         )
-        others = [Elsewhere(other) for other in plan["clients"] if other != name]
-        problem = replace(problem, clients=[*problem.clients, *others], listed=plan["listed"])
-        algorithm = choose(ALGORITHMS, plan["algorithm"], "algorithm")
+        others = [Elsewhere(other) for other in plan.clients if other != name]
+        problem = replace(problem, clients=[*problem.clients, *others], listed=plan.listed)
         terms = each.guard.terms(each.terms)
-        server = Server(problem, algorithm, each.run.rounds, terms)
+        server = Server(problem, plan.algorithm, each.run.rounds, terms)
         worker = workers(server)[name]
         if terms.transmission.private:
             worker = replace(worker, noise=SecretNoise.kept_in(config.state / "noise.secret", run))
@@ -163,8 +206,10 @@ class SiteWork:
         memory = DurableMemory(folder, depth=config.site.depth, device=problem.layout.device, say=self._say)
         self._say(f"run {run}: {worker.algorithm.name}, states of rounds {sorted(memory.held)} in {folder}")
         first = Kept(server.first_own(), problem.statistics)
-        sums = OwnSums(function, _probes(name, rows, each, plan.get("odds")), config.site.min_rows)
-        return _Built(Site(worker, memory, problem.statistics), first, problem, each, sums)
+        sums = OwnSums(function, _probes(name, rows, each, plan.odds), config.policy.min_rows)
+        groups = (problem.layout.min_size > 0, problem.layout.size > problem.layout.min_size)
+        told = precision_of(worker.terms, groups, worker.clients)
+        return _Built(Site(worker, memory, problem.statistics), first, problem, each, sums, told)
 
 
 def _probes(name: str, rows: SiteRows, each: Experiment, odds: float | None) -> list[Probe]:
@@ -201,15 +246,6 @@ def _batch(each: Experiment, rows: SiteRows) -> tuple[int, int]:
     if not measured or rows.source is None or rows.target is None:
         return 0, 0
     return batch_split(each.run.batch_size, len(rows.source), len(rows.target))
-
-
-def _experiment(text: str) -> Experiment:
-    try:
-        return deployed_experiment(tomllib.loads(text))
-    except ValueError as problem:
-        if isinstance(problem, FedmmError):
-            raise
-        raise FedmmError(f"the server's experiment is not valid TOML: {problem}") from problem
 
 
 def _network(each: Experiment, rows: SiteRows) -> Any:

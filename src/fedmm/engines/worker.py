@@ -63,13 +63,16 @@ class Worker:
         """
         c = self.coefficients(t)
         terms = self.terms
-        sent = received(terms.broadcasts, sent, known_point(own))
+        came, sent = sent, received(terms.broadcasts, sent, known_point(own))
         mine = algorithms_part(own)
         local = self.client.open_round(t, self.rounds, self.steps, statistics)
         z = sent["z"]
         for step in range(self.steps):
             z = self.algorithm.local_step(z, sent, mine, local.field(z, step), c)
-        given = self._circumstances(t, session, z - sent["z"]) if terms.transmission.private else None
+        given = None
+        if terms.transmission.private:
+            came = {**came, **sent, **{f"statistics/{name}": tensor for name, tensor in statistics.items()}}
+            given = self._circumstances(t, session, z - sent["z"], came)
         z, wire, memory = transmit(terms.transmission, terms.uploads, z, sent["z"], own, given)
         upload, after = self.algorithm.finish(z, sent, mine, c)
         others = {name: vector for name, vector in upload.items() if name != "z"}
@@ -79,6 +82,6 @@ class Worker:
         vectors = upload if terms.uploads == "exact" else {**wire, **others}
         return Worked(vectors, {**after, **memory, **remembered(terms.broadcasts, sent)}, report)
 
-    def _circumstances(self, t: int, session: int, update: Tensor) -> Circumstances:
-        normal = self.noise.normal(self.name, t, session, update)
+    def _circumstances(self, t: int, session: int, update: Tensor, came: State) -> Circumstances:
+        normal = self.noise.normal(self.name, t, session, update, came)
         return Circumstances(self.layout.min_size, normal.to(self.layout.device), self.clients)

@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from fedmm.core.checks import positive
@@ -93,7 +93,7 @@ class PrivacyAccount:
             return math.inf
         precision = sum(1 / each**2 for each in multipliers)
         alike = min(rounds) / math.sqrt(updates * precision)
-        known = _of_gaussian(alike, self.noise.delta)
+        known = gaussian_epsilon(alike, self.noise.delta)
         everyone, sample = len(self.clients), head_count(len(self.clients), self.share)
         if self.noise.trust == "nobody" or sample == everyone or not self.secret_sample:
             return known
@@ -195,7 +195,9 @@ def _sampled_renyi(clients: int, sample: int, multiplier: float) -> NDArray[np.f
     return renyi
 
 
-def _of_gaussian(multiplier: float, delta: float) -> float:
+@lru_cache(1000)
+def gaussian_epsilon(multiplier: float, delta: float) -> float:
+    """The epsilon at delta of noise that is so many times the distance of two neighbours."""
     import numpy as np  # noqa: PLC0415 - comes with the library
 
     with np.errstate(divide="ignore"):  # the library takes the logarithm of a delta that is 0

@@ -33,6 +33,7 @@ class Roster:
     late: who need not be there yet; whoever introduces itself is taken out. refused: by site, why it was turned away.
     write: how its messages are written. nodes, cards: of each site, its node, and what it said of itself.
     since: when it was last seen to come online; another time is another process of the site.
+    turned_away: of nodes that were not entered, why.
     """
 
     names: Sequence[str] = ()
@@ -47,6 +48,7 @@ class Roster:
     nodes: dict[str, int] = field(default_factory=dict)
     cards: dict[str, Packed] = field(default_factory=dict)
     since: dict[str, str] = field(default_factory=dict)
+    turned_away: dict[int, str] = field(default_factory=dict)
     _asked: dict[str, int] = field(default_factory=dict)
     _silent_until: dict[int, float] = field(default_factory=dict)
 
@@ -93,7 +95,9 @@ class Roster:
         for reply in grid.pull_messages(list(self._asked)):
             node = self._asked.pop(reply.metadata.reply_to_message_id)
             reason = self._entered(node, keys.get(node, b""), reply)
+            self.turned_away.pop(node, None)
             if reason:
+                self.turned_away[node] = reason
                 self._silent_until[node] = time.monotonic() + self.quiet
                 self.say(f"node {node} is turned away: {reason}")
 

@@ -1,0 +1,188 @@
+"""The gate of a site: every question passes it before it is worked on, every answer before it leaves."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmm.core.errors import FedmmError, require
+from fedmm.deploy import ledger as events
+from fedmm.deploy.audit import AuditLog
+from fedmm.deploy.ledger import Ledger
+from fedmm.deploy.policy import (
+    LONGEST,
+    Asked,
+    Plan,
+    own_steps,
+    policy_table,
+    read_asked,
+    read_plan,
+    require_allowed,
+    require_budget,
+    require_run_name,
+    require_steps,
+)
+from fedmm.deploy.site_config import SiteConfig
+from fedmm.engines.flower.kinds import MEASURE, TRAIN
+from fedmm.engines.packed import Packed, one_line
+
+_TIMES = ("prepared", "trained", "handled")
+"""What an answer says of its time: the only part of it that may differ in one that is given again."""
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """A question that may be worked on. digest: of all that it says. plan: None where it needs none."""
+
+    kind: str
+    run: str
+    asked: Asked
+    plan: Plan | None
+    digest: str
+
+
+class Gate:
+    """Judges by the site's policy, and writes down all that comes and leaves before anything leaves."""
+
+    def __init__(self, config: SiteConfig) -> None:
+        self.policy = config.policy
+        self.ledger = Ledger()
+        self._name = config.site.name
+        self._log = AuditLog(config.audit, self.ledger.take)
+        self._last: tuple[object, Asked] | None = None
+
+    def admit(self, kind: str, question: Packed) -> Admitted:
+        """The question, read; one that the policy does not allow is refused."""
+        about = question.about
+        run = about.get("run")
+        require_run_name(run)
+        asked, plan = self._asked(about.get("experiment")), about.get("plan")
+        digest = _digest(kind, question._replace(about={**about, "experiment": asked.digest}))
+        with self._log.alone():
+            self._note(asked, plan)
+            self._log.add(
+                events.QUESTION,
+                sync=False,
+                kind=one_line(kind, 40),
+                run=run,
+                experiment=asked.digest,
+                plan=_plan_digest(plan),
+                round=_plain(about.get("round")),
+                session=_plain(about.get("session")),
+                question=digest,
+                came=described(question.arrays),
+            )
+        require_allowed(self.policy, kind, asked.experiment, self._name)
+        read = read_plan(plan, asked.experiment, self._name) if kind in (TRAIN, MEASURE) else None
+        if read:
+            require_steps(self.policy, own_steps(read, self._name))
+        require(
+            not self.policy.require_approval or asked.digest in self.ledger.approved,
+            f"the experiment {asked.digest[:16]} waits for the approval of this site's owner (fedmm deploy approve)",
+        )
+        again = digest in self.ledger.answers
+        require_budget(self.policy, self.ledger, int(kind == TRAIN and not again))
+        return Admitted(kind, str(run), asked, read, digest)
+
+    def require_epsilon(self, admitted: Admitted, precision: float) -> None:
+        """Refuse a round whose noise does not suffice, before it is worked on.
+
+        One that was answered before is judged by its answer.
+        """
+        if admitted.digest not in self.ledger.answers:
+            require_budget(self.policy, self.ledger, 1, precision)
+
+    def release(self, admitted: Admitted, answer: Packed, precision: float) -> None:
+        """Write down what is about to leave; when this returns it is on disk.
+
+        precision: of the noise in the answer, infinite where there is none. An answer that left before to the same
+        question, to the bit, tells nothing new, and is no further round.
+        """
+        digest = _digest("answer", answer._replace(about=_without_times(answer.about)))
+        with self._log.alone():
+            again = self.ledger.was_sent(admitted.digest, digest)
+            rounds = int(admitted.kind == TRAIN and bool(answer.arrays) and not again)
+            precision = 0.0 if again else precision
+            require_budget(self.policy, self.ledger, rounds, precision)
+            self._log.add(
+                events.ANSWER,
+                kind=one_line(admitted.kind, 40),
+                run=admitted.run,
+                experiment=admitted.asked.digest,
+                question=admitted.digest,
+                answer=digest,
+                rounds=rounds,
+                precision=_plain(precision),
+                leaves=described(answer.arrays),
+                values={name: _plain(value) for name, value in {**answer.about, **answer.metrics}.items()},
+            )
+
+    def refuse(self, kind: str, question: Packed, sentence: str) -> None:
+        """Write down a refusal, where the disk lets it."""
+        run, text = question.about.get("run"), question.about.get("experiment")
+        known = self._last is not None and self._last[0] == text
+        fields: dict[str, Any] = {"experiment": self._last[1].digest} if known and self._last else {}
+        if not known and isinstance(text, str):
+            fields = {"text": text[:LONGEST]}
+        with suppress(FedmmError), self._log.alone():
+            self._log.add(
+                events.REFUSAL, sync=False, kind=one_line(kind, 40), run=one_line(run), sentence=sentence, **fields
+            )
+
+    def _asked(self, text: object) -> Asked:
+        if self._last is None or self._last[0] != text:
+            self._last = None
+            self._last = (text, read_asked(text))
+        return self._last[1]
+
+    def _note(self, asked: Asked, plan: object) -> None:
+        """Write down whole what entries then name by its digest."""
+        table = policy_table(self.policy)
+        if self.ledger.policy != table:
+            self._log.add(events.POLICY, sync=False, policy=table)
+        if asked.digest not in self.ledger.experiments:
+            self._log.add(events.EXPERIMENT, sync=False, experiment=asked.digest, text=asked.text)
+        digest = _plan_digest(plan)
+        if digest and digest not in self.ledger.plans:
+            self._log.add(events.PLAN, sync=False, plan=digest, text=str(plan)[:LONGEST])
+
+
+def described(arrays: Mapping[str, NDArray[Any]]) -> list[dict[str, Any]]:
+    """Name, shape, kind and bytes of each array."""
+    return [
+        {"name": name, "shape": list(array.shape), "dtype": str(array.dtype), "bytes": int(array.nbytes)}
+        for name, array in arrays.items()
+    ]
+
+
+def _digest(kind: str, packed: Packed) -> str:
+    """Of everything in a message."""
+    whole = hashlib.sha256()
+    plain = [kind, *(sorted((name, repr(value)) for name, value in part.items()) for part in packed[1:])]
+    whole.update(json.dumps([plain, described(dict(sorted(packed.arrays.items())))]).encode())
+    for _, array in sorted(packed.arrays.items()):
+        whole.update(np.ascontiguousarray(array).tobytes())
+    return whole.hexdigest()
+
+
+def _plan_digest(plan: object) -> str:
+    return hashlib.sha256(plan.encode(errors="surrogatepass")).hexdigest() if isinstance(plan, str) else ""
+
+
+def _without_times(about: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in about.items() if name not in _TIMES}
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it: a number that is not finite is None, and text is one line."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, int | float) else one_line(value)
