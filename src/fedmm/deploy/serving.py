@@ -8,7 +8,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from fedmm.core.algorithm import Algorithm
 from fedmm.core.engine import FederatedState
 from fedmm.core.errors import FedmmError, require, unknown
 from fedmm.data.holdings import TensorRows
+from fedmm.deploy.agreeing import agree_on_encoding, has_tables, kept_encoding, told_columns, with_encoding
 from fedmm.deploy.cards import Card, card_from, read_card
 from fedmm.deploy.driving import driving
 from fedmm.deploy.experiments import deployed_experiment, site_names
@@ -35,6 +36,7 @@ from fedmm.experiment.adaptation import Client
 from fedmm.experiment.build import DataCache, tested_rows
 from fedmm.experiment.checkpoints import newest_common
 from fedmm.experiment.config import Experiment
+from fedmm.experiment.elsewhere import EncodedElsewhere
 from fedmm.experiment.folder import EXPERIMENT, RunFolder, write_json
 from fedmm.experiment.history import History, Row
 from fedmm.experiment.privacy import require_nothing_learnt
@@ -96,12 +98,19 @@ def _serve(grid: Grid, served: Served, federation: Federation, folder: Path, say
     names = site_names(each)
     roster = Roster(names, {} if _plain_text(federation) else public_keys(federation.keys), say=say)
     introduction = Packed({}, {"run": served.name}, {})
+    encoding = kept_encoding(folder) if begun else None
+    if has_tables(each) and encoding is None:
+        _all_present(introduced(grid, roster, introduction, timeout=served.enrol_seconds, say=say), served)
+        encoding = agree_on_encoding(grid, roster, each, introduction, folder, seconds=served.patience, say=say)
+        roster.forget()
+    introduction = introduction._replace(about={**introduction.about, **told_columns(encoding)})
     cards = _cards(grid, roster, introduction, served, folder if begun else None, say)
     cache = DataCache()
-    adaptation = standing_in(each, names, cards, cache)
+    known = with_encoding(each, encoding)
+    adaptation = standing_in(known, names, cards, cache)
     write_json(folder / SITES, {name: asdict(card) for name, card in cards.items()})
-    engines = _Engines(grid, roster, each, adaptation, introduction, mean_input(cards), served.patience, say)
-    _run(each, adaptation, folder, cache, engines, begun, say)
+    engines = _Engines(grid, roster, each, adaptation, introduction, mean_input(cards), served.patience, say, told_columns(encoding))
+    _run(each, known, adaptation, folder, cache, engines, begun, say)
 
 
 def _plain_text(federation: Federation) -> bool:
@@ -139,9 +148,12 @@ def _cards(
     patience = 0.0 if kept.keys() >= set(roster.names) else served.enrol_seconds
     missing = introduced(grid, roster, introduction, timeout=patience, say=say)
     cards = {**kept, **{name: _card(name, packed) for name, packed in roster.cards.items()}}
-    absent = [name for name in missing if name not in cards]
-    require(not absent, f"{', '.join(absent)} did not come within {served.enrol_seconds:g} seconds; the run needs them")
+    _all_present([name for name in missing if name not in cards], served)
     return cards
+
+
+def _all_present(absent: list[str], served: Served) -> None:
+    require(not absent, f"{', '.join(absent)} did not come within {served.enrol_seconds:g} seconds; the run needs them")
 
 
 def _card(name: str, packed: Packed) -> Card:
@@ -162,6 +174,8 @@ def standing_in(each: Experiment, names: list[str], cards: Mapping[str, Card], c
             raise unknown("client in run.client_weights", client, names)
     pair = each.partition.seen(cache.pair(each, device))
     require_nothing_learnt(each.terms, pair.input)
+    if isinstance(each.data, EncodedElsewhere):
+        _require_width(cards, tuple(pair.source.x.shape[1:]))
     clients = [_stand_in(name, cards[name], run.client_weights.get(name, 1.0)) for name in names]
     network = each.model.build(pair.view.shape(cards[names[0]].shape), pair.classes, run.seed)
     require(
@@ -196,6 +210,15 @@ def standing_in(each: Experiment, names: list[str], cards: Mapping[str, Card], c
     return adaptation
 
 
+def _require_width(cards: Mapping[str, Card], shape: tuple[int, ...]) -> None:
+    for name, card in cards.items():
+        require(
+            card.shape == shape and not card.bytes,
+            f"the site {name!r} cannot take part: its rows have the shape {list(card.shape)[:8]}, and those of the "
+            f"agreed columns {list(shape)}",
+        )
+
+
 def mean_input(cards: Mapping[str, Card]) -> float:
     """The mean of all sites' inputs, from their sums; 0 where the network needs none."""
     count = sum(card.input_count for card in cards.values())
@@ -227,6 +250,7 @@ class _Engines:
     input_mean: float
     patience: float
     say: Say
+    told: Mapping[str, str] = field(default_factory=dict)
     _last: FlowerEngine | None = None
 
     def __post_init__(self) -> None:
@@ -266,6 +290,7 @@ class _Engines:
             "listed": list(self.adaptation.problem.listed),
             "input_mean": self.input_mean,
             "odds": self.adaptation.odds,
+            **self.told,
         }
         alphas = {holding.name: holding.alpha for holding in self.adaptation.holdings}
         return {
@@ -276,6 +301,7 @@ class _Engines:
 
 def _run(
     each: Experiment,
+    known: Experiment,
     adaptation: Adaptation,
     folder: Path,
     cache: DataCache,
@@ -310,7 +336,7 @@ def _run(
             best=best,
         )
         checkpoints.close(adapted.state, adapted.history)
-        summary = finish_run(files, each, adaptation, adapted, cache, {"name": "flower"})
+        summary = finish_run(files, known, adaptation, adapted, cache, {"name": "flower"})
         held = {holding.name: {"holds": holding.domains} for holding in adaptation.holdings}
         files.summarise({**summary, "clients": held})  # how many rows they hold, only the sites know
         tracks.finish(summary)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ipaddress
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, get_type_hints
 
 from fedmm.core.errors import FedmmError, require, unknown
 
-KINDS = ("share", "npz", "images")
+KINDS = ("share", "npz", "images", "table")
 DOMAINS = ("source", "target", "both")
 WORKERS = ("resident", "each-message")
 
@@ -47,12 +47,17 @@ class SiteSection:
 class DataSection:
     """``[data]``. kind: ``share``, the site's share of the experiment's data set; ``npz``, a file with ``source_x``,
     ``source_y`` and ``target_x``, or some of them; ``images``, a folder of pictures, sorted into class folders where
-    they are labelled.
+    they are labelled; ``table``, a text, Parquet or Excel file with a row for each example.
 
     path: the file or folder. domain: what the rows are: ``source`` (labelled), ``target`` (labels are never read) or
     ``both``. labels: the classes that the site holds, checked where they are given. stored_size: pixels of a picture's
     side. skip_bad: leave out files that are no pictures. validation_rows: how many labelled rows are kept from
     training, to measure models on.
+
+    Tables: features: the columns that may be learnt from, as the experiment calls them. rename: what the experiment
+    calls columns of another name. label: the column of classes, never read for ``target``; in ``both``, rows without
+    label are the target. classes: the class of each label, where that is not the label itself. separator and the
+    others: how the file is written, as in the data set ``table``.
     """
 
     section: ClassVar[str] = "data"
@@ -64,6 +69,18 @@ class DataSection:
     stored_size: int = 256
     validation_rows: int = 0
     skip_bad: bool = False
+    features: tuple[str, ...] = ()
+    rename: Mapping[str, str] = field(default_factory=dict)
+    label: str = ""
+    classes: Mapping[str, str] = field(default_factory=dict)
+    separator: str = ","
+    decimal: str = "."
+    encoding: str = "utf-8"
+    header: bool = True
+    columns: tuple[str, ...] = ()
+    sheet: str = ""
+    missing: tuple[str, ...] = ()
+    zero_missing: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         require(self.kind in KINDS, f"data.kind must be one of {', '.join(KINDS)}, not {self.kind!r}")
@@ -81,6 +98,26 @@ class DataSection:
             "data.validation_rows is for labelled rows of the site's own, npz or images; of a share, the experiment's "
             "data set says which rows are set aside",
         )
+        self._check_table()
+
+    def _check_table(self) -> None:
+        if self.kind != "table":
+            given = [each.name for each in fields(self)[_TABLE_KEYS] if getattr(self, each.name) != _default(each)]
+            require(not given, f"data.{given[0] if given else ''} is for data.kind = 'table'")
+            return
+        require(bool(self.features), "data.features must list the columns of the table that may be learnt from")
+        require(self.domain == "target" or bool(self.label), "data.label must name the column of classes")
+        require(self.label not in self.features, f"data.features names the column of labels, {self.label!r}")
+        require(not (self.columns and self.header), "data.columns is for files without a header; say header = false too")
+        require(len(self.separator) == 1, f"data.separator must be one letter, not {self.separator!r}")
+        require(self.decimal in (".", ","), f"data.decimal must be '.' or ',', not {self.decimal!r}")
+
+
+_TABLE_KEYS = slice([each.name for each in fields(DataSection)].index("features"), None)
+
+
+def _default(each: Any) -> Any:
+    return each.default if each.default is not MISSING else each.default_factory()
 
 
 @dataclass(frozen=True)
@@ -165,6 +202,23 @@ def require_loopback(host: str, what: str) -> None:
     require(here, f"{what} is for this machine alone (127.0.0.1), not for {host!r}")
 
 
+def _lists(kind: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(type(each) is kind for each in value)
+
+
+_TYPES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
+    str: ("text", lambda value: isinstance(value, str)),
+    int: ("a whole number", lambda value: type(value) is int),
+    bool: ("true or false", lambda value: isinstance(value, bool)),
+    tuple[int, ...]: ("a list of whole numbers", _lists(int)),
+    tuple[str, ...]: ("a list of words", _lists(str)),
+    Mapping[str, str]: (
+        "a table of words",
+        lambda value: isinstance(value, dict) and all(isinstance(word, str) for word in value.values()),
+    ),
+}
+
+
 def _built(kind: Any, table: Any) -> Any:
     section = kind.section
     require(isinstance(table, Mapping), f"{section} must be a section of its own: [{section}]")
@@ -172,11 +226,8 @@ def _built(kind: Any, table: Any) -> Any:
     for key, value in table.items():
         if key not in known:
             raise unknown(f"key in [{section}]", key, known)
-        wanted = list if known[key].type == "tuple[int, ...]" else hints[key]
-        right = isinstance(value, wanted) and (wanted is bool or not isinstance(value, bool))
-        right = right and (wanted is not list or all(type(each) is int for each in value))
-        words = {str: "text", int: "a whole number", bool: "true or false", list: "a list of whole numbers"}[wanted]
-        require(right, f"{section}.{key} must be {words}, not {value!r}")
+        words, right = _TYPES[hints[key]]
+        require(right(value), f"{section}.{key} must be {words}, not {value!r}")
     for name in ("name", "address"):
         require(name not in known or name in table, f"{section}.{name} is missing")
     return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in table.items()})

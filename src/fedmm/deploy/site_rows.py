@@ -7,7 +7,8 @@ import json
 import logging
 import os
 import shutil
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,12 @@ from fedmm.data.labels import UNLABELLED
 from fedmm.data.views import view_from, view_table
 from fedmm.deploy.experiments import RowsElsewhere
 from fedmm.deploy.site_config import DataSection, SiteConfig
+from fedmm.deploy.site_tables import encode_table
 from fedmm.experiment.config import Experiment
 from fedmm.experiment.tables import as_table
 
 _LOG = logging.getLogger(__name__)
+Say = Callable[[str], None]
 _ABOUT = "about.json"
 _PARTS = ("source_x", "source_y", "target_x")
 
@@ -50,11 +53,18 @@ class SiteRows:
         return [] if self.source is None or self.source.y is None else sorted(set(self.source.y.tolist()))
 
 
-def site_rows(config: SiteConfig, each: Experiment) -> SiteRows:
-    """The site's rows for an experiment."""
-    folder = config.state / "rows" / _key(config, each)
+def site_rows(config: SiteConfig, each: Experiment, encoding: str = "", say: Say = _LOG.info) -> SiteRows:
+    """The site's rows for an experiment. encoding: how columns of tables become numbers, as the server says."""
+    tables = isinstance(each.data, RowsElsewhere) and bool(each.data.features)
+    require(
+        tables == (config.data.kind == "table"),
+        "the experiment is one of tables, and this site's data is not"
+        if tables
+        else "this site's data is a table, and the experiment names no columns of tables (data.features)",
+    )
+    folder = config.state / "rows" / _key(config, each, encoding)
     if not (folder / _ABOUT).exists():
-        _write(folder, _read(config, each), each)
+        _write(folder, encode_table(config, each, encoding, say) if tables else _read(config, each), each)
     rows = _mapped(folder)
     _check(config, rows)
     return _set_aside(rows, config.data.validation_rows, config.site.name, each.run.seed)
@@ -71,15 +81,20 @@ def _set_aside(rows: SiteRows, count: int, name: str, seed: int) -> SiteRows:
     return replace(rows, source=trained, validation=kept)
 
 
-def _key(config: SiteConfig, each: Experiment) -> str:
-    """Of everything that decides the rows."""
-    made_of: dict[str, Any] = {"site": config.site.name, "kind": config.data.kind, "data": as_table(each.data)}
+def _key(config: SiteConfig, each: Experiment, encoding: str) -> str:
+    """Of everything that decides the rows; who else takes part does not."""
+    data = as_table(each.data)
+    if isinstance(each.data, RowsElsewhere):
+        data.pop("sites")
+    made_of: dict[str, Any] = {"site": config.site.name, "kind": config.data.kind, "data": data}
     if config.data.kind == "share":
         made_of |= {"partition": as_table(each.partition), "seed": each.run.seed}
     else:
         path = config.path(config.data.path)
         made_of |= {"path": str(path), "stamps": _stamps(path), "domain": config.data.domain}
         made_of |= {"size": config.data.stored_size, "skip_bad": config.data.skip_bad}
+    if config.data.kind == "table":
+        made_of |= {"table": asdict(config.data), "encoding": encoding}
     return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:24]
 
 
@@ -183,7 +198,7 @@ def _write(folder: Path, found: dict[str, Any], each: Experiment) -> None:
 
 
 def _require_shapes(found: dict[str, Any], each: Experiment) -> None:
-    if not isinstance(each.data, RowsElsewhere):
+    if not isinstance(each.data, RowsElsewhere) or each.data.features:
         return
     for name in ("source_x", "target_x"):
         if name in found:

@@ -22,7 +22,8 @@ from fedmm.deploy.experiments import deployed_experiment
 from fedmm.deploy.site_config import SiteConfig
 from fedmm.deploy.site_rows import SiteRows, site_rows
 from fedmm.engines.durable import DurableMemory, state_folder
-from fedmm.engines.flower.kinds import INTRODUCE, MEASURE
+from fedmm.deploy.site_tables import ENCODING, describe_table, require_tables
+from fedmm.engines.flower.kinds import DESCRIBE, INTRODUCE, MEASURE
 from fedmm.engines.handling import answered
 from fedmm.engines.in_process import workers
 from fedmm.engines.measuring import measured_at_site
@@ -60,7 +61,7 @@ class _Built:
 
 
 class SiteWork:
-    """Answers the three kinds of questions. What is built for a run stays built until another one is asked for."""
+    """Answers the four kinds of questions. What is built for a run stays built until another one is asked for."""
 
     def __init__(self, config: SiteConfig, say: Say = lambda line: None) -> None:
         self._config = config
@@ -72,7 +73,9 @@ class SiteWork:
         text, run = question.about.get("experiment"), question.about.get("run")
         require(isinstance(text, str) and isinstance(run, str), "the server did not say which run of what this is")
         if kind == INTRODUCE:
-            return self._card(_experiment(str(text))).packed(self._config.site.name)
+            return self._card(_experiment(str(text)), str(question.about.get(ENCODING, ""))).packed(self._config.site.name)
+        if kind == DESCRIBE:
+            return describe_table(self._config, _experiment(str(text)), self._say)
         plan = question.about.get("plan")
         require(isinstance(plan, str), "the server sent no plan for this site")
         built = self._for(str(text), str(run), str(plan))
@@ -98,8 +101,13 @@ class SiteWork:
                 self._config.site.name, problem.layout, problem.statistics, question, built.sums, self._say
             )
 
-    def _card(self, each: Experiment) -> Card:
-        rows = site_rows(self._config, each)
+    def _card(self, each: Experiment, encoding: str) -> Card:
+        data = self._config.data
+        if data.kind == "table" and not encoding:  # until all sites have described theirs, nobody knows a row's shape
+            require_tables(each)
+            domains = (data.domain in ("source", "both"), data.domain in ("target", "both"))
+            return Card(*domains, (), False, validation=bool(data.validation_rows))
+        rows = site_rows(self._config, each, encoding, self._say)
         held = rows.source if rows.source is not None else rows.target
         assert held is not None
         total, count = 0.0, 0
@@ -128,7 +136,7 @@ class SiteWork:
         threads = config.site.threads or each.run.threads
         if threads:
             torch.set_num_threads(threads)
-        rows = site_rows(config, each)
+        rows = site_rows(config, each, str(plan.get(ENCODING, "")), self._say)
         target = rows.target if _adversarial(each) or rows.source is None else None
         holding = Holding(name, rows.source, target, float(plan["alpha"]))
         problem, function = adaptation_problem(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-INTRODUCE, TRAIN, MEASURE = "introduce", "train", "measure"
-"""What a site can be asked: who it is and what it holds, to work in a round, and to measure a model on its own rows."""
+INTRODUCE, DESCRIBE, TRAIN, MEASURE = "introduce", "describe", "train", "measure"
+"""What a site can be asked: who it is and what it holds, to describe the columns of its table by sums, to work in a
+round, and to measure a model on its own rows."""
 
 PROBLEM = "problem"
 """Where a site says in words why it cannot answer."""

@@ -50,6 +50,11 @@ class Roster:
         connected = set(grid.get_node_ids())
         return {name: node for name, node in self.nodes.items() if node in connected}
 
+    def forget(self) -> None:
+        """Let every site introduce itself once more."""
+        self.nodes.clear()
+        self.cards.clear()
+
     def ask_strangers(self, grid: Grid, about: Packed) -> None:
         """Ask every node that is connected and not known who it is."""
         now = time.monotonic()

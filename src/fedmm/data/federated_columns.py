@@ -1,0 +1,308 @@
+"""Columns that sites agree on, and how they become numbers by sums that sites send instead of rows.
+
+A site describes its table by an array with a row for each agreed column (:func:`describe`). The server checks these
+arrays (:func:`read_description`) and merges them (:func:`merge_descriptions`) into the columns that
+:func:`fedmm.data.encoding.learnt` would find in all rows together:
+
+    mean      = sum of the sites' sums / number of values         the same bits where sums are exact, as of whole numbers
+    deviation = root of (sum of (squares_i + n_i (mean_i - mean)^2) / n)     the same but for the rounding of sums
+    quartiles ("robust")                                          from cumulative counts at 65 edges of an agreed range
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmm.core.checks import one_of
+from fedmm.core.errors import require
+from fedmm.data.encoding import Column, Numbers, Scale, deviation_of, numeric_column, robust_scale, sums_of
+from fedmm.data.readers.cells import MISSING
+
+SiteScaling = Literal["standard", "robust", "per_site", "fixed", "none"]
+BINS = 64
+"""Of an agreed range, for quartiles."""
+UNTOLD = -1
+"""In place of a count that is too small to be told."""
+_FIELDS = 6
+_TOLD, _LACKS, _FEW = range(3)
+_MOST_ROWS = 2**40
+
+
+@dataclass(frozen=True)
+class AgreedColumns:
+    """The columns of a federation's tables, in the order in which they become numbers.
+
+    categories: the words of the columns that hold words; all others hold numbers, or dates of the given form.
+    ranges: the least and the largest number of a column. scaling: of columns of numbers.
+    """
+
+    names: tuple[str, ...]
+    categories: Mapping[str, Sequence[str]]
+    dates: Mapping[str, str]
+    ranges: Mapping[str, Sequence[float]]
+    scaling: SiteScaling = "standard"
+
+    def __post_init__(self) -> None:
+        require(len(set(self.names)) == len(self.names), "features must name every column once")
+        one_of("scaling", self.scaling, get_args(SiteScaling))
+        for option in ("categories", "dates", "ranges"):
+            strange = [name for name in getattr(self, option) if name not in self.names]
+            require(not strange, f"{option} names the column {strange[:1]}, which features does not")
+        for name, words in self.categories.items():
+            require(
+                len(words) > 0 and len(set(words)) == len(words) and not set(words) & set(MISSING),
+                f"categories must list the words of column {name!r}, each once, and none that stands for nothing",
+            )
+            require(name not in self.dates and name not in self.ranges, f"column {name!r} holds categories or numbers")
+        for name, ends in self.ranges.items():
+            low, high = ends
+            right = math.isfinite(low) and math.isfinite(high) and low < high
+            require(right, f"ranges must give column {name!r} two numbers, the smaller first, not {list(ends)}")
+        lacking = [name for name in self.numbers if name not in self.ranges]
+        require(
+            self.scaling not in ("fixed", "robust") or not lacking,
+            f"ranges must have all columns of numbers for scaling = {self.scaling!r}; {lacking[:1]} is not there",
+        )
+
+    @property
+    def numbers(self) -> list[str]:
+        """The columns of numbers and dates."""
+        return [name for name in self.names if name not in self.categories]
+
+    @property
+    def learns(self) -> bool:
+        """Whether numbers that come of the sites' rows are in the encoding."""
+        return self.scaling != "fixed"
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of the array that describes a table."""
+        return len(self.names), _FIELDS + (BINS + 1 if self.scaling == "robust" else 0)
+
+    def column(self, name: str) -> Column:
+        """A column as it is read, before it is scaled."""
+        return Column(name, levels=tuple(self.categories.get(name, ())), date=self.dates.get(name, ""))
+
+    def fixed(self) -> tuple[Column, ...]:
+        """The encoding by ranges alone: from -1 to 1 over each column's range, and always a number for missing ones."""
+        found = []
+        for name in self.names:
+            if name in self.categories:
+                found.append(self.column(name))
+                continue
+            low, high = self.ranges[name]
+            found.append(Column(name, (low + high) / 2, (high - low) / 2, True, date=self.dates.get(name, "")))
+        return tuple(found)
+
+
+class Described(NamedTuple):
+    """What a site tells of a column.
+
+    lacks: its table has no such column. few: it has fewer numbers than the site gives sums of. missing: some row has
+    none. known, total, squares: how many numbers there are, their sum, that of their squared deviations from their
+    mean. strange: rows with a word that is no category, or UNTOLD. below: how many numbers are below each edge of the
+    range, or UNTOLD.
+    """
+
+    lacks: bool
+    few: bool
+    missing: bool
+    known: int
+    total: float
+    squares: float
+    strange: int
+    below: Numbers
+
+
+class Merged(NamedTuple):
+    """How the columns of all sites become numbers. scales: by site, for ``per_site``. notes: what is odd, by name."""
+
+    columns: tuple[Column, ...]
+    scales: dict[str, tuple[Scale, ...]]
+    notes: tuple[str, ...]
+
+
+def describe(
+    agreed: AgreedColumns, numbers: Mapping[str, Numbers], strange: Mapping[str, int], rows: int, min_rows: int
+) -> Numbers:
+    """A site's table as float64 ``[columns, fields]``; no sum or count over fewer than ``min_rows`` rows is in it.
+
+    numbers: by column, NaN where there is none. strange: by column, rows with a word that is no category. Columns that
+    are in neither are lacking.
+    """
+    found = np.zeros(agreed.shape)
+    for row, name in zip(found, agreed.names, strict=True):
+        row[0] = _TOLD if name in numbers or name in strange else _LACKS
+        if not agreed.learns:
+            continue
+        if name in strange:
+            many = strange[name] >= min_rows or not strange[name]
+            row[5] = strange[name] if many else UNTOLD
+        elif row[0] == _LACKS:
+            row[1] = name not in agreed.categories
+        else:
+            known = numbers[name][~np.isnan(numbers[name])]
+            if rows >= min_rows:
+                row[1] = len(known) < rows
+            if len(known) < min_rows:
+                row[0] = _FEW
+                continue
+            row[2], (row[3], row[4]) = len(known), sums_of(known)
+            require(bool(np.isfinite(row).all()), f"column {name!r} holds numbers that are too large to be added up")
+            if agreed.scaling == "robust":
+                row[_FIELDS:] = _counts_below(known, agreed.ranges[name], min_rows)
+    return found
+
+
+def _counts_below(known: Numbers, ends: Sequence[float], min_rows: int) -> Numbers:
+    """How many numbers are below each edge, where at least ``min_rows`` lie between it and the last that was told."""
+    edges = np.linspace(*ends, BINS + 1)
+    counts = np.searchsorted(np.sort(known), edges).astype(np.float64)
+    counts[0], counts[-1] = 0, len(known)  # what lies outside the range counts as at its ends
+    told = 0.0
+    for place in range(1, BINS):
+        if counts[place] - told >= min_rows and len(known) - counts[place] >= min_rows:
+            told = counts[place]
+        else:
+            counts[place] = UNTOLD
+    return counts
+
+
+def read_description(agreed: AgreedColumns, given: NDArray[np.generic]) -> dict[str, Described]:
+    """What a site tells of each column; ``ValueError`` with a reason for what cannot be of any table."""
+    if given.shape != agreed.shape or given.dtype != np.float64:
+        raise ValueError(f"it describes its columns by {given.dtype} of shape {given.shape}, not float64 of {agreed.shape}")
+    if not bool(np.isfinite(given).all()):
+        raise ValueError("what it tells of its columns is not all finite")
+    found = {}
+    for row, name in zip(given.tolist(), agreed.names, strict=True):
+        flaw = _flaw(agreed, name, row)
+        if flaw:
+            raise ValueError(f"what it tells of column {name!r} cannot be: {flaw}")
+        state, missing, known, total, squares, strange = row[:_FIELDS]
+        below = np.array(row[_FIELDS:])
+        found[name] = Described(
+            state == _LACKS, state == _FEW, bool(missing), int(known), total, squares, int(strange), below
+        )
+    return found
+
+
+def _flaw(agreed: AgreedColumns, name: str, row: list[float]) -> str:
+    """Why no table can be described so; empty where one can."""
+    state, missing, known, total, squares, strange = row[:_FIELDS]
+    below = row[_FIELDS:]
+    if state not in (_TOLD, _LACKS, _FEW) or missing not in (0, 1):
+        return f"its state is {state:g} and {missing:g}"
+    if known != int(known) or not 0 <= known <= _MOST_ROWS:
+        return f"there are {known:g} numbers"
+    if strange != int(strange) or not UNTOLD <= strange <= _MOST_ROWS:
+        return f"{strange:g} rows have other words"
+    if state != _TOLD or name in agreed.categories or not agreed.learns:
+        if known or (strange and name not in agreed.categories):
+            return "there are numbers where none are told"
+    elif strange:
+        return "a column of numbers has other words"
+    elif not known:
+        return "there are no numbers, and that is not said"
+    if not known:
+        return "there are sums over no numbers" if total or squares or any(below) else ""
+    if squares < 0 or (known == 1 and squares):
+        return f"{known:g} numbers have squared deviations of {squares:g}"
+    if name in agreed.ranges:
+        low, high = agreed.ranges[name]
+        spread = (high - low) * (1 + 1e-9)
+        if not low - spread * 1e-9 <= total / known <= high + spread * 1e-9:
+            return f"the mean {total / known:g} is outside of the agreed range, {low:g} to {high:g}"
+    told = [count for count in below if count != UNTOLD]
+    if told and (told[0] != 0 or told[-1] != known or below[-1] != known or below[0] != 0 or told != sorted(told)):
+        return "its counts do not grow from 0 to the number of rows"
+    return "its counts are not whole" if any(count != int(count) for count in told) else ""
+
+
+def merge_descriptions(agreed: AgreedColumns, described: Mapping[str, Mapping[str, Described]]) -> Merged:
+    """The encoding of all sites' rows. Sums are added in the order of the sites' names."""
+    sites = sorted(described)
+    notes = list(_notes(agreed, {site: described[site] for site in sites}))
+    if not agreed.learns:
+        return Merged(agreed.fixed(), {}, tuple(notes))
+    columns, dropped = [], []
+    for name in agreed.names:
+        if name in agreed.categories:
+            columns.append(agreed.column(name))
+            continue
+        column = _merged_column(agreed, name, [described[site][name] for site in sites])
+        if column is None:
+            dropped.append(name)
+        else:
+            columns.append(column)
+    require(bool(columns), "no column is left to learn from: every one is empty, or says the same in all rows")
+    notes += [f"column {name!r} is left out: it is empty, or says the same in all rows" for name in dropped]
+    scales = {}
+    if agreed.scaling == "per_site":
+        scales = {site: tuple(_own_scale(column, described[site][column.name]) for column in columns) for site in sites}
+    return Merged(tuple(columns), scales, tuple(notes))
+
+
+def _merged_column(agreed: AgreedColumns, name: str, told: Sequence[Described]) -> Column | None:
+    filled = [each for each in told if each.known]
+    count = sum(each.known for each in filled)
+    if not count:
+        return None
+    what = f"column {name!r}"
+    total = sum(each.total for each in filled)
+    mean = total / count
+    squares = sum(each.squares + each.known * (each.total / each.known - mean) ** 2 for each in filled)
+    require(math.isfinite(squares), f"{what}: the sums of the sites make no finite number; agree on ranges")
+    deviation = deviation_of(total, squares, count, what)
+    if deviation is not None and agreed.scaling == "none":
+        mean, deviation = 0.0, 1.0
+    elif deviation is not None and agreed.scaling == "robust":
+        mean, deviation = robust_scale(*_quartiles(filled, agreed.ranges[name]), deviation)
+    missing = any(each.missing for each in told)
+    return numeric_column(name, mean, deviation, missing=missing, date=agreed.dates.get(name, ""))
+
+
+def _quartiles(filled: Sequence[Described], ends: Sequence[float]) -> tuple[float, float, float]:
+    """Where a quarter, a half and three quarters of all numbers are below, with straight lines between counts."""
+    places = np.arange(BINS + 1)
+    below = np.zeros(BINS + 1)
+    for each in filled:
+        told = each.below >= 0
+        below += np.interp(places, places[told], each.below[told])
+    low, middle, high = np.interp(np.array([0.25, 0.5, 0.75]) * below[-1], below, np.linspace(*ends, BINS + 1))
+    return float(low), float(middle), float(high)
+
+
+def _own_scale(column: Column, told: Described) -> Scale:
+    """A site's own mean and deviation, as :func:`fedmm.data.encoding.scales_of` finds them."""
+    if column.levels or not told.known:
+        return column.mean, column.deviation
+    deviation = deviation_of(told.total, told.squares, told.known, f"column {column.name!r}")
+    return told.total / told.known, column.deviation if deviation is None else deviation
+
+
+def _notes(agreed: AgreedColumns, described: Mapping[str, Mapping[str, Described]]) -> list[str]:
+    """How the sites' tables differ, a sentence for each site and kind of difference."""
+    found = []
+    for site, told in described.items():
+        for words, which in (
+            ("has no column", [name for name in agreed.names if told[name].lacks]),
+            ("gives no sums, over too few rows, of", [name for name in agreed.names if told[name].few]),
+            ("has words that are no agreed categories in", [name for name in agreed.names if told[name].strange]),
+        ):
+            if which:
+                listed = ", ".join(_with_count(name, told[name].strange) for name in which)
+                found.append(f"{site} {words} {listed}")
+    return found
+
+
+def _with_count(name: str, strange: int) -> str:
+    if not strange:
+        return repr(name)
+    return f"{name!r} ({strange} rows)" if strange > 0 else f"{name!r} (a few rows)"
