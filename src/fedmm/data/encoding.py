@@ -171,9 +171,7 @@ def _numeric(name: str, values: Numbers, what: str, scaling: Scaling, date: str 
     return numeric_column(name, mean, deviation, missing=missing, date=date)
 
 
-def numeric_column(
-    name: str, mean: float, deviation: float | None, *, missing: bool, date: str = ""
-) -> Column | None:
+def numeric_column(name: str, mean: float, deviation: float | None, *, missing: bool, date: str = "") -> Column | None:
     """A column of numbers; None where all are the same and none is missing, so that there is nothing to learn from.
 
     deviation: None where all are the same. missing: whether there is a row without a number.

@@ -4,9 +4,9 @@ A site describes its table by an array with a row for each agreed column (:func:
 arrays (:func:`read_description`) and merges them (:func:`merge_descriptions`) into the columns that
 :func:`fedmm.data.encoding.learnt` would find in all rows together:
 
-    mean      = sum of the sites' sums / number of values         the same bits where sums are exact, as of whole numbers
+    mean = sum of totals / n                                                 the same bits where sums are exact
     deviation = root of (sum of (squares_i + n_i (mean_i - mean)^2) / n)     the same but for the rounding of sums
-    quartiles ("robust")                                          from cumulative counts at 65 edges of an agreed range
+    quartiles (``robust``)                                                   between the edges of an agreed range
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ class Described(NamedTuple):
 
     lacks: its table has no such column. few: it has fewer numbers than the site gives sums of. missing: some row has
     none. known, total, squares: how many numbers there are, their sum, that of their squared deviations from their
-    mean. strange: rows with a word that is no category, or UNTOLD. below: how many numbers are below each edge of the
-    range, or UNTOLD.
+    mean. strange: about how many rows have a word that is no category; UNTOLD for a few. below: how many numbers are
+    below each edge of the range, or UNTOLD.
     """
 
     lacks: bool
@@ -142,8 +142,7 @@ def describe(
         if not agreed.learns:
             continue
         if name in strange:
-            many = strange[name] >= min_rows or not strange[name]
-            row[5] = strange[name] if many else UNTOLD
+            row[5] = strange[name] // min_rows * min_rows or (UNTOLD if strange[name] else 0)
         elif row[0] == _LACKS:
             row[1] = name not in agreed.categories
         else:
@@ -177,7 +176,7 @@ def _counts_below(known: Numbers, ends: Sequence[float], min_rows: int) -> Numbe
 def read_description(agreed: AgreedColumns, given: NDArray[np.generic]) -> dict[str, Described]:
     """What a site tells of each column; ``ValueError`` with a reason for what cannot be of any table."""
     if given.shape != agreed.shape or given.dtype != np.float64:
-        raise ValueError(f"it describes its columns by {given.dtype} of shape {given.shape}, not float64 of {agreed.shape}")
+        raise ValueError(f"its columns are told by {given.dtype} of shape {given.shape}, not float64 of {agreed.shape}")
     if not bool(np.isfinite(given).all()):
         raise ValueError("what it tells of its columns is not all finite")
     found = {}
@@ -305,4 +304,4 @@ def _notes(agreed: AgreedColumns, described: Mapping[str, Mapping[str, Described
 def _with_count(name: str, strange: int) -> str:
     if not strange:
         return repr(name)
-    return f"{name!r} ({strange} rows)" if strange > 0 else f"{name!r} (a few rows)"
+    return f"{name!r} (about {strange} rows)" if strange > 0 else f"{name!r} (a few rows)"

@@ -93,7 +93,8 @@ def _described(agreed: AgreedColumns, answers: Mapping[str, Packed]) -> dict[str
         try:
             found[name] = _read(agreed, name, answers[name])
         except Malformed as problem:
-            problems.append(f"{name} {problem}")
+            words = str(problem)
+            problems.append(f"{name} {words}" if words.startswith("has ") else f"{name}: {words}")
     require(not problems, f"the sites' tables do not fit the experiment: {'; '.join(problems)}")
     return found
 
@@ -103,11 +104,11 @@ def _read(agreed: AgreedColumns, name: str, answer: Packed) -> dict[str, Describ
     if PROBLEM in about:
         raise Malformed(one_line(about[PROBLEM]))
     if about.get(NAME) != name:
-        raise Malformed(f"answers in the name of {one_line(about.get(NAME), 60)!r}")
+        raise Malformed(f"it answers in the name of {one_line(about.get(NAME), 60)!r}")
     array = answer.arrays.get(DESCRIPTION)
     if array is None or len(answer.arrays) > 1:
-        raise Malformed("does not describe its table by one array")
+        raise Malformed("it does not describe its table by one array")
     try:
         return read_description(agreed, array)
     except ValueError as problem:
-        raise Malformed(f"cannot be counted on: {one_line(problem)}") from problem
+        raise Malformed(one_line(problem)) from problem

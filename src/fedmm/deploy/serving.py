@@ -109,7 +109,9 @@ def _serve(grid: Grid, served: Served, federation: Federation, folder: Path, say
     known = with_encoding(each, encoding)
     adaptation = standing_in(known, names, cards, cache)
     write_json(folder / SITES, {name: asdict(card) for name, card in cards.items()})
-    engines = _Engines(grid, roster, each, adaptation, introduction, mean_input(cards), served.patience, say, told_columns(encoding))
+    engines = _Engines(
+        grid, roster, each, adaptation, introduction, mean_input(cards), served.patience, say, told_columns(encoding)
+    )
     _run(each, known, adaptation, folder, cache, engines, begun, say)
 
 

@@ -23,7 +23,8 @@ class SiteSection:
     worker: ``resident``, a process beside the SuperNode that keeps torch, rows and states in memory; ``each-message``,
     everything in the process that Flower starts for each message.
     threads: of torch; 0 as the experiment says. depth: how many rounds' states are kept.
-    min_rows: sums over fewer rows, for measures of a model, do not leave the site; more than it holds: none ever do.
+    min_rows: sums over fewer rows, for measures of a model and of tables, do not leave the site; more than it holds:
+    none ever do. descriptions: for how many different categories and ranges it tells counts of its table.
     """
 
     section: ClassVar[str] = "site"
@@ -34,6 +35,7 @@ class SiteSection:
     threads: int = 0
     depth: int = 2
     min_rows: int = 20
+    descriptions: int = 20
 
     def __post_init__(self) -> None:
         require(bool(self.name.strip()), "site.name must say what the site is called")
@@ -41,6 +43,7 @@ class SiteSection:
         require(self.threads >= 0, f"site.threads must be 0 or more, not {self.threads}")
         require(self.depth >= 2, f"site.depth must be at least 2, not {self.depth}")
         require(self.min_rows >= 1, f"site.min_rows must be at least 1, not {self.min_rows}")
+        require(self.descriptions >= 0, f"site.descriptions must be 0 or more, not {self.descriptions}")
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,7 @@ class DataSection:
         require(bool(self.features), "data.features must list the columns of the table that may be learnt from")
         require(self.domain == "target" or bool(self.label), "data.label must name the column of classes")
         require(self.label not in self.features, f"data.features names the column of labels, {self.label!r}")
-        require(not (self.columns and self.header), "data.columns is for files without a header; say header = false too")
+        require(not (self.columns and self.header), "data.columns is for files without header; say header = false")
         require(len(self.separator) == 1, f"data.separator must be one letter, not {self.separator!r}")
         require(self.decimal in (".", ","), f"data.decimal must be '.' or ',', not {self.decimal!r}")
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fedmm.core.errors import FedmmError, require
@@ -35,11 +36,10 @@ Say = Callable[[str], None]
 DESCRIPTION, ENCODING = "description", "encoding"
 """The array that describes a table, and where a message holds the columns of all sites, as JSON."""
 _ASKED = "described.json"
-_MOST_RANGES = 10
 
 
-class Differs(FedmmError):
-    """What is wrong with a table, in words that may leave the site."""
+class TableError(FedmmError):
+    """What is wrong with a site's table, in words that follow the site's name and may leave it."""
 
 
 class SiteTable(NamedTuple):
@@ -111,15 +111,15 @@ def read_site_table(config: SiteConfig, data: RowsElsewhere, say: Say) -> SiteTa
     frame = frame.rename(columns=section.rename)
     frame = frame[[name for name in data.features if name in frame.columns and name in section.features]]
     if section.domain == "target":
-        everything = np.arange(len(frame))
-        return SiteTable(frame, _rows(everything[:0]), _rows(everything), _rows(everything[:0]))
+        rows = torch.arange(len(frame))
+        return SiteTable(frame, rows[:0], rows, rows[:0])
     if labels is None:
-        raise Differs("has no column with the labels that its file names")
+        raise TableError("has no column with the labels that its file names")
     y = _labels(labels, section, data, say)
-    source, target = (_rows(part.nonzero().squeeze(1).numpy()) for part in (y != UNLABELLED, y == UNLABELLED))
+    source, target = (part.nonzero().squeeze(1) for part in (y != UNLABELLED, y == UNLABELLED))
     if section.domain == "source" and len(target):
         say(f"table: row {int(target[0]) + 1} has no label")
-        raise Differs("has rows without label, but data.domain = 'source'")
+        raise TableError("has rows without label, but data.domain = 'source'")
     return SiteTable(frame, source, target, y[source])
 
 
@@ -131,19 +131,15 @@ def table_format(section: DataSection) -> TableFormat:
     )  # type: ignore[arg-type]  # fmt: skip
 
 
-def _rows(numbers: Any) -> Tensor:
-    import torch  # noqa: PLC0415
-
-    return torch.from_numpy(np.asarray(numbers, dtype=np.int64))
-
-
 def _labels(written: list[str], section: DataSection, data: RowsElsewhere, say: Say) -> Tensor:
     named = [section.classes.get(text, f"\0{text}") if text and section.classes else text for text in written]
     y, strange = numbered(named, data.classes)
     if strange:
         shown = ", ".join(repr(name.removeprefix("\0")) for name in strange[:5])
         say(f"table: labels that are no class of the experiment's ({', '.join(data.classes)}): {shown}")
-        raise Differs("has labels that are no class of the experiment; data.classes of its file can say which they are")
+        raise TableError(
+            "has labels that are no class of the experiment; data.classes of its file can say which they are"
+        )
     return y
 
 
@@ -151,7 +147,7 @@ def require_tables(each: Experiment) -> RowsElsewhere:
     """What the experiment says of tables; another one is refused."""
     data = each.data
     if not isinstance(data, RowsElsewhere) or not data.features:
-        raise Differs("has a table, but the experiment's data names no features: columns of tables")
+        raise TableError("has a table, but the experiment's data names no features: columns of tables")
     return data
 
 
@@ -164,7 +160,7 @@ def _require_columns(data: RowsElsewhere, frame: pandas.DataFrame, texts_in: lis
         listed = ", ".join(map(repr, texts_in))
         problems.append(f"has text in {listed}, where the experiment has {_kinds(data, texts_in)}")
     if problems:
-        raise Differs("; ".join(problems))
+        raise TableError("; ".join(problems))
 
 
 def _kinds(data: RowsElsewhere, names: list[str]) -> str:
@@ -187,7 +183,7 @@ def _overview(
         f"words that are no agreed category, in so many rows {odd}" if odd else "",
         "leaves no sums (data.scaling = 'fixed')" if not data.agreed.learns else "",
         f"leaves no sums: fewer rows than min_rows = {min_rows}" if few and data.agreed.learns else "",
-        f"leaves counts, sums and squares of {', '.join(numbers)}" if numbers and data.agreed.learns and not few else "",
+        f"leaves counts and sums of {', '.join(numbers)}" if numbers and data.agreed.learns and not few else "",
     ]
     return "; ".join(part for part in said if part)
 
@@ -206,21 +202,26 @@ def _columns(data: RowsElsewhere, encoding: str) -> tuple[Column, ...]:
 
 
 def _count_question(config: SiteConfig, data: RowsElsewhere) -> None:
-    """Refuse more than a few different ranges: counts at many edges would tell of single rows."""
-    if data.scaling != "robust":
+    """Refuse more than a few different questions: counts by many categories and ranges would tell of single rows.
+
+    Sums are over all rows of the site, whatever is asked, so that no two of them differ by a row.
+    """
+    ranges = data.ranges if data.scaling == "robust" else {}
+    if not data.agreed.learns or not (ranges or data.categories):
         return
-    path = config.state / _ASKED
-    wanted = hashlib.sha256(json.dumps(data.ranges, sort_keys=True).encode()).hexdigest()
+    path, most = config.state / _ASKED, config.site.descriptions
+    wanted = hashlib.sha256(json.dumps([ranges, data.categories], sort_keys=True).encode()).hexdigest()
     try:
         known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     except (OSError, ValueError) as problem:
         raise FedmmError(f"{path} cannot be read; remove it to begin again") from problem
     if wanted in known:
         return
-    if len(known) >= _MOST_RANGES:
-        raise Differs(f"has told counts for {_MOST_RANGES} different ranges, and tells no more ({_ASKED} of its state)")
-    config.state.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path, overwrite=True) as partial:
+    if len(known) >= most:
+        raise TableError(
+            f"has been asked for {most} different categories and ranges, and answers no more (descriptions)"
+        )
+    with atomic_write(path) as partial:
         partial.write_text(json.dumps([*known, wanted]), encoding="utf-8")
 
 
@@ -229,9 +230,9 @@ def _names_alone(say: Say) -> Iterator[None]:
     """Problems with a table are told here in full, and elsewhere by names of columns alone."""
     try:
         yield
-    except Differs as problem:
+    except TableError as problem:
         say(f"table: this site {problem}")
         raise
     except FedmmError as problem:
         say(f"table: {problem}")
-        raise Differs("has a table that cannot be read as its file says; the site's own log says why") from problem
+        raise TableError("has a table that cannot be read as its file says; the site's own log says why") from problem

@@ -21,8 +21,8 @@ from fedmm.deploy.cards import Card
 from fedmm.deploy.experiments import deployed_experiment
 from fedmm.deploy.site_config import SiteConfig
 from fedmm.deploy.site_rows import SiteRows, site_rows
-from fedmm.engines.durable import DurableMemory, state_folder
 from fedmm.deploy.site_tables import ENCODING, describe_table, require_tables
+from fedmm.engines.durable import DurableMemory, state_folder
 from fedmm.engines.flower.kinds import DESCRIBE, INTRODUCE, MEASURE
 from fedmm.engines.handling import answered
 from fedmm.engines.in_process import workers
@@ -73,7 +73,8 @@ class SiteWork:
         text, run = question.about.get("experiment"), question.about.get("run")
         require(isinstance(text, str) and isinstance(run, str), "the server did not say which run of what this is")
         if kind == INTRODUCE:
-            return self._card(_experiment(str(text)), str(question.about.get(ENCODING, ""))).packed(self._config.site.name)
+            card = self._card(_experiment(str(text)), str(question.about.get(ENCODING, "")))
+            return card.packed(self._config.site.name)
         if kind == DESCRIBE:
             return describe_table(self._config, _experiment(str(text)), self._say)
         plan = question.about.get("plan")
@@ -113,7 +114,8 @@ class SiteWork:
         total, count = 0.0, 0
         if _network(each, rows).centre == "train_mean":
             trained = rows.target if _adversarial(each) else None
-            total, count = input_sum(Holding(self._config.site.name, rows.source, trained, 1.0))
+            if data.kind != "table" or _count(rows) >= self._config.site.min_rows:
+                total, count = input_sum(Holding(self._config.site.name, rows.source, trained, 1.0))
         return Card(
             rows.source is not None,
             rows.target is not None,
@@ -187,6 +189,10 @@ def _begin(built: _Built) -> None:
     memory = built.site.memory
     if memory.state_for(NEVER) is None:
         memory.remember(NEVER, built.first)
+
+
+def _count(rows: SiteRows) -> int:
+    return sum(len(part) for part in (rows.source, rows.target) if part is not None)
 
 
 def _adversarial(each: Experiment) -> bool:
