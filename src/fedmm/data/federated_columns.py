@@ -31,7 +31,8 @@ UNTOLD = -1
 """In place of a count that is too small to be told."""
 _FIELDS = 6
 _TOLD, _LACKS, _FEW = range(3)
-_MOST_ROWS = 2**40
+_MOST_ROWS, _LARGEST = 2**40, 1e100
+"""With these, no sum over sites is beyond float64."""
 
 
 @dataclass(frozen=True)
@@ -211,15 +212,25 @@ def _flaw(agreed: AgreedColumns, name: str, row: list[float]) -> str:
         return "there are no numbers, and that is not said"
     if not known:
         return "there are sums over no numbers" if total or squares or any(below) else ""
+    return _flaw_of_sums(known, total, squares, agreed.ranges.get(name)) or _flaw_of_counts(known, below)
+
+
+def _flaw_of_sums(known: float, total: float, squares: float, ends: Sequence[float] | None) -> str:
+    if abs(total) > known * _LARGEST or squares > known * _LARGEST**2:
+        return f"its numbers are too large to be standardised (mean {total / known:g})"
     if squares < 0 or (known == 1 and squares):
         return f"{known:g} numbers have squared deviations of {squares:g}"
-    if name in agreed.ranges:
-        low, high = agreed.ranges[name]
-        spread = (high - low) * (1 + 1e-9)
-        if not low - spread * 1e-9 <= total / known <= high + spread * 1e-9:
+    if ends is not None:
+        low, high = ends
+        rounding = 1e-9 * (high - low)
+        if not low - rounding <= total / known <= high + rounding:
             return f"the mean {total / known:g} is outside of the agreed range, {low:g} to {high:g}"
+    return ""
+
+
+def _flaw_of_counts(known: float, below: list[float]) -> str:
     told = [count for count in below if count != UNTOLD]
-    if told and (told[0] != 0 or told[-1] != known or below[-1] != known or below[0] != 0 or told != sorted(told)):
+    if below and (below[0] != 0 or below[-1] != known or told != sorted(told)):
         return "its counts do not grow from 0 to the number of rows"
     return "its counts are not whole" if any(count != int(count) for count in told) else ""
 
@@ -257,7 +268,6 @@ def _merged_column(agreed: AgreedColumns, name: str, told: Sequence[Described]) 
     total = sum(each.total for each in filled)
     mean = total / count
     squares = sum(each.squares + each.known * (each.total / each.known - mean) ** 2 for each in filled)
-    require(math.isfinite(squares), f"{what}: the sums of the sites make no finite number; agree on ranges")
     deviation = deviation_of(total, squares, count, what)
     if deviation is not None and agreed.scaling == "none":
         mean, deviation = 0.0, 1.0

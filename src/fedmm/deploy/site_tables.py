@@ -109,6 +109,8 @@ def read_site_table(config: SiteConfig, data: RowsElsewhere, say: Say) -> SiteTa
         require(name in frame.columns, f"{path} has no column {name!r}, which data.rename names")
     labels = texts(frame[label]) if section.domain != "target" and label in frame.columns else None
     frame = frame.rename(columns=section.rename)
+    twice = sorted(frame.columns[frame.columns.duplicated()])
+    require(not twice, f"{path} has two columns {twice[:1]} with data.rename; give each a name of its own")
     frame = frame[[name for name in data.features if name in frame.columns and name in section.features]]
     if section.domain == "target":
         rows = torch.arange(len(frame))
@@ -137,9 +139,7 @@ def _labels(written: list[str], section: DataSection, data: RowsElsewhere, say: 
     if strange:
         shown = ", ".join(repr(name.removeprefix("\0")) for name in strange[:5])
         say(f"table: labels that are no class of the experiment's ({', '.join(data.classes)}): {shown}")
-        raise TableError(
-            "has labels that are no class of the experiment; data.classes of its file can say which they are"
-        )
+        raise TableError("has labels that are no class of the experiment; data.classes of its file may say which")
     return y
 
 
@@ -218,9 +218,7 @@ def _count_question(config: SiteConfig, data: RowsElsewhere) -> None:
     if wanted in known:
         return
     if len(known) >= most:
-        raise TableError(
-            f"has been asked for {most} different categories and ranges, and answers no more (descriptions)"
-        )
+        raise TableError(f"has told counts for {most} different categories and ranges, its site.descriptions")
     with atomic_write(path) as partial:
         partial.write_text(json.dumps([*known, wanted]), encoding="utf-8")
 
