@@ -62,6 +62,10 @@ def deploy_up(
     port: Annotated[int, typer.Option(help="Its port; 0 for any that is free.")] = 0,
     insecure: Annotated[bool, typer.Option("--insecure", help="Plain text, on this machine alone.")] = False,
     worker: Annotated[str, typer.Option(help="resident or each-message.")] = "resident",
+    site: Annotated[
+        list[Path] | None,
+        typer.Option(help="A site's own file, where the experiment's rows are at sites. May be repeated."),
+    ] = None,
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay until Ctrl-C, then end everything.")] = False,
     allow_import: AllowImport = None,
 ) -> None:
@@ -72,7 +76,7 @@ def deploy_up(
     each = read_experiment(file, settings or [])
     there = Federation(federation)
     with leaving_when_told():
-        up(there, local_sites(each), host=host, port=port, insecure=insecure, worker=worker, say=_say)
+        up(there, local_sites(each, site or []), host=host, port=port, insecure=insecure, worker=worker, say=_say)
         if foreground:
             _stay(there)
     at = _at(federation)

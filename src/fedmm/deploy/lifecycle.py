@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from fedmm.deploy.keys import AUTHORITY, is_host, make_certificates, make_node_k
 from fedmm.deploy.layout import Federation
 from fedmm.deploy.processes import Started
 from fedmm.deploy.site_config import require_loopback
+from fedmm.experiment.toml import write_toml
 
 SUPERLINK = "superlink"
 SUBMITTED = "submitted.toml"
@@ -58,10 +59,11 @@ class Opened:
 
 @dataclass(frozen=True)
 class LocalSite:
-    """A site to be started on this machine: its name, and the section ``[data]`` of its file."""
+    """A site to be started on this machine: its name, ``[data]`` of its file, and more keys of ``[site]``."""
 
     name: str
     data: Mapping[str, Any]
+    site: Mapping[str, Any] = field(default_factory=dict)
 
 
 def opened(federation: Federation) -> Opened:
@@ -324,14 +326,11 @@ def _write_site(federation: Federation, site: LocalSite, made: Opened, worker: s
         link |= {"certificate": str(federation.certificates.resolve() / AUTHORITY)}
         link |= {"key": str(federation.keys.resolve() / site.name)}
     sections = {
-        "site": {"name": site.name, "state": f"../state/{site.name}", "worker": worker},
+        "site": {**site.site, "name": site.name, "state": f"../state/{site.name}", "worker": worker},
         "data": dict(site.data),
         "superlink": link,
     }
-    lines = []
-    for section, table in sections.items():
-        lines += [f"[{section}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items()), ""]
-    (federation.sites / f"{site.name}.toml").write_text("\n".join(lines), encoding="utf-8")
+    (federation.sites / f"{site.name}.toml").write_text(write_toml(sections), encoding="utf-8")
 
 
 @contextmanager
