@@ -48,7 +48,8 @@ def write_site(folder: Path, name: str, frame: pandas.DataFrame, *, ending: str 
     """A site's table and its file. more: other keys, of ``[site]`` where it has them, else of ``[data]``."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}{ending}"
-    {".csv": frame.to_csv, ".parquet": frame.to_parquet, ".xlsx": frame.to_excel}[ending](path, index=False)
+    writers: dict[str, Any] = {".csv": frame.to_csv, ".parquet": frame.to_parquet, ".xlsx": frame.to_excel}
+    writers[ending](path, index=False)
     own = {key: more.pop(key) for key in ("min_rows", "descriptions") if key in more}
     labelled = {"domain": "source", "label": "diagnosis"} if "diagnosis" in frame.columns else {"domain": "target"}
     data = {"kind": "table", "path": str(path), "features": list(FEATURES), **labelled, **more}

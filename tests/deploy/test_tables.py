@@ -27,6 +27,7 @@ from deploy.table_sites import (  # noqa: E402
 )
 
 from fedmm import FedmmError  # noqa: E402
+from fedmm.data.encoding import Scaling  # noqa: E402
 from fedmm.data.inputs import TableInput, input_from  # noqa: E402
 from fedmm.data.table import Table  # noqa: E402
 from fedmm.deploy import serving  # noqa: E402
@@ -59,7 +60,7 @@ def log(folder: Path) -> str:
 # The same rows as in one process --------------------------------------------------------------------------------------
 
 
-def in_one_process(folder: Path, scaling: str) -> tuple[Any, dict[str, Any]]:
+def in_one_process(folder: Path, scaling: Scaling) -> tuple[Any, dict[str, Any]]:
     """The data set ``table`` over three files, and of each file the rows that are trained on."""
     frames = {name: table(place + 1, 60) for place, name in enumerate(NAMES)}
     number = 0
@@ -74,6 +75,7 @@ def in_one_process(folder: Path, scaling: str) -> tuple[Any, dict[str, Any]]:
         "files": files, "label": "diagnosis", "target_sites": ("west",), "drop": ("comment",), "categorical": ("sex",),
     }  # fmt: skip
     numbered = Table(**options, scaling="none").load()
+    assert isinstance(numbered.input, TableInput)
     place = numbered.input.headings.index("row")
     trained = {*numbered.source.x[:, place].int().tolist(), *numbered.target.x[:, place].int().tolist()}
     kept = {name: frame[frame["row"].isin(trained)] for name, frame in frames.items()}
@@ -82,7 +84,7 @@ def in_one_process(folder: Path, scaling: str) -> tuple[Any, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("scaling", ["standard", "per_site", "none"])
-def test_sites_train_on_the_rows_of_one_process(tmp_path: Path, scaling: str) -> None:
+def test_sites_train_on_the_rows_of_one_process(tmp_path: Path, scaling: Scaling) -> None:
     pair, frames = in_one_process(tmp_path / "one", scaling)
     features = [*FEATURES, "row"]
     each = agreed(data={"features": features, "scaling": scaling}, run={"rounds": 1})
@@ -93,6 +95,7 @@ def test_sites_train_on_the_rows_of_one_process(tmp_path: Path, scaling: str) ->
         held, domain, who = (rows.target, pair.target, pair.sites.target)
         if rows.source is not None:
             held, domain, who = (rows.source, pair.source, pair.sites.source)
+            assert rows.source.y is not None
             assert torch.equal(rows.source.y, domain.y[who == pair.sites.names.index(name)])
         assert held is not None
         expected = domain.x[who == pair.sites.names.index(name)]
@@ -176,7 +179,7 @@ def test_columns_and_labels_may_have_other_names_at_a_site(tmp_path: Path) -> No
 # What differs between sites -------------------------------------------------------------------------------------------
 
 
-def changed(name: str, change: Callable[[Any], Any]) -> dict[str, Any]:
+def changed(name: str, change: Callable[[Any], Any]) -> Any:
     frames = tables()
     frames[name] = change(frames[name])
     return frames

@@ -36,7 +36,7 @@ NAMES = ("cleveland", "hungarian", "switzerland", "va")
 def hospitals(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
     """A folder with four tables, real or not, of which the last has no diagnosis; whether they are real."""
     monkeypatch.chdir(tmp_path)
-    real = request.param == "UCI's"
+    real = bool(request.param == "UCI's")
     folder = Path(os.environ.get("FEDMM_DATA", "")) / "heart"
     if real and not (os.environ.get("FEDMM_DATA") and (folder / "processed.va.data").exists()):
         pytest.skip("needs the four hospitals of UCI heart disease in FEDMM_DATA/heart")

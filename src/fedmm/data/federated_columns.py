@@ -162,8 +162,7 @@ def describe(
 
 def _counts_below(known: Numbers, ends: Sequence[float], min_rows: int) -> Numbers:
     """How many numbers are below each edge, where at least ``min_rows`` lie between it and the last that was told."""
-    edges = np.linspace(*ends, BINS + 1)
-    counts = np.searchsorted(np.sort(known), edges).astype(np.float64)
+    counts: Numbers = np.searchsorted(np.sort(known), _edges(ends)).astype(np.float64)
     counts[0], counts[-1] = 0, len(known)  # what lies outside the range counts as at its ends
     told = 0.0
     for place in range(1, BINS):
@@ -172,6 +171,11 @@ def _counts_below(known: Numbers, ends: Sequence[float], min_rows: int) -> Numbe
         else:
             counts[place] = UNTOLD
     return counts
+
+
+def _edges(ends: Sequence[float]) -> Numbers:
+    low, high = ends
+    return np.linspace(low, high, BINS + 1)
 
 
 def read_description(agreed: AgreedColumns, given: NDArray[np.generic]) -> dict[str, Described]:
@@ -284,8 +288,8 @@ def _quartiles(filled: Sequence[Described], ends: Sequence[float]) -> tuple[floa
     for each in filled:
         told = each.below >= 0
         below += np.interp(places, places[told], each.below[told])
-    low, middle, high = np.interp(np.array([0.25, 0.5, 0.75]) * below[-1], below, np.linspace(*ends, BINS + 1))
-    return float(low), float(middle), float(high)
+    low, middle, high = (float(np.interp(share * below[-1], below, _edges(ends))) for share in (0.25, 0.5, 0.75))
+    return low, middle, high
 
 
 def _own_scale(column: Column, told: Described) -> Scale:

@@ -21,7 +21,7 @@ from fedmm.data.encoding import Column, Numbers, encoded, rescaled, scales_of
 from fedmm.data.federated_columns import describe
 from fedmm.data.labels import UNLABELLED, numbered
 from fedmm.data.readers.cells import MISSING
-from fedmm.data.readers.table_formats import TableFormat
+from fedmm.data.readers.table_formats import Decimal, TableFormat
 from fedmm.data.stored_tables import read_table, texts
 from fedmm.deploy.site_config import DataSection, SiteConfig
 from fedmm.engines.flower.kinds import NAME
@@ -127,10 +127,11 @@ def read_site_table(config: SiteConfig, data: RowsElsewhere, say: Say) -> SiteTa
 
 def table_format(section: DataSection) -> TableFormat:
     """How the site's table is written."""
+    decimal: Decimal = "," if section.decimal == "," else "."
     return TableFormat(
-        section.separator, section.decimal, section.encoding, section.header, section.columns, section.missing,
+        section.separator, decimal, section.encoding, section.header, section.columns, section.missing,
         section.zero_missing, section.sheet,
-    )  # type: ignore[arg-type]  # fmt: skip
+    )  # fmt: skip
 
 
 def _labels(written: list[str], section: DataSection, data: RowsElsewhere, say: Say) -> Tensor:
