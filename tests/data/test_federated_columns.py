@@ -10,14 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmm import FedmmError
-from fedmm.data.federated_columns import (
-    BINS,
-    AgreedColumns,
-    Merged,
-    describe,
-    merge_descriptions,
-    read_description,
-)
+from fedmm.data.agreed_columns import BINS, AgreedColumns
+from fedmm.data.federated_columns import Merged, describe, merge_descriptions, read_description
 
 pandas = pytest.importorskip("pandas", reason="tables need fedmm[tables]")
 

@@ -295,7 +295,7 @@ def test_counts_are_told_for_a_few_different_questions_alone(tmp_path: Path) -> 
     ranges = {"age": [0, 100], "crp": [0, 1000], "ward": [0, 10]}
     for top in (100, 101, 100):
         described(file, agreed(data={"scaling": "robust", "ranges": {**ranges, "age": [0, top]}}))
-    with pytest.raises(FedmmError, match="has told counts for 2 different categories and ranges"):
+    with pytest.raises(FedmmError, match="has described its table by 2 different categories, dates and ranges"):
         described(file, agreed(data={"scaling": "robust", "ranges": {**ranges, "age": [0, 102]}}))
     described(file, agreed(data={"scaling": "fixed", "ranges": {**ranges, "age": [0, 102]}}))
 

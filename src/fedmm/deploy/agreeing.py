@@ -8,7 +8,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from fedmm.core.errors import FedmmError, require
-from fedmm.data.federated_columns import AgreedColumns, Described, merge_descriptions, read_description
+from fedmm.data.agreed_columns import AgreedColumns
+from fedmm.data.federated_columns import Described, merge_descriptions, read_description
 from fedmm.data.inputs import TableInput, input_from, input_table
 from fedmm.deploy.site_tables import DESCRIPTION, ENCODING
 from fedmm.engines.flower.kinds import DESCRIBE, NAME, PROBLEM

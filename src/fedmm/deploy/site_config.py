@@ -24,7 +24,7 @@ class SiteSection:
     everything in the process that Flower starts for each message.
     threads: of torch; 0 as the experiment says. depth: how many rounds' states are kept.
     min_rows: sums over fewer rows, for measures of a model and of tables, do not leave the site; more than it holds:
-    none ever do. descriptions: for how many different categories and ranges it tells counts of its table.
+    none ever do. descriptions: by how many different categories, dates and ranges it describes its table.
     """
 
     section: ClassVar[str] = "site"

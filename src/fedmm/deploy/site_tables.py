@@ -203,15 +203,16 @@ def _columns(data: RowsElsewhere, encoding: str) -> tuple[Column, ...]:
 
 
 def _count_question(config: SiteConfig, data: RowsElsewhere) -> None:
-    """Refuse more than a few different questions: counts by many categories and ranges would tell of single rows.
+    """Refuse more than a few different questions: many of them would tell of single rows.
 
     Sums are over all rows of the site, whatever is asked, so that no two of them differ by a row.
     """
     ranges = data.ranges if data.scaling == "robust" else {}
-    if not data.agreed.learns or not (ranges or data.categories):
+    asked = [ranges, data.categories, data.dates]
+    if not data.agreed.learns or not any(asked):
         return
     path, most = config.state / _ASKED, config.site.descriptions
-    wanted = hashlib.sha256(json.dumps([ranges, data.categories], sort_keys=True).encode()).hexdigest()
+    wanted = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
     try:
         known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     except (OSError, ValueError) as problem:
@@ -219,7 +220,7 @@ def _count_question(config: SiteConfig, data: RowsElsewhere) -> None:
     if wanted in known:
         return
     if len(known) >= most:
-        raise TableError(f"has told counts for {most} different categories and ranges, its site.descriptions")
+        raise TableError(f"has described its table by {most} different categories, dates and ranges")
     with atomic_write(path) as partial:
         partial.write_text(json.dumps([*known, wanted]), encoding="utf-8")
 

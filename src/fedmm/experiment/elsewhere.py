@@ -12,9 +12,9 @@ import torch
 from fedmm.core.checks import at_least
 from fedmm.core.errors import require
 from fedmm.core.views import View, WholeRows
+from fedmm.data.agreed_columns import AgreedColumns, SiteScaling
 from fedmm.data.domains import DomainPair, Labelled
 from fedmm.data.encoding import Column, Scale
-from fedmm.data.federated_columns import AgreedColumns, SiteScaling
 from fedmm.data.inputs import TableInput
 from fedmm.data.readers.table_formats import Decimal
 from fedmm.data.views import CropAndFlip
