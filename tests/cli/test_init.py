@@ -15,6 +15,9 @@ import pytest
 from cli.commands import Command, Ended
 from PIL import Image
 
+from fedmm.deploy.experiments import RowsElsewhere, deployed_experiment
+from fedmm.deploy.site_config import read_site
+
 
 def written(command: Command, *arguments: str | Path) -> dict[str, Any]:
     """What was written for some data; ``fedmm check`` must take it as it is."""
@@ -252,3 +255,32 @@ def test_what_is_no_data_is_refused(command: Command, tmp_path: Path) -> None:
     refused(command("init", "bad.npz"), "cannot be read as .npz or .npy")
     refused(command("init", "bad.csv"), "cannot be read as a table")
     assert json.dumps([each.name for each in tmp_path.glob("*.toml")]) == "[]"
+
+
+def test_the_table_of_one_site_becomes_its_file_and_an_experiment_for_all(command: Command, tmp_path: Path) -> None:
+    lines = ["id,age,ward,admitted,outcome"]
+    for n in range(60):
+        lines.append(f"p{n},{30 + n % 40},{'abc'[n % 3]},{1 + n % 28:02d}.01.2023,{'ill' if n % 4 else 'well'}")
+    (tmp_path / "ours.csv").write_text("\n".join(lines))
+    ended = command("init", "ours.csv", "--as-site", "north", "--with-site", "south", "--out", "all.toml")
+    assert ended.code == 0, ended.err
+    site = read_site(tmp_path / "north.toml")
+    assert (site.site.name, site.data.kind, site.data.domain, site.data.label) == (
+        "north",
+        "table",
+        "source",
+        "outcome",
+    )
+    assert site.data.features == ("age", "ward", "admitted")
+    data = deployed_experiment(tomllib.loads((tmp_path / "all.toml").read_text())).data
+    assert isinstance(data, RowsElsewhere)
+    assert (data.sites, data.classes, data.features) == (("north", "south"), ("ill", "well"), site.data.features)
+    assert (dict(data.categories), dict(data.dates)) == ({"ward": ["a", "b", "c"]}, {"admitted": "%d.%m.%Y"})
+    for words, reason in (
+        (("ours.csv", "--as-site", "all", "--out", "all.toml"), "would be the experiment and the site's file"),
+        (("ours.csv", "--with-site", "south"), "--with-site is for --as-site"),
+        (("ours.csv", "--as-site", "north", "--site", "ward"), "takes the table of that site alone"),
+        ((".", "--as-site", "north"), "is no file"),
+        (("ours.csv", "--as-site", "north", "--out", "all.toml"), "is there already"),
+    ):
+        refused(command("init", *words), reason)

@@ -68,6 +68,10 @@ def deploy_up(
     insecure: Annotated[bool, typer.Option("--insecure", help="Plain text, on this machine alone.")] = False,
     in_memory: Annotated[bool, typer.Option("--in-memory", help="A SuperLink that keeps nothing on disk.")] = False,
     per_process: Annotated[int, typer.Option(help="How many sites share a process.")] = 1,
+    site: Annotated[
+        list[Path] | None,
+        typer.Option(help="A site's own file, where the experiment's rows are at sites. May be repeated."),
+    ] = None,
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay until Ctrl-C, then end everything.")] = False,
     allow_import: AllowImport = None,
 ) -> None:
@@ -79,7 +83,7 @@ def deploy_up(
     there = Federation(federation)
     with leaving_when_told():
         up(
-            there, local_sites(each), host=host, port=port, insecure=insecure, in_memory=in_memory,
+            there, local_sites(each, site or []), host=host, port=port, insecure=insecure, in_memory=in_memory,
             to_a_process=per_process, say=_say,
         )  # fmt: skip
         if foreground:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fedmm.cli.saying import say
+from fedmm.core.errors import require
 from fedmm.core.files import atomic_write
 
 
@@ -36,6 +37,15 @@ def init(
     target_site: Annotated[
         list[str] | None, typer.Option(help="A site that is the target, where labels do not say so. May be repeated.")
     ] = None,
+    as_site: Annotated[
+        str,
+        typer.Option(
+            help="The table is that of a site of this name: write the site's file, and an experiment for all."
+        ),
+    ] = "",
+    with_site: Annotated[
+        list[str] | None, typer.Option(help="With --as-site, another that takes part. May be repeated.")
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", "--force", help="Replace a file that is there.")] = False,
 ) -> None:
     """Look at data and write a commented FILE.toml for it, which `fedmm check` and `fedmm run` take."""
@@ -44,12 +54,28 @@ def init(
 
     named = tuple(name.strip() for name in columns.split(",")) if columns else ()
     given = TableOptions(label, site, header, named, sheet)
-    found = propose(paths, target, target_sites=target_site or [], table=given)
+    require(bool(as_site) or not with_site, "--with-site is for --as-site, the site whose table this is")
+    own = ""
+    if as_site:
+        from fedmm.experiment.proposing_sites import propose_site  # noqa: PLC0415 - torch
+
+        alone = len(paths) == 1 and target is None and not site and not target_site
+        require(alone, "--as-site takes the table of that site alone, without --target, --site and --target-site")
+        found, own = propose_site(paths[0], as_site, with_site or [], given)
+    else:
+        found = propose(paths, target, target_sites=target_site or [], table=given)
     path = paths[0] if len(paths) == 1 else paths[0].resolve().parent
     file = out or Path(f"{folder_name(path.resolve().name.partition('.')[0])}.toml")
     text = written(found, path, file)
-    with atomic_write(file, overwrite=overwrite) as partial:
-        partial.write_text(text, encoding="utf-8")
+    site_file = file.with_name(f"{folder_name(as_site)}.toml") if as_site else None
+    require(site_file != file, f"{file} would be the experiment and the site's file; name the experiment with --out")
+    for name, content in ((file, text), (site_file, own)):
+        if name is not None:
+            with atomic_write(name, overwrite=overwrite) as partial:
+                partial.write_text(content, encoding="utf-8")
     for line in found.said:
         say(line)
-    say(f"wrote {file}; next: fedmm check {file}")
+    if site_file:
+        say(f"wrote {site_file}, which stays at this site, and {file}, the experiment for the coordinator")
+    else:
+        say(f"wrote {file}; next: fedmm check {file}")

@@ -168,6 +168,14 @@ def _numeric(name: str, values: Numbers, what: str, scaling: Scaling, date: str 
     if not len(known):
         return None
     mean, deviation = _scale(known, scaling, what)
+    return numeric_column(name, mean, deviation, missing=missing, date=date)
+
+
+def numeric_column(name: str, mean: float, deviation: float | None, *, missing: bool, date: str = "") -> Column | None:
+    """A column of numbers; None where all are the same and none is missing, so that there is nothing to learn from.
+
+    deviation: None where all are the same. missing: whether there is a row without a number.
+    """
     if deviation is None:
         return Column(name, mean, 1.0, missing, date=date) if missing else None
     return Column(name, mean, deviation, missing, date=date)
@@ -175,18 +183,35 @@ def _numeric(name: str, values: Numbers, what: str, scaling: Scaling, date: str 
 
 def _scale(known: Numbers, scaling: Scaling, what: str) -> tuple[float, float | None]:
     """What is taken off a column's numbers and what they are divided by; None where all are the same."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        mean = float(known.sum() / len(known))
-        deviation = float(np.sqrt(np.square(known - mean).sum() / len(known)))
-    require(np.isfinite(deviation), f"{what} holds numbers that are too large to be standardised; make them smaller")
-    if not deviation > 1e-12 * max(1.0, abs(mean)):
+    total, squares = sums_of(known)
+    mean, deviation = total / len(known), deviation_of(total, squares, len(known), what)
+    if deviation is None:
         return mean, None
     if scaling == "none":
         return 0.0, 1.0
     if scaling == "robust":
         low, middle, high = (float(each) for each in np.quantile(known, (0.25, 0.5, 0.75)))
-        return middle, (high - low) / _NORMAL_QUARTILES if high > low else deviation
+        return robust_scale(low, middle, high, deviation)
     return mean, deviation
+
+
+def sums_of(known: Numbers) -> tuple[float, float]:
+    """The sum of some numbers, and that of their squared deviations from their mean."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = float(known.sum())
+        return total, float(np.square(known - total / len(known)).sum())
+
+
+def deviation_of(total: float, squares: float, count: int, what: str) -> float | None:
+    """The standard deviation of numbers with these sums; None where all are the same."""
+    deviation = float(np.sqrt(squares / count))
+    require(np.isfinite(deviation), f"{what} holds numbers that are too large to be standardised; make them smaller")
+    return deviation if deviation > 1e-12 * max(1.0, abs(total / count)) else None
+
+
+def robust_scale(low: float, middle: float, high: float, deviation: float) -> Scale:
+    """The scale of numbers with these quartiles; the deviation takes the place of quartiles that are the same."""
+    return middle, (high - low) / _NORMAL_QUARTILES if high > low else deviation
 
 
 def is_free_text(written: Sequence[str]) -> bool:

@@ -200,6 +200,7 @@ class TableInput:
     classes: the class of each label, where that is not the label itself.
     scales: by site, means and deviations in place of the columns' own, for training with ``scaling = "per_site"``.
     site: the column that says whose a row is; at: whose all rows of a file without that column are.
+    fixed: whether columns are scaled by what was agreed on, and not by what training rows hold.
     separator and the others: as in :class:`TableFormat`.
     """
 
@@ -221,6 +222,7 @@ class TableInput:
     site: str = ""
     at: str = ""
     scales: Mapping[str, tuple[Scale, ...]] = field(default_factory=dict)
+    fixed: bool = False
 
     def __post_init__(self) -> None:
         _require_class_names(self.class_names)
@@ -234,6 +236,7 @@ class TableInput:
         labels = isinstance(self.classes, Mapping) and all(isinstance(each, str) for each in self.classes.values())
         require(labels, f"classes must be a table of words, not {self.classes!r:.60}")
         object.__setattr__(self, "scales", _scales(self.scales, len(made)))
+        flag("fixed", self.fixed)
 
     @property
     def format(self) -> TableFormat:
@@ -250,7 +253,7 @@ class TableInput:
 
     @property
     def learnt(self) -> bool:
-        return True
+        return not self.fixed
 
     def read(self, path: Path) -> ReadRows:
         words = [column.name for column in self.columns if column.levels]

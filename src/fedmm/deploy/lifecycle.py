@@ -33,6 +33,7 @@ from fedmm.deploy.keys import AUTHORITY, is_host, make_certificates, make_node_k
 from fedmm.deploy.layout import Federation
 from fedmm.deploy.processes import Started
 from fedmm.deploy.site_config import require_loopback
+from fedmm.experiment.toml import write_toml
 
 SUPERLINK = "superlink"
 SERVICE = "fedmm-superlink"
@@ -62,11 +63,12 @@ class Opened:
 
 @dataclass(frozen=True)
 class LocalSite:
-    """A site to be started on this machine: its name, and the sections ``[data]`` and ``[policy]`` of its file."""
+    """A site to be started on this machine: its name, ``[data]`` and ``[policy]`` of its file, more of ``[site]``."""
 
     name: str
     data: Mapping[str, Any]
     policy: Mapping[str, Any] = field(default_factory=dict)
+    site: Mapping[str, Any] = field(default_factory=dict)
 
 
 def opened(federation: Federation) -> Opened:
@@ -375,15 +377,12 @@ def _write_site(federation: Federation, site: LocalSite, made: Opened) -> None:
         link |= {"key": str(federation.keys.resolve() / site.name)}
         link |= {"coordinator": f"{federation.coordinator.resolve()}.pub"}
     sections = {
-        "site": {"name": site.name, "state": f"../state/{site.name}"},
+        "site": {**site.site, "name": site.name, "state": f"../state/{site.name}"},
         "data": dict(site.data),
         "superlink": link,
         "policy": _with_older(site.policy, federation.sites / f"{site.name}.toml"),
     }
-    lines = []
-    for section, table in sections.items():
-        lines += [f"[{section}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items()), ""]
-    (federation.sites / f"{site.name}.toml").write_text("\n".join(lines), encoding="utf-8")
+    (federation.sites / f"{site.name}.toml").write_text(write_toml(sections), encoding="utf-8")
 
 
 def _with_older(policy: Mapping[str, Any], file: Path) -> dict[str, Any]:

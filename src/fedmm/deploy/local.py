@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from fedmm.core.errors import require
 from fedmm.core.imports import allowed_names
 from fedmm.deploy.experiments import RowsElsewhere, deployed_experiment, named_paths
 from fedmm.deploy.lifecycle import LocalSite
+from fedmm.deploy.site_config import DataSection, SiteSection, read_site
 from fedmm.experiment.config import Experiment
 from fedmm.experiment.extending import read_tables
 from fedmm.experiment.toml import set_values, write_toml
@@ -24,13 +27,18 @@ def experiment_text(each: Experiment) -> str:
     return write_toml(each.tables())
 
 
-def local_sites(each: Experiment) -> list[LocalSite]:
-    """A site for each share of the experiment's data."""
-    require(
-        not isinstance(each.data, RowsElsewhere),
-        "the experiment's rows are at its sites: write a file for each site, and start it there with "
-        "`fedmm deploy site SITE.toml`",
-    )
+def local_sites(each: Experiment, files: Sequence[Path] = ()) -> list[LocalSite]:
+    """A site for each share of the experiment's data; where its rows are at sites, one for each site's own file."""
+    if isinstance(each.data, RowsElsewhere):
+        sites = [_site_of_file(file) for file in files]
+        lacking = sorted(set(each.data.sites) - {site.name for site in sites})
+        require(
+            not lacking,
+            f"the experiment's rows are at its sites, and {', '.join(lacking)} has no file here: write one for each "
+            "site, and start it there with `fedmm deploy site SITE.toml`, or all on this machine with --site",
+        )
+        return sites
+    require(not files, "--site is for experiments whose rows are at sites ([data] name = 'sites')")
     pair = each.partition.seen(each.data.load())
     paths, sites = list(named_paths(each).values()), []
     for share in each.partition.split(pair, each.run.seed):
@@ -40,3 +48,19 @@ def local_sites(each: Experiment) -> list[LocalSite]:
         data = {"kind": "share", "domain": domain, "labels": labels}
         sites.append(LocalSite(share.name, data, {"allow_imports": allowed_names(), "allow_paths": paths}))
     return sites
+
+
+def _site_of_file(file: Path) -> LocalSite:
+    """A site of this machine with the rows and the rules of a site's own file."""
+    config = read_site(file)
+    data, site = (
+        {each.name: getattr(section, each.name) for each in fields(section)} for section in (config.data, config.site)
+    )
+    if config.data.path:
+        data["path"] = str(config.path(config.data.path))
+    return LocalSite(config.site.name, _given(config.data, data), _given(config.site, site))
+
+
+def _given(section: DataSection | SiteSection, values: dict[str, Any]) -> dict[str, Any]:
+    usual = {each.name: each.default for each in fields(section)}
+    return {key: value for key, value in values.items() if value != usual[key] and value not in ({}, ())}

@@ -64,6 +64,7 @@ class Plan:
     """What the server says beside the experiment. alpha: the site's weight. input_mean: of all sites' inputs.
 
     clients, listed: who takes part, in order of names and as listed. odds: of source to target in all batches.
+    encoding: how the columns of tables become numbers, as JSON.
     """
 
     algorithm: Algorithm
@@ -72,6 +73,7 @@ class Plan:
     clients: tuple[str, ...]
     listed: tuple[str, ...]
     odds: float | None
+    encoding: str = ""
 
 
 def read_plan(text: object, experiment: Experiment, site: str) -> Plan:
@@ -92,7 +94,10 @@ def read_plan(text: object, experiment: Experiment, site: str) -> Plan:
     )
     if algorithm is None or not any(_is_close(as_table(algorithm), as_table(each)) for each in _algorithms(experiment)):
         raise FedmmError("the algorithm of the server's plan is neither the experiment's nor one that its guard allows")
-    return Plan(algorithm, float(numbers[0]), float(numbers[1]), tuple(names[0]), tuple(names[1]), table.get("odds"))
+    encoding = table.get("encoding", "")
+    require(isinstance(encoding, str), "the encoding of the server's plan must be a text")
+    alpha, mean = float(numbers[0]), float(numbers[1])
+    return Plan(algorithm, alpha, mean, tuple(names[0]), tuple(names[1]), table.get("odds"), encoding)
 
 
 def _is_close(one: Any, other: Any) -> bool:

@@ -21,6 +21,8 @@ from fedmm.core.transmission import GaussianUpdate
 from fedmm.core.usual_norms import TIMES
 from fedmm.data.domains import DomainPair
 from fedmm.data.holdings import TensorRows
+from fedmm.data.inputs import TableInput
+from fedmm.deploy.agreeing import agree_on_encoding, has_tables, kept_encoding, told_columns, with_encoding
 from fedmm.deploy.cards import Card, Expected
 from fedmm.deploy.driving import driving
 from fedmm.deploy.enrolment import SITES, Enrolment
@@ -30,7 +32,7 @@ from fedmm.deploy.layout import Federation
 from fedmm.deploy.versions import versions
 from fedmm.engines.flower.engine import FlowerEngine, Patience
 from fedmm.engines.flower.envelope import Sealer
-from fedmm.engines.flower.roster import Roster
+from fedmm.engines.flower.roster import Roster, introduced
 from fedmm.engines.flower.server import Grid, run_number
 from fedmm.engines.flower.strategy import MinimaxStrategy
 from fedmm.engines.measuring import Panel, SiteMeasures
@@ -103,25 +105,54 @@ def _serve(grid: Grid, served: Served, federation: Federation, folder: Path, say
     if each.run.threads:
         torch.set_num_threads(each.run.threads)
     begun = _begun(each, folder, say) if served.resume else None
-    cache = DataCache()
-    sites = Enrolment(folder / SITES, listed_sites(each), expected_cards(each, cache), say)
     plain_text = _plain_text(federation)
     signed = federation.coordinator.exists() and not plain_text
+    listed = listed_sites(each)
     roster = Roster(
-        list(sites.listed),
+        list(listed),
         {} if plain_text else public_keys(federation.keys),
         say=say,
         ttl=served.patience + _LONGER,
-        admit=sites.admit,
         write=Sealer(run_number(grid), signer(federation.coordinator) if signed else None),
     )
     told: About = {"run": served.name, "experiment": served.experiment}
     introduction = Packed({}, {**told, "versions": json.dumps(versions())}, {})
+    encoding = kept_encoding(folder) if begun else None
+    if has_tables(each) and encoding is None:
+        encoding = _agreed_encoding(grid, roster, each, introduction, served, folder, say)
+    columns, known, cache = told_columns(encoding), with_encoding(each, encoding), DataCache()
+    introduction = introduction._replace(about={**introduction.about, **columns})
+    sites = Enrolment(folder / SITES, listed, expected_cards(known, _domains(each), cache), say)
+    roster.admit = sites.admit
     sites.enrol(grid, roster, introduction, served.enrol_seconds, served.min_sites, known=begun is not None)
-    adaptation = standing_in(each, list(sites.listed), sites.cards, cache)
+    adaptation = standing_in(known, list(listed), sites.cards, cache)
     say(told_bound(each))
-    engines = _Engines(grid, roster, each, adaptation, introduction, told, sites, served.patience, say)
-    _run(each, adaptation, folder, cache, engines, begun, say)
+    engines = _Engines(grid, roster, each, adaptation, introduction, told, columns, sites, served.patience, say)
+    _run(each, known, adaptation, folder, cache, engines, begun, say)
+
+
+def _agreed_encoding(
+    grid: Grid, roster: Roster, each: Experiment, introduction: Packed, served: Served, folder: Path, say: Say
+) -> TableInput:
+    """How the tables of all sites become rows; they introduce themselves again once it is known."""
+    require(
+        served.min_sites in (0, len(roster.names)),
+        f"min_sites = {served.min_sites} would let the run begin without some of its tables, and how columns become "
+        "numbers follows from all of them",
+    )
+    absent = introduced(grid, roster, introduction, timeout=served.enrol_seconds, say=say)
+    reasons = "; ".join(["", *sorted(set(roster.turned_away.values()))])
+    require(
+        not absent,
+        f"{', '.join(absent)} did not come within {served.enrol_seconds:g} seconds; the run needs them{reasons}",
+    )
+    encoding = agree_on_encoding(grid, roster, each, introduction, folder, seconds=served.patience, say=say)
+    roster.forget()
+    return encoding
+
+
+def _domains(each: Experiment) -> Mapping[str, str]:
+    return each.data.domains if isinstance(each.data, RowsElsewhere) else {}
 
 
 def _plain_text(federation: Federation) -> bool:
@@ -197,11 +228,10 @@ def standing_in(each: Experiment, names: list[str], cards: Mapping[str, Card], c
     return adaptation
 
 
-def expected_cards(each: Experiment, cache: DataCache) -> Expected:
-    """What sites may say of themselves in an experiment."""
+def expected_cards(each: Experiment, domains: Mapping[str, str], cache: DataCache) -> Expected:
+    """What sites may say of themselves in an experiment. domains: what they hold, where it is said."""
     pair = each.partition.seen(cache.pair(each, each.run.torch_device))
     row = pair.source.x
-    domains = each.data.domains if isinstance(each.data, RowsElsewhere) else {}
     centred = _network(each, pair).centre == "train_mean"
     return Expected(tuple(row.shape[1:]), row.dtype == torch.uint8, each.run.batch_size, centred, domains)
 
@@ -258,6 +288,7 @@ class _Engines:
     adaptation: Adaptation
     introduction: Packed
     told: About
+    columns: Mapping[str, str]
     sites: Enrolment
     patience: float
     say: Say
@@ -302,6 +333,7 @@ class _Engines:
             "listed": list(self.adaptation.problem.listed),
             "input_mean": mean_input(self.sites.cards),
             "odds": self.adaptation.odds,
+            **self.columns,
         }
         alphas = {holding.name: holding.alpha for holding in self.adaptation.holdings}
         return {
@@ -312,6 +344,7 @@ class _Engines:
 
 def _run(
     each: Experiment,
+    known: Experiment,
     adaptation: Adaptation,
     folder: Path,
     cache: DataCache,
@@ -346,7 +379,7 @@ def _run(
             best=best,
         )
         checkpoints.close(adapted.state, adapted.history)
-        summary = finish_run(files, each, adaptation, adapted, cache, {"name": "flower"})
+        summary = finish_run(files, known, adaptation, adapted, cache, {"name": "flower"})
         held = {holding.name: {"holds": holding.domains} for holding in adaptation.holdings}
         files.summarise({**summary, "clients": held})  # how many rows they hold, only the sites know
         tracks.finish(summary)

@@ -6,14 +6,14 @@ import ipaddress
 import math
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, get_type_hints
 
 from fedmm.core.errors import FedmmError, require, unknown
 from fedmm.core.imports import check_name
 
-KINDS = ("share", "npz", "images")
+KINDS = ("share", "npz", "images", "table")
 DOMAINS = ("source", "target", "both")
 _GONE = {"site": {"worker"}, "superlink": {"runtime_port"}}
 """Keys that older files have, and that nothing needs any more."""
@@ -24,6 +24,7 @@ class SiteSection:
     """``[site]``. name: as the server knows it. state: the folder for its states and its copy of the rows.
 
     threads: of torch; 0 as the experiment says. depth: how many rounds' states are kept.
+    descriptions: by how many different categories, dates and ranges it describes its table.
     """
 
     section: ClassVar[str] = "site"
@@ -32,23 +33,30 @@ class SiteSection:
     state: str = "state"
     threads: int = 0
     depth: int = 2
+    descriptions: int = 20
 
     def __post_init__(self) -> None:
         require(bool(self.name.strip()), "site.name must say what the site is called")
         require(self.threads >= 0, f"site.threads must be 0 or more, not {self.threads}")
         require(self.depth >= 2, f"site.depth must be at least 2, not {self.depth}")
+        require(self.descriptions >= 0, f"site.descriptions must be 0 or more, not {self.descriptions}")
 
 
 @dataclass(frozen=True)
 class DataSection:
     """``[data]``. kind: ``share``, the site's share of the experiment's data set; ``npz``, a file with ``source_x``,
     ``source_y`` and ``target_x``, or some of them; ``images``, a folder of pictures, sorted into class folders where
-    they are labelled.
+    they are labelled; ``table``, a text, Parquet or Excel file with a row for each example.
 
     path: the file or folder. domain: what the rows are: ``source`` (labelled), ``target`` (labels are never read) or
     ``both``. labels: the classes that the site holds, checked where they are given. stored_size: pixels of a picture's
     side. skip_bad: leave out files that are no pictures. validation_rows: how many labelled rows are kept from
     training, to measure models on.
+
+    Tables: features: the columns that may be learnt from, as the experiment calls them. rename: what the experiment
+    calls columns of another name. label: the column of classes, never read for ``target``; in ``both``, rows without
+    label are the target. classes: the class of each label, where that is not the label itself. separator and the
+    others: how the file is written, as in the data set ``table``.
     """
 
     section: ClassVar[str] = "data"
@@ -60,6 +68,18 @@ class DataSection:
     stored_size: int = 256
     validation_rows: int = 0
     skip_bad: bool = False
+    features: tuple[str, ...] = ()
+    rename: Mapping[str, str] = field(default_factory=dict)
+    label: str = ""
+    classes: Mapping[str, str] = field(default_factory=dict)
+    separator: str = ","
+    decimal: str = "."
+    encoding: str = "utf-8"
+    header: bool = True
+    columns: tuple[str, ...] = ()
+    sheet: str = ""
+    missing: tuple[str, ...] = ()
+    zero_missing: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         require(self.kind in KINDS, f"data.kind must be one of {', '.join(KINDS)}, not {self.kind!r}")
@@ -77,6 +97,26 @@ class DataSection:
             "data.validation_rows is for labelled rows of the site's own, npz or images; of a share, the experiment's "
             "data set says which rows are set aside",
         )
+        self._check_table()
+
+    def _check_table(self) -> None:
+        if self.kind != "table":
+            given = [each.name for each in fields(self)[_TABLE_KEYS] if getattr(self, each.name) != _default(each)]
+            require(not given, f"data.{given[0] if given else ''} is for data.kind = 'table'")
+            return
+        require(bool(self.features), "data.features must list the columns of the table that may be learnt from")
+        require(self.domain == "target" or bool(self.label), "data.label must name the column of classes")
+        require(self.label not in self.features, f"data.features names the column of labels, {self.label!r}")
+        require(not (self.columns and self.header), "data.columns is for files without header; say header = false")
+        require(len(self.separator) == 1, f"data.separator must be one letter, not {self.separator!r}")
+        require(self.decimal in (".", ","), f"data.decimal must be '.' or ',', not {self.decimal!r}")
+
+
+_TABLE_KEYS = slice([each.name for each in fields(DataSection)].index("features"), None)
+
+
+def _default(each: Any) -> Any:
+    return each.default if each.default is not MISSING else each.default_factory()
 
 
 @dataclass(frozen=True)
@@ -217,6 +257,24 @@ def require_loopback(host: str, what: str) -> None:
     require(here, f"{what} is for this machine alone (127.0.0.1), not for {host!r}")
 
 
+def _lists(kind: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(type(each) is kind for each in value)
+
+
+_TYPES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
+    str: ("text", lambda value: isinstance(value, str)),
+    int: ("a whole number", lambda value: type(value) is int),
+    float: ("a number", lambda value: type(value) in (int, float)),
+    bool: ("true or false", lambda value: isinstance(value, bool)),
+    tuple[int, ...]: ("a list of whole numbers", _lists(int)),
+    tuple[str, ...]: ("a list of words", _lists(str)),
+    Mapping[str, str]: (
+        "a table of words",
+        lambda value: isinstance(value, dict) and all(isinstance(word, str) for word in value.values()),
+    ),
+}
+
+
 def _built(kind: Any, table: Any) -> Any:
     section = kind.section
     require(isinstance(table, Mapping), f"{section} must be a section of its own: [{section}]")
@@ -225,26 +283,8 @@ def _built(kind: Any, table: Any) -> Any:
     for key, value in table.items():
         if key not in known:
             raise unknown(f"key in [{section}]", key, known)
-        words, right = _KINDS[hints[key]]
+        words, right = _TYPES[hints[key]]
         require(right(value), f"{section}.{key} must be {words}, not {value!r}")
     for name in ("name", "address"):
         require(name not in known or name in table, f"{section}.{name} is missing")
     return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in table.items()})
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-_KINDS: dict[Any, tuple[str, Callable[[Any], bool]]] = {
-    str: ("text", lambda value: isinstance(value, str)),
-    bool: ("true or false", lambda value: isinstance(value, bool)),
-    int: ("a whole number", lambda value: type(value) is int),
-    float: ("a number", _is_number),
-    tuple[int, ...]: ("a list of whole numbers", lambda value: _is_list_of(int, value)),
-    tuple[str, ...]: ("a list of words", lambda value: _is_list_of(str, value)),
-}
-
-
-def _is_list_of(kind: type, value: Any) -> bool:
-    return isinstance(value, list) and all(type(each) is kind for each in value)

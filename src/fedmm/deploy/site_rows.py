@@ -7,8 +7,9 @@ import json
 import logging
 import os
 import shutil
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,12 @@ from fedmm.data.labels import UNLABELLED
 from fedmm.data.views import view_from, view_table
 from fedmm.deploy.experiments import RowsElsewhere
 from fedmm.deploy.site_config import DataSection, SiteConfig
+from fedmm.deploy.site_tables import encode_table
 from fedmm.experiment.config import Experiment
 from fedmm.experiment.tables import as_table
 
 _LOG = logging.getLogger(__name__)
+Say = Callable[[str], None]
 _ABOUT = "about.json"
 _PARTS = ("source_x", "source_y", "target_x")
 _NOT_OF_ROWS = ("sites", "domains", "image_size")
@@ -53,11 +56,18 @@ class SiteRows:
         return [] if self.source is None or self.source.y is None else sorted(set(self.source.y.tolist()))
 
 
-def site_rows(config: SiteConfig, each: Experiment) -> SiteRows:
-    """The site's rows for an experiment."""
-    folder = config.state / "rows" / _key(config, each)
+def site_rows(config: SiteConfig, each: Experiment, encoding: str = "", say: Say = _LOG.info) -> SiteRows:
+    """The site's rows for an experiment. encoding: how columns of tables become numbers, as the server says."""
+    tables = isinstance(each.data, RowsElsewhere) and bool(each.data.features)
+    require(
+        tables == (config.data.kind == "table"),
+        "the experiment is one of tables, and this site's data is not"
+        if tables
+        else "this site's data is a table, and the experiment names no columns of tables (data.features)",
+    )
+    folder = config.state / "rows" / _key(config, each, encoding)
     if not (folder / _ABOUT).exists():
-        _write(folder, _read(config, each), each)
+        _write(folder, encode_table(config, each, encoding, say) if tables else _read(config, each), each)
     with suppress(OSError):
         os.utime(folder / _ABOUT)  # `fedmm deploy clean` goes by when a copy was last used
     rows = _mapped(folder)
@@ -78,7 +88,7 @@ def _set_aside(rows: SiteRows, count: int, name: str, seed: int) -> SiteRows:
     return replace(rows, source=trained, validation=kept)
 
 
-def _key(config: SiteConfig, each: Experiment) -> str:
+def _key(config: SiteConfig, each: Experiment, encoding: str) -> str:
     """Of everything that decides the rows, and nothing else: another site in the experiment copies nobody's rows."""
     data = {name: value for name, value in as_table(each.data).items() if name not in _NOT_OF_ROWS}
     made_of: dict[str, Any] = {"site": config.site.name, "kind": config.data.kind, "data": data}
@@ -88,6 +98,8 @@ def _key(config: SiteConfig, each: Experiment) -> str:
         path = config.path(config.data.path)
         made_of |= {"path": str(path), "stamps": _stamps(path), "domain": config.data.domain}
         made_of |= {"size": config.data.stored_size, "skip_bad": config.data.skip_bad}
+    if config.data.kind == "table":
+        made_of |= {"table": asdict(config.data), "encoding": encoding}
     return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:24]
 
 
@@ -191,7 +203,7 @@ def _write(folder: Path, found: dict[str, Any], each: Experiment) -> None:
 
 
 def _require_shapes(found: dict[str, Any], each: Experiment) -> None:
-    if not isinstance(each.data, RowsElsewhere):
+    if not isinstance(each.data, RowsElsewhere) or each.data.features:
         return
     for name in ("source_x", "target_x"):
         if name in found:

@@ -23,9 +23,10 @@ from fedmm.deploy.gate import Admitted, Gate
 from fedmm.deploy.policy import Plan, precision_of, require_rows, require_steps_kept
 from fedmm.deploy.site_config import SiteConfig
 from fedmm.deploy.site_rows import SiteRows, site_rows
+from fedmm.deploy.site_tables import ENCODING, describe_table, require_tables
 from fedmm.deploy.versions import difference, versions
 from fedmm.engines.durable import DurableMemory, state_folder
-from fedmm.engines.flower.kinds import INTRODUCE, MEASURE, TRAIN
+from fedmm.engines.flower.kinds import DESCRIBE, INTRODUCE, MEASURE, TRAIN
 from fedmm.engines.handling import answered
 from fedmm.engines.in_process import workers
 from fedmm.engines.measuring import measured_at_site
@@ -64,7 +65,7 @@ class _Built:
 
 
 class SiteWork:
-    """Answers the three kinds of questions, as far as the site's policy allows.
+    """Answers the four kinds of questions, as far as the site's policy allows.
 
     What is built for a run stays built until another one is asked for.
     """
@@ -103,6 +104,8 @@ class SiteWork:
         experiment = admitted.asked.experiment
         if admitted.kind == INTRODUCE:
             return self._introduced(experiment, question)
+        if admitted.kind == DESCRIBE:
+            return describe_table(self._config, experiment, self._say), math.inf
         require(
             admitted.kind in (TRAIN, MEASURE), f"this site does not know questions of the kind {admitted.kind!r:.40}"
         )
@@ -126,7 +129,7 @@ class SiteWork:
         other = difference(question.about["versions"], "the server") if "versions" in question.about else ""
         if other:
             self._say(other)
-        card = self._card(experiment)
+        card = self._card(experiment, str(question.about.get(ENCODING, "")))
         answer = card.packed(self._config.site.name)
         answer.about["versions"] = json.dumps(versions())
         return answer, math.inf if card.input_count else 0.0
@@ -143,8 +146,13 @@ class SiteWork:
                 self._config.site.name, problem.layout, problem.statistics, question, built.sums, self._say
             )
 
-    def _card(self, each: Experiment) -> Card:
-        rows, holding = self._rows(each)
+    def _card(self, each: Experiment, encoding: str) -> Card:
+        data = self._config.data
+        if data.kind == "table" and not encoding:  # until all sites have described theirs, nobody knows a row's shape
+            require_tables(each)
+            domains = (data.domain in ("source", "both"), data.domain in ("target", "both"))
+            return Card(*domains, (), False, validation=bool(data.validation_rows))
+        rows, holding = self._rows(each, encoding)
         held = rows.source if rows.source is not None else rows.target
         assert held is not None
         total, count = 0.0, 0
@@ -169,9 +177,9 @@ class SiteWork:
             self._built = (key, self._build(admitted.asked.experiment, admitted.run, admitted.plan))
         return self._built[1]
 
-    def _rows(self, each: Experiment) -> tuple[SiteRows, Holding]:
+    def _rows(self, each: Experiment, encoding: str) -> tuple[SiteRows, Holding]:
         """The site's rows, and those of them that are trained on: enough of each domain, and in every batch."""
-        rows = site_rows(self._config, each)
+        rows = site_rows(self._config, each, encoding, self._say)
         target = rows.target if _adversarial(each) or rows.source is None else None
         counts = [0 if part is None else len(part) for part in (rows.source, target)]
         require_rows(self._config.policy, each.run.batch_size, *counts)
@@ -182,7 +190,7 @@ class SiteWork:
         threads = config.site.threads or each.run.threads
         if threads:
             torch.set_num_threads(threads)
-        rows, holding = self._rows(each)
+        rows, holding = self._rows(each, plan.encoding)
         holding = replace(holding, alpha=plan.alpha)
         problem, function = adaptation_problem(
             [holding],

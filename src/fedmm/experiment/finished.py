@@ -18,7 +18,8 @@ from fedmm.core.places import is_name
 from fedmm.data.inputs import Input
 from fedmm.data.per_site import KEY as PER_SITE
 from fedmm.data.per_site import PerSite
-from fedmm.experiment.config import Experiment, experiment
+from fedmm.experiment.config import Experiment
+from fedmm.experiment.elsewhere import experiment_anywhere
 from fedmm.experiment.folder import EXPERIMENT, INPUT, MODEL, SAMPLES, SUMMARY
 from fedmm.experiment.input_file import read_input
 from fedmm.experiment.predictor import Predictor, rebuild_model
@@ -91,7 +92,7 @@ def open_run(folder: Path, model: str | None = None, *, device: torch.device | s
     one_of("--model", model or "best", ("best", "last"))
     require_device(device, "--device")
     _require_run(folder)
-    each = experiment(read_toml(folder / EXPERIMENT))
+    each = experiment_anywhere(read_toml(folder / EXPERIMENT))
     seed, network = each.run.seed, each.model.untrained()
 
     def build(shape: tuple[int, ...], classes: int) -> Network:

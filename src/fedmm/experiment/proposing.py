@@ -18,7 +18,7 @@ from fedmm.data.images import picture_of, refuse_bad
 from fedmm.data.readers.table_formats import TABLES, TableFormat
 from fedmm.data.sources import read_file
 from fedmm.data.stored_arrays import layout_of, read_arrays, rows_of
-from fedmm.experiment.config import experiment
+from fedmm.experiment.elsewhere import ELSEWHERE, experiment_anywhere
 from fedmm.experiment.table_columns import Columns, columns_of, site_names, whereabouts
 from fedmm.experiment.toml import write_toml
 from fedmm.models.mobilenet import BLOCKS
@@ -298,7 +298,7 @@ def _table(files: Mapping[str, Path], given: TableOptions, target_sites: Sequenc
         lines = [Line("files", named, f"a table for each site: {held}")]
     else:
         lines = [Line("file", where, f"{found.rows} rows")]
-    lines += [*_format_lines(found), *_label_lines(found)]
+    lines += [*format_lines(found), *_label_lines(found)]
     if found.domain:
         lines.append(Line("domain", found.domain, "says source or target"))
     elif not target_sites and not found.unlabelled:
@@ -352,7 +352,7 @@ def _column_lines(found: Columns) -> list[Line]:
     return lines
 
 
-def _format_lines(found: Columns) -> list[Line]:
+def format_lines(found: Columns) -> list[Line]:
     """The keys in which the files are not written as usual."""
     format, usual = found.format, TableFormat()
     lines = [
@@ -378,6 +378,7 @@ def _format_lines(found: Columns) -> list[Line]:
 
 def written(found: Found, source: Path, file: Path) -> str:
     """The commented TOML; it is refused here if the program would refuse it."""
+    at_sites = found.kind == ELSEWHERE
     small = _smaller_batch(found.smallest)
     large = len(found.shape) == 3 and min(found.shape[1:]) > _MEDIUM
     batch = min(small, 32) if large else small
@@ -396,7 +397,9 @@ def written(found: Found, source: Path, file: Path) -> str:
             Line("patience", 50, "rounds without a better value", True),
         ),
         "data": (Line("name", found.kind), *found.data),
-        "partition": (
+        "partition": ()
+        if at_sites
+        else (
             Line("name", "by_site", "a client for each site")
             if found.by_site
             else Line("name", "source_target", "one client with labels, one without"),
@@ -420,11 +423,19 @@ def written(found: Found, source: Path, file: Path) -> str:
         f"#   fedmm run {_plain(str(file))}      trains, and leaves a run folder",
         "",
     ]
-    for section, lines in sections.items():
-        text += [f"[{section}]", *_aligned(lines), ""]
-    content = "\n".join(text)
-    experiment(tomllib.loads(content))
+    if at_sites:
+        text[1:4] = [
+            "# out has its default. The coordinator keeps this file; every site has one of its own.",
+            f"#   fedmm deploy run {_plain(str(file))}    trains over the federation's sites",
+        ]
+    content = "\n".join([*text, *written_sections(sections)])
+    experiment_anywhere(tomllib.loads(content))
     return content
+
+
+def written_sections(sections: Mapping[str, Sequence[Line]]) -> list[str]:
+    """The lines of commented sections; empty ones are left out."""
+    return [line for name, lines in sections.items() if lines for line in (f"[{name}]", *_aligned(lines), "")]
 
 
 def _network(shape: tuple[int, ...]) -> tuple[Line, ...]:

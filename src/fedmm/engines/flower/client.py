@@ -11,7 +11,7 @@ from flwr.clientapp import ClientApp
 
 from fedmm.core.errors import FedmmError
 from fedmm.engines.flower.envelope import read
-from fedmm.engines.flower.kinds import INTRODUCE, MEASURE, PROBLEM, TRAIN
+from fedmm.engines.flower.kinds import DESCRIBE, INTRODUCE, MEASURE, PROBLEM, TRAIN
 from fedmm.engines.flower.records import to_records
 from fedmm.engines.packed import Malformed, Packed
 
@@ -43,6 +43,10 @@ def client_app(site: Site, mods: Sequence[Any] = ()) -> ClientApp:
     @app.query()
     def introduce(message: Message, context: Context) -> Message:
         return answered(INTRODUCE, message, context)
+
+    @app.query(DESCRIBE)
+    def describe(message: Message, context: Context) -> Message:
+        return answered(DESCRIBE, message, context)
 
     @app.train(mods=list(mods))
     def train(message: Message, context: Context) -> Message:

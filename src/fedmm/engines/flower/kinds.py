@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-INTRODUCE, TRAIN, MEASURE = "introduce", "train", "measure"
-"""What a site can be asked: who it is and what it holds, to work in a round, and to measure a model on its own rows."""
+INTRODUCE, DESCRIBE, TRAIN, MEASURE = "introduce", "describe", "train", "measure"
+"""What a site can be asked: who it is and what it holds, to describe the columns of its table by sums, to work in a
+round, and to measure a model on its own rows."""
 
-MESSAGE_TYPES = {INTRODUCE: "query", TRAIN: "train", MEASURE: "evaluate"}
+MESSAGE_TYPES = {INTRODUCE: "query", DESCRIBE: "query.describe", TRAIN: "train", MEASURE: "evaluate"}
 """Flower's type of the message that asks it."""
 
 PROBLEM = "problem"

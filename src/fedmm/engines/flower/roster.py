@@ -73,6 +73,11 @@ class Roster:
         self.since.update({name: since[node] for name, node in connected.items()})
         return connected
 
+    def forget(self) -> None:
+        """Let every site introduce itself once more."""
+        self.nodes.clear()
+        self.cards.clear()
+
     def ask_strangers(self, grid: Grid, about: Packed) -> None:
         """Ask every node that is connected and not known who it is."""
         now = time.monotonic()
