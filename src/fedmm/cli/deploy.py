@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from fedmm.cli.allowing import AllowImport
+from fedmm.cli.invitations import deploy_accept, deploy_invite, deploy_join
 from fedmm.core.errors import FedmmError, require
 from fedmm.deploy.keys import make_node_key
 from fedmm.deploy.layout import Federation
@@ -44,6 +45,9 @@ _Folder = Annotated[Path, typer.Option("--federation", help="The federation's fo
 _Settings = Annotated[list[str] | None, typer.Option("--set", help="Change a value: section.key=value.")]
 _File = Annotated[Path, typer.Argument(help="The experiment, as TOML.", metavar="FILE.toml")]
 _DEFAULT = Path("federation")
+
+for _name, _command in {"invite": deploy_invite, "accept": deploy_accept, "join": deploy_join}.items():
+    deploy_app.command(_name)(_command)
 
 
 def _say(line: str) -> None:
@@ -185,7 +189,7 @@ def deploy_prepare(
     """Make a coordinator's folder for sites on other machines: certificates, and how Flower reaches the SuperLink."""
     made = prepare(Federation(federation), port, site or [], known_as=host)
     _say(f"made {federation} for a SuperLink at {made.address}, known to sites as {', '.join(host)}")
-    _say("give certificates/ca.crt to every site, and put its NAME.pub into keys/")
+    _say(f"`fedmm deploy invite {federation} NAME...` invites its sites")
 
 
 @deploy_app.command("register")
