@@ -11,6 +11,7 @@ from rich.console import Console
 
 from fedmm.cli.allowing import AllowImport
 from fedmm.cli.invitations import deploy_accept, deploy_invite, deploy_join
+from fedmm.cli.watching import deploy_metrics, deploy_watch
 from fedmm.core.errors import FedmmError, require
 from fedmm.deploy.keys import make_node_key
 from fedmm.deploy.layout import Federation
@@ -46,7 +47,10 @@ _Settings = Annotated[list[str] | None, typer.Option("--set", help="Change a val
 _File = Annotated[Path, typer.Argument(help="The experiment, as TOML.", metavar="FILE.toml")]
 _DEFAULT = Path("federation")
 
-for _name, _command in {"invite": deploy_invite, "accept": deploy_accept, "join": deploy_join}.items():
+for _name, _command in {
+    "invite": deploy_invite, "accept": deploy_accept, "join": deploy_join,
+    "watch": deploy_watch, "metrics": deploy_metrics,
+}.items():  # fmt: skip
     deploy_app.command(_name)(_command)
 
 

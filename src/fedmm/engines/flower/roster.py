@@ -27,7 +27,8 @@ class Roster:
     names: who may take part; anyone where it is empty.
     keys: the public key that each site's node must hold, where nodes have keys: then no site can speak for another.
     write: how its messages are written. nodes, cards: of each site, its node, and what it said of itself.
-    since: when it was last seen to come online; another time is another process of the site.
+    since: when it was last seen to come online; another time is another process of the site. connected: who
+    was online at the last look. on_change: called when that is another.
     """
 
     names: Sequence[str] = ()
@@ -38,6 +39,8 @@ class Roster:
     nodes: dict[str, int] = field(default_factory=dict)
     cards: dict[str, Packed] = field(default_factory=dict)
     since: dict[str, str] = field(default_factory=dict)
+    connected: frozenset[str] = frozenset()
+    on_change: Callable[[], None] = lambda: None
     _asked: dict[str, int] = field(default_factory=dict)
     _silent_until: dict[int, float] = field(default_factory=dict)
 
@@ -55,6 +58,9 @@ class Roster:
         since = {node.node_id: getattr(node, "last_activated_at", "") for node in grid.get_nodes()}
         connected = {name: node for name, node in self.nodes.items() if node in since}
         self.since.update({name: since[node] for name, node in connected.items()})
+        before, self.connected = self.connected, frozenset(connected)
+        if before != self.connected:
+            self.on_change()
         return connected
 
     def ask_strangers(self, grid: Grid, about: Packed) -> None:
