@@ -65,10 +65,11 @@ class Machine:
         return text
 
     def start(self, unit: str, instance: str = "") -> processes.Started:
-        """What a unit starts, in the environment that it sets and nothing else."""
+        """What a unit starts, in the environment that it sets and nothing else but where fedmm is."""
         words = shlex.split(self.placed(shlex.join(shipped.command(unit))).replace("%i", instance))
         own = {key: self.placed(value) for key, value in shipped.variables(unit).items()}
         env = {"HOME": str(self.folder / "lib"), processes.MARK: str(self.federation.folder), **own}
+        env |= {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
         return processes.start(instance or unit, words, self.log(instance or unit), env)
 
     def log(self, name: str) -> Path:

@@ -209,12 +209,12 @@ def test_a_hostile_invitation_is_refused(there: Federation, values: dict[str, An
 )  # fmt: skip
 def test_what_is_no_invitation_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "invitation.toml").write_bytes(content)
-    with pytest.raises(FedmmError, match="is no invitation"):
+    with pytest.raises(FedmmError, match=r"is no invitation|is not valid TOML|has over 65536 bytes"):
         read_invitation(tmp_path / "invitation.toml")
 
 
 def test_a_file_without_an_end_is_refused() -> None:
-    with pytest.raises(FedmmError, match="is no invitation: it has over"):
+    with pytest.raises(FedmmError, match="has over 65536 bytes"):
         read_invitation(Path("/dev/zero"))
 
 
@@ -267,7 +267,7 @@ def test_keys_that_nobody_waits_for_are_refused(there: Federation, tmp_path: Pat
         ([stolen], "the key of b is that of a already"),
         ([ours], "the key of b is that of coordinator already"),
         ([key_file(tmp_path / "three", "b", of="a")], "says that it is the key of 'a'"),
-        ([tmp_path / "nowhere.pub"], "cannot be read"),
+        ([tmp_path / "nowhere.pub"], "there is no file"),
         ([tmp_path / "federation"], "cannot be read"),
         ([], "name the files"),
         ([key_file(tmp_path / "four", "b"), key_file(tmp_path / "five", "b")], "two keys were given for b"),
@@ -277,7 +277,7 @@ def test_keys_that_nobody_waits_for_are_refused(there: Federation, tmp_path: Pat
     for content, said in (
         (b"ssh-rsa AAAA b\n", "no public key"),
         (generate_node_key("b")[1] * 3, "says that it is"),
-        (b"x" * 5000, "says that it is"),
+        (b"x" * 5000, "has over 4096 bytes"),
     ):
         (tmp_path / "b.pub").write_bytes(content)
         with pytest.raises(FedmmError, match=said):

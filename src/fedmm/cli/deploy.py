@@ -44,7 +44,7 @@ _console = Console(soft_wrap=True, highlight=False, markup=False)
 
 _Folder = Annotated[Path, typer.Option("--federation", help="The federation's folder.")]
 _Settings = Annotated[list[str] | None, typer.Option("--set", help="Change a value: section.key=value.")]
-_File = Annotated[Path, typer.Argument(help="The experiment, as TOML.", metavar="FILE.toml")]
+_File = Annotated[Path, typer.Argument(help="The experiment, as TOML; - reads standard input.", metavar="FILE.toml")]
 _DEFAULT = Path("federation")
 
 for _name, _command in {
@@ -118,6 +118,7 @@ def deploy_run(
     from fedmm.deploy.local import experiment_text, read_experiment  # noqa: PLC0415 - torch
 
     there, run = Federation(federation), name or file.stem
+    require(run != "-", "an experiment from standard input has no name; give the run one with --name")
     opened(there)
     text = experiment_text(read_experiment(file, settings or []))
     folder = there.run(run)

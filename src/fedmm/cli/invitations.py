@@ -17,7 +17,9 @@ _Coordinator = Annotated[Path, typer.Argument(help="The coordinator's folder.", 
 def deploy_invite(
     federation: _Coordinator,
     names: Annotated[list[str] | None, typer.Argument(help="The sites' names.", metavar="NAME...")] = None,
-    sites: Annotated[Path | None, typer.Option("--all", help="A TOML file that lists the sites.")] = None,
+    sites: Annotated[
+        Path | None, typer.Option("--all", help="A TOML file of the sites; - reads standard input.")
+    ] = None,
     address: Annotated[
         str, typer.Option(help="host:port as sites reach it; by default the certificate's host and 9092.")
     ] = "",

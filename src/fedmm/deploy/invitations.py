@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import sys
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +12,13 @@ from typing import Any
 
 from fedmm.core.errors import FedmmError, require, unknown
 from fedmm.deploy.credentials import read_certificates, read_private_key, read_public_key
+from fedmm.deploy.input_files import read_input_tables
 from fedmm.deploy.keys import is_host, public_line
 from fedmm.deploy.site_config import DOMAINS, KINDS
 from fedmm.experiment.toml import write_toml
 
 SECTION, VERSION = "invitation", 1
 COORDINATOR = "coordinator"
-STDIN = Path("-")
 _LARGEST = 1 << 16
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 _HINTS = {"kind": KINDS, "domain": DOMAINS}
@@ -71,30 +69,11 @@ class Invitation:
 
 def read_invitation(file: Path) -> Invitation:
     """An invitation, which whoever carried it may have written: nothing in it is used before it was checked."""
-    try:
-        tables = tomllib.loads(_content(file).decode("utf-8"))
-    except FileNotFoundError:
-        raise FedmmError(f"there is no file {file}") from None
-    except OSError as problem:
-        raise FedmmError(f"{file} cannot be read: {problem.strerror}") from problem
-    except (ValueError, RecursionError) as problem:
-        if isinstance(problem, FedmmError):
-            raise
-        raise FedmmError(f"{file} is no invitation: it is not valid TOML") from problem
+    tables = read_input_tables(file, _LARGEST)
     table = tables.get(SECTION)
     if not isinstance(table, dict) or len(tables) != 1:
         raise FedmmError(f"{file} is no invitation: it must have a section [{SECTION}] and no other")
     return _checked(table)
-
-
-def _content(file: Path) -> bytes:
-    if file == STDIN:
-        content = sys.stdin.buffer.read(_LARGEST + 1)
-    else:
-        with file.open("rb") as opened:
-            content = opened.read(_LARGEST + 1)
-    require(len(content) <= _LARGEST, f"{file} is no invitation: it has over {_LARGEST} bytes")
-    return content
 
 
 def _checked(table: Mapping[str, Any]) -> Invitation:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from fedmm.core.errors import FedmmError, require, unknown
 from fedmm.deploy.credentials import certificate_hosts, describe_key, read_certificates, read_public_key
+from fedmm.deploy.input_files import STDIN, read_input, read_input_tables
 from fedmm.deploy.invitations import (
     COORDINATOR,
-    STDIN,
     Invitation,
     require_address,
     require_name,
@@ -35,15 +33,7 @@ Sites = Mapping[str, Mapping[str, str]]
 
 def read_sites(file: Path) -> Sites:
     """The sites of a file: ``sites = ["a", "b"]``, or a table ``[sites.a]`` for each with kind and domain."""
-    try:
-        with file.open("rb") as content:
-            tables = tomllib.loads(content.read(_LARGEST).decode("utf-8"))
-    except FileNotFoundError:
-        raise FedmmError(f"there is no file {file}") from None
-    except OSError as problem:
-        raise FedmmError(f"{file} cannot be read: {problem.strerror}") from problem
-    except (ValueError, RecursionError) as problem:
-        raise FedmmError(f"{file} is not valid TOML: {str(problem).splitlines()[0]}") from problem
+    tables = read_input_tables(file)
     listed = tables.get("sites")
     if isinstance(listed, list) and all(isinstance(name, str) for name in listed):
         require(len(set(listed)) == len(listed), f"{file} lists a site twice")
@@ -154,15 +144,11 @@ def _lines(files: Sequence[Path]) -> list[tuple[str, bytes]]:
     require(bool(files), "name the files of public keys that came back, or - for standard input")
     found = []
     for file in files:
-        try:
-            if file == STDIN:
-                lines = [line for line in sys.stdin.buffer.read(_LARGEST).splitlines() if line.strip()]
-                found += [(_named(line), line) for line in lines]
-                continue
-            with file.open("rb") as content:
-                line = content.read(_LONGEST_KEY)
-        except OSError as problem:
-            raise FedmmError(f"{file} cannot be read: {problem.strerror}") from problem
+        if file == STDIN:
+            lines = [line for line in read_input(file, _LARGEST).splitlines() if line.strip()]
+            found += [(_named(line), line) for line in lines]
+            continue
+        line = read_input(file, _LONGEST_KEY)
         name = file.name.removesuffix(".pub")
         require(file.name.endswith(".pub"), f"{file} must be named as its site: NAME.pub")
         require(_named(line) == name, f"{file} says that it is the key of {_named(line)[:80]!r}; name it NAME.pub")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fedmm.core.errors import require
 from fedmm.deploy.experiments import RowsElsewhere, deployed_experiment
+from fedmm.deploy.input_files import STDIN, read_input_tables
 from fedmm.deploy.lifecycle import LocalSite
 from fedmm.experiment.config import Experiment
 from fedmm.experiment.extending import read_tables
@@ -14,8 +15,9 @@ from fedmm.experiment.toml import set_values, write_toml
 
 
 def read_experiment(file: Path, settings: Sequence[str]) -> Experiment:
-    """The experiment of a file, with changed values."""
-    return deployed_experiment(set_values(read_tables(file), list(settings)))
+    """The experiment of a file, or of standard input for ``-``, with changed values."""
+    tables = read_input_tables(file) if file == STDIN else read_tables(file)
+    return deployed_experiment(set_values(tables, list(settings)))
 
 
 def experiment_text(each: Experiment) -> str:
