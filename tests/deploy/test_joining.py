@@ -14,8 +14,10 @@ from deploy.running import free_ports, text, until
 from deploy.test_files_running import Machine, until_listening
 
 from fedmm.data.partition import SourceTarget
-from fedmm.deploy import processes
+from fedmm.deploy import commands, processes
 from fedmm.deploy.demo import demo_experiment, same_result
+from fedmm.deploy.layout import Federation
+from fedmm.deploy.lifecycle import prepare
 from fedmm.deploy.local import experiment_text
 from fedmm.deploy.run_view import RunReader
 from fedmm.experiment.config import Experiment
@@ -136,7 +138,18 @@ def test_three_sites_join_by_the_commands_of_the_guide(machine: Machine, with_ke
     assert "finished:completed" in shell(machine, run, desk)
     assert same_result(each, there.run("first"), machine.folder / "reference", print)
     view = RunReader(there.run("first")).read()
-    assert [(site.name, site.online, site.round) for site in view.sites] == [(name, True, 2) for name in SITES]
+    assert {(site.name, site.online, site.round) for site in view.sites} == {(name, True, 2) for name in SITES}
     watch = "sudo -u fedmm /opt/fedmm/bin/fedmm deploy watch --federation /var/lib/fedmm/federation"
     assert watch in SECTION
     assert "first: completed" in shell(machine, watch, desk)
+
+
+def test_flower_is_called_in_the_federations_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever calls fedmm may stand in a folder that its user cannot read, or that has an app of somebody else's."""
+    federation = Federation(Path("federation"))
+    monkeypatch.chdir(tmp_path)
+    prepare(federation, 9093, [])
+    (tmp_path / "tool").write_text('#!/bin/sh\nprintf \'{"success": true, "cwd": "%s"}\' "$PWD"\n')
+    (tmp_path / "tool").chmod(0o755)
+    monkeypatch.setattr(commands, "tool", lambda name: str(tmp_path / "tool"))
+    assert Path(commands.flwr(federation, "list")["cwd"]).resolve() == (tmp_path / "federation").resolve()
