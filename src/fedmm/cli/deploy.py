@@ -47,11 +47,11 @@ _Settings = Annotated[list[str] | None, typer.Option("--set", help="Change a val
 _File = Annotated[Path, typer.Argument(help="The experiment, as TOML; - reads standard input.", metavar="FILE.toml")]
 _DEFAULT = Path("federation")
 
-for _name, _command in {
-    "invite": deploy_invite, "accept": deploy_accept, "join": deploy_join,
-    "watch": deploy_watch, "metrics": deploy_metrics,
-}.items():  # fmt: skip
-    deploy_app.command(_name)(_command)
+deploy_app.command("invite")(deploy_invite)
+deploy_app.command("join")(deploy_join)
+deploy_app.command("accept")(deploy_accept)
+deploy_app.command("watch")(deploy_watch)
+deploy_app.command("metrics")(deploy_metrics)
 
 
 def _say(line: str) -> None:

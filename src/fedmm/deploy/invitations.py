@@ -94,13 +94,13 @@ def _checked(table: Mapping[str, Any]) -> Invitation:
     for key, known in _HINTS.items():
         if key in table and table[key] not in known:
             raise unknown(f"{key} in the invitation", table[key][:50], known)
-    key = read_private_key(table["key"].encode(), "the invitation's key")[0] if "key" in table else b""
+    private = read_private_key(table["key"].encode(), "the invitation's key")[0] if "key" in table else b""
     invitation = Invitation(
         table["site"],
         table["address"],
         read_certificates(table["certificate"].encode(), "the invitation's certificate"),
         public_line(read_public_key(table["coordinator"].encode(), "the invitation's coordinator"), COORDINATOR),
-        key,
+        private,
         {name: table[name] for name in _HINTS if name in table},
     )
     require(
