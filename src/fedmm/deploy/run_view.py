@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from fedmm.core.errors import FedmmError
 from fedmm.deploy.layout import Federation
+from fedmm.deploy.processes import Started
 
 _BOOKKEEPING = {
     "round", "seconds", "loss", "bytes_up", "bytes_down", "clients", "refused", "epsilon", "drift", "consensus_gap",
@@ -273,12 +274,10 @@ def _at_work(folder: Path) -> bool:
     Its lock is not tried, as :func:`fedmm.deploy.driving.driver` does: that could keep a server from starting.
     """
     try:
-        os.kill(int((folder / "server.lock").read_text(encoding="ascii")), 0)
-    except PermissionError:
-        return True
-    except (OSError, ValueError, OverflowError):
+        pid = int((folder / "server.lock").read_text(encoding="ascii"))
+    except (OSError, ValueError):
         return False
-    return True
+    return pid > 0 and Started("", pid, 0).alive
 
 
 def _state(at_work: bool, summary: Mapping[str, Any], log: list[str], *, began: bool) -> tuple[str, bool]:
