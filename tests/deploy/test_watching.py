@@ -247,6 +247,16 @@ def test_the_newest_run_is_shown_or_the_one_that_is_named(run: Path) -> None:
     assert newest_run(Federation(run)) is None
 
 
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the system does not tell of processes")
+def test_a_server_that_has_ended_and_is_not_reaped_is_not_at_work(run: Path) -> None:
+    """As Flower leaves its own until it ends itself."""
+    add(run / "rounds.jsonl", row(1))
+    (run / "summary.json").write_text('{"status": "completed"}')
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        (run / "server.lock").write_text(f"{child.pid}\n")
+        until(lambda: RunReader(run).read().over, 60, "a dead server is taken for one that works")
+
+
 # The commands ---------------------------------------------------------------------------------------------------------
 
 
