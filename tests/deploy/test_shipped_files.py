@@ -56,7 +56,7 @@ def understood(words: list[str]) -> click.Context:
 def fedmm_commands(text: str) -> Iterator[list[str]]:
     """The commands of fedmm in a text, whoever is to run them."""
     for line in text.replace("\\\n", " ").splitlines():
-        words = shlex.split(line, comments=True)
+        words = shlex.split(line.partition(" < ")[0], comments=True)
         for place, word in enumerate(words):
             if Path(word).name == "fedmm" and words[place + 1 : place + 2] == ["deploy"]:
                 yield words[place:]
@@ -241,7 +241,9 @@ def test_fedmm_understands_every_command_of_the_guide() -> None:
     commands = [*fedmm_commands(prompted), *fedmm_commands(quoted)]
     for words in commands:
         understood(words)
-    assert {words[2] for words in commands} >= {"prepare", "key", "register", "site", "run", "status", "resume"}
+    assert {words[2] for words in commands} >= {
+        "prepare", "invite", "join", "accept", "register", "run", "status", "resume", "watch", "metrics",
+    }  # fmt: skip
     with pytest.raises(click.UsageError):
         understood([*commands[-1], "--no-such-option"])
 

@@ -10,7 +10,9 @@ import typer
 from rich.console import Console
 
 from fedmm.cli.allowing import AllowImport
+from fedmm.cli.invitations import deploy_accept, deploy_invite, deploy_join
 from fedmm.cli.site_records import approve, audit
+from fedmm.cli.watching import deploy_metrics, deploy_watch
 from fedmm.core.errors import FedmmError, require
 from fedmm.deploy.client_certificates import issue_certificates
 from fedmm.deploy.keys import make_node_key
@@ -44,10 +46,14 @@ _console = Console(soft_wrap=True, highlight=False, markup=False)
 
 _Folder = Annotated[Path, typer.Option("--federation", help="The federation's folder.")]
 _Settings = Annotated[list[str] | None, typer.Option("--set", help="Change a value: section.key=value.")]
-_File = Annotated[Path, typer.Argument(help="The experiment, as TOML.", metavar="FILE.toml")]
+_File = Annotated[Path, typer.Argument(help="The experiment, as TOML; - reads standard input.", metavar="FILE.toml")]
 _DEFAULT = Path("federation")
 
-
+deploy_app.command("invite")(deploy_invite)
+deploy_app.command("join")(deploy_join)
+deploy_app.command("accept")(deploy_accept)
+deploy_app.command("watch")(deploy_watch)
+deploy_app.command("metrics")(deploy_metrics)
 deploy_app.command("approve")(approve)
 deploy_app.command("audit")(audit)
 
@@ -124,6 +130,7 @@ def deploy_run(
     from fedmm.deploy.local import experiment_text, read_experiment  # noqa: PLC0415 - torch
 
     there, run = Federation(federation), name or file.stem
+    require(run != "-", "an experiment from standard input has no name; give the run one with --name")
     opened(there)
     experiment = read_experiment(file, settings or [])
     require_quorum(min_sites, listed_sites(experiment))
@@ -207,7 +214,7 @@ def deploy_prepare(
     """Make a coordinator's folder for sites on other machines: certificates, and how Flower reaches the SuperLink."""
     made = prepare(Federation(federation), port, site or [], known_as=host)
     _say(f"made {federation} for a SuperLink at {made.address}, known to sites as {', '.join(host)}")
-    _say("give certificates/ca.crt to every site, and put its NAME.pub into keys/")
+    _say(f"`fedmm deploy invite {federation} NAME...` invites its sites")
 
 
 @deploy_app.command("register")

@@ -72,12 +72,15 @@ def write_connection(federation: Federation, address: str, insecure: bool) -> No
 
 
 def flwr(federation: Federation, *words: str, seconds: float = 120.0) -> dict[str, Any]:
-    """What a ``flwr`` command answers, as JSON."""
+    """What a ``flwr`` command answers, as JSON. Paths among the words are absolute: it runs in the federation's folder,
+    since Flower also looks for an app in the folder where it is called, which may be nobody's it can trust or read.
+    """
     command = [tool("flwr"), *words, "--format", "json"]
     try:
         done = subprocess.run(
             command,
             env=environment(federation.flower),
+            cwd=federation.folder,
             capture_output=True,
             text=True,
             timeout=seconds,

@@ -117,12 +117,25 @@ def make_node_key(path: Path) -> None:
 
 
 def _make_key(path: Path, public: Path) -> None:
+    private, line = generate_node_key(path.name)
+    _write(path, private, 0o600)
+    _write(public, line, 0o644)
+
+
+def generate_node_key(name: str) -> tuple[bytes, bytes]:
+    """A new private key, and the line of its public part; name: whose it is."""
     _, _, serialization, ec = _cryptography()
     key = ec.generate_private_key(ec.SECP384R1())
     openssh = serialization.PrivateFormat.OpenSSH
-    _write(path, key.private_bytes(serialization.Encoding.PEM, openssh, serialization.NoEncryption()), 0o600)
-    shown = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    _write(public, shown + f" {path.name}\n".encode(), 0o644)
+    private = key.private_bytes(serialization.Encoding.PEM, openssh, serialization.NoEncryption())
+    return private, public_line(key.public_key(), name)
+
+
+def public_line(key: Any, name: str) -> bytes:
+    """A public key as a line in OpenSSH's form."""
+    _, _, serialization, _ = _cryptography()
+    shown = key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    return bytes(shown + f" {name}\n".encode())
 
 
 def require_certificate(path: Path, what: str) -> None:

@@ -29,6 +29,11 @@ class Federation:
         return self.folder / "coordinator"
 
     @property
+    def invitations(self) -> Path:
+        """``NAME.toml`` for each site that was invited."""
+        return self.folder / "invitations"
+
+    @property
     def sites(self) -> Path:
         return self.folder / "sites"
 

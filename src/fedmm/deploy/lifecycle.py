@@ -195,7 +195,7 @@ def register(federation: Federation, say: Say) -> None:
     """Tell the SuperLink the keys of its nodes, ``keys/NAME.pub``; those that it knows already stay."""
     for key in sorted(federation.keys.glob("*.pub")):
         try:
-            flwr(federation, "supernode", "register", str(key), CONNECTION)
+            flwr(federation, "supernode", "register", str(key.resolve()), CONNECTION)
             say(f"registered the key {key.name}")
         except FedmmError as problem:
             if not re.search("already|in use|exists", str(problem), re.IGNORECASE):
@@ -257,7 +257,7 @@ def submit(
             "min-sites": min_sites,
         },
     )
-    answer = flwr(federation, "run", str(federation.app), CONNECTION, "--run-config", str(file))
+    answer = flwr(federation, "run", str(federation.app.resolve()), CONNECTION, "--run-config", str(file.resolve()))
     number = int(answer["run-id"])
     with (folder / "flower-runs.txt").open("a", encoding="utf-8") as listed:
         listed.write(f"{number}\n")

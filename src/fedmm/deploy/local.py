@@ -10,6 +10,7 @@ from typing import Any
 from fedmm.core.errors import require
 from fedmm.core.imports import allowed_names
 from fedmm.deploy.experiments import RowsElsewhere, deployed_experiment, named_paths
+from fedmm.deploy.input_files import STDIN, read_input_tables
 from fedmm.deploy.lifecycle import LocalSite
 from fedmm.deploy.site_config import DataSection, SiteSection, read_site
 from fedmm.experiment.config import Experiment
@@ -18,8 +19,9 @@ from fedmm.experiment.toml import set_values, write_toml
 
 
 def read_experiment(file: Path, settings: Sequence[str]) -> Experiment:
-    """The experiment of a file, with changed values."""
-    return deployed_experiment(set_values(read_tables(file), list(settings)))
+    """The experiment of a file, or of standard input for ``-``, with changed values."""
+    tables = read_input_tables(file) if file == STDIN else read_tables(file)
+    return deployed_experiment(set_values(tables, list(settings)))
 
 
 def experiment_text(each: Experiment) -> str:

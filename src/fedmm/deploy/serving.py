@@ -29,6 +29,7 @@ from fedmm.deploy.enrolment import SITES, Enrolment
 from fedmm.deploy.experiments import RowsElsewhere, deployed_experiment, listed_sites
 from fedmm.deploy.keys import public_keys, require_private_keys, signer
 from fedmm.deploy.layout import Federation
+from fedmm.deploy.status import StatusFile
 from fedmm.deploy.versions import versions
 from fedmm.engines.flower.engine import FlowerEngine, Patience
 from fedmm.engines.flower.envelope import Sealer
@@ -304,6 +305,11 @@ class _Engines:
         """What sites measure on rows of their own; what could not be measured is left out."""
         return self._measures(state)
 
+    @property
+    def timings(self) -> Mapping[str, About]:
+        """What the sites said of their time in the last round."""
+        return self._last.strategy.timings if self._last else {}
+
     def _ask(self, kind: str, questions: Mapping[str, Packed]) -> Mapping[str, Packed]:
         assert self._last is not None
         return self._last.ask(kind, questions)
@@ -356,6 +362,8 @@ def _run(
     checkpoints = run_checkpoints(each, folder, best, in_parts=True)
     if begun:
         checkpoints.go_on(begun[0].round, each.run.torch_device)
+    status = StatusFile(folder, engines.roster, each.run.rounds, begun[0].round if begun else 0)
+    engines.roster.on_change = status.write
     with (
         RunFolder(folder, each.tables(), begun[1] if begun else ()) as files,
         Tracks(each, folder, begun[0].round if begun else 0) as tracks,
@@ -364,6 +372,7 @@ def _run(
         def after_round(row: Row) -> None:
             files.append(row)
             tracks.row(row)
+            status.after_round(int(row["round"] or 0), engines.timings)
 
         def keep(state: FederatedState, history: History) -> None:
             files.refuse(state.round, history.refusals.get(state.round, ()))

@@ -32,8 +32,8 @@ class Roster:
     ttl: seconds for which a question holds. quiet: seconds for which a node that was turned away is not asked again.
     late: who need not be there yet; whoever introduces itself is taken out. refused: by site, why it was turned away.
     write: how its messages are written. nodes, cards: of each site, its node, and what it said of itself.
-    since: when it was last seen to come online; another time is another process of the site.
-    turned_away: of nodes that were not entered, why.
+    since: when it was last seen to come online; another time is another process of the site. connected: who
+    was online at the last look. on_change: called when that is another. turned_away: of nodes not entered, why.
     """
 
     names: Sequence[str] = ()
@@ -49,6 +49,8 @@ class Roster:
     cards: dict[str, Packed] = field(default_factory=dict)
     since: dict[str, str] = field(default_factory=dict)
     turned_away: dict[int, str] = field(default_factory=dict)
+    connected: frozenset[str] = frozenset()
+    on_change: Callable[[], None] = lambda: None
     _asked: dict[str, int] = field(default_factory=dict)
     _silent_until: dict[int, float] = field(default_factory=dict)
 
@@ -71,6 +73,9 @@ class Roster:
         since = {node.node_id: getattr(node, "last_activated_at", "") for node in grid.get_nodes()}
         connected = {name: node for name, node in self.nodes.items() if node in since}
         self.since.update({name: since[node] for name, node in connected.items()})
+        before, self.connected = self.connected, frozenset(connected)
+        if before != self.connected:
+            self.on_change()
         return connected
 
     def forget(self) -> None:
