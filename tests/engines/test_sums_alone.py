@@ -5,13 +5,11 @@ docs/secure_aggregation.md stands on these facts.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from problems import FLOAT64, adapt, generator, network, random_game, source_client, target_client, with_options
+from problems import FLOAT64, generator, random_game, with_options
 from torch import Tensor
 
 from fedmm import ALGORITHMS, Terms
@@ -19,7 +17,7 @@ from fedmm.core.aggregation import AGGREGATIONS
 from fedmm.core.algorithm import Algorithm, State
 from fedmm.core.engine import FederatedState, RoundRecord
 from fedmm.core.messages import Update
-from fedmm.engines.in_process import InProcess, first_state
+from fedmm.engines.in_process import first_state
 from fedmm.engines.messaging import Host
 from fedmm.engines.server import Server, recorded
 

@@ -28,6 +28,7 @@ from fedmm.core.wire import (
     remembered,
     travelling,
 )
+from fedmm.engines.masking import masked_like
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class Server:
             "batch_norm = 'frozen'",
         )
         terms.check_noise(problem, algorithm)
+        terms.check_sum(problem, algorithm)
         self.taking_part = head_count(max(problem.federation, len(names)), terms.participation)
 
     def first(self) -> State:
@@ -113,10 +115,15 @@ class Server:
         """Whether a client was counted in the last round, so that it knows what was sent then."""
         return state.round > 0 and state.counted.get(name, NEVER) == state.round - 1
 
-    def inbox(self, invitations: Mapping[str, Invitation]) -> Inbox:
-        """An empty inbox for a round."""
+    @property
+    def upload(self) -> State:
+        """What a client uploads: names, shapes and dtypes."""
+        return self._upload
+
+    def inbox(self, invitations: Mapping[str, Invitation], *, masked: bool = False) -> Inbox:
+        """An empty inbox for a round. masked: for updates of which the sum alone is seen."""
         statistics = self.problem.statistics if self.problem.share_statistics else {}
-        like = travelling(self.terms.uploads, self._upload)
+        like = masked_like(self._upload) if masked else travelling(self.terms.uploads, self._upload)
         return Inbox(invitations, like, statistics, self.terms, self.problem.groups)
 
     def settle(self, state: FederatedState, accepted: Mapping[str, Update]) -> Settled:
