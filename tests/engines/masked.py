@@ -27,9 +27,11 @@ class Site:
         self.identity = ec.generate_private_key(ec.SECP256R1())
         self.key = MaskKey((secret or name.encode()).ljust(32, b"."), RUN)
 
+    def sign(self, text: bytes) -> bytes:
+        return self.identity.sign(text, ec.ECDSA(hashes.SHA256()))
+
     def signed(self) -> SignedKey:
-        text = signed_text(RUN, self.name, self.key.public)
-        return SignedKey(self.key.public, self.identity.sign(text, ec.ECDSA(hashes.SHA256())))
+        return SignedKey(self.key.public, self.sign(signed_text(RUN, self.name, self.key.public)))
 
 
 class Sites:
@@ -52,7 +54,7 @@ class Sites:
     def masks(self, least: int = 2, ledgers: Mapping[str, MaskLedger] | None = None) -> dict[str, Masks]:
         kept = ledgers or {}
         return {
-            name: Masks(name, RUN, site.key, self.verify, kept.get(name, MaskLedger()), least)
+            name: Masks(name, RUN, site.key, site.sign, self.verify, kept.get(name, MaskLedger()), least)
             for name, site in self.each.items()
         }
 

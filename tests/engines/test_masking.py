@@ -46,7 +46,8 @@ def masked(masks: dict[str, Masks], sites: Sites, plain: dict[str, Update], **ch
 
 
 def opened(masks: dict[str, Masks], present: Sequence[str], t: int = 3, session: int = 7) -> dict[str, Opening]:
-    return {name: masks[name].opened(session, t, present) for name in present}
+    words = {name: masks[name].confirmed(session, t, present) for name in present}
+    return {name: masks[name].opened(session, t, present, words) for name in present}
 
 
 def summed(plain: dict[str, Update], present: Sequence[str]) -> np.ndarray[Any, Any]:
@@ -132,22 +133,39 @@ def test_an_update_stays_hidden_when_it_comes_after_the_sum_was_opened_without_i
         each = mask(opening.gone["d"], SIZE)
         codes = codes + each if name < "d" else codes - each
     left = codes - upload_codes(plain["d"].vectors, SENT)
-    assert np.array_equal(left, mask(masks["d"].ledger.sent(7, 3).own, SIZE))  # type: ignore[union-attr]
+    assert np.array_equal(left, mask(masks["d"].ledger.sent(RUN, 7, 3).own, SIZE))  # type: ignore[union-attr]
     with pytest.raises(FedmmError, match="no part of"):
-        masks["d"].opened(7, 3, ["a", "b", "c"])
+        masks["d"].confirmed(7, 3, ["a", "b", "c"])
 
 
-def test_masks_of_two_points_do_not_cancel() -> None:
-    """A server that sends one site another model, to tell its answer from the others', gets noise."""
+def test_masks_of_two_points_do_not_cancel_and_are_not_opened() -> None:
+    """A server that sends one site another model, to tell its answer from the others', gets nothing."""
     sites = Sites(NAMES)
     masks, plain = sites.masks(), updates()
-    hidden = masked(masks, sites, plain)
+    hidden = masked({name: masks[name] for name in NAMES[1:]}, sites, {name: plain[name] for name in NAMES[1:]})
     other = {"z": SENT["z"] + 1e-3}
-    fresh = sites.masks()
-    hidden["a"] = fresh["a"].masked(invitation(sent=other), plain["a"], sites.offer)
-    openings = {**opened(masks, NAMES), "a": fresh["a"].opened(7, 3, NAMES)}
-    got = decode(sum_codes(hidden, NAMES, openings))
+    hidden["a"] = masks["a"].masked(invitation(sent=other), plain["a"], sites.offer)
+    words = {name: masks[name].confirmed(7, 3, NAMES) for name in NAMES}
+    for name, whose in (("a", "b"), ("b", "a")):
+        with pytest.raises(FedmmError, match=f"{whose!r} has not confirmed"):
+            masks[name].opened(7, 3, NAMES, words)
+    seeds = {name: Opening(masks[name].ledger.sent(RUN, 7, 3).own, {}) for name in NAMES}  # type: ignore[union-attr]
+    got = decode(sum_codes(hidden, NAMES, seeds))
     assert float((got - decode(summed(plain, NAMES))).abs().median()) > 1000
+
+
+def test_a_server_cannot_tell_one_site_that_it_was_counted_and_the_others_that_it_was_not() -> None:
+    """It would have both seeds of that site, and its update."""
+    sites = Sites(NAMES)
+    masks, plain = sites.masks(), updates()
+    masked(masks, sites, plain)
+    others = NAMES[1:]
+    words = {"a": masks["a"].confirmed(7, 3, NAMES), **{name: masks[name].confirmed(7, 3, others) for name in others}}
+    with pytest.raises(FedmmError, match="'b' has not confirmed"):
+        masks["a"].opened(7, 3, NAMES, words)
+    with pytest.raises(FedmmError, match="two would tell an update"):
+        masks["b"].confirmed(7, 3, NAMES)
+    assert masks["b"].opened(7, 3, others, words).gone.keys() == {"a"}
 
 
 # Keys -----------------------------------------------------------------------------------------------------------------
@@ -194,14 +212,26 @@ def test_two_sums_of_one_round_that_differ_in_a_site_are_refused() -> None:
     sites = Sites(NAMES)
     masks, plain = sites.masks(), updates()
     masked(masks, sites, plain)
+    assert opened(masks, NAMES) == opened(masks, NAMES)  # the same again tells nothing new
+    with pytest.raises(FedmmError, match="two would tell an update"):
+        masks["a"].confirmed(7, 3, ["a", "b", "c"])
+    masked(masks, sites, updates(1, session=8), session=8)  # a server that was restarted, and asks again
+    with pytest.raises(FedmmError, match="two would tell an update"):
+        masks["a"].confirmed(8, 3, ["a", "b", "c"])
+    assert opened(masks, NAMES, session=8)["a"].gone == {}
+
+
+def test_so_are_two_sums_of_one_update_in_different_runs() -> None:
+    sites = Sites(NAMES)
+    masks, plain = sites.masks(), updates()
+    masked(masks, sites, plain)
     opened(masks, NAMES)
-    opened(masks, NAMES)  # the same again tells nothing new
+    again = {name: replace(each, run="another", verify=lambda *_: True) for name, each in masks.items()}
+    masked(again, sites, plain)
     with pytest.raises(FedmmError, match="two would tell an update"):
-        masks["a"].opened(7, 3, ["a", "b", "c"])
-    masked(masks, sites, updates(session=8), session=8)  # a server that was restarted, and asks again
-    with pytest.raises(FedmmError, match="two would tell an update"):
-        masks["a"].opened(8, 3, ["a", "b", "c"])
-    assert masks["a"].opened(8, 3, NAMES).gone == {}
+        again["a"].confirmed(7, 3, ["a", "b", "c"])
+    masked(again, sites, updates(2, t=4), t=4)
+    again["a"].confirmed(7, 4, ["a", "b", "c"])
 
 
 def test_one_mask_hides_one_update() -> None:
@@ -223,14 +253,14 @@ def test_what_was_masked_and_opened_outlives_the_process(tmp_path: Path) -> None
     path = tmp_path / "site" / "masks.jsonl"
     before = sites.masks(ledgers={"a": MaskLedger(path)})["a"]
     first = before.masked(invitation(), updates()["a"], sites.offer)
-    before.opened(7, 3, ["a", "b", "c"])
+    before.confirmed(7, 3, ["a", "b", "c"])
     with path.open("ab") as file:
         file.write(b'{"session": 7, "rou')  # cut short by a crash
     after = sites.masks(ledgers={"a": MaskLedger(path)})["a"]
     assert torch.equal(after.masked(invitation(), updates()["a"], sites.offer).vectors[MASKED], first.vectors[MASKED])
-    assert after.opened(7, 3, ["a", "b", "c"]) == before.opened(7, 3, ["a", "b", "c"])
+    after.confirmed(7, 3, ["a", "b", "c"])
     with pytest.raises(FedmmError, match="two would tell an update"):
-        after.opened(7, 3, NAMES)
+        after.confirmed(7, 3, NAMES)
     assert path.stat().st_mode & 0o077 == 0
     path.write_text("nonsense\n")
     with pytest.raises(FedmmError, match="no note of masks"):
@@ -243,9 +273,9 @@ def test_a_site_opens_no_sum_of_too_few_and_none_that_it_knows_nothing_of() -> N
     masked(masks, sites, plain)
     for present, reason in ((["a", "b"], "at least 3 updates"), (["a", "b", "x"], "shares no mask with 'x'")):
         with pytest.raises(FedmmError, match=reason):
-            masks["a"].opened(7, 3, present)
+            masks["a"].confirmed(7, 3, present)
     with pytest.raises(FedmmError, match="sent no update in round 5"):
-        masks["a"].opened(7, 4, NAMES)
+        masks["a"].confirmed(7, 4, NAMES)
     with pytest.raises(FedmmError, match="among at least 3 sites"):
         masks["a"].masked(invitation(4), plain["a"], {n: k for n, k in sites.offer.items() if n < "c"})
 
@@ -274,6 +304,9 @@ class Away(Exchange):
     def arriving(self, t: int, answers: Sequence[Update]) -> Sequence[Update]:
         return [each for each in answers if each.client not in self.missing.get("arriving", {}).get(t, set())]
 
+    def confirming(self, t: int, client: str) -> bool:
+        return client not in self.missing.get("confirming", {}).get(t, set())
+
     def opening(self, t: int, client: str) -> bool:
         return client not in self.missing.get("opening", {}).get(t, set())
 
@@ -290,9 +323,10 @@ def test_sites_that_are_away_are_left_out_of_the_sum(stage: str, kind: type[Algo
     assert record.clients == 4
 
 
-def test_a_sum_that_one_site_does_not_help_to_open_is_no_sum_and_the_run_goes_on() -> None:
+@pytest.mark.parametrize("stage", ["confirming", "opening"])
+def test_a_sum_that_one_site_does_not_help_to_open_is_no_sum_and_the_run_goes_on(stage: str) -> None:
     game = random_game(4, clients=4)
-    engine = masked_engine(game.problem(), FedMM(), 4, exchange=Away(opening={1: {"client-2"}}))
+    engine = masked_engine(game.problem(), FedMM(), 4, exchange=Away(**{stage: {1: {"client-2"}}}))
     rounds = list(played(engine, 4))
     (first, _), (second, record), (third, _) = rounds[:3]
     assert torch.equal(first.z, second.z)

@@ -15,6 +15,7 @@ from fedmm.core.errors import FedmmError, require
 class Uploaded:
     """A masked update. label: of its round. digest: of what it hides. own, shared: the seeds of its masks."""
 
+    run: str
     session: int
     round: int
     label: bytes
@@ -24,22 +25,23 @@ class Uploaded:
 
 
 class MaskLedger:
-    """A site's masked updates and opened sums of one run. path: a file that only grows; None to keep it in memory.
+    """A site's masked updates and opened sums, of all runs. path: a file that only grows; None to keep it in memory.
 
-    Two sums of one round that differ in who is part of them would tell the difference: an update. So a site masks one
-    update for a round of a session, and helps to open the sum of the same sites alone, however often a round is asked.
+    Two sums that differ in who is part of them would tell the difference: an update. So a site masks one update for a
+    round of a session, and helps to open the sum of the same sites alone, however often a round is asked for, and in
+    whichever run the same update is part of one again.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
-        self._sent: dict[tuple[int, int], Uploaded] = {}
-        self._opened: dict[int, list[str]] = {}
+        self._sent: dict[tuple[str, int, int], Uploaded] = {}
+        self._opened: dict[tuple[str, int] | str, list[str]] = {}
         if path is not None and path.exists():
             self._read(path)
 
-    def own_seed(self, session: int, round: int, label: bytes, digest: str) -> bytes | None:
+    def own_seed(self, run: str, session: int, round: int, label: bytes, digest: str) -> bytes | None:
         """The seed of the mask of an update that is sent again; None for a first one. Another update is refused."""
-        before = self._sent.get((session, round))
+        before = self._sent.get((run, session, round))
         if before is None:
             return None
         require(
@@ -48,15 +50,16 @@ class MaskLedger:
         )
         return before.own
 
-    def sent(self, session: int, round: int) -> Uploaded | None:
+    def sent(self, run: str, session: int, round: int) -> Uploaded | None:
         """The masked update of a round."""
-        return self._sent.get((session, round))
+        return self._sent.get((run, session, round))
 
     def uploads(self, each: Uploaded) -> None:
         """Note an update before it is sent."""
         shared = {name: seed.hex() for name, seed in each.shared.items()}
         self._note(
             {
+                "run": each.run,
                 "session": each.session,
                 "round": each.round,
                 "label": each.label.hex(),
@@ -65,18 +68,20 @@ class MaskLedger:
                 "shared": shared,
             }
         )
-        self._sent[each.session, each.round] = each
+        self._sent[each.run, each.session, each.round] = each
 
-    def opens(self, round: int, survivors: list[str]) -> None:
-        """Note a sum before it is opened; one of other sites in the same round is refused."""
-        before = self._opened.get(round)
-        require(
-            before in (None, survivors),
-            f"it has helped to open a sum of round {round + 1} already, of other sites; two would tell an update",
-        )
-        if before is None:
-            self._note({"opened": round, "survivors": survivors})
-            self._opened[round] = survivors
+    def opens(self, each: Uploaded, survivors: list[str]) -> None:
+        """Note a sum before it is opened; one of the same round or update, and of other sites, is refused."""
+        sums: tuple[tuple[str, int] | str, ...] = ((each.run, each.round), each.digest)
+        for before in (self._opened.get(key) for key in sums):
+            require(
+                before in (None, survivors),
+                f"it has helped to open a sum of round {each.round + 1} already, of other sites; two would tell an "
+                "update",
+            )
+        if any(key not in self._opened for key in sums):
+            self._note({"opened": [each.run, each.round, each.digest], "survivors": survivors})
+            self._opened |= dict.fromkeys(sums, survivors)
 
     def _note(self, line: dict[str, Any]) -> None:
         if self._path is None:
@@ -100,9 +105,12 @@ class MaskLedger:
             try:
                 line = json.loads(text)
                 if "opened" in line:
-                    self._opened[int(line["opened"])] = list(line["survivors"])
+                    run, round, digest = line["opened"]
+                    survivors = list(line["survivors"])
+                    self._opened |= dict.fromkeys(((run, round), digest), survivors)
                 else:
-                    self._sent[line["session"], line["round"]] = Uploaded(
+                    self._sent[line["run"], line["session"], line["round"]] = Uploaded(
+                        line["run"],
                         line["session"],
                         line["round"],
                         bytes.fromhex(line["label"]),

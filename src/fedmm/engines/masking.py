@@ -1,12 +1,11 @@
-"""Sums of updates of which the server sees no single one: pairwise masks that cancel, as Bonawitz et al. (2017) have it.
+"""Sums of updates of which the server sees no single one: pairwise masks that cancel, after Bonawitz et al. (2017).
 
 Each pair of a round's sites shares a seed, by X25519 keys that the sites sign; one adds the mask that the seed makes,
-the other subtracts it. Each site also adds a mask of its own. The server asks those whose updates arrived to open the
-sum: they tell their own mask's seed, and the seeds that they share with those whose updates did not. It never learns
-both of one site, so that an update that comes late stays hidden. There are no shares of secrets: whoever is part of a
-sum has to help to open it, or the round has none.
-
-The server is taken to be honest but curious; docs/secure_aggregation.md says what another one could do.
+the other subtracts it. Each site also adds a mask of its own. The server then asks those whose updates arrived to open
+the sum. Each first signs whose updates it is of, and sees that all others have signed the same. Then it tells its own
+mask's seed, and the seeds that it shares with those whose updates did not arrive: never both of one site, so that an
+update that comes late stays hidden. There are no shares of secrets: whoever is part of a sum has to help to open it, or
+the round has none. docs/secure_aggregation.md says what the server learns, and what it could do.
 """
 
 from __future__ import annotations
@@ -42,12 +41,13 @@ class SignedKey(NamedTuple):
 
 Offer = Mapping[str, SignedKey]
 """By name, the keys of all sites of a round, as the server hands them on."""
+Sign = Callable[[bytes], bytes]
 Verify = Callable[[str, bytes, bytes], bool]
 """Whether a site, by its name, made the signature of a text: by keys that the asking site's owner was given."""
 
 
 class Opening(NamedTuple):
-    """What a site tells of its masks: the seed of its own, and by name those that it shares with sites that are gone."""
+    """What a site tells of its masks: the seed of its own, and by name those shared with sites that are gone."""
 
     own: bytes
     gone: Mapping[str, bytes]
@@ -96,13 +96,14 @@ def mask(seed: bytes, size: int) -> Codes:
 class Masks:
     """A site's part.
 
-    name, run: whose, in which run. key: the site's own. verify: of the other sites' signatures.
+    name, run: whose, in which run. key: the site's own. sign, verify: its signatures, and those of the others.
     ledger: what it has sent and opened. least: it helps to open no sum of fewer updates.
     """
 
     name: str
     run: str
     key: MaskKey
+    sign: Sign
     verify: Verify
     ledger: MaskLedger
     least: int = 3
@@ -115,21 +116,42 @@ class Masks:
         label = round_label(self.run, invitation, offer)
         codes = upload_codes(update.vectors, invitation.sent)
         digest = hashlib.sha256(codes.tobytes()).hexdigest()
-        own = self.ledger.own_seed(invitation.session, invitation.round, label, digest)
+        session, t = invitation.session, invitation.round
+        own = self.ledger.own_seed(self.run, session, t, label, digest)
+        shared = {other: self.key.seed(each.key, label) for other, each in offer.items() if other != self.name}
         if own is None:
             own = secrets.token_bytes(_SEED_BYTES)
-            self.ledger.uploads(
-                Uploaded(invitation.session, invitation.round, label, digest, own, _shared(self, offer, label))
-            )
+            self.ledger.uploads(Uploaded(self.run, session, t, label, digest, own, shared))
         hidden = codes + mask(own, len(codes))
-        for other, seed in _shared(self, offer, label).items():
+        for other, seed in shared.items():
             hidden = _added(hidden, seed, self.name < other)
         vectors = {MASKED: torch.from_numpy(hidden.view(np.int64))}
         return replace(update, vectors=vectors, statistics={}, metrics={})
 
-    def opened(self, session: int, round: int, survivors: Iterable[str]) -> Opening:
-        """What opens the sum of these sites' updates; a site helps with one sum in each round of a run."""
-        sent, names = self.ledger.sent(session, round), sorted(set(survivors))
+    def signed(self) -> SignedKey:
+        """The site's own key, for the others."""
+        return SignedKey(self.key.public, self.sign(signed_text(self.run, self.name, self.key.public)))
+
+    def confirmed(self, session: int, round: int, survivors: Iterable[str]) -> bytes:
+        """The site's word that the sum of these sites' updates is to be opened; it gives it to one sum in a round."""
+        sent, names = self._sent(session, round, survivors)
+        self.ledger.opens(sent, names)
+        return self.sign(_confirmed_text(self.run, sent.label, names))
+
+    def opened(self, session: int, round: int, survivors: Iterable[str], confirmations: Mapping[str, bytes]) -> Opening:
+        """What opens the sum of these sites' updates, where each of them has given its word."""
+        sent, names = self._sent(session, round, survivors)
+        self.ledger.opens(sent, names)
+        text = _confirmed_text(self.run, sent.label, names)
+        for other in names:
+            require(
+                other == self.name or self.verify(other, confirmations.get(other, b""), text),
+                f"{other!r} has not confirmed that its update is part of this sum",
+            )
+        return Opening(sent.own, {name: seed for name, seed in sent.shared.items() if name not in names})
+
+    def _sent(self, session: int, round: int, survivors: Iterable[str]) -> tuple[Uploaded, list[str]]:
+        sent, names = self.ledger.sent(self.run, session, round), sorted(set(survivors))
         require(sent is not None, f"it sent no update in round {round + 1} that could be part of a sum")
         assert sent is not None
         require(self.name in names, "it was asked to open a sum that its own update is no part of")
@@ -139,8 +161,7 @@ class Masks:
         )
         strangers = [name for name in names if name != self.name and name not in sent.shared]
         require(not strangers, f"it shares no mask with {', '.join(map(repr, strangers))}")
-        self.ledger.opens(round, names)
-        return Opening(sent.own, {name: seed for name, seed in sent.shared.items() if name not in names})
+        return sent, names
 
     def _check(self, offer: Offer) -> None:
         """Refuse keys that are not the sites' own: whoever hands them on could share all masks."""
@@ -156,8 +177,8 @@ class Masks:
             )
 
 
-def _shared(masks: Masks, offer: Offer, label: bytes) -> dict[str, bytes]:
-    return {other: masks.key.seed(each.key, label) for other, each in sorted(offer.items()) if other != masks.name}
+def _confirmed_text(run: str, label: bytes, survivors: list[str]) -> bytes:
+    return b"fedmm masked sum\x1f" + json.dumps([run, label.hex(), survivors]).encode()
 
 
 def round_label(run: str, invitation: Invitation, names: Iterable[str]) -> bytes:
@@ -180,14 +201,19 @@ def masked_like(upload: State) -> State:
     return {MASKED: torch.zeros(sum(map(len, upload.values())), dtype=torch.int64)}
 
 
+def require_all(answers: Mapping[str, object], updates: Mapping[str, Update]) -> None:
+    """``NotOpened`` where somebody whose update is part of a sum has not answered."""
+    for name in sorted(updates.keys() - answers.keys()):
+        raise NotOpened(f"{name!r} did not help")
+
+
 def sum_codes(updates: Mapping[str, Update], invited: Iterable[str], openings: Mapping[str, Opening]) -> Codes:
     """The sum of what these updates hide; ``NotOpened`` where an opening is missing or is no such thing."""
+    require_all(openings, updates)
     gone = set(invited) - set(updates)
     total: Any = np.uint64(0)
     for name in sorted(updates):
-        opening = openings.get(name)
-        if opening is None:
-            raise NotOpened(f"{name!r} did not help")
+        opening = openings[name]
         if opening.gone.keys() != gone or {len(opening.own), *map(len, opening.gone.values())} != {_SEED_BYTES}:
             raise NotOpened(f"{name!r} told other seeds than it was asked for")
         codes = updates[name].vectors[MASKED].cpu().numpy().view(np.uint64)

@@ -19,7 +19,7 @@ from fedmm.core.problem import FederatedProblem, Statistics
 from fedmm.core.terms import Terms
 from fedmm.core.wire import readable
 from fedmm.engines.in_process import first_state, workers
-from fedmm.engines.masking import Masks, NotOpened, Offer, Opening, mean_upload, sum_codes
+from fedmm.engines.masking import Masks, NotOpened, Offer, Opening, mean_upload, require_all, sum_codes
 from fedmm.engines.server import Server, recorded
 from fedmm.engines.worker import Worker
 
@@ -84,8 +84,12 @@ class Exchange:
         """What reaches the server before it closes round t, of these answers and of earlier ones."""
         return answers
 
+    def confirming(self, t: int, client: str) -> bool:
+        """Whether a site gives its word that the masked sum of round t is to be opened."""
+        return True
+
     def opening(self, t: int, client: str) -> bool:
-        """Whether a site is asked, and answers, to open the sum of round t."""
+        """Whether a site tells what opens the masked sum of round t."""
         return True
 
     def between_rounds(self, t: int, memories: Mapping[str, ClientMemory]) -> None:
@@ -229,8 +233,14 @@ class Messaging:
         return self._masks[name].masked(invitation, update, {each: self._offer[each] for each in invited})
 
     def _open(self, updates: Mapping[str, Update]) -> dict[str, Opening]:
+        confirmations = {
+            name: self._masks[name].confirmed(update.session, update.round, updates)
+            for name, update in updates.items()
+            if self.exchange.confirming(update.round, name)
+        }
+        require_all(confirmations, updates)
         return {
-            name: self._masks[name].opened(update.session, update.round, updates)
+            name: self._masks[name].opened(update.session, update.round, updates, confirmations)
             for name, update in updates.items()
             if self.exchange.opening(update.round, name)
         }
