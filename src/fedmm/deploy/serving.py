@@ -164,7 +164,8 @@ def _card(name: str, packed: Packed) -> Card:
 def standing_in(each: Experiment, names: list[str], cards: Mapping[str, Card], cache: DataCache) -> Adaptation:
     """The adaptation as a server sees it: a row of the right shape stands in for those at a site.
 
-    The server keeps the sums of each site's updates, so that a site whose disk was lost gets its state back.
+    The server keeps the sums of each site's updates, so that a site whose disk was lost gets its state back; where it
+    sees masked sums alone, it has none to keep.
     """
     run, device = each.run, each.run.torch_device
     for client in run.client_weights:
@@ -193,7 +194,7 @@ def standing_in(each: Experiment, names: list[str], cards: Mapping[str, Card], c
         device=device,
         dtype=run.torch_dtype,
         view=pair.view,
-        terms=replace(each.terms, restore=True),
+        terms=replace(each.terms, restore=not each.terms.secure_sum),
         guard=each.guard,
         best_by=run.best_by,
         stopping=run.stopping,

@@ -20,12 +20,15 @@ from fedmm.core.problem import FederatedProblem, LocalRound, Statistics
 from fedmm.deploy.cards import Card
 from fedmm.deploy.experiments import deployed_experiment
 from fedmm.deploy.site_config import SiteConfig
+from fedmm.deploy.site_masks import site_masks
 from fedmm.deploy.site_rows import SiteRows, site_rows
 from fedmm.deploy.versions import difference, versions
 from fedmm.engines.durable import DurableMemory, state_folder
-from fedmm.engines.flower.kinds import INTRODUCE, MEASURE
-from fedmm.engines.handling import answered
+from fedmm.engines.flower.kinds import CONFIRM, INTRODUCE, MEASURE, OPEN
+from fedmm.engines.handling import Mask, answered
 from fedmm.engines.in_process import workers
+from fedmm.engines.mask_messages import answered_question, pack_key, read_offer
+from fedmm.engines.masking import Masks
 from fedmm.engines.measuring import measured_at_site
 from fedmm.engines.messaging import Site
 from fedmm.engines.packed import Packed
@@ -58,6 +61,7 @@ class _Built:
     problem: FederatedProblem
     experiment: Experiment
     sums: OwnSums
+    masks: Masks | None
 
 
 class SiteWork:
@@ -73,25 +77,33 @@ class SiteWork:
         text, run = question.about.get("experiment"), question.about.get("run")
         require(isinstance(text, str) and isinstance(run, str), "the server did not say which run of what this is")
         if kind == INTRODUCE:
-            return self._introduced(str(text), question)
+            return self._introduced(str(text), str(run), question)
         plan = question.about.get("plan")
         require(isinstance(plan, str), "the server sent no plan for this site")
         built = self._for(str(text), str(run), str(plan))
         if kind == MEASURE:
             return self._measured(built, question)
+        if kind in (CONFIRM, OPEN):
+            require(built.masks is not None, "there is no sum to open: the experiment has no secure_sum = true")
+            assert built.masks is not None
+            return answered_question(built.masks, kind, question)
         if question.about.get("counted") == NEVER:
             _begin(built)
         prepared = time.perf_counter() - began
         with precision(built.experiment.run.precision, built.problem.layout.device):
-            answer = answered(built.site, built.problem.layout, question)
+            answer = answered(built.site, built.problem.layout, question, _mask(built, question))
         answer.about["prepared"] = round(prepared, 3)
         return answer
 
-    def _introduced(self, text: str, question: Packed) -> Packed:
+    def _introduced(self, text: str, run: str, question: Packed) -> Packed:
         other = difference(question.about["versions"], "the server") if "versions" in question.about else ""
         if other:
             self._say(other)
-        answer = self._card(_experiment(text)).packed(self._config.site.name)
+        each = _experiment(text)
+        masks = site_masks(self._config, each.terms, run)
+        answer = self._card(each).packed(self._config.site.name)
+        if masks is not None:
+            answer.about.update(pack_key(masks.signed()))
         answer.about["versions"] = json.dumps(versions())
         return answer
 
@@ -164,7 +176,8 @@ class SiteWork:
         self._say(f"run {run}: {worker.algorithm.name}, states of rounds {sorted(memory.held)} in {folder}")
         first = Kept(server.first_own(), problem.statistics)
         sums = OwnSums(function, _probes(name, rows, each, plan.get("odds")), config.site.min_rows)
-        return _Built(Site(worker, memory, problem.statistics), first, problem, each, sums)
+        masks = site_masks(config, terms, run)
+        return _Built(Site(worker, memory, problem.statistics), first, problem, each, sums, masks)
 
 
 def _probes(name: str, rows: SiteRows, each: Experiment, odds: float | None) -> list[Probe]:
@@ -181,6 +194,15 @@ def _probes(name: str, rows: SiteRows, each: Experiment, odds: float | None) -> 
     elif rows.source is not None and odds is not None:
         found.append(source_probe({name: rows.source}, most, seed, show, device, odds))
     return [probe for probe in found if probe is not None]
+
+
+def _mask(built: _Built, question: Packed) -> Mask | None:
+    """What hides the site's update among those of its round, where the experiment has it so."""
+    masks = built.masks
+    if masks is None:
+        return None
+    offer = read_offer(question.about)
+    return lambda invitation, update: masks.masked(invitation, update, offer)
 
 
 def _begin(built: _Built) -> None:

@@ -5,7 +5,16 @@ from __future__ import annotations
 INTRODUCE, TRAIN, MEASURE = "introduce", "train", "measure"
 """What a site can be asked: who it is and what it holds, to work in a round, and to measure a model on its own rows."""
 
-MESSAGE_TYPES = {INTRODUCE: "query", TRAIN: "train", MEASURE: "evaluate"}
+CONFIRM, OPEN = "confirm", "open"
+"""Where updates are masked: whose their sum is of, and to open it."""
+
+MESSAGE_TYPES = {
+    INTRODUCE: "query",
+    TRAIN: "train",
+    MEASURE: "evaluate",
+    CONFIRM: "query.confirm",
+    OPEN: "query.open",
+}
 """Flower's type of the message that asks it."""
 
 PROBLEM = "problem"
