@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,12 +13,16 @@ import numpy as np
 import pytest
 import torch
 from deploy.grids import UNAVAILABLE, SitesGrid
+from deploy.running import begin, pid_of, rounds_in, server_log, text, until
 from deploy.test_serving import crashing, log, served, small
 from flwr.app import Error, Message
 
 from fedmm import FedmmError
 from fedmm.deploy import serving
+from fedmm.deploy.demo import RUN
 from fedmm.deploy.keys import make_node_key
+from fedmm.deploy.layout import Federation
+from fedmm.deploy.lifecycle import follow, up
 from fedmm.deploy.local import experiment_text, local_sites
 from fedmm.deploy.serving import serve
 from fedmm.deploy.site_config import MasksSection, read_site
@@ -221,3 +227,32 @@ def test_an_experiment_that_needs_single_updates_is_refused_before_anybody_works
 def test_masks_take_sums_of_at_least_two() -> None:
     with pytest.raises(FedmmError, match="must be at least 2, not 1"):
         MasksSection(least=1)
+
+
+# Real processes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.processes
+def test_sites_in_processes_of_their_own_open_their_sums_and_one_that_dies_is_left_out(federation: Federation) -> None:
+    each = masked(rounds=6)
+    up(federation, local_sites(each), say=print)
+    number = begin(federation, each, patience=15.0)
+    until(lambda: rounds_in(federation) >= 2, 200, "no rounds")
+    os.kill(pid_of(federation, "site", "target-2.toml"), signal.SIGKILL)
+    assert "completed" in follow(federation, RUN, number, print)
+    said = server_log(federation)
+    assert "4 counted" in said
+    assert "3 counted" in said
+    assert "target-2 was not counted" in said
+    uploads = [line for line in text(federation.logs / "source-1.log").splitlines() if "train: leaves" in line]
+    assert uploads
+    assert all("float" not in line for line in uploads)
+
+
+@pytest.mark.processes
+def test_a_masked_run_of_processes_computes_what_one_process_does(federation: Federation, tmp_path: Path) -> None:
+    each = masked(rounds=4)
+    up(federation, local_sites(each), say=print)
+    assert "completed" in follow(federation, RUN, begin(federation, each), print)
+    expected = reference(each, tmp_path / "reference")
+    assert torch.allclose(last_point(each, federation.run(RUN)), expected, rtol=0, atol=1e-6)

@@ -5,21 +5,25 @@ docs/secure_aggregation.md stands on these facts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from problems import FLOAT64, generator, random_game, with_options
+from problems import FLOAT64, generator, network, played, random_game, source_client, target_client, with_options
 from torch import Tensor
 
+import fedmm
 from fedmm import ALGORITHMS, Terms
 from fedmm.core.aggregation import AGGREGATIONS
 from fedmm.core.algorithm import Algorithm, State
 from fedmm.core.engine import FederatedState, RoundRecord
-from fedmm.core.messages import Update
+from fedmm.core.messages import Invitation, Update
 from fedmm.engines.in_process import first_state
-from fedmm.engines.messaging import Host
+from fedmm.engines.messaging import Exchange, Host, Messaging
 from fedmm.engines.server import Server, recorded
+from fedmm.experiment.adapt import Adaptation
 
 CLIENTS = 5
 each_algorithm = pytest.mark.parametrize("kind", ALGORITHMS.values(), ids=ALGORITHMS)
@@ -99,3 +103,53 @@ def test_so_does_the_record_of_a_round() -> None:
     for what in ("drift", "consensus_gap"):
         assert getattr(one, what) != pytest.approx(getattr(other, what), rel=1e-3)
     assert one.by_client["drift"] != other.by_client["drift"]
+
+
+# What a sum tells -----------------------------------------------------------------------------------------------------
+
+
+class Overheard(Exchange):
+    """Keeps what arrives. updates: by round and site, z_i - z_0."""
+
+    def __init__(self) -> None:
+        self.points: list[Tensor] = []
+        self.updates: list[dict[str, Tensor]] = []
+
+    def invited(self, client: str, invitation: Invitation) -> bool:
+        self.points.append(invitation.sent["z"])
+        return True
+
+    def arriving(self, t: int, answers: Sequence[Update]) -> Sequence[Update]:
+        self.updates.append({each.client: each.vectors["z"] - self.points[-1] for each in answers})
+        return answers
+
+
+@pytest.mark.parametrize("name", ["fedavg_gda", "fedmm", "fedmm_smoothed"])
+def test_with_one_labelled_site_the_sum_of_the_classifiers_updates_is_that_sites_own(name: str) -> None:
+    """Only a site with labels moves the task head: masks hide nothing of it where there is one."""
+    sites = [source_client(), *(target_client(f"target-{number}", seed=number) for number in range(2, 5))]
+    algorithm = with_options(ALGORITHMS[name])
+    cpu = torch.device("cpu")
+    made = {"validation": None, "batch_size": 8, "seed": 0, "device": cpu, "dtype": FLOAT64}
+    problem = Adaptation(sites, network(), fedmm.DANN(), algorithm, 3, **made).problem  # type: ignore[arg-type]
+    heard = Overheard()
+    list(played(Messaging(problem, algorithm, 3, exchange=heard), 3))
+    head = problem.layout.join_all({"task_head": 1.0, "*": 0.0}).bool()
+    for updates in heard.updates:
+        total = sum(updates.values())
+        assert isinstance(total, Tensor)
+        assert torch.equal(total[head], updates["source"][head])
+        assert float(updates["source"][head].norm()) > 0
+        assert not torch.allclose(total[~head], updates["source"][~head])
+
+
+# Libraries ------------------------------------------------------------------------------------------------------------
+
+
+def test_flowers_own_masks_come_of_32_bits() -> None:
+    """So they can be tried out one by one. When this fails, look again whether Flower's protocol can be used."""
+    utils = pytest.importorskip("flwr.common.secure_aggregation.secaggplus_utils")
+    one, other = bytes(range(32)), bytes([*range(4, 8), *range(4), *range(8, 32)])
+    assert one != other
+    first, second = (utils.pseudo_rand_gen(seed, 1 << 32, [(100,)])[0] for seed in (one, other))
+    assert np.array_equal(first, second)

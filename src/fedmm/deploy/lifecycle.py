@@ -58,10 +58,14 @@ class Opened:
 
 @dataclass(frozen=True)
 class LocalSite:
-    """A site to be started on this machine: its name, and the section ``[data]`` of its file."""
+    """A site to be started on this machine: its name, and the section ``[data]`` of its file.
+
+    masked: it takes part in masked sums, and knows the other sites by the keys that are on this machine.
+    """
 
     name: str
     data: Mapping[str, Any]
+    masked: bool = False
 
 
 def opened(federation: Federation) -> Opened:
@@ -335,6 +339,8 @@ def _write_site(federation: Federation, site: LocalSite, made: Opened) -> None:
         "data": dict(site.data),
         "superlink": link,
     }
+    if site.masked and not made.insecure:
+        sections["masks"] = {"peers": str(federation.keys.resolve())}
     lines = []
     for section, table in sections.items():
         lines += [f"[{section}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items()), ""]

@@ -36,5 +36,6 @@ def local_sites(each: Experiment) -> list[LocalSite]:
         source, target = len(share.source) > 0, len(share.target) > 0
         domain = "both" if source and target else "source" if source else "target"
         labels = sorted(set(pair.source.y[share.source].tolist()))
-        sites.append(LocalSite(share.name, {"kind": "share", "domain": domain, "labels": labels}))
+        data = {"kind": "share", "domain": domain, "labels": labels}
+        sites.append(LocalSite(share.name, data, each.terms.secure_sum))
     return sites
