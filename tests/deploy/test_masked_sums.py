@@ -247,12 +247,3 @@ def test_sites_in_processes_of_their_own_open_their_sums_and_one_that_dies_is_le
     uploads = [line for line in text(federation.logs / "source-1.log").splitlines() if "train: leaves" in line]
     assert uploads
     assert all("float" not in line for line in uploads)
-
-
-@pytest.mark.processes
-def test_a_masked_run_of_processes_computes_what_one_process_does(federation: Federation, tmp_path: Path) -> None:
-    each = masked(rounds=4)
-    up(federation, local_sites(each), say=print)
-    assert "completed" in follow(federation, RUN, begin(federation, each), print)
-    expected = reference(each, tmp_path / "reference")
-    assert torch.allclose(last_point(each, federation.run(RUN)), expected, rtol=0, atol=1e-6)
