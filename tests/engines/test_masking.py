@@ -18,10 +18,24 @@ from fedmm.core.algorithm import Algorithm
 from fedmm.core.fixed_point import LARGEST, STEP, decode, encode
 from fedmm.core.messages import Invitation, Update
 from fedmm.engines.asking import AskingEngine
+from fedmm.engines.flower.kinds import CONFIRM, OPEN
 from fedmm.engines.in_process import InProcess
 from fedmm.engines.mask_ledger import MaskLedger
+from fedmm.engines.mask_messages import (
+    OFFER,
+    answered_question,
+    pack_key,
+    pack_offer,
+    pack_question,
+    read_key,
+    read_offer,
+    read_opening,
+    read_word,
+)
 from fedmm.engines.masking import MASKED, Masks, NotOpened, Opening, SignedKey, mask, sum_codes, upload_codes
 from fedmm.engines.messaging import Exchange, Messaging
+from fedmm.engines.packed import Malformed, Packed
+from fedmm.experiment.privacy import require_no_guard
 
 NAMES = ["a", "b", "c", "d"]
 SIZE = 50
@@ -357,6 +371,61 @@ def test_a_sum_that_one_site_does_not_help_to_open_is_no_sum_and_the_run_goes_on
 def test_what_needs_single_updates_is_refused(terms: dict[str, Any], reason: str) -> None:
     with pytest.raises(FedmmError, match=reason):
         InProcess(random_game(0).problem(), FedMM(), 1, Terms(secure_sum=True, **terms))
+
+
+def test_what_travels_beside_an_update_and_too_many_sites_are_refused() -> None:
+    problem = random_game(0).problem()
+    shared = replace(problem, statistics={"mean": torch.zeros(2)}, share_statistics=True)
+    with pytest.raises(FedmmError, match="running statistics"):
+        InProcess(shared, FedMM(), 1, Terms(secure_sum=True))
+    with pytest.raises(FedmmError, match="at most 256 clients, not 300"):
+        InProcess(replace(problem, federation=300), FedMM(), 1, Terms(secure_sum=True))
+    with pytest.raises(FedmmError, match="must be 'off' with secure_sum"):
+        require_no_guard(Terms(secure_sum=True), guarded=True)
+
+
+# Messages -------------------------------------------------------------------------------------------------------------
+
+
+def test_keys_questions_and_answers_travel_as_text() -> None:
+    sites = Sites(NAMES)
+    masks, plain = sites.masks(), updates()
+    assert read_key(pack_key(masks["a"].signed())).key == masks["a"].key.public  # type: ignore[union-attr]
+    assert read_offer({OFFER: pack_offer(sites.offer)}).keys() == sites.offer.keys()
+    hidden, present = masked(masks, sites, plain), ["a", "b", "d"]
+    asked = pack_question(7, 3, present)
+    words = {name: read_word(answered_question(masks[name], CONFIRM, asked)) or b"" for name in present}
+    asked = pack_question(7, 3, present, words)
+    openings = {name: read_opening(answered_question(masks[name], OPEN, asked)) for name in present}
+    arrived = {name: hidden[name] for name in present}
+    assert np.array_equal(sum_codes(arrived, NAMES, openings), summed(plain, present))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "about", [{}, {OFFER: "[]"}, {OFFER: "{"}, {OFFER: '{"a": 3}'}, {OFFER: '{"a": ["x", "y"]}'}, {OFFER: "[" * 9999}]
+)
+def test_keys_that_cannot_be_read_are_refused(about: dict[str, Any]) -> None:
+    with pytest.raises(Malformed):
+        read_offer(about)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"round": "3"}, {"session": None}, {"survivors": "{"}, {"survivors": "7"}, {"confirmations": "[]"}]
+)
+def test_questions_that_cannot_be_read_are_refused(changed: dict[str, Any]) -> None:
+    sites = Sites(NAMES)
+    masks, plain = sites.masks(), updates()
+    masked(masks, sites, plain)
+    question = pack_question(7, 3, NAMES, {})
+    with pytest.raises(Malformed):
+        answered_question(masks["a"], OPEN, question._replace(about={**question.about, **changed}))
+
+
+@pytest.mark.parametrize("about", [{}, {"own_seed": "x", "gone_seeds": "{}"}, {"own_seed": "00", "gone_seeds": "[]"}])
+def test_answers_that_cannot_be_read_are_none(about: dict[str, Any]) -> None:
+    assert read_opening(Packed({}, about, {})) is None
+    assert read_word(Packed({}, about, {})) is None
+    assert read_key(about) is None
 
 
 def test_an_algorithm_of_which_nothing_is_kept_may_restore() -> None:

@@ -56,7 +56,7 @@ def answered_question(masks: Masks, kind: str, question: Packed) -> Packed:
     """A site's answer."""
     about = question.about
     try:
-        session, t = int(about[_SESSION]), int(about[_ROUND])
+        session, t = _whole(about[_SESSION]), _whole(about[_ROUND])
         survivors = [str(name) for name in json.loads(str(about[_SURVIVORS]))]
         if kind == CONFIRM:
             return Packed({}, {_WORD: masks.confirmed(session, t, survivors).hex()}, {})
@@ -83,6 +83,12 @@ def read_opening(answer: Packed) -> Opening | None:
         return Opening(_bytes(answer.about[_OWN]), {str(name): _bytes(seed) for name, seed in gone})
     except (KeyError, ValueError, AttributeError, RecursionError, Malformed):
         return None
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError("no whole number")
+    return value
 
 
 def _bytes(text: object) -> bytes:
