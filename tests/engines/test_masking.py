@@ -15,9 +15,9 @@ from problems import FLOAT64, generator, played, random_game, with_options
 
 from fedmm import ALGORITHMS, CoordinateMedian, FedAvgGDA, FedMM, FedmmError, Terms
 from fedmm.core.algorithm import Algorithm
-from fedmm.core.fixed_point import LARGEST, STEP, decode, encode
 from fedmm.core.messages import Invitation, Update
 from fedmm.engines.asking import AskingEngine
+from fedmm.engines.fixed_point import LARGEST, STEP, decode, encode
 from fedmm.engines.flower.kinds import CONFIRM, OPEN
 from fedmm.engines.in_process import InProcess
 from fedmm.engines.mask_ledger import MaskLedger

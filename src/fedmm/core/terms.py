@@ -9,13 +9,15 @@ from fedmm.core.aggregation import Aggregation, Mean
 from fedmm.core.algorithm import Algorithm, first_exchange
 from fedmm.core.checks import flag, not_negative, one_of, within
 from fedmm.core.errors import require
-from fedmm.core.fixed_point import MOST_CLIENTS
 from fedmm.core.participation import head_count
 from fedmm.core.problem import FederatedProblem
 from fedmm.core.transmission import ExactUpdate, GaussianUpdate, Transmission
 from fedmm.core.wire import ENCODINGS, Encoding
 
 OnBadUpdate = Literal["stop", "skip"]
+
+MOST_SUMMED = 256
+"""How many updates a masked sum may have."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ class Terms:
             "network without them, or batch_norm = 'frozen'",
         )
         clients = max(problem.federation, len(problem.clients))
-        require(clients <= MOST_CLIENTS, f"secure_sum takes at most {MOST_CLIENTS} clients, not {clients}")
+        require(clients <= MOST_SUMMED, f"secure_sum takes at most {MOST_SUMMED} clients, not {clients}")
 
     def require_plain(self, engine: str) -> None:
         """Refuse masks for an engine that shows its server every update."""

@@ -22,8 +22,8 @@ import torch
 
 from fedmm.core.algorithm import State
 from fedmm.core.errors import FedmmError, require
-from fedmm.core.fixed_point import Codes, decode, encode
 from fedmm.core.messages import Invitation, Update
+from fedmm.engines.fixed_point import Codes, decode, encode
 from fedmm.engines.mask_ledger import MaskLedger, Uploaded
 
 MASKED = "masked"

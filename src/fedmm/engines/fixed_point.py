@@ -14,9 +14,7 @@ Codes = NDArray[np.uint64]
 STEP = 2.0**-40
 """What a coordinate is rounded to: less than the rounding of float32 for all but the smallest."""
 LARGEST = 2.0**14
-"""The largest coordinate of an update."""
-MOST_CLIENTS = 256
-"""Whose sum cannot overflow."""
+"""The largest coordinate of an update: sums of :data:`fedmm.core.terms.MOST_SUMMED` of them stay below 2^63 steps."""
 
 
 def encode(vector: Tensor) -> Codes:
