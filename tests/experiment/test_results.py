@@ -171,7 +171,7 @@ NOT_WHAT: dict[str, Any] = {
 WHAT: dict[str, Any] = {
     "rounds": 5, "seed": 2, "batch_size": 32, "probe_rows": 10, "dtype": "float64", "client_weights": {"source-1": 2.0},
     "preset": "paper", "participation": 0.5, "on_bad_update": "skip", "max_update_norm": 2.0, "max_update_ratio": 3.0,
-    "uploads": "int8", "broadcasts": "fp16",
+    "uploads": "int8", "broadcasts": "fp16", "secure_sum": True,
     "stop_by": "target_entropy", "patience": 9, "min_rounds": 3, "min_delta": 0.1,
 }  # fmt: skip
 

@@ -56,8 +56,8 @@ class Inbox:
 
     @property
     def private(self) -> bool:
-        """Whether updates carry noise."""
-        return self._terms.transmission.private
+        """Whether noise or masks hide updates."""
+        return self._terms.hides_updates
 
     def put(self, update: Update) -> None:
         """Accept or refuse an update. One that is not finite ends the run where the terms say so."""
@@ -68,7 +68,7 @@ class Inbox:
             reason = self._unusable(update)
             if reason and self._terms.on_bad_update == "stop":
                 raise Diverged(update.client, update.round + 1)
-        if not reason:
+        if not reason and "z" in update.vectors:
             norm = self._norm(update)
             bound = self._terms.max_update_norm
             if bound and float(norm) > bound:

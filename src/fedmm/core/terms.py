@@ -16,6 +16,9 @@ from fedmm.core.wire import ENCODINGS, Encoding
 
 OnBadUpdate = Literal["stop", "skip"]
 
+MOST_SUMMED = 256
+"""How many updates a masked sum may have."""
+
 
 @dataclass(frozen=True)
 class Terms:
@@ -30,6 +33,8 @@ class Terms:
     transmission: what happens to an update on its way.
     restore: the server keeps the sums of each client's updates, so that a client that lost its state gets it back.
     uploads, broadcasts: the form in which vectors travel: ``exact``, ``fp16`` or ``int8``.
+    secure_sum: sites elsewhere mask their updates, so that the server sees their sum alone; in one process, where there
+        is nobody to hide them from, it changes nothing.
     """
 
     participation: float = 1.0
@@ -41,6 +46,7 @@ class Terms:
     restore: bool = False
     uploads: Encoding = "exact"
     broadcasts: Encoding = "exact"
+    secure_sum: bool = False
 
     def __post_init__(self) -> None:
         within("participation", self.participation, 0.0, 1.0)
@@ -63,6 +69,7 @@ class Terms:
         flag("restore", self.restore)
         one_of("uploads", self.uploads, ENCODINGS)
         one_of("broadcasts", self.broadcasts, ENCODINGS)
+        flag("secure_sum", self.secure_sum)
         if self.trusts_server:
             require(
                 not self.aggregation.robust,
@@ -90,6 +97,45 @@ class Terms:
     def trusts_server(self) -> bool:
         """Whether clients share in the noise that hides them, so that the server sees more than others may."""
         return isinstance(self.transmission, GaussianUpdate) and self.transmission.trust == "server"
+
+    @property
+    def hides_updates(self) -> bool:
+        """Whether a client tells nothing of its update but the update itself, which noise or masks hide."""
+        return self.transmission.private or self.secure_sum
+
+    def check_sum(self, problem: FederatedProblem, algorithm: Algorithm) -> None:
+        """Refuse masks where the server looks at single updates, or where sites send what masks do not hide."""
+        if not self.secure_sum:
+            return
+        reads = {
+            f"aggregation = {self.aggregation.name!r}": self.aggregation.robust,
+            "on_bad_update = 'skip'": self.on_bad_update == "skip",
+            "max_update_norm": self.max_update_norm > 0,
+            "max_update_ratio": self.max_update_ratio > 0,
+            "restore": self.keeps_totals(algorithm),
+        }
+        for option in (name for name, looks in reads.items() if looks):
+            require(False, f"secure_sum shows the server the sum of the updates alone, and {option} needs each of them")
+        require(
+            self.uploads == self.broadcasts == "exact",
+            "secure_sum needs uploads and broadcasts to be 'exact': codes of single updates are no function of their "
+            "sum, and masks are of the one point that all were sent",
+        )
+        require(
+            not (problem.share_statistics and problem.statistics),
+            "secure_sum hides updates, and running statistics of batch normalisation would travel beside them; use a "
+            "network without them, or batch_norm = 'frozen'",
+        )
+        clients = max(problem.federation, len(problem.clients))
+        require(clients <= MOST_SUMMED, f"secure_sum takes at most {MOST_SUMMED} clients, not {clients}")
+
+    def require_plain(self, engine: str) -> None:
+        """Refuse masks for an engine that shows its server every update."""
+        require(
+            not self.secure_sum,
+            f"secure_sum hides updates in a federation of sites (fedmm deploy); the engine {engine!r} shows its server "
+            "every one, so leave it out",
+        )
 
     def check_noise(self, problem: FederatedProblem, algorithm: Algorithm) -> None:
         """Refuse shared noise where it would not hide what it is accounted for: docs/privacy.md has the proof.

@@ -31,7 +31,7 @@ from fedmm.deploy.policy import (
     require_steps,
 )
 from fedmm.deploy.site_config import SiteConfig
-from fedmm.engines.flower.kinds import MEASURE, TRAIN
+from fedmm.engines.flower.kinds import CONFIRM, MEASURE, OPEN, TRAIN
 from fedmm.engines.packed import Packed, one_line
 
 _TIMES = ("prepared", "trained", "handled")
@@ -81,7 +81,7 @@ class Gate:
                 came=described(question.arrays),
             )
         require_allowed(self.policy, kind, asked.experiment, self._name)
-        read = read_plan(plan, asked.experiment, self._name) if kind in (TRAIN, MEASURE) else None
+        read = read_plan(plan, asked.experiment, self._name) if kind in (TRAIN, MEASURE, CONFIRM, OPEN) else None
         if read:
             require_steps(self.policy, own_steps(read, self._name))
         require(

@@ -191,9 +191,9 @@ def read_node_key(path: Path, what: str) -> Any:
     return key
 
 
-def signer(path: Path) -> Callable[[bytes], bytes]:
+def signer(path: Path, what: str = "the coordinator's key") -> Callable[[bytes], bytes]:
     """What signs texts with a private key."""
-    key = read_node_key(path, "the coordinator's key")
+    key = read_node_key(path, what)
     _, hashes, _, ec = _cryptography()
     return lambda text: bytes(key.sign(text, ec.ECDSA(hashes.SHA256())))
 

@@ -63,12 +63,16 @@ class Opened:
 
 @dataclass(frozen=True)
 class LocalSite:
-    """A site to be started on this machine: its name, ``[data]`` and ``[policy]`` of its file, more of ``[site]``."""
+    """A site to be started on this machine: its name, ``[data]`` and ``[policy]`` of its file, more of ``[site]``.
+
+    masked: it takes part in masked sums, and knows the other sites by the keys that are on this machine.
+    """
 
     name: str
     data: Mapping[str, Any]
     policy: Mapping[str, Any] = field(default_factory=dict)
     site: Mapping[str, Any] = field(default_factory=dict)
+    masked: bool = False
 
 
 def opened(federation: Federation) -> Opened:
@@ -382,6 +386,8 @@ def _write_site(federation: Federation, site: LocalSite, made: Opened) -> None:
         "superlink": link,
         "policy": _with_older(site.policy, federation.sites / f"{site.name}.toml"),
     }
+    if site.masked and not made.insecure:
+        sections["masks"] = {"peers": str(federation.keys.resolve())}
     (federation.sites / f"{site.name}.toml").write_text(write_toml(sections), encoding="utf-8")
 
 

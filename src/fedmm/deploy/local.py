@@ -48,7 +48,8 @@ def local_sites(each: Experiment, files: Sequence[Path] = ()) -> list[LocalSite]
         domain = "both" if source and target else "source" if source else "target"
         labels = sorted(set(pair.source.y[share.source].tolist()))
         data = {"kind": "share", "domain": domain, "labels": labels}
-        sites.append(LocalSite(share.name, data, {"allow_imports": allowed_names(), "allow_paths": paths}))
+        policy = {"allow_imports": allowed_names(), "allow_paths": paths}
+        sites.append(LocalSite(share.name, data, policy, masked=each.terms.secure_sum))
     return sites
 
 

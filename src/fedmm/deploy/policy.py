@@ -21,7 +21,7 @@ from fedmm.deploy.experiments import deployed_experiment, named_paths
 from fedmm.deploy.ledger import Ledger
 from fedmm.deploy.local import experiment_text
 from fedmm.deploy.site_config import PolicySection
-from fedmm.engines.flower.kinds import INTRODUCE, TRAIN
+from fedmm.engines.flower.kinds import CONFIRM, INTRODUCE, OPEN, TRAIN
 from fedmm.experiment.adaptation import batch_split
 from fedmm.experiment.config import Experiment
 from fedmm.experiment.guard import Guard, calmer
@@ -172,7 +172,7 @@ def _require_noise(policy: PolicySection, kind: str, experiment: Experiment) -> 
     )
     if policy.max_epsilon < math.inf:
         require(
-            private and kind in (INTRODUCE, TRAIN),
+            private and kind in (INTRODUCE, TRAIN, CONFIRM, OPEN),
             f"this site's policy.max_epsilon is {policy.max_epsilon:g}, and what is asked for carries no noise: its "
             "epsilon is infinite",
         )

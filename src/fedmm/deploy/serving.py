@@ -187,7 +187,8 @@ def _begun(each: Experiment, folder: Path, say: Say) -> Begun | None:
 def standing_in(each: Experiment, names: list[str], cards: Mapping[str, Card], cache: DataCache) -> Adaptation:
     """The adaptation as a server sees it: a row of the right shape stands in for those at a site.
 
-    The server keeps the sums of each site's updates, so that a site whose disk was lost gets its state back.
+    The server keeps the sums of each site's updates, so that a site whose disk was lost gets its state back; where it
+    sees masked sums alone, it has none to keep.
     """
     run, device = each.run, each.run.torch_device
     for client in run.client_weights:
@@ -216,7 +217,7 @@ def standing_in(each: Experiment, names: list[str], cards: Mapping[str, Card], c
         device=device,
         dtype=run.torch_dtype,
         view=pair.view,
-        terms=replace(each.terms, restore=True),
+        terms=replace(each.terms, restore=not each.terms.secure_sum),
         guard=each.guard,
         best_by=run.best_by,
         stopping=run.stopping,
@@ -244,7 +245,7 @@ def _network(each: Experiment, pair: DomainPair) -> Network:
 def usual_bound(each: Experiment) -> bool:
     """Whether updates that are far longer than usual are refused: where the experiment has no bound of its own."""
     terms = each.terms
-    return not (terms.trusts_server or terms.max_update_norm or terms.max_update_ratio)
+    return not (terms.trusts_server or terms.secure_sum or terms.max_update_norm or terms.max_update_ratio)
 
 
 def told_bound(each: Experiment) -> str:
@@ -254,6 +255,8 @@ def told_bound(each: Experiment) -> str:
         clip = f"norm_min = {terms.transmission.norm_min:g}, norm_max = {terms.transmission.norm_max:g}"
         allowed = "noise is shared (trust = 'server'), so no update is refused for its length"
         return f"{allowed}: the clip that sites apply themselves is the bound ({clip})"
+    if terms.secure_sum:
+        return "updates are masked, and their sum alone is seen: no update is refused for its length"
     if usual_bound(each):
         return f"an update more than {TIMES:g} times as long as is usual among the other sites is refused"
     own = f"max_update_norm = {terms.max_update_norm:g}, max_update_ratio = {terms.max_update_ratio:g}"

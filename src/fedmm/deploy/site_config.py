@@ -188,6 +188,21 @@ class PolicySection:
 
 
 @dataclass(frozen=True)
+class MasksSection:
+    """``[masks]``. peers: a folder with the public key NAME.pub of every other site, as its owner was given it by them;
+    with one, the site's updates are for masked sums alone. least: of how many updates a sum has to be.
+    """
+
+    section: ClassVar[str] = "masks"
+
+    peers: str = ""
+    least: int = 3
+
+    def __post_init__(self) -> None:
+        require(self.least >= 2, f"masks.least must be at least 2, not {self.least}: a sum of one hides nothing")
+
+
+@dataclass(frozen=True)
 class SiteConfig:
     """A site's file; paths in it are relative to the file."""
 
@@ -196,6 +211,7 @@ class SiteConfig:
     data: DataSection
     superlink: SuperLinkSection
     policy: PolicySection = field(default=PolicySection())
+    masks: MasksSection = field(default=MasksSection())
 
     def __post_init__(self) -> None:
         kept, least = self.data.validation_rows, self.policy.min_rows
@@ -228,7 +244,7 @@ def read_site(file: Path) -> SiteConfig:
         raise FedmmError(f"there is no file {file}") from None
     except (OSError, ValueError) as problem:
         raise FedmmError(f"{file} cannot be read as TOML: {problem}") from problem
-    sections = (SiteSection, DataSection, SuperLinkSection, PolicySection)
+    sections = (SiteSection, DataSection, SuperLinkSection, PolicySection, MasksSection)
     for name in tables:
         if name not in (each.section for each in sections):
             raise unknown(f"section of {file}", name, [each.section for each in sections])

@@ -22,13 +22,16 @@ from fedmm.deploy.cards import Card
 from fedmm.deploy.gate import Admitted, Gate
 from fedmm.deploy.policy import Plan, precision_of, require_rows, require_steps_kept
 from fedmm.deploy.site_config import SiteConfig
+from fedmm.deploy.site_masks import site_masks
 from fedmm.deploy.site_rows import SiteRows, site_rows
 from fedmm.deploy.site_tables import ENCODING, describe_table, require_tables
 from fedmm.deploy.versions import difference, versions
 from fedmm.engines.durable import DurableMemory, state_folder
-from fedmm.engines.flower.kinds import DESCRIBE, INTRODUCE, MEASURE, TRAIN
-from fedmm.engines.handling import answered
+from fedmm.engines.flower.kinds import CONFIRM, DESCRIBE, INTRODUCE, MEASURE, OPEN, TRAIN
+from fedmm.engines.handling import Mask, answered
 from fedmm.engines.in_process import workers
+from fedmm.engines.mask_messages import answered_question, pack_key, read_offer
+from fedmm.engines.masking import Masks
 from fedmm.engines.measuring import measured_at_site
 from fedmm.engines.messaging import Site
 from fedmm.engines.packed import Malformed, Packed, one_line
@@ -62,6 +65,7 @@ class _Built:
     experiment: Experiment
     sums: OwnSums
     precision: float
+    masks: Masks | None
 
 
 class SiteWork:
@@ -101,17 +105,19 @@ class SiteWork:
     def _answer(self, admitted: Admitted, question: Packed) -> tuple[Packed, float]:
         """The answer, and the precision of its noise: infinite for what comes of rows and has none."""
         began = time.perf_counter()
-        experiment = admitted.asked.experiment
-        if admitted.kind == INTRODUCE:
-            return self._introduced(experiment, question)
-        if admitted.kind == DESCRIBE:
+        experiment, kind = admitted.asked.experiment, admitted.kind
+        if kind == INTRODUCE:
+            return self._introduced(experiment, admitted.run, question)
+        if kind == DESCRIBE:
             return describe_table(self._config, experiment, self._say), math.inf
-        require(
-            admitted.kind in (TRAIN, MEASURE), f"this site does not know questions of the kind {admitted.kind!r:.40}"
-        )
+        require(kind in (TRAIN, MEASURE, CONFIRM, OPEN), f"this site does not know questions of the kind {kind!r:.40}")
         built = self._for(admitted)
-        if admitted.kind == MEASURE:
+        if kind == MEASURE:
             return self._measured(built, question), math.inf
+        if kind in (CONFIRM, OPEN):
+            require(built.masks is not None, "there is no sum to open: the experiment has no secure_sum = true")
+            assert built.masks is not None
+            return answered_question(built.masks, kind, question), 0.0
         t = question.about.get("round")
         if not isinstance(t, int) or t < 0:
             raise FedmmError("the server did not say which round this is")
@@ -121,16 +127,19 @@ class SiteWork:
             _begin(built)
         prepared = time.perf_counter() - began
         with precision(experiment.run.precision, built.problem.layout.device):
-            answer = answered(built.site, built.problem.layout, question)
+            answer = answered(built.site, built.problem.layout, question, _mask(built, question))
         answer.about["prepared"] = round(prepared, 3)
         return answer, built.precision if answer.arrays else 0.0
 
-    def _introduced(self, experiment: Experiment, question: Packed) -> tuple[Packed, float]:
+    def _introduced(self, experiment: Experiment, run: str, question: Packed) -> tuple[Packed, float]:
         other = difference(question.about["versions"], "the server") if "versions" in question.about else ""
         if other:
             self._say(other)
+        masks = site_masks(self._config, experiment.terms, run)
         card = self._card(experiment, str(question.about.get(ENCODING, "")))
         answer = card.packed(self._config.site.name)
+        if masks is not None:
+            answer.about.update(pack_key(masks.signed()))
         answer.about["versions"] = json.dumps(versions())
         return answer, math.inf if card.input_count else 0.0
 
@@ -216,8 +225,8 @@ class SiteWork:
         first = Kept(server.first_own(), problem.statistics)
         sums = OwnSums(function, _probes(name, rows, each, plan.odds), config.policy.min_rows)
         groups = (problem.layout.min_size > 0, problem.layout.size > problem.layout.min_size)
-        told = precision_of(worker.terms, groups, worker.clients)
-        return _Built(Site(worker, memory, problem.statistics), first, problem, each, sums, told)
+        told, masks = precision_of(worker.terms, groups, worker.clients), site_masks(config, terms, run)
+        return _Built(Site(worker, memory, problem.statistics), first, problem, each, sums, told, masks)
 
 
 def _probes(name: str, rows: SiteRows, each: Experiment, odds: float | None) -> list[Probe]:
@@ -234,6 +243,15 @@ def _probes(name: str, rows: SiteRows, each: Experiment, odds: float | None) -> 
     elif rows.source is not None and odds is not None:
         found.append(source_probe({name: rows.source}, most, seed, show, device, odds))
     return [probe for probe in found if probe is not None]
+
+
+def _mask(built: _Built, question: Packed) -> Mask | None:
+    """What hides the site's update among those of its round, where the experiment has it so."""
+    masks = built.masks
+    if masks is None:
+        return None
+    offer = read_offer(question.about)
+    return lambda invitation, update: masks.masked(invitation, update, offer)
 
 
 def _begin(built: _Built) -> None:

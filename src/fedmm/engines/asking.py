@@ -39,6 +39,7 @@ class AskingEngine:
         self, problem: FederatedProblem, algorithm: Algorithm, rounds: int, ask: Ask, terms: Terms = _USUAL
     ) -> None:
         self.problem = problem
+        terms.require_plain("nvflare")
         if terms.transmission.private:
             terms = replace(terms, restore=True)  # the sums tell the norms of duals of which sites say nothing
         self.server = Server(problem, algorithm, rounds, terms)

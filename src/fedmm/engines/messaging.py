@@ -7,18 +7,19 @@ server is an :class:`Exchange`, which may lose, delay, repeat or change messages
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fedmm.core.algorithm import Algorithm
 from fedmm.core.engine import FederatedState, RoundRecord
-from fedmm.core.inbox import Inbox
+from fedmm.core.inbox import Inbox, Refusal
 from fedmm.core.memory import ClientMemory, Kept
 from fedmm.core.messages import NEVER, Invitation, Update, size_in_bytes
 from fedmm.core.problem import FederatedProblem, Statistics
 from fedmm.core.terms import Terms
 from fedmm.core.wire import readable
 from fedmm.engines.in_process import first_state, workers
+from fedmm.engines.masking import Masks, NotOpened, Offer, Opening, mean_upload, require_all, sum_codes
 from fedmm.engines.server import Server, recorded
 from fedmm.engines.worker import Worker
 
@@ -83,8 +84,20 @@ class Exchange:
         """What reaches the server before it closes round t, of these answers and of earlier ones."""
         return answers
 
+    def confirming(self, t: int, client: str) -> bool:
+        """Whether a site gives its word that the masked sum of round t is to be opened."""
+        return True
+
+    def opening(self, t: int, client: str) -> bool:
+        """Whether a site tells what opens the masked sum of round t."""
+        return True
+
     def between_rounds(self, t: int, memories: Mapping[str, ClientMemory]) -> None:
         """What happens to the sites' memories after round t."""
+
+
+Open = Callable[[Mapping[str, Update]], Mapping[str, Opening]]
+"""Asks those who sent these updates to help to open their sum."""
 
 
 class Host:
@@ -107,14 +120,25 @@ class Host:
         return self.server.invitations(state, session=self._session, restoring=self._lost)
 
     def settle(
-        self, state: FederatedState, invitations: Mapping[str, Invitation], arrived: Sequence[Update]
+        self,
+        state: FederatedState,
+        invitations: Mapping[str, Invitation],
+        arrived: Sequence[Update],
+        open_sum: Open | None = None,
     ) -> tuple[FederatedState, Inbox]:
-        """The state after a round, without the sites' own, and what was accepted and refused in it."""
+        """The state after a round, without the sites' own, and what was accepted and refused in it.
+
+        open_sum: where updates are masked. Each is then taken for their mean, which is all that the server needs.
+        """
         t = state.round
-        inbox = self.server.inbox(invitations, state.norms)
+        masked = self.server.terms.secure_sum
+        assert masked == (open_sum is not None), "whoever asks for masks has to open their sum"
+        inbox = self.server.inbox(invitations, state.norms, masked=masked)
         for update in arrived:
             inbox.put(update)
         inbox.close()
+        if open_sum is not None and inbox.accepted:
+            self._open(inbox, invitations, open_sum)
         self._lost = {update.client for update in arrived if update.lost and update.round == t}
         settled = self.server.settle(state, inbox.accepted)
         after = replace(
@@ -128,6 +152,17 @@ class Host:
         )
         return self.went_on(after), inbox
 
+    def _open(self, inbox: Inbox, invitations: Mapping[str, Invitation], open_sum: Open) -> None:
+        try:
+            codes = sum_codes(inbox.accepted, invitations, open_sum(inbox.accepted))
+        except NotOpened as problem:
+            inbox.refused += [Refusal(name, f"the round's sum was not opened: {problem}") for name in inbox.accepted]
+            inbox.accepted = {}
+            return
+        sent = next(iter(invitations.values())).sent
+        mean = mean_upload(codes, len(inbox.accepted), self.server.upload, sent)
+        inbox.accepted = {name: replace(update, vectors=mean) for name, update in inbox.accepted.items()}
+
     def went_on(self, state: FederatedState) -> FederatedState:
         """Take a state for the one that was last returned."""
         self._last = state
@@ -138,6 +173,7 @@ class Messaging:
     """Runs a federation's rounds by messages; with a faultless exchange it computes what ``InProcess`` does.
 
     The sites keep their states by themselves, as :class:`Host` says. depth: how many states a site keeps.
+    masks: by site, its part in sums that are masked.
     """
 
     def __init__(
@@ -149,8 +185,12 @@ class Messaging:
         exchange: Exchange | None = None,
         *,
         depth: int = 2,
+        masks: Mapping[str, Masks] | None = None,
+        offer: Offer | None = None,
     ) -> None:
         self.problem = problem
+        self._masks = masks or {}
+        self._offer = offer or {}
         self.server = Server(problem, algorithm, rounds, terms)
         self.host = Host(self.server)
         self.exchange = exchange or Exchange()
@@ -168,12 +208,13 @@ class Messaging:
         t = state.round
         invitations = self.host.invitations(state)
         answers = [
-            self.sites[name].answer(invitation)
+            self._answer(name, invitation, invitations)
             for name, invitation in invitations.items()
             if self.exchange.invited(name, invitation)
         ]
         arrived = self.exchange.arriving(t, answers)
-        settled, inbox = self.host.settle(state, invitations, arrived)
+        open_sum = self._open if self.server.terms.secure_sum else None
+        settled, inbox = self.host.settle(state, invitations, arrived, open_sum)
         kept = {name: self.sites[name].memory.held[t] for name in inbox.accepted if t in self.sites[name].memory.held}
         after = replace(
             settled,
@@ -185,6 +226,25 @@ class Messaging:
         bytes_up = sum(size_in_bytes(each.vectors) + size_in_bytes(each.statistics) for each in arrived)
         bytes_down = sum(map(invitation_size, invitations.values()))
         return after, recorded(after, state.z, inbox, bytes_up, bytes_down, time.perf_counter() - began)
+
+    def _answer(self, name: str, invitation: Invitation, invited: Mapping[str, Invitation]) -> Update:
+        update = self.sites[name].answer(invitation)
+        if not self.server.terms.secure_sum:
+            return update
+        return self._masks[name].masked(invitation, update, {each: self._offer[each] for each in invited})
+
+    def _open(self, updates: Mapping[str, Update]) -> dict[str, Opening]:
+        confirmations = {
+            name: self._masks[name].confirmed(update.session, update.round, updates)
+            for name, update in updates.items()
+            if self.exchange.confirming(update.round, name)
+        }
+        require_all(confirmations, updates)
+        return {
+            name: self._masks[name].opened(update.session, update.round, updates, confirmations)
+            for name, update in updates.items()
+            if self.exchange.opening(update.round, name)
+        }
 
 
 def invitation_size(invitation: Invitation) -> int:

@@ -29,6 +29,7 @@ from fedmm.core.wire import (
     remembered,
     travelling,
 )
+from fedmm.engines.masking import masked_like
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ class Server:
             "batch_norm = 'frozen'",
         )
         terms.check_noise(problem, algorithm)
+        terms.check_sum(problem, algorithm)
         self._harmless: Norms | None = None
         if bounded:
             steps = min(self.steps.values())
@@ -124,10 +126,20 @@ class Server:
         """Whether a client was counted in the last round, so that it knows what was sent then."""
         return state.round > 0 and state.counted.get(name, NEVER) == state.round - 1
 
-    def inbox(self, invitations: Mapping[str, Invitation], norms: Mapping[str, Norms] | None = None) -> Inbox:
-        """An empty inbox for a round. norms: by client, the lengths of what it last sent that was counted."""
+    @property
+    def upload(self) -> State:
+        """What a client uploads: names, shapes and dtypes."""
+        return self._upload
+
+    def inbox(
+        self, invitations: Mapping[str, Invitation], norms: Mapping[str, Norms] | None = None, *, masked: bool = False
+    ) -> Inbox:
+        """An empty inbox for a round. norms: by client, the lengths of what it last sent that was counted.
+
+        masked: for updates of which the sum alone is seen.
+        """
         statistics = self.problem.statistics if self.problem.share_statistics else {}
-        like = travelling(self.terms.uploads, self._upload)
+        like = masked_like(self._upload) if masked else travelling(self.terms.uploads, self._upload)
         usual = None if self._harmless is None else UsualNorms(self._harmless, norms or {})
         return Inbox(invitations, like, statistics, self.terms, self.problem.groups, usual)
 

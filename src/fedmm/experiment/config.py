@@ -67,7 +67,8 @@ class RunOptions:
     track: ``tensorboard``, ``mlflow`` or both, where the run is shown while it goes on.
     keep_rows: whether a few rows of the data, and what the model makes of them, are kept in the run's folder, for
         pictures and reports.
-    participation, on_bad_update, max_update_norm, max_update_ratio, uploads, broadcasts: as in :class:`fedmm.Terms`.
+    participation, on_bad_update, max_update_norm, max_update_ratio, uploads, broadcasts, secure_sum: as in
+        :class:`fedmm.Terms`.
     client_weights: the paper's alpha_i by client name; clients that are not named weigh 1.
     preset: ``paper`` or ``authors``, for everything the file leaves out.
     """
@@ -103,6 +104,7 @@ class RunOptions:
     max_update_ratio: float = 0.0
     uploads: Encoding = "exact"
     broadcasts: Encoding = "exact"
+    secure_sum: bool = False
     client_weights: Mapping[str, float] = field(default_factory=dict)
     preset: str = ""
 
@@ -135,7 +137,10 @@ class RunOptions:
     @property
     def terms(self) -> dict[str, Any]:
         """What this section says of the terms."""
-        names = ("participation", "on_bad_update", "max_update_norm", "max_update_ratio", "uploads", "broadcasts")
+        names = (
+            "participation", "on_bad_update", "max_update_norm", "max_update_ratio", "uploads", "broadcasts",
+            "secure_sum",
+        )  # fmt: skip
         return {name: getattr(self, name) for name in names}
 
     @property

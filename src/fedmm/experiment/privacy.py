@@ -160,6 +160,10 @@ def require_no_guard(terms: Terms, *, guarded: bool) -> None:
         not (guarded and terms.trusts_server),
         "guard.policy must be 'off' where clients share in the noise: a guard looks at single updates",
     )
+    require(
+        not (guarded and terms.secure_sum),
+        "guard.policy must be 'off' with secure_sum: a guard looks at single updates",
+    )
 
 
 def require_nothing_learnt(terms: Terms, given: Input | None) -> None:

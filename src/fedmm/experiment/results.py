@@ -36,6 +36,7 @@ _SINCE: dict[str, dict[str, Any]] = {
         "max_update_ratio": 0.0,
         "uploads": "exact",
         "broadcasts": "exact",
+        "secure_sum": False,
         "stop_by": "",
         "patience": 50,
         "min_rounds": 0,

@@ -13,10 +13,13 @@ from flwr.serverapp import Grid
 from fedmm.core.engine import FederatedState, RoundRecord
 from fedmm.core.errors import require
 from fedmm.core.inbox import Refusal
-from fedmm.engines.flower.kinds import MEASURE, PROBLEM
+from fedmm.core.messages import Update
+from fedmm.engines.flower.kinds import CONFIRM, MEASURE, OPEN, PROBLEM
 from fedmm.engines.flower.roster import Say
 from fedmm.engines.flower.strategy import MinimaxStrategy, Refused
 from fedmm.engines.in_process import first_state
+from fedmm.engines.mask_messages import pack_question, read_opening, read_word
+from fedmm.engines.masking import Opening, require_all
 from fedmm.engines.packed import About, Packed
 
 _MOST_OF = 0.6
@@ -71,7 +74,7 @@ class FlowerEngine:
         updates, refusals, sending = self._gather(
             invited, lambda names: strategy.invite(number, {}, self.grid, names), strategy.read
         )
-        strategy.close(updates, refusals)
+        strategy.close(updates, refusals, self._open if strategy.server.terms.secure_sum else None)
         assert strategy.record is not None
         self.say(self._breakdown(strategy.record, sending))
         return strategy.state, strategy.record
@@ -79,15 +82,37 @@ class FlowerEngine:
     def ask(self, kind: str, questions: Mapping[str, Packed]) -> dict[str, Packed]:
         """The answers to a question, of those sites that are connected and answer in time."""
         require(kind == MEASURE, f"sites are asked to measure, not to {kind}")
+        there = self.strategy.roster.online(self.grid)
+        answers, refusals = self._answers(kind, {name: each for name, each in questions.items() if name in there})
+        silent = {refusal.client: Packed({}, {PROBLEM: refusal.reason}, {}) for refusal in refusals}
+        return {**silent, **answers}
+
+    def _answers(self, kind: str, questions: Mapping[str, Packed]) -> tuple[dict[str, Packed], list[Refusal]]:
         strategy, number = self.strategy, self.strategy.state.round
-        there = strategy.roster.online(self.grid)
         answers, refusals, _ = self._gather(
-            [name for name in questions if name in there],
-            lambda names: strategy.ask(number, questions, self.grid, names),
+            list(questions),
+            lambda names: strategy.ask(number, questions, self.grid, names, kind),
             lambda reply, name: (name, strategy.answer(reply, name)),
         )
-        silent = {refusal.client: Packed({}, {PROBLEM: refusal.reason}, {}) for refusal in refusals}
-        return {**silent, **{name: answer for name, answer in answers if name is not None}}
+        return {name: answer for name, answer in answers if name is not None}, refusals
+
+    def _open(self, updates: Mapping[str, Update]) -> dict[str, Opening]:
+        """What opens the sum of these updates, of those who sent them: first their word on whose it is."""
+        usual, state = self._usual, next(iter(updates.values()))
+
+        def asked(kind: str, words: Mapping[str, bytes] | None, read: Callable[[Packed], T | None]) -> dict[str, T]:
+            question = pack_question(state.session, state.round, updates, words)
+            answers, refusals = self._answers(kind, dict.fromkeys(updates, question))
+            for refusal in refusals:
+                self.say(f"{refusal.client} does not help to open the sum: {refusal.reason}")
+            given = {name: read(answer) for name, answer in answers.items()}
+            return {name: each for name, each in given.items() if each is not None}
+
+        words = asked(CONFIRM, None, read_word)
+        require_all(words, updates)
+        openings = asked(OPEN, words, read_opening)
+        self._usual = usual
+        return openings
 
     def _gather(
         self, invited: list[str], send: Send, read: Callable[[Message, str | None], T]

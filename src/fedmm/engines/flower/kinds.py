@@ -6,7 +6,17 @@ INTRODUCE, DESCRIBE, TRAIN, MEASURE = "introduce", "describe", "train", "measure
 """What a site can be asked: who it is and what it holds, to describe the columns of its table by sums, to work in a
 round, and to measure a model on its own rows."""
 
-MESSAGE_TYPES = {INTRODUCE: "query", DESCRIBE: "query.describe", TRAIN: "train", MEASURE: "evaluate"}
+CONFIRM, OPEN = "confirm", "open"
+"""Where updates are masked: whose their sum is of, and to open it."""
+
+MESSAGE_TYPES = {
+    INTRODUCE: "query",
+    DESCRIBE: "query.describe",
+    TRAIN: "train",
+    MEASURE: "evaluate",
+    CONFIRM: "query.confirm",
+    OPEN: "query.open",
+}
 """Flower's type of the message that asks it."""
 
 PROBLEM = "problem"

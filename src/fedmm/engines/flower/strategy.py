@@ -19,7 +19,8 @@ from fedmm.engines.flower.envelope import read
 from fedmm.engines.flower.kinds import MEASURE, MESSAGE_TYPES, PROBLEM, TRAIN
 from fedmm.engines.flower.roster import Roster, Say, introduced
 from fedmm.engines.in_process import first_state
-from fedmm.engines.messaging import Host, invitation_size
+from fedmm.engines.mask_messages import OFFER, pack_offer, read_key
+from fedmm.engines.messaging import Host, Open, invitation_size
 from fedmm.engines.packed import About, Malformed, Packed, one_line
 from fedmm.engines.packing import pack_invitation, read_update, read_vectors, vector_arrays
 from fedmm.engines.server import Server, recorded
@@ -64,6 +65,7 @@ class MinimaxStrategy(Strategy):
         self._ttl = ttl
         self._say = say
         self._invitations: dict[str, Invitation] = {}
+        self._shared: About = {}
         self._down: list[int] = []
         self._began = 0.0
         self._dual_norms = DualNorms(server)
@@ -78,6 +80,7 @@ class MinimaxStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         """An invitation for each site of the round that is connected. Another point in ``arrays`` replaces the own."""
+        self.server.terms.require_plain("flower's own loop")
         if self.roster.missing:
             introduced(grid, self.roster, self.introduction, timeout=self._ttl, say=self._say)
         self._take(arrays)
@@ -89,6 +92,12 @@ class MinimaxStrategy(Strategy):
         self._down = []
         self.timings = {}
         self._invitations = self.host.invitations(self.state)
+        self._shared = {}
+        if self.server.terms.secure_sum:
+            keys = {name: read_key(card.about) for name, card in self.roster.cards.items()}
+            offer = {name: key for name, key in keys.items() if key is not None and name in self._invitations}
+            self._invitations = {name: each for name, each in self._invitations.items() if name in offer}
+            self._shared = {OFFER: pack_offer(offer)}
         return list(self._invitations)
 
     def invite(
@@ -101,7 +110,7 @@ class MinimaxStrategy(Strategy):
             if name in nodes:
                 packed = pack_invitation(self.server.problem.layout, self._invitations[name])
                 self._down.append(invitation_size(self._invitations[name]))
-                told = packed._replace(about={**config, **self._told.get(name, {}), **packed.about})
+                told = packed._replace(about={**config, **self._told.get(name, {}), **self._shared, **packed.about})
                 messages.append((name, self._message(TRAIN, nodes[name], told, server_round)))
         return messages
 
@@ -132,10 +141,10 @@ class MinimaxStrategy(Strategy):
         self.timings[name] = packed.about
         return update
 
-    def close(self, updates: list[Update], refusals: list[Refusal]) -> None:
-        """End a round with these updates, and what else there was to refuse."""
+    def close(self, updates: list[Update], refusals: list[Refusal], open_sum: Open | None = None) -> None:
+        """End a round with these updates, and what else there was to refuse. open_sum: where updates are masked."""
         z_0 = self.server.broadcast(self.state.server).sent["z"]
-        after, inbox = self.host.settle(self.state, self._invitations, updates)
+        after, inbox = self.host.settle(self.state, self._invitations, updates, open_sum)
         inbox.refused.extend(refusals)
         up = sum(size_in_bytes(each.vectors) + size_in_bytes(each.statistics) for each in updates)
         record = recorded(after, z_0, inbox, up, sum(self._down), time.perf_counter() - self._began)
@@ -156,16 +165,21 @@ class MinimaxStrategy(Strategy):
         return None
 
     def ask(
-        self, server_round: int, questions: Mapping[str, Packed], grid: Grid, names: Iterable[str]
+        self,
+        server_round: int,
+        questions: Mapping[str, Packed],
+        grid: Grid,
+        names: Iterable[str],
+        kind: str = MEASURE,
     ) -> list[tuple[str, Message]]:
-        """A message to measure for each of these sites that is connected."""
+        """A message that asks something else than to train, for each of these sites that is connected."""
         nodes = self.roster.online(grid)
         messages = []
         for name in names:
             if name in nodes:
                 packed = questions[name]
                 told = packed._replace(about={**self._told.get(name, {}), **packed.about})
-                messages.append((name, self._message(MEASURE, nodes[name], told, server_round)))
+                messages.append((name, self._message(kind, nodes[name], told, server_round)))
         return messages
 
     def answer(self, reply: Message, name: str | None = None) -> Packed:

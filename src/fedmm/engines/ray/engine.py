@@ -39,6 +39,7 @@ class RayEngine:
         self, problem: FederatedProblem, algorithm: Algorithm, rounds: int, actors: Actors, terms: Terms = _USUAL
     ) -> None:
         self.problem = problem
+        terms.require_plain("ray")
         self._rules = Rules(algorithm, rounds, terms)
         self.server = Server(problem, algorithm, rounds, terms)
         self.actors = actors

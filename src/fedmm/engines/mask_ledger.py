@@ -1,0 +1,125 @@
+"""What a site has masked and opened, on its disk before anything is sent: no mask hides two updates."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedmm.core.errors import FedmmError, require
+
+
+@dataclass(frozen=True)
+class Uploaded:
+    """A masked update. label: of its round. digest: of what it hides. own, shared: the seeds of its masks."""
+
+    run: str
+    session: int
+    round: int
+    label: bytes
+    digest: str
+    own: bytes
+    shared: dict[str, bytes]
+
+
+class MaskLedger:
+    """A site's masked updates and opened sums, of all runs. path: a file that only grows; None to keep it in memory.
+
+    Two sums that differ in who is part of them would tell the difference: an update. So a site masks one update for a
+    round of a session, and helps to open the sum of the same sites alone, however often a round is asked for, and in
+    whichever run the same update is part of one again.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._sent: dict[tuple[str, int, int], Uploaded] = {}
+        self._opened: dict[tuple[str, int] | str, list[str]] = {}
+        if path is not None and path.exists():
+            self._read(path)
+
+    def own_seed(self, run: str, session: int, round: int, label: bytes, digest: str) -> bytes | None:
+        """The seed of the mask of an update that is sent again; None for a first one. Another update is refused."""
+        before = self._sent.get((run, session, round))
+        if before is None:
+            return None
+        require(
+            (before.label, before.digest) == (label, digest),
+            f"it has masked another update for round {round + 1}, or for other sites, and does not mask a second one",
+        )
+        return before.own
+
+    def sent(self, run: str, session: int, round: int) -> Uploaded | None:
+        """The masked update of a round."""
+        return self._sent.get((run, session, round))
+
+    def uploads(self, each: Uploaded) -> None:
+        """Note an update before it is sent."""
+        shared = {name: seed.hex() for name, seed in each.shared.items()}
+        self._note(
+            {
+                "run": each.run,
+                "session": each.session,
+                "round": each.round,
+                "label": each.label.hex(),
+                "digest": each.digest,
+                "own": each.own.hex(),
+                "shared": shared,
+            }
+        )
+        self._sent[each.run, each.session, each.round] = each
+
+    def opens(self, each: Uploaded, survivors: list[str]) -> None:
+        """Note a sum before it is opened; one of the same round or update, and of other sites, is refused."""
+        sums: tuple[tuple[str, int] | str, ...] = ((each.run, each.round), each.digest)
+        for before in (self._opened.get(key) for key in sums):
+            require(
+                before in (None, survivors),
+                f"it has helped to open a sum of round {each.round + 1} already, of other sites; two would tell an "
+                "update",
+            )
+        if any(key not in self._opened for key in sums):
+            self._note({"opened": [each.run, each.round, each.digest], "survivors": survivors})
+            self._opened |= dict.fromkeys(sums, survivors)
+
+    def _note(self, line: dict[str, Any]) -> None:
+        if self._path is None:
+            return
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            number = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            with os.fdopen(number, "ab") as file:
+                file.write(json.dumps(line).encode() + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as problem:
+            raise FedmmError(f"the masks of a round cannot be noted in {self._path}: {problem.strerror}") from problem
+
+    def _read(self, path: Path) -> None:
+        content = path.read_bytes()
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):  # a crash while it was written: what it is of was not sent
+            os.truncate(path, whole)
+        for text in content[:whole].splitlines():
+            try:
+                line = json.loads(text)
+                if "opened" in line:
+                    run, round, digest = line["opened"]
+                    survivors = list(line["survivors"])
+                    self._opened |= dict.fromkeys(((run, round), digest), survivors)
+                else:
+                    self._sent[line["run"], line["session"], line["round"]] = Uploaded(
+                        line["run"],
+                        line["session"],
+                        line["round"],
+                        bytes.fromhex(line["label"]),
+                        line["digest"],
+                        bytes.fromhex(line["own"]),
+                        {name: bytes.fromhex(seed) for name, seed in line["shared"].items()},
+                    )
+            except (ValueError, KeyError, TypeError) as problem:
+                raise FedmmError(
+                    f"{path} holds a line that is no note of masks; without it this site cannot tell which masks it "
+                    "has used, so that the run has to begin again under another name"
+                ) from problem
