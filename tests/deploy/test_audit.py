@@ -286,14 +286,21 @@ def test_an_experiment_is_approved_by_its_file_before_it_is_asked_for(
 
 
 @pytest.mark.processes
-def test_real_sites_do_not_run_a_command_and_say_so_at_both_ends(federation: Federation, tmp_path: Path) -> None:
-    ran = tmp_path / "it-ran"
-    each = demo_experiment(1)
-    up(federation, local_sites(each), say=print)
-    tables: dict[str, Any] = {**each.tables(), "model": {"name": "backbone", "backbone": "os:system"}}
-    tables["model"]["options"] = {"command": f"touch {ran}"}
+def test_real_sites_do_not_run_a_command_and_say_so_at_both_ends(
+    federation: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module that is installed everywhere, and that the server alone lets experiments import."""
+    ran, each = tmp_path / "it-ran", demo_experiment(1)
+    program = f"import sys\nfrom torch import nn\nopen({str(ran)!r}, 'a').write(' '.join(sys.argv) + '\\n')\n"
+    program += "def tower():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU())\n"
+    (tmp_path / "evil_net.py").write_text(program)
+    sites = local_sites(each)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]).rstrip(":"))
+    monkeypatch.setenv("FEDMM_ALLOW_IMPORT", "evil_net")
+    up(federation, sites, say=print)
+    tables: dict[str, Any] = {**each.tables(), "model": {"name": "backbone", "backbone": "evil_net:tower"}}
     begin(federation, deployed_experiment(tables))
-    words = "refuses: backbone 'os:system' would import a module and run its code, which is not allowed at this site"
+    words = "refuses: backbone 'evil_net:tower' would import a module and run its code, which is not allowed at this"
     server_log = federation.run(RUN) / "server.log"
     for name in (SITE, "target-1"):
         until(lambda name=name: f"the site '{name}' {words}" in text(server_log), 300, f"{name} was not named")
@@ -301,4 +308,5 @@ def test_real_sites_do_not_run_a_command_and_say_so_at_both_ends(federation: Fed
         refused = [json.loads(line) for line in log.read_text().splitlines() if '"refusal"' in line]
         assert words in refused[0]["sentence"]
         assert words in text(federation.logs / f"{name}.log")
-    assert not ran.exists()
+    assert ran.exists()  # at the server
+    assert "site" not in ran.read_text().split()

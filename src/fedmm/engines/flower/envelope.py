@@ -82,11 +82,11 @@ def seal(packed: Packed, kind: str = "", node: int = 0, run: int = 0, sign: Sign
         }
     ).encode()
     inline = len(body) <= _INLINE
-    values = {"head": head, "signature": sign(head) if sign else b"", "body": body if inline else b""}
-    records = {_ENVELOPE: ConfigRecord(values)}
+    first = {"head": head, "signature": sign(head) if sign else b"", "body": body if inline else b""}
+    records = RecordDict({_ENVELOPE: ConfigRecord({**first})})
     for number, start in enumerate([] if inline else range(0, len(body), _PART_BYTES)):
         records[f"{_PART}.{number:06d}"] = ConfigRecord({"body": body[start : start + _PART_BYTES]})
-    return RecordDict(records)
+    return records
 
 
 def read(records: RecordDict, most_bytes: int | None = None) -> Packed:
@@ -99,7 +99,7 @@ def read(records: RecordDict, most_bytes: int | None = None) -> Packed:
 def unseal(records: RecordDict, most_bytes: int | None = None) -> Envelope:
     """The envelope in a message, its signature not looked at; what cannot be read is ``Malformed``, whatever it is."""
     found = records.config_records
-    values = found.get(_ENVELOPE, {})
+    values: Mapping[str, Any] = found.get(_ENVELOPE, {})
     head, signature, body = (values.get(name) for name in ("head", "signature", "body"))
     if not (isinstance(head, bytes) and isinstance(signature, bytes) and isinstance(body, bytes)):
         raise Malformed("it is no message of this program's")

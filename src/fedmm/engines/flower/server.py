@@ -8,6 +8,7 @@ from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
+from flwr.supercore.inflatable import inflatable_utils
 from flwr.superlink.grid import http_grid
 
 __all__ = ["Grid", "Serve", "run_number", "server_app"]
@@ -37,4 +38,5 @@ def run_number(grid: Grid) -> int:
 
 def _shorten_waits() -> None:
     """Flower lists a reply before its parts are there, and then waits a second; none of its options shortens that."""
-    http_grid.pull_objects = partial(http_grid.pull_objects, initial_backoff=_BACKOFF, max_concurrent_pulls=_AT_ONCE)
+    pull = partial(inflatable_utils.pull_objects, initial_backoff=_BACKOFF, max_concurrent_pulls=_AT_ONCE)
+    setattr(http_grid, "pull_objects", pull)  # noqa: B010 - a name that Flower does not export
