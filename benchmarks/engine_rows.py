@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,6 @@ def ray(clients: int, rounds: int) -> Times:
 
 
 def ray_durable(clients: int, rounds: int) -> Times:
-    from dataclasses import replace  # noqa: PLC0415
 
     from fedmm.experiment.on_ray import ray_engines  # noqa: PLC0415 - an optional dependency
 
@@ -169,7 +169,7 @@ def simulated_handler(folder: str, clients: int, rounds: int, number: int) -> Ca
 
 
 def flower_deployment(clients: int, rounds: int) -> Times:
-    """A SuperLink and a SuperNode for each client on this machine, with TLS and keys."""
+    """A SuperLink and a site with a process of its own for each client on this machine, with TLS and keys."""
     from fedmm.deploy.layout import Federation  # noqa: PLC0415 - an optional dependency
     from fedmm.deploy.lifecycle import down, follow, submit, up  # noqa: PLC0415
     from fedmm.deploy.local import experiment_text, local_sites  # noqa: PLC0415
@@ -183,7 +183,9 @@ def flower_deployment(clients: int, rounds: int) -> Times:
     with _folder() as folder:
         federation = Federation(folder)
         try:
-            up(federation, local_sites(each), say=said)
+            small = {"min_batch_size": 1, "min_rows": 1}  # four rows a batch, so that what is measured is Flower
+            sites = [replace(site, policy={**site.policy, **small}) for site in local_sites(each)]
+            up(federation, sites, say=said)
             start_up = time.perf_counter() - began
             text = experiment_text(each)
             number = submit(federation, "run", text, resume=False, patience=300.0, enrol_seconds=300.0, say=said)

@@ -16,6 +16,7 @@ from fedmm.cli.app import app
 from fedmm.core.errors import FedmmError
 from fedmm.core.imports import configuration_file, import_allowed
 from fedmm.deploy.experiments import deployed_experiment
+from fedmm.deploy.inviting import read_sites
 from fedmm.deploy.site_config import read_site
 from fedmm.experiment.config import experiment
 from fedmm.experiment.grid import SWEEP, grid
@@ -56,6 +57,11 @@ def test_a_toml_block_is_an_experiment_or_a_part_of_one(
         file = tmp_path / "site.toml"
         file.write_text(block, encoding="utf-8")
         assert read_site(file).site.name == tables["site"]["name"]
+        return
+    if "sites" in tables:
+        file = tmp_path / "sites.toml"
+        file.write_text(block, encoding="utf-8")
+        assert set(read_sites(file)) == set(tables["sites"])
         return
     preset = "preset" in tables.get("run", {})
     full = {**{name: table for name, table in SMALL.items() if not preset or name == "data"}, **tables}

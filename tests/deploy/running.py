@@ -7,11 +7,12 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fedmm.deploy import processes
-from fedmm.deploy.demo import RUN
+from fedmm.deploy.demo import RUN, demo_experiment
 from fedmm.deploy.layout import Federation
 from fedmm.deploy.lifecycle import submit
 from fedmm.deploy.local import experiment_text
@@ -24,6 +25,13 @@ def until(done: Callable[[], bool], seconds: float, what: str) -> None:
     while not done():
         assert time.monotonic() < deadline, what
         time.sleep(0.2)
+
+
+def long_experiment(rounds: int) -> Experiment:
+    """Many rounds of little work, in which nothing is measured: time to do something to a site between two of them."""
+    each = demo_experiment(rounds)
+    algorithm = replace(each.algorithm, local_steps=10)
+    return replace(each, algorithm=algorithm, run=replace(each.run, evaluate_every=rounds, probe_rows=0))
 
 
 def begin(federation: Federation, each: Experiment, patience: float = 200.0) -> int:

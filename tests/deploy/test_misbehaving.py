@@ -18,7 +18,7 @@ from itertools import repeat
 from pathlib import Path
 
 import pytest
-from deploy.running import begin, pid_of, rounds_in, rows, server_log, text, until
+from deploy.running import begin, long_experiment, pid_of, rounds_in, rows, server_log, text, until
 
 from fedmm.deploy import processes
 from fedmm.deploy.demo import RUN, demo_experiment, same_result
@@ -46,13 +46,13 @@ def stop(federation: Federation, name: str) -> None:
 
 
 def test_a_site_that_hangs_is_left_out_and_is_counted_again_when_it_is_back(federation: Federation) -> None:
-    each = demo_experiment(25)
+    each = long_experiment(25)
     up(federation, local_sites(each), say=print)
     number = begin(federation, each, patience=30.0)
     until(lambda: rounds_in(federation) >= 1, 600, "the first round was not finished")
     site = pid_of(federation, "site", "target-1.toml")
     os.killpg(site, signal.SIGSTOP)
-    reason = "target-1 was not counted: it did not answer within 30 seconds"
+    reason = "target-1 was not counted: it did not answer"  # in time, or the SuperLink takes it for gone by then
     until(lambda: reason in server_log(federation), 600, "the hanging site was waited for without an end")
     os.killpg(site, signal.SIGCONT)
     assert "completed" in follow(federation, RUN, number, print)
@@ -60,13 +60,13 @@ def test_a_site_that_hangs_is_left_out_and_is_counted_again_when_it_is_back(fede
     assert counted[0] == counted[-1] == 2
     refused = rows(federation, "refused.jsonl")
     assert {each["client"] for each in refused} == {"target-1"}
-    assert refused[0]["reason"] == "it did not answer within 30 seconds"
+    assert all(each["reason"].startswith("it did not answer") for each in refused)
     assert [each["round"] for each in refused] == [place + 1 for place, each in enumerate(counted) if each == 1]
     assert alive(federation)[SUPERLINK]
 
 
 def test_a_site_that_comes_back_from_an_old_backup_is_brought_in_step(federation: Federation) -> None:
-    each = demo_experiment(25)
+    each = long_experiment(25)
     up(federation, local_sites(each), say=print)
     number = begin(federation, each)
     until(lambda: rounds_in(federation) >= 1, 600, "the first round was not finished")
@@ -199,7 +199,7 @@ def small_files(federation: Federation) -> Iterator[Room]:
 def test_a_full_disk_at_a_site_is_named_and_the_run_goes_on_when_there_is_room(
     federation: Federation, tmp_path: Path, disk: Callable[[Federation], AbstractContextManager[Room]]
 ) -> None:
-    each = demo_experiment(20)
+    each = long_experiment(20)
     with disk(federation) as room:
         up(federation, local_sites(each), say=print)
         number = begin(federation, each)

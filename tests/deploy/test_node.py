@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from deploy.grids import KINDS
-from deploy.running import begin, pid_of, rounds_in, server_log, text, until
+from deploy.running import begin, long_experiment, pid_of, rounds_in, server_log, text, until
 from engines.flower.local_grid import acting_as
 from flwr.app import Message, RecordDict
 
@@ -339,7 +339,7 @@ def test_a_site_is_one_process_that_listens_nowhere_and_shows_no_secret(two_site
 @pytest.mark.processes
 def test_a_killed_site_costs_seconds_not_the_patience(federation: Federation, tmp_path: Path) -> None:
     """The round is asked again as soon as the site is back, long before its patience of ten minutes."""
-    each = demo_experiment(25)
+    each = long_experiment(25)
     up(federation, local_sites(each), say=print)
     number = begin(federation, each, patience=600.0)
     until(lambda: rounds_in(federation) >= 2, 300, "two rounds were not finished")

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from deploy.running import begin, pid_of, pids_of, rounds_in, text, until
+from deploy.running import begin, long_experiment, pid_of, pids_of, rounds_in, text, until
 
 from fedmm import FedmmError
 from fedmm.deploy import processes
@@ -32,7 +32,7 @@ SUMMED = 100 * 2.0**-23
 def test_a_run_survives_the_death_of_a_site_and_of_the_superlink_to_the_bit(
     federation: Federation, tmp_path: Path
 ) -> None:
-    each = demo_experiment(25)
+    each = long_experiment(25)
     up(federation, local_sites(each), say=print)
     number = begin(federation, each)
     until(lambda: rounds_in(federation) >= 1, 600, "the first round was not finished")
@@ -128,7 +128,7 @@ def test_ctrl_c_ends_everything(tmp_path: Path, send: Callable[[int, int], None]
 
 
 def test_a_federation_that_went_down_comes_up_with_its_states(federation: Federation, tmp_path: Path) -> None:
-    each = demo_experiment(20)
+    each = long_experiment(20)
     up(federation, local_sites(each), say=print)
     begin(federation, each)
     until(lambda: rounds_in(federation) >= 2, 600, "two rounds were not finished")

@@ -397,8 +397,11 @@ def _with_older(policy: Mapping[str, Any], file: Path) -> dict[str, Any]:
         older = dict(tomllib.loads(file.read_text(encoding="utf-8")).get("policy", {}))
     except (OSError, ValueError):
         return dict(policy)
-    lists = {key: list(dict.fromkeys([*older.get(key, ()), *listed])) for key, listed in policy.items()}
-    return {key: value for key, value in {**older, **lists}.items() if value != math.inf}
+    merged = {
+        key: list(dict.fromkeys([*older.get(key, ()), *value])) if isinstance(value, list | tuple) else value
+        for key, value in policy.items()
+    }
+    return {key: value for key, value in {**older, **merged}.items() if value != math.inf}
 
 
 @contextmanager
