@@ -42,7 +42,7 @@ _ALONE, _TOGETHER, _WARM = 4, 10, 3
 def experiment(sites: int, rounds: int) -> Experiment:
     """FedMM on digits, dealt to half source and half target sites."""
     each = demo_experiment(rounds)
-    algorithm = FedMM(lr_min=0.1, lr_max=0.1, local_steps=10, penalty_min=0.1, penalty_max=0.1)
+    algorithm = FedMM(lr_min=0.01, lr_max=0.01, local_steps=10, penalty_min=0.1, penalty_max=0.1)
     partition = SourceTarget(source_clients=sites - sites // 2, target_clients=sites // 2)
     run = replace(each.run, rounds=rounds, evaluate_every=rounds, probe_rows=0, batch_size=16, threads=1)
     return replace(each, run=run, algorithm=algorithm, partition=partition)

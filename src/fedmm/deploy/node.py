@@ -28,7 +28,7 @@ from fedmm.engines.flower.kinds import PROBLEM, TRAIN
 from fedmm.engines.packed import Malformed, Packed, contents, one_line
 
 _NUMBER = "node.id"
-_SHORT, _LONG = 0.05, 2.0
+_SHORT, _LONG, _LESS_OFTEN = 0.05, 2.0, 4.0
 _UNAUTHORISED = 401
 
 Say = Callable[[str], None]
@@ -109,6 +109,7 @@ class SiteNode:
         """Answer questions as long as the SuperLink knows the node; a time without network is waited for."""
         wait = _Polling()
         while not self._ending.is_set() and not self._lost.is_set():
+            began = time.perf_counter()
             try:
                 question = connection.receive()
                 self._told = ""
@@ -120,7 +121,7 @@ class SiteNode:
                 self._say(f"refused: {problem}")
                 continue
             if question is None:
-                self._ending.wait(wait.next())
+                self._ending.wait(wait.next(time.perf_counter() - began))
                 continue
             wait.asked()
             began = time.perf_counter()
@@ -182,7 +183,8 @@ class _Backoff:
 class _Polling:
     """When to look for the next question: about when it came the last time, often then, and seldom after.
 
-    A SuperLink takes about ten milliseconds for each look: twenty sites that looked ten times a second would fill it.
+    Looks take the time in which a SuperLink could pass messages on: twenty sites that looked ten times a second would
+    fill it. So a node looks the less often the longer the last look took.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -198,12 +200,12 @@ class _Polling:
         """Its answer has gone."""
         self._since = self._clock()
 
-    def next(self) -> float:
-        """Seconds until the next look."""
-        passed = self._clock() - self._since
+    def next(self, took: float = 0.0) -> float:
+        """Seconds until the next look. took: the last one, in seconds."""
+        passed, least = self._clock() - self._since, max(_SHORT, _LESS_OFTEN * took)
         if passed < 0.5 * self._gap:
-            return min(max(0.6 * self._gap - passed, _SHORT), _LONG)
-        return min(max(0.1 * passed, _SHORT), _LONG)
+            return min(max(0.6 * self._gap - passed, least), _LONG)
+        return min(max(0.1 * passed, least), _LONG)
 
 
 def run_sites(configs: Sequence[SiteConfig], say: Callable[[str, str], None]) -> None:

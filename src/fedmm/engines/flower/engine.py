@@ -22,8 +22,9 @@ from fedmm.engines.mask_messages import pack_question, read_opening, read_word
 from fedmm.engines.masking import Opening, require_all
 from fedmm.engines.packed import About, Packed
 
-_MOST_OF = 0.6
-"""The share of the time of the last answers after which the next ones are looked for."""
+_MOST_OF, _LESS_OFTEN = 0.6, 3.0
+"""The share of the time of the last answers after which the next ones are looked for, and how many times as long as a
+look takes the pause after it is."""
 
 T = TypeVar("T")
 Send = Callable[[Iterable[str]], list[tuple[str, Message]]]
@@ -62,6 +63,7 @@ class FlowerEngine:
     sleep: Callable[[float], None] = time.sleep
     _next_meeting: float = 0.0
     _usual: float = 0.0
+    _look: float = 0.0
 
     def start(self) -> FederatedState:
         return first_state(self.strategy.server)
@@ -145,7 +147,7 @@ class FlowerEngine:
     def _until_next_look(self, began: float) -> float:
         """Looks keep the SuperLink from its work: the first comes when most of the time of the last answers is over."""
         rest = min(_MOST_OF * self._usual - (self.clock() - began), self.patience.meeting)
-        return max(rest, self.patience.pause)
+        return max(rest, self.patience.pause, _LESS_OFTEN * self._look)
 
     def _forget_restarted(self, waiting: dict[str, _Asked]) -> None:
         """A site that came online again since it was asked has lost the question with its former process."""
@@ -188,7 +190,8 @@ class FlowerEngine:
             return 0.0
         now = self.clock()
         replies = list(self.grid.pull_messages(list(asked)))
-        took = self.clock() - now if replies else 0.0
+        took = self.clock() - now
+        self._look, took = (self._look, took) if replies else (took, 0.0)
         for reply in replies:
             name = asked.get(reply.metadata.reply_to_message_id)
             each = waiting[name] if name is not None else _Asked()
