@@ -54,7 +54,7 @@ BEAT = 15.0
 """Seconds within which a node promises its next heartbeat; the SuperLink takes it for gone after twice as many."""
 
 _MOST_OBJECTS, _MOST_BYTES, _AT_ONCE = 1000, 4 << 30, 8
-_TRIES, _PAUSE = 200, 0.05
+_TRIES, _PAUSE, _LONGEST_PAUSE = 200, 0.1, 1.0
 _KINDS = {message_type: kind for kind, message_type in MESSAGE_TYPES.items()}
 
 T = TypeVar("T")
@@ -226,6 +226,7 @@ class FleetNode:
 
         def pull(name: str) -> bytes:
             nonlocal total
+            pause = _PAUSE
             for _ in range(_TRIES):
                 response = self._patiently(
                     self._client.PullObject, PullObjectRequest(node=self._node, run_id=run, object_id=name)
@@ -237,10 +238,12 @@ class FleetNode:
                     if total > _MOST_BYTES:
                         raise Malformed(f"a message has more than {_MOST_BYTES} bytes")
                     return bytes(response.object_content)
-                self._pause.wait(_PAUSE)
+                self._pause.wait(pause)
+                pause = min(1.5 * pause, _LONGEST_PAUSE)
             raise Malformed("a part of a message did not arrive")
 
-        return dict(zip(names, self._transfers.map(pull, names), strict=True))
+        first = {name: pull(name) for name in names[:1]}  # while it is not there, the others are not either
+        return first | dict(zip(names[1:], self._transfers.map(pull, names[1:]), strict=True))
 
 
 def _call(method: Callable[[Any], T], request: Any) -> T:
