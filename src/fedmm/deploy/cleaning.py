@@ -15,6 +15,7 @@ from urllib.parse import unquote
 from fedmm.core.errors import FedmmError, require
 from fedmm.deploy.driving import driver
 from fedmm.deploy.layout import Federation
+from fedmm.deploy.lifecycle import opened
 from fedmm.deploy.site_config import SiteConfig, read_site
 from fedmm.deploy.site_lock import holding_site
 
@@ -90,7 +91,7 @@ def clean_site(config: SiteConfig, keeping: Keeping, *, remove: bool) -> list[Le
 
 def clean_coordinator(federation: Federation, keeping: Keeping, *, remove: bool) -> list[Leftover]:
     """Find what is left in a coordinator's folder and at the sites of this machine, and remove it."""
-    require(federation.about.is_file(), f"{federation.folder} holds no federation")
+    opened(federation)
     with ExitStack() as held:
         found = coordinator_leftovers(federation, keeping)
         for file in sorted(federation.sites.glob("*.toml")):
