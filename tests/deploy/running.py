@@ -30,7 +30,7 @@ def until(done: Callable[[], bool], seconds: float, what: str) -> None:
 def long_experiment(rounds: int) -> Experiment:
     """Many rounds of little work, in which nothing is measured: time to do something to a site between two of them."""
     each = demo_experiment(rounds)
-    algorithm = replace(each.algorithm, local_steps=10)
+    algorithm = replace(each.algorithm, local_steps=10, lr_min=0.01, lr_max=0.01)
     return replace(each, algorithm=algorithm, run=replace(each.run, evaluate_every=rounds, probe_rows=0))
 
 

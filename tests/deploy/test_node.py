@@ -362,7 +362,7 @@ def test_a_site_whose_clock_is_wrong_is_told_so(two_sites: Federation, tmp_path:
         "auth.now = lambda: real() + datetime.timedelta(seconds=60)\n"
         "from fedmm.deploy import clock\nutc, now = clock._utc, datetime.datetime.now\n"
         "clock.datetime.datetime = type('Shifted', (datetime.datetime,), {'now': classmethod("
-        "lambda cls, zone=None: now(zone) + datetime.timedelta(seconds=60))})\n"
+        "lambda cls, tz=None: now(tz) + datetime.timedelta(seconds=60))})\n"
     )
     os.kill(pid_of(two_sites, "site", "source-1.toml"), signal.SIGTERM)
     until(lambda: "has ended" in text(two_sites.logs / "source-1.log"), 60, "the site did not end")
