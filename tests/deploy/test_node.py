@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -374,4 +375,4 @@ def test_a_site_whose_clock_is_wrong_is_told_so(two_sites: Federation, tmp_path:
             until(lambda: "turns this site away" in text(log), 120, "the site said nothing")
         finally:
             site.terminate()
-    assert "this machine's clock is 60 s ahead of the SuperLink's" in text(log)
+    assert re.search(r"this machine's clock is \d+ s ahead of the SuperLink's", text(log))
