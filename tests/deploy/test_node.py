@@ -182,7 +182,6 @@ from flwr.serverapp import ServerApp
 
 client = ClientApp()
 server = ServerApp()
-pathlib.Path({loaded!r}).open("a").write("loaded by someone\\n")
 
 
 @client.query()
@@ -229,12 +228,12 @@ def two_sites(federation: Federation) -> Federation:
 @pytest.mark.processes
 def test_an_app_of_somebody_elses_runs_at_no_site_and_learns_nothing(two_sites: Federation, tmp_path: Path) -> None:
     """Whoever reaches the control API can hand the SuperLink an app: sites run none, and answer nothing unsigned."""
-    loaded, ran, answers = (tmp_path / name for name in ("loaded", "ran", "answers"))
+    ran, answers = tmp_path / "ran", tmp_path / "answers"
     folder = tmp_path / "app"
     (folder / "attack").mkdir(parents=True)
     (folder / "pyproject.toml").write_text(APP)
     (folder / "attack" / "__init__.py").touch()
-    (folder / "attack" / "app.py").write_text(ATTACK.format(loaded=str(loaded), ran=str(ran), answers=str(answers)))
+    (folder / "attack" / "app.py").write_text(ATTACK.format(ran=str(ran), answers=str(answers)))
     flwr(two_sites, "run", str(folder), CONNECTION)
     until(answers.exists, 300, "the attacker's server did not run")
     asked, *said = answers.read_text().splitlines()

@@ -79,7 +79,7 @@ def test_a_full_disk_leaves_memory_and_files_as_they_were(tmp_path: Path, monkey
     def full(path: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(tensor_files, "_to_disk", full)
+    monkeypatch.setattr(tensor_files, "sync_path", full)
     with pytest.raises(FedmmError, match=r"state after round 2 cannot be written to .*No space left on device"):
         memory.remember(1, state(1))
     assert rounds(memory) == rounds(DurableMemory(tmp_path)) == [0]

@@ -11,6 +11,15 @@ from pathlib import Path
 from fedmm.core.errors import FedmmError, require
 
 
+def sync_path(path: Path) -> None:
+    """Wait until a file's content, or a folder's list of names, is on disk."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
 @contextmanager
 def replace_file(path: Path) -> Iterator[Path]:
     """A name beside ``path`` to write to; when all went well it is synced and becomes ``path``, else it is removed.

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmm.core.errors import FedmmError
+from fedmm.core.files import sync_path
 
 FIRST = "0" * 64
 """What stands for the hash before the first line."""
@@ -155,18 +156,9 @@ class AuditLog:
             if sync:
                 os.fsync(number)
                 if not chain.entries:
-                    _sync_folder(self.path.parent)
+                    sync_path(self.path.parent)  # else the new file may be gone after a crash
         except OSError as problem:
             os.ftruncate(number, chain.size)
             raise FedmmError(f"the audit log {self.path} cannot be written: {problem.strerror}") from problem
         self._chain = Chain(chain.entries + 1, entry["hash"], chain.size + len(line))
         self._take(entry)
-
-
-def _sync_folder(folder: Path) -> None:
-    """A new file is there after a crash only if its folder was synced too."""
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)

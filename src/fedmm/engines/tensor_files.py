@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +13,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+
+from fedmm.core.files import sync_path
 
 
 class UnreadableFile(Exception):  # noqa: N818 - reads as what happened
@@ -32,9 +33,9 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         save_file(named, partial, metadata={"fedmm": text, "sha256": sha256 or checksum(text, named)})
-        _to_disk(partial)
+        sync_path(partial)
         partial.replace(path)
-        _to_disk(path.parent)
+        sync_path(path.parent)
     except (OSError, SafetensorError) as problem:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
@@ -62,12 +63,3 @@ def checksum(text: str, named: Mapping[str, Tensor]) -> str:
         value.update(f"\n{key} {named[key].dtype} {tuple(named[key].shape)}\n".encode())
         value.update(named[key].reshape(-1).view(torch.uint8).numpy().data)
     return value.hexdigest()
-
-
-def _to_disk(path: Path) -> None:
-    """Wait until a file's content, or a folder's list of names, is on disk."""
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
