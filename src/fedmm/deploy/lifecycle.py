@@ -172,7 +172,7 @@ def start_superlink(federation: Federation, say: Say) -> None:
     started = processes.start(SUPERLINK, command, log, env)
     others = [each for each in processes.load(federation.processes) if each.name != SUPERLINK]
     processes.save(federation.processes, [started, *others])
-    _wait(partial(answers, made), started, 60.0, f"the SuperLink did not start; see {log}")
+    _wait(partial(answers, made), started, 60.0, "the SuperLink did not start", log)
     say(f"SuperLink at {made.address}{' in plain text' if made.insecure else ''}; log {log}")
 
 
@@ -191,7 +191,7 @@ def start_sites(federation: Federation, names: Sequence[str], say: Say, to_a_pro
         started |= dict.fromkeys(together, (process, log))
     for name, (process, log) in started.items():
         joined = partial(_says, log, f"site {name} is node")
-        _wait(joined, process, 120.0, f"{name} did not join; see {log}")
+        _wait(joined, process, 120.0, f"{name} did not join", log)
         say(f"site {name} has joined; log {log}")
 
 
@@ -414,10 +414,12 @@ def _ended_on_failure(federation: Federation) -> Iterator[None]:
         raise
 
 
-def _wait(done: Callable[[], bool], process: Started, seconds: float, otherwise: str) -> None:
+def _wait(done: Callable[[], bool], process: Started, seconds: float, otherwise: str, log: Path) -> None:
     deadline = time.monotonic() + seconds
     while not done():
-        require(time.monotonic() < deadline and process.alive, otherwise)
+        if time.monotonic() > deadline or not process.alive:
+            last = _text(log).strip().rpartition("\n")[2].removeprefix("error: ")
+            raise FedmmError(f"{otherwise}; see {log}" + (f", which ends with: {last}" if last else ""))
         time.sleep(0.1)
 
 

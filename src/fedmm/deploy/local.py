@@ -12,7 +12,7 @@ from fedmm.core.imports import allowed_names
 from fedmm.deploy.experiments import RowsElsewhere, deployed_experiment, named_paths
 from fedmm.deploy.input_files import STDIN, read_input_tables
 from fedmm.deploy.lifecycle import LocalSite
-from fedmm.deploy.site_config import DataSection, SiteSection, read_site
+from fedmm.deploy.site_config import DataSection, PolicySection, SiteSection, read_site
 from fedmm.experiment.config import Experiment
 from fedmm.experiment.extending import read_tables
 from fedmm.experiment.toml import set_values, write_toml
@@ -32,7 +32,7 @@ def experiment_text(each: Experiment) -> str:
 def local_sites(each: Experiment, files: Sequence[Path] = ()) -> list[LocalSite]:
     """A site for each share of the experiment's data; where its rows are at sites, one for each site's own file."""
     if isinstance(each.data, RowsElsewhere):
-        sites = [_site_of_file(file) for file in files]
+        sites = [_site_of_file(file, each.terms.secure_sum) for file in files]
         lacking = sorted(set(each.data.sites) - {site.name for site in sites})
         require(
             not lacking,
@@ -53,17 +53,16 @@ def local_sites(each: Experiment, files: Sequence[Path] = ()) -> list[LocalSite]
     return sites
 
 
-def _site_of_file(file: Path) -> LocalSite:
+def _site_of_file(file: Path, masked: bool) -> LocalSite:
     """A site of this machine with the rows and the rules of a site's own file."""
     config = read_site(file)
-    data, site = (
-        {each.name: getattr(section, each.name) for each in fields(section)} for section in (config.data, config.site)
-    )
+    data = _given(config.data)
     if config.data.path:
         data["path"] = str(config.path(config.data.path))
-    return LocalSite(config.site.name, _given(config.data, data), _given(config.site, site))
+    return LocalSite(config.site.name, data, _given(config.policy), _given(config.site), masked)
 
 
-def _given(section: DataSection | SiteSection, values: dict[str, Any]) -> dict[str, Any]:
-    usual = {each.name: each.default for each in fields(section)}
-    return {key: value for key, value in values.items() if value != usual[key] and value not in ({}, ())}
+def _given(section: DataSection | SiteSection | PolicySection) -> dict[str, Any]:
+    """What a section says that is not its default."""
+    values = {each.name: (getattr(section, each.name), each.default) for each in fields(section)}
+    return {key: value for key, (value, usual) in values.items() if value != usual and value not in ({}, ())}
