@@ -151,8 +151,11 @@ def test_a_node_looks_for_questions_when_they_are_due_and_seldom_when_none_comes
         now[0] += looks[-1]
     assert looks[0] == pytest.approx(1.2)
     assert min(looks[1:6]) < 0.25
-    assert looks[-1] == 2.0
+    assert looks[-1] == 5.0
     assert len(looks) < 60
+    assert waits.next(took=0.5) == 5.0
+    assert waits.next(took=2.0) == 8.0  # the SuperLink is full
+    assert waits.next(took=60.0) == 15.0
 
 
 def test_versions_that_differ_are_told_in_one_sentence() -> None:

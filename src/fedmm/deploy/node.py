@@ -28,7 +28,7 @@ from fedmm.engines.flower.kinds import PROBLEM, TRAIN
 from fedmm.engines.packed import Malformed, Packed, contents, one_line
 
 _NUMBER = "node.id"
-_SHORT, _LONG, _LESS_OFTEN = 0.05, 2.0, 4.0
+_SHORT, _LONG, _LONGEST, _LESS_OFTEN = 0.05, 5.0, 15.0, 4.0
 _UNAUTHORISED = 401
 
 Say = Callable[[str], None]
@@ -115,7 +115,7 @@ class SiteNode:
                 self._told = ""
             except Unreachable as problem:
                 self._tell(f"the SuperLink cannot be reached ({problem}); trying on")
-                self._ending.wait(_LONG)
+                self._ending.wait(2.0)
                 continue
             except Malformed as problem:
                 self._say(f"refused: {problem}")
@@ -183,8 +183,8 @@ class _Backoff:
 class _Polling:
     """When to look for the next question: about when it came the last time, often then, and seldom after.
 
-    Looks take the time in which a SuperLink could pass messages on: twenty sites that looked ten times a second would
-    fill it. So a node looks the less often the longer the last look took.
+    Looks take the time in which a SuperLink could pass messages on: a hundred sites that looked once a second would fill
+    it. So a node looks the less often the longer the last look took.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -202,10 +202,9 @@ class _Polling:
 
     def next(self, took: float = 0.0) -> float:
         """Seconds until the next look. took: the last one, in seconds."""
-        passed, least = self._clock() - self._since, max(_SHORT, _LESS_OFTEN * took)
-        if passed < 0.5 * self._gap:
-            return min(max(0.6 * self._gap - passed, least), _LONG)
-        return min(max(0.1 * passed, least), _LONG)
+        passed = self._clock() - self._since
+        due = 0.6 * self._gap - passed if passed < 0.5 * self._gap else 0.1 * passed
+        return min(max(min(due, _LONG), _SHORT, _LESS_OFTEN * took), _LONGEST)
 
 
 def run_sites(configs: Sequence[SiteConfig], say: Callable[[str, str], None]) -> None:
@@ -247,7 +246,7 @@ def _run(nodes: Sequence[SiteNode]) -> None:
     threads = [threading.Thread(target=node.run, daemon=True) for node in nodes]
     for thread in threads:
         thread.start()
-    while not ending.wait(BEAT / 3):
+    while not ending.wait(BEAT / 2):
         for node in nodes:
             node.beat()
     for node in nodes:
