@@ -41,14 +41,15 @@ class UsualNorms:
         for client, own in norms.items():
             for part, norm in own.items():
                 others = sorted(each[part] for name, each in compared.items() if name != client and part in each)
-                limit = self._limit(part, others)
+                limit = self.limit(part, others)
                 if not norm <= limit:
                     usual = f"{self.times:g} times what is usual among the other clients"
                     found[client] = f"its {_word(part)} has norm {norm:.4g}, above {limit:.4g}, {usual}"
                     break
         return found
 
-    def _limit(self, part: str, others: list[float]) -> float:
+    def limit(self, part: str, others: list[float]) -> float:
+        """How long a part of an update may be. others: the lengths of the other clients', in order."""
         harmless = self.harmless.get(part, 0.0)
         return max(harmless, self.times * others[len(others) // 2]) if others else self.times * harmless
 
