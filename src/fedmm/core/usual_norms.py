@@ -43,10 +43,15 @@ class UsualNorms:
                 others = sorted(each[part] for name, each in compared.items() if name != client and part in each)
                 limit = self.limit(part, others)
                 if not norm <= limit:
-                    usual = f"{self.times:g} times what is usual among the other clients"
-                    found[client] = f"its {_word(part)} has norm {norm:.4g}, above {limit:.4g}, {usual}"
+                    found[client] = f"its {_word(part)} has norm {norm:.4g}, above {limit:.4g}, {self._told(others)}"
                     break
         return found
+
+    def _told(self, others: list[float]) -> str:
+        if not others:
+            return f"{self.times:g} times the first model's own; {_ADVICE}"
+        usual = f"{self.times:g} times what is usual among the other clients ({others[len(others) // 2]:.4g})"
+        return f"the larger of {usual} and the first model's own; {_ADVICE}"
 
     def limit(self, part: str, others: list[float]) -> float:
         """How long a part of an update may be. others: the lengths of the other clients', in order."""
@@ -72,6 +77,9 @@ def harmless_norms(algorithm: Algorithm, layout: Layout, start: Tensor, statisti
     return update_norms(upload, statistics, sent, began)
 
 
+_ADVICE = (
+    "a run that diverges looks so too: lower its step sizes, or set max_update_norm in [run] to a bound of your own"
+)
 _STATISTICS = "running statistics"
 
 
