@@ -33,7 +33,7 @@ class Watched(UsualNorms):
         compared = {**self.known, **norms}
         for client, own in norms.items():
             for part, norm in own.items():
-                others = sorted(each[part] for name, each in compared.items() if name != client and part in each)
+                others = self.others(client, part, compared)
                 self.noted.append((norm, others[len(others) // 2] if others else None, self.harmless[part]))
         return super().refusals(norms)
 
@@ -50,7 +50,7 @@ class WatchingServer(Server):
 
     def usual_norms(self, known: Mapping[str, Norms]) -> Watched:
         assert self._harmless is not None
-        self.watched = Watched(self._harmless, known, self.times, self.floor)
+        self.watched = Watched(self._harmless, known, self.times, self.steps, self.floor)
         return self.watched
 
 

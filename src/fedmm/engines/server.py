@@ -144,7 +144,7 @@ class Server:
 
     def usual_norms(self, known: Mapping[str, Norms]) -> UsualNorms | None:
         """The bound on the lengths of a round's updates, where there is one. known: as in :meth:`inbox`."""
-        return None if self._harmless is None else UsualNorms(self._harmless, known)
+        return None if self._harmless is None else UsualNorms(self._harmless, known, steps=self.steps)
 
     def settle(self, state: FederatedState, accepted: Mapping[str, Update]) -> Settled:
         """The server after a round in which these updates were counted; without any it stays as it is."""
