@@ -19,6 +19,8 @@ from fedmm.deploy.demo import same_result
 from fedmm.deploy.serving import serve
 from fedmm.engines.flower.engine import Patience
 from fedmm.engines.flower.envelope import read
+from fedmm.engines.server import Server
+from fedmm.experiment.build import DataCache, prepare
 from fedmm.experiment.config import Experiment
 
 THREE = {"name": "source_target", "source_clients": 2, "target_clients": 1}
@@ -177,6 +179,17 @@ def test_where_noise_is_shared_the_sites_clip_is_the_bound_and_the_run_says_so(t
     said = [line for line in log(tmp_path).splitlines() if "trust = 'server'" in line]
     assert len(said) == 1
     assert "the clip that sites apply themselves is the bound (norm_min = 0.1, norm_max = 0.2)" in said[0]
+
+
+def test_the_bound_knows_the_local_steps_of_the_experiment() -> None:
+    steps = {"source-1": 50, "target-1": 1}
+    ready = prepare(small(algorithm={"name": "fedavg_gda", "local_steps": steps}), DataCache())
+    usual = Server(ready.problem, ready.algorithm, 1, ready.terms, bounded=True).usual_norms({})
+    assert usual is not None
+    assert usual.steps == steps
+    long = 30 * usual.harmless["z"]
+    assert usual.refusals({"source-1": {"z": long}, "target-1": {"z": long / 30}}) == {}
+    assert list(usual.refusals({"source-1": {"z": long / 30}, "target-1": {"z": long}})) == ["target-1"]
 
 
 @pytest.mark.parametrize("name", ["fedmm", "scaffold_gda", "fedavg_gda"])

@@ -14,7 +14,7 @@ from fedmm.core.layout import Layout
 from fedmm.core.problem import Statistics
 
 TIMES = 10.0
-"""How many times as long as usual an update may be."""
+"""How many times as long as usual an update may be; chosen by benchmarks/norm_bound.py."""
 
 Norms = dict[str, float]
 """The lengths of what one client sends: of each vector of its upload, and of the change of its running statistics."""
@@ -27,12 +27,14 @@ class UsualNorms:
     Its own length is never part of what it is compared with, so one client among two or three cannot raise its own
     bound. known: by client, the lengths of its last update that was counted, which stand for those who send nothing in
     this round. harmless: lengths that are never refused, so that a client that sends nearly nothing cannot have the
-    others refused. A client that is compared with nobody may send ``times`` as much as that.
+    others refused. A client that is compared with nobody may send ``times`` as much as that. steps: by client, how many
+    local steps it takes in a round: who takes n times as many as another may go n times as far.
     """
 
     harmless: Norms
     known: Mapping[str, Norms] = field(default_factory=dict)
     times: float = TIMES
+    steps: Mapping[str, int] = field(default_factory=dict)
 
     def refusals(self, norms: Mapping[str, Norms]) -> dict[str, str]:
         """By client, why its update is left out of the round in which these arrived, in words that follow its name."""
@@ -40,15 +42,29 @@ class UsualNorms:
         found = {}
         for client, own in norms.items():
             for part, norm in own.items():
-                others = sorted(each[part] for name, each in compared.items() if name != client and part in each)
-                limit = self._limit(part, others)
+                others = self.others(client, part, compared)
+                limit = self.limit(part, others)
                 if not norm <= limit:
-                    usual = f"{self.times:g} times what is usual among the other clients"
-                    found[client] = f"its {_word(part)} has norm {norm:.4g}, above {limit:.4g}, {usual}"
+                    found[client] = f"its {_word(part)} has norm {norm:.4g}, above {limit:.4g}, {self._told(others)}"
                     break
         return found
 
-    def _limit(self, part: str, others: list[float]) -> float:
+    def others(self, client: str, part: str, compared: Mapping[str, Norms]) -> list[float]:
+        """The lengths of the other clients' parts in order, as if they took no fewer local steps than this client."""
+        return sorted(
+            norms[part] * max(1.0, self.steps.get(client, 1) / self.steps.get(other, 1))
+            for other, norms in compared.items()
+            if other != client and part in norms
+        )
+
+    def _told(self, others: list[float]) -> str:
+        if not others:
+            return f"{self.times:g} times the first model's own; {_ADVICE}"
+        usual = f"{self.times:g} times what is usual among the other clients ({others[len(others) // 2]:.4g})"
+        return f"the larger of {usual} and the first model's own; {_ADVICE}"
+
+    def limit(self, part: str, others: list[float]) -> float:
+        """How long a part of an update may be. others: the lengths of the other clients', in order."""
         harmless = self.harmless.get(part, 0.0)
         return max(harmless, self.times * others[len(others) // 2]) if others else self.times * harmless
 
@@ -71,6 +87,9 @@ def harmless_norms(algorithm: Algorithm, layout: Layout, start: Tensor, statisti
     return update_norms(upload, statistics, sent, began)
 
 
+_ADVICE = (
+    "a run that diverges looks so too: lower its step sizes, or set max_update_norm in [run] to a bound of your own"
+)
 _STATISTICS = "running statistics"
 
 

@@ -258,7 +258,8 @@ def told_bound(each: Experiment) -> str:
     if terms.secure_sum:
         return "updates are masked, and their sum alone is seen: no update is refused for its length"
     if usual_bound(each):
-        return f"an update more than {TIMES:g} times as long as is usual among the other sites is refused"
+        usual = f"an update more than {TIMES:g} times as long as is usual among the other sites is refused"
+        return f"{usual}; max_update_norm in [run] sets another bound"
     own = f"max_update_norm = {terms.max_update_norm:g}, max_update_ratio = {terms.max_update_ratio:g}"
     return f"the experiment bounds the length of updates: {own}"
 

@@ -140,8 +140,11 @@ class Server:
         """
         statistics = self.problem.statistics if self.problem.share_statistics else {}
         like = masked_like(self._upload) if masked else travelling(self.terms.uploads, self._upload)
-        usual = None if self._harmless is None else UsualNorms(self._harmless, norms or {})
-        return Inbox(invitations, like, statistics, self.terms, self.problem.groups, usual)
+        return Inbox(invitations, like, statistics, self.terms, self.problem.groups, self.usual_norms(norms or {}))
+
+    def usual_norms(self, known: Mapping[str, Norms]) -> UsualNorms | None:
+        """The bound on the lengths of a round's updates, where there is one. known: as in :meth:`inbox`."""
+        return None if self._harmless is None else UsualNorms(self._harmless, known, steps=self.steps)
 
     def settle(self, state: FederatedState, accepted: Mapping[str, Update]) -> Settled:
         """The server after a round in which these updates were counted; without any it stays as it is."""
