@@ -15,8 +15,11 @@ from fedmm.core.imports import check_name
 
 KINDS = ("share", "npz", "images", "table")
 DOMAINS = ("source", "target", "both")
-_GONE = {"site": {"worker"}, "superlink": {"runtime_port"}}
-"""Keys that older files have, and that nothing needs any more."""
+_GONE = {
+    "site.worker": "a site does its work in its one process",
+    "superlink.runtime_port": "a site opens no port",
+}
+"""Keys that older files have, and why nothing needs them any more."""
 
 
 @dataclass(frozen=True)
@@ -294,7 +297,9 @@ _TYPES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
 def _built(kind: Any, table: Any) -> Any:
     section = kind.section
     require(isinstance(table, Mapping), f"{section} must be a section of its own: [{section}]")
-    table = {key: value for key, value in table.items() if key not in _GONE.get(section, ())}
+    for key in table:
+        why = _GONE.get(f"{section}.{key}")
+        require(why is None, f"{section}.{key} is gone: {why}; take the line out")
     hints, known = get_type_hints(kind), {field.name: field for field in fields(kind)}
     for key, value in table.items():
         if key not in known:
