@@ -58,8 +58,9 @@ class DataSection:
 
     Tables: features: the columns that may be learnt from, as the experiment calls them. rename: what the experiment
     calls columns of another name. label: the column of classes, never read for ``target``; in ``both``, rows without
-    label are the target. classes: the class of each label, where that is not the label itself. separator and the
-    others: how the file is written, as in the data set ``table``.
+    label are the target. classes: the class of each label, where that is not the label itself. id: the column that says
+    whose a row is: the rows of one are all trained on, or none. drop: columns that are not looked at. Both are called
+    as in the file. separator and the others: how the file is written, as in the data set ``table``.
     """
 
     section: ClassVar[str] = "data"
@@ -75,6 +76,8 @@ class DataSection:
     rename: Mapping[str, str] = field(default_factory=dict)
     label: str = ""
     classes: Mapping[str, str] = field(default_factory=dict)
+    id: str = ""
+    drop: tuple[str, ...] = ()
     separator: str = ","
     decimal: str = "."
     encoding: str = "utf-8"
@@ -110,6 +113,14 @@ class DataSection:
         require(bool(self.features), "data.features must list the columns of the table that may be learnt from")
         require(self.domain == "target" or bool(self.label), "data.label must name the column of classes")
         require(self.label not in self.features, f"data.features names the column of labels, {self.label!r}")
+        for key, names in (("id", (self.id,)), ("drop", self.drop)):
+            learnt = [name for name in names if name and self.rename.get(name, name) in self.features]
+            require(
+                not learnt, f"data.{key} names the column {learnt[:1]}, which data.features lists; take it out there"
+            )
+            labels = bool(self.label) and self.label in names
+            require(not labels, f"data.{key} names the column of labels, {self.label!r}")
+        require(self.id not in self.drop, f"data.drop names the column of data.id, {self.id!r}")
         require(not (self.columns and self.header), "data.columns is for files without header; say header = false")
         require(len(self.separator) == 1, f"data.separator must be one letter, not {self.separator!r}")
         require(self.decimal in (".", ","), f"data.decimal must be '.' or ',', not {self.decimal!r}")

@@ -22,7 +22,7 @@ from fedmm.data.federated_columns import describe
 from fedmm.data.labels import UNLABELLED, numbered
 from fedmm.data.readers.cells import MISSING
 from fedmm.data.readers.table_formats import Decimal, TableFormat
-from fedmm.data.stored_tables import read_table, texts
+from fedmm.data.stored_tables import read_table, require_columns, texts
 from fedmm.deploy.site_config import DataSection, SiteConfig
 from fedmm.engines.flower.kinds import NAME
 from fedmm.engines.packed import Packed
@@ -43,12 +43,14 @@ class TableError(FedmmError):
 
 
 class SiteTable(NamedTuple):
-    """A table that was read. source, target: the numbers of its rows. y: int64, of the source's rows."""
+    """A table that was read. source, target: the numbers of its rows. y, groups: int64, of the source's rows; those of
+    one id are one group, and there are none where nothing says whose a row is."""
 
     frame: pandas.DataFrame
     source: Tensor
     target: Tensor
     y: Tensor
+    groups: Tensor | None = None
 
 
 def describe_table(config: SiteConfig, each: Experiment, say: Say) -> Packed:
@@ -79,11 +81,14 @@ def describe_table(config: SiteConfig, each: Experiment, say: Say) -> Packed:
 
 
 def encode_table(config: SiteConfig, each: Experiment, encoding: str, say: Say) -> dict[str, Any]:
-    """The site's rows by the columns that the server sends: ``source_x``, ``source_y`` and ``target_x``."""
+    """The site's rows by the columns that the server sends: ``source_x``, ``source_y`` and ``target_x``.
+
+    With ``data.id`` also ``source_groups``.
+    """
     data = require_tables(each)
     columns = _columns(data, encoding)
     with _names_alone(say):
-        frame, source, target, y = read_site_table(config, data, say)
+        frame, source, target, y, groups = read_site_table(config, data, say)
         lacking = [column.name for column in columns if column.name not in frame.columns]
         _require_columns(data, frame, [])
         frame = frame.assign(**dict.fromkeys(lacking))
@@ -93,6 +98,7 @@ def encode_table(config: SiteConfig, each: Experiment, encoding: str, say: Say) 
     found: dict[str, Any] = {}
     if len(source):
         found |= {"source_x": np.ascontiguousarray(x[source.numpy()]), "source_y": y.numpy()}
+        found |= {} if groups is None else {"source_groups": groups.numpy()}
     if len(target):
         found |= {"target_x": np.ascontiguousarray(x[target.numpy()])}
     return found
@@ -104,9 +110,13 @@ def read_site_table(config: SiteConfig, data: RowsElsewhere, say: Say) -> SiteTa
     own = {agreed: here for here, agreed in section.rename.items()}
     words = [own.get(name, name) for name in data.categories]
     path, label = config.path(section.path), section.label
-    frame = read_table(path, table_format(section), [label] if label else [], words, may_lack=label)
-    for name in section.rename:
-        require(name in frame.columns, f"{path} has no column {name!r}, which data.rename names")
+    frame = read_table(
+        path, table_format(section), [name for name in (label, section.id) if name], words, may_lack=label
+    )
+    for key, names in (("rename", section.rename), ("id", [section.id] if section.id else []), ("drop", section.drop)):
+        require_columns(frame, names, path, f"which data.{key} names")
+    ids = texts(frame[section.id]) if section.id else None
+    frame = frame.drop(columns=list(section.drop))
     labels = texts(frame[label]) if section.domain != "target" and label in frame.columns else None
     frame = frame.rename(columns=section.rename)
     twice = sorted(frame.columns[frame.columns.duplicated()])
@@ -122,7 +132,13 @@ def read_site_table(config: SiteConfig, data: RowsElsewhere, say: Say) -> SiteTa
     if section.domain == "source" and len(target):
         say(f"table: row {int(target[0]) + 1} has no label")
         raise TableError("has rows without label, but data.domain = 'source'")
-    return SiteTable(frame, source, target, y[source])
+    return SiteTable(frame, source, target, y[source], None if ids is None else _groups(ids)[source])
+
+
+def _groups(ids: list[str]) -> Tensor:
+    """The number of each row's group, by the first row of its id; a row without an id is alone."""
+    first = dict[str, int]()
+    return torch.tensor([first.setdefault(name, row) if name else row for row, name in enumerate(ids)])
 
 
 def table_format(section: DataSection) -> TableFormat:
