@@ -60,21 +60,12 @@ def describe_table(config: SiteConfig, each: Experiment, say: Say) -> Packed:
     with _names_alone(say):
         _count_question(config, data)
         frame = read_site_table(config, data, say).frame
-        numbers = dict[str, Numbers]()
-        strange, texts_in = dict[str, int](), list[str]()
-        for name in agreed.names:
-            if name not in frame.columns:
-                continue
-            if name in agreed.categories:
+        strange = dict[str, int]()
+        for name in agreed.categories:
+            if name in frame.columns:
                 known = {*agreed.categories[name], *MISSING}
                 strange[name] = sum(text not in known for text in texts(frame[name]))
-                continue
-            try:
-                numbers[name] = agreed.column(name).values(frame[name], f"column {name!r}", decimal)
-            except FedmmError as problem:
-                say(f"table: {problem}")
-                texts_in.append(name)
-        _require_columns(data, frame, texts_in)
+        numbers = _read_numbers(data, frame, agreed.numbers, decimal, say)
         say(_overview(data, frame, numbers, strange, min_rows))
         found = describe(agreed, numbers, strange, len(frame), min_rows)
     return Packed({DESCRIPTION: found}, {NAME: config.site.name}, {})
@@ -90,7 +81,7 @@ def encode_table(config: SiteConfig, each: Experiment, encoding: str, say: Say) 
     with _names_alone(say):
         frame, source, target, y, groups = read_site_table(config, data, say)
         lacking = [column.name for column in columns if column.name not in frame.columns]
-        _require_columns(data, frame, [])
+        _read_numbers(data, frame, [column.name for column in columns if not column.levels], config.data.decimal, say)
         frame = frame.assign(**dict.fromkeys(lacking))
         if data.scaling == "per_site":
             columns = rescaled(columns, scales_of(frame, columns, "table", config.data.decimal))
@@ -166,6 +157,23 @@ def require_tables(each: Experiment) -> RowsElsewhere:
     if not isinstance(data, RowsElsewhere) or not data.features:
         raise TableError("has a table, but the experiment's data names no features: columns of tables")
     return data
+
+
+def _read_numbers(
+    data: RowsElsewhere, frame: pandas.DataFrame, names: list[str], decimal: str, say: Say
+) -> dict[str, Numbers]:
+    """The columns of numbers that the table has; one that has text, or lacks a column, is refused by their names."""
+    numbers, texts_in = dict[str, Numbers](), list[str]()
+    for name in names:
+        if name not in frame.columns:
+            continue
+        try:
+            numbers[name] = data.agreed.column(name).values(frame[name], f"column {name!r}", decimal)
+        except FedmmError as problem:
+            say(f"table: {problem}")
+            texts_in.append(name)
+    _require_columns(data, frame, texts_in)
+    return numbers
 
 
 def _require_columns(data: RowsElsewhere, frame: pandas.DataFrame, texts_in: list[str]) -> None:
