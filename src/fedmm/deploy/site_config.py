@@ -12,9 +12,9 @@ from typing import Any, ClassVar, get_type_hints
 
 from fedmm.core.errors import FedmmError, require, unknown
 from fedmm.core.imports import check_name
+from fedmm.core.site_data import DOMAINS, Decimal, TableKeys
 
 KINDS = ("share", "npz", "images", "table")
-DOMAINS = ("source", "target", "both")
 _GONE = {
     "site.worker": "a site does its work in its one process",
     "superlink.runtime_port": "a site opens no port",
@@ -46,7 +46,26 @@ class SiteSection:
 
 
 @dataclass(frozen=True)
-class DataSection:
+class _DataKeys:
+    """What the rows are: the first keys of :class:`DataSection`."""
+
+    kind: str = "share"
+    path: str = ""
+    domain: str = "both"
+    labels: tuple[int, ...] = ()
+    stored_size: int = 256
+    validation_rows: int = 0
+    skip_bad: bool = False
+    features: tuple[str, ...] = ()
+    rename: Mapping[str, str] = field(default_factory=dict)
+    label: str = ""
+    classes: Mapping[str, str] = field(default_factory=dict)
+    id: str = ""
+    drop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class DataSection(TableKeys, _DataKeys):
     """``[data]``. kind: ``share``, the site's share of the experiment's data set; ``npz``, a file with ``source_x``,
     ``source_y`` and ``target_x``, or some of them; ``images``, a folder of pictures, sorted into class folders where
     they are labelled; ``table``, a text, Parquet or Excel file with a row for each example.
@@ -64,28 +83,6 @@ class DataSection:
     """
 
     section: ClassVar[str] = "data"
-
-    kind: str = "share"
-    path: str = ""
-    domain: str = "both"
-    labels: tuple[int, ...] = ()
-    stored_size: int = 256
-    validation_rows: int = 0
-    skip_bad: bool = False
-    features: tuple[str, ...] = ()
-    rename: Mapping[str, str] = field(default_factory=dict)
-    label: str = ""
-    classes: Mapping[str, str] = field(default_factory=dict)
-    id: str = ""
-    drop: tuple[str, ...] = ()
-    separator: str = ","
-    decimal: str = "."
-    encoding: str = "utf-8"
-    header: bool = True
-    columns: tuple[str, ...] = ()
-    sheet: str = ""
-    missing: tuple[str, ...] = ()
-    zero_missing: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         require(self.kind in KINDS, f"data.kind must be one of {', '.join(KINDS)}, not {self.kind!r}")
@@ -293,6 +290,7 @@ def _lists(kind: type) -> Callable[[Any], bool]:
 
 _TYPES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
     str: ("text", lambda value: isinstance(value, str)),
+    Decimal: ("text", lambda value: isinstance(value, str)),
     int: ("a whole number", lambda value: type(value) is int),
     float: ("a number", lambda value: type(value) in (int, float)),
     bool: ("true or false", lambda value: isinstance(value, bool)),

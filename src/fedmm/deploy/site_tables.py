@@ -21,7 +21,7 @@ from fedmm.data.encoding import Column, Numbers, encoded, rescaled, scales_of
 from fedmm.data.federated_columns import describe
 from fedmm.data.labels import UNLABELLED, numbered
 from fedmm.data.readers.cells import MISSING
-from fedmm.data.readers.table_formats import Decimal, TableFormat
+from fedmm.data.readers.table_formats import TableFormat
 from fedmm.data.stored_tables import read_table, require_columns, texts
 from fedmm.deploy.site_config import DataSection, SiteConfig
 from fedmm.engines.flower.kinds import NAME
@@ -102,7 +102,7 @@ def read_site_table(config: SiteConfig, data: RowsElsewhere, say: Say) -> SiteTa
     words = [own.get(name, name) for name in data.categories]
     path, label = config.path(section.path), section.label
     frame = read_table(
-        path, table_format(section), [name for name in (label, section.id) if name], words, may_lack=label
+        path, TableFormat.of(section), [name for name in (label, section.id) if name], words, may_lack=label
     )
     for key, names in (("rename", section.rename), ("id", [section.id] if section.id else []), ("drop", section.drop)):
         require_columns(frame, names, path, f"which data.{key} names")
@@ -130,15 +130,6 @@ def _groups(ids: list[str]) -> Tensor:
     """The number of each row's group, by the first row of its id; a row without an id is alone."""
     first = dict[str, int]()
     return torch.tensor([first.setdefault(name, row) if name else row for row, name in enumerate(ids)])
-
-
-def table_format(section: DataSection) -> TableFormat:
-    """How the site's table is written."""
-    decimal: Decimal = "," if section.decimal == "," else "."
-    return TableFormat(
-        section.separator, decimal, section.encoding, section.header, section.columns, section.missing,
-        section.zero_missing, section.sheet,
-    )  # fmt: skip
 
 
 def _labels(written: list[str], section: DataSection, data: RowsElsewhere, say: Say) -> Tensor:
