@@ -135,9 +135,9 @@ def test_every_day_begins_anew() -> None:
     counts = RefusalCounts(Ledger(), lambda: now[0])
     written = [counts.count("train", "no", MOST_BYTES_A_DAY // 19) for _ in range(40)]
     assert [each.times for each in written if each and each.sentence == "no"] == [*range(1, 11), 16]
-    assert counts.exhausted
+    full = counts.exhausted
     now[0] += DAY
-    assert not counts.exhausted
+    assert (full, counts.exhausted) == (True, False)
     assert counts.count("train", "no", 0) == ("train", "no", 1, True)
 
 
@@ -170,7 +170,8 @@ def test_what_is_approved_later_is_answered_in_the_next_round(tmp_path: Path) ->
     each = small(run={"rounds": 1})
     honest = questions(tmp_path / "honest", each)
     config = site(tmp_path, each, require_approval=True)
-    node = node_of(config, said := [])
+    said: list[str] = []
+    node = node_of(config, said)
     refused = node.answer(asked(seal(honest[TRAIN])), NODE)
     assert refused.about[FINAL] is True
     assert "waits for the approval" in str(refused.about[PROBLEM])

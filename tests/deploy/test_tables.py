@@ -28,6 +28,7 @@ from deploy.table_sites import (  # noqa: E402
 
 from fedmm import FedmmError  # noqa: E402
 from fedmm.data.encoding import Scaling  # noqa: E402
+from fedmm.data.holdings import TensorRows  # noqa: E402
 from fedmm.data.inputs import TableInput, input_from  # noqa: E402
 from fedmm.data.table import Table  # noqa: E402
 from fedmm.deploy import serving  # noqa: E402
@@ -445,13 +446,24 @@ def test_id_and_drop_leave_the_rows_what_they_are_in_one_process(tmp_path: Path)
     assert one.source is not None
     assert other.source is not None
     assert torch.equal(one.source.x, other.source.x)
-    columns = {"numeric": ("age", "crp"), "label": "diagnosis", "target_sites": ("west",), "site": "hospital"}
+    columns: dict[str, Any] = {
+        "numeric": ("age", "crp"),
+        "label": "diagnosis",
+        "target_sites": ("west",),
+        "site": "hospital",
+    }
     whole = pandas.concat([frame.assign(hospital="north"), patients(20).assign(hospital="west")])
     whole.to_csv(tmp_path / "whole.csv", index=False)
     drop = ("note", "comment", "ward", "sex")
     pair = Table(file=str(tmp_path / "whole.csv"), scaling="none", id="patient", drop=drop, **columns).load()
     found = {tuple(row) for row in other.source.x.tolist()}
     assert {tuple(row) for row in pair.source.x.tolist()} < found
+
+
+def rows_of(part: TensorRows) -> list[int]:
+    """The numbers of its rows at the site."""
+    assert part.index is not None
+    return [int(row) for row in part.index]
 
 
 def test_rows_of_one_patient_are_all_kept_from_training_or_none(tmp_path: Path) -> None:
@@ -462,9 +474,7 @@ def test_rows_of_one_patient_are_all_kept_from_training_or_none(tmp_path: Path) 
     assert rows.source is not None
     assert rows.validation is not None
     whose = dict(zip(frame["age"].tolist(), frame["patient"], strict=True))
-    trained, kept = (
-        {whose[int(part.x[row])] for row in part.index.tolist()} for part in (rows.source, rows.validation)
-    )
+    trained, kept = ({whose[int(part.x[row])] for row in rows_of(part)} for part in (rows.source, rows.validation))
     assert not trained & kept
     assert 20 <= len(rows.validation) <= 23
     assert len(rows.source) + len(rows.validation) == 60
@@ -479,7 +489,7 @@ def test_where_everybody_has_one_row_the_same_rows_are_kept(tmp_path: Path) -> N
         config = read_site(write_site(tmp_path / str(place), "north", frame, validation_rows=20, **more))
         rows = site_rows(config, agreed(), told)
         assert rows.validation is not None
-        kept.append(rows.validation.index.tolist())
+        kept.append(rows_of(rows.validation))
     assert kept[0] == kept[1]
 
 

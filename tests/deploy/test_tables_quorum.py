@@ -7,6 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+pytest.importorskip("pandas", reason="tables need fedmm[tables]")
+
 from deploy.table_sites import NAMES, agreed, read_json, run, tables, write_site
 from deploy.test_enrolment import LateGrid
 

@@ -101,7 +101,7 @@ def _set_aside(rows: SiteRows, count: int, name: str, seed: int) -> SiteRows:
 
 def _grouped(groups: Tensor, count: int, seed: int) -> tuple[Tensor, int]:
     """The rows with those of a group next to each other, and how many the first groups of ``count`` or more have."""
-    _, group = groups.unique(return_inverse=True)
+    group = torch.from_numpy(np.unique(groups.numpy(), return_inverse=True)[1])
     place = torch.empty(int(group.max()) + 1, dtype=torch.int64)
     place[permutation(seed, len(place))] = torch.arange(len(place))
     order = place[group].argsort(stable=True)
