@@ -51,6 +51,7 @@ class SitesGrid(LocalGrid):
                 return [Message(Error(UNAVAILABLE, "Node Unavailable"), reply_to=message)]
             config = read_site(self.files[node])
             say = partial(say_to_stderr, name)
-            site = SiteNode(config, SiteWork(config, say), say, threading.Lock())
+            work = SiteWork(config, say)
+            site = SiteNode(config, work, say, threading.Lock(), work.note_refusal)
             answer = site.answer(Question(message, KINDS[kind], 0), node)
             return [self.on_reply(name, Message(to_records(answer), reply_to=message))]

@@ -53,7 +53,7 @@ def write_site(folder: Path, name: str, frame: pandas.DataFrame, *, ending: str 
     own = {key: more.pop(key) for key in ("min_rows", "descriptions") if key in more}
     labelled = {"domain": "source", "label": "diagnosis"} if "diagnosis" in frame.columns else {"domain": "target"}
     data = {"kind": "table", "path": str(path), "features": list(FEATURES), **labelled, **more}
-    site = {"name": name, "state": f"state/{name}", "worker": "each-message", **own}
+    site = {"name": name, "state": f"state/{name}", **own}
     sections = {"site": site, "data": data, "superlink": {"address": "127.0.0.1:1", "insecure": True}}
     file = folder / f"{name}.toml"
     file.write_text(write_toml(sections), encoding="utf-8")

@@ -110,9 +110,19 @@ def test_what_is_no_toml_or_empty_is_refused(tmp_path: Path, text: str) -> None:
         read_site(tmp_path / "nowhere.toml")
 
 
-def test_files_of_older_versions_are_read(tmp_path: Path) -> None:
-    text = GOOD.replace('state = "kept"', 'state = "kept"\nworker = "resident"') + "runtime_port = 9094\n"
-    assert read_site(write(tmp_path, text)).state == tmp_path / "kept"
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            GOOD.replace('state = "kept"', 'state = "kept"\nworker = "resident"'),
+            r"site\.worker is gone: a site does its work in its one process; take the line out",
+        ),
+        (GOOD + "runtime_port = 9094\n", r"superlink\.runtime_port is gone: a site opens no port; take the line out"),
+    ],
+)
+def test_keys_of_older_versions_are_refused_with_what_to_do(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises(FedmmError, match=sentence):
+        read_site(write(tmp_path, text))
 
 
 def test_a_mistake_in_a_sites_file_is_told_before_torch_is_loaded() -> None:

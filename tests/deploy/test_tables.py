@@ -28,6 +28,7 @@ from deploy.table_sites import (  # noqa: E402
 
 from fedmm import FedmmError  # noqa: E402
 from fedmm.data.encoding import Scaling  # noqa: E402
+from fedmm.data.holdings import TensorRows  # noqa: E402
 from fedmm.data.inputs import TableInput, input_from  # noqa: E402
 from fedmm.data.table import Table  # noqa: E402
 from fedmm.deploy import serving  # noqa: E402
@@ -421,3 +422,95 @@ def test_classes_are_those_of_the_experiment(tmp_path: Path) -> None:
     config = read_site(write_site(tmp_path, "north", table(1, 60)))
     rows = site_rows(config, agreed(), json.dumps([{"name": "age", "levels": []}]))
     assert rows.classes == len(CLASSES)
+
+
+# Whose rows they are, and columns that are not looked at --------------------------------------------------------------
+
+
+def patients(rows: int = 60) -> Any:
+    """A table with one to four rows of each patient, in no order."""
+    frame = table(1, rows)
+    return frame.assign(patient=[f"{(row * 7) % 23:03d}" for row in range(rows)], note="x")
+
+
+def test_id_and_drop_leave_the_rows_what_they_are_in_one_process(tmp_path: Path) -> None:
+    frame = patients()
+    told = json.dumps([{"name": "age", "levels": []}, {"name": "crp", "levels": []}])
+    usual = read_site(write_site(tmp_path / "usual", "north", frame))
+    named = read_site(write_site(tmp_path / "named", "north", frame, id="patient", drop=["note", "comment"]))
+    assert np.array_equal(
+        describe_table(usual, agreed(), print).arrays[DESCRIPTION],
+        describe_table(named, agreed(), print).arrays[DESCRIPTION],
+    )
+    one, other = (site_rows(config, agreed(), told) for config in (usual, named))
+    assert one.source is not None
+    assert other.source is not None
+    assert torch.equal(one.source.x, other.source.x)
+    columns: dict[str, Any] = {
+        "numeric": ("age", "crp"),
+        "label": "diagnosis",
+        "target_sites": ("west",),
+        "site": "hospital",
+    }
+    whole = pandas.concat([frame.assign(hospital="north"), patients(20).assign(hospital="west")])
+    whole.to_csv(tmp_path / "whole.csv", index=False)
+    drop = ("note", "comment", "ward", "sex")
+    pair = Table(file=str(tmp_path / "whole.csv"), scaling="none", id="patient", drop=drop, **columns).load()
+    found = {tuple(row) for row in other.source.x.tolist()}
+    assert {tuple(row) for row in pair.source.x.tolist()} < found
+
+
+def rows_of(part: TensorRows) -> list[int]:
+    """The numbers of its rows at the site."""
+    assert part.index is not None
+    return [int(row) for row in part.index]
+
+
+def test_rows_of_one_patient_are_all_kept_from_training_or_none(tmp_path: Path) -> None:
+    frame = patients().assign(age=range(60))
+    told = json.dumps([{"name": "age", "levels": []}])
+    config = read_site(write_site(tmp_path, "north", frame, id="patient", validation_rows=20))
+    rows = site_rows(config, agreed(), told)
+    assert rows.source is not None
+    assert rows.validation is not None
+    whose = dict(zip(frame["age"].tolist(), frame["patient"], strict=True))
+    trained, kept = ({whose[int(part.x[row])] for row in rows_of(part)} for part in (rows.source, rows.validation))
+    assert not trained & kept
+    assert 20 <= len(rows.validation) <= 23
+    assert len(rows.source) + len(rows.validation) == 60
+
+
+def test_where_everybody_has_one_row_the_same_rows_are_kept(tmp_path: Path) -> None:
+    frame = table(1, 60).assign(patient=[f"p{row}" for row in range(60)])
+    frame.loc[3, "patient"] = None
+    told = json.dumps([{"name": "age", "levels": []}])
+    kept = []
+    for place, more in enumerate(({}, {"id": "patient"})):
+        config = read_site(write_site(tmp_path / str(place), "north", frame, validation_rows=20, **more))
+        rows = site_rows(config, agreed(), told)
+        assert rows.validation is not None
+        kept.append(rows_of(rows.validation))
+    assert kept[0] == kept[1]
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ({"id": "age"}, r"data.id names the column \['age'\], which data.features lists"),
+        ({"drop": ["Alter"], "rename": {"Alter": "age"}}, r"data.drop names the column \['Alter'\]"),
+        ({"drop": ["diagnosis"]}, "data.drop names the column of labels, 'diagnosis'"),
+        ({"id": "patient", "drop": ["patient"]}, "data.drop names the column of data.id, 'patient'"),
+    ],
+)
+def test_a_column_has_one_use(tmp_path: Path, more: Any, sentence: str) -> None:
+    with pytest.raises(FedmmError, match=sentence):
+        read_site(write_site(tmp_path, "north", patients(), **more))
+
+
+def test_a_column_that_is_not_there_is_named_in_the_sites_own_log(tmp_path: Path) -> None:
+    said: list[str] = []
+    for key, value in (("id", "pateint"), ("drop", ["nothing"])):
+        config = read_site(write_site(tmp_path, "north", patients(), **{key: value}))
+        with pytest.raises(FedmmError, match="the site's own log says why"):
+            describe_table(config, agreed(), said.append)
+        assert f"which data.{key} names" in said[-1]

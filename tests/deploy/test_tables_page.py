@@ -75,7 +75,6 @@ def test_the_section_in_one_process(
     in_memory = []
     for name in NAMES:
         tables = read_toml(Path(f"{name}.toml"))
-        tables["site"]["worker"] = "each-message"
         tables["superlink"] = {"address": "127.0.0.1:1", "insecure": True}
         in_memory.append(Path(f"memory/{name}.toml").absolute())
         in_memory[-1].parent.mkdir(exist_ok=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -12,11 +12,12 @@ from torch import Tensor
 
 from fedmm.core.checks import at_least, one_of
 from fedmm.core.errors import FedmmError, require
+from fedmm.core.site_data import TableKeys
 from fedmm.data.domains import DomainPair, Labelled
 from fedmm.data.encoding import Scaling, learnt, scales_of
 from fedmm.data.inputs import TableInput
 from fedmm.data.labels import UNLABELLED, numbered, ordered
-from fedmm.data.readers.table_formats import Decimal, TableFormat
+from fedmm.data.readers.table_formats import TableFormat
 from fedmm.data.splitting import Split, require_shares, split_rows, split_sites
 from fedmm.data.stored_tables import read_table, read_tables, require_columns, texts
 
@@ -40,7 +41,28 @@ class Opened(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Table:
+class _Columns:
+    """What the columns of a table are for: the first keys of :class:`Table`."""
+
+    file: str = ""
+    files: Mapping[str, str] = field(default_factory=dict)
+    label: str = ""
+    classes: Mapping[str, str] = field(default_factory=dict)
+    site: str = ""
+    target_sites: tuple[str, ...] = ()
+    domain: str = ""
+    target_test: str = ""
+    drop: tuple[str, ...] = ()
+    id: str = ""
+    numeric: tuple[str, ...] = ()
+    categorical: tuple[str, ...] = ()
+    dates: Mapping[str, str] = field(default_factory=dict)
+    most_levels: int = 100
+    scaling: Scaling = "standard"
+
+
+@dataclass(frozen=True)
+class Table(TableKeys, _Columns):
     """Rows of text (.csv, .tsv, .txt, .data), Excel or Parquet files as float32 ``[rows, numbers]``.
 
     Columns of numbers are standardised, those of words become one number for each word. What that needs is learnt from
@@ -64,29 +86,6 @@ class Table:
     summary: ClassVar[str] = "your own CSV, Excel or Parquet files: a label column, and a site or domain column"
     paths: ClassVar[tuple[str, ...]] = ("file", "files", "target_test")
 
-    file: str = ""
-    files: Mapping[str, str] = field(default_factory=dict)
-    label: str = ""
-    classes: Mapping[str, str] = field(default_factory=dict)
-    site: str = ""
-    target_sites: tuple[str, ...] = ()
-    domain: str = ""
-    target_test: str = ""
-    drop: tuple[str, ...] = ()
-    id: str = ""
-    numeric: tuple[str, ...] = ()
-    categorical: tuple[str, ...] = ()
-    dates: Mapping[str, str] = field(default_factory=dict)
-    most_levels: int = 100
-    scaling: Scaling = "standard"
-    separator: str = ","
-    decimal: Decimal = "."
-    encoding: str = "utf-8"
-    header: bool = True
-    columns: tuple[str, ...] = ()
-    sheet: str = ""
-    missing: tuple[str, ...] = ()
-    zero_missing: tuple[str, ...] = ()
     held_out: float = 0.1
     target_held_out: float = 0.0
     seed: int = 0
@@ -117,10 +116,7 @@ class Table:
     @property
     def format(self) -> TableFormat:
         """How the cells of the files are read."""
-        return TableFormat(
-            self.separator, self.decimal, self.encoding, self.header, self.columns, self.missing, self.zero_missing,
-            self.sheet,
-        )  # fmt: skip
+        return TableFormat.of(self)
 
     @property
     def roles(self) -> set[str]:
@@ -208,14 +204,7 @@ class Table:
             columns,
             self.label,
             self.id,
-            separator=self.separator,
-            decimal=self.decimal,
-            encoding=self.encoding,
-            header=self.header,
-            names=self.columns,
-            missing=self.missing,
-            zero_missing=self.zero_missing,
-            sheet=self.sheet,
+            **asdict(self.format),
             classes=dict(self.classes),
             site=self.site if scales else "",
             scales=scales,

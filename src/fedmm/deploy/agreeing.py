@@ -32,9 +32,21 @@ def has_tables(each: Experiment) -> bool:
 
 
 def agree_on_encoding(
-    grid: Grid, roster: Roster, each: Experiment, question: Packed, folder: Path, *, seconds: float, say: Say
+    grid: Grid,
+    roster: Roster,
+    each: Experiment,
+    question: Packed,
+    folder: Path,
+    *,
+    least: int,
+    seconds: float,
+    say: Say,
 ) -> TableInput:
-    """Ask every site to describe its table, and merge what they tell; the outcome is kept in the run's folder."""
+    """Ask every site that is there to describe its table, and merge what they tell.
+
+    The outcome is kept in the run's folder, and holds for sites that join later. least: of how many sites tables have
+    to fit; others are left out by name.
+    """
     data = each.data
     assert isinstance(data, RowsElsewhere)
     agreed = data.agreed
@@ -48,11 +60,15 @@ def agree_on_encoding(
         grid,
         roster,
         DESCRIBE,
-        dict.fromkeys(data.sites, question),
+        {site: question for site in data.sites if site in roster.nodes},
         seconds=seconds,
         most_bytes=8 * rows * fields + _SPARE_BYTES,
     )
-    merged = merge_descriptions(agreed, _described(agreed, answers))
+    described, problems = _described(agreed, answers)
+    require(len(described) >= least, f"the sites' tables do not fit the experiment: {'; '.join(problems)}")
+    for problem in problems:
+        say(f"tables: {problem}; the run begins without it")
+    merged = merge_descriptions(agreed, described)
     for note in merged.notes:
         say(f"tables: {note}")
     found = data.table_input(merged.columns, merged.scales)
@@ -87,8 +103,10 @@ def with_encoding(each: Experiment, encoding: TableInput | None) -> Experiment:
     return replace(each, data=each.data.encoded(encoding))
 
 
-def _described(agreed: AgreedColumns, answers: Mapping[str, Packed]) -> dict[str, dict[str, Described]]:
-    """What the sites tell of their tables; all that stands in the way, of all of them, is one refusal."""
+def _described(
+    agreed: AgreedColumns, answers: Mapping[str, Packed]
+) -> tuple[dict[str, dict[str, Described]], list[str]]:
+    """What the sites tell of their tables, and of those that do not fit, why."""
     found, problems = dict[str, dict[str, Described]](), list[str]()
     for name in sorted(answers):
         try:
@@ -96,8 +114,7 @@ def _described(agreed: AgreedColumns, answers: Mapping[str, Packed]) -> dict[str
         except Malformed as problem:
             words = str(problem)
             problems.append(f"{name} {words}" if words.startswith("has ") else f"{name}: {words}")
-    require(not problems, f"the sites' tables do not fit the experiment: {'; '.join(problems)}")
-    return found
+    return found, problems
 
 
 def _read(agreed: AgreedColumns, name: str, answer: Packed) -> dict[str, Described]:

@@ -114,6 +114,11 @@ class AuditLog:
         """The hash of the last entry that was read or written."""
         return self._chain.head
 
+    @property
+    def size(self) -> int:
+        """The bytes of all entries that were read or written."""
+        return self._chain.size
+
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Be the only one that adds; what others added is read first.

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmm.core.errors import FedmmError, require
+from fedmm.core.errors import FedmmError
 from fedmm.deploy import ledger as events
 from fedmm.deploy.audit import AuditLog
 from fedmm.deploy.ledger import Ledger
@@ -30,10 +30,12 @@ from fedmm.deploy.policy import (
     require_run_name,
     require_steps,
 )
+from fedmm.deploy.refusals import RefusalCounts, permit
 from fedmm.deploy.site_config import SiteConfig
 from fedmm.engines.flower.kinds import CONFIRM, MEASURE, OPEN, TRAIN
 from fedmm.engines.packed import Packed, one_line
 
+_LONGEST_TEXT, _MOST_ARRAYS = 10_000, 1000
 _TIMES = ("prepared", "trained", "handled")
 """What an answer says of its time: the only part of it that may differ in one that is given again."""
 
@@ -57,40 +59,42 @@ class Gate:
         self.ledger = Ledger()
         self._name = config.site.name
         self._log = AuditLog(config.audit, self.ledger.take)
+        self._refusals = RefusalCounts(self.ledger)
         self._last: tuple[object, Asked] | None = None
+        self._pending: list[tuple[str, dict[str, Any]]] = []
+        self._begun: int | None = None
 
     def admit(self, kind: str, question: Packed) -> Admitted:
-        """The question, read; one that the policy does not allow is refused."""
+        """The question, read; one that the policy does not allow is refused.
+
+        It is written down before it is worked on; on a day with too many refusals, when it is answered.
+        """
+        self._pending, self._begun = [], None
         about = question.about
         run = about.get("run")
         require_run_name(run)
         asked, plan = self._asked(about.get("experiment")), about.get("plan")
         digest = _digest(kind, question._replace(about={**about, "experiment": asked.digest}))
-        with self._log.alone():
-            self._note(asked, plan)
-            self._log.add(
-                events.QUESTION,
-                sync=False,
-                kind=one_line(kind, 40),
-                run=run,
-                experiment=asked.digest,
-                plan=_plan_digest(plan),
-                round=_plain(about.get("round")),
-                session=_plain(about.get("session")),
-                question=digest,
-                came=described(question.arrays),
-            )
+        with self._log.alone():  # what the owner approved meanwhile is read
+            self._begun = self._log.size
+            self._pending = self._noted(kind, question, asked, digest)
+            read = self._judged(kind, asked, plan, digest)
+            if not self._refusals.exhausted:
+                self._write_pending()
+        return Admitted(kind, str(run), asked, read, digest)
+
+    def _judged(self, kind: str, asked: Asked, plan: object, digest: str) -> Plan | None:
         require_allowed(self.policy, kind, asked.experiment, self._name)
         read = read_plan(plan, asked.experiment, self._name) if kind in (TRAIN, MEASURE, CONFIRM, OPEN) else None
         if read:
             require_steps(self.policy, own_steps(read, self._name))
-        require(
+        permit(
             not self.policy.require_approval or asked.digest in self.ledger.approved,
             f"the experiment {asked.digest[:16]} waits for the approval of this site's owner (fedmm deploy approve)",
         )
         again = digest in self.ledger.answers
         require_budget(self.policy, self.ledger, int(kind == TRAIN and not again))
-        return Admitted(kind, str(run), asked, read, digest)
+        return read
 
     def require_epsilon(self, admitted: Admitted, precision: float) -> None:
         """Refuse a round whose noise does not suffice, before it is worked on.
@@ -112,6 +116,7 @@ class Gate:
             rounds = int(admitted.kind == TRAIN and bool(answer.arrays) and not again)
             precision = 0.0 if again else precision
             require_budget(self.policy, self.ledger, rounds, precision)
+            self._write_pending()
             self._log.add(
                 events.ANSWER,
                 kind=one_line(admitted.kind, 40),
@@ -125,17 +130,32 @@ class Gate:
                 values={name: _plain(value) for name, value in {**answer.about, **answer.metrics}.items()},
             )
 
-    def refuse(self, kind: str, question: Packed, sentence: str) -> None:
-        """Write down a refusal, where the disk lets it."""
-        run, text = question.about.get("run"), question.about.get("experiment")
-        known = self._last is not None and self._last[0] == text
-        fields: dict[str, Any] = {"experiment": self._last[1].digest} if known and self._last else {}
-        if not known and isinstance(text, str):
-            fields = {"text": text[:LONGEST]}
+    def refuse(self, kind: str, question: Packed | None, sentence: str) -> None:
+        """Write down a refusal, where the disk lets it. question: None where it could not be read as the server's.
+
+        One that is repeated is counted, see :class:`~fedmm.deploy.refusals.RefusalCounts`.
+        """
+        pending, self._pending = self._pending, []
         with suppress(FedmmError), self._log.alone():
+            begun = self._log.size if question is None or self._begun is None else self._begun
+            counted = self._refusals.count(kind, sentence, self._log.size - begun)
+            if counted is None:
+                return
+            fields: dict[str, Any] = {}
+            if question is not None and counted.details:
+                fields = {"run": one_line(question.about.get("run")), **self._named(question.about.get("experiment"))}
+                self._pending = pending
+                self._write_pending()
+                fields["bytes"] = self._log.size - begun + self._refusals.take_unwritten()
             self._log.add(
-                events.REFUSAL, sync=False, kind=one_line(kind, 40), run=one_line(run), sentence=sentence, **fields
+                events.REFUSAL, sync=False, kind=counted.kind, sentence=counted.sentence, times=counted.times, **fields
             )
+
+    def _named(self, text: object) -> dict[str, str]:
+        """A refused experiment: by its digest, or the beginning of what cannot be read as one."""
+        if self._last is not None and self._last[0] == text:
+            return {"experiment": self._last[1].digest}
+        return {"text": text[:_LONGEST_TEXT]} if isinstance(text, str) else {}
 
     def _asked(self, text: object) -> Asked:
         if self._last is None or self._last[0] != text:
@@ -143,16 +163,41 @@ class Gate:
             self._last = (text, read_asked(text))
         return self._last[1]
 
-    def _note(self, asked: Asked, plan: object) -> None:
-        """Write down whole what entries then name by its digest."""
-        table = policy_table(self.policy)
+    def _noted(self, kind: str, question: Packed, asked: Asked, digest: str) -> list[tuple[str, dict[str, Any]]]:
+        """The entries for a question: whole what is new, and by its digest ever after."""
+        about, table = question.about, policy_table(self.policy)
+        plan = about.get("plan")
+        plan_digest, found = _plan_digest(plan), list[tuple[str, dict[str, Any]]]()
         if self.ledger.policy != table:
-            self._log.add(events.POLICY, sync=False, policy=table)
+            found.append((events.POLICY, {"policy": table}))
         if asked.digest not in self.ledger.experiments:
-            self._log.add(events.EXPERIMENT, sync=False, experiment=asked.digest, text=asked.text)
-        digest = _plan_digest(plan)
-        if digest and digest not in self.ledger.plans:
-            self._log.add(events.PLAN, sync=False, plan=digest, text=str(plan)[:LONGEST])
+            found.append((events.EXPERIMENT, {"experiment": asked.digest, "text": asked.text}))
+        if plan_digest and plan_digest not in self.ledger.plans:
+            found.append((events.PLAN, {"plan": plan_digest, "text": str(plan)[:LONGEST]}))
+        fields = {
+            "kind": one_line(kind, 40),
+            "run": about.get("run"),
+            "experiment": asked.digest,
+            "plan": plan_digest,
+            "round": _plain(about.get("round")),
+            "session": _plain(about.get("session")),
+            "question": digest,
+            "came": _bounded(described(question.arrays)),
+        }
+        return [*found, (events.QUESTION, fields)]
+
+    def _write_pending(self) -> None:
+        pending, self._pending = self._pending, []
+        for event, fields in pending:
+            self._log.add(event, sync=False, **fields)
+
+
+def _bounded(arrays: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What another machine says of arrays, cut where it is longer than any model's."""
+    named = [{**array, "name": one_line(array["name"])} for array in arrays[:_MOST_ARRAYS]]
+    more = sum(array["bytes"] for array in arrays[_MOST_ARRAYS:])
+    rest = {"name": f"{len(arrays) - _MOST_ARRAYS} more", "shape": [], "dtype": "", "bytes": more}
+    return [*named, rest] if len(arrays) > _MOST_ARRAYS else named
 
 
 def described(arrays: Mapping[str, NDArray[Any]]) -> list[dict[str, Any]]:
@@ -185,4 +230,5 @@ def _plain(value: Any) -> Any:
     """A value as JSON has it: a number that is not finite is None, and text is one line."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    return value if value is None or isinstance(value, int | float) else one_line(value)
+    plain = value is None or isinstance(value, float) or (isinstance(value, int) and abs(value) < 1 << 64)
+    return value if plain else one_line(value)

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from fedmm.core.errors import FedmmError, require, unknown
+from fedmm.core.site_data import DOMAINS
 from fedmm.deploy.credentials import read_certificates, read_private_key, read_public_key
 from fedmm.deploy.input_files import read_input_tables
 from fedmm.deploy.keys import is_host, public_line
-from fedmm.deploy.site_config import DOMAINS, KINDS
+from fedmm.deploy.site_config import KINDS
 from fedmm.experiment.toml import write_toml
 
 SECTION, VERSION = "invitation", 1

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedmm.core.errors import FedmmError, require, unknown
+from fedmm.core.site_data import DOMAINS
 from fedmm.deploy.credentials import certificate_hosts, describe_key, read_certificates, read_public_key
 from fedmm.deploy.input_files import STDIN, read_input, read_input_tables
 from fedmm.deploy.invitations import (
@@ -19,7 +20,7 @@ from fedmm.deploy.invitations import (
 from fedmm.deploy.keys import AUTHORITY, CERTIFICATE, generate_node_key, public_line
 from fedmm.deploy.layout import Federation
 from fedmm.deploy.lifecycle import answers, opened, register
-from fedmm.deploy.site_config import DOMAINS, KINDS
+from fedmm.deploy.site_config import KINDS
 
 PORT = 9092
 """Where the proxy before a SuperLink listens."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ class Ledger:
     precision: of the noise of all these rounds, the sum of 1 / multiplier^2; infinite after one without noise.
     answers: of questions and their answers, the digests. experiments: all that were asked for, by hash, as TOML.
     asked: by hash, the runs that it was asked for in. plans: the digests of those that are written down.
+    refused: how many refusals, at least. refused_on: the last day of one.
     """
 
     questions: int = 0
@@ -31,6 +33,10 @@ class Ledger:
     approved: set[str] = field(default_factory=set)
     plans: set[str] = field(default_factory=set)
     policy: Mapping[str, Any] | None = None
+    refused: int = 0
+    refused_on: str = ""
+    _refused_times: dict[tuple[str, str], int] = field(default_factory=dict)
+    _refused_bytes: int = 0
 
     def take(self, entry: Mapping[str, Any]) -> None:
         """Count an entry."""
@@ -51,6 +57,26 @@ class Ledger:
             self.approved.add(entry["experiment"])
         elif event == POLICY:
             self.policy = entry["policy"]
+        elif event == REFUSAL:
+            self._take_refusal(entry)
+
+    def _take_refusal(self, entry: Mapping[str, Any]) -> None:
+        day = str(entry["time"])[:10]
+        if day > self.refused_on:
+            self.refused_on, self._refused_bytes = day, 0
+            self._refused_times.clear()
+        which, times = (str(entry["kind"]), str(entry["sentence"])), int(entry.get("times", 1))
+        self.refused += max(times - self._refused_times.get(which, 0), 1)
+        self._refused_times[which] = times
+        self._refused_bytes += int(entry.get("bytes", 0)) + len(json.dumps(entry))
+
+    def refused_bytes(self, day: str) -> int:
+        """What the refusals of a day, the last one or later, have taken of the log, with their questions."""
+        return self._refused_bytes if day == self.refused_on else 0
+
+    def refused_times(self, day: str, kind: str, sentence: str) -> int:
+        """How often this was refused on a day, the last one or later, as far as it is written."""
+        return self._refused_times.get((kind, sentence), 0) if day == self.refused_on else 0
 
     def was_sent(self, question: str, answer: str) -> bool:
         """Whether this answer left to this question before, to the bit."""

@@ -14,18 +14,23 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.files import replace_file
 from fedmm.deploy.client_certificates import site_context
 from fedmm.deploy.clock import clock_problem
 from fedmm.deploy.keys import read_node_key, verifier
+from fedmm.deploy.refusals import NotAllowed
 from fedmm.deploy.site_config import SiteConfig
 from fedmm.deploy.site_lock import LOCK, holding_site
 from fedmm.engines.flower.envelope import Verify, seal, unseal
 from fedmm.engines.flower.fleet import BEAT, FleetNode, Question, TurnedAway, Unreachable
-from fedmm.engines.flower.kinds import PROBLEM, TRAIN
+from fedmm.engines.flower.kinds import FINAL, PROBLEM, TRAIN
 from fedmm.engines.packed import Malformed, Packed, contents, one_line
+
+if TYPE_CHECKING:
+    from fedmm.deploy.site_work import SiteWork
 
 _NUMBER = "node.id"
 _SHORT, _LONG, _LONGEST, _LESS_OFTEN = 0.05, 5.0, 15.0, 4.0
@@ -34,16 +39,24 @@ _UNAUTHORISED = 401
 Say = Callable[[str], None]
 Work = Callable[[str, Packed], Packed]
 """Answers a question of a kind; see :class:`fedmm.deploy.site_work.SiteWork`."""
+Note = Callable[[str, str], None]
+"""Writes down, by its kind, a message that is not the coordinator's, and why it was refused."""
 
 
 class SiteNode:
-    """One site's node. work: answers its questions. alone: held while it works, by one node of a process at a time."""
+    """One site's node. work: answers its questions. alone: held while it works, by one node of a process at a time.
 
-    def __init__(self, config: SiteConfig, work: Work, say: Say, alone: threading.Lock) -> None:
+    note: writes down what is refused before it is worked on.
+    """
+
+    def __init__(
+        self, config: SiteConfig, work: Work, say: Say, alone: threading.Lock, note: Note = lambda kind, sentence: None
+    ) -> None:
         self._config = config
         self._work = work
         self._say = say
         self._alone = alone
+        self._note = note
         self._verify = _verifier(config)
         self._ending = threading.Event()
         self._lost = threading.Event()
@@ -118,7 +131,8 @@ class SiteNode:
                 self._ending.wait(2.0)
                 continue
             except Malformed as problem:
-                self._say(f"refused: {problem}")
+                self._say(f"refused: {one_line(problem, 1000)}")
+                self._note("", str(problem))
                 continue
             if question is None:
                 self._ending.wait(wait.next(time.perf_counter() - began))
@@ -143,9 +157,11 @@ class SiteNode:
                 answer = self._work(kind, envelope.packed)
         except Malformed as problem:
             self._say(f"{kind}: refused: {one_line(problem, 1000)}")
+            self._note(kind, str(problem))
             return Packed({}, {PROBLEM: str(problem)}, {})
         except FedmmError as problem:  # which the site has said, and written down
-            return Packed({}, {PROBLEM: str(problem)}, {})
+            final = {FINAL: True} if isinstance(problem, NotAllowed) else {}
+            return Packed({}, {PROBLEM: str(problem), **final}, {})
         except Exception as problem:
             self._say(f"{kind}: failed:\n{traceback.format_exc()}")
             return Packed({}, {PROBLEM: f"it failed with {type(problem).__name__}; its own log says more"}, {})
@@ -228,13 +244,12 @@ def run_sites(configs: Sequence[SiteConfig], say: Callable[[str, str], None]) ->
             say(name, f"site {name} has ended")
 
 
-def _node(
-    config: SiteConfig, work: Callable[[SiteConfig, Say], Work], say: Callable[[str, str], None], alone: threading.Lock
-) -> SiteNode:
+def _node(config: SiteConfig, work: type[SiteWork], say: Callable[[str, str], None], alone: threading.Lock) -> SiteNode:
     def told(line: str) -> None:
         say(config.site.name, line)
 
-    return SiteNode(config, work(config, told), told, alone)
+    site = work(config, told)
+    return SiteNode(config, site, told, alone, site.note_refusal)
 
 
 def _run(nodes: Sequence[SiteNode]) -> None:

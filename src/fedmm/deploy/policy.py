@@ -13,13 +13,14 @@ from typing import Any
 
 from fedmm.algorithms import ALGORITHMS
 from fedmm.core.algorithm import Algorithm, Coefficients, steps_by_client
-from fedmm.core.errors import FedmmError, require
+from fedmm.core.errors import FedmmError
 from fedmm.core.imports import is_covered
 from fedmm.core.terms import Terms
 from fedmm.core.transmission import GaussianUpdate
 from fedmm.deploy.experiments import deployed_experiment, named_paths
 from fedmm.deploy.ledger import Ledger
 from fedmm.deploy.local import experiment_text
+from fedmm.deploy.refusals import NotAllowed, permit
 from fedmm.deploy.site_config import PolicySection
 from fedmm.engines.flower.kinds import CONFIRM, INTRODUCE, OPEN, TRAIN
 from fedmm.experiment.adaptation import batch_split
@@ -47,15 +48,15 @@ class Asked:
 
 def read_asked(text: object) -> Asked:
     """The server's experiment, checked as any other; nothing of it is loaded, built or imported."""
-    require(isinstance(text, str), "the server did not say which run of what this is")
-    require(len(str(text)) <= LONGEST, f"the server's experiment has over {LONGEST} characters")
+    permit(isinstance(text, str), "the server did not say which run of what this is")
+    permit(len(str(text)) <= LONGEST, f"the server's experiment has over {LONGEST} characters")
     try:
         experiment = deployed_experiment(tomllib.loads(str(text)))
         canonical = experiment_text(experiment)
-    except FedmmError:
-        raise
+    except FedmmError as problem:
+        raise NotAllowed(str(problem)) from problem
     except (ValueError, RecursionError) as problem:
-        raise FedmmError(f"the server's experiment is not valid TOML: {str(problem).splitlines()[0]}") from problem
+        raise NotAllowed(f"the server's experiment is not valid TOML: {str(problem).splitlines()[0]}") from problem
     return Asked(experiment, canonical, hashlib.sha256(canonical.encode()).hexdigest())
 
 
@@ -78,24 +79,24 @@ class Plan:
 
 def read_plan(text: object, experiment: Experiment, site: str) -> Plan:
     """The server's plan; its algorithm has to be the experiment's, or one that its guard makes of that."""
-    require(isinstance(text, str) and len(text) <= LONGEST, "the server sent no plan for this site")
+    permit(isinstance(text, str) and len(text) <= LONGEST, "the server sent no plan for this site")
     try:
         table = json.loads(str(text))
     except (ValueError, RecursionError):
         table = None
-    require(isinstance(table, dict), "the server's plan is not a table in JSON")
+    permit(isinstance(table, dict), "the server's plan is not a table in JSON")
     numbers = [table.get("alpha"), table.get("input_mean"), table.get("odds") or 0.0]
-    require(all(map(_is_finite, numbers)), "the alpha, input_mean and odds of the server's plan must be finite numbers")
+    permit(all(map(_is_finite, numbers)), "the alpha, input_mean and odds of the server's plan must be finite numbers")
     names = [table.get("clients"), table.get("listed")]
     right = all(isinstance(each, list) and all(isinstance(name, str) for name in each) for each in names)
-    require(right and site in names[1], f"the server's plan must name its sites, and {site!r} of them")
+    permit(right and site in names[1], f"the server's plan must name its sites, and {site!r} of them")
     algorithm = (
         choose(ALGORITHMS, table["algorithm"], "algorithm") if isinstance(table.get("algorithm"), dict) else None
     )
     if algorithm is None or not any(_is_close(as_table(algorithm), as_table(each)) for each in _algorithms(experiment)):
-        raise FedmmError("the algorithm of the server's plan is neither the experiment's nor one that its guard allows")
+        raise NotAllowed("the algorithm of the server's plan is neither the experiment's nor one that its guard allows")
     encoding = table.get("encoding", "")
-    require(isinstance(encoding, str), "the encoding of the server's plan must be a text")
+    permit(isinstance(encoding, str), "the encoding of the server's plan must be a text")
     alpha, mean = float(numbers[0]), float(numbers[1])
     return Plan(algorithm, alpha, mean, tuple(names[0]), tuple(names[1]), table.get("odds"), encoding)
 
@@ -134,7 +135,7 @@ def require_allowed(policy: PolicySection, kind: str, experiment: Experiment, si
 
 def require_run_name(name: object) -> None:
     """Refuse a run whose name is not fit for the name of a folder and a line of a log."""
-    require(
+    permit(
         isinstance(name, str) and _RUN.fullmatch(name) is not None and not name.startswith("."),
         "the server did not say which run this is by a name of at most 100 printable characters",
     )
@@ -144,13 +145,13 @@ def _require_imports(policy: PolicySection, experiment: Experiment) -> None:
     backbone = getattr(experiment.model, "backbone", "")
     if not backbone or backbone.partition(":")[0] in (TIMM, TORCHVISION):
         return
-    require(
+    permit(
         is_covered(backbone, policy.allow_imports),
         f"backbone {backbone!r:.200} would import a module and run its code, which is not allowed at this site; its "
         "owner can list it in policy.allow_imports",
     )
     for option, value in getattr(experiment.model, "options", {}).items():
-        require(
+        permit(
             not isinstance(value, str) or _WORD.fullmatch(value) is not None or value in policy.allow_paths,
             f"model.options.{option} may name a file, and this site's policy.allow_paths does not list it",
         )
@@ -158,7 +159,7 @@ def _require_imports(policy: PolicySection, experiment: Experiment) -> None:
 
 def _require_paths(policy: PolicySection, experiment: Experiment) -> None:
     for key, path in named_paths(experiment).items():
-        require(
+        permit(
             path in policy.allow_paths,
             f"{key} names a file or folder, and this site's policy.allow_paths does not list it",
         )
@@ -166,12 +167,12 @@ def _require_paths(policy: PolicySection, experiment: Experiment) -> None:
 
 def _require_noise(policy: PolicySection, kind: str, experiment: Experiment) -> None:
     private = experiment.terms.transmission.private
-    require(
+    permit(
         not private or experiment.model.centre != "train_mean",
         "centre must be 'none' or 'image_mean' where updates carry noise: the mean of the clients' inputs has none",
     )
     if policy.max_epsilon < math.inf:
-        require(
+        permit(
             private and kind in (INTRODUCE, TRAIN, CONFIRM, OPEN),
             f"this site's policy.max_epsilon is {policy.max_epsilon:g}, and what is asked for carries no noise: its "
             "epsilon is infinite",
@@ -180,7 +181,7 @@ def _require_noise(policy: PolicySection, kind: str, experiment: Experiment) -> 
 
 def require_steps(policy: PolicySection, steps: int) -> None:
     """Refuse updates of too few local steps."""
-    require(
+    permit(
         steps >= policy.min_local_steps,
         f"the site would send an update after {steps} local steps; its policy.min_local_steps is "
         f"{policy.min_local_steps}",
@@ -190,7 +191,7 @@ def require_steps(policy: PolicySection, steps: int) -> None:
 def require_steps_kept(policy: PolicySection, c: Coefficients) -> None:
     """Refuse steps that forget the ones before: of each, every later one leaves 1 - lr (penalty + smoothing)."""
     forgotten = c.lr * sum(c[pull] for pull in ("penalty", "smoothing") if pull in c)
-    require(
+    permit(
         float(forgotten.max()) <= 1 / policy.min_local_steps,
         "learning rate times penalties is so large that the last local step alone would be sent; this site's "
         f"policy.min_local_steps is {policy.min_local_steps}, which takes at most 1/{policy.min_local_steps}",
@@ -205,12 +206,12 @@ def own_steps(plan: Plan, site: str) -> int:
 def require_rows(policy: PolicySection, batch_size: int, source: int, target: int) -> None:
     """Refuse to train on too few rows of a domain, or on too few of them in a batch. source, target: what is held."""
     for domain, held in (("source", source), ("target", target)):
-        require(
+        permit(
             not held or held >= policy.min_rows,
             f"the site holds fewer {domain} rows than its policy.min_rows, {policy.min_rows}",
         )
     for domain, rows in zip(("source", "target"), batch_split(batch_size, source, target), strict=True):
-        require(
+        permit(
             not rows or rows >= policy.min_batch_size,
             f"a batch would hold fewer {domain} rows than this site's policy.min_batch_size, {policy.min_batch_size}",
         )
@@ -239,17 +240,17 @@ def epsilon_of(precision: float, delta: float) -> float:
 
 def require_budget(policy: PolicySection, ledger: Ledger, rounds: int = 0, precision: float = 0.0) -> None:
     """Refuse one more question, of so many rounds with this precision, where the site has answered enough."""
-    require(
+    permit(
         ledger.questions < policy.max_questions,
         f"this site has answered {ledger.questions} questions; its policy.max_questions is {policy.max_questions}",
     )
-    require(
+    permit(
         ledger.rounds + rounds <= policy.max_rounds,
         f"this site has answered {ledger.rounds} rounds; its policy.max_rounds is {policy.max_rounds}",
     )
     if policy.max_epsilon < math.inf and precision:
         epsilon = epsilon_of(ledger.precision + precision, policy.delta)
-        require(
+        permit(
             epsilon <= policy.max_epsilon,
             f"with this round the site would have spent epsilon {epsilon:.4g}; its policy.max_epsilon is "
             f"{policy.max_epsilon:g}",

@@ -35,7 +35,7 @@ def verify(config: SiteConfig, show: Callable[[Entry], None], expect: str = "") 
         raise FedmmError(f"the audit log {path} has no entry {one_line(expect, 80)}: entries were removed at its end")
     lines = [
         f"answered {ledger.questions} of {policy.max_questions} questions and {ledger.rounds} of {policy.max_rounds} "
-        f"rounds{_spent(ledger, policy)}",
+        f"rounds{_spent(ledger, policy)}; refused {'at least ' if ledger.refused else ''}{ledger.refused}",
         f"{chain.entries} entries, every hash follows from the one before; head {chain.head}",
     ]
     if chain.fragment:
@@ -71,7 +71,9 @@ def _words(entry: Entry) -> str:
         again = ", as before" if entry["kind"] == "train" and entry["leaves"] and not entry["rounds"] else ""
         return f"{entry['kind']} for run {entry['run']}{again}; leaves {_arrays(entry['leaves'])}; {values}"
     if event == events.REFUSAL:
-        return f"{entry['kind']} for run {entry['run']}: {entry['sentence']}"
+        what = f"{entry['kind']} for run {entry['run']}" if "run" in entry else entry["kind"] or "any"
+        times = entry.get("times", 1)
+        return f"{what}: {entry['sentence']}{f' ({times} times this day)' if times > 1 else ''}"
     if event == events.POLICY:
         return ", ".join(f"{name} = {value!r}" for name, value in entry["policy"].items())
     if event == events.EXPERIMENT:

@@ -26,7 +26,7 @@ from fedmm.deploy.agreeing import agree_on_encoding, has_tables, kept_encoding, 
 from fedmm.deploy.cards import Card, Expected
 from fedmm.deploy.driving import driving
 from fedmm.deploy.enrolment import SITES, Enrolment
-from fedmm.deploy.experiments import RowsElsewhere, deployed_experiment, listed_sites
+from fedmm.deploy.experiments import RowsElsewhere, deployed_experiment, listed_sites, require_quorum
 from fedmm.deploy.keys import public_keys, require_private_keys, signer
 from fedmm.deploy.layout import Federation
 from fedmm.deploy.status import StatusFile
@@ -135,19 +135,19 @@ def _serve(grid: Grid, served: Served, federation: Federation, folder: Path, say
 def _agreed_encoding(
     grid: Grid, roster: Roster, each: Experiment, introduction: Packed, served: Served, folder: Path, say: Say
 ) -> TableInput:
-    """How the tables of all sites become rows; they introduce themselves again once it is known."""
-    require(
-        served.min_sites in (0, len(roster.names)),
-        f"min_sites = {served.min_sites} would let the run begin without some of its tables, and how columns become "
-        "numbers follows from all of them",
-    )
-    absent = introduced(grid, roster, introduction, timeout=served.enrol_seconds, say=say)
+    """How the tables of the sites that are there become rows; they introduce themselves again once it is known."""
+    require_quorum(served.min_sites, listed_sites(each))
+    least, seconds = served.min_sites or len(roster.names), served.enrol_seconds
+    absent = introduced(grid, roster, introduction, timeout=seconds, say=say, enough=served.min_sites or None)
     reasons = "; ".join(["", *sorted(set(roster.turned_away.values()))])
+    wanted = f"begins with {least} sites, and {len(roster.nodes)} came" if served.min_sites else "needs them"
     require(
-        not absent,
-        f"{', '.join(absent)} did not come within {served.enrol_seconds:g} seconds; the run needs them{reasons}",
+        len(roster.nodes) >= least,
+        f"{', '.join(absent)} did not come within {seconds:g} seconds; the run {wanted}{reasons}",
     )
-    encoding = agree_on_encoding(grid, roster, each, introduction, folder, seconds=served.patience, say=say)
+    encoding = agree_on_encoding(
+        grid, roster, each, introduction, folder, least=least, seconds=served.patience, say=say
+    )
     roster.forget()
     return encoding
 

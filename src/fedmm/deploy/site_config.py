@@ -12,11 +12,14 @@ from typing import Any, ClassVar, get_type_hints
 
 from fedmm.core.errors import FedmmError, require, unknown
 from fedmm.core.imports import check_name
+from fedmm.core.site_data import DOMAINS, Decimal, TableKeys
 
 KINDS = ("share", "npz", "images", "table")
-DOMAINS = ("source", "target", "both")
-_GONE = {"site": {"worker"}, "superlink": {"runtime_port"}}
-"""Keys that older files have, and that nothing needs any more."""
+_GONE = {
+    "site.worker": "a site does its work in its one process",
+    "superlink.runtime_port": "a site opens no port",
+}
+"""Keys that older files have, and why nothing needs them any more."""
 
 
 @dataclass(frozen=True)
@@ -43,23 +46,8 @@ class SiteSection:
 
 
 @dataclass(frozen=True)
-class DataSection:
-    """``[data]``. kind: ``share``, the site's share of the experiment's data set; ``npz``, a file with ``source_x``,
-    ``source_y`` and ``target_x``, or some of them; ``images``, a folder of pictures, sorted into class folders where
-    they are labelled; ``table``, a text, Parquet or Excel file with a row for each example.
-
-    path: the file or folder. domain: what the rows are: ``source`` (labelled), ``target`` (labels are never read) or
-    ``both``. labels: the classes that the site holds, checked where they are given. stored_size: pixels of a picture's
-    side. skip_bad: leave out files that are no pictures. validation_rows: how many labelled rows are kept from
-    training, to measure models on.
-
-    Tables: features: the columns that may be learnt from, as the experiment calls them. rename: what the experiment
-    calls columns of another name. label: the column of classes, never read for ``target``; in ``both``, rows without
-    label are the target. classes: the class of each label, where that is not the label itself. separator and the
-    others: how the file is written, as in the data set ``table``.
-    """
-
-    section: ClassVar[str] = "data"
+class _DataKeys:
+    """What the rows are: the first keys of :class:`DataSection`."""
 
     kind: str = "share"
     path: str = ""
@@ -72,14 +60,29 @@ class DataSection:
     rename: Mapping[str, str] = field(default_factory=dict)
     label: str = ""
     classes: Mapping[str, str] = field(default_factory=dict)
-    separator: str = ","
-    decimal: str = "."
-    encoding: str = "utf-8"
-    header: bool = True
-    columns: tuple[str, ...] = ()
-    sheet: str = ""
-    missing: tuple[str, ...] = ()
-    zero_missing: tuple[str, ...] = ()
+    id: str = ""
+    drop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class DataSection(TableKeys, _DataKeys):
+    """``[data]``. kind: ``share``, the site's share of the experiment's data set; ``npz``, a file with ``source_x``,
+    ``source_y`` and ``target_x``, or some of them; ``images``, a folder of pictures, sorted into class folders where
+    they are labelled; ``table``, a text, Parquet or Excel file with a row for each example.
+
+    path: the file or folder. domain: what the rows are: ``source`` (labelled), ``target`` (labels are never read) or
+    ``both``. labels: the classes that the site holds, checked where they are given. stored_size: pixels of a picture's
+    side. skip_bad: leave out files that are no pictures. validation_rows: how many labelled rows are kept from
+    training, to measure models on.
+
+    Tables: features: the columns that may be learnt from, as the experiment calls them. rename: what the experiment
+    calls columns of another name. label: the column of classes, never read for ``target``; in ``both``, rows without
+    label are the target. classes: the class of each label, where that is not the label itself. id: the column that says
+    whose a row is: the rows of one are all trained on, or none. drop: columns that are not looked at. Both are called
+    as in the file. separator and the others: how the file is written, as in the data set ``table``.
+    """
+
+    section: ClassVar[str] = "data"
 
     def __post_init__(self) -> None:
         require(self.kind in KINDS, f"data.kind must be one of {', '.join(KINDS)}, not {self.kind!r}")
@@ -107,6 +110,14 @@ class DataSection:
         require(bool(self.features), "data.features must list the columns of the table that may be learnt from")
         require(self.domain == "target" or bool(self.label), "data.label must name the column of classes")
         require(self.label not in self.features, f"data.features names the column of labels, {self.label!r}")
+        for key, names in (("id", (self.id,)), ("drop", self.drop)):
+            learnt = [name for name in names if name and self.rename.get(name, name) in self.features]
+            require(
+                not learnt, f"data.{key} names the column {learnt[:1]}, which data.features lists; take it out there"
+            )
+            labels = bool(self.label) and self.label in names
+            require(not labels, f"data.{key} names the column of labels, {self.label!r}")
+        require(self.id not in self.drop, f"data.drop names the column of data.id, {self.id!r}")
         require(not (self.columns and self.header), "data.columns is for files without header; say header = false")
         require(len(self.separator) == 1, f"data.separator must be one letter, not {self.separator!r}")
         require(self.decimal in (".", ","), f"data.decimal must be '.' or ',', not {self.decimal!r}")
@@ -279,6 +290,7 @@ def _lists(kind: type) -> Callable[[Any], bool]:
 
 _TYPES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
     str: ("text", lambda value: isinstance(value, str)),
+    Decimal: ("text", lambda value: isinstance(value, str)),
     int: ("a whole number", lambda value: type(value) is int),
     float: ("a number", lambda value: type(value) in (int, float)),
     bool: ("true or false", lambda value: isinstance(value, bool)),
@@ -294,7 +306,9 @@ _TYPES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
 def _built(kind: Any, table: Any) -> Any:
     section = kind.section
     require(isinstance(table, Mapping), f"{section} must be a section of its own: [{section}]")
-    table = {key: value for key, value in table.items() if key not in _GONE.get(section, ())}
+    for key in table:
+        why = _GONE.get(f"{section}.{key}")
+        require(why is None, f"{section}.{key} is gone: {why}; take the line out")
     hints, known = get_type_hints(kind), {field.name: field for field in fields(kind)}
     for key, value in table.items():
         if key not in known:

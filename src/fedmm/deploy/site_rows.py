@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.seeding import key, permutation
@@ -33,6 +34,7 @@ _LOG = logging.getLogger(__name__)
 Say = Callable[[str], None]
 _ABOUT = "about.json"
 _PARTS = ("source_x", "source_y", "target_x")
+_GROUPS = "source_groups"
 _NOT_OF_ROWS = ("sites", "domains", "image_size")
 """Keys of ``[data]`` that do not decide the rows of a site."""
 
@@ -41,7 +43,8 @@ _NOT_OF_ROWS = ("sites", "domains", "image_size")
 class SiteRows:
     """What a site holds. view: how rows are shown; classes: how many there are in all.
 
-    validation: labelled rows that are kept from training.
+    validation: labelled rows that are kept from training. groups: of the labelled rows, int64: rows of one are all
+    kept from training, or none.
     """
 
     source: TensorRows | None
@@ -49,6 +52,7 @@ class SiteRows:
     view: View
     classes: int
     validation: TensorRows | None = None
+    groups: Tensor | None = None
 
     @property
     def labels(self) -> list[int]:
@@ -83,9 +87,26 @@ def _set_aside(rows: SiteRows, count: int, name: str, seed: int) -> SiteRows:
     if not count or source is None:
         return rows
     require(count < len(source), f"data.validation_rows must be below {len(source)}, what the site holds, not {count}")
-    order = permutation(key(seed, "set aside", name), len(source))
+    if rows.groups is None:
+        order = permutation(key(seed, "set aside", name), len(source))
+    else:
+        order, count = _grouped(rows.groups, count, key(seed, "set aside", name))
+        require(
+            count < len(source),
+            "data.validation_rows leaves no row to train on, since the rows of one data.id are kept together",
+        )
     kept, trained = (replace(source, index=part.sort().values) for part in (order[:count], order[count:]))
     return replace(rows, source=trained, validation=kept)
+
+
+def _grouped(groups: Tensor, count: int, seed: int) -> tuple[Tensor, int]:
+    """The rows with those of a group next to each other, and how many the first groups of ``count`` or more have."""
+    group = torch.from_numpy(np.unique(groups.numpy(), return_inverse=True)[1])
+    place = torch.empty(int(group.max()) + 1, dtype=torch.int64)
+    place[permutation(seed, len(place))] = torch.arange(len(place))
+    order = place[group].argsort(stable=True)
+    ends = place[group].bincount().cumsum(0)
+    return order, int(ends[ends >= count][0])
 
 
 def _key(config: SiteConfig, each: Experiment, encoding: str) -> str:
@@ -189,7 +210,7 @@ def _write(folder: Path, found: dict[str, Any], each: Experiment) -> None:
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        for name in _PARTS:
+        for name in (*_PARTS, _GROUPS):
             if name in found:
                 np.save(partial / f"{name}.npy", found[name], allow_pickle=False)
         about = {"view": view_table(found["view"]), "classes": found["classes"]}
@@ -220,14 +241,14 @@ def _mapped(folder: Path) -> SiteRows:
         about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
         parts = {
             name: torch.from_numpy(np.load(path, mmap_mode="c"))
-            for name in _PARTS
+            for name in (*_PARTS, _GROUPS)
             if (path := folder / f"{name}.npy").exists()
         }
     except (OSError, ValueError) as problem:
         raise FedmmError(f"the site's copy of its rows in {folder} cannot be read; remove the folder") from problem
     source = TensorRows(parts["source_x"], parts["source_y"], "source") if "source_x" in parts else None
     target = TensorRows(parts["target_x"], None, "target") if "target_x" in parts else None
-    return SiteRows(source, target, view_from(about["view"]), about["classes"])
+    return SiteRows(source, target, view_from(about["view"]), about["classes"], groups=parts.get(_GROUPS))
 
 
 def _check(config: SiteConfig, rows: SiteRows) -> None:

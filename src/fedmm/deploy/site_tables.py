@@ -21,8 +21,8 @@ from fedmm.data.encoding import Column, Numbers, encoded, rescaled, scales_of
 from fedmm.data.federated_columns import describe
 from fedmm.data.labels import UNLABELLED, numbered
 from fedmm.data.readers.cells import MISSING
-from fedmm.data.readers.table_formats import Decimal, TableFormat
-from fedmm.data.stored_tables import read_table, texts
+from fedmm.data.readers.table_formats import TableFormat
+from fedmm.data.stored_tables import read_table, require_columns, texts
 from fedmm.deploy.site_config import DataSection, SiteConfig
 from fedmm.engines.flower.kinds import NAME
 from fedmm.engines.packed import Packed
@@ -43,12 +43,14 @@ class TableError(FedmmError):
 
 
 class SiteTable(NamedTuple):
-    """A table that was read. source, target: the numbers of its rows. y: int64, of the source's rows."""
+    """A table that was read. source, target: the numbers of its rows. y, groups: int64, of the source's rows; those of
+    one id are one group, and there are none where nothing says whose a row is."""
 
     frame: pandas.DataFrame
     source: Tensor
     target: Tensor
     y: Tensor
+    groups: Tensor | None = None
 
 
 def describe_table(config: SiteConfig, each: Experiment, say: Say) -> Packed:
@@ -58,34 +60,28 @@ def describe_table(config: SiteConfig, each: Experiment, say: Say) -> Packed:
     with _names_alone(say):
         _count_question(config, data)
         frame = read_site_table(config, data, say).frame
-        numbers = dict[str, Numbers]()
-        strange, texts_in = dict[str, int](), list[str]()
-        for name in agreed.names:
-            if name not in frame.columns:
-                continue
-            if name in agreed.categories:
+        strange = dict[str, int]()
+        for name in agreed.categories:
+            if name in frame.columns:
                 known = {*agreed.categories[name], *MISSING}
                 strange[name] = sum(text not in known for text in texts(frame[name]))
-                continue
-            try:
-                numbers[name] = agreed.column(name).values(frame[name], f"column {name!r}", decimal)
-            except FedmmError as problem:
-                say(f"table: {problem}")
-                texts_in.append(name)
-        _require_columns(data, frame, texts_in)
+        numbers = _read_numbers(data, frame, agreed.numbers, decimal, say)
         say(_overview(data, frame, numbers, strange, min_rows))
         found = describe(agreed, numbers, strange, len(frame), min_rows)
     return Packed({DESCRIPTION: found}, {NAME: config.site.name}, {})
 
 
 def encode_table(config: SiteConfig, each: Experiment, encoding: str, say: Say) -> dict[str, Any]:
-    """The site's rows by the columns that the server sends: ``source_x``, ``source_y`` and ``target_x``."""
+    """The site's rows by the columns that the server sends: ``source_x``, ``source_y`` and ``target_x``.
+
+    With ``data.id`` also ``source_groups``.
+    """
     data = require_tables(each)
     columns = _columns(data, encoding)
     with _names_alone(say):
-        frame, source, target, y = read_site_table(config, data, say)
+        frame, source, target, y, groups = read_site_table(config, data, say)
         lacking = [column.name for column in columns if column.name not in frame.columns]
-        _require_columns(data, frame, [])
+        _read_numbers(data, frame, [column.name for column in columns if not column.levels], config.data.decimal, say)
         frame = frame.assign(**dict.fromkeys(lacking))
         if data.scaling == "per_site":
             columns = rescaled(columns, scales_of(frame, columns, "table", config.data.decimal))
@@ -93,6 +89,7 @@ def encode_table(config: SiteConfig, each: Experiment, encoding: str, say: Say) 
     found: dict[str, Any] = {}
     if len(source):
         found |= {"source_x": np.ascontiguousarray(x[source.numpy()]), "source_y": y.numpy()}
+        found |= {} if groups is None else {"source_groups": groups.numpy()}
     if len(target):
         found |= {"target_x": np.ascontiguousarray(x[target.numpy()])}
     return found
@@ -104,9 +101,13 @@ def read_site_table(config: SiteConfig, data: RowsElsewhere, say: Say) -> SiteTa
     own = {agreed: here for here, agreed in section.rename.items()}
     words = [own.get(name, name) for name in data.categories]
     path, label = config.path(section.path), section.label
-    frame = read_table(path, table_format(section), [label] if label else [], words, may_lack=label)
-    for name in section.rename:
-        require(name in frame.columns, f"{path} has no column {name!r}, which data.rename names")
+    frame = read_table(
+        path, TableFormat.of(section), [name for name in (label, section.id) if name], words, may_lack=label
+    )
+    for key, names in (("rename", section.rename), ("id", [section.id] if section.id else []), ("drop", section.drop)):
+        require_columns(frame, names, path, f"which data.{key} names")
+    ids = texts(frame[section.id]) if section.id else None
+    frame = frame.drop(columns=list(section.drop))
     labels = texts(frame[label]) if section.domain != "target" and label in frame.columns else None
     frame = frame.rename(columns=section.rename)
     twice = sorted(frame.columns[frame.columns.duplicated()])
@@ -122,16 +123,13 @@ def read_site_table(config: SiteConfig, data: RowsElsewhere, say: Say) -> SiteTa
     if section.domain == "source" and len(target):
         say(f"table: row {int(target[0]) + 1} has no label")
         raise TableError("has rows without label, but data.domain = 'source'")
-    return SiteTable(frame, source, target, y[source])
+    return SiteTable(frame, source, target, y[source], None if ids is None else _groups(ids)[source])
 
 
-def table_format(section: DataSection) -> TableFormat:
-    """How the site's table is written."""
-    decimal: Decimal = "," if section.decimal == "," else "."
-    return TableFormat(
-        section.separator, decimal, section.encoding, section.header, section.columns, section.missing,
-        section.zero_missing, section.sheet,
-    )  # fmt: skip
+def _groups(ids: list[str]) -> Tensor:
+    """The number of each row's group, by the first row of its id; a row without an id is alone."""
+    first = dict[str, int]()
+    return torch.tensor([first.setdefault(name, row) if name else row for row, name in enumerate(ids)])
 
 
 def _labels(written: list[str], section: DataSection, data: RowsElsewhere, say: Say) -> Tensor:
@@ -150,6 +148,23 @@ def require_tables(each: Experiment) -> RowsElsewhere:
     if not isinstance(data, RowsElsewhere) or not data.features:
         raise TableError("has a table, but the experiment's data names no features: columns of tables")
     return data
+
+
+def _read_numbers(
+    data: RowsElsewhere, frame: pandas.DataFrame, names: list[str], decimal: str, say: Say
+) -> dict[str, Numbers]:
+    """The columns of numbers that the table has; one that has text, or lacks a column, is refused by their names."""
+    numbers, texts_in = dict[str, Numbers](), list[str]()
+    for name in names:
+        if name not in frame.columns:
+            continue
+        try:
+            numbers[name] = data.agreed.column(name).values(frame[name], f"column {name!r}", decimal)
+        except FedmmError as problem:
+            say(f"table: {problem}")
+            texts_in.append(name)
+    _require_columns(data, frame, texts_in)
+    return numbers
 
 
 def _require_columns(data: RowsElsewhere, frame: pandas.DataFrame, texts_in: list[str]) -> None:

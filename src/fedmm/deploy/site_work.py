@@ -21,6 +21,7 @@ from fedmm.core.problem import FederatedProblem, LocalRound, Statistics
 from fedmm.deploy.cards import Card
 from fedmm.deploy.gate import Admitted, Gate
 from fedmm.deploy.policy import Plan, precision_of, require_rows, require_steps_kept
+from fedmm.deploy.refusals import NotAllowed
 from fedmm.deploy.site_config import SiteConfig
 from fedmm.deploy.site_masks import site_masks
 from fedmm.deploy.site_rows import SiteRows, site_rows
@@ -100,7 +101,11 @@ class SiteWork:
             sentence = f"the site {self._config.site.name!r} refuses: {sentence}"
         self._say(f"{one_line(kind, 40)}: refused: {one_line(sentence, 1000)}")
         self._gate.refuse(kind, question, sentence)
-        return FedmmError(sentence)
+        return (NotAllowed if isinstance(problem, NotAllowed) else FedmmError)(sentence)
+
+    def note_refusal(self, kind: str, sentence: str) -> None:
+        """Write down a message that was refused before it came here, since it is not the coordinator's."""
+        self._gate.refuse(kind, None, sentence)
 
     def _answer(self, admitted: Admitted, question: Packed) -> tuple[Packed, float]:
         """The answer, and the precision of its noise: infinite for what comes of rows and has none."""

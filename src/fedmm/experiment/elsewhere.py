@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
@@ -11,24 +11,43 @@ import torch
 
 from fedmm.core.checks import at_least
 from fedmm.core.errors import require, unknown
+from fedmm.core.site_data import DOMAINS, TableKeys
 from fedmm.core.views import View, WholeRows
 from fedmm.data.agreed_columns import AgreedColumns, SiteScaling
 from fedmm.data.domains import DomainPair, Labelled
 from fedmm.data.encoding import Column, Scale
 from fedmm.data.inputs import TableInput
-from fedmm.data.readers.table_formats import Decimal
+from fedmm.data.readers.table_formats import TableFormat
 from fedmm.data.views import CropAndFlip
 from fedmm.experiment.config import Experiment, experiment
 from fedmm.experiment.tables import build
 
 ELSEWHERE = "sites"
-DOMAINS = ("source", "target", "both")
-"""What a site may hold."""
 _STAND_IN = "moons"
 
 
 @dataclass(frozen=True)
-class RowsElsewhere:
+class _SiteKeys:
+    """What the sites hold: the first keys of :class:`RowsElsewhere`."""
+
+    sites: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+    shape: tuple[int, ...] = ()
+    bytes: bool = False
+    image_size: int = 0
+    domains: Mapping[str, str] = field(default_factory=dict)
+    features: tuple[str, ...] = ()
+    categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    dates: Mapping[str, str] = field(default_factory=dict)
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    scaling: SiteScaling = "standard"
+    lacking: Literal["refuse", "missing"] = "refuse"
+    label: str = ""
+    class_of: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RowsElsewhere(TableKeys, _SiteKeys):
     """Rows that only the sites have.
 
     sites: their names. classes: the names of all classes, in the order of their labels. shape: of a stored row; none
@@ -47,27 +66,7 @@ class RowsElsewhere:
     name: ClassVar[str] = ELSEWHERE
     summary: ClassVar[str] = "rows that only the sites have"
 
-    sites: tuple[str, ...] = ()
-    classes: tuple[str, ...] = ()
-    shape: tuple[int, ...] = ()
-    bytes: bool = False
-    image_size: int = 0
-    domains: Mapping[str, str] = field(default_factory=dict)
-    features: tuple[str, ...] = ()
-    categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    dates: Mapping[str, str] = field(default_factory=dict)
-    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    scaling: SiteScaling = "standard"
-    lacking: Literal["refuse", "missing"] = "refuse"
-    label: str = ""
-    class_of: Mapping[str, str] = field(default_factory=dict)
-    separator: str = ","
-    decimal: Decimal = "."
-    encoding: str = "utf-8"
-    header: bool = True
-    columns: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
-    zero_missing: tuple[str, ...] = ()
+    sheet: ClassVar[str] = ""  # type: ignore[misc] # no key: files to predict for have one sheet
 
     def __post_init__(self) -> None:
         require(len(self.sites) > 0, "sites must name the sites of the federation")
@@ -110,13 +109,7 @@ class RowsElsewhere:
             self.classes,
             columns,
             self.label,
-            separator=self.separator,
-            decimal=self.decimal,
-            encoding=self.encoding,
-            header=self.header,
-            names=self.columns,
-            missing=self.missing,
-            zero_missing=self.zero_missing,
+            **asdict(TableFormat.of(self)),
             classes=dict(self.class_of),
             scales=scales,
             fixed=not self.agreed.learns,

@@ -8,12 +8,13 @@ import gzip
 import io
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Literal, TextIO, TypeVar
+from typing import TextIO, TypeVar
 
 from fedmm.core.checks import flag, one_of
 from fedmm.core.errors import FedmmError, require
+from fedmm.core.site_data import Decimal, TableKeys
 from fedmm.data.readers.cells import read_cell
 
 TEXT = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".data", ".txt")
@@ -21,7 +22,6 @@ PARQUET = (".parquet", ".pq")
 EXCEL = (".xlsx", ".xlsm")
 TABLES = TEXT + PARQUET + EXCEL
 
-Decimal = Literal[".", ","]
 _MARKS = (";", "\t", "|", ",", " ")
 _LOOKED_AT = 1_000_000
 _LINES, _MOST_LINES = 50, 5000
@@ -59,6 +59,12 @@ class TableFormat:
             listed = isinstance(value, tuple) and all(isinstance(each, str) for each in value)
             require(listed, f"{name} must be a list of words, not {value!r:.60}")
         require(len(set(self.names)) == len(self.names), "columns must have a name of its own for each column")
+
+    @classmethod
+    def of(cls, keys: TableKeys) -> TableFormat:
+        """The format that the keys of a file's ``[data]`` say."""
+        values = {each.name: getattr(keys, each.name) for each in fields(TableKeys)}
+        return cls(names=values.pop("columns"), **values)
 
 
 def _is_text_codec(name: str) -> bool:

@@ -22,5 +22,8 @@ MESSAGE_TYPES = {
 PROBLEM = "problem"
 """Where a site says in words why it cannot answer."""
 
+FINAL = "final"
+"""Where a site says that the same question would be refused again."""
+
 NAME = "site"
 """Where a site says its name when it introduces itself."""

@@ -16,7 +16,7 @@ from fedmm.core.inbox import Refusal
 from fedmm.core.messages import Invitation, Update, size_in_bytes
 from fedmm.engines.dual_norms import DualNorms
 from fedmm.engines.flower.envelope import read
-from fedmm.engines.flower.kinds import MEASURE, MESSAGE_TYPES, PROBLEM, TRAIN
+from fedmm.engines.flower.kinds import FINAL, MEASURE, MESSAGE_TYPES, PROBLEM, TRAIN
 from fedmm.engines.flower.roster import Roster, Say, introduced
 from fedmm.engines.in_process import first_state
 from fedmm.engines.mask_messages import OFFER, pack_offer, read_key
@@ -204,7 +204,8 @@ class MinimaxStrategy(Strategy):
         except Malformed as problem:
             raise Refused(name, one_line(problem)) from problem
         if PROBLEM in packed.about:
-            raise Refused(name, one_line(packed.about[PROBLEM]), again=True, failed=True)
+            again = packed.about.get(FINAL) is not True
+            raise Refused(name, one_line(packed.about[PROBLEM]), again=again, failed=True)
         return packed
 
     def summary(self) -> None:
