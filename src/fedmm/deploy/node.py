@@ -199,8 +199,8 @@ class _Backoff:
 class _Polling:
     """When to look for the next question: about when it came the last time, often then, and seldom after.
 
-    Looks take the time in which a SuperLink could pass messages on: a hundred sites that looked once a second would fill
-    it. So a node looks the less often the longer the last look took.
+    Looks take the time in which a SuperLink could pass messages on: a hundred sites that looked once a second would
+    fill it. So a node looks the less often the longer the last look took.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
