@@ -31,7 +31,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -98,10 +98,11 @@ def honest_groups(folder: Path, cache: DataCache, seeds: int) -> Iterator[tuple[
     """What is run, by the name of its group."""
     each_seed = range(seeds)
     demo = demo_experiment(20)
+    longer: Any = replace(cast("Any", demo.algorithm), local_steps=10)
     for name, base in (
         ("`fedmm deploy demo`", demo),
         ("`examples/digits.toml`", experiment(read_tables(HERE.parent / "examples" / "digits.toml"))),
-        ("`fedmm deploy demo`, 10 local steps", replace(demo, algorithm=replace(demo.algorithm, local_steps=10))),
+        ("`fedmm deploy demo`, 10 local steps", replace(demo, algorithm=longer)),
     ):
         run = {seed: replace(base.run, rounds=20, seed=seed, probe_rows=0, best_by="") for seed in each_seed}
         yield name, [replace(base, run=run[seed]) for seed in each_seed]
@@ -175,7 +176,7 @@ def honest(seeds: int, quick: bool, only: str) -> Tables:
             parts = {
                 kind: [run for _, run in runs if run["calm"] == (kind == "calm")] for kind in ("calm", "diverging")
             }
-            lost = sorted({each.algorithm.lr_min for each, run in runs if not run["calm"]})  # type: ignore[attr-defined]
+            lost = sorted({cast("Any", each.algorithm).lr_min for each, run in runs if not run["calm"]})
             found[name] = {kind: summary(each) for kind, each in parts.items() if each} | {"diverging_at": lost}
             sys.stderr.write(f"{name}: {len(runs)} runs, {time.perf_counter() - began:.1f} s\n")
     return found
@@ -259,17 +260,19 @@ def main() -> None:
     for part in ("honest", "hostile") if options.part == "both" else (options.part,):
         load, began = os.getloadavg()[0], time.perf_counter()
         if part == "honest":
-            results = honest(options.seeds, options.quick, options.only)
-            sys.stdout.write(honest_table(results) + "\n")
+            groups = honest(options.seeds, options.quick, options.only)
+            sys.stdout.write(honest_table(groups) + "\n")
         else:
-            results = hostile(options.seeds, options.quick)
-            sys.stdout.write(hostile_table(results))
+            attacks = hostile(options.seeds, options.quick)
+            sys.stdout.write(hostile_table(attacks))
         about = {**measured_on(typed_command(), load), "numpy": np.__version__, "seeds": list(range(options.seeds))}
         about["seconds"] = round(time.perf_counter() - began, 1)
-        if options.only and part in found:
-            found[part]["results"] |= {name: {**group, "again": about} for name, group in results.items()}
+        if part == "hostile":
+            found[part] = {**about, "results": attacks}
+        elif options.only and part in found:
+            found[part]["results"] |= {name: {**group, "again": about} for name, group in groups.items()}
         else:
-            found[part] = {**about, "results": results}
+            found[part] = {**about, "results": groups}
         if not options.quick:
             options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 

@@ -16,10 +16,11 @@ from torch import Tensor
 
 from fedmm.core.checks import at_least, flag, one_of, positive, within
 from fedmm.core.errors import FedmmError, require, unknown
+from fedmm.core.site_data import Decimal
 from fedmm.data.class_folders import ClassFolders, found_in
 from fedmm.data.encoding import Column, Scale, encoded, rescaled, scales_of
 from fedmm.data.labels import UNLABELLED, numbered
-from fedmm.data.readers.table_formats import Decimal, TableFormat
+from fedmm.data.readers.table_formats import TableFormat
 from fedmm.data.sources import StoredFile
 from fedmm.data.stored_arrays import ALONE, Layout, layout_of, named, read_arrays, rows_of, texts_of
 from fedmm.data.stored_tables import read_table, require_columns, texts
