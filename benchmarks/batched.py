@@ -32,12 +32,12 @@ import fedmm
 from fedmm.core.algorithm import Algorithm
 from fedmm.core.objective import Objective
 from fedmm.data import Digits
-from fedmm.data.holdings import TensorRows
-from fedmm.experiment.adapt import Adaptation
-from fedmm.experiment.stack import StackSettings, build_stack
-from fedmm.experiment.tuning import chunk_that_fits, torch_threads, tune
+from fedmm.data.rows import TensorRows
 from fedmm.models import MLP, MobileNetV2, Model, PaperCNN
 from fedmm.models.precision import Precision, precision
+from fedmm.training.adaptation import Adaptation
+from fedmm.training.batched import StackSettings, build_stack
+from fedmm.training.tuning import chunk_that_fits, torch_threads, tune
 
 MU, STEPS = 2.0, 20
 

@@ -18,8 +18,8 @@ from pathlib import Path
 import torch
 
 from fedmm.core.engine import FederatedState
-from fedmm.experiment.checkpoints import Checkpoints
-from fedmm.experiment.history import History
+from fedmm.training.checkpoints import Checkpoints
+from fedmm.training.history import History
 
 SIZE, ROUNDS, KEEP = 250_000, 6, 2
 MODEL = 4 * SIZE

@@ -19,8 +19,8 @@ import torch
 import fedmm
 from fedmm.data import Digits
 from fedmm.data.domains import DomainPair
-from fedmm.experiment.adapt import Adaptation
 from fedmm.models import MLP
+from fedmm.training.adaptation import Adaptation
 
 RESULTS = Path(__file__).parent / "results" / "choose_demo_penalty.json"
 ROUNDS, SEEDS, LR = (200, 300), (0, 1, 2), 0.02

@@ -24,11 +24,11 @@ from typing import Any
 import torch
 from common import processor, typed_command
 
-from fedmm.experiment.build import DataCache, prepare
-from fedmm.experiment.config import Experiment, experiment
-from fedmm.experiment.extending import read_tables
-from fedmm.experiment.stack import StackRun, StackSettings
-from fedmm.experiment.tuning import tune
+from fedmm.config.extends import read_tables
+from fedmm.config.schema import Experiment, experiment
+from fedmm.runs.build import DataCache, prepare
+from fedmm.training.batched import StackRun, StackSettings
+from fedmm.training.tuning import tune
 
 HERE = Path(__file__).parent
 RISK = 2.0

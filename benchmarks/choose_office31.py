@@ -31,10 +31,10 @@ import fedmm
 from fedmm.core.algorithm import Algorithm
 from fedmm.core.objective import Objective
 from fedmm.data import DomainPair, Labelled
-from fedmm.data.office31 import Office31
-from fedmm.experiment.adapt import Adaptation
-from fedmm.experiment.stack import StackRun, StackSettings
+from fedmm.data.datasets.office31 import Office31
 from fedmm.models import MLP, MobileNetV2
+from fedmm.training.adaptation import Adaptation
+from fedmm.training.batched import StackRun, StackSettings
 
 RESULTS = Path(__file__).parent / "results" / "choose_office31.json"
 WEIGHTS = "mobilenetv2/mobilenet_v2_imagenet_keras.safetensors"

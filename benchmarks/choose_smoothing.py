@@ -23,9 +23,9 @@ from typing import Any
 import torch
 from common import processor, typed_command
 
+from fedmm.config.schema import Experiment, experiment
 from fedmm.core.errors import FedmmError
-from fedmm.experiment.config import Experiment, experiment
-from fedmm.experiment.sweep import run_sweep
+from fedmm.runs.sweep import run_sweep
 
 RESULTS = Path(__file__).parent / "results" / "choose_smoothing.json"
 SETTINGS = ((0.02, 0.5), (0.05, 0.5))

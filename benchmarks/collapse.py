@@ -22,10 +22,10 @@ import torch
 from common import processor, typed_command
 from torch import Tensor, nn
 
-from fedmm.experiment.adapt import Adaptation
-from fedmm.experiment.build import DataCache, prepare
-from fedmm.experiment.config import Experiment, experiment
-from fedmm.experiment.stack import StackRun, StackSettings
+from fedmm.config.schema import Experiment, experiment
+from fedmm.runs.build import DataCache, prepare
+from fedmm.training.adaptation import Adaptation
+from fedmm.training.batched import StackRun, StackSettings
 
 RESULTS = Path(__file__).parent / "results" / "collapse.json"
 RATES = {"lr_min": 0.02, "lr_max": 0.02, "penalty_min": 0.5, "penalty_max": 0.5, "local_steps": 20}

@@ -25,12 +25,13 @@ from pathlib import Path
 from typing import Any
 
 from fedmm.algorithms import FedMM
+from fedmm.config.schema import Experiment
 from fedmm.data.partition import SourceTarget
 from fedmm.deploy.demo import RUN, demo_experiment, same_result
+from fedmm.deploy.federation import down, follow, submit, up
 from fedmm.deploy.layout import Federation
-from fedmm.deploy.lifecycle import down, follow, submit, up
-from fedmm.deploy.local import experiment_text, local_sites
-from fedmm.experiment.config import Experiment
+from fedmm.deploy.local import local_sites
+from fedmm.sites.experiments import experiment_text
 
 _ROUND = re.compile(
     r"round \d+: (?P<round>[\d.]+) s = Flower (?P<flower>[\d.]+) \+ start-up (?P<start_up>[\d.]+) \+ "

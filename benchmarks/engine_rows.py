@@ -21,12 +21,12 @@ from typing import Any
 
 import torch
 
+from fedmm.config.schema import Experiment, experiment
 from fedmm.core.engine import Engine
 from fedmm.engines.batched import BatchedEngine
-from fedmm.experiment.adapt import Adaptation
-from fedmm.experiment.build import DataCache, prepare
-from fedmm.experiment.config import Experiment, experiment
-from fedmm.experiment.stack import StackSettings, build_stack
+from fedmm.runs.build import DataCache, prepare
+from fedmm.training.adaptation import Adaptation
+from fedmm.training.batched import StackSettings, build_stack
 
 HERE = Path(__file__).parent
 Times = tuple[float, list[float]]
@@ -74,7 +74,7 @@ def batched(clients: int, rounds: int) -> Times:
 
 
 def ray(clients: int, rounds: int) -> Times:
-    from fedmm.experiment.on_ray import ray_engines  # noqa: PLC0415 - an optional dependency
+    from fedmm.runs.on_ray import ray_engines  # noqa: PLC0415 - an optional dependency
 
     began = time.perf_counter()
     adaptation = prepared(clients, rounds)
@@ -84,7 +84,7 @@ def ray(clients: int, rounds: int) -> Times:
 
 def ray_durable(clients: int, rounds: int) -> Times:
 
-    from fedmm.experiment.on_ray import ray_engines  # noqa: PLC0415 - an optional dependency
+    from fedmm.runs.on_ray import ray_engines  # noqa: PLC0415 - an optional dependency
 
     began = time.perf_counter()
     adaptation, each = prepared(clients, rounds), work(clients, rounds, "ray")
@@ -94,7 +94,7 @@ def ray_durable(clients: int, rounds: int) -> Times:
 
 
 def nvflare_simulator(clients: int, rounds: int, engine: str = "nvflare") -> Times:
-    from fedmm.experiment.on_nvflare import nvflare_engines  # noqa: PLC0415 - an optional dependency
+    from fedmm.runs.on_nvflare import nvflare_engines  # noqa: PLC0415 - an optional dependency
 
     began = time.perf_counter()
     adaptation, each = prepared(clients, rounds), work(clients, rounds, engine)
@@ -114,12 +114,12 @@ def flower_simulation(clients: int, rounds: int) -> Times:
     os.environ["PYTHONPATH"] = str(HERE)
     from flwr.simulation import run_simulation  # noqa: PLC0415 - an optional dependency
 
-    from fedmm.engines.flower.client import client_app  # noqa: PLC0415
-    from fedmm.engines.flower.engine import FlowerEngine, Patience  # noqa: PLC0415
-    from fedmm.engines.flower.roster import Roster  # noqa: PLC0415
-    from fedmm.engines.flower.server import Grid, server_app  # noqa: PLC0415
-    from fedmm.engines.flower.strategy import MinimaxStrategy  # noqa: PLC0415
     from fedmm.engines.server import Server  # noqa: PLC0415
+    from fedmm.remote.flower.client import client_app  # noqa: PLC0415
+    from fedmm.remote.flower.engine import FlowerEngine, Patience  # noqa: PLC0415
+    from fedmm.remote.flower.roster import Roster  # noqa: PLC0415
+    from fedmm.remote.flower.server import Grid, server_app  # noqa: PLC0415
+    from fedmm.remote.flower.strategy import MinimaxStrategy  # noqa: PLC0415
 
     began = time.perf_counter()
     measured: list[Times] = []
@@ -147,13 +147,13 @@ def _simulated_site(folder: str, clients: int, rounds: int) -> Callable[..., Any
 
 def simulated_handler(folder: str, clients: int, rounds: int, number: int) -> Callable[..., Any]:
     """Answers for one client, in whichever process the message arrives."""
-    from fedmm.engines.durable import DurableMemory, state_folder  # noqa: PLC0415
-    from fedmm.engines.flower.kinds import INTRODUCE, NAME  # noqa: PLC0415
-    from fedmm.engines.handling import answered  # noqa: PLC0415
     from fedmm.engines.in_process import workers  # noqa: PLC0415
-    from fedmm.engines.messaging import Site  # noqa: PLC0415
-    from fedmm.engines.packed import Packed  # noqa: PLC0415
     from fedmm.engines.server import Server  # noqa: PLC0415
+    from fedmm.remote.durable_store import DurableMemory, state_folder  # noqa: PLC0415
+    from fedmm.remote.kinds import INTRODUCE, NAME  # noqa: PLC0415
+    from fedmm.remote.messaging import Site  # noqa: PLC0415
+    from fedmm.remote.packed import Packed  # noqa: PLC0415
+    from fedmm.remote.site import answered  # noqa: PLC0415
 
     a = prepared(clients, rounds)
     server = Server(a.problem, a.algorithm, a.rounds, a.terms)
@@ -170,10 +170,11 @@ def simulated_handler(folder: str, clients: int, rounds: int, number: int) -> Ca
 
 def flower_deployment(clients: int, rounds: int) -> Times:
     """A SuperLink and a site with a process of its own for each client on this machine, with TLS and keys."""
+    from fedmm.deploy.federation import down, follow, submit, up  # noqa: PLC0415
     from fedmm.deploy.layout import Federation  # noqa: PLC0415 - an optional dependency
-    from fedmm.deploy.lifecycle import down, follow, submit, up  # noqa: PLC0415
-    from fedmm.deploy.local import experiment_text, local_sites  # noqa: PLC0415
-    from fedmm.deploy.serving import every_round_kept  # noqa: PLC0415
+    from fedmm.deploy.local import local_sites  # noqa: PLC0415
+    from fedmm.deploy.server import every_round_kept  # noqa: PLC0415
+    from fedmm.sites.experiments import experiment_text  # noqa: PLC0415
 
     def said(line: str) -> None:
         print(line, file=sys.stderr)

@@ -27,7 +27,7 @@ from test_fused_conv import (  # type: ignore[import-not-found]
 )
 from torch import Tensor
 
-import fedmm.models.fused_conv as kernels
+import fedmm.models.stacked.fused_conv as kernels
 
 LAUNCHES = 30
 TILES = [

@@ -20,11 +20,11 @@ import fedmm
 from fedmm.core.algorithm import Algorithm
 from fedmm.core.engine import FederatedState
 from fedmm.data import Digits
-from fedmm.data.holdings import TensorRows
-from fedmm.experiment.adapt import Adaptation
-from fedmm.experiment.stack import StackSettings, build_stack
+from fedmm.data.rows import TensorRows
 from fedmm.models import MLP, Model, PaperCNN
 from fedmm.models.precision import PRECISIONS, Precision, precision
+from fedmm.training.adaptation import Adaptation
+from fedmm.training.batched import StackSettings, build_stack
 
 ROUNDS = 5
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

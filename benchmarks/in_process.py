@@ -29,8 +29,8 @@ from plain_loop import PlainNet, plain_fedmm_round, plain_start
 import fedmm
 from fedmm.data import Digits
 from fedmm.data.domains import Labelled
-from fedmm.experiment.adapt import Adaptation
 from fedmm.models import MLP, Model, PaperCNN
+from fedmm.training.adaptation import Adaptation
 
 RESULTS = Path(__file__).parent / "results" / "in_process.json"
 LR, MU, STEPS, BATCH = 0.02, 1.0, 20, 64

@@ -29,13 +29,13 @@ import torch
 from common import measured_on, typed_command
 from numpy.typing import NDArray
 
+from fedmm.config.schema import experiment
+from fedmm.config.sweep_grid import groups
 from fedmm.core.evidence import BELIEVED, Signals, judge_adaptation
-from fedmm.experiment.adapt import Adapted
-from fedmm.experiment.build import DataCache, prepare
-from fedmm.experiment.config import experiment
-from fedmm.experiment.evidence import shift_of_model
-from fedmm.experiment.grid import groups
-from fedmm.experiment.stack import StackRun, StackSettings
+from fedmm.runs.build import DataCache, prepare
+from fedmm.runs.evidence import shift_of_model
+from fedmm.training.adaptation import Adapted
+from fedmm.training.batched import StackRun, StackSettings
 
 RESULTS = Path(__file__).parent / "results" / "label_shift.json"
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")

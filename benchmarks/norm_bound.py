@@ -39,10 +39,10 @@ from common import measured_on, typed_command
 from label_shift import Arrays, cancer, heart
 from watched_norms import Attack, needed, train
 
+from fedmm.config.extends import read_tables
+from fedmm.config.schema import Experiment, experiment
 from fedmm.deploy.demo import demo_experiment
-from fedmm.experiment.build import DataCache
-from fedmm.experiment.config import Experiment, experiment
-from fedmm.experiment.extending import read_tables
+from fedmm.runs.build import DataCache
 
 HERE = Path(__file__).parent
 FACTORS = (5.0, 10.0, 20.0, 50.0, 100.0)

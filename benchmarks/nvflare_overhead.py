@@ -26,15 +26,15 @@ from torch import Tensor
 
 import fedmm
 from fedmm.core.engine import Engine
-from fedmm.core.terms import Terms
-from fedmm.engines.asking import AskingEngine
-from fedmm.engines.durable import DurableMemory, state_folder
-from fedmm.engines.handling import answered
+from fedmm.core.federation import Terms
 from fedmm.engines.in_process import InProcess, workers
-from fedmm.engines.messaging import Site
-from fedmm.engines.nvflare import federation
-from fedmm.engines.packed import Packed
 from fedmm.engines.server import Server
+from fedmm.remote.durable_store import DurableMemory, state_folder
+from fedmm.remote.engine import AskingEngine
+from fedmm.remote.messaging import Site
+from fedmm.remote.nvflare import federation
+from fedmm.remote.packed import Packed
+from fedmm.remote.site import answered
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "nvflare_overhead.json"

@@ -26,11 +26,11 @@ from torch import Tensor
 
 import fedmm
 from fedmm.core.engine import Engine, FederatedState
+from fedmm.core.federation import Terms
 from fedmm.core.layout import Layout
 from fedmm.core.problem import FederatedProblem, LocalReport, Statistics
-from fedmm.core.terms import Terms
 from fedmm.engines.in_process import InProcess
-from fedmm.engines.ray import Actors, RayEngine, Share, ray_cluster
+from fedmm.remote.ray import Actors, RayEngine, Share, ray_cluster
 
 RESULTS = Path(__file__).parent / "results" / "ray_overhead.json"
 PARAMETERS, CLIENTS, TURN = 522_792, 2, 10

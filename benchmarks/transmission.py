@@ -26,11 +26,11 @@ from typing import Any
 import torch
 from common import processor, typed_command
 
+from fedmm.config.schema import experiment
 from fedmm.core.errors import FedmmError
-from fedmm.experiment.build import DataCache, prepare
-from fedmm.experiment.config import experiment
-from fedmm.experiment.stack import StackRun, StackSettings
 from fedmm.models.precision import Precision
+from fedmm.runs.build import DataCache, prepare
+from fedmm.training.batched import StackRun, StackSettings
 
 FOLDER = Path(__file__).parent / "results"
 SEEDS = (0, 1, 2)

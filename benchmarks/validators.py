@@ -32,14 +32,14 @@ import torch
 from common import measured_on, typed_command
 from scipy.stats import spearmanr
 
+from fedmm.config.extends import merged, read_tables
+from fedmm.config.schema import Experiment, experiment
+from fedmm.config.sweep_grid import grid, groups
 from fedmm.core.validators import VALIDATORS, Validator
-from fedmm.experiment.build import DataCache, prepare
-from fedmm.experiment.config import Experiment, experiment
-from fedmm.experiment.extending import merged, read_tables
-from fedmm.experiment.grid import grid, groups
-from fedmm.experiment.history import Row
-from fedmm.experiment.stack import StackRun
-from fedmm.experiment.tuning import tune
+from fedmm.runs.build import DataCache, prepare
+from fedmm.training.batched import StackRun
+from fedmm.training.history import Row
+from fedmm.training.tuning import tune
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "validators.json"

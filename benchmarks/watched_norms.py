@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from fedmm.config.schema import Experiment
 from fedmm.core.errors import Diverged
-from fedmm.core.messages import Invitation, Update
 from fedmm.core.usual_norms import Norms, UsualNorms
-from fedmm.engines.messaging import Exchange, Host, Messaging
+from fedmm.engines.messages import Invitation, Update
 from fedmm.engines.server import Server
-from fedmm.experiment.build import DataCache, prepare
-from fedmm.experiment.config import Experiment
+from fedmm.remote.messaging import Exchange, Host, Messaging
+from fedmm.runs.build import DataCache, prepare
 
 MOST = 10.0
 """How many times its first length the point of a calm run may have, and its first loss."""

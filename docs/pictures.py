@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import fedmm
+from fedmm.config.demos import demo_experiments
 from fedmm.core.algorithm import Algorithm
-from fedmm.experiment.demos import demo_experiments
-from fedmm.experiment.run import run_experiment
 from fedmm.reporting.boundaries import BoundaryPanel, Plane
 from fedmm.reporting.read import read_run
 from fedmm.reporting.style import FAINT, INK, MARGIN, RULE, SMALL, TEXT, new_figure, place, quiet, save, write
+from fedmm.runs.run import run_experiment
 
 IMAGES = Path(__file__).parent / "images"
 WIDTH = 7.6

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import ray
 
-from fedmm.engines.ray import Cluster
+from fedmm.remote.ray import Cluster
 
 
 class Killed(BaseException):

@@ -10,14 +10,14 @@ from problems import with_options
 from ray_federation import Federation
 
 from fedmm import ALGORITHMS, FedmmError, Terms
-from fedmm.core.memory import Kept
-from fedmm.core.messages import NEVER
-from fedmm.engines.durable import DurableMemory, state_folder
-from fedmm.engines.handling import answered
+from fedmm.engines.client_store import Kept
 from fedmm.engines.in_process import workers
-from fedmm.engines.messaging import Site
-from fedmm.engines.packed import Packed
+from fedmm.engines.messages import NEVER
 from fedmm.engines.server import Server
+from fedmm.remote.durable_store import DurableMemory, state_folder
+from fedmm.remote.messaging import Site
+from fedmm.remote.packed import Packed
+from fedmm.remote.site import answered
 
 FEDERATION = Federation(2)
 ROUNDS = 5

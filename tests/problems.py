@@ -23,8 +23,8 @@ from fedmm.core.objective import AdversaryShape, Objective, Outputs
 from fedmm.core.problem import FederatedProblem, LocalReport, Statistics
 from fedmm.core.schedules import DannDecay
 from fedmm.engines.in_process import InProcess
-from fedmm.experiment.adapt import Adaptation
-from fedmm.experiment.adaptation import AdaptationClient
+from fedmm.training.adaptation import Adaptation
+from fedmm.training.problem import AdaptationClient
 
 FLOAT64 = torch.float64
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedmm.core.errors import FedmmError
 from fedmm.core.layout import Layout
 from fedmm.core.problem import FederatedProblem, LocalReport, Statistics
-from fedmm.engines.ray import Share
+from fedmm.remote.ray import Share
 
 SIZES = (5, 3)
 

@@ -16,16 +16,16 @@ import pytest
 
 from fedmm import ALGORITHMS, OBJECTIVES
 from fedmm.cli.app import app
+from fedmm.config.dataclass_io import as_table
+from fedmm.config.presets import PRESETS, preset_tables
+from fedmm.config.schema import RunOptions
 from fedmm.core.aggregation import AGGREGATIONS
 from fedmm.core.evidence import RULE
+from fedmm.core.mechanisms import TRANSMISSIONS
 from fedmm.core.schedules import SCHEDULES, Schedule
-from fedmm.core.transmission import TRANSMISSIONS
 from fedmm.data import DATASETS, PARTITIONS
-from fedmm.experiment.config import RunOptions
-from fedmm.experiment.guard import Guard
-from fedmm.experiment.presets import PRESETS, preset_tables
-from fedmm.experiment.tables import as_table
 from fedmm.models import MODELS
+from fedmm.training.guard import Guard
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -13,13 +13,13 @@ import pytest
 import typer
 
 from fedmm.cli.app import app
+from fedmm.config.schema import experiment
+from fedmm.config.sweep_grid import SWEEP, grid
 from fedmm.core.errors import FedmmError
 from fedmm.core.imports import configuration_file, import_allowed
-from fedmm.deploy.experiments import deployed_experiment
-from fedmm.deploy.inviting import read_sites
-from fedmm.deploy.site_config import read_site
-from fedmm.experiment.config import experiment
-from fedmm.experiment.grid import SWEEP, grid
+from fedmm.deploy.invite import read_sites
+from fedmm.sites.config import read_site
+from fedmm.sites.experiments import deployed_experiment
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "paper" / "README.md"]

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 import fedmm
 from fedmm.cli import main
 from fedmm.core.errors import FedmmError
-from fedmm.data.office31 import Office31
+from fedmm.data.datasets.office31 import Office31
+from fedmm.data.datasets.table import Table
 from fedmm.data.sources import StoredFile, read_file
-from fedmm.data.table import Table
-from fedmm.deploy.site_config import SuperLinkSection
-from fedmm.experiment.folder import RunFolder
 from fedmm.models import Backbone
+from fedmm.runs.run_folder import RunFolder
+from fedmm.sites.config import SuperLinkSection
 
 PAGE = (Path(__file__).parents[1] / "docs" / "faq.md").read_text(encoding="utf-8")
 QUOTED = re.findall(r"^error: (.+)$", PAGE, re.MULTILINE)

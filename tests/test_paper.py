@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from doc_tables import rows_below
 
-from fedmm.experiment.paper_items import FULL, Item, PaperRun, items
-from fedmm.experiment.results import RESULTS, digest, identity, read_lines
-from fedmm.reporting.paper import draw_item
+from fedmm.reproduction import draw_item
+from fedmm.reproduction.items import FULL, Item, PaperRun, items
+from fedmm.reproduction.write_results import RESULTS, digest, identity, read_lines
 
 PAPER = Path(__file__).parents[1] / "paper"
 README = PAPER / "README.md"

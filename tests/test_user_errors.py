@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 import fedmm
 from fedmm import DANN, Client, FedMM, FedmmError, solve
-from fedmm.data import holdings
+from fedmm.data import rows as holdings
 from fedmm.sklearn import FederatedAdapter
 
 X, Y, T = rows(1), labels(1), rows(2)

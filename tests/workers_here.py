@@ -16,5 +16,5 @@ def workers_here() -> Iterator[None]:
         return ThreadPoolExecutor(1, initializer=initializer, initargs=initargs)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedmm.experiment.workers.ProcessPoolExecutor", pool)
+        patch.setattr("fedmm.runs.workers.ProcessPoolExecutor", pool)
         yield

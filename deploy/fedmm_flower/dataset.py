@@ -1,5 +1,5 @@
 """A site's rows: its share of the experiment's data set, an npz file or pictures."""
 
-from fedmm.deploy.site_rows import SiteRows, site_rows
+from fedmm.sites.rows import SiteRows, site_rows
 
 __all__ = ["SiteRows", "site_rows"]

@@ -1,5 +1,5 @@
 """Any of fedmm's algorithms as a Flower Strategy."""
 
-from fedmm.engines.flower.strategy import MinimaxStrategy
+from fedmm.remote.flower.strategy import MinimaxStrategy
 
 __all__ = ["MinimaxStrategy"]

@@ -13,9 +13,12 @@ from fedmm._version import __version__ as __version__
 
 if _TYPE_CHECKING:
     from fedmm.algorithms import ALGORITHMS, FedAvgGDA, FedMM, FedProxGDA, FedSGDA, ScaffoldGDA, SmoothedFedMM
+    from fedmm.config.presets import Preset, preset
     from fedmm.core.aggregation import CoordinateMedian, GeometricMedian, TrimmedMean
     from fedmm.core.errors import Diverged, FedmmError
+    from fedmm.core.federation import Terms
     from fedmm.core.imports import allow_import
+    from fedmm.core.mechanisms import ClippedUpdate, GaussianUpdate
     from fedmm.core.schedules import (
         SCHEDULES,
         Constant,
@@ -25,18 +28,16 @@ if _TYPE_CHECKING:
         InverseDecay,
         TllibWarmup,
     )
-    from fedmm.core.terms import Terms
-    from fedmm.core.transmission import ClippedUpdate, GaussianUpdate
-    from fedmm.data.views import CropAndFlip
-    from fedmm.experiment.adapt import Adapted, adapt
-    from fedmm.experiment.adaptation import Client
-    from fedmm.experiment.choosing import Stopping
-    from fedmm.experiment.guard import Guard
-    from fedmm.experiment.predictor import Predictor, load_model
-    from fedmm.experiment.presets import Preset, preset
-    from fedmm.experiment.solve import Solution, solve
+    from fedmm.data.transforms import CropAndFlip
     from fedmm.models.network import Network
     from fedmm.objectives import CDAN, DANN, MDD, OBJECTIVES, SourceOnly
+    from fedmm.training.adapt import adapt
+    from fedmm.training.adaptation import Adapted
+    from fedmm.training.guard import Guard
+    from fedmm.training.predictor import Predictor, load_model
+    from fedmm.training.problem import Client
+    from fedmm.training.selection import Stopping
+    from fedmm.training.solve import Solution, solve
 
 __all__ = [
     "ALGORITHMS",
@@ -96,16 +97,17 @@ _HOME = {
         "InverseDecay",
         "TllibWarmup",
     ),
-    "fedmm.core.terms": ("Terms",),
-    "fedmm.core.transmission": ("ClippedUpdate", "GaussianUpdate"),
-    "fedmm.data.views": ("CropAndFlip",),
-    "fedmm.experiment.adapt": ("Adapted", "adapt"),
-    "fedmm.experiment.adaptation": ("Client",),
-    "fedmm.experiment.choosing": ("Stopping",),
-    "fedmm.experiment.guard": ("Guard",),
-    "fedmm.experiment.predictor": ("Predictor", "load_model"),
-    "fedmm.experiment.presets": ("Preset", "preset"),
-    "fedmm.experiment.solve": ("Solution", "solve"),
+    "fedmm.core.federation": ("Terms",),
+    "fedmm.core.mechanisms": ("ClippedUpdate", "GaussianUpdate"),
+    "fedmm.data.transforms": ("CropAndFlip",),
+    "fedmm.training.adapt": ("adapt",),
+    "fedmm.training.adaptation": ("Adapted",),
+    "fedmm.training.problem": ("Client",),
+    "fedmm.training.selection": ("Stopping",),
+    "fedmm.training.guard": ("Guard",),
+    "fedmm.training.predictor": ("Predictor", "load_model"),
+    "fedmm.config.presets": ("Preset", "preset"),
+    "fedmm.training.solve": ("Solution", "solve"),
     "fedmm.models.network": ("Network",),
     "fedmm.objectives": ("CDAN", "DANN", "MDD", "OBJECTIVES", "SourceOnly"),
 }

@@ -19,11 +19,12 @@ from fedmm.algorithms import ALGORITHMS
 from fedmm.core.algorithm import Algorithm
 from fedmm.core.errors import FedmmError, require, unknown
 from fedmm.core.objective import Objective
-from fedmm.experiment.adapt import Adapted, adapt
-from fedmm.experiment.adaptation import Client
 from fedmm.models.network import Network
 from fedmm.models.zoo import MLP
 from fedmm.objectives import OBJECTIVES, SourceOnly
+from fedmm.training.adapt import adapt
+from fedmm.training.adaptation import Adapted
+from fedmm.training.problem import Client
 
 MASKED = -1
 """The label of a row without a label, as skada has it."""

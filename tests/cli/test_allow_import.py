@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from cli.commands import Command
 
-from fedmm.experiment.config import experiment
-from fedmm.experiment.run import run_experiment
-from fedmm.experiment.toml import read_toml, write_toml
+from fedmm.config.schema import experiment
+from fedmm.config.toml import read_toml, write_toml
+from fedmm.runs.run import run_experiment
 
 TABLES: dict[str, dict[str, Any]] = {
     "data": {"name": "moons", "rows": 40, "test_rows": 30},

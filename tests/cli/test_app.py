@@ -31,10 +31,10 @@ import fedmm
 from fedmm import ALGORITHMS, OBJECTIVES
 from fedmm.cli import main
 from fedmm.cli.app import app
+from fedmm.config.demos import DEMOS
+from fedmm.config.presets import PRESETS
 from fedmm.core.schedules import SCHEDULES
 from fedmm.data import DATASETS, PARTITIONS
-from fedmm.experiment.demos import DEMOS
-from fedmm.experiment.presets import PRESETS
 from fedmm.models import MODELS
 from fedmm.reporting import read_comparison, read_run
 

@@ -12,7 +12,7 @@ import pytest
 from cli.commands import Command
 from PIL import Image
 
-from fedmm.experiment.toml import write_toml
+from fedmm.config.toml import write_toml
 
 Tables = dict[str, dict[str, Any]]
 SMALL: Tables = {"run": {"rounds": 2, "batch_size": 8}, "model": {"name": "mlp", "hidden": [8]}}
@@ -205,7 +205,7 @@ def test_hours_on_a_cpu_are_a_warning_with_what_shortens_them(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables = archive(tmp_path / "a.npz")
-    monkeypatch.setattr("fedmm.experiment.checking._LONG_RUN", 0.0)
+    monkeypatch.setattr("fedmm.preflight.check._LONG_RUN", 0.0)
     (said,) = warnings(checked(command, tables))
     assert said.startswith("the run would take about 0 hours on this CPU; what shortens it: a GPU, a smaller network")
     tables["run"] = tables["run"] | {"device": "cuda"}

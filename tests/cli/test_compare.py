@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from cli.commands import Command
 
-from fedmm.experiment import sweep as sweeping
-from fedmm.experiment.stack import StackSettings
-from fedmm.experiment.tuning import Tuned
+from fedmm.runs import sweep as sweeping
+from fedmm.training.batched import StackSettings
+from fedmm.training.tuning import Tuned
 
 FILE = """
 [run]

@@ -12,7 +12,7 @@ from fabricated import mnist_files, office_files, originals, picture, read, sour
 from PIL import Image
 from serving import Fault, Site, serving
 
-from fedmm.data.catalogue import sources
+from fedmm.data.download.registry import sources
 from fedmm.data.sources import Edition
 
 MNIST = mnist_files()

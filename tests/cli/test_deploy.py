@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from fedmm.cli import main
-from fedmm.deploy.commands import environment
+from fedmm.deploy.federation import prepare
+from fedmm.deploy.flower_commands import environment
 from fedmm.deploy.layout import Federation
-from fedmm.deploy.lifecycle import prepare
 
 MOONS = str(Path(__file__).parents[2] / "examples" / "moons.toml")
 

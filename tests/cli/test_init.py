@@ -15,8 +15,8 @@ import pytest
 from cli.commands import Command, Ended
 from PIL import Image
 
-from fedmm.deploy.experiments import RowsElsewhere, deployed_experiment
-from fedmm.deploy.site_config import read_site
+from fedmm.sites.config import read_site
+from fedmm.sites.experiments import RowsElsewhere, deployed_experiment
 
 
 def written(command: Command, *arguments: str | Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 from cli.commands import Command
 from safetensors import safe_open
 
-from fedmm.experiment.toml import write_toml
+from fedmm.config.toml import write_toml
 
 MARK = 0.123456789
 """A value of every other row."""

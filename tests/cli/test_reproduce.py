@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 from cli.commands import Command, runner
-from experiment.small_paper import changed, numbers, tick_at_every_look, write_paper
 from fabricated import read
+from reproduction.small_paper import changed, numbers, tick_at_every_look, write_paper
 
-from fedmm.experiment.results import read_lines
-from fedmm.experiment.stack import StackRun
+from fedmm.reproduction.write_results import read_lines
+from fedmm.training.batched import StackRun
 
 DRAWN = {"figure_1.svg", "figure_1.png", "figure_1.md"}
 STATES = Path("runs/reproduce/states")
@@ -187,7 +187,7 @@ DRIVER = """
     import sys
     from pathlib import Path
     from fedmm.cli import main
-    from fedmm.experiment.stack import StackRun
+    from fedmm.training.batched import StackRun
 
     real = StackRun.evaluate
 

@@ -16,8 +16,8 @@ import pytest
 from cli.commands import Command, Ended
 from PIL import Image
 
-from fedmm.experiment.config import experiment
-from fedmm.experiment.run import run_experiment
+from fedmm.config.schema import experiment
+from fedmm.runs.run import run_experiment
 
 SMALL: dict[str, dict[str, Any]] = {
     "run": {"rounds": 2, "batch_size": 8, "label": "small"},

@@ -10,7 +10,7 @@ import pytest
 
 from fedmm import FedmmError
 from fedmm.core.validators import ORACLE, VALIDATORS, validator
-from fedmm.reporting.report.headline import LOWER_IS_BETTER, is_oracle
+from fedmm.reporting.html.headline import LOWER_IS_BETTER, is_oracle
 
 ROOT = Path(__file__).parents[2]
 

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmm.core.errors import FedmmError
-from fedmm.data.catalogue import NEEDED, sources, sources_of
-from fedmm.data.office31 import DOMAINS
+from fedmm.data.datasets.office31 import DOMAINS
+from fedmm.data.download.registry import NEEDED, sources, sources_of
 from fedmm.data.sources import StoredFile, read_checksums
 
 digests = st.text("0123456789abcdef", min_size=64, max_size=64)

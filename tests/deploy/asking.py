@@ -10,13 +10,13 @@ import pytest
 from deploy.test_serving import grid_of, served, site_files
 
 from fedmm import FedmmError
-from fedmm.deploy.local import experiment_text
-from fedmm.deploy.serving import serve
-from fedmm.deploy.site_config import SiteConfig, read_site
-from fedmm.deploy.site_work import SiteWork
-from fedmm.engines.flower.kinds import INTRODUCE
-from fedmm.engines.packed import Packed
-from fedmm.experiment.config import Experiment
+from fedmm.config.schema import Experiment
+from fedmm.deploy.server import serve
+from fedmm.remote.kinds import INTRODUCE
+from fedmm.remote.packed import Packed
+from fedmm.sites.config import SiteConfig, read_site
+from fedmm.sites.experiments import experiment_text
+from fedmm.sites.work import SiteWork
 
 SITE = "source-1"
 

@@ -10,8 +10,8 @@ from deploy.machines import Machine
 from deploy.running import free_ports
 
 from fedmm.deploy import processes
+from fedmm.deploy.federation import down
 from fedmm.deploy.layout import Federation
-from fedmm.deploy.lifecycle import down
 
 
 @pytest.fixture

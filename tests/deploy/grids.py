@@ -8,15 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from engines.flower.local_grid import LocalGrid, acting_as
 from flwr.app import Error, Message
+from remote.flower.local_grid import LocalGrid, acting_as
 
-from fedmm.deploy.node import SiteNode, say_to_stderr
-from fedmm.deploy.site_config import read_site
-from fedmm.deploy.site_work import SiteWork
-from fedmm.engines.flower.fleet import Question
-from fedmm.engines.flower.kinds import MESSAGE_TYPES
-from fedmm.engines.flower.records import to_records
+from fedmm.remote.flower.fleet import Question
+from fedmm.remote.flower.records import to_records
+from fedmm.remote.kinds import MESSAGE_TYPES
+from fedmm.sites.config import read_site
+from fedmm.sites.node import SiteNode, say_to_stderr
+from fedmm.sites.work import SiteWork
 
 UNAVAILABLE = 5
 KINDS = {message_type: kind for kind, message_type in MESSAGE_TYPES.items()}

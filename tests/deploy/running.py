@@ -11,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedmm.config.schema import Experiment
 from fedmm.deploy import processes
 from fedmm.deploy.demo import RUN, demo_experiment
+from fedmm.deploy.federation import submit
 from fedmm.deploy.layout import Federation
-from fedmm.deploy.lifecycle import submit
-from fedmm.deploy.local import experiment_text
-from fedmm.experiment.config import Experiment
+from fedmm.sites.experiments import experiment_text
 
 
 def until(done: Callable[[], bool], seconds: float, what: str) -> None:

@@ -11,11 +11,10 @@ import numpy as np
 import pandas
 from deploy.grids import SitesGrid
 
-from fedmm.deploy.experiments import deployed_experiment
-from fedmm.deploy.local import experiment_text
-from fedmm.deploy.serving import Served, every_round_kept, serve
-from fedmm.experiment.config import Experiment
-from fedmm.experiment.toml import write_toml
+from fedmm.config.schema import Experiment
+from fedmm.config.toml import write_toml
+from fedmm.deploy.server import Served, every_round_kept, serve
+from fedmm.sites.experiments import deployed_experiment, experiment_text
 
 FEATURES = ("age", "crp", "ward", "sex")
 CLASSES = ("healthy", "ill")

@@ -20,17 +20,17 @@ from deploy.test_serving import grid_of, served, small
 
 from fedmm import FedmmError
 from fedmm.cli import main
-from fedmm.deploy.audit import FIRST, AuditLog, BrokenChain, Chain, Entry, read_chain
 from fedmm.deploy.demo import RUN, demo_experiment
-from fedmm.deploy.experiments import deployed_experiment
+from fedmm.deploy.federation import up
 from fedmm.deploy.layout import Federation
-from fedmm.deploy.lifecycle import up
-from fedmm.deploy.local import experiment_text, local_sites
-from fedmm.deploy.serving import serve
-from fedmm.deploy.site_config import SiteConfig, read_site
-from fedmm.deploy.site_work import SiteWork
-from fedmm.engines.flower.kinds import INTRODUCE, TRAIN
-from fedmm.engines.packed import About, Packed
+from fedmm.deploy.local import local_sites
+from fedmm.deploy.server import serve
+from fedmm.remote.kinds import INTRODUCE, TRAIN
+from fedmm.remote.packed import About, Packed
+from fedmm.sites.config import SiteConfig, read_site
+from fedmm.sites.experiments import deployed_experiment, experiment_text
+from fedmm.sites.owner.audit import FIRST, AuditLog, BrokenChain, Chain, Entry, read_chain
+from fedmm.sites.work import SiteWork
 
 
 def command(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, str, str]:
@@ -213,9 +213,9 @@ def test_two_processes_add_to_one_chain(tmp_path: Path) -> None:
 KILLED = """
 import os, pickle, signal, sys
 from pathlib import Path
-from fedmm.deploy.gate import Gate
-from fedmm.deploy.site_config import read_site
-from fedmm.deploy.site_work import SiteWork
+from fedmm.sites.owner.gate import Gate
+from fedmm.sites.config import read_site
+from fedmm.sites.work import SiteWork
 
 def release(gate, *given):
     if sys.argv[3] == "after":

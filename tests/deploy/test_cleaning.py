@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 
 from fedmm import FedmmError
 from fedmm.cli.deploy import deploy_app
-from fedmm.deploy.cleaning import Keeping, clean_coordinator, clean_site
+from fedmm.deploy.clean import Keeping, clean_coordinator, clean_site
 from fedmm.deploy.layout import Federation
-from fedmm.deploy.serving import serve
-from fedmm.deploy.site_config import read_site
-from fedmm.deploy.site_lock import holding_site
+from fedmm.deploy.server import serve
+from fedmm.sites.config import read_site
+from fedmm.sites.lock import holding_site
 
 OLD = time.time() - 90 * 86400
 

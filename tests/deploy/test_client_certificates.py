@@ -12,10 +12,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from fedmm.core.errors import FedmmError
-from fedmm.deploy.client_certificates import client_context, issue_certificates, site_context
+from fedmm.deploy.federation import prepare
 from fedmm.deploy.layout import Federation
-from fedmm.deploy.lifecycle import prepare
-from fedmm.deploy.site_config import read_site
+from fedmm.sites.config import read_site
+from fedmm.sites.credentials.client_certificates import client_context, issue_certificates, site_context
 
 
 @pytest.fixture
@@ -45,7 +45,10 @@ def shown_to(server: ssl.SSLContext, client: ssl.SSLContext) -> str:
 
 
 def test_a_site_shows_the_certificate_that_its_file_names(there: Federation, tmp_path: Path) -> None:
-    assert [path.name for path in issue_certificates(there)] == ["hospital-a.pem", "hospital-b.pem"]
+    assert [path.name for path in issue_certificates(there.keys, there.certificates)] == [
+        "hospital-a.pem",
+        "hospital-b.pem",
+    ]
     file = tmp_path / "site.toml"
     file.write_text(
         '[site]\nname = "hospital-b"\n[superlink]\naddress = "localhost:9092"\n'
@@ -61,7 +64,7 @@ def test_a_site_shows_the_certificate_that_its_file_names(there: Federation, tmp
 
 
 def test_certificates_are_for_the_sites_keys_and_for_clients_alone(there: Federation) -> None:
-    (path, _) = issue_certificates(there)
+    (path, _) = issue_certificates(there.keys, there.certificates)
     made = x509.load_pem_x509_certificate(path.read_bytes())
     authority = x509.load_pem_x509_certificate((there.certificates / "ca.crt").read_bytes())
     made.verify_directly_issued_by(authority)
@@ -71,12 +74,12 @@ def test_certificates_are_for_the_sites_keys_and_for_clients_alone(there: Federa
     assert list(usage) == [x509.ExtendedKeyUsageOID.CLIENT_AUTH]
     assert not made.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     before = path.read_bytes()
-    assert issue_certificates(there) == []
+    assert issue_certificates(there.keys, there.certificates) == []
     assert path.read_bytes() == before
 
 
 def test_what_does_not_fit_is_refused_in_a_sentence(there: Federation, tmp_path: Path) -> None:
-    issue_certificates(there)
+    issue_certificates(there.keys, there.certificates)
     authority, keys = there.certificates / "ca.crt", there.keys
     with pytest.raises(FedmmError, match=r"hospital-a\.pem; the coordinator makes it of the key's \.pub"):
         client_context(authority, keys / "hospital-a.pem", keys / "hospital-b")
@@ -84,8 +87,8 @@ def test_what_does_not_fit_is_refused_in_a_sentence(there: Federation, tmp_path:
         client_context(authority, tmp_path / "none.pem", keys / "hospital-b")
     (keys / "hospital-c.pub").write_text("nothing\n")
     with pytest.raises(FedmmError, match=r"hospital-c\.pub is no public key"):
-        issue_certificates(there)
+        issue_certificates(there.keys, there.certificates)
     (there.certificates / "ca.key").unlink()
     (keys / "hospital-c.pub").write_bytes((keys / "hospital-a.pub").read_bytes())
     with pytest.raises(FedmmError, match=r"no ca\.crt with its ca\.key"):
-        issue_certificates(there)
+        issue_certificates(there.keys, there.certificates)

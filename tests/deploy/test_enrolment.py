@@ -16,15 +16,15 @@ from deploy.test_serving import TABLES, crashing, grid_of, log, served, small
 from flwr.app import Message
 
 from fedmm import FedmmError
-from fedmm.deploy import serving
-from fedmm.deploy.cards import Card, Expected, card_from, read_card
+from fedmm.config.schema import Experiment
+from fedmm.deploy import server as serving
 from fedmm.deploy.demo import same_result
-from fedmm.deploy.experiments import deployed_experiment, listed_sites, require_quorum
-from fedmm.deploy.serving import serve
-from fedmm.engines.bounded_json import read_json
-from fedmm.engines.flower.engine import Patience
-from fedmm.engines.packed import Malformed, Packed
-from fedmm.experiment.config import Experiment
+from fedmm.deploy.server import serve
+from fedmm.remote.bounded_json import read_json
+from fedmm.remote.flower.engine import Patience
+from fedmm.remote.packed import Malformed, Packed
+from fedmm.sites.experiments import deployed_experiment, listed_sites, require_quorum
+from fedmm.sites.site_info import Card, Expected, card_from, read_card
 
 GOOD = Card(True, True, (3, 4), False)
 EXPECTED = Expected((3, 4), False, 16)

@@ -16,8 +16,8 @@ from deploy.machines import NGINX, Machine, needs_nginx, proxy, until_listening
 from deploy import shipped
 from fedmm.deploy import processes
 from fedmm.deploy.demo import demo_experiment, same_result
-from fedmm.deploy.lifecycle import prepare
-from fedmm.deploy.local import experiment_text
+from fedmm.deploy.federation import prepare
+from fedmm.sites.experiments import experiment_text
 
 SITES = {"source-1": "hospital-a", "target-1": "hospital-b"}
 """Who takes part, and whose shipped file and key they have."""

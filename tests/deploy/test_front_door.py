@@ -22,10 +22,10 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fedmm.core.errors import FedmmError
 from fedmm.deploy import processes
-from fedmm.deploy.client_certificates import client_context, issue_certificates
-from fedmm.deploy.keys import public_keys
+from fedmm.deploy.federation import prepare, register
 from fedmm.deploy.layout import Federation
-from fedmm.deploy.lifecycle import prepare, register
+from fedmm.sites.credentials.client_certificates import client_context, issue_certificates
+from fedmm.sites.credentials.keys import public_keys
 
 pytestmark = needs_nginx
 
@@ -172,8 +172,11 @@ def test_a_proxy_that_asks_for_certificates_lets_only_sites_in(machine: Machine)
     certificates, keys = machine.federation.certificates, machine.federation.keys
     stranger = Federation(machine.folder / "elsewhere")
     prepare(stranger, machine.inside, ["hospital-a"])
-    (made,), (foreign,) = issue_certificates(machine.federation), issue_certificates(stranger)
-    assert issue_certificates(machine.federation) == []
+    (made,), (foreign,) = (
+        issue_certificates(machine.federation.keys, machine.federation.certificates),
+        issue_certificates(stranger.keys, stranger.certificates),
+    )
+    assert issue_certificates(machine.federation.keys, machine.federation.certificates) == []
     authority = certificates / "ca.crt"
     with proxy(
         machine, {"# ssl_client_certificate": "ssl_client_certificate", "# ssl_verify_client": "ssl_verify_client"}
@@ -248,7 +251,7 @@ def test_strangers_cost_the_superlink_little_memory_and_a_site_gets_through(mach
                 each.sendall(body[-1:])
             assert [status(each) for each in crowd] == [401] * AT_ONCE
         assert peak(pid) - before < GIGABYTE
-        issue_certificates(machine.federation)
+        issue_certificates(machine.federation.keys, machine.federation.certificates)
         with activated(machine, "hospital-a") as (client, node):
             assert not client.PullMessages(PullMessagesRequest(node=node)).messages_list
             part = PushObjectRequest(node=node, run_id=1, object_content=bytes(8 * MEGABYTE))

@@ -15,17 +15,17 @@ import pytest
 
 from fedmm import FedmmError
 from fedmm.cli import main
-from fedmm.deploy import inviting
-from fedmm.deploy.credentials import describe_key
-from fedmm.deploy.invitations import Invitation, read_invitation
-from fedmm.deploy.inviting import accept, invite, read_sites
-from fedmm.deploy.joining import join
-from fedmm.deploy.keys import generate_node_key, make_node_key, public_keys
+from fedmm.config.toml import write_toml
+from fedmm.deploy import invite as inviting
+from fedmm.deploy.federation import prepare
+from fedmm.deploy.invite import accept, invite, read_sites
 from fedmm.deploy.layout import Federation
-from fedmm.deploy.lifecycle import prepare
-from fedmm.deploy.node import _require_ready
-from fedmm.deploy.site_config import read_site
-from fedmm.experiment.toml import write_toml
+from fedmm.sites.config import read_site
+from fedmm.sites.credentials.invitation import Invitation, read_invitation
+from fedmm.sites.credentials.keys import generate_node_key, make_node_key, public_keys
+from fedmm.sites.credentials.parsing import describe_key
+from fedmm.sites.join import join
+from fedmm.sites.node import _require_ready
 
 SHARE = {"kind": "share"}
 
@@ -112,7 +112,7 @@ def test_two_sites_share_a_folder_and_nothing_is_overwritten(there: Federation, 
 def test_what_cannot_be_written_leaves_nothing(
     there: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fedmm.deploy import joining
+    from fedmm.sites import join as joining
 
     write = joining.write_new
 

@@ -13,14 +13,15 @@ import pytest
 from deploy.running import free_ports, text, until
 from deploy.test_files_running import Machine, until_listening
 
+from fedmm.config.schema import Experiment
 from fedmm.data.partition import SourceTarget
-from fedmm.deploy import commands, processes
+from fedmm.deploy import flower_commands as commands
+from fedmm.deploy import processes
 from fedmm.deploy.demo import demo_experiment, same_result
+from fedmm.deploy.federation import prepare
 from fedmm.deploy.layout import Federation
-from fedmm.deploy.lifecycle import prepare
-from fedmm.deploy.local import experiment_text
 from fedmm.deploy.run_view import RunReader
-from fedmm.experiment.config import Experiment
+from fedmm.sites.experiments import experiment_text
 
 PAGE = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text(encoding="utf-8")
 SECTION = PAGE.partition("\n## From two laptops")[2].partition("\n## ")[0]

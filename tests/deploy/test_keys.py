@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from fedmm import FedmmError
-from fedmm.deploy.keys import make_certificates, make_node_key, read_node_key, require_private_keys
+from fedmm.deploy.federation import follow, start_superlink, submit
 from fedmm.deploy.layout import Federation
-from fedmm.deploy.lifecycle import follow, start_superlink, submit
-from fedmm.deploy.serving import Served, serve
+from fedmm.deploy.server import Served, serve
+from fedmm.sites.credentials.keys import make_certificates, make_node_key, read_node_key, require_private_keys
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="file modes are POSIX's")
 

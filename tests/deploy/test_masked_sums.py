@@ -18,22 +18,23 @@ from deploy.test_serving import crashing, log, served, small
 from flwr.app import Error, Message
 
 from fedmm import FedmmError
-from fedmm.deploy import serving
+from fedmm.config.schema import Experiment
+from fedmm.deploy import server as serving
 from fedmm.deploy.demo import RUN
-from fedmm.deploy.keys import make_node_key
+from fedmm.deploy.federation import follow, up
 from fedmm.deploy.layout import Federation
-from fedmm.deploy.lifecycle import follow, up
-from fedmm.deploy.local import experiment_text, local_sites
-from fedmm.deploy.serving import serve
-from fedmm.deploy.site_config import MasksSection, read_site
-from fedmm.deploy.site_work import SiteWork
-from fedmm.engines.flower.engine import Patience
-from fedmm.engines.flower.envelope import read
-from fedmm.engines.flower.kinds import CONFIRM, INTRODUCE, MESSAGE_TYPES, OPEN, TRAIN
-from fedmm.engines.packed import Packed
-from fedmm.experiment.config import Experiment
-from fedmm.experiment.resuming import newest_common
-from fedmm.experiment.run import run_checkpoints, run_experiment
+from fedmm.deploy.local import local_sites
+from fedmm.deploy.server import serve
+from fedmm.remote.flower.engine import Patience
+from fedmm.remote.flower.envelope import read
+from fedmm.remote.kinds import CONFIRM, INTRODUCE, MESSAGE_TYPES, OPEN, TRAIN
+from fedmm.remote.packed import Packed
+from fedmm.runs.resume import newest_common
+from fedmm.runs.run import run_checkpoints, run_experiment
+from fedmm.sites.config import MasksSection, read_site
+from fedmm.sites.credentials.keys import make_node_key
+from fedmm.sites.experiments import experiment_text
+from fedmm.sites.work import SiteWork
 
 
 def masked(name: str = "fedmm", **run: Any) -> Experiment:

@@ -19,19 +19,18 @@ from rounding import summing_backwards
 
 import fedmm
 from fedmm import FedmmError
-from fedmm.data.digits import Digits
-from fedmm.deploy import serving
-from fedmm.deploy.experiments import deployed_experiment
-from fedmm.deploy.local import experiment_text
-from fedmm.deploy.serving import every_round_kept, serve
-from fedmm.deploy.site_config import SiteConfig, read_site
-from fedmm.deploy.site_rows import site_rows
-from fedmm.deploy.site_work import SiteWork
-from fedmm.engines.flower.engine import Patience
-from fedmm.engines.packed import Packed
-from fedmm.experiment.config import Experiment
-from fedmm.experiment.run import run_experiment
-from fedmm.experiment.tables import as_table
+from fedmm.config.dataclass_io import as_table
+from fedmm.config.schema import Experiment
+from fedmm.data.datasets.digits import Digits
+from fedmm.deploy import server as serving
+from fedmm.deploy.server import every_round_kept, serve
+from fedmm.remote.flower.engine import Patience
+from fedmm.remote.packed import Packed
+from fedmm.runs.run import run_experiment
+from fedmm.sites.config import SiteConfig, read_site
+from fedmm.sites.experiments import deployed_experiment, experiment_text
+from fedmm.sites.rows import site_rows
+from fedmm.sites.work import SiteWork
 
 COLUMNS = ["target_information", "target_entropy", "target_bnm", "target_snd", "domain_accuracy", "proxy_a_distance"]
 RISKS = ["source_risk", "dev_risk"]

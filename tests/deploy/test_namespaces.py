@@ -20,7 +20,7 @@ from deploy.running import until
 from deploy import sandbox, shipped
 from fedmm.deploy import processes
 from fedmm.deploy.demo import demo_experiment, same_result
-from fedmm.deploy.local import experiment_text
+from fedmm.sites.experiments import experiment_text
 
 SITES = {"source-1": "hospital-a", "target-1": "hospital-b"}
 HUB = "10.213.77.1"

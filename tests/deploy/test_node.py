@@ -16,26 +16,26 @@ from pathlib import Path
 import pytest
 from deploy.grids import KINDS
 from deploy.running import begin, long_experiment, pid_of, rounds_in, server_log, text, until
-from engines.flower.local_grid import acting_as
 from flwr.app import Message, RecordDict
+from remote.flower.local_grid import acting_as
 
 from fedmm import FedmmError
 from fedmm.core.errors import require
-from fedmm.deploy import node as node_module
-from fedmm.deploy.client_certificates import site_context
-from fedmm.deploy.commands import CONNECTION, environment, flwr
 from fedmm.deploy.demo import RUN, demo_experiment, same_result
-from fedmm.deploy.keys import make_node_key, read_node_key, signer
+from fedmm.deploy.federation import follow, opened, start_sites, up
+from fedmm.deploy.flower_commands import CONNECTION, environment, flwr
 from fedmm.deploy.layout import Federation
-from fedmm.deploy.lifecycle import follow, opened, start_sites, up
 from fedmm.deploy.local import local_sites
-from fedmm.deploy.node import SiteNode, run_sites
-from fedmm.deploy.site_config import SiteConfig, read_site
-from fedmm.deploy.versions import difference, versions
-from fedmm.engines.flower.envelope import Sealer, plain, seal
-from fedmm.engines.flower.fleet import FleetNode, Question, TurnedAway
-from fedmm.engines.flower.kinds import PROBLEM
-from fedmm.engines.packed import Packed
+from fedmm.remote.flower.envelope import Sealer, plain, seal
+from fedmm.remote.flower.fleet import FleetNode, Question, TurnedAway
+from fedmm.remote.kinds import PROBLEM
+from fedmm.remote.packed import Packed
+from fedmm.sites import node as node_module
+from fedmm.sites.config import SiteConfig, read_site
+from fedmm.sites.credentials.client_certificates import site_context
+from fedmm.sites.credentials.keys import make_node_key, read_node_key, signer
+from fedmm.sites.node import SiteNode, run_sites
+from fedmm.sites.versions import difference, versions
 
 NODE, OTHER, FLOWER_RUN = 77, 78, 5
 
@@ -291,7 +291,7 @@ def _push(attacker: FleetNode, question: Question) -> bool:
         no_object_id_recompute,
     )
 
-    from fedmm.engines.flower.fleet import _call
+    from fedmm.remote.flower.fleet import _call
 
     message = question.message
     with no_object_id_recompute():

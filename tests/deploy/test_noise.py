@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from fedmm import FedmmError
-from fedmm.deploy.cards import Card
-from fedmm.deploy.serving import standing_in
-from fedmm.experiment.adapt import Adaptation
-from fedmm.experiment.build import DataCache, prepare
-from fedmm.experiment.config import Experiment, experiment
+from fedmm.config.schema import Experiment, experiment
+from fedmm.deploy.server import standing_in
+from fedmm.runs.build import DataCache, prepare
+from fedmm.sites.site_info import Card
+from fedmm.training.adaptation import Adaptation
 
 pytest.importorskip("dp_accounting", reason="noise in updates needs fedmm[privacy]")
 

@@ -27,22 +27,22 @@ from deploy.test_serving import grid_of, log, served, small
 from doc_tables import rows_below
 
 from fedmm import FedmmError
+from fedmm.config.schema import Experiment, RunOptions
 from fedmm.core.imports import allow_import
 from fedmm.core.noise import SecretNoise, SeededNoise
 from fedmm.data import DATASETS
-from fedmm.deploy import serving
-from fedmm.deploy.experiments import deployed_experiment, named_paths
-from fedmm.deploy.lifecycle import _with_older
+from fedmm.deploy import server as serving
+from fedmm.deploy.federation import _with_older
 from fedmm.deploy.local import local_sites
-from fedmm.deploy.policy import epsilon_of, policy_table, precision_of
-from fedmm.deploy.serving import serve
-from fedmm.deploy.site_config import PolicySection, read_site
-from fedmm.deploy.site_work import SiteWork
-from fedmm.engines.flower.engine import Patience
-from fedmm.engines.flower.kinds import INTRODUCE, MEASURE, TRAIN
-from fedmm.engines.packed import Packed
-from fedmm.experiment.config import Experiment, RunOptions
+from fedmm.deploy.server import serve
 from fedmm.models import MODELS
+from fedmm.remote.flower.engine import Patience
+from fedmm.remote.kinds import INTRODUCE, MEASURE, TRAIN
+from fedmm.remote.packed import Packed
+from fedmm.sites.config import PolicySection, read_site
+from fedmm.sites.experiments import deployed_experiment, named_paths
+from fedmm.sites.owner.policy import epsilon_of, policy_table, precision_of
+from fedmm.sites.work import SiteWork
 
 TOWER = "import torch\ndef tower(width=4.0, name=''):\n    return torch.nn.Flatten()\n"
 NOISE: dict[str, Any] = {
@@ -304,7 +304,7 @@ def test_where_epsilon_is_bounded_nothing_leaves_without_noise(tmp_path: Path) -
 
 def test_epsilon_is_that_of_the_existing_account_and_a_site_trusts_no_server() -> None:
     pytest.importorskip("dp_accounting", reason="noise in updates needs fedmm[privacy]")
-    from fedmm.experiment.privacy import PrivacyAccount
+    from fedmm.training.privacy import PrivacyAccount
 
     terms = small(**NOISE).terms
     account = PrivacyAccount(terms.transmission, ("a", "b"))

@@ -15,17 +15,17 @@ from deploy.test_node import FLOWER_RUN, NODE, QUESTION, asked, config_in
 from deploy.test_serving import served, site_files, small
 
 from fedmm import FedmmError
-from fedmm.deploy import refusals
-from fedmm.deploy.approvals import approve_experiment
-from fedmm.deploy.ledger import Ledger
-from fedmm.deploy.node import SiteNode
-from fedmm.deploy.refusals import FURTHER, MOST_BYTES_A_DAY, NotAllowed, RefusalCounts
-from fedmm.deploy.serving import serve
-from fedmm.deploy.site_config import SiteConfig
-from fedmm.deploy.site_work import SiteWork
-from fedmm.engines.flower.envelope import seal
-from fedmm.engines.flower.kinds import FINAL, INTRODUCE, PROBLEM, TRAIN
-from fedmm.engines.packed import Packed
+from fedmm.deploy.server import serve
+from fedmm.remote.flower.envelope import seal
+from fedmm.remote.kinds import FINAL, INTRODUCE, PROBLEM, TRAIN
+from fedmm.remote.packed import Packed
+from fedmm.sites.config import SiteConfig
+from fedmm.sites.node import SiteNode
+from fedmm.sites.owner import refusals
+from fedmm.sites.owner.approvals import approve_experiment
+from fedmm.sites.owner.ledger import Ledger
+from fedmm.sites.owner.refusals import FURTHER, MOST_BYTES_A_DAY, NotAllowed, RefusalCounts
+from fedmm.sites.work import SiteWork
 
 DAY = 86400.0
 

@@ -26,7 +26,7 @@ import sys
 from pathlib import Path
 import torch
 from fedmm.deploy.demo import demo_experiment
-from fedmm.experiment.run import run_experiment
+from fedmm.runs.run import run_experiment
 layer = torch.nn.Conv2d(3, 8, 3)
 layer(torch.zeros(4, 3, 32, 32)).sum().backward()
 run_experiment(demo_experiment(1), Path(sys.argv[1]), progress=False)

@@ -16,22 +16,22 @@ from deploy.grids import SitesGrid
 from flwr.app import Array, ArrayRecord, Message
 
 from fedmm import FedmmError
-from fedmm.deploy import serving
+from fedmm.config.schema import Experiment
+from fedmm.deploy import server as serving
 from fedmm.deploy.demo import same_result
-from fedmm.deploy.driving import driving
-from fedmm.deploy.experiments import deployed_experiment
-from fedmm.deploy.keys import make_node_key
 from fedmm.deploy.layout import Federation
-from fedmm.deploy.local import experiment_text, local_sites
-from fedmm.deploy.serving import Served, every_round_kept, serve
-from fedmm.deploy.site_config import read_site
-from fedmm.deploy.site_work import SiteWork
-from fedmm.engines.durable import DurableMemory, state_folder
-from fedmm.engines.flower.engine import Patience
-from fedmm.engines.flower.kinds import INTRODUCE, MEASURE, TRAIN
-from fedmm.engines.packed import Packed
-from fedmm.experiment.checkpoints import Checkpoints
-from fedmm.experiment.config import Experiment
+from fedmm.deploy.local import local_sites
+from fedmm.deploy.run_lock import driving
+from fedmm.deploy.server import Served, every_round_kept, serve
+from fedmm.remote.durable_store import DurableMemory, state_folder
+from fedmm.remote.flower.engine import Patience
+from fedmm.remote.kinds import INTRODUCE, MEASURE, TRAIN
+from fedmm.remote.packed import Packed
+from fedmm.sites.config import read_site
+from fedmm.sites.credentials.keys import make_node_key
+from fedmm.sites.experiments import deployed_experiment, experiment_text
+from fedmm.sites.work import SiteWork
+from fedmm.training.checkpoints import Checkpoints
 
 PLAN = '{"alpha": 1.0, "input_mean": 0.0, "clients": [], "listed": [], "algorithm": {"name": "fedmm"}}'
 TABLES: dict[str, Any] = {

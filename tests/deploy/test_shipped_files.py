@@ -22,10 +22,10 @@ from flwr.superlink.cli.flower_superlink import _parse_args_run_superlink
 
 from deploy import shipped
 from fedmm.cli.app import app
-from fedmm.deploy.commands import CONNECTION, QUIET, superlink_command
+from fedmm.deploy.federation import prepare
+from fedmm.deploy.flower_commands import CONNECTION, QUIET, superlink_command
 from fedmm.deploy.layout import Federation
-from fedmm.deploy.lifecycle import prepare
-from fedmm.deploy.site_config import read_site
+from fedmm.sites.config import read_site
 
 ROOT = FOLDER.parent
 LINK, SITE = "fedmm-superlink.service", "fedmm-site@.service"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedmm import FedmmError
-from fedmm.deploy.site_config import read_site
+from fedmm.sites.config import read_site
 
 GOOD = """
 [site]

@@ -11,12 +11,12 @@ import torch
 from PIL import Image
 
 from fedmm import FedmmError
-from fedmm.data.digits import Digits
-from fedmm.deploy.experiments import deployed_experiment
+from fedmm.config.schema import Experiment
+from fedmm.data.datasets.digits import Digits
 from fedmm.deploy.local import local_sites
-from fedmm.deploy.site_config import DataSection, SiteConfig, SiteSection, SuperLinkSection
-from fedmm.deploy.site_rows import site_rows
-from fedmm.experiment.config import Experiment
+from fedmm.sites.config import DataSection, SiteConfig, SiteSection, SuperLinkSection
+from fedmm.sites.experiments import deployed_experiment
+from fedmm.sites.rows import site_rows
 
 RANDOM = np.random.default_rng(0)
 X, Y, T = RANDOM.random((20, 4), np.float32), np.arange(20) % 3, RANDOM.random((10, 4), np.float32)

@@ -27,22 +27,22 @@ from deploy.table_sites import (  # noqa: E402
 )
 
 from fedmm import FedmmError  # noqa: E402
-from fedmm.data.encoding import Scaling  # noqa: E402
-from fedmm.data.holdings import TensorRows  # noqa: E402
+from fedmm.config.schema import Experiment  # noqa: E402
+from fedmm.data.columns.encoding import Scaling  # noqa: E402
+from fedmm.data.datasets.table import Table  # noqa: E402
 from fedmm.data.inputs import TableInput, input_from  # noqa: E402
-from fedmm.data.table import Table  # noqa: E402
-from fedmm.deploy import serving  # noqa: E402
-from fedmm.deploy.local import experiment_text  # noqa: E402
-from fedmm.deploy.site_config import read_site  # noqa: E402
-from fedmm.deploy.site_rows import site_rows  # noqa: E402
-from fedmm.deploy.site_tables import DESCRIPTION, describe_table  # noqa: E402
-from fedmm.deploy.site_work import SiteWork  # noqa: E402
-from fedmm.engines.flower.engine import Patience  # noqa: E402
-from fedmm.engines.flower.kinds import DESCRIBE, INTRODUCE, NAME  # noqa: E402
-from fedmm.engines.packed import Packed  # noqa: E402
-from fedmm.experiment.config import Experiment  # noqa: E402
-from fedmm.experiment.finished import open_run  # noqa: E402
-from fedmm.experiment.predicting import incoming, predicted  # noqa: E402
+from fedmm.data.rows import TensorRows  # noqa: E402
+from fedmm.deploy import server as serving  # noqa: E402
+from fedmm.inference.load_run import open_run  # noqa: E402
+from fedmm.inference.predict import incoming, predicted  # noqa: E402
+from fedmm.remote.flower.engine import Patience  # noqa: E402
+from fedmm.remote.kinds import DESCRIBE, INTRODUCE, NAME  # noqa: E402
+from fedmm.remote.packed import Packed  # noqa: E402
+from fedmm.sites.config import read_site  # noqa: E402
+from fedmm.sites.experiments import experiment_text  # noqa: E402
+from fedmm.sites.rows import site_rows  # noqa: E402
+from fedmm.sites.tables import DESCRIPTION, describe_table  # noqa: E402
+from fedmm.sites.work import SiteWork  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

@@ -15,9 +15,9 @@ from cli.commands import Command, runner
 from deploy.grids import SitesGrid
 from fabricated import HOSPITALS, like_the_hospitals
 
-from fedmm.deploy.local import experiment_text, read_experiment
-from fedmm.deploy.serving import Served, serve
-from fedmm.experiment.toml import read_toml, write_toml
+from fedmm.config.toml import read_toml, write_toml
+from fedmm.deploy.server import Served, serve
+from fedmm.sites.experiments import experiment_text, read_experiment
 
 pytest.importorskip("pandas", reason="tables need fedmm[tables]")
 

@@ -14,12 +14,12 @@ from deploy.table_sites import NAMES, agreed, read_json, run, tables, write_site
 from deploy.test_enrolment import LateGrid
 
 from fedmm import FedmmError
-from fedmm.deploy import serving
-from fedmm.deploy.local import experiment_text
-from fedmm.deploy.serving import Served, serve
-from fedmm.engines.flower import engine
-from fedmm.engines.flower.engine import Patience
-from fedmm.experiment.config import Experiment
+from fedmm.config.schema import Experiment
+from fedmm.deploy import server as serving
+from fedmm.deploy.server import Served, serve
+from fedmm.remote.flower import engine
+from fedmm.remote.flower.engine import Patience
+from fedmm.sites.experiments import experiment_text
 
 DOMAINS = {"north": "source", "south": "source", "west": "target"}
 

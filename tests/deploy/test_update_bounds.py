@@ -14,14 +14,14 @@ from deploy.grids import SitesGrid
 from deploy.test_serving import crashing, grid_of, log, served, small
 from flwr.app import Array, Message
 
-from fedmm.deploy import serving
+from fedmm.config.schema import Experiment
+from fedmm.deploy import server as serving
 from fedmm.deploy.demo import same_result
-from fedmm.deploy.serving import serve
-from fedmm.engines.flower.engine import Patience
-from fedmm.engines.flower.envelope import read
+from fedmm.deploy.server import serve
 from fedmm.engines.server import Server
-from fedmm.experiment.build import DataCache, prepare
-from fedmm.experiment.config import Experiment
+from fedmm.remote.flower.engine import Patience
+from fedmm.remote.flower.envelope import read
+from fedmm.runs.build import DataCache, prepare
 
 THREE = {"name": "source_target", "source_clients": 2, "target_clients": 1}
 

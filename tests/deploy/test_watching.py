@@ -26,13 +26,13 @@ from rich.console import Console
 
 from fedmm import FedmmError
 from fedmm.cli import main, watching
+from fedmm.deploy.federation import prepare
 from fedmm.deploy.layout import Federation
-from fedmm.deploy.lifecycle import prepare
-from fedmm.deploy.metrics import CONTENT_TYPE, MetricsServer, exposition
+from fedmm.deploy.prometheus import CONTENT_TYPE, MetricsServer, exposition
 from fedmm.deploy.run_view import RunReader, RunView, newest_run, require_run
-from fedmm.deploy.serving import serve
+from fedmm.deploy.server import serve
 from fedmm.deploy.status import StatusFile
-from fedmm.engines.flower.roster import Roster
+from fedmm.remote.flower.roster import Roster
 
 HOSTILE = 'a"} 1\nfedmm_evil{x="\\'
 SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)")

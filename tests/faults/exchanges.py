@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from fedmm.core.engine import FederatedState, RoundRecord
-from fedmm.core.memory import ClientMemory
-from fedmm.core.messages import Invitation, Update
 from fedmm.core.seeding import key
-from fedmm.engines.messaging import Exchange, Messaging
+from fedmm.engines.client_store import ClientMemory
+from fedmm.engines.messages import Invitation, Update
+from fedmm.remote.messaging import Exchange, Messaging
 
 
 def happens(probability: float, seed: int, kind: str, t: int, client: str = "") -> bool:

@@ -19,7 +19,7 @@ from fedmm import CoordinateMedian, Diverged, FedAvgGDA, FedMM, GeometricMedian,
 from fedmm.core.algorithm import Algorithm
 from fedmm.core.problem import FederatedProblem, Statistics
 from fedmm.core.seeding import key
-from fedmm.engines.messaging import Messaging
+from fedmm.remote.messaging import Messaging
 
 ROUNDS, LAST = 200, 50
 NOISE = 0.5

@@ -21,11 +21,11 @@ from torch import Tensor
 from fedmm import ALGORITHMS, CoordinateMedian, FedMM, Terms
 from fedmm.core.aggregation import AGGREGATIONS, Aggregation, group_centre, groups_of
 from fedmm.core.algorithm import Algorithm
-from fedmm.core.messages import Update
 from fedmm.core.problem import FederatedProblem, Statistics
 from fedmm.core.seeding import key
 from fedmm.engines.in_process import InProcess
-from fedmm.engines.messaging import Exchange, Messaging
+from fedmm.engines.messages import Update
+from fedmm.remote.messaging import Exchange, Messaging
 
 FEDMM = METHODS[0]
 ROBUST = ("median", "trimmed mean", "geometric median")

@@ -16,10 +16,10 @@ import fedmm
 from fedmm import ALGORITHMS, CoordinateMedian, FedMM, ScaffoldGDA, Terms
 from fedmm.core.algorithm import Algorithm
 from fedmm.core.engine import FederatedState
-from fedmm.core.messages import Update
 from fedmm.engines.in_process import InProcess
-from fedmm.engines.messaging import Exchange, Messaging
-from fedmm.experiment.adaptation import adaptation_problem, take_stock
+from fedmm.engines.messages import Update
+from fedmm.remote.messaging import Exchange, Messaging
+from fedmm.training.problem import adaptation_problem, take_stock
 
 each_algorithm = pytest.mark.parametrize("kind", ALGORITHMS.values(), ids=ALGORITHMS)
 

@@ -13,9 +13,9 @@ from problems import Game, random_game
 from fedmm import FedMM, ScaffoldGDA, SmoothedFedMM, Terms
 from fedmm.core.algorithm import Algorithm
 from fedmm.core.engine import FederatedState
-from fedmm.core.memory import ClientMemory, Kept
-from fedmm.core.messages import NEVER
-from fedmm.engines.messaging import Messaging
+from fedmm.engines.client_store import ClientMemory, Kept
+from fedmm.engines.messages import NEVER
+from fedmm.remote.messaging import Messaging
 
 ROUNDS = 300
 FAULTS: dict[str, dict[str, float]] = {

@@ -15,31 +15,31 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from experiment.small_paper import write_paper
 from fabricated import idx, picture, write
 from fuzz.hostile import answered, damaged, damaged_text, examples
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from reproduction.small_paper import write_paper
 from safetensors.torch import load_file, save_file
 
 from fedmm import FedmmError, load_model
+from fedmm.config.schema import experiment
 from fedmm.data import ImageFolder
-from fedmm.data.archives import unpack
-from fedmm.data.caching import cached
-from fedmm.data.idx import read_idx
-from fedmm.data.images import picture_of, square_of
+from fedmm.data.cache import cached
+from fedmm.data.readers.archives import unpack
+from fedmm.data.readers.idx import read_idx
+from fedmm.data.readers.images import picture_of, square_of
 from fedmm.data.sources import StoredFile, read_checksums, read_file
-from fedmm.experiment.config import experiment
-from fedmm.experiment.paper_items import items
-from fedmm.experiment.results import append_lines, read_lines
-from fedmm.experiment.run import run_experiment
-from fedmm.experiment.snapshots import load_snapshot
 from fedmm.models.mobilenet import MobileNetV2
 from fedmm.models.pretrained import load_weights
 from fedmm.reporting import read_comparison, read_run
-from fedmm.reporting.paper.item import read_item
-from fedmm.reporting.paper.results import read_results
+from fedmm.reproduction.item import read_item
+from fedmm.reproduction.items import items
+from fedmm.reproduction.results import read_results
+from fedmm.reproduction.write_results import append_lines, read_lines
+from fedmm.runs.run import run_experiment
+from fedmm.training.snapshots import load_snapshot
 
 CPU = torch.device("cpu")
 TABLES: dict[str, Any] = {

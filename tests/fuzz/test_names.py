@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from problems import adapt, network, source_client, target_client
 
-from fedmm.core.places import is_name
-from fedmm.experiment.config import experiment
-from fedmm.experiment.folder import claim_folder, folder_name
-from fedmm.experiment.overview import folder_names
-from fedmm.experiment.run import run_experiment
-from fedmm.experiment.toml import is_utf8, read_toml
+from fedmm.config.schema import experiment
+from fedmm.config.toml import is_utf8, read_toml
+from fedmm.core.paths import is_name
 from fedmm.reporting import comparison_rows, draw_comparison, markdown_table, read_comparison
+from fedmm.runs.overview import folder_names
+from fedmm.runs.run import run_experiment
+from fedmm.runs.run_folder import claim_folder, folder_name
 
 RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(1, 10))}
 LABELS = [word for word in WORDS if is_utf8(word) and word] + [

@@ -14,11 +14,11 @@ from fuzz.hostile import VALUES, answered, damaged, damaged_text, examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedmm.data.arrays import Arrays
-from fedmm.data.encoding import Column
+from fedmm.data.columns.encoding import Column
+from fedmm.data.datasets.arrays import Arrays
+from fedmm.data.datasets.table import Table
 from fedmm.data.inputs import ArrayInput, ImageInput, TableInput, input_from, input_table
-from fedmm.data.table import Table
-from fedmm.experiment.input_file import read_input
+from fedmm.runs.input_file import read_input
 
 INPUTS = [
     input_table(ImageInput(("a", "b"), 8, 6)),

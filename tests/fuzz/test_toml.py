@@ -16,18 +16,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmm.algorithms import ALGORITHMS
+from fedmm.config.extends import read_tables
+from fedmm.config.presets import PRESETS
+from fedmm.config.schema import Experiment, experiment
+from fedmm.config.sweep_grid import grid
+from fedmm.config.toml import read_toml, set_values, write_toml
 from fedmm.core.aggregation import AGGREGATIONS
+from fedmm.core.mechanisms import TRANSMISSIONS
 from fedmm.core.schedules import SCHEDULES
-from fedmm.core.transmission import TRANSMISSIONS
 from fedmm.data import DATASETS, PARTITIONS
-from fedmm.experiment.build import DataCache, prepare
-from fedmm.experiment.config import Experiment, experiment
-from fedmm.experiment.extending import read_tables
-from fedmm.experiment.grid import grid
-from fedmm.experiment.presets import PRESETS
-from fedmm.experiment.toml import read_toml, set_values, write_toml
 from fedmm.models import MODELS
 from fedmm.objectives import OBJECTIVES
+from fedmm.runs.build import DataCache, prepare
 
 ROOT = Path(__file__).parents[2]
 ROWS: dict[str, Mapping[str, type[Any]]] = {

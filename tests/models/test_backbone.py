@@ -13,11 +13,11 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import fedmm
+from fedmm.config.dataclass_io import build
 from fedmm.core.errors import FedmmError
-from fedmm.experiment.adapt import adapt
-from fedmm.experiment.tables import build
 from fedmm.models import Backbone
-from fedmm.models.imported import ThreeColours
+from fedmm.models.backbones import ThreeColours
+from fedmm.training.adapt import adapt
 
 SHAPE = (3, 8, 8)
 MODULE = """

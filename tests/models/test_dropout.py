@@ -10,10 +10,10 @@ from torch import Tensor, nn
 import fedmm
 from fedmm import FedmmError
 from fedmm.core.seeding import key
-from fedmm.data.holdings import TensorRows
-from fedmm.experiment.adaptation import AdaptationClient, Holding
+from fedmm.data.rows import TensorRows
 from fedmm.models import FlatNetwork
 from fedmm.models.dropout import SeededDropout, seed_dropout
+from fedmm.training.problem import AdaptationClient, Holding
 
 
 def masked(x: Tensor, p: float, draw: int, *, layer: int = 0, per_channel: bool = False) -> Tensor:

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from fedmm import FedMM, FedmmError, load_model
-from fedmm.core.places import data_folder
+from fedmm.core.paths import data_folder
 from fedmm.data import SourceTarget
 from fedmm.models.mobilenet import BLOCKS, MobileNetV2
 from fedmm.models.pretrained import torchvisions_own

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 import fedmm
 from fedmm.core.objective import SOURCE, TARGET, Objective, Outputs, row_weights
-from fedmm.data.holdings import TensorRows
-from fedmm.experiment.adaptation import Holding
+from fedmm.data.rows import TensorRows
 from fedmm.models import FlatNetwork
+from fedmm.training.problem import Holding
 
 CASES = golden("objectives")["cases"]
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c['objective']}-{c['client']}-nu={c['nu']}")

@@ -20,14 +20,14 @@ from fedmm.cli.app import _show_comparison
 from fedmm.core.errors import FedmmError
 from fedmm.core.evidence import NOT_SUPPORTED, RULE
 from fedmm.reporting import comparison_rows, draw_comparison, read_comparison, validator_table
-from fedmm.reporting.report import gather, write_pdf, write_png
-from fedmm.reporting.report.charts import Lines
-from fedmm.reporting.report.colours import method_strokes
-from fedmm.reporting.report.costs import cost_of, levels
-from fedmm.reporting.report.headline import choice_of, chosen_round
-from fedmm.reporting.report.maps import _plane
-from fedmm.reporting.report.measures import rank_correlation
-from fedmm.reporting.report.page import page, sections
+from fedmm.reporting.html import gather, write_pdf, write_png
+from fedmm.reporting.html.charts import Lines
+from fedmm.reporting.html.colours import method_strokes
+from fedmm.reporting.html.costs import cost_of, levels
+from fedmm.reporting.html.headline import choice_of, chosen_round
+from fedmm.reporting.html.maps import _plane
+from fedmm.reporting.html.metrics import rank_correlation
+from fedmm.reporting.html.page import page, sections
 
 SECTIONS = [
     "Results", "Accuracy", "Validators", "Agreement", "Domains", "Features", "Confusion", "Predictions",

@@ -13,13 +13,13 @@ import pytest
 import torch
 
 from fedmm.core.label_shift import LabelShift
-from fedmm.experiment import stack
-from fedmm.experiment import sweep as sweeping
-from fedmm.experiment.runs_progress import RunsProgress
-from fedmm.experiment.stack import StackSettings
-from fedmm.experiment.tuning import Tuned
 from fedmm.reporting.compared import csv_compared, draw_compared, markdown_compared, rich_compared, sentences
+from fedmm.runs import sweep as sweeping
 from fedmm.runs.compare import compare_methods, judge_candidates, labels_say
+from fedmm.runs.runs_progress import RunsProgress
+from fedmm.training import batched as stack
+from fedmm.training.batched import StackSettings
+from fedmm.training.tuning import Tuned
 
 MIXES = torch.tensor([0.5, 0.5], dtype=torch.float64)
 SAME_MIX = LabelShift(MIXES, MIXES, 0.0, True, 0.0, 0.05)

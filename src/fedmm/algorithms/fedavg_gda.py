@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from fedmm.core.algorithm import Aggregated, Algorithm, Coefficients, LocalSteps, State
-from fedmm.core.checks import positive
 from fedmm.core.layout import Layout
+from fedmm.core.validation import positive
 
 
 @dataclass(frozen=True)

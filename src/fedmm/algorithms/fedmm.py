@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from fedmm.core.algorithm import Aggregated, Algorithm, Coefficients, LocalSteps, State
-from fedmm.core.checks import per_group, within
 from fedmm.core.layout import Layout, PerGroup
+from fedmm.core.validation import per_group, within
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from fedmm.algorithms.fedmm import FedMM
 from fedmm.core.algorithm import Coefficients, State
-from fedmm.core.checks import per_group, within
 from fedmm.core.layout import Layout, PerGroup
+from fedmm.core.validation import per_group, within
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedmm.core.algorithm import Algorithm, Coefficients, LocalSteps, State
-from fedmm.core.checks import per_group
 from fedmm.core.layout import Layout, PerGroup
+from fedmm.core.validation import per_group
 
 
 @dataclass(frozen=True)

@@ -26,27 +26,27 @@ from fedmm.cli.predict import predict
 from fedmm.cli.privacy import tell_privacy
 from fedmm.cli.report import report
 from fedmm.cli.reproduce import find_items, reproduce_item
+from fedmm.config.demos import DEMOS, demo_experiments
+from fedmm.config.extends import read_tables
+from fedmm.config.presets import PRESETS
+from fedmm.config.schema import Experiment, experiment
+from fedmm.config.sweep_grid import SWEEP, grid
+from fedmm.config.toml import set_values
 from fedmm.core.aggregation import AGGREGATIONS
-from fedmm.core.checks import at_least
 from fedmm.core.errors import FedmmError, require
+from fedmm.core.mechanisms import TRANSMISSIONS
 from fedmm.core.schedules import SCHEDULES
-from fedmm.core.transmission import TRANSMISSIONS
+from fedmm.core.validation import at_least
 from fedmm.data import DATASETS, PARTITIONS
-from fedmm.experiment.comparison import compare
-from fedmm.experiment.config import Experiment, experiment
-from fedmm.experiment.demos import DEMOS, demo_experiments
-from fedmm.experiment.extending import read_tables
-from fedmm.experiment.folder import folder_name, free_folder, latest_folder
-from fedmm.experiment.grid import SWEEP, grid
-from fedmm.experiment.presets import PRESETS
-from fedmm.experiment.reproduce import Where
-from fedmm.experiment.run import NO_TARGET_LABELS, run_experiment
-from fedmm.experiment.sweep import run_sweep
-from fedmm.experiment.toml import set_values
 from fedmm.models import MODELS
 from fedmm.models.precision import named_precision
 from fedmm.objectives import OBJECTIVES
 from fedmm.reporting import comparison_rows, draw_comparison, draw_run, read_comparison, rich_table, validator_table
+from fedmm.reproduction.run import Where
+from fedmm.runs.comparison import compare
+from fedmm.runs.run import NO_TARGET_LABELS, run_experiment
+from fedmm.runs.run_folder import folder_name, free_folder, latest_folder
+from fedmm.runs.sweep import run_sweep
 
 app = typer.Typer(
     name="fedmm",

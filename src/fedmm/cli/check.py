@@ -16,7 +16,7 @@ from fedmm.cli.saying import say
 from fedmm.core.errors import FedmmError
 
 if TYPE_CHECKING:
-    from fedmm.experiment.checking import Checked
+    from fedmm.preflight.check import Checked
 
 _WARNED = 1
 _MOST_CLIENTS = 40
@@ -36,12 +36,12 @@ def check(
 
     Ends with exit code 0, with 1 under --strict where there are warnings, and with 2 where it could not run.
     """
-    from fedmm.core.checks import at_least  # noqa: PLC0415 - torch
-    from fedmm.experiment.checking import check as checked  # noqa: PLC0415 - torch
-    from fedmm.experiment.config import experiment  # noqa: PLC0415 - torch
-    from fedmm.experiment.extending import read_tables  # noqa: PLC0415 - torch
-    from fedmm.experiment.grid import SWEEP, grid  # noqa: PLC0415 - torch
-    from fedmm.experiment.toml import set_values  # noqa: PLC0415 - torch
+    from fedmm.config.extends import read_tables  # noqa: PLC0415 - torch
+    from fedmm.config.schema import experiment  # noqa: PLC0415 - torch
+    from fedmm.config.sweep_grid import SWEEP, grid  # noqa: PLC0415 - torch
+    from fedmm.config.toml import set_values  # noqa: PLC0415 - torch
+    from fedmm.core.validation import at_least  # noqa: PLC0415 - torch
+    from fedmm.preflight.check import check as checked  # noqa: PLC0415 - torch
 
     try:
         at_least("--pictures", pictures, 1)

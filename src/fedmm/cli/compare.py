@@ -36,9 +36,8 @@ def compare(
     The verdict goes by validators, never by labels of the target, and may be that the evidence does not support
     adapting. The folder holds compare.md, compare.csv, compare.json, compare.png, and a folder for each run.
     """
-    from fedmm.experiment.extending import read_tables  # noqa: PLC0415 - torch
-    from fedmm.experiment.folder import folder_name, free_folder, latest_folder  # noqa: PLC0415 - torch
-    from fedmm.experiment.toml import set_values  # noqa: PLC0415 - torch
+    from fedmm.config.extends import read_tables  # noqa: PLC0415 - torch
+    from fedmm.config.toml import set_values  # noqa: PLC0415 - torch
     from fedmm.reporting.compared import (  # noqa: PLC0415 - matplotlib
         csv_compared,
         draw_compared,
@@ -47,6 +46,7 @@ def compare(
         sentences,
     )
     from fedmm.runs.compare import compare_methods  # noqa: PLC0415 - torch
+    from fedmm.runs.run_folder import folder_name, free_folder, latest_folder  # noqa: PLC0415 - torch
 
     require(not (resume and overwrite), "--resume and --overwrite exclude each other; use one of them")
     changed = [*(settings or []), *([f"run.rounds={rounds}"] if rounds is not None else [])]

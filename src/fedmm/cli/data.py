@@ -16,18 +16,18 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from fedmm.config.dataclass_io import as_table, choose
+from fedmm.config.toml import set_values
 from fedmm.core.errors import require
-from fedmm.core.places import data_folder
+from fedmm.core.paths import data_folder
 from fedmm.data import DATASETS, DomainPair, Labelled
-from fedmm.data.catalogue import NEEDED, sources, sources_of
-from fedmm.data.checking import check, holdings
-from fedmm.data.downloading import PATIENT, Patience
-from fedmm.data.fetching import Plan, fetch, mirror, plans
+from fedmm.data.download.fetch import Plan, fetch, mirror, plans
+from fedmm.data.download.http import PATIENT, Patience
+from fedmm.data.download.registry import NEEDED, sources, sources_of
+from fedmm.data.download.verify import check, holdings
 from fedmm.data.sources import Edition, Source
-from fedmm.experiment.progress import bars
-from fedmm.experiment.tables import as_table, choose
-from fedmm.experiment.toml import set_values
 from fedmm.reporting import Block, draw_sheet
+from fedmm.training.progress import bars
 
 data_app = typer.Typer(
     help="The files behind mnist_m and office31, and pre-trained weights.",

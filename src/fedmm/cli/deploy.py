@@ -14,10 +14,7 @@ from fedmm.cli.invitations import deploy_accept, deploy_invite, deploy_join
 from fedmm.cli.site_records import approve, audit
 from fedmm.cli.watching import deploy_metrics, deploy_watch
 from fedmm.core.errors import FedmmError, require
-from fedmm.deploy.client_certificates import issue_certificates
-from fedmm.deploy.keys import make_node_key
-from fedmm.deploy.layout import Federation
-from fedmm.deploy.lifecycle import (
+from fedmm.deploy.federation import (
     SUPERLINK,
     alive,
     answers,
@@ -32,8 +29,11 @@ from fedmm.deploy.lifecycle import (
     submit,
     up,
 )
+from fedmm.deploy.layout import Federation
 from fedmm.deploy.processes import leaving_when_told
-from fedmm.deploy.site_config import read_site
+from fedmm.sites.config import read_site
+from fedmm.sites.credentials.client_certificates import issue_certificates
+from fedmm.sites.credentials.keys import make_node_key
 
 deploy_app = typer.Typer(
     help="Federations of sites that do not trust each other, by Flower.",
@@ -82,7 +82,8 @@ def deploy_up(
     allow_import: AllowImport = None,
 ) -> None:
     """Start a SuperLink and a site for each share of the experiment's data, on this machine."""
-    from fedmm.deploy.local import local_sites, read_experiment  # noqa: PLC0415 - torch
+    from fedmm.deploy.local import local_sites  # noqa: PLC0415 - torch
+    from fedmm.sites.experiments import read_experiment  # noqa: PLC0415 - torch
 
     require(per_process >= 1, f"--per-process must be at least 1, not {per_process}")
     each = read_experiment(file, settings or [])
@@ -126,8 +127,7 @@ def deploy_run(
     ] = 0,
 ) -> None:
     """Train over the federation's sites; Ctrl-C ends the run, which `resume` goes on with."""
-    from fedmm.deploy.experiments import listed_sites, require_quorum  # noqa: PLC0415 - torch
-    from fedmm.deploy.local import experiment_text, read_experiment  # noqa: PLC0415 - torch
+    from fedmm.sites.experiments import experiment_text, listed_sites, read_experiment, require_quorum  # noqa: PLC0415 - torch  # noqa: PLC0415 - torch
 
     there, run = Federation(federation), name or file.stem
     require(run != "-", "an experiment from standard input has no name; give the run one with --name")
@@ -232,7 +232,8 @@ def deploy_certify(
     federation: Annotated[Path, typer.Argument(help="The coordinator's folder.", metavar="FOLDER")],
 ) -> None:
     """Sign a certificate for every keys/NAME.pub that has none, for a proxy that asks sites for one."""
-    made = issue_certificates(Federation(federation))
+    there = Federation(federation)
+    made = issue_certificates(there.keys, there.certificates)
     for path in made:
         _say(f"made {path}; give it to the site, whose file names it as superlink.client_certificate")
     if not made:
@@ -256,7 +257,7 @@ def deploy_site(
     ],
 ) -> None:
     """Run a site until it is told to end: it asks its SuperLink for questions, and answers them itself."""
-    from fedmm.deploy.node import run_sites, say_to_stderr  # noqa: PLC0415 - Flower
+    from fedmm.sites.node import run_sites, say_to_stderr  # noqa: PLC0415 - Flower
 
     run_sites([read_site(file) for file in files], say_to_stderr)
 
@@ -273,7 +274,7 @@ def deploy_clean(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Remove what old runs left behind: states, copies of rows, checkpoints of completed runs, unpacked apps."""
-    from fedmm.deploy.cleaning import Keeping, Leftover, clean_coordinator, clean_site  # noqa: PLC0415 - fcntl
+    from fedmm.deploy.clean import Keeping, Leftover, clean_coordinator, clean_site  # noqa: PLC0415 - fcntl
 
     keeping = Keeping(keep or (), days)
 

@@ -46,15 +46,15 @@ def evaluate(
     allow_import: AllowImport = None,
 ) -> None:
     """Say how good a run's model is on labelled rows: accuracy, AUC, F1, each class, confusions, calibration."""
-    from fedmm.core.checks import at_least  # noqa: PLC0415 - torch
+    from fedmm.core.files import write_json  # noqa: PLC0415 - torch
+    from fedmm.core.validation import at_least  # noqa: PLC0415 - torch
     from fedmm.data.class_folders import skipped_note  # noqa: PLC0415 - torch
-    from fedmm.experiment.evaluating import evaluate as evaluated  # noqa: PLC0415 - torch
-    from fedmm.experiment.evaluating import rows_named  # noqa: PLC0415 - torch
-    from fedmm.experiment.finished import open_run  # noqa: PLC0415 - torch
-    from fedmm.experiment.folder import write_json  # noqa: PLC0415 - torch
-    from fedmm.experiment.predicting import read_as  # noqa: PLC0415 - torch
-    from fedmm.experiment.progress import bars  # noqa: PLC0415 - torch
+    from fedmm.inference.evaluate import evaluate as evaluated  # noqa: PLC0415 - torch
+    from fedmm.inference.evaluate import rows_named  # noqa: PLC0415 - torch
+    from fedmm.inference.load_run import open_run  # noqa: PLC0415 - torch
+    from fedmm.inference.predict import read_as  # noqa: PLC0415 - torch
     from fedmm.reporting.evaluation import draw_evaluation  # noqa: PLC0415 - matplotlib
+    from fedmm.training.progress import bars  # noqa: PLC0415 - torch
 
     at_least("--bins", bins, 1)
     if picture is not None:

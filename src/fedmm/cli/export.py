@@ -28,8 +28,8 @@ def export(
     What belongs to the network is inside: centring, normalisation, the centre crop, scaling of bytes. The file holds
     the names of the classes, is loaded again and compared with the run's own probabilities before it gets its name.
     """
-    from fedmm.experiment.exporting import FORMATS, export_model  # noqa: PLC0415 - torch
-    from fedmm.experiment.finished import open_run  # noqa: PLC0415 - torch
+    from fedmm.inference.export import FORMATS, export_model  # noqa: PLC0415 - torch
+    from fedmm.inference.load_run import open_run  # noqa: PLC0415 - torch
 
     ending = FORMATS[format].ending if format in FORMATS else ""
     opened = open_run(run, model)

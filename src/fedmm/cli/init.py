@@ -49,15 +49,15 @@ def init(
     overwrite: Annotated[bool, typer.Option("--overwrite", "--force", help="Replace a file that is there.")] = False,
 ) -> None:
     """Look at data and write a commented FILE.toml for it, which `fedmm check` and `fedmm run` take."""
-    from fedmm.experiment.folder import folder_name  # noqa: PLC0415 - torch
-    from fedmm.experiment.proposing import TableOptions, propose, written  # noqa: PLC0415 - torch
+    from fedmm.preflight.propose import TableOptions, propose, written  # noqa: PLC0415 - torch
+    from fedmm.runs.run_folder import folder_name  # noqa: PLC0415 - torch
 
     named = tuple(name.strip() for name in columns.split(",")) if columns else ()
     given = TableOptions(label, site, header, named, sheet)
     require(bool(as_site) or not with_site, "--with-site is for --as-site, the site whose table this is")
     own = ""
     if as_site:
-        from fedmm.experiment.proposing_sites import propose_site  # noqa: PLC0415 - torch
+        from fedmm.preflight.propose_sites import propose_site  # noqa: PLC0415 - torch
 
         alone = len(paths) == 1 and target is None and not site and not target_site
         require(alone, "--as-site takes the table of that site alone, without --target, --site and --target-site")

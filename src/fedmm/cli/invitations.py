@@ -28,7 +28,7 @@ def deploy_invite(
     ] = False,
 ) -> None:
     """Write an invitation for each site: FOLDER/invitations/NAME.toml."""
-    from fedmm.deploy.inviting import invite, read_sites  # noqa: PLC0415 - needs the extra
+    from fedmm.deploy.invite import invite, read_sites  # noqa: PLC0415 - needs the extra
 
     listed = dict(read_sites(sites)) if sites else {}
     for name in names or []:
@@ -44,7 +44,7 @@ def deploy_accept(
     ],
 ) -> None:
     """Let invited sites in: put their public keys into keys/, and tell them to the SuperLink where it runs."""
-    from fedmm.deploy.inviting import accept  # noqa: PLC0415 - needs the extra
+    from fedmm.deploy.invite import accept  # noqa: PLC0415 - needs the extra
 
     accept(Federation(federation), files, say)
 
@@ -66,8 +66,8 @@ def deploy_join(
     fingerprint: Annotated[str, typer.Option(help="As the coordinator reads it out; another one is refused.")] = "",
 ) -> None:
     """Take an invitation: make the site's key and its file; the public key goes back to the coordinator."""
-    from fedmm.deploy.invitations import read_invitation  # noqa: PLC0415 - needs the extra
-    from fedmm.deploy.joining import join  # noqa: PLC0415 - needs the extra
+    from fedmm.sites.credentials.invitation import read_invitation  # noqa: PLC0415 - needs the extra
+    from fedmm.sites.join import join  # noqa: PLC0415 - needs the extra
 
     path = ""
     if data is not None:

@@ -37,10 +37,10 @@ def predict(
 ) -> None:
     """Predict the classes of new rows: a line each with its name, its class, and a probability for each class."""
     from fedmm.data.class_folders import skipped_note  # noqa: PLC0415 - torch
-    from fedmm.experiment.finished import open_run  # noqa: PLC0415 - torch
-    from fedmm.experiment.predicting import incoming, predicted, read_as  # noqa: PLC0415 - torch
-    from fedmm.experiment.prediction_files import csv_stream, prediction_file, require_ending  # noqa: PLC0415 - torch
-    from fedmm.experiment.progress import bars  # noqa: PLC0415 - torch
+    from fedmm.inference.load_run import open_run  # noqa: PLC0415 - torch
+    from fedmm.inference.predict import incoming, predicted, read_as  # noqa: PLC0415 - torch
+    from fedmm.inference.prediction_files import csv_stream, prediction_file, require_ending  # noqa: PLC0415 - torch
+    from fedmm.training.progress import bars  # noqa: PLC0415 - torch
 
     shown = str(out) == "-"
     if not shown:

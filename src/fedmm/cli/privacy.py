@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from fedmm.config.schema import experiment
 from fedmm.core.errors import FedmmError
 from fedmm.core.participation import head_count
-from fedmm.experiment.build import DataCache, prepare
-from fedmm.experiment.config import experiment
+from fedmm.runs.build import DataCache, prepare
 
 
 def tell_privacy(tables: Mapping[str, Any], epsilon: float, say: Callable[[str], None]) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from fedmm.cli.saying import say
 from fedmm.core.errors import require, unknown
-from fedmm.core.places import is_folder
+from fedmm.core.paths import is_folder
 
 FORMATS = ("html", "pdf", "png")
 
@@ -23,7 +23,7 @@ def report(
 
     pdf and png are for papers. Runs still under way, and older ones that kept less, are shown as far as they go.
     """
-    from fedmm.reporting.report import gather, write_html, write_pdf, write_png  # noqa: PLC0415 - slow to import
+    from fedmm.reporting.html import gather, write_html, write_pdf, write_png  # noqa: PLC0415 - slow to import
 
     ending = out.suffix.removeprefix(".").lower()
     ending = "html" if ending == "htm" else ending

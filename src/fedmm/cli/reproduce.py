@@ -6,12 +6,12 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
-from fedmm.core.checks import at_least, not_negative, one_of
 from fedmm.core.errors import unknown
-from fedmm.experiment.paper_items import FULL, Item, items
-from fedmm.experiment.reproduce import Reproduced, Where, reproduce
-from fedmm.experiment.results import RESULTS, collect
-from fedmm.reporting.paper import draw_item
+from fedmm.core.validation import at_least, not_negative, one_of
+from fedmm.reproduction import draw_item
+from fedmm.reproduction.items import FULL, Item, items
+from fedmm.reproduction.run import Reproduced, Where, reproduce
+from fedmm.reproduction.write_results import RESULTS, collect
 
 _STATES = Path("runs") / "reproduce"
 

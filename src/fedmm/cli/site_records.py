@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fedmm.deploy.approvals import approve_experiment, list_experiments
-from fedmm.deploy.audit import Entry
-from fedmm.deploy.reading import describe_entry, verify
-from fedmm.deploy.site_config import read_site
+from fedmm.sites.config import read_site
+from fedmm.sites.owner.approvals import approve_experiment, list_experiments
+from fedmm.sites.owner.audit import Entry
+from fedmm.sites.owner.audit_view import describe_entry, verify
 
 _console = Console(soft_wrap=True, highlight=False, markup=False)
 _Site = Annotated[Path, typer.Argument(help="The site's file.", metavar="SITE.toml")]

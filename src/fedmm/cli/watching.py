@@ -14,10 +14,10 @@ from rich.text import Text
 
 from fedmm.cli.saying import say
 from fedmm.core.errors import require
+from fedmm.deploy.federation import opened
 from fedmm.deploy.layout import Federation
-from fedmm.deploy.lifecycle import opened
-from fedmm.deploy.metrics import MetricsServer
 from fedmm.deploy.processes import leaving_when_told
+from fedmm.deploy.prometheus import MetricsServer
 from fedmm.deploy.run_view import RefusalView, Row, RunReader, RunView, SiteView, newest_run, require_run
 
 _Folder = Annotated[Path, typer.Option("--federation", help="The federation's folder.")]

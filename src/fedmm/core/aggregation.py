@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from fedmm.core.algorithm import Aggregated, State
-from fedmm.core.checks import at_least, within
 from fedmm.core.errors import require
+from fedmm.core.validation import at_least, within
 
 
 @dataclass(frozen=True)

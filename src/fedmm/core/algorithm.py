@@ -23,10 +23,10 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from fedmm.core.checks import at_least, per_group
 from fedmm.core.errors import require, unknown
 from fedmm.core.layout import Layout, PerGroup
 from fedmm.core.schedules import Constant, Schedule, as_schedule
+from fedmm.core.validation import at_least, per_group
 
 State = dict[str, Tensor]
 """Named vectors of shape ``[..., size]``: what a server or a client keeps, or what travels between them."""

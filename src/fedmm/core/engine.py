@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
 from fedmm.core.algorithm import State
-from fedmm.core.inbox import Refusal
 from fedmm.core.problem import Statistics
 from fedmm.core.usual_norms import Norms
+
+
+class Refusal(NamedTuple):
+    """An update that was not counted, and why, in words that follow the client's name."""
+
+    client: str
+    reason: str
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from fedmm.core.errors import FedmmError, require
 
@@ -38,6 +40,16 @@ def replace_file(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """A JSON file that is there whole or not at all, in a folder that is made where there is none."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replace_file(path) as partial:
+            partial.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    except OSError as problem:
+        raise FedmmError(f"{path.name} cannot be written to {path.parent}: {problem.strerror or problem}") from problem
 
 
 @contextmanager

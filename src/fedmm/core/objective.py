@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedmm.core.checks import not_negative, per_group
 from fedmm.core.layout import PerGroup
 from fedmm.core.schedules import Constant, Schedule, as_schedule
+from fedmm.core.validation import not_negative, per_group
 
 SOURCE, TARGET = 0, 1
 """The domain of a row, which is also its label for a domain classifier."""

@@ -9,8 +9,8 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
-from fedmm.core.checks import not_negative, positive
 from fedmm.core.errors import FedmmError, unknown
+from fedmm.core.validation import not_negative, positive
 
 
 class Schedule(Protocol):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedmm.core.objective import Objective, Outputs, RowWeights
 from fedmm.core.problem import Statistics
-from fedmm.core.views import View
+from fedmm.core.transforms import View
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from fedmm.data.arrays import Arrays
-from fedmm.data.digits import Digits
+from fedmm.data.datasets.arrays import Arrays
+from fedmm.data.datasets.digits import Digits
+from fedmm.data.datasets.image_folder import ImageFolder
+from fedmm.data.datasets.mnist_m import MnistM
+from fedmm.data.datasets.moons import Moons
+from fedmm.data.datasets.office31 import Office31
+from fedmm.data.datasets.table import Table
 from fedmm.data.domains import DataSet, DomainPair, Labelled
-from fedmm.data.holdings import DatasetRows, Rows, TensorRows, as_rows
-from fedmm.data.image_folder import ImageFolder
-from fedmm.data.mnist_m import MnistM
-from fedmm.data.moons import Moons
-from fedmm.data.office31 import Office31
 from fedmm.data.partition import (
     PARTITIONS,
     BySite,
@@ -22,7 +22,7 @@ from fedmm.data.partition import (
     SourceTarget,
     TargetSupervised,
 )
-from fedmm.data.table import Table
+from fedmm.data.rows import DatasetRows, Rows, TensorRows, as_rows
 
 DATASETS: dict[str, type[DataSet]] = {
     kind.name: kind for kind in (Digits, Moons, MnistM, Office31, ImageFolder, Arrays, Table)

@@ -10,11 +10,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedmm.core.checks import at_least, within
 from fedmm.core.errors import FedmmError, require
+from fedmm.core.validation import at_least, within
 from fedmm.data.domains import Labelled
-from fedmm.data.images import read_squares, refuse_bad, squares
 from fedmm.data.labels import UNLABELLED
+from fedmm.data.readers.images import read_squares, refuse_bad, squares
 from fedmm.data.sources import StoredFile
 from fedmm.data.splitting import held_out_rows
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+from pathlib import Path
+from typing import ClassVar, NamedTuple, Protocol
 
 from torch import Tensor
 
-from fedmm.core.views import View, WholeRows
-
-if TYPE_CHECKING:
-    from fedmm.data.inputs import Input
+from fedmm.core.transforms import View, WholeRows
 
 
 class Labelled(NamedTuple):
@@ -22,6 +20,37 @@ class Labelled(NamedTuple):
 
     def __repr__(self) -> str:
         return f"Labelled({tuple(self.x.shape)}, {len(self.y)} labels)"
+
+
+class ReadRows(NamedTuple):
+    """Rows of a file or a folder.
+
+    x: ``[rows, ...]``, stored as the training rows were. names: what each row is called: a picture's path, a row's
+    number. y: int64 ``[rows]``, -1 for a row without label; None where no row has one. strange: labels that training
+    did not know; their rows have -2 here.
+    """
+
+    x: Tensor
+    names: tuple[str, ...]
+    y: Tensor | None = None
+    strange: tuple[str, ...] = ()
+
+
+class Input(Protocol):
+    """A way from a path to rows."""
+
+    name: ClassVar[str]
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """In the order of their labels."""
+
+    @property
+    def learnt(self) -> bool:
+        """Whether it holds numbers that come of the training rows."""
+
+    def read(self, path: Path) -> ReadRows:
+        """The rows of a file or folder; what cannot be read is refused in one sentence."""
 
 
 @dataclass(frozen=True)

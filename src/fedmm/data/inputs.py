@@ -9,22 +9,23 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 import torch
 from torch import Tensor
 
-from fedmm.core.checks import at_least, flag, one_of, positive, within
 from fedmm.core.errors import FedmmError, require, unknown
 from fedmm.core.site_data import Decimal
+from fedmm.core.validation import at_least, flag, one_of, positive, within
 from fedmm.data.class_folders import ClassFolders, found_in
-from fedmm.data.encoding import Column, Scale, encoded, rescaled, scales_of
+from fedmm.data.columns.encoding import Column, Scale, encoded, rescaled, scales_of
+from fedmm.data.domains import Input, ReadRows
 from fedmm.data.labels import UNLABELLED, numbered
+from fedmm.data.readers.arrays import ALONE, Layout, layout_of, named, read_arrays, rows_of, texts_of
 from fedmm.data.readers.table_formats import TableFormat
+from fedmm.data.readers.tables import read_table, require_columns, texts
 from fedmm.data.sources import StoredFile
-from fedmm.data.stored_arrays import ALONE, Layout, layout_of, named, read_arrays, rows_of, texts_of
-from fedmm.data.stored_tables import read_table, require_columns, texts
-from fedmm.data.views import CropAndFlip
+from fedmm.data.transforms import CropAndFlip
 
 if TYPE_CHECKING:
     import pandas
@@ -32,37 +33,6 @@ if TYPE_CHECKING:
 
 _FEWEST_OF_A_SITE = 20
 """Rows from which a site's mean and deviation are taken."""
-
-
-class ReadRows(NamedTuple):
-    """Rows of a file or a folder.
-
-    x: ``[rows, ...]``, stored as the training rows were. names: what each row is called: a picture's path, a row's
-    number. y: int64 ``[rows]``, -1 for a row without label; None where no row has one. strange: labels that training
-    did not know; their rows have -2 here.
-    """
-
-    x: Tensor
-    names: tuple[str, ...]
-    y: Tensor | None = None
-    strange: tuple[str, ...] = ()
-
-
-class Input(Protocol):
-    """A way from a path to rows."""
-
-    name: ClassVar[str]
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """In the order of their labels."""
-
-    @property
-    def learnt(self) -> bool:
-        """Whether it holds numbers that come of the training rows."""
-
-    def read(self, path: Path) -> ReadRows:
-        """The rows of a file or folder; what cannot be read is refused in one sentence."""
 
 
 def _require_class_names(class_names: object) -> None:

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmm.core.checks import at_least, within
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.seeding import key, permutation
+from fedmm.core.validation import at_least, within
 from fedmm.data.domains import DomainPair, Labelled
 from fedmm.data.labels import UNLABELLED
 

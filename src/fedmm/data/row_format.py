@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from fedmm.core.errors import require
-from fedmm.data.encoding import Column
-from fedmm.data.holdings import DatasetRows, Keys, TensorRows, as_rows, has_length, in_memory, is_dataset, words
+from fedmm.data.columns.encoding import Column
 from fedmm.data.labels import ordered
-from fedmm.data.stored_tables import MISSING, is_numeric, is_plain, numbers, texts
+from fedmm.data.readers.tables import MISSING, is_numeric, is_plain, numbers, texts
+from fedmm.data.rows import DatasetRows, Keys, TensorRows, as_rows, has_length, in_memory, is_dataset, words
 
 if TYPE_CHECKING:
     import pandas
@@ -46,7 +46,7 @@ class RowFormat:
     keys: Keys | None = None
 
     def rows(self, data: Any, what: str, labelled: bool) -> TensorRows | DatasetRows:
-        """The rows in ``data``, see :func:`fedmm.data.holdings.as_rows`; x may be a data frame too."""
+        """The rows in ``data``, see :func:`fedmm.data.rows.as_rows`; x may be a data frame too."""
         if isinstance(data, tuple | list) and len(data) == 2 and labelled and is_frame(data[0]):
             data = (self._encode(data[0], what), data[1])
         elif is_frame(data) and not labelled:

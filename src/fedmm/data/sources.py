@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedmm.core.errors import FedmmError, require
-from fedmm.core.places import data_folder, is_folder
+from fedmm.core.paths import data_folder, is_folder
 
 _LINE = re.compile(r"([0-9a-f]{64}) ([0-9]{1,15}) ([^\s/\\][^\\]*)")
 

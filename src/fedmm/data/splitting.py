@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedmm.core.checks import within
 from fedmm.core.errors import require
 from fedmm.core.seeding import key, permutation
+from fedmm.core.validation import within
 from fedmm.data.domains import Sites
 from fedmm.data.labels import UNLABELLED, ordered
 

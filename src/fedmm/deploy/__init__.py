@@ -1,1 +1,1 @@
-"""Federations of sites that are elsewhere: their configuration, processes, keys, and the apps that Flower loads."""
+"""Federations of sites, as the coordinator runs them: the SuperLink, the server's side of a run, eyes on it."""

@@ -9,17 +9,18 @@ from pathlib import Path
 import torch
 
 from fedmm.algorithms import FedMM
+from fedmm.config.demos import demo_experiments
+from fedmm.config.schema import Experiment
 from fedmm.core.errors import require
+from fedmm.deploy.federation import down, follow, submit, up
 from fedmm.deploy.layout import Federation
-from fedmm.deploy.lifecycle import down, follow, submit, up
-from fedmm.deploy.local import experiment_text, local_sites
-from fedmm.deploy.serving import every_round_kept
-from fedmm.experiment.checkpoints import newest_common
-from fedmm.experiment.config import Experiment
-from fedmm.experiment.demos import demo_experiments
-from fedmm.experiment.folder import free_folder
-from fedmm.experiment.resuming import run_checkpoints
-from fedmm.experiment.run import run_experiment
+from fedmm.deploy.local import local_sites
+from fedmm.deploy.server import every_round_kept
+from fedmm.runs.resume import run_checkpoints
+from fedmm.runs.run import run_experiment
+from fedmm.runs.run_folder import free_folder
+from fedmm.sites.experiments import experiment_text
+from fedmm.training.checkpoints import newest_common
 
 RUN = "digits"
 Say = Callable[[str], None]

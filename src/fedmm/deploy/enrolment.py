@@ -8,13 +8,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from fedmm.core.errors import FedmmError, require
-from fedmm.deploy.cards import Card, Expected, card_from, read_card
-from fedmm.deploy.experiments import require_quorum
-from fedmm.deploy.versions import difference
-from fedmm.engines.flower.roster import Roster, introduced
-from fedmm.engines.flower.server import Grid
-from fedmm.engines.packed import Malformed, Packed
-from fedmm.experiment.folder import write_json
+from fedmm.core.files import write_json
+from fedmm.remote.flower.roster import Roster, introduced
+from fedmm.remote.flower.server import Grid
+from fedmm.remote.packed import Malformed, Packed
+from fedmm.sites.experiments import require_quorum
+from fedmm.sites.site_info import Card, Expected, card_from, read_card
+from fedmm.sites.versions import difference
 
 SITES = "sites.json"
 _LATE, _JOINED = "late", "joined"

@@ -7,26 +7,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from fedmm.config.schema import Experiment
 from fedmm.core.errors import require
 from fedmm.core.imports import allowed_names
-from fedmm.deploy.experiments import RowsElsewhere, deployed_experiment, named_paths
-from fedmm.deploy.input_files import STDIN, read_input_tables
-from fedmm.deploy.lifecycle import LocalSite
-from fedmm.deploy.site_config import DataSection, PolicySection, SiteSection, read_site
-from fedmm.experiment.config import Experiment
-from fedmm.experiment.extending import read_tables
-from fedmm.experiment.toml import set_values, write_toml
-
-
-def read_experiment(file: Path, settings: Sequence[str]) -> Experiment:
-    """The experiment of a file, or of standard input for ``-``, with changed values."""
-    tables = read_input_tables(file) if file == STDIN else read_tables(file)
-    return deployed_experiment(set_values(tables, list(settings)))
-
-
-def experiment_text(each: Experiment) -> str:
-    """The whole experiment as TOML, defaults included."""
-    return write_toml(each.tables())
+from fedmm.deploy.federation import LocalSite
+from fedmm.sites.config import DataSection, PolicySection, SiteSection, read_site
+from fedmm.sites.experiments import RowsElsewhere, named_paths
 
 
 def local_sites(each: Experiment, files: Sequence[Path] = ()) -> list[LocalSite]:

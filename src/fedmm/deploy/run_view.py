@@ -271,7 +271,7 @@ def _number(value: object) -> float | None:
 def _at_work(folder: Path) -> bool:
     """Whether the run's server is a process of this machine.
 
-    Its lock is not tried, as :func:`fedmm.deploy.driving.driver` does: that could keep a server from starting.
+    Its lock is not tried, as :func:`fedmm.deploy.run_lock.driver` does: that could keep a server from starting.
     """
     try:
         pid = int((folder / "server.lock").read_text(encoding="ascii"))

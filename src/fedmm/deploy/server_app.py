@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from fedmm.core.errors import require
-from fedmm.engines.flower.server import Grid, server_app
+from fedmm.remote.flower.server import Grid, server_app
 
 FEDERATION = "FEDMM_FEDERATION"
 """The variable that names the federation's folder on the SuperLink's machine."""
 
 
 def _serve(grid: Grid, run: Mapping[str, Any]) -> None:
-    from fedmm.deploy.serving import Served, serve  # noqa: PLC0415 - torch is not loaded before it is needed
+    from fedmm.deploy.server import Served, serve  # noqa: PLC0415 - torch is not loaded before it is needed
 
     folder = os.environ.get(FEDERATION, "")
     require(bool(folder), f"the SuperLink was started without {FEDERATION}, the folder for runs and keys")

@@ -7,11 +7,11 @@ import tomllib
 from pathlib import Path
 
 from fedmm.core.errors import require
-from fedmm.deploy.experiments import deployed_experiment
-from fedmm.deploy.lifecycle import LocalSite
+from fedmm.deploy.federation import LocalSite
 from fedmm.deploy.local import local_sites
 from fedmm.deploy.processes import MARK
-from fedmm.deploy.site_config import DataSection, PolicySection, SiteConfig, SiteSection, SuperLinkSection
+from fedmm.sites.config import DataSection, PolicySection, SiteConfig, SiteSection, SuperLinkSection
+from fedmm.sites.experiments import deployed_experiment
 
 _NO_END = 1 << 62
 

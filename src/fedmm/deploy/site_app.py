@@ -1,6 +1,6 @@
 """The ClientApp of Flower's own way, for its simulations: ``flwr run`` with one SuperNode for each share of the data.
 
-Sites elsewhere run :mod:`fedmm.deploy.node` instead, which executes no app.
+Sites elsewhere run :mod:`fedmm.sites.node` instead, which executes no app.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from fedmm.core.errors import require
-from fedmm.deploy.site_config import SiteConfig, read_site
-from fedmm.engines.flower.client import Handler, client_app
-from fedmm.engines.packed import Packed
+from fedmm.remote.flower.client import Handler, client_app
+from fedmm.remote.packed import Packed
+from fedmm.sites.config import SiteConfig, read_site
 
 SITE, PARTITION = "site", "partition-id"
 """The keys of a node's configuration: the site's file; or, in Flower's simulation, which of the sites it is."""
 
 
 def _handler(node: Mapping[str, Any], run: Mapping[str, Any]) -> Handler:
-    from fedmm.deploy.site_work import SiteWork  # noqa: PLC0415 - torch is not loaded before it is needed
+    from fedmm.sites.work import SiteWork  # noqa: PLC0415 - torch is not loaded before it is needed
 
     work = SiteWork(_config(node, run))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedmm.core.errors import FedmmError
-from fedmm.experiment.folder import write_json
+from fedmm.core.files import write_json
 
 STATUS, VERSION = "status.json", 1
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from fedmm.core.algorithm import Algorithm, State
 from fedmm.core.engine import FederatedState, RoundRecord
-from fedmm.core.messages import Update, size_in_bytes
+from fedmm.core.federation import Terms
 from fedmm.core.noise import SeededNoise
 from fedmm.core.problem import FederatedProblem, Statistics
-from fedmm.core.terms import Terms
+from fedmm.engines.messages import Update, size_in_bytes
 from fedmm.engines.server import Server, recorded
 from fedmm.engines.worker import Worker
 

@@ -12,15 +12,7 @@ from torch import Tensor
 
 from fedmm.core.aggregation import Groups, Sums, aggregated, group_centre, groups_of, updates_of
 from fedmm.core.algorithm import Algorithm, State, first_exchange, steps_by_client
-from fedmm.core.engine import FederatedState, RoundRecord
-from fedmm.core.errors import Diverged, require
-from fedmm.core.inbox import Inbox
-from fedmm.core.messages import NEVER, Invitation, Update
-from fedmm.core.participation import head_count, taking_part
-from fedmm.core.problem import FederatedProblem, Statistics
-from fedmm.core.terms import Terms
-from fedmm.core.usual_norms import Norms, UsualNorms, harmless_norms
-from fedmm.core.wire import (
+from fedmm.core.compression import (
     Broadcast,
     algorithms_part,
     broadcast,
@@ -29,7 +21,15 @@ from fedmm.core.wire import (
     remembered,
     travelling,
 )
-from fedmm.engines.masking import masked_like
+from fedmm.core.engine import FederatedState, RoundRecord
+from fedmm.core.errors import Diverged, require
+from fedmm.core.federation import Terms
+from fedmm.core.participation import head_count, taking_part
+from fedmm.core.problem import FederatedProblem, Statistics
+from fedmm.core.usual_norms import Norms, UsualNorms, harmless_norms
+from fedmm.engines.inbox import Inbox
+from fedmm.engines.messages import NEVER, Invitation, Update
+from fedmm.engines.secure_sum.masking import masked_like
 
 
 @dataclass(frozen=True)

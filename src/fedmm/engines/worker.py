@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from fedmm.core.algorithm import Algorithm, Coefficients, State
+from fedmm.core.compression import algorithms_part, known_point, received, remembered, transmit
+from fedmm.core.federation import Terms
 from fedmm.core.layout import Layout
+from fedmm.core.mechanisms import Circumstances
 from fedmm.core.noise import NoiseSource, SeededNoise
 from fedmm.core.problem import ClientProblem, LocalReport, Statistics
-from fedmm.core.terms import Terms
-from fedmm.core.transmission import Circumstances
-from fedmm.core.wire import algorithms_part, known_point, received, remembered, transmit
 
 _USUAL = Terms()
 

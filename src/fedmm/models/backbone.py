@@ -12,9 +12,9 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from fedmm.core.checks import at_least, flag, one_of, within
 from fedmm.core.errors import FedmmError, require
-from fedmm.models.imported import Imported, ThreeColours, imported
+from fedmm.core.validation import at_least, flag, one_of, within
+from fedmm.models.backbones import Imported, ThreeColours, imported
 from fedmm.models.mobilenet import MEAN_AND_STD, Normalise
 from fedmm.models.network import BatchNormPolicy, Centring
 from fedmm.models.pretrained import load_backbone

@@ -9,8 +9,8 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from fedmm.core.checks import at_least, one_of, within
 from fedmm.core.errors import FedmmError, require
+from fedmm.core.validation import at_least, one_of, within
 from fedmm.models.network import BatchNormPolicy, Centring
 from fedmm.models.pretrained import load_weights, torchvisions_own
 from fedmm.models.zoo import Model, require_image, require_widths

@@ -9,10 +9,10 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from fedmm.core.checks import at_least, one_of, within
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.objective import AdversaryShape, Objective, Outputs
 from fedmm.core.seeding import key
+from fedmm.core.validation import at_least, one_of, within
 from fedmm.models.dropout import seed_dropout
 from fedmm.models.heads import mlp, truncated_normal
 

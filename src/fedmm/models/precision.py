@@ -8,7 +8,7 @@ from typing import Literal, cast
 
 import torch
 
-from fedmm.core.checks import one_of
+from fedmm.core.validation import one_of
 
 Precision = Literal["fp32", "tf32", "bf16"]
 PRECISIONS = ("fp32", "tf32", "bf16")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedmm.core.errors import FedmmError, require
-from fedmm.core.places import data_folder
+from fedmm.core.paths import data_folder
 
 
 def load_weights(module: nn.Module, given: str, normalise: str) -> None:

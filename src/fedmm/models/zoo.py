@@ -10,9 +10,9 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import nn
 
-from fedmm.core.checks import at_least, one_of, within
 from fedmm.core.errors import require
 from fedmm.core.seeding import key
+from fedmm.core.validation import at_least, one_of, within
 from fedmm.models.heads import mlp, truncated_normal
 from fedmm.models.network import BatchNormPolicy, Centring, Network
 

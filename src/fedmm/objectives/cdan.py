@@ -10,10 +10,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmm.core.checks import at_least, flag
 from fedmm.core.errors import require
 from fedmm.core.objective import AdversaryShape, Objective, Outputs, cross_entropies
 from fedmm.core.seeding import key
+from fedmm.core.validation import at_least, flag
 
 _WIDEST = 1_000_000
 

@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmm.core.checks import positive
 from fedmm.core.objective import SOURCE, AdversaryShape, Objective, Outputs, cross_entropies
+from fedmm.core.validation import positive
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from fedmm.data.labels import ordered
 from fedmm.data.readers.cells import MISSING, date_formats, read_cell
 from fedmm.data.readers.table_formats import TEXT, TableFormat, looks_like_data, open_text
-from fedmm.data.stored_tables import cell_kinds, is_dates, is_numeric, is_plain, texts
+from fedmm.data.readers.tables import cell_kinds, is_dates, is_numeric, is_plain, texts
 
 if TYPE_CHECKING:
     import pandas

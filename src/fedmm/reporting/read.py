@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from fedmm.core.errors import FedmmError, require
-from fedmm.core.places import is_name
+from fedmm.core.paths import is_name
 from fedmm.reporting.fields import Fields, finite
 
 Array = NDArray[Any]

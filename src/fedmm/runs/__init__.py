@@ -1,1 +1,1 @@
-"""Several runs for one answer: which method to use on a user's own data."""
+"""Runs from files: one, a sweep, a comparison; their folders, and going on with them."""

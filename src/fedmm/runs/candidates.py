@@ -7,14 +7,14 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from fedmm.algorithms import ALGORITHMS
+from fedmm.config.schema import SOURCE_ONLY, Experiment, experiment
+from fedmm.config.sweep_grid import SWEEP
 from fedmm.core.errors import require, unknown
+from fedmm.data.columns.per_site import KEY as PER_SITE
+from fedmm.data.columns.per_site import PerSite
 from fedmm.data.partition import TargetSupervised
-from fedmm.data.per_site import KEY as PER_SITE
-from fedmm.data.per_site import PerSite
-from fedmm.experiment.choosing import DEFAULT
-from fedmm.experiment.config import SOURCE_ONLY, Experiment, experiment
-from fedmm.experiment.grid import SWEEP
 from fedmm.objectives import OBJECTIVES
+from fedmm.training.selection import DEFAULT
 
 PER_SITE_LABEL = "per-site standardisation"
 _NONE = "source_only"

@@ -7,15 +7,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from fedmm.config.schema import SOURCE_ONLY
 from fedmm.core.evidence import BELIEVED, CANNOT_JUDGE, NOT_SUPPORTED, Verdict, judge_adaptation
+from fedmm.core.files import write_json
 from fedmm.core.label_shift import LabelShift
 from fedmm.core.validators import VALIDATORS
-from fedmm.experiment.config import SOURCE_ONLY
-from fedmm.experiment.evidence import read_shift, signals_of
-from fedmm.experiment.folder import write_json
-from fedmm.experiment.resuming import completed_run
-from fedmm.experiment.sweep import DivergedRuns, run_sweep
 from fedmm.runs.candidates import Candidate, derive_candidates
+from fedmm.runs.evidence import read_shift, signals_of
+from fedmm.runs.resume import completed_run
+from fedmm.runs.sweep import DivergedRuns, run_sweep
 
 COMPARED = "compare.json"
 _FORMAT = "fedmm-compare-1"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-from fedmm.core.checks import at_least, not_negative, positive
 from fedmm.core.errors import require
+from fedmm.core.validation import at_least, not_negative, positive
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fedmm.core.checks import positive
+from fedmm.core.validation import positive
 from fedmm.theory.constants import Constants
 
 _V, _S, _W, _P, _Q, _Y, _D = range(7)

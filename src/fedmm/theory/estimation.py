@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedmm.core.checks import at_least, positive
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.layout import Layout, Point
+from fedmm.core.validation import at_least, positive
 from fedmm.theory.constants import Constants
 from fedmm.theory.derivatives import Derivatives, Function, mean_of, require_functions
 from fedmm.theory.phi import Phi

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedmm.core.checks import positive
 from fedmm.core.errors import FedmmError
 from fedmm.core.layout import Layout, Point
+from fedmm.core.validation import positive
 from fedmm.theory.derivatives import Derivatives, Function, mean_of, require_functions
 from fedmm.theory.spectra import solve_definite
 

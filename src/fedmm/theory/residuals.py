@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 
 from fedmm.core.algorithm import Algorithm, Coefficients, State
-from fedmm.core.checks import at_least, positive
 from fedmm.core.engine import FederatedState, RoundRecord
 from fedmm.core.errors import Diverged
 from fedmm.core.layout import Layout, Point
 from fedmm.core.problem import FederatedProblem, Statistics
+from fedmm.core.validation import at_least, positive
 from fedmm.engines.in_process import InProcess
 from fedmm.engines.worker import Worked, Worker
-from fedmm.experiment.solve import FunctionClient, default_names
 from fedmm.theory.derivatives import Derivatives, Function, require_functions
 from fedmm.theory.phi import Phi, PhiAt
+from fedmm.training.solve import FunctionClient, default_names
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from math import exp, inf, log
 from typing import Literal, NamedTuple
 
-from fedmm.core.checks import one_of
 from fedmm.core.errors import FedmmError
+from fedmm.core.validation import one_of
 from fedmm.theory.chain import rederived
 from fedmm.theory.constants import Constants
 from fedmm.theory.descent import mended

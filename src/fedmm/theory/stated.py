@@ -8,8 +8,8 @@ from math import sqrt
 from typing import NamedTuple
 
 from fedmm.algorithms import FedMM
-from fedmm.core.checks import positive
 from fedmm.core.errors import require
+from fedmm.core.validation import positive
 from fedmm.theory.constants import Constants
 
 _ROUNDING = 1e-12

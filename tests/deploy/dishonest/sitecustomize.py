@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 from flwr.app import ConfigRecord, RecordDict
 
-from fedmm.deploy import node
-from fedmm.engines.flower.records import to_records
-from fedmm.engines.packed import Packed
+from fedmm.remote.flower.records import to_records
+from fedmm.remote.packed import Packed
+from fedmm.sites import node
 
 _honest = node.seal
 

@@ -32,18 +32,18 @@ from fedmm import (
     TrimmedMean,
 )
 from fedmm.core.algorithm import Algorithm
+from fedmm.core.compression import algorithms_part
 from fedmm.core.engine import FederatedState, RoundRecord
+from fedmm.core.mechanisms import GaussianUpdate
 from fedmm.core.objective import Objective
 from fedmm.core.schedules import CosineDecay, DannDecay, DannWarmup, InverseDecay
-from fedmm.core.transmission import GaussianUpdate
-from fedmm.core.wire import algorithms_part
 from fedmm.data import Dirichlet, DisjointClasses, DomainPair, Labelled, Partition, PSplit, Share, SourceTarget
-from fedmm.data.holdings import TensorRows
+from fedmm.data.rows import TensorRows
 from fedmm.engines.batched import MEASURES, Batched, Replica
-from fedmm.experiment.adapt import Adaptation
 from fedmm.models import Network, SmallCNN
 from fedmm.models.precision import precision
-from fedmm.models.stacked import StackedNetwork
+from fedmm.models.stacked.network import StackedNetwork
+from fedmm.training.adaptation import Adaptation
 
 PLANNED = 12
 """Rounds that schedules are made for, unless a run says otherwise."""

@@ -18,10 +18,10 @@ from torch.utils.data import Dataset
 from fedmm import DANN, Client, FedmmError, FedSGDA
 from fedmm.core.seeding import permutation
 from fedmm.core.stacking import HeldRows
-from fedmm.data.holdings import TensorRows
+from fedmm.data.rows import TensorRows
 from fedmm.engines.batched.sampling import RoundSampler, RowPool
-from fedmm.experiment.adaptation import AdaptationClient, Holding, take_stock
 from fedmm.models import FlatNetwork
+from fedmm.training.problem import AdaptationClient, Holding, take_stock
 
 CPU = torch.device("cpu")
 

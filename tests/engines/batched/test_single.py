@@ -15,7 +15,7 @@ from fedmm.core.algorithm import Algorithm
 from fedmm.core.engine import FederatedState, RoundRecord
 from fedmm.engines.batched import BatchedEngine
 from fedmm.engines.in_process import InProcess
-from fedmm.experiment.training import train
+from fedmm.training.loop import train
 
 ROUNDS = 5
 

@@ -28,8 +28,8 @@ from fedmm.core.algorithm import Algorithm
 from fedmm.data import SourceTarget
 from fedmm.engines.batched import BatchedEngine
 from fedmm.engines.batched.verdicts import REASONS
-from fedmm.experiment.adapt import Adaptation
-from fedmm.experiment.training import train
+from fedmm.training.adaptation import Adaptation
+from fedmm.training.loop import train
 
 each_algorithm = pytest.mark.parametrize("kind", ALGORITHMS.values(), ids=ALGORITHMS)
 

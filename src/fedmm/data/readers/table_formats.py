@@ -12,9 +12,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TextIO, TypeVar
 
-from fedmm.core.checks import flag, one_of
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.site_data import Decimal, TableKeys
+from fedmm.core.validation import flag, one_of
 from fedmm.data.readers.cells import read_cell
 
 TEXT = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".data", ".txt")

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from fedmm.core.algorithm import Algorithm, Coefficients, State
+from fedmm.core.compression import algorithms_part, broadcast, first_memory, known_point, remembered
+from fedmm.core.federation import Terms
 from fedmm.core.layout import Layout
-from fedmm.core.terms import Terms
-from fedmm.core.wire import algorithms_part, broadcast, first_memory, known_point, remembered
 from fedmm.engines.batched.fusing import Fused, fused_step
 
 

@@ -12,17 +12,16 @@ import torch
 from torch import Tensor
 
 from fedmm.core.algorithm import Algorithm
-from fedmm.core.engine import FederatedState
+from fedmm.core.compression import vector_bytes
+from fedmm.core.engine import FederatedState, Refusal
 from fedmm.core.errors import require
-from fedmm.core.inbox import Refusal
 from fedmm.core.problem import LocalReport, Statistics
 from fedmm.core.stacking import NetworkStack
-from fedmm.core.wire import vector_bytes
 from fedmm.engines.batched.bands import Band
 from fedmm.engines.batched.capture import captured, warmed_up
 from fedmm.engines.batched.clients import ClientStack, Replica
-from fedmm.engines.batched.local_work import LocalWork
-from fedmm.engines.batched.settling import Settlement
+from fedmm.engines.batched.local_steps import LocalWork
+from fedmm.engines.batched.settle import Settlement
 from fedmm.engines.batched.tensors import BY_CLIENT, MEASURES, StackTensors
 from fedmm.engines.batched.verdicts import REASONS
 from fedmm.engines.worker import Worked

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import time
 
-from fedmm.core.engine import FederatedState, RoundRecord
+from fedmm.core.engine import FederatedState, Refusal, RoundRecord
 from fedmm.core.errors import Diverged
-from fedmm.core.inbox import Refusal
 from fedmm.engines.batched.engine import Batched
 from fedmm.engines.batched.tensors import MEASURES
 

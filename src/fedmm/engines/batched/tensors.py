@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from fedmm.core.algorithm import State
+from fedmm.core.compression import algorithms_part
 from fedmm.core.engine import FederatedState
+from fedmm.core.federation import Terms
 from fedmm.core.layout import Layout
-from fedmm.core.messages import NEVER
-from fedmm.core.terms import Terms
-from fedmm.core.wire import algorithms_part
 from fedmm.engines.batched.bands import Band
 from fedmm.engines.batched.clients import ClientStack, Replica
+from fedmm.engines.messages import NEVER
 
 MEASURES = ("drift", "consensus_gap", "dual_norm", "loss", "task_loss", "domain_loss", "in_step", "clients")
 BY_CLIENT = ("drift", "dual_norm")

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fedmm.core.aggregation import CoordinateMedian, Groups
 from fedmm.core.algorithm import State
-from fedmm.core.terms import Terms
+from fedmm.core.federation import Terms
 
 COUNTED, ABSENT, NOT_FINITE, TOO_LONG, UNUSUAL = range(5)
 REASONS = {

@@ -1,0 +1,1 @@
+"""Experiments as data: TOML files, their sections, presets and sweeps."""

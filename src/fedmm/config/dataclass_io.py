@@ -1,0 +1,142 @@
+"""Frozen dataclasses from and to tables of plain values, as TOML has them. Every refusal names the key."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from typing import Any, Literal, TypeVar, Union
+
+from fedmm.config.toml import is_utf8
+from fedmm.core.errors import FedmmError, require, unknown
+from fedmm.core.schedules import SCHEDULES, Schedule
+
+T = TypeVar("T")
+Table = dict[str, Any]
+
+
+def choose(rows: Mapping[str, type[T]], table: Mapping[str, Any], section: str) -> T:
+    """The row of a table of classes that ``name`` selects, built from the other keys."""
+    name = table.get("name")
+    require(isinstance(name, str), f"{section}.name must say which one to use: {', '.join(sorted(rows))}")
+    if name not in rows:
+        raise unknown(f"{section}.name", str(name), rows)
+    return build(rows[str(name)], {key: value for key, value in table.items() if key != "name"}, section)
+
+
+def build(cls: type[T], table: Mapping[str, Any], section: str) -> T:
+    """A dataclass from a table; unknown keys, wrong types and values it refuses are named as ``section.key``."""
+    assert is_dataclass(cls)
+    hints = _hints(cls)
+    known = {field.name: field for field in fields(cls)}
+    for key in table:
+        if key not in known:
+            raise unknown(f"key in [{section}]", key, known)
+    values = {key: _conform(value, hints[key], f"{section}.{key}") for key, value in table.items()}
+    for name, field in known.items():
+        required = field.default is MISSING and field.default_factory is MISSING
+        require(not required or name in values, f"{section}.{name} is missing")
+    try:
+        return typing.cast(T, cls(**values))
+    except FedmmError as refusal:
+        raise FedmmError(f"{section}.{refusal}") from refusal
+
+
+@cache
+def _hints(cls: type[Any]) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def as_table(value: Any) -> Table:
+    """The table from which :func:`choose` or :func:`build` makes ``value`` again."""
+    table: Table = {"name": value.name} if hasattr(value, "name") else {}
+    for field in fields(value):
+        table[field.name] = _plain(getattr(value, field.name))
+    return table
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        name = next(name for name, schedule in SCHEDULES.items() if type(value).__name__ == schedule.__name__)
+        return {"name": name, **as_table(value)}
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _conform(value: Any, hint: Any, path: str) -> Any:
+    """``value`` as the type that is asked for, or a refusal that says what would be right."""
+    for leaf in _leaves(value):
+        if isinstance(leaf, int):
+            require(-(2**63) <= leaf < 2**63, f"{path} must be within 64 bits, as TOML's whole numbers are")
+        elif isinstance(leaf, str):
+            require(is_utf8(leaf), f"{path} must be text in UTF-8, not {leaf!r}")
+    if hint in (Schedule, Schedule | str):
+        return _schedule(value, path)
+    accepted = _accepts(hint)
+    if not accepted(value):
+        raise FedmmError(f"{path} must be {_words(hint)}, not {value!r}")
+    if isinstance(value, list):
+        return tuple(value)
+    return float(value) if hint is float else value
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """Every key and every value inside lists and tables, or the value itself."""
+    if isinstance(value, list | tuple | Mapping):
+        for each in (*value, *value.values()) if isinstance(value, Mapping) else value:
+            yield from _leaves(each)
+    else:
+        yield value
+
+
+def _schedule(value: Any, path: str) -> Schedule:
+    table = {"name": value} if isinstance(value, str) else value
+    require(isinstance(table, dict), f"{path} must be a schedule's name, or a table with its name and options")
+    return choose(SCHEDULES, table, path)
+
+
+def _accepts(hint: Any) -> Callable[[Any], bool]:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (Union, types.UnionType):
+        return lambda value: any(_accepts(each)(value) for each in arguments)
+    if origin is Literal:
+        return lambda value: isinstance(value, str) and value in arguments
+    if origin is tuple:
+        if arguments[-1] is Ellipsis:
+            return lambda value: isinstance(value, list | tuple) and all(map(_accepts(arguments[0]), value))
+        return lambda value: (
+            isinstance(value, list | tuple) and len(value) == len(arguments) and all(map(_accepts(arguments[0]), value))
+        )
+    if origin is not None and issubclass(origin, Mapping):
+        return lambda value: isinstance(value, dict) and all(map(_accepts(arguments[1]), value.values()))
+    if origin is not None and issubclass(origin, Sequence):
+        return lambda value: isinstance(value, list | tuple) and all(map(_accepts(arguments[0]), value))
+    if hint is float:
+        return lambda value: isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is int:
+        return lambda value: isinstance(value, int) and not isinstance(value, bool)
+    assert hint in (bool, str), hint
+    return lambda value: isinstance(value, hint)
+
+
+_PLAIN_WORDS = {float: "a number", int: "a whole number", bool: "true or false", str: "text"}
+_PLURALS = {float: "numbers", int: "whole numbers", str: "words"}
+
+
+def _words(hint: Any) -> str:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (Union, types.UnionType):
+        return " or ".join(_words(each) for each in arguments)
+    if origin is Literal:
+        return "one of " + ", ".join(repr(each) for each in arguments)
+    if origin is tuple:
+        count = "" if arguments[-1] is Ellipsis else f"{len(arguments)} "
+        return f"a list of {count}{_PLURALS[arguments[0]]}"
+    if origin is not None and issubclass(origin, Mapping):
+        return f"a table of {_PLURALS.get(arguments[1], 'numbers, words, true and false')}"
+    if origin is not None:
+        return f"a list of {_PLURALS[arguments[0]]}"
+    return _PLAIN_WORDS[hint]

@@ -1,0 +1,149 @@
+"""A grid of experiments from a ``[sweep]`` table, and which of them can be stacked."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import product
+from typing import Any
+
+from fedmm.algorithms import ALGORITHMS
+from fedmm.config.schema import Experiment, experiment
+from fedmm.core.errors import require
+from fedmm.objectives import OBJECTIVES, SourceOnly
+from fedmm.training.adaptation import Adaptation
+
+SWEEP = "sweep"
+_CHOICES: dict[str, Mapping[str, type[Any]]] = {"algorithm": ALGORITHMS, "objective": OBJECTIVES}
+_MOST_RUNS = 10_000
+
+
+def grid(tables: Mapping[str, Any]) -> list[Experiment]:
+    """Every combination of the lists in ``[sweep]``, each as an experiment with a label that tells them apart.
+
+    A key of the table is ``section.key`` (as a dotted key or a nested table) with a list of values, or a section with a
+    list of tables that are put in its place. Where ``objective.name`` or ``algorithm.name`` is swept, options of the
+    section go to those that have them; what would then be the same run twice is run once.
+    """
+    plain = {section: table for section, table in tables.items() if section != SWEEP}
+    for section, table in plain.items():
+        require(isinstance(table, dict), f"{section} must be a section of its own: [{section}]")
+    axes = _axes(tables.get(SWEEP, {}))
+    combinations = 1
+    for _, values in axes:
+        combinations *= len(values)
+    require(combinations <= _MOST_RUNS, f"the sweep has {combinations} runs; {_MOST_RUNS} are the most")
+    names = {path[0]: values for path, values in axes if path[1:] == ("name",) and path[0] in _CHOICES}
+    several = {path for path, values in axes if len(values) > 1}
+    experiments: dict[str, Experiment] = {}
+    for chosen in product(*(values for _, values in axes)):
+        changed = {section: dict(table) for section, table in plain.items()}
+        for (path, _), value in zip(axes, chosen, strict=True):
+            _set(changed, path, value)
+        idle = {(section, key) for section in names for key in _idle(section, names[section], changed[section])}
+        for section, key in idle:
+            changed[section].pop(key, None)
+        each = experiment(changed)
+        applied = [(path, value) for (path, _), value in zip(axes, chosen, strict=True) if path[:2] not in idle]
+        each = replace(each, run=replace(each.run, label=_label(each, applied, several)))
+        experiments.setdefault(repr(each), each)
+    return list(experiments.values())
+
+
+def _idle(section: str, names: Sequence[Any], table: Mapping[str, Any]) -> set[str]:
+    """Options of a section that the one named in it has no use for, but another of the names has."""
+    rows = _CHOICES[section]
+    used = {name: _used(rows[name]) for name in names if isinstance(name, str) and name in rows}
+    return {key for keys in used.values() for key in keys} - used.get(str(table["name"]), set(table))
+
+
+def _used(row: type[Any]) -> set[str]:
+    return {each.name for each in fields(row)} - ({"nu", "nu_schedule"} if row is SourceOnly else set())
+
+
+def _axes(table: Any) -> list[tuple[tuple[str, ...], list[Any]]]:
+    require(isinstance(table, dict), "sweep must be a section of its own: [sweep]")
+    axes: list[tuple[tuple[str, ...], list[Any]]] = []
+
+    def walk(part: Mapping[str, Any], before: tuple[str, ...]) -> None:
+        for key, value in part.items():
+            path = (*before, *key.split("."))
+            if isinstance(value, dict):
+                walk(value, path)
+            else:
+                name = ".".join((SWEEP, *path))
+                require(
+                    isinstance(value, list) and bool(value), f"{name} must be a list of values to try, not {value!r}"
+                )
+                require(all(path != other for other, _ in axes), f"{name} is there twice; give one list of values")
+                axes.append((path, value))
+
+    walk(table, ())
+    require(bool(axes), '[sweep] must hold at least one list of values, for example "run.seed" = [0, 1, 2]')
+    return axes
+
+
+def _set(tables: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    if len(path) == 1:
+        require(isinstance(value, dict), f"sweep.{path[0]} must be a list of tables for [{path[0]}]")
+        tables[path[0]] = dict(value)
+        return
+    table = tables
+    for key in path[:-1]:
+        inside = table.get(key, {})
+        require(isinstance(inside, dict), f"sweep.{'.'.join(path)}: {key!r} is a value, not a section")
+        table[key] = dict(inside)
+        table = table[key]
+    table[path[-1]] = value
+
+
+def _label(
+    each: Experiment, applied: Sequence[tuple[tuple[str, ...], Any]], several: Collection[tuple[str, ...]]
+) -> str:
+    """The algorithm's name, ``source only`` or the label given, with every value that is swept but the seed.
+
+    several: what is swept over more than one value.
+    """
+    parts = [each.label]
+    for path, value in applied:
+        name = value.get("name") if isinstance(value, dict) else value
+        if path in several and path in (("objective",), ("objective", "name")):
+            parts += [] if each.source_only and not each.run.label else [str(name)]
+        elif path in several and path in (("algorithm",), ("algorithm", "name")):
+            parts += [str(name)] if each.source_only or each.run.label else []
+        elif path[-1] not in ("seed", "name", "label") and len(path) > 1:
+            parts.append(f"{path[-1]}={value}")
+    return " ".join(parts)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that make one program, by their numbers; all others of the same algorithm stand beside them."""
+
+    members: tuple[int, ...]
+
+
+def groups(experiments: Sequence[Experiment], adaptations: Sequence[Adaptation]) -> list[Group]:
+    """As few programs as possible: runs of one shape together, those of one algorithm next to each other."""
+    found: dict[str, list[int]] = {}
+    for number, (each, adaptation) in enumerate(zip(experiments, adaptations, strict=True)):
+        found.setdefault(_shape(each, adaptation), []).append(number)
+    return [
+        Group(tuple(sorted(members, key=lambda number: (experiments[number].algorithm.name, number))))
+        for members in found.values()
+    ]
+
+
+def _shape(each: Experiment, adaptation: Adaptation) -> str:
+    """What runs of one program must share."""
+    function = adaptation.function
+    return repr(
+        (
+            [(block.name, block.shape) for block in function.layout.blocks],
+            (function.layout.dtype, str(function.layout.device), function.input_shape, each.model),
+            (each.objective.structure(), len(adaptation.problem.clients), each.run.batch_size),
+            (each.run.rounds, each.run.evaluate_every, each.run.precision, each.run.threads),
+            [(list(probe.measures), len(probe)) for probe in adaptation.probes],
+            (adaptation.row_dtype, adaptation.view, each.terms.structure()),
+        )
+    )

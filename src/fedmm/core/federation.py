@@ -1,0 +1,173 @@
+"""On what terms clients take part in a federation, whatever the algorithm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from fedmm.core.aggregation import Aggregation, Mean
+from fedmm.core.algorithm import Algorithm, first_exchange
+from fedmm.core.compression import ENCODINGS, Encoding
+from fedmm.core.errors import require
+from fedmm.core.mechanisms import ExactUpdate, GaussianUpdate, Transmission
+from fedmm.core.participation import head_count
+from fedmm.core.problem import FederatedProblem
+from fedmm.core.validation import flag, not_negative, one_of, within
+
+OnBadUpdate = Literal["stop", "skip"]
+
+MOST_SUMMED = 256
+"""How many updates a masked sum may have."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """On what terms clients take part.
+
+    participation: which share of the clients works in a round, at least one; who, follows from the seed and the round.
+    on_bad_update: what an update that is not finite does: ``stop`` ends the run, ``skip`` leaves the client out of the
+        round. An update that is malformed or beyond a bound is always left out.
+    max_update_norm: an update z_i - z_0 with a larger norm is left out; 0 for no bound.
+    max_update_ratio: so is one whose norm is more than so many times the median in the client's group; 0 for no bound.
+    aggregation: what the server makes of the updates, within groups of clients that hold the same domains.
+    transmission: what happens to an update on its way.
+    restore: the server keeps the sums of each client's updates, so that a client that lost its state gets it back.
+    uploads, broadcasts: the form in which vectors travel: ``exact``, ``fp16`` or ``int8``.
+    secure_sum: sites elsewhere mask their updates, so that the server sees their sum alone; in one process, where there
+        is nobody to hide them from, it changes nothing.
+    """
+
+    participation: float = 1.0
+    on_bad_update: OnBadUpdate = "stop"
+    max_update_norm: float = 0.0
+    max_update_ratio: float = 0.0
+    aggregation: Aggregation = field(default=Mean())
+    transmission: Transmission = field(default=ExactUpdate())
+    restore: bool = False
+    uploads: Encoding = "exact"
+    broadcasts: Encoding = "exact"
+    secure_sum: bool = False
+
+    def __post_init__(self) -> None:
+        within("participation", self.participation, 0.0, 1.0)
+        require(self.participation > 0, "participation must be above 0: at least one client has to work")
+        one_of("on_bad_update", self.on_bad_update, ("stop", "skip"))
+        not_negative("max_update_norm", self.max_update_norm)
+        not_negative("max_update_ratio", self.max_update_ratio)
+        require(
+            self.max_update_ratio == 0 or self.max_update_ratio > 1,
+            f"max_update_ratio must be above 1, or 0 for no bound, not {self.max_update_ratio!r}",
+        )
+        require(
+            isinstance(self.aggregation, Aggregation),
+            f"aggregation must be one such as fedmm's CoordinateMedian(), not {self.aggregation!r}",
+        )
+        require(
+            isinstance(self.transmission, Transmission),
+            f"transmission must be one such as fedmm's ClippedUpdate(1.0), not {self.transmission!r}",
+        )
+        flag("restore", self.restore)
+        one_of("uploads", self.uploads, ENCODINGS)
+        one_of("broadcasts", self.broadcasts, ENCODINGS)
+        flag("secure_sum", self.secure_sum)
+        if self.trusts_server:
+            require(
+                not self.aggregation.robust,
+                f"aggregation must be the mean where noise is shared among the clients, not {self.aggregation.name}: "
+                "another centre may move by more than one client's update",
+            )
+            require(
+                not self.may_refuse,
+                "no update may be left out for what it says where noise is shared among the clients: "
+                "leave on_bad_update at 'stop', max_update_norm and max_update_ratio at 0",
+            )
+            require(
+                self.uploads == "exact",
+                f"uploads must be 'exact' where noise is shared among the clients, not {self.uploads!r}: codes of "
+                "single updates are no function of their noisy sum. Use trust = 'nobody' to code them; broadcasts may "
+                "be coded with either",
+            )
+
+    @property
+    def may_refuse(self) -> bool:
+        """Whether an update that is well formed can be left out."""
+        return self.on_bad_update == "skip" or self.max_update_norm > 0 or self.max_update_ratio > 0
+
+    @property
+    def trusts_server(self) -> bool:
+        """Whether clients share in the noise that hides them, so that the server sees more than others may."""
+        return isinstance(self.transmission, GaussianUpdate) and self.transmission.trust == "server"
+
+    @property
+    def hides_updates(self) -> bool:
+        """Whether a client tells nothing of its update but the update itself, which noise or masks hide."""
+        return self.transmission.private or self.secure_sum
+
+    def check_sum(self, problem: FederatedProblem, algorithm: Algorithm) -> None:
+        """Refuse masks where the server looks at single updates, or where sites send what masks do not hide."""
+        if not self.secure_sum:
+            return
+        reads = {
+            f"aggregation = {self.aggregation.name!r}": self.aggregation.robust,
+            "on_bad_update = 'skip'": self.on_bad_update == "skip",
+            "max_update_norm": self.max_update_norm > 0,
+            "max_update_ratio": self.max_update_ratio > 0,
+            "restore": self.keeps_totals(algorithm),
+        }
+        for option in (name for name, looks in reads.items() if looks):
+            require(False, f"secure_sum shows the server the sum of the updates alone, and {option} needs each of them")
+        require(
+            self.uploads == self.broadcasts == "exact",
+            "secure_sum needs uploads and broadcasts to be 'exact': codes of single updates are no function of their "
+            "sum, and masks are of the one point that all were sent",
+        )
+        require(
+            not (problem.share_statistics and problem.statistics),
+            "secure_sum hides updates, and running statistics of batch normalisation would travel beside them; use a "
+            "network without them, or batch_norm = 'frozen'",
+        )
+        clients = max(problem.federation, len(problem.clients))
+        require(clients <= MOST_SUMMED, f"secure_sum takes at most {MOST_SUMMED} clients, not {clients}")
+
+    def require_plain(self, engine: str) -> None:
+        """Refuse masks for an engine that shows its server every update."""
+        require(
+            not self.secure_sum,
+            f"secure_sum hides updates in a federation of sites (fedmm deploy); the engine {engine!r} shows its server "
+            "every one, so leave it out",
+        )
+
+    def check_noise(self, problem: FederatedProblem, algorithm: Algorithm) -> None:
+        """Refuse shared noise where it would not hide what it is accounted for: docs/privacy.md has the proof.
+
+        The proof needs clients whose updates depend on earlier noise through the broadcasts alone. What a client keeps
+        between rounds holds the noise of its own earlier updates, which nobody else was shown.
+        """
+        if not self.trusts_server:
+            return
+        clients = max(problem.federation, len(problem.clients))
+        require(
+            head_count(clients, self.participation) > 1,
+            "noise can only be shared where at least two clients take part in a round",
+        )
+        upload, kept = first_exchange(algorithm, problem.layout, problem.start)
+        require(
+            upload.keys() == {"z"},
+            f"noise can only be shared where clients send their points alone; {algorithm.name} sends more, "
+            "so use trust = 'nobody'",
+        )
+        require(
+            not kept,
+            f"noise can only be shared where clients keep nothing between rounds; those of {algorithm.name} keep "
+            f"{' and '.join(map(repr, sorted(kept)))}, which takes the noise of earlier rounds back out of later ones. "
+            "Use trust = 'nobody', which is valid with every algorithm, or one whose clients keep nothing, such as "
+            "fedavg_gda",
+        )
+
+    def keeps_totals(self, algorithm: Algorithm) -> bool:
+        """Whether the server keeps the sums of each client's updates."""
+        return bool(algorithm.accumulates) and (self.restore or self.aggregation.robust)
+
+    def structure(self) -> Terms:
+        """What must be the same for runs in one program: all but who takes part."""
+        return replace(self, participation=1.0)

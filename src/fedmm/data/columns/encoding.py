@@ -1,0 +1,237 @@
+"""Columns of a table as numbers that a network can be given.
+
+What is learnt for it could be learnt from clients that keep their rows: a column's count and sum, then its sum of
+squared deviations from the mean, and the set of its words, all of which add up over clients; medians and quartiles
+(``robust``) do not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedmm.core.errors import require
+from fedmm.core.validation import flag, positive, within
+from fedmm.data.labels import ordered
+from fedmm.data.readers.tables import MISSING, as_days, is_dates, is_numeric, is_plain, numbers, require_columns, texts
+
+if TYPE_CHECKING:
+    import pandas
+
+Numbers = NDArray[np.float64]
+Scaling = Literal["standard", "robust", "per_site", "none"]
+Scale = tuple[float, float]
+"""A mean and a deviation, or what takes their place."""
+_FARTHEST = 1e30
+"""Deviations from the mean; float32 ends at 3e38."""
+_NORMAL_QUARTILES = 1.3489795003921634
+"""Between the quartiles of a normal distribution, in deviations."""
+_FEWEST_TEXTS, _WORDS_OF_TEXT = 20, 3
+
+
+@dataclass(frozen=True)
+class Column:
+    """How one column becomes numbers.
+
+    levels: the words of a column of categories; there is a number for each, and one more for any other word and for
+        none. A column of numbers has no levels.
+    mean, deviation: of a column of numbers, which becomes (value - mean) / deviation, and 0 where there is none.
+    indicator: whether a second number is 1 where there is none.
+    date: the form of a column of dates, such as ``%d.%m.%Y``, which becomes days since 1970 and then as other numbers.
+    """
+
+    name: str
+    mean: float = 0.0
+    deviation: float = 1.0
+    indicator: bool = False
+    levels: tuple[str, ...] = ()
+    date: str = ""
+
+    def __post_init__(self) -> None:
+        words = all(isinstance(word, str) for word in (self.name, self.date, *self.levels))
+        require(words, f"a column's name and levels must be words, not {self.name!r:.60}")
+        within("mean", self.mean, -math.inf, math.inf)
+        positive("deviation", self.deviation)
+        flag("indicator", self.indicator)
+
+    @property
+    def width(self) -> int:
+        """How many numbers of a row it becomes."""
+        return len(self.levels) + 1 if self.levels else 1 + self.indicator
+
+    @property
+    def headings(self) -> tuple[str, ...]:
+        """What each of its numbers is called."""
+        if self.levels:
+            return (*(f"{self.name}={level}" for level in self.levels), f"{self.name}=other")
+        return (self.name, f"{self.name} missing") if self.indicator else (self.name,)
+
+    def values(self, column: pandas.Series, what: str, decimal: str = ".") -> Numbers:
+        """The numbers of a column without levels before they are scaled, ``[rows]``, NaN where there is none."""
+        return as_days(column, self.date, what) if self.date else numbers(column, what, decimal)
+
+    def encoded(self, column: pandas.Series, what: str, decimal: str = ".") -> NDArray[np.float32]:
+        """``[rows, width]``."""
+        if self.levels:
+            place = {level: number for number, level in enumerate(self.levels)}
+            which = [place.get(text, len(self.levels)) for text in texts(column)]
+            return np.eye(self.width, dtype=np.float32)[which]
+        found = self.values(column, what, decimal)
+        missing = np.isnan(found)
+        scaled = np.where(missing, 0.0, (found - self.mean) / self.deviation)
+        far = np.flatnonzero(np.abs(scaled) > _FARTHEST)
+        require(not len(far), f"{what} holds a number in row {far[0] + 1 if len(far) else ''} that is far too large")
+        columns = [scaled, missing] if self.indicator else [scaled]
+        return np.stack(columns, axis=1).astype(np.float32)
+
+
+def encoded(frame: pandas.DataFrame, columns: Sequence[Column], path: Path | str, decimal: str = ".") -> Tensor:
+    """The rows of a table as numbers, float32 ``[rows, numbers]``."""
+    require_columns(frame, (column.name for column in columns), path, "which the model was trained on")
+    parts = [column.encoded(frame[column.name], f"{path}: column {column.name!r}", decimal) for column in columns]
+    return torch.from_numpy(np.concatenate(parts, axis=1))
+
+
+def learnt(
+    frame: pandas.DataFrame,
+    *,
+    numeric: Collection[str] = (),
+    categorical: Collection[str] = (),
+    dates: Mapping[str, str] | None = None,
+    scaling: Scaling = "standard",
+    decimal: str = ".",
+    most_levels: int,
+    path: Path | str,
+) -> tuple[Column, ...]:
+    """How the columns of a table become numbers, from its rows; those that say the same in every row are left out.
+
+    numeric, categorical: columns whose kind is not to be guessed. dates: columns of dates, and their form.
+    """
+    found = []
+    for name in frame.columns:
+        column, what = frame[name], f"{path}: column {name!r}"
+        date = (dates or {}).get(name, "")
+        require(
+            is_plain(column) or (bool(date) and is_dates(column)),
+            f"{what} holds dates, times or lists; turn them into numbers or words, or name the column in data.drop, or "
+            "in data.dates if it holds dates",
+        )
+        if date:
+            each = _numeric(name, as_days(column, date, what), what, scaling, date)
+        elif name in numeric or (name not in categorical and is_numeric(column, decimal)):
+            each = _numeric(name, numbers(column, what, decimal), what, scaling)
+        else:
+            each = _categorical(name, texts(column), what, most_levels, chosen=name in categorical)
+        if each is not None:
+            found.append(each)
+    require(bool(found), f"{path} has no column to learn from: every one that is left says the same in all rows")
+    return tuple(found)
+
+
+def scales_of(
+    frame: pandas.DataFrame, columns: Sequence[Column], path: Path | str, decimal: str = "."
+) -> tuple[Scale, ...]:
+    """Mean and deviation of each column in some rows; a column that is empty or constant there keeps its deviation."""
+    found = []
+    for column in columns:
+        scale = (column.mean, column.deviation)
+        if not column.levels:
+            what = f"{path}: column {column.name!r}"
+            values = column.values(frame[column.name], what, decimal)
+            known = values[~np.isnan(values)]
+            if len(known):
+                mean, deviation = _scale(known, "standard", what)
+                scale = (mean, deviation if deviation is not None else column.deviation)
+        found.append(scale)
+    return tuple(found)
+
+
+def rescaled(columns: Sequence[Column], scales: Sequence[Scale]) -> tuple[Column, ...]:
+    """The columns with other means and deviations."""
+    return tuple(
+        replace(column, mean=mean, deviation=deviation)
+        for column, (mean, deviation) in zip(columns, scales, strict=True)
+    )
+
+
+def _numeric(name: str, values: Numbers, what: str, scaling: Scaling, date: str = "") -> Column | None:
+    missing = bool(np.isnan(values).any())
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return None
+    mean, deviation = _scale(known, scaling, what)
+    return numeric_column(name, mean, deviation, missing=missing, date=date)
+
+
+def numeric_column(name: str, mean: float, deviation: float | None, *, missing: bool, date: str = "") -> Column | None:
+    """A column of numbers; None where all are the same and none is missing, so that there is nothing to learn from.
+
+    deviation: None where all are the same. missing: whether there is a row without a number.
+    """
+    if deviation is None:
+        return Column(name, mean, 1.0, missing, date=date) if missing else None
+    return Column(name, mean, deviation, missing, date=date)
+
+
+def _scale(known: Numbers, scaling: Scaling, what: str) -> tuple[float, float | None]:
+    """What is taken off a column's numbers and what they are divided by; None where all are the same."""
+    total, squares = sums_of(known)
+    mean, deviation = total / len(known), deviation_of(total, squares, len(known), what)
+    if deviation is None:
+        return mean, None
+    if scaling == "none":
+        return 0.0, 1.0
+    if scaling == "robust":
+        low, middle, high = (float(each) for each in np.quantile(known, (0.25, 0.5, 0.75)))
+        return robust_scale(low, middle, high, deviation)
+    return mean, deviation
+
+
+def sums_of(known: Numbers) -> tuple[float, float]:
+    """The sum of some numbers, and that of their squared deviations from their mean."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = float(known.sum())
+        return total, float(np.square(known - total / len(known)).sum())
+
+
+def deviation_of(total: float, squares: float, count: int, what: str) -> float | None:
+    """The standard deviation of numbers with these sums; None where all are the same."""
+    deviation = float(np.sqrt(squares / count))
+    require(np.isfinite(deviation), f"{what} holds numbers that are too large to be standardised; make them smaller")
+    return deviation if deviation > 1e-12 * max(1.0, abs(total / count)) else None
+
+
+def robust_scale(low: float, middle: float, high: float, deviation: float) -> Scale:
+    """The scale of numbers with these quartiles; the deviation takes the place of quartiles that are the same."""
+    return middle, (high - low) / _NORMAL_QUARTILES if high > low else deviation
+
+
+def is_free_text(written: Sequence[str]) -> bool:
+    """Whether a column holds sentences, hardly any of them twice, and no categories."""
+    given = [text for text in written if text not in MISSING]
+    words = sum(len(text.split()) for text in given)
+    return len(given) >= _FEWEST_TEXTS and len(set(given)) > len(given) / 2 and words >= _WORDS_OF_TEXT * len(given)
+
+
+def _categorical(name: str, written: Sequence[str], what: str, most_levels: int, *, chosen: bool) -> Column | None:
+    require(
+        chosen or not is_free_text(written),
+        f"{what} holds free text, which cannot be learnt from; name it in data.drop, or in data.categorical if each "
+        "text is a category",
+    )
+    levels = ordered(text for text in written if text not in MISSING)
+    require(
+        len(levels) <= most_levels,
+        f"{what} holds {len(levels)} different words, such as {levels[0] if levels else '':.40}, more than most_levels "
+        f"= {most_levels}; name it in data.drop, or as data.id if it names the rows, or raise data.most_levels",
+    )
+    same = len(levels) + any(text in MISSING for text in written) < 2
+    return None if not levels or same else Column(name, levels=levels)

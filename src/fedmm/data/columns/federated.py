@@ -1,0 +1,247 @@
+"""How agreed columns become numbers by sums that sites send instead of rows.
+
+A site describes its table by an array with a row for each agreed column (:func:`describe`). The server checks these
+arrays (:func:`read_description`) and merges them (:func:`merge_descriptions`) into the columns that
+:func:`fedmm.data.columns.encoding.learnt` would find in all rows together:
+
+    mean = sum of totals / n                                                 the same bits where sums are exact
+    deviation = root of (sum of (squares_i + n_i (mean_i - mean)^2) / n)     the same but for the rounding of sums
+    quartiles (``robust``)                                                   between the edges of an agreed range
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmm.core.errors import require
+from fedmm.data.columns.agreed import BINS, FIELDS, AgreedColumns
+from fedmm.data.columns.encoding import Column, Numbers, Scale, deviation_of, numeric_column, robust_scale, sums_of
+
+UNTOLD = -1
+"""In place of a count that is too small to be told."""
+_TOLD, _LACKS, _FEW = range(3)
+_MOST_ROWS, _LARGEST = 2**40, 1e100
+"""With these, no sum over sites is beyond float64."""
+
+
+class Described(NamedTuple):
+    """What a site tells of a column.
+
+    lacks: its table has no such column. few: it has fewer numbers than the site gives sums of. missing: some row has
+    none. known, total, squares: how many numbers there are, their sum, that of their squared deviations from their
+    mean. strange: about how many rows have a word that is no category; UNTOLD for a few. below: how many numbers are
+    below each edge of the range, or UNTOLD.
+    """
+
+    lacks: bool
+    few: bool
+    missing: bool
+    known: int
+    total: float
+    squares: float
+    strange: int
+    below: Numbers
+
+
+class Merged(NamedTuple):
+    """How the columns of all sites become numbers. scales: by site, for ``per_site``. notes: what is odd, by name."""
+
+    columns: tuple[Column, ...]
+    scales: dict[str, tuple[Scale, ...]]
+    notes: tuple[str, ...]
+
+
+def describe(
+    agreed: AgreedColumns, numbers: Mapping[str, Numbers], strange: Mapping[str, int], rows: int, min_rows: int
+) -> Numbers:
+    """A site's table as float64 ``[columns, fields]``; no sum or count over fewer than ``min_rows`` rows is in it.
+
+    numbers: by column, NaN where there is none. strange: by column, rows with a word that is no category. Columns that
+    are in neither are lacking.
+    """
+    found = np.zeros(agreed.shape)
+    for row, name in zip(found, agreed.names, strict=True):
+        row[0] = _TOLD if name in numbers or name in strange else _LACKS
+        if not agreed.learns:
+            continue
+        if name in strange:
+            row[5] = strange[name] // min_rows * min_rows or (UNTOLD if strange[name] else 0)
+        elif row[0] == _LACKS:
+            row[1] = name not in agreed.categories
+        else:
+            known = numbers[name][~np.isnan(numbers[name])]
+            if rows >= min_rows:
+                row[1] = len(known) < rows
+            if len(known) < min_rows:
+                row[0] = _FEW
+                continue
+            row[2], (row[3], row[4]) = len(known), sums_of(known)
+            require(bool(np.isfinite(row).all()), f"column {name!r} holds numbers that are too large to be added up")
+            if agreed.scaling == "robust":
+                row[FIELDS:] = _counts_below(known, agreed.ranges[name], min_rows)
+    return found
+
+
+def _counts_below(known: Numbers, ends: Sequence[float], min_rows: int) -> Numbers:
+    """How many numbers are below each edge, where at least ``min_rows`` lie between it and the last that was told."""
+    counts: Numbers = np.searchsorted(np.sort(known), _edges(ends)).astype(np.float64)
+    counts[0], counts[-1] = 0, len(known)  # what lies outside the range counts as at its ends
+    told = 0.0
+    for place in range(1, BINS):
+        if counts[place] - told >= min_rows and len(known) - counts[place] >= min_rows:
+            told = counts[place]
+        else:
+            counts[place] = UNTOLD
+    return counts
+
+
+def _edges(ends: Sequence[float]) -> Numbers:
+    low, high = ends
+    return np.linspace(low, high, BINS + 1)
+
+
+def read_description(agreed: AgreedColumns, given: NDArray[np.generic]) -> dict[str, Described]:
+    """What a site tells of each column; ``ValueError`` with a reason for what cannot be of any table."""
+    if given.shape != agreed.shape or given.dtype != np.float64:
+        raise ValueError(f"its columns are told by {given.dtype} of shape {given.shape}, not float64 of {agreed.shape}")
+    if not bool(np.isfinite(given).all()):
+        raise ValueError("what it tells of its columns is not all finite")
+    found = {}
+    for row, name in zip(given.tolist(), agreed.names, strict=True):
+        flaw = _flaw(agreed, name, row)
+        if flaw:
+            raise ValueError(f"what it tells of column {name!r} cannot be: {flaw}")
+        state, missing, known, total, squares, strange = row[:FIELDS]
+        below = np.array(row[FIELDS:])
+        found[name] = Described(
+            state == _LACKS, state == _FEW, bool(missing), int(known), total, squares, int(strange), below
+        )
+    return found
+
+
+def _flaw(agreed: AgreedColumns, name: str, row: list[float]) -> str:
+    """Why no table can be described so; empty where one can."""
+    state, missing, known, total, squares, strange = row[:FIELDS]
+    below = row[FIELDS:]
+    if state not in (_TOLD, _LACKS, _FEW) or missing not in (0, 1):
+        return f"its state is {state:g} and {missing:g}"
+    if known != int(known) or not 0 <= known <= _MOST_ROWS:
+        return f"there are {known:g} numbers"
+    if strange != int(strange) or not UNTOLD <= strange <= _MOST_ROWS:
+        return f"{strange:g} rows have other words"
+    if state != _TOLD or name in agreed.categories or not agreed.learns:
+        if known or (strange and name not in agreed.categories):
+            return "there are numbers where none are told"
+    elif strange:
+        return "a column of numbers has other words"
+    elif not known:
+        return "there are no numbers, and that is not said"
+    if not known:
+        return "there are sums over no numbers" if total or squares or any(below) else ""
+    return _flaw_of_sums(known, total, squares, agreed.ranges.get(name)) or _flaw_of_counts(known, below)
+
+
+def _flaw_of_sums(known: float, total: float, squares: float, ends: Sequence[float] | None) -> str:
+    if abs(total) > known * _LARGEST or squares > known * _LARGEST**2:
+        return f"its numbers are too large to be standardised (mean {total / known:g})"
+    if squares < 0 or (known == 1 and squares):
+        return f"{known:g} numbers have squared deviations of {squares:g}"
+    if ends is not None:
+        low, high = ends
+        rounding = 1e-9 * (high - low)
+        if not low - rounding <= total / known <= high + rounding:
+            return f"the mean {total / known:g} is outside of the agreed range, {low:g} to {high:g}"
+    return ""
+
+
+def _flaw_of_counts(known: float, below: list[float]) -> str:
+    told = [count for count in below if count != UNTOLD]
+    if below and (below[0] != 0 or below[-1] != known or told != sorted(told)):
+        return "its counts do not grow from 0 to the number of rows"
+    return "its counts are not whole" if any(count != int(count) for count in told) else ""
+
+
+def merge_descriptions(agreed: AgreedColumns, described: Mapping[str, Mapping[str, Described]]) -> Merged:
+    """The encoding of all sites' rows. Sums are added in the order of the sites' names."""
+    sites = sorted(described)
+    notes = list(_notes(agreed, {site: described[site] for site in sites}))
+    if not agreed.learns:
+        return Merged(agreed.fixed(), {}, tuple(notes))
+    columns, dropped = [], []
+    for name in agreed.names:
+        if name in agreed.categories:
+            columns.append(agreed.column(name))
+            continue
+        column = _merged_column(agreed, name, [described[site][name] for site in sites])
+        if column is None:
+            dropped.append(name)
+        else:
+            columns.append(column)
+    require(bool(columns), "no column is left to learn from: every one is empty, or says the same in all rows")
+    notes += [f"column {name!r} is left out: it is empty, or says the same in all rows" for name in dropped]
+    scales = {}
+    if agreed.scaling == "per_site":
+        scales = {site: tuple(_own_scale(column, described[site][column.name]) for column in columns) for site in sites}
+    return Merged(tuple(columns), scales, tuple(notes))
+
+
+def _merged_column(agreed: AgreedColumns, name: str, told: Sequence[Described]) -> Column | None:
+    filled = [each for each in told if each.known]
+    count = sum(each.known for each in filled)
+    if not count:
+        return None
+    what = f"column {name!r}"
+    total = sum(each.total for each in filled)
+    mean = total / count
+    squares = sum(each.squares + each.known * (each.total / each.known - mean) ** 2 for each in filled)
+    deviation = deviation_of(total, squares, count, what)
+    if deviation is not None and agreed.scaling == "none":
+        mean, deviation = 0.0, 1.0
+    elif deviation is not None and agreed.scaling == "robust":
+        mean, deviation = robust_scale(*_quartiles(filled, agreed.ranges[name]), deviation)
+    missing = any(each.missing for each in told)
+    return numeric_column(name, mean, deviation, missing=missing, date=agreed.dates.get(name, ""))
+
+
+def _quartiles(filled: Sequence[Described], ends: Sequence[float]) -> tuple[float, float, float]:
+    """Where a quarter, a half and three quarters of all numbers are below, with straight lines between counts."""
+    places = np.arange(BINS + 1)
+    below = np.zeros(BINS + 1)
+    for each in filled:
+        told = each.below >= 0
+        below += np.interp(places, places[told], each.below[told])
+    low, middle, high = (float(np.interp(share * below[-1], below, _edges(ends))) for share in (0.25, 0.5, 0.75))
+    return low, middle, high
+
+
+def _own_scale(column: Column, told: Described) -> Scale:
+    """A site's own mean and deviation, as :func:`fedmm.data.columns.encoding.scales_of` finds them."""
+    if column.levels or not told.known:
+        return column.mean, column.deviation
+    deviation = deviation_of(told.total, told.squares, told.known, f"column {column.name!r}")
+    return told.total / told.known, column.deviation if deviation is None else deviation
+
+
+def _notes(agreed: AgreedColumns, described: Mapping[str, Mapping[str, Described]]) -> list[str]:
+    """How the sites' tables differ, a sentence for each site and kind of difference."""
+    found = []
+    for site, told in described.items():
+        for words, which in (
+            ("has no column", [name for name in agreed.names if told[name].lacks]),
+            ("gives no sums, over too few rows, of", [name for name in agreed.names if told[name].few]),
+            ("has words that are no agreed categories in", [name for name in agreed.names if told[name].strange]),
+        ):
+            if which:
+                listed = ", ".join(_with_count(name, told[name].strange) for name in which)
+                found.append(f"{site} {words} {listed}")
+    return found
+
+
+def _with_count(name: str, strange: int) -> str:
+    if not strange:
+        return repr(name)
+    return f"{name!r} (about {strange} rows)" if strange > 0 else f"{name!r} (a few rows)"

@@ -1,0 +1,1 @@
+"""The data sets that an experiment can name, one in each file."""

@@ -1,0 +1,194 @@
+"""Your own arrays: rows of both domains in .npz archives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar, get_args
+
+import torch
+
+from fedmm.core.errors import FedmmError, require
+from fedmm.core.validation import at_least, flag, one_of
+from fedmm.data.domains import DomainPair, Labelled
+from fedmm.data.inputs import ArrayInput
+from fedmm.data.labels import UNLABELLED, ordered
+from fedmm.data.readers.arrays import Array, Layout, layout_of, read_arrays, rows_of, texts_of
+from fedmm.data.splitting import require_shares, split_rows, split_sites
+
+_NAMES = "class_names"
+_SAME = 1e-7
+"""Of a mean, what a deviation is at least, where numbers differ at all in float32."""
+_KEYS = (
+    "source_x", "source_y", "source_site", "target_x", "target_y", "target_site", "target_test_x", "target_test_y",
+    _NAMES,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """Rows of two domains from NumPy archives: bytes as they are, other numbers as float32.
+
+    file: an archive with ``source_x``, ``source_y`` and ``target_x``; and, where there are such, ``target_y``,
+        ``target_test_x`` and ``target_test_y``, ``source_site`` and ``target_site``, ``class_names``.
+    source, target, target_test: instead of it an archive for each, with ``x``, ``y`` and ``site``; the source's may
+        hold ``class_names``, and the target's may be a .npy file of rows alone.
+    layout: where the channels of pictures ``[rows, ., ., .]`` are; ``auto`` finds the side of 1 or 3.
+    standardise: rows ``[rows, numbers]`` that are no bytes become (x - mean) / deviation, number by number; as in a
+        table, by sums over the training rows.
+    held_out: the share of every class of the source that is not trained on, to choose hyperparameters and test by.
+    target_held_out: the share of the target's labelled rows that is for testing alone; with 0 all rows of the target
+        are trained on, without their labels, and the labelled ones are tested on.
+    seed: which are held out.
+    """
+
+    name: ClassVar[str] = "arrays"
+    summary: ClassVar[str] = "your own NumPy archives: source_x, source_y, target_x, ..."
+    paths: ClassVar[tuple[str, ...]] = ("file", "source", "target", "target_test")
+
+    file: str = ""
+    source: str = ""
+    target: str = ""
+    target_test: str = ""
+    layout: Layout = "auto"
+    standardise: bool = True
+    held_out: float = 0.1
+    target_held_out: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        one_of("layout", self.layout, get_args(Layout))
+        flag("standardise", self.standardise)
+        require_shares(self.held_out, self.target_held_out)
+        at_least("seed", self.seed, 0)
+
+    def load(self) -> DomainPair:
+        arrays, where = self._read()
+        kind = self._input(arrays, where)
+        source = Labelled(kind.rows(arrays["source_x"], where["source_x"]), _labels(kind, arrays, where, "source"))
+        bad = (source.y == UNLABELLED).nonzero()
+        require(
+            not len(bad),
+            f"{where['source_y']} has no label in row {int(bad[0]) if len(bad) else ''}, and every row of the source "
+            "needs one",
+        )
+        target = Labelled(kind.rows(arrays["target_x"], where["target_x"]), _labels(kind, arrays, where, "target"))
+        tested = self._tested(kind, arrays, where)
+        sites = _sites(arrays, where, len(source.y), len(target.y))
+        split = split_rows(
+            source.y,
+            target.y,
+            held_out=self.held_out,
+            target_held_out=self.target_held_out,
+            seed=self.seed,
+            source_sites=sites[0] if sites else None,
+            tested_elsewhere=tested is not None,
+        )
+        if self.standardise and not kind.bytes and len(kind.shape) == 1:
+            kind = _standardising(kind, torch.cat([source.x[split.source], target.x[split.target]]))
+            source = Labelled(kind.scaled(source.x, where["source_x"]), source.y)
+            target = Labelled(kind.scaled(target.x, where["target_x"]), target.y)
+            if tested is not None:
+                tested = Labelled(kind.scaled(tested.x, where["target_test_x"]), tested.y)
+        kept = _chosen(source, split.source_test)
+        if split.target_test is not None:
+            tested = _chosen(target, split.target_test)
+        return DomainPair(
+            _chosen(source, split.source),
+            _chosen(target, split.target),
+            kept,
+            tested,
+            kind.class_names,
+            kept,
+            input=kind,
+            sites=split_sites(*sites, split) if sites else None,
+        )
+
+    def _read(self) -> tuple[dict[str, Array], dict[str, str]]:
+        """The arrays by the names they have in one archive, and what each is called in messages."""
+        parts = {"source": self.source, "target": self.target, "target_test": self.target_test}
+        require(
+            bool(self.file) != any(parts.values()),
+            "data.file must name one archive with source_x, source_y and target_x; or, instead of it, data.source and "
+            "data.target must name one each",
+        )
+        arrays, where = dict[str, Array](), dict[str, str]()
+        for part, given in parts.items() if not self.file else [("", self.file)]:
+            if not given:
+                continue
+            path = Path(given).expanduser()
+            for name, array in read_arrays(path).items():
+                full = name if not part or name == _NAMES else f"{part}_{name}"
+                if not part and full not in _KEYS:
+                    raise FedmmError(f"{path} holds an array {name!r}; known are {', '.join(_KEYS)}")
+                if full in _KEYS:
+                    arrays[full], where[full] = array, f"{path}: {name}"
+        for name in ("source_x", "source_y", "target_x"):
+            own = name if self.file else name.rpartition("_")[2]
+            given = self.file or parts[name.rpartition("_")[0]] or f"data.{name.rpartition('_')[0]}"
+            require(name in arrays, f"{given} must hold an array {own!r}")
+        require(
+            ("target_test_x" in arrays) == ("target_test_y" in arrays),
+            "target_test_x and target_test_y go together: rows to test on, and their labels",
+        )
+        return arrays, where
+
+    def _input(self, arrays: dict[str, Array], where: dict[str, str]) -> ArrayInput:
+        layout = layout_of(arrays["source_x"], self.layout, where["source_x"])
+        first = rows_of(arrays["source_x"][:1], layout, where["source_x"])
+        labels = texts_of(arrays["source_y"], where["source_y"])
+        named = arrays.get(_NAMES)
+        names = texts_of(named, where[_NAMES]) if named is not None else ordered(set(labels) - {"-1", ""})
+        require(len(set(names)) == len(names), f"{where.get(_NAMES)} names a class twice")
+        require(len(names) >= 2, f"{where['source_y']} must tell two classes apart at least, not {len(names)}")
+        return ArrayInput(tuple(names), tuple(first.shape[1:]), first.dtype == torch.uint8, layout, named is not None)
+
+    def _tested(self, kind: ArrayInput, arrays: dict[str, Array], where: dict[str, str]) -> Labelled | None:
+        if "target_test_x" not in arrays:
+            return None
+        rows = Labelled(
+            kind.rows(arrays["target_test_x"], where["target_test_x"]), _labels(kind, arrays, where, "target_test")
+        )
+        require(bool((rows.y != UNLABELLED).all()), f"{where['target_test_y']} must have a label for every row")
+        return rows
+
+
+def _standardising(kind: ArrayInput, train: torch.Tensor) -> ArrayInput:
+    """The same with the mean and deviation of training rows; a number that is always the same is only centred."""
+    mean = train.double().mean(dim=0)
+    deviation = (train.double() - mean).square().mean(dim=0).sqrt()
+    same = deviation <= _SAME * mean.abs().clamp_min(1.0)
+    return replace(kind, mean=tuple(mean.tolist()), deviation=tuple(torch.where(same, 1.0, deviation).tolist()))
+
+
+def _labels(kind: ArrayInput, arrays: dict[str, Array], where: dict[str, str], part: str) -> torch.Tensor:
+    count, name = len(arrays[f"{part}_x"]), f"{part}_y"
+    if name not in arrays:
+        return torch.full((count,), UNLABELLED)
+    y, strange = kind.labels(arrays[name], count, where[name])
+    require(
+        not strange,
+        f"{where[name]} has a label {strange[0] if strange else ''!r}, which is none of the classes "
+        f"{', '.join(kind.class_names):.200}",
+    )
+    return y
+
+
+def _sites(
+    arrays: dict[str, Array], where: dict[str, str], source: int, target: int
+) -> tuple[list[str], list[str]] | None:
+    """The site's name of every row of the source and of the target; None where nothing says so."""
+    wanted = {"source_site": source, "target_site": target}
+    given = [name for name in wanted if name in arrays]
+    if not given:
+        return None
+    require(len(given) == 2, f"{where[given[0]]} is there alone; source_site and target_site go together")
+    found = {name: texts_of(arrays[name], where[name]) for name in wanted}
+    for name, rows in wanted.items():
+        require(len(found[name]) == rows, f"{where[name]} has {len(found[name])} values, but there are {rows} rows")
+        require("" not in found[name], f"{where[name]} has an empty value; every row needs the name of its site")
+    return found["source_site"], found["target_site"]
+
+
+def _chosen(rows: Labelled, which: torch.Tensor) -> Labelled:
+    return rows if len(which) == len(rows.y) else Labelled(rows.x[which], rows.y[which])

@@ -1,0 +1,116 @@
+"""scikit-learn's scanned digits as two domains: a turned scanner, or digits blended with photographs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedmm.core.errors import require
+from fedmm.core.seeding import key, permutation
+from fedmm.core.validation import at_least, one_of, within
+from fedmm.data.datasets.blend import PHOTOGRAPH_SIDE, patches, photographs, posed
+from fedmm.data.domains import DomainPair, Labelled
+
+DIGITS = 1797
+"""How many digits scikit-learn holds."""
+
+_MOST_VALUES = 4_000_000_000  # of a domain's training rows, 16 GB
+
+_OPTIONS_OF = {"turned": ("angle",), "blended": ("size", "copies")}
+
+
+@dataclass(frozen=True)
+class Digits:
+    """Both domains hold the same training digits and the same test digits; only how they are seen differs.
+
+    kind: ``turned``, x ``[rows, 1, 8, 8]``: the target is turned anticlockwise by ``angle`` degrees.
+        ``blended``, x ``[rows, 3, size, size]``, a small MNIST-M: each training digit at ``copies`` random poses and
+        each test digit at one; the source shows it in grey, the target as |patch of a photograph - digit|.
+    test_rows: digits kept for testing; no copy of them is in the training rows.
+    validation_rows: more digits kept out of training, seen as the source does: hyperparameters may be chosen by them.
+    seed: which digits are kept, and the poses and patches.
+
+    All x are float32 in [0, 1].
+    """
+
+    name: ClassVar[str] = "digits"
+    summary: ClassVar[str] = "scikit-learn's 1,797 scanned digits, the target turned or blended with photographs"
+
+    kind: Literal["turned", "blended"] = "turned"
+    angle: float = 30.0
+    test_rows: int = 400
+    seed: int = 0
+    size: int = 28
+    copies: int = 4
+    validation_rows: int = 0
+
+    def __post_init__(self) -> None:
+        one_of("kind", self.kind, tuple(_OPTIONS_OF))
+        within("angle", self.angle, -360.0, 360.0)
+        at_least("test_rows", self.test_rows, 1)
+        at_least("validation_rows", self.validation_rows, 0)
+        require(
+            self.test_rows < DIGITS, f"test_rows must be below {DIGITS}, all the digits there are, not {self.test_rows}"
+        )
+        left = DIGITS - self.test_rows
+        require(
+            self.validation_rows < left,
+            f"validation_rows must be below {left}, what test_rows leaves, not {self.validation_rows}",
+        )
+        at_least("seed", self.seed, 0)
+        at_least("size", self.size, 8)
+        require(self.size <= PHOTOGRAPH_SIDE, f"size must be at most {PHOTOGRAPH_SIDE}, not {self.size}")
+        at_least("copies", self.copies, 1)
+        most = _MOST_VALUES // (DIGITS * 3 * self.size**2)
+        require(self.copies <= most, f"copies must be at most {most} at size {self.size}, not {self.copies}")
+        for kind, options in _OPTIONS_OF.items():
+            for option in options:
+                require(
+                    kind == self.kind or getattr(self, option) == getattr(type(self), option),
+                    f"{option} is an option of kind {kind!r}; leave it out with kind {self.kind!r}",
+                )
+
+    def load(self) -> DomainPair:
+        images, labels = scans()
+        order = permutation(key(self.seed, "digits", "test"), DIGITS)
+        kept = self.test_rows + self.validation_rows
+        test, validation, train = (
+            part.sort().values for part in (order[: self.test_rows], order[self.test_rows : kept], order[kept:])
+        )
+
+        def seen(digits: Tensor, copies: int) -> tuple[Labelled, Labelled]:
+            if self.kind == "turned":
+                return self._turned(images[digits], labels[digits])
+            return self._blended(images, labels, digits, copies)
+
+        return DomainPair(
+            *seen(train, self.copies),
+            *seen(test, 1),
+            class_names=tuple("0123456789"),
+            source_validation=seen(validation, 1)[0] if self.validation_rows else None,
+        )
+
+    def _turned(self, x: Tensor, y: Tensor) -> tuple[Labelled, Labelled]:
+        from scipy.ndimage import rotate  # noqa: PLC0415 - slow to import
+
+        turned = rotate(x.numpy(), self.angle, axes=(-2, -1), reshape=False, order=1)
+        return Labelled(x, y), Labelled(torch.from_numpy(turned).clamp(0.0, 1.0), y)
+
+    def _blended(self, images: Tensor, labels: Tensor, digits: Tensor, copies: int) -> tuple[Labelled, Labelled]:
+        digit = digits.repeat(copies)
+        position = digit + DIGITS * torch.arange(copies).repeat_interleave(len(digits))
+        y = labels[digit]
+        grey = posed(images[digit], position, size=self.size, seed=self.seed).repeat(1, 3, 1, 1)
+        patch = patches(photographs(), position, size=self.size, seed=self.seed)
+        return Labelled(grey, y), Labelled((patch - grey).abs(), y)
+
+
+def scans() -> tuple[Tensor, Tensor]:
+    """scikit-learn's digits: float32 ``[1797, 1, 8, 8]`` in [0, 1], and int64 labels ``[1797]``."""
+    from sklearn.datasets import load_digits  # noqa: PLC0415 - slow to import
+
+    bunch = load_digits()
+    return torch.from_numpy(bunch.images / 16.0).to(torch.float32).unsqueeze(1), torch.from_numpy(bunch.target).long()

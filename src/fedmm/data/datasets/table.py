@@ -1,0 +1,330 @@
+"""Your own table: a file with a row for each example and columns that say whose it is, or a file for each site."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedmm.core.errors import FedmmError, require
+from fedmm.core.site_data import TableKeys
+from fedmm.core.validation import at_least, one_of
+from fedmm.data.columns.encoding import Scaling, learnt, scales_of
+from fedmm.data.domains import DomainPair, Labelled
+from fedmm.data.inputs import TableInput
+from fedmm.data.labels import UNLABELLED, numbered, ordered
+from fedmm.data.readers.table_formats import TableFormat
+from fedmm.data.readers.tables import read_table, read_tables, require_columns, texts
+from fedmm.data.splitting import Split, require_shares, split_rows, split_sites
+
+if TYPE_CHECKING:
+    import pandas
+
+
+_FEW_CLASSES = 20
+
+
+class Opened(NamedTuple):
+    """A table that was read. sites: whose each row is, None where nothing says it; where: what messages call it.
+
+    lacking: columns that a site's own file does not have.
+    """
+
+    frame: pandas.DataFrame
+    sites: list[str] | None
+    where: str
+    lacking: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """What the columns of a table are for: the first keys of :class:`Table`."""
+
+    file: str = ""
+    files: Mapping[str, str] = field(default_factory=dict)
+    label: str = ""
+    classes: Mapping[str, str] = field(default_factory=dict)
+    site: str = ""
+    target_sites: tuple[str, ...] = ()
+    domain: str = ""
+    target_test: str = ""
+    drop: tuple[str, ...] = ()
+    id: str = ""
+    numeric: tuple[str, ...] = ()
+    categorical: tuple[str, ...] = ()
+    dates: Mapping[str, str] = field(default_factory=dict)
+    most_levels: int = 100
+    scaling: Scaling = "standard"
+
+
+@dataclass(frozen=True)
+class Table(TableKeys, _Columns):
+    """Rows of text (.csv, .tsv, .txt, .data), Excel or Parquet files as float32 ``[rows, numbers]``.
+
+    Columns of numbers are standardised, those of words become one number for each word. What that needs is learnt from
+    the training rows alone, from sums that clients could send.
+
+    file: one table; files: instead, a table for each site, by the site's name.
+    label: the column of classes; an empty cell is a row without label. classes: the class of each label, where that is
+        not the label itself. site: the column that says who holds a row.
+    target_sites, domain: which rows are the target: those of these sites, or those of which the column ``domain`` says
+        "target" and not "source"; with neither, the rows without label. Labels of target rows are for testing alone.
+    target_test: another table, with labels, to test on.
+    drop: columns that are not looked at; id: one that names the rows, or those whom several rows are of: the rows of
+        one id are all trained on, or none.
+    numeric, categorical: columns whose kind is not to be guessed. dates: columns of dates, and their form.
+    most_levels: words of a column at most. scaling: of columns of numbers.
+    separator, decimal, encoding, header, columns, sheet, missing, zero_missing: how files are written.
+    held_out, target_held_out, seed: as in :class:`Arrays`.
+    """
+
+    name: ClassVar[str] = "table"
+    summary: ClassVar[str] = "your own CSV, Excel or Parquet files: a label column, and a site or domain column"
+    paths: ClassVar[tuple[str, ...]] = ("file", "files", "target_test")
+
+    held_out: float = 0.1
+    target_held_out: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require_shares(self.held_out, self.target_held_out)
+        at_least("most_levels", self.most_levels, 2)
+        at_least("seed", self.seed, 0)
+        one_of("scaling", self.scaling, ("standard", "robust", "per_site", "none"))
+        _ = self.format  # refuses what cannot be one
+        require(
+            not (self.columns and self.header), "columns names those of files without a header; say header = false too"
+        )
+        require(not (self.file and self.files), "file and files exclude each other; use one of them")
+        require(not (self.files and self.site), "site is not needed with files, which say it; leave it out")
+        require(not (self.target_sites and self.domain), "target_sites and domain exclude each other; use one of them")
+        require(
+            not self.target_sites or bool(self.site or self.files),
+            "target_sites needs site, the column that they are named in",
+        )
+        require(
+            self.scaling != "per_site" or bool(self.site or self.files),
+            "scaling = 'per_site' needs site, the column that says who holds a row, or files",
+        )
+        both = sorted(set(self.numeric) & set(self.categorical))
+        require(not both, f"numeric and categorical both name the column {both[0] if both else ''!r}")
+
+    @property
+    def format(self) -> TableFormat:
+        """How the cells of the files are read."""
+        return TableFormat.of(self)
+
+    @property
+    def roles(self) -> set[str]:
+        """The columns that are not learnt from."""
+        return {self.label, self.site, self.domain, self.id, *self.drop}
+
+    def load(self) -> DomainPair:
+        require(bool(self.file or self.files), "data.file must name a .csv, .csv.gz, .tsv, .xlsx or .parquet file")
+        require(bool(self.label), "data.label must name the column of classes")
+        opened = self.opened()
+        frame, sites, where, _ = opened
+        labels = self._labels(frame, where)
+        target = self._target(opened, labels)
+        here, there = (~target).nonzero().squeeze(1), target.nonzero().squeeze(1)
+        require(len(here) > 0, f"{where} has no row of the source: labelled rows to learn from")
+        require(len(there) > 0, f"{where} has no row of the target{self._untold}")
+        classes = self._classes(labels, here, where)
+        y, strange = numbered(labels, classes)
+        require(
+            not strange,
+            f"{where} has target rows of the class {strange[0] if strange else ''!r}, which no row of the source has; "
+            "remove them, or empty their labels",
+        )
+        groups = _groups(texts(frame[self.id]), sites) if self.id else None
+        split = split_rows(
+            y[here],
+            y[there],
+            held_out=self.held_out,
+            target_held_out=self.target_held_out,
+            seed=self.seed,
+            source_sites=_at(sites, here),
+            source_groups=_at(groups, here),
+            target_groups=_at(groups, there),
+            tested_elsewhere=bool(self.target_test),
+        )
+        return self._pair(opened, classes, y, _in_table(split, here, there))
+
+    def opened(self) -> Opened:
+        """The table as it is read, before anything is learnt from it."""
+        said = [column for column in (self.label, self.site, self.domain, self.id) if column]
+        lacking: Mapping[str, tuple[str, ...]] = {}
+        sites = None
+        if self.files:
+            files = {site: Path(path).expanduser() for site, path in self.files.items()}
+            frame, sites, lacking = read_tables(files, self.format, said, self.categorical, may_lack=self.label)
+            first, *others = map(str, files.values())
+            where = f"{first} and {len(others)} more" if others else first
+        else:
+            path = Path(self.file).expanduser()
+            frame, where = read_table(path, self.format, said, self.categorical), str(path)
+        for option in ("label", "site", "domain", "id", "drop", "numeric", "categorical", "dates", "zero_missing"):
+            given = getattr(self, option)
+            columns = (given,) if isinstance(given, str) else given
+            require_columns(frame, filter(None, columns), where, f"which data.{option} names")
+        twice = sorted({column for column in said if said.count(column) > 1})
+        require(not twice, f"the column {twice[0] if twice else ''!r} is named as two of label, site, domain and id")
+        if sites is None and self.site:
+            sites = texts(frame[self.site])
+        if sites is not None:
+            self._require_sites(sites, where)
+        return Opened(frame, sites, where, lacking)
+
+    def _pair(self, opened: Opened, classes: tuple[str, ...], y: Tensor, split: Split) -> DomainPair:
+        frame, sites, where, _ = opened
+        shown = frame[[column for column in frame.columns if column not in self.roles]]
+        train = torch.cat([split.source, split.target]).sort().values
+        columns = learnt(
+            shown.iloc[train.numpy()],
+            numeric=self.numeric,
+            categorical=self.categorical,
+            dates=self.dates,
+            scaling=self.scaling,
+            decimal=self.decimal,
+            most_levels=self.most_levels,
+            path=where,
+        )
+        scales = {}
+        if self.scaling == "per_site":
+            assert sites is not None  # __post_init__
+            for site in ordered(sites):
+                rows = [row for row in train.tolist() if sites[row] == site]
+                scales[site] = scales_of(shown.iloc[rows], columns, where, self.decimal)
+        kind = TableInput(
+            classes,
+            columns,
+            self.label,
+            self.id,
+            **asdict(self.format),
+            classes=dict(self.classes),
+            site=self.site if scales else "",
+            scales=scales,
+        )
+        x = kind.rows(frame, where, sites).x
+
+        def part(rows: Tensor) -> Labelled:
+            return Labelled(x[rows], y[rows])
+
+        kept = part(split.source_test)
+        tested = self._elsewhere(kind) if self.target_test else None
+        return DomainPair(
+            part(split.source),
+            part(split.target),
+            kept,
+            part(split.target_test) if split.target_test is not None else tested,
+            classes,
+            kept,
+            input=kind,
+            sites=split_sites(sites, sites, split) if sites else None,
+        )
+
+    @property
+    def _untold(self) -> str:
+        """The end of a sentence on rows that are missing, where nothing but the labels says which are the target."""
+        if self.target_sites or self.domain:
+            return ""
+        return ": none is without label, and neither data.target_sites nor data.domain says which they are"
+
+    def _labels(self, frame: pandas.DataFrame, where: str) -> list[str]:
+        """The class of each row, empty where it is not known."""
+        written = texts(frame[self.label])
+        if not self.classes:
+            return written
+        strange = ordered(label for label in written if label and label not in self.classes)
+        require(
+            not strange,
+            f"{where} has the label {strange[0] if strange else ''!r:.60} in column {self.label!r}, which data.classes "
+            "does not name; say which class it is",
+        )
+        return [self.classes[label] if label else "" for label in written]
+
+    def _require_sites(self, sites: Sequence[str], where: str) -> None:
+        empty = next((row for row, site in enumerate(sites, start=1) if not site), None)
+        require(
+            empty is None, f"{where} does not say in column {self.site!r} whose row {empty} is; every row needs a site"
+        )
+        for site in self.target_sites:
+            if site not in sites:
+                known = ", ".join(ordered(sites))
+                raise FedmmError(
+                    f"{where} has no row of the site {site!r}, which data.target_sites names (sites: {known:.300})"
+                )
+
+    def _target(self, opened: Opened, labels: list[str]) -> Tensor:
+        """Which rows are the target, bool ``[rows]``; a row of the source without label is refused."""
+        frame, sites, where, _ = opened
+        if self.domain:
+            words = [word.lower() for word in texts(frame[self.domain])]
+            for row, word in enumerate(words, start=1):
+                require(
+                    word in ("source", "target"),
+                    f"{where} says {word!r} in column {self.domain!r}, row {row}; it must say 'source' or 'target'",
+                )
+            target = [word == "target" for word in words]
+        elif self.target_sites:
+            assert sites is not None  # __post_init__
+            target = [site in self.target_sites for site in sites]
+        else:
+            target = [not label for label in labels]
+        for row, (label, elsewhere) in enumerate(zip(labels, target, strict=True)):
+            if not label and not elsewhere:
+                place = f"row {row + 1}"
+                if self.files and sites is not None:
+                    site = sites[row]
+                    place = f"row {row + 1 - sites.index(site)} of {site}"
+                raise FedmmError(
+                    f"{where} has no label in {place}, which is of the source; give it one, or remove the row"
+                )
+        return torch.tensor(target)
+
+    def _classes(self, labels: list[str], source: Tensor, where: str) -> tuple[str, ...]:
+        written = {labels[row] for row in source.tolist()}
+        classes = tuple(name for name in dict.fromkeys(self.classes.values()) if name in written) or ordered(written)
+        require(
+            len(classes) >= 2,
+            f"{where} has one class alone, {classes[0]!r:.60}, among the labelled rows of the source; there must be "
+            "two",
+        )
+        require(
+            len(classes) <= max(_FEW_CLASSES, len(source) // 2),
+            f"{where} has {len(classes)} different labels in {len(source)} rows of column {self.label!r}; it must hold "
+            "classes, not measurements",
+        )
+        return classes
+
+    def _elsewhere(self, kind: TableInput) -> Labelled:
+        """The rows of the table to test on."""
+        path = Path(self.target_test).expanduser()
+        found = kind.read(path)
+        require(found.y is not None, f"{path} has no labels in a column {self.label!r}, so there is nothing to test on")
+        assert found.y is not None
+        require(not found.strange, f"{path} has a class {found.strange[:1]}, which no row of the source has")
+        require(
+            bool((found.y != UNLABELLED).all()),
+            f"{path} has rows without label, which cannot be tested on; remove them",
+        )
+        return Labelled(found.x, found.y)
+
+
+def _in_table(split: Split, source: Tensor, target: Tensor) -> Split:
+    """Row numbers of the table, from those of its two domains."""
+    tested = None if split.target_test is None else target[split.target_test]
+    return Split(source[split.source], source[split.source_test], target[split.target], tested)
+
+
+def _groups(names: Sequence[str], sites: Sequence[str] | None) -> list[str]:
+    """What rows of one id at one site share; a row without an id is alone."""
+    return [f"{sites[row] if sites else ''}\0{name or f'{chr(0)}{row}'}" for row, name in enumerate(names)]
+
+
+def _at(values: Sequence[str] | None, rows: Tensor) -> list[str] | None:
+    return None if values is None else [values[row] for row in rows.tolist()]

@@ -1,0 +1,1 @@
+"""The public files behind the data sets: fetched, and checked byte for byte."""

@@ -1,0 +1,85 @@
+"""Pictures cropped and flipped: drawn anew in every local step of training, cut from the centre for measuring."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fedmm.core.errors import require, unknown
+from fedmm.core.seeding import hashed
+from fedmm.core.transforms import View, WholeRows
+from fedmm.core.validation import at_least, flag
+
+_DRAWS = 3  # of a row: top, left, flip
+
+
+@dataclass(frozen=True)
+class CropAndFlip:
+    """A square of pictures ``[..., rows, C, H, W]``: in training at a random place, and mirrored half of the time.
+
+    size: pixels of a side. flip: whether to mirror. Place and mirroring of a row are a function of its batch's key and
+    its position in the batch; measuring and predicting show the square in the centre, as it is.
+    """
+
+    name: ClassVar[str] = "crop_and_flip"
+
+    size: int
+    flip: bool = True
+
+    def __post_init__(self) -> None:
+        at_least("size", self.size, 1)
+        flag("flip", self.flip)
+
+    @property
+    def random(self) -> bool:
+        """Places are drawn."""
+        return True
+
+    def shape(self, stored: tuple[int, ...]) -> tuple[int, ...]:
+        """``(C, size, size)``; rows that are no pictures, or smaller, are refused."""
+        require(len(stored) == 3, f"only pictures [channels, height, width] can be cropped, not rows of shape {stored}")
+        require(
+            min(stored[1:]) >= self.size,
+            f"size must be at most {min(stored[1:])} to be cropped from rows of shape {stored}, not {self.size}",
+        )
+        return (stored[0], self.size, self.size)
+
+    def train(self, x: Tensor, key: Tensor) -> Tensor:
+        """``[..., rows, C, H, W]`` to ``[..., rows, C, size, size]``; key: int64 ``[...]``."""
+        *_, rows, channels, height, width = x.shape
+        place = torch.arange(rows * _DRAWS, device=x.device).view(rows, _DRAWS)
+        top, left, mirror = hashed(key[..., None, None], place).unsqueeze(-1).unbind(dim=-2)
+        along = torch.arange(self.size, device=x.device)
+        down = top % (height - self.size + 1) + along
+        across = torch.where(mirror % 2 == 1, self.size - 1 - along, along) if self.flip else along
+        across = left % (width - self.size + 1) + across
+        pixels = (down.unsqueeze(-1) * width + across.unsqueeze(-2)).flatten(-2).unsqueeze(-2)
+        cut = x.flatten(-2).gather(-1, pixels.expand(*x.shape[:-2], -1))
+        return cut.view(*x.shape[:-3], channels, self.size, self.size)
+
+    def evaluate(self, x: Tensor) -> Tensor:
+        """The square in the centre, ``[..., rows, C, size, size]``."""
+        top, left = ((side - self.size) // 2 for side in x.shape[-2:])
+        return x[..., top : top + self.size, left : left + self.size]
+
+
+VIEWS: dict[str, type[WholeRows] | type[CropAndFlip]] = {view.name: view for view in (WholeRows, CropAndFlip)}
+"""The views that a saved model remembers."""
+
+
+def view_table(view: View) -> dict[str, Any] | None:
+    """A view of the table as plain values, with its name; None for one that is not in it."""
+    if not isinstance(view, WholeRows | CropAndFlip):
+        return None
+    return {"name": view.name, **asdict(view)}
+
+
+def view_from(table: dict[str, Any]) -> View:
+    """The view of :func:`view_table`'s values."""
+    name = str(table.get("name"))
+    if name not in VIEWS:
+        raise unknown("view", name, VIEWS)
+    return VIEWS[name](**{option: value for option, value in table.items() if option != "name"})

@@ -1,0 +1,132 @@
+"""How the tables of all sites become rows, before the first round: the server asks for sums, and tells what differs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from fedmm.config.schema import Experiment
+from fedmm.config.sites import RowsElsewhere
+from fedmm.core.errors import FedmmError, require
+from fedmm.core.files import write_json
+from fedmm.data.columns.agreed import AgreedColumns
+from fedmm.data.columns.federated import Described, merge_descriptions, read_description
+from fedmm.data.inputs import TableInput, input_from, input_table
+from fedmm.remote.flower.questions import ask_sites
+from fedmm.remote.flower.roster import Roster
+from fedmm.remote.flower.server import Grid
+from fedmm.remote.kinds import DESCRIBE, NAME, PROBLEM
+from fedmm.remote.packed import Malformed, Packed, one_line
+from fedmm.sites.tables import DESCRIPTION, ENCODING
+
+ENCODING_FILE = "encoding.json"
+_SPARE_BYTES = 4096
+Say = Callable[[str], None]
+
+
+def has_tables(each: Experiment) -> bool:
+    """Whether the rows of an experiment are tables at sites."""
+    return isinstance(each.data, RowsElsewhere) and bool(each.data.features)
+
+
+def agree_on_encoding(
+    grid: Grid,
+    roster: Roster,
+    each: Experiment,
+    question: Packed,
+    folder: Path,
+    *,
+    least: int,
+    seconds: float,
+    say: Say,
+) -> TableInput:
+    """Ask every site that is there to describe its table, and merge what they tell.
+
+    The outcome is kept in the run's folder, and holds for sites that join later. least: of how many sites tables have
+    to fit; others are left out by name.
+    """
+    data = each.data
+    assert isinstance(data, RowsElsewhere)
+    agreed = data.agreed
+    require(
+        not (each.terms.transmission.private and agreed.learns),
+        f"data.scaling = {agreed.scaling!r} is learnt from sums of the sites' rows, which have no noise where updates "
+        "carry it; use scaling = 'fixed' with ranges",
+    )
+    rows, fields = agreed.shape
+    answers = ask_sites(
+        grid,
+        roster,
+        DESCRIBE,
+        {site: question for site in data.sites if site in roster.nodes},
+        seconds=seconds,
+        most_bytes=8 * rows * fields + _SPARE_BYTES,
+    )
+    described, problems = _described(agreed, answers)
+    require(len(described) >= least, f"the sites' tables do not fit the experiment: {'; '.join(problems)}")
+    for problem in problems:
+        say(f"tables: {problem}; the run begins without it")
+    merged = merge_descriptions(agreed, described)
+    for note in merged.notes:
+        say(f"tables: {note}")
+    found = data.table_input(merged.columns, merged.scales)
+    say(f"tables: {len(merged.columns)} columns become {len(found.headings)} numbers, scaling {agreed.scaling}")
+    write_json(folder / ENCODING_FILE, input_table(found))
+    return found
+
+
+def kept_encoding(folder: Path) -> TableInput | None:
+    """What the sites of a run agreed on; None where they have not."""
+    path = folder / ENCODING_FILE
+    if not path.exists():
+        return None
+    try:
+        found = input_from(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as problem:
+        raise FedmmError(f"{path} does not say how the sites' tables become rows: {problem}") from problem
+    assert isinstance(found, TableInput)
+    return found
+
+
+def told_columns(encoding: TableInput | None) -> dict[str, str]:
+    """The columns as sites are told of them; nothing of what any one site holds alone."""
+    return {} if encoding is None else {ENCODING: json.dumps([asdict(column) for column in encoding.columns])}
+
+
+def with_encoding(each: Experiment, encoding: TableInput | None) -> Experiment:
+    """The experiment, where it is known how its tables become rows."""
+    if encoding is None:
+        return each
+    assert isinstance(each.data, RowsElsewhere)
+    return replace(each, data=each.data.encoded(encoding))
+
+
+def _described(
+    agreed: AgreedColumns, answers: Mapping[str, Packed]
+) -> tuple[dict[str, dict[str, Described]], list[str]]:
+    """What the sites tell of their tables, and of those that do not fit, why."""
+    found, problems = dict[str, dict[str, Described]](), list[str]()
+    for name in sorted(answers):
+        try:
+            found[name] = _read(agreed, name, answers[name])
+        except Malformed as problem:
+            words = str(problem)
+            problems.append(f"{name} {words}" if words.startswith("has ") else f"{name}: {words}")
+    return found, problems
+
+
+def _read(agreed: AgreedColumns, name: str, answer: Packed) -> dict[str, Described]:
+    about = answer.about
+    if PROBLEM in about:
+        raise Malformed(one_line(about[PROBLEM]))
+    if about.get(NAME) != name:
+        raise Malformed(f"it answers in the name of {one_line(about.get(NAME), 60)!r}")
+    array = answer.arrays.get(DESCRIPTION)
+    if array is None or len(answer.arrays) > 1:
+        raise Malformed("it does not describe its table by one array")
+    try:
+        return read_description(agreed, array)
+    except ValueError as problem:
+        raise Malformed(one_line(problem)) from problem

@@ -1,0 +1,154 @@
+"""What old runs left behind: found, told, and removed. Keys, secrets, audit logs and models are never part of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote
+
+from fedmm.core.errors import FedmmError, require
+from fedmm.deploy.federation import opened
+from fedmm.deploy.layout import Federation
+from fedmm.deploy.run_lock import driver
+from fedmm.sites.config import SiteConfig, read_site
+from fedmm.sites.lock import holding_site
+
+_DAY = 86400.0
+_UNPACKED = ("apps", "fab", "cache")
+"""Where Flower unpacks apps in its home."""
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """A file or folder that may go: what it is, in words, and how many bytes it takes."""
+
+    path: Path
+    what: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """What stays: the runs of these names, and whatever was used in the last so many days."""
+
+    runs: Collection[str] = ()
+    days: float = 30.0
+
+    def __post_init__(self) -> None:
+        require(0 <= self.days < 1e6, f"--days must be 0 or more, not {self.days:g}")
+
+    def is_old(self, path: Path) -> bool:
+        """Whether nothing in a folder was written for so long."""
+        return time.time() - _newest(path) >= self.days * _DAY
+
+    def lets_go(self, run: str, folder: Path) -> bool:
+        """Whether a run's folder may go."""
+        return run not in self.runs and self.is_old(folder)
+
+
+def site_leftovers(config: SiteConfig, keeping: Keeping) -> list[Leftover]:
+    """At a site: the states of old runs, copies of rows that were not used lately, and unpacked apps."""
+    state = config.state
+    found = [
+        _leftover(folder, f"states of the run {unquote(folder.name)}")
+        for folder in _folders(state / "runs")
+        if keeping.lets_go(unquote(folder.name), folder)
+    ]
+    found += [_leftover(folder, "a copy of rows") for folder in _folders(state / "rows") if keeping.is_old(folder)]
+    return found + list(_unpacked(state / "flower", keeping))
+
+
+def coordinator_leftovers(federation: Federation, keeping: Keeping) -> list[Leftover]:
+    """At the coordinator: the checkpoints of old runs that have completed, and unpacked apps.
+
+    A run that has not completed keeps its checkpoints, from which it may go on.
+    """
+    found = []
+    for run in _folders(federation.folder / "runs"):
+        checkpoints = run / "checkpoints"
+        if _is_completed(run) and driver(run) is None and keeping.lets_go(run.name, run):
+            found += [
+                _leftover(path, f"checkpoints of the run {run.name}")
+                for path in sorted(checkpoints.glob("*"))
+                if not path.is_symlink() and (path.name.startswith("round-") or path.name == "parts")
+            ]
+    return found + list(_unpacked(federation.flower, keeping))
+
+
+def clean_site(config: SiteConfig, keeping: Keeping, *, remove: bool) -> list[Leftover]:
+    """Find what is left at a site, and remove it; refused while the site is at work."""
+    require(config.state.is_dir(), f"{config.state} is no folder: the site has kept nothing yet")
+    with holding_site(config.state):
+        found = site_leftovers(config, keeping)
+        return _removed(found) if remove else found
+
+
+def clean_coordinator(federation: Federation, keeping: Keeping, *, remove: bool) -> list[Leftover]:
+    """Find what is left in a coordinator's folder and at the sites of this machine, and remove it."""
+    opened(federation)
+    with ExitStack() as held:
+        found = coordinator_leftovers(federation, keeping)
+        for file in sorted(federation.sites.glob("*.toml")):
+            config = read_site(file)
+            if config.state.is_dir():
+                held.enter_context(holding_site(config.state))
+                found += site_leftovers(config, keeping)
+        return _removed(found) if remove else found
+
+
+def _removed(found: list[Leftover]) -> list[Leftover]:
+    for each in found:
+        try:
+            if each.path.is_dir():
+                shutil.rmtree(each.path)
+            else:
+                each.path.unlink(missing_ok=True)
+        except OSError as problem:
+            raise FedmmError(f"{each.path} cannot be removed: {problem.strerror}") from problem
+    return found
+
+
+def _unpacked(home: Path, keeping: Keeping) -> Iterator[Leftover]:
+    for name in _UNPACKED:
+        for path in _folders(home / name):
+            if keeping.is_old(path):
+                yield _leftover(path, "an app that Flower unpacked")
+
+
+def _is_completed(run: Path) -> bool:
+    """Whether a run has completed, and its model is there."""
+    try:
+        summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+        return summary["status"] == "completed" and (run / "model.safetensors").is_file()
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _folders(path: Path) -> list[Path]:
+    """The folders in a folder; links are left alone."""
+    try:
+        return sorted(each for each in path.iterdir() if each.is_dir() and not each.is_symlink())
+    except OSError:
+        return []
+
+
+def _files(path: Path) -> Iterator[os.stat_result]:
+    for each in [path, *path.rglob("*")] if path.is_dir() else [path]:
+        try:
+            yield each.lstat()
+        except OSError:
+            continue
+
+
+def _newest(path: Path) -> float:
+    return max((each.st_mtime for each in _files(path)), default=time.time())
+
+
+def _leftover(path: Path, what: str) -> Leftover:
+    return Leftover(path, what, sum(each.st_blocks * 512 for each in _files(path)))

@@ -1,0 +1,152 @@
+"""Flower's commands and the environment they run in: no telemetry, no look for updates, no installing, no network."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedmm.core.errors import FedmmError, require
+from fedmm.deploy.layout import Federation
+from fedmm.sites.credentials.keys import AUTHORITY, CERTIFICATE, KEY
+
+CONNECTION = "fedmm"
+"""What Flower's configuration calls the SuperLink."""
+
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+    "PYTHONUNBUFFERED": "1",
+}
+
+
+def environment(home: Path, **more: str) -> dict[str, str]:
+    """The environment of Flower's processes; home: the folder that Flower may write to."""
+    here = str(Path(sys.executable).parent)
+    path = os.pathsep.join([here, os.environ.get("PATH", "")])
+    return {**os.environ, **QUIET, "FLWR_HOME": str(home.resolve()), "PATH": path, **more}
+
+
+def tool(name: str) -> str:
+    """One of Flower's programs, beside this Python or on the path."""
+    found = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
+    require(found is not None, f"{name} is not installed; federations of sites need Flower: install fedmm[flower]")
+    return str(found)
+
+
+def superlink_command(
+    federation: Federation, host: str, port: int, *, insecure: bool, in_memory: bool = False
+) -> list[str]:
+    """The SuperLink: TLS, and nodes that prove who they are, unless it speaks plain text.
+
+    in_memory: it keeps nothing on disk, which is quicker; its nodes' keys must be registered again after a restart.
+    """
+    command = [tool("flower-superlink"), "--host", host, "--port", str(port)]
+    command += ["--disable-runtime-dependency-installation"]
+    command += [] if in_memory else ["--database", str(federation.folder / "superlink.db")]
+    if insecure:
+        return [*command, "--insecure"]
+    return [*command, *_tls(federation.certificates), "--enable-supernode-auth"]
+
+
+def _tls(folder: Path) -> list[str]:
+    names = {"--ssl-ca-certfile": AUTHORITY, "--ssl-certfile": CERTIFICATE, "--ssl-keyfile": KEY}
+    return [word for option, name in names.items() for word in (option, str(folder / name))]
+
+
+def write_connection(federation: Federation, address: str, insecure: bool) -> None:
+    """Flower's configuration of how ``flwr`` reaches the SuperLink."""
+    authority = json.dumps(str(federation.certificates.resolve() / AUTHORITY))  # Flower wants it absolute
+    how = "insecure = true" if insecure else f"root-certificates = {authority}"
+    federation.flower.mkdir(parents=True, exist_ok=True)
+    text = f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = "{address}"\n{how}\n'
+    (federation.flower / "config.toml").write_text(text, encoding="utf-8")
+
+
+def flwr(federation: Federation, *words: str, seconds: float = 120.0) -> dict[str, Any]:
+    """What a ``flwr`` command answers, as JSON. Paths among the words are absolute: it runs in the federation's folder,
+    since Flower also looks for an app in the folder where it is called, which may be nobody's it can trust or read.
+    """
+    command = [tool("flwr"), *words, "--format", "json"]
+    try:
+        done = subprocess.run(
+            command,
+            env=environment(federation.flower),
+            cwd=federation.folder,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired:
+        raise FedmmError(f"flwr {words[0]} did not answer within {seconds:g} seconds") from None
+    answer = _last_json(done.stdout)
+    if answer is None or not answer.get("success", done.returncode == 0):
+        said = str((answer or {}).get("error-message") or done.stderr or done.stdout).strip().replace("\n", " ")
+        raise FedmmError(f"flwr {' '.join(words[:2])} failed: {said[:400]}")
+    return answer
+
+
+def _last_json(text: str) -> dict[str, Any] | None:
+    for start in [place for place, letter in enumerate(text) if letter == "{"]:
+        try:
+            found = json.loads(text[start:])
+        except ValueError:
+            continue
+        return found if isinstance(found, dict) else None
+    return None
+
+
+def write_app(federation: Federation) -> None:
+    """The app that is handed to the SuperLink: which modules to load, and the keys of a run's configuration."""
+    federation.app.mkdir(parents=True, exist_ok=True)
+    (federation.app / "pyproject.toml").write_text(APP, encoding="utf-8")
+
+
+def run_config(path: Path, values: Mapping[str, str | bool | float]) -> Path:
+    """A run's configuration as the file that ``flwr run`` reads."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines: Sequence[str] = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+APP = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "fedmm-federation"
+version = "0.1.0"
+description = "Federated minimax optimisation and domain adaptation by fedmm"
+license = "Apache-2.0"
+dependencies = ["fedmm[flower]"]
+
+[tool.hatch.build.targets.wheel]
+bypass-selection = true
+
+[tool.flwr.app]
+publisher = "fedmm"
+
+[tool.flwr.app.components]
+serverapp = "fedmm.deploy.server_app:app"
+clientapp = "fedmm.deploy.site_app:app"
+
+[tool.flwr.app.config]
+run = ""
+experiment = ""
+resume = false
+patience = 600.0
+enrol-seconds = 600.0
+min-sites = 0
+"""

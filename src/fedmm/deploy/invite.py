@@ -1,0 +1,195 @@
+"""The coordinator's side of invitations: one file for each site, and the public keys that come back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from fedmm.core.errors import FedmmError, require, unknown
+from fedmm.core.site_data import DOMAINS
+from fedmm.deploy.federation import answers, opened, register
+from fedmm.deploy.layout import Federation
+from fedmm.sites.config import KINDS
+from fedmm.sites.credentials.input_files import STDIN, read_input, read_input_tables
+from fedmm.sites.credentials.invitation import (
+    COORDINATOR,
+    Invitation,
+    require_address,
+    require_name,
+    write_new,
+)
+from fedmm.sites.credentials.keys import AUTHORITY, CERTIFICATE, generate_node_key, public_line
+from fedmm.sites.credentials.parsing import certificate_hosts, describe_key, read_certificates, read_public_key
+
+PORT = 9092
+"""Where the proxy before a SuperLink listens."""
+_LARGEST, _LONGEST_KEY = 1 << 20, 4096
+_HINTS = {"kind": KINDS, "domain": DOMAINS}
+
+Say = Callable[[str], None]
+Sites = Mapping[str, Mapping[str, str]]
+"""By a site's name, what is known of its rows: ``kind``, ``domain``."""
+
+
+def read_sites(file: Path) -> Sites:
+    """The sites of a file: ``sites = ["a", "b"]``, or a table ``[sites.a]`` for each with kind and domain."""
+    tables = read_input_tables(file)
+    listed = tables.get("sites")
+    if isinstance(listed, list) and all(isinstance(name, str) for name in listed):
+        require(len(set(listed)) == len(listed), f"{file} lists a site twice")
+        listed = {name: {} for name in listed}
+    if not isinstance(listed, dict) or not all(isinstance(table, dict) for table in listed.values()):
+        raise FedmmError(f'{file} must list its sites: sites = ["a", "b"], or a table [sites.a] for each')
+    for name, table in listed.items():
+        for key, value in table.items():
+            if key not in _HINTS:
+                raise unknown(f"key in [sites.{name}]", key, _HINTS)
+            require(value in _HINTS[key], f"sites.{name}.{key} must be one of {', '.join(_HINTS[key])}, not {value!r}")
+    return listed
+
+
+def invite(
+    federation: Federation, sites: Sites, *, address: str = "", with_keys: bool = False, say: Say = lambda line: None
+) -> list[Path]:
+    """Write ``invitations/NAME.toml`` for each site; what was written is for that site alone.
+
+    address: the SuperLink's, as sites reach it; by default the first host of its certificate, at port 9092. with_keys:
+    the invitations carry the sites' private keys, and ``keys/NAME.pub`` is there at once; else each site makes its own.
+    """
+    made = opened(federation)
+    require(not made.insecure, "a federation in plain text is for one machine, and invites nobody")
+    require(bool(sites), "name the sites to invite, or a file of them with --all")
+    _require_names(list(sites))
+    address = address or _usual_address(federation)
+    require_address(address)
+    known = [name for name in sites if (federation.keys / f"{name}.pub").exists()]
+    for name in known:
+        say(f"{name} is not invited again, since it has its key in {federation.keys}")
+    try:
+        certificate = read_certificates((federation.certificates / AUTHORITY).read_bytes(), AUTHORITY)
+        coordinator = _public_line(Path(f"{federation.coordinator}.pub").read_bytes(), "coordinator.pub", COORDINATOR)
+        invitations = [
+            Invitation(name, address, certificate, coordinator, b"", dict(hints))
+            for name, hints in sites.items()
+            if name not in known
+        ]
+        federation.invitations.mkdir(mode=0o700, exist_ok=True)
+        written = [_write(federation, each, with_keys=with_keys) for each in invitations]
+    except OSError as problem:
+        raise FedmmError(f"invitations cannot be written to {federation.invitations}: {problem.strerror}") from problem
+    if written:
+        say(f"{len(written)} invitations to {address} are in {federation.invitations}; each goes to its site alone")
+        say(f"fingerprint, to be compared over the phone: {invitations[0].fingerprint}")
+    return written
+
+
+def _write(federation: Federation, invitation: Invitation, *, with_keys: bool) -> Path:
+    path = federation.invitations / f"{invitation.site}.toml"
+    path.unlink(missing_ok=True)  # of an earlier address; it cannot hold a key, whose public part would be known
+    if with_keys:
+        private, line = generate_node_key(invitation.site)
+        invitation = replace(invitation, key=private)
+        write_new(federation.keys / f"{invitation.site}.pub", line, 0o644)
+    write_new(path, invitation.text().encode(), 0o600)
+    return path
+
+
+def accept(federation: Federation, files: Sequence[Path], say: Say = lambda line: None) -> list[str]:
+    """Put the public keys of invited sites into ``keys/``, all or none of them, and tell them to a running SuperLink.
+
+    A key is for the site that its file is named after; of standard input, for the one named at the end of its line.
+    """
+    made = opened(federation)
+    keys: dict[str, bytes] = {}
+    for name, content in _lines(files):
+        require_name(name)
+        line = _public_line(content, f"the key of {name}", name)
+        require(keys.get(name, line) == line, f"two keys were given for {name}")
+        keys[name] = line
+    try:
+        _require_new(federation, keys)
+        for name, line in keys.items():
+            path = federation.keys / f"{name}.pub"
+            if not path.exists():
+                write_new(path, line, 0o644)
+            say(f"accepted {name}: {describe_key(line)}")
+    except OSError as problem:
+        raise FedmmError(f"keys cannot be put into {federation.keys}: {problem.strerror}") from problem
+    if answers(made):
+        register(federation, say)
+    else:
+        say(f"no SuperLink runs; once it does, `fedmm deploy register {federation.folder}` tells it the keys")
+    return list(keys)
+
+
+def _require_names(names: Sequence[str]) -> None:
+    for name in names:
+        require_name(name)
+    require(
+        len({name.lower() for name in names}) == len(names),
+        "two of these sites differ only in capital letters, which not every file system tells apart",
+    )
+
+
+def _usual_address(federation: Federation) -> str:
+    hosts = certificate_hosts(federation.certificates / CERTIFICATE)
+    require(
+        bool(hosts), "the SuperLink's certificate is for this machine alone; say with --address where sites reach it"
+    )
+    return f"[{hosts[0]}]:{PORT}" if ":" in hosts[0] else f"{hosts[0]}:{PORT}"
+
+
+def _lines(files: Sequence[Path]) -> list[tuple[str, bytes]]:
+    """By site, the line of a public key."""
+    require(bool(files), "name the files of public keys that came back, or - for standard input")
+    found = []
+    for file in files:
+        if file == STDIN:
+            lines = [line for line in read_input(file, _LARGEST).splitlines() if line.strip()]
+            found += [(_named(line), line) for line in lines]
+            continue
+        line = read_input(file, _LONGEST_KEY)
+        name = file.name.removesuffix(".pub")
+        require(file.name.endswith(".pub"), f"{file} must be named as its site: NAME.pub")
+        require(_named(line) == name, f"{file} says that it is the key of {_named(line)[:80]!r}; name it NAME.pub")
+        found.append((name, line))
+    return found
+
+
+def _named(line: bytes) -> str:
+    """Whose key a line says that it is."""
+    words = line.decode("utf-8", "replace").split()
+    return words[2] if len(words) == 3 else ""
+
+
+def _public_line(content: bytes, what: str, name: str) -> bytes:
+    require(len(content) < _LONGEST_KEY and b"\n" not in content.strip(), f"{what} is no public key: it has many lines")
+    return public_line(read_public_key(content.strip(), what), name)
+
+
+def _require_new(federation: Federation, keys: Mapping[str, bytes]) -> None:
+    """Refuse keys that nobody was invited with, or that would let one site speak for another."""
+    there = {
+        path.name.removesuffix(".pub"): _bits(_public_line(path.read_bytes(), str(path), ""))
+        for path in sorted(federation.keys.glob("*.pub"))
+    }
+    signing = _public_line(Path(f"{federation.coordinator}.pub").read_bytes(), "coordinator.pub", COORDINATOR)
+    owners = {_bits(signing): COORDINATOR, **{bits: name for name, bits in there.items()}}
+    for name, line in keys.items():
+        bits = _bits(line)
+        require(
+            (federation.invitations / f"{name}.toml").exists(),
+            f"nobody invited {name}; `fedmm deploy invite {federation.folder} {name}` does",
+        )
+        require(
+            there.get(name, bits) == bits,
+            f"{name} has another key already; where its key is to be replaced, take {federation.keys / name}.pub away",
+        )
+        owner = owners.setdefault(bits, name)
+        require(owner == name, f"the key of {name} is that of {owner} already; every site has one of its own")
+
+
+def _bits(line: bytes) -> bytes:
+    """The key of a line, whoever it says that it is of."""
+    return line.split()[1]

@@ -1,0 +1,160 @@
+"""The servers' part of a round: which updates count, the servers' new states, and what the round measured."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedmm.core.aggregation import Groups, Sums, aggregated, group_centre, updates_of
+from fedmm.core.algorithm import State
+from fedmm.core.compression import algorithms_part
+from fedmm.core.federation import Terms
+from fedmm.engines.batched.bands import Band
+from fedmm.engines.batched.clients import ClientStack
+from fedmm.engines.batched.tensors import StackTensors, over
+from fedmm.engines.batched.verdicts import COUNTED, judged, mean_over, root_mean_square
+
+
+class Settlement:
+    """Settles a round, in place: everything that comes after the clients' last steps.
+
+    all_counted: every client of every round is counted, for certain. shares_statistics: running statistics are the
+    server's. guarded: a replica stops before its measures are beyond the limits.
+    """
+
+    def __init__(
+        self,
+        now: StackTensors,
+        clients: ClientStack,
+        terms: Terms,
+        *,
+        all_counted: bool,
+        shares_statistics: bool,
+        guarded: bool,
+    ) -> None:
+        self._now = now
+        self._clients = clients
+        self._terms = terms
+        self._all_counted = all_counted
+        self._shares_statistics = shares_statistics
+        self._guarded = guarded
+
+    def settle(self) -> None:
+        """The servers' update and the measures; a replica that is no longer finite keeps its last good state.
+
+        A client that does not take part, or whose update is refused, keeps its last state as well.
+        """
+        now = self._now
+        for number, (band, uploads, kept) in enumerate(zip(now.bands, now.uploads, now.next_clients, strict=True)):
+            r = band.replicas
+            finite = ~now.working[r]
+            finite |= torch.stack([vector.isfinite().all(dim=-1) for vector in uploads.values()]).all(dim=0)
+            now.verdicts[r] = judged(self._terms, uploads, band.sent()["z"], now.working[r], self._groups(r))
+            counted = now.verdicts[r] == COUNTED
+            server, totals = self._server_update(number, counted)
+            was_alive = now.alive[r].clone()
+            now.not_finite[r] = torch.where(was_alive[:, None], ~finite, now.not_finite[r])
+            good = server["z"].isfinite().all(dim=-1)
+            if self._terms.on_bad_update == "stop":
+                good = good & finite.all(dim=-1)
+            now.measures[r] = self._measure(band, counted, kept)
+            if self._guarded:
+                good = good & self._within_limits(r)
+            now.alive[r] &= good
+            alive = now.alive[r]
+            for name, vector in kept.items():
+                chosen = (alive[:, None] & counted).unsqueeze(-1)
+                band.clients[name].copy_(torch.where(chosen, vector, band.clients[name]))
+            now.counted_at[r] = torch.where(alive[:, None] & counted, now.rounds_done[r, None], now.counted_at[r])
+            for name, vector in band.memory(band.sent_to_all()).items():
+                band.server[name].copy_(torch.where(alive[:, None], vector, band.server[name]))
+            moved = (alive & counted.any(dim=-1))[:, None]
+            for name, vector in server.items():
+                band.server[name].copy_(torch.where(moved, vector, band.server[name]))
+            for name, vector in totals.items():
+                now.totals[number][name].copy_(torch.where(moved.unsqueeze(-1), vector, now.totals[number][name]))
+        now.rounds_done += now.alive
+        self._settle_statistics()
+
+    def _server_update(self, number: int, counted: Tensor) -> tuple[State, State]:
+        """The servers' states after a band's uploads, and the sums of all updates where they are kept."""
+        band, uploads, totals = self._now.bands[number], self._now.uploads[number], self._now.totals[number]
+        sent = band.sent_to_all()
+        everyone = self._groups(band.replicas)
+        after: State = {}
+        if totals:
+            updates = updates_of(uploads, sent)
+            chosen = counted.unsqueeze(-1)
+            after = {name: torch.where(chosen, sum_ + updates[name], sum_) for name, sum_ in totals.items()}
+        came = aggregated(
+            self._terms.aggregation,
+            uploads,
+            sent,
+            everyone,
+            1.0 if self._all_counted else counted.to(sent["z"].dtype).mean(dim=-1, keepdim=True),
+            band.rule.accumulates,
+            counted=None if self._all_counted else counted,
+            sums=Sums(totals, after, everyone) if totals else None,
+        )
+        return band.rule.server_update(algorithms_part(band.server), came, band.central()), after
+
+    def _groups(self, replicas: slice) -> Groups:
+        return Groups(self._clients.groups.of[replicas], self._clients.groups.most)
+
+    def _settle_statistics(self) -> None:
+        now = self._now
+        counted = now.verdicts == COUNTED
+        some = now.alive & counted.any(dim=-1)
+        for name, value in now.client_statistics.items():
+            if self._shares_statistics:
+                flat = value.reshape(*value.shape[:2], -1)
+                if value.is_floating_point():
+                    chosen = None if self._all_counted else counted
+                    mean = group_centre(self._terms.aggregation, flat, self._clients.groups, chosen)
+                else:
+                    mean = torch.where(counted.unsqueeze(-1), flat, flat.amin(dim=1, keepdim=True)).amax(dim=1)
+                shared = now.statistics[name]
+                shared.copy_(torch.where(over(some, shared), mean.view_as(shared), shared))
+            chosen = over(now.alive[:, None] & counted, value)
+            value.copy_(torch.where(chosen, value, now.kept_statistics[name]))
+
+    def _within_limits(self, replicas: slice) -> Tensor:
+        """Which replicas measured nothing that is too large or, where there are limits, not finite; ``[replicas]``."""
+        measures, limits = self._now.measures[replicas], self._now.limits[replicas]
+        finite = measures.index_select(1, self._now.must_be_finite).isfinite().all(dim=-1)
+        finite |= (limits == torch.inf).all(dim=-1)
+        return finite & ~(measures.abs() > limits).any(dim=-1)
+
+    def _measure(self, band: Band, counted: Tensor, kept: State) -> Tensor:
+        """What a round measured for the replicas of a band, ``[replicas, measures]``; kept: the clients' new states."""
+        r, now, clients = band.replicas, self._now, self._clients
+        points, z_0 = now.z[r], band.sent()["z"]
+        sources = clients.has_source[r] & counted
+        task, domain = now.losses[:, r] / clients.steps[r]
+        task = torch.where(clients.has_source[r], task, 0.0)
+        if self._terms.transmission.private:  # the noise would hide nothing if losses were told
+            task, domain = torch.zeros_like(task), torch.zeros_like(domain)
+        mean = mean_over(points, counted.unsqueeze(-1), dim=1)
+        drift, dual_norm = (points - z_0).norm(dim=-1), torch.zeros_like(task[:, 0])
+        now.by_client[r, 0] = torch.where(counted, drift, torch.nan)
+        if "dual" in kept:
+            squares = torch.where(counted.unsqueeze(-1), kept["dual"], band.clients["dual"]).square().sum(dim=-1)
+            dual_norm = squares.mean(dim=-1).sqrt()
+            now.by_client[r, 1] = squares.sqrt()
+        measures = (
+            mean_over(drift, counted),
+            root_mean_square(points - mean.unsqueeze(1), counted),
+            dual_norm,
+            mean_over(task - now.nu[r] * domain, counted),
+            torch.where(sources.any(dim=1), mean_over(task, sources), torch.nan),
+            mean_over(domain, counted),
+            self._in_step(r).sum(dim=1).to(points.dtype),
+            counted.sum(dim=1).to(points.dtype),
+        )
+        return torch.stack(measures, dim=1)
+
+    def _in_step(self, replicas: slice) -> Tensor:
+        """Who works in this round and was counted in the last one, so that it knows what was sent then."""
+        now = self._now
+        done = now.rounds_done[replicas, None]
+        return now.working[replicas] & (done > 0) & (now.counted_at[replicas] == done - 1)

@@ -1,0 +1,166 @@
+"""What a server accepts in a round, and why it refuses the rest."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from fedmm.core.algorithm import State
+from fedmm.core.compression import arrived_upload
+from fedmm.core.engine import Refusal
+from fedmm.core.errors import Diverged
+from fedmm.core.federation import Terms
+from fedmm.core.problem import Statistics
+from fedmm.core.usual_norms import Norms, UsualNorms, update_norms
+from fedmm.engines.messages import Invitation, Update
+
+
+class Inbox:
+    """The updates of one round: put in as they arrive, each counted once or refused by name and reason.
+
+    invitations: those of the round by client. like, statistics: an upload as it travels, and running statistics where
+    they do, of the names, shapes and dtypes that are right. groups: by client, for the bound on unusual norms.
+    usual: refuses what is far longer than usual. norms: by client, the lengths of what is then accepted.
+    """
+
+    def __init__(
+        self,
+        invitations: Mapping[str, Invitation],
+        like: State,
+        statistics: Statistics,
+        terms: Terms,
+        groups: Mapping[str, str],
+        usual: UsualNorms | None = None,
+    ) -> None:
+        self._invitations = invitations
+        self._like = like
+        self._statistics = statistics
+        self._terms = terms
+        self._groups = groups
+        self._usual = usual
+        self.norms: dict[str, Norms] = {}
+        self._norms: dict[str, Tensor] = {}
+        self.accepted: dict[str, Update] = {}
+        self.refused: list[Refusal] = []
+
+    @property
+    def private(self) -> bool:
+        """Whether noise or masks hide updates."""
+        return self._terms.hides_updates
+
+    def put(self, update: Update) -> None:
+        """Accept or refuse an update. One that is not finite ends the run where the terms say so."""
+        reason = self._addressed(update) or self._malformed(update)
+        if not reason:
+            sent = self._invitations[update.client].sent
+            update = replace(update, vectors=arrived_upload(self._terms.uploads, update.vectors, sent))
+            reason = self._unusable(update)
+            if reason and self._terms.on_bad_update == "stop":
+                raise Diverged(update.client, update.round + 1)
+        if not reason and "z" in update.vectors:
+            norm = self._norm(update)
+            bound = self._terms.max_update_norm
+            if bound and float(norm) > bound:
+                reason = f"its update has norm {float(norm):.4g}, above the bound {bound:g}"
+            self._norms[update.client] = norm
+        if reason:
+            self.refused.append(Refusal(str(update.client), reason))
+        else:
+            self.accepted[update.client] = update
+
+    def close(self) -> None:
+        """No more updates: refuse those whose norm is unusual among their group's, or among all."""
+        self._compare_within_groups()
+        if self._usual:
+            norms = {client: self._all_norms(self.accepted[client]) for client in sorted(self.accepted)}
+            for client, reason in self._usual.refusals(norms).items():
+                self.refused.append(Refusal(client, reason))
+                del self.accepted[client]
+            self.norms = {client: norms[client] for client in self.accepted}
+
+    def _all_norms(self, update: Update) -> Norms:
+        invitation = self._invitations[update.client]
+        return update_norms(update.vectors, update.statistics, invitation.sent, invitation.statistics)
+
+    def _compare_within_groups(self) -> None:
+        ratio = self._terms.max_update_ratio
+        if not ratio:
+            return
+        groups: dict[str, list[str]] = defaultdict(list)
+        for client in sorted(self.accepted):
+            groups[self._groups.get(client, "")].append(client)
+        for members in groups.values():
+            median = torch.stack([self._norms[client] for client in members]).quantile(0.5)
+            for client in members:
+                norm = self._norms[client]
+                if bool(norm > ratio * median):
+                    usual = f"{ratio:g} times the median {float(median):.4g} of its group"
+                    self.refused.append(Refusal(client, f"its update has norm {float(norm):.4g}, above {usual}"))
+                    del self.accepted[client]
+
+    def sent_point(self, default: Tensor) -> Tensor:
+        """The point that the round's clients work from; the default where nobody was invited."""
+        return next((each.sent["z"] for each in self._invitations.values()), default)
+
+    def _addressed(self, update: Update) -> str:
+        """Why this is no answer to an invitation of this round; empty where it is one."""
+        invitation = self._invitations.get(update.client)
+        if invitation is None:
+            return "it was not asked to take part"
+        if update.round != invitation.round:
+            return f"its update is for round {update.round + 1}, and this is round {invitation.round + 1}"
+        if update.session != invitation.session:
+            return "its update answers what was sent before the server restarted"
+        if update.lost:
+            return f"it has lost {_state(invitation.counted)}"
+        if update.base != invitation.counted:
+            return f"it went on from {_state(update.base)}, not from {_state(invitation.counted)}"
+        if update.client in self.accepted:
+            return "it has already sent an update in this round"
+        return ""
+
+    def _malformed(self, update: Update) -> str:
+        return _unlike(update.vectors, self._like, "vector") or _unlike(
+            update.statistics, self._statistics, "running statistic"
+        )
+
+    def _unusable(self, update: Update) -> str:
+        """What is not finite; where bad updates are skipped, so is one too large for its norm to be finite."""
+        for name, tensor in {**update.vectors, **update.statistics}.items():
+            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+                return f"its {name!r} is not finite"
+        if self._terms.on_bad_update == "skip":
+            for name, vector in update.vectors.items():
+                if not bool(vector.norm().isfinite()):
+                    return f"its {name!r} is too large for its norm to be finite"
+        return ""
+
+    def _norm(self, update: Update) -> Tensor:
+        difference = update.vectors["z"] - self._invitations[update.client].sent["z"]
+        norm: Tensor = torch.linalg.vector_norm(difference)
+        return norm
+
+
+def _unlike(given: Mapping[str, object], like: Mapping[str, Tensor], what: str) -> str:
+    """Why tensors are not of the right names, shapes and dtypes; empty where they are."""
+    for name in sorted(like.keys() - given.keys()):
+        return f"its update lacks the {what} {name!r}"
+    for name in sorted(map(str, given.keys() - like.keys())):
+        return f"its update holds an unknown {what} {name!r}"
+    for name, right in like.items():
+        got = given[name]
+        if not isinstance(got, Tensor):
+            return f"its {name!r} is no tensor but {type(got).__name__}"
+        if got.shape != right.shape:
+            return f"its {name!r} has shape {tuple(got.shape)}, not {tuple(right.shape)}"
+        if got.dtype != right.dtype:
+            return f"its {name!r} has dtype {got.dtype}, not {right.dtype}"
+    return ""
+
+
+def _state(counted: int) -> str:
+    return f"its state after round {counted + 1}" if counted >= 0 else "its first state"

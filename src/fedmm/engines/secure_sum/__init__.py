@@ -1,0 +1,1 @@
+"""Sums of updates of which the server sees no single one."""

@@ -1,1 +1,0 @@
-"""Configuration, building and running: the only room that sees the others."""

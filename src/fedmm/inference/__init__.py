@@ -1,0 +1,1 @@
+"""Finished runs put to use: predictions, evaluation, export."""

@@ -1,0 +1,109 @@
+"""A run's model on labelled rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedmm.core.errors import require
+from fedmm.data.labels import UNKNOWN, UNLABELLED
+from fedmm.inference.load_run import FinishedRun
+from fedmm.inference.predict import OWN_ROWS, TEST, Incoming, incoming, own_rows, predicted
+from fedmm.inference.scores import BINS, Scores, scores, wilson
+from fedmm.objectives.source_only import SourceOnly
+from fedmm.runs.evidence import count_trained_test_rows
+
+EVALUATION = "fedmm-evaluation-1"
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores on the rows whose class is known to the model.
+
+    left_out: how many others there are; unknown: those of them with a label, which is none of the model's classes;
+    strange: these labels. trained_on: how many of the rows were trained on, without their labels.
+    """
+
+    run: FinishedRun
+    data: str
+    scores: Scores
+    left_out: int
+    unknown: int
+    strange: tuple[str, ...]
+    trained_on: int = 0
+
+    def table(self) -> dict[str, Any]:
+        """Everything as plain values, for JSON and for the picture.
+
+        ``accuracy`` is that of the rows whose class the model knows, ``accuracy_of_all`` that of all labelled rows: a
+        class that the model does not know is always wrong.
+        """
+        labelled, hits = self.scores.rows + self.unknown, sum(row[k] for k, row in enumerate(self.scores.confusion))
+        return {
+            "format": EVALUATION,
+            "run": str(self.run.folder),
+            "label": self.run.experiment.label,
+            "checkpoint": self.run.checkpoint,
+            "round": self.run.round,
+            "chosen_by": self.run.chosen_by,
+            "data": self.data,
+            "left_out": self.left_out,
+            "unknown_labels": list(self.strange),
+            "unknown_rows": self.unknown,
+            "absent_classes": [each.name for each in self.scores.classes if not each.support],
+            "labelled_rows": labelled,
+            "accuracy_of_all": hits / labelled,
+            "accuracy_of_all_interval": wilson(hits, labelled),
+            "trained_on": self.trained_on,
+            **self.scores.table(),
+        }
+
+
+def rows_named(run: FinishedRun, data: str, *, skip_bad: bool = False) -> Incoming:
+    """The rows of a file or folder, or of the run's own data set where ``data`` is one of the words for them."""
+    return own_rows(run, data) if data in OWN_ROWS else incoming(run, Path(data), skip_bad=skip_bad)
+
+
+def evaluate(
+    run: FinishedRun, data: str, rows: Incoming, *, bins: int = BINS, on_rows: Callable[[int], None] = lambda rows: None
+) -> Evaluation:
+    """Score the model on rows with labels; ``on_rows`` is told how many more were predicted."""
+    labels, logarithms, strange, left_out, unknown = [], [], set[str](), 0, 0
+    for part in rows.parts:
+        found = predicted(run, part)
+        y = torch.full((len(part.x),), UNLABELLED) if found.y is None else found.y.cpu()
+        known = y >= 0
+        labels.append(y[known])
+        logarithms.append(found.logarithms[known])
+        strange |= set(found.strange)
+        left_out += int((~known).sum())
+        unknown += int((y == UNKNOWN).sum())
+        on_rows(len(part.x))
+    y = torch.cat(labels)
+    odd = f", only unknown ones such as {', '.join(sorted(strange)[:_SHOWN])}" if strange else ""
+    require(
+        len(y) > 0,
+        f"{data} has no labels of the model's classes ({', '.join(run.class_names[:_SHOWN])}, ...){odd}; evaluate "
+        "labelled data, or use `fedmm predict`",
+    )
+    return Evaluation(
+        run,
+        data,
+        scores(y, torch.cat(logarithms), run.class_names, bins),
+        left_out,
+        unknown,
+        tuple(sorted(strange)),
+        _trained_on(run) if data == TEST else 0,
+    )
+
+
+def _trained_on(run: FinishedRun) -> int:
+    """How many of the run's own test rows of the target it trained on, without their labels."""
+    if run.experiment.objective.name == SourceOnly.name:
+        return 0
+    return count_trained_test_rows(run.experiment.data.load())

@@ -1,0 +1,152 @@
+"""A run's folder opened again: its model, its classes, and how files become rows for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from fedmm.config.schema import Experiment
+from fedmm.config.sites import experiment_anywhere
+from fedmm.config.toml import read_toml
+from fedmm.core.errors import FedmmError, require
+from fedmm.core.paths import is_name
+from fedmm.core.validation import one_of, require_device
+from fedmm.data.columns.per_site import KEY as PER_SITE
+from fedmm.data.columns.per_site import PerSite
+from fedmm.data.domains import Input
+from fedmm.models import Network
+from fedmm.runs.input_file import read_input
+from fedmm.runs.run_folder import EXPERIMENT, INPUT, MODEL, SAMPLES, SUMMARY
+from fedmm.training.predictor import Predictor, rebuild_model
+
+Checkpoint = Literal["last", "best", "oracle best"]
+_BEST: dict[str, Checkpoint] = {"best": "best", "oracle_best": "oracle best"}
+_SHOWN_RUNS = 3
+
+
+@dataclass(frozen=True, eq=False)
+class FinishedRun:
+    """A run that left a model.
+
+    checkpoint, round: which of its models this is, and after how many rounds; ``oracle best`` was chosen with labels of
+        the target. chosen_by: the validator that chose it, empty for the last one.
+    class_names: one for each column of probabilities; input: how files become rows, None where the rows are a built-in
+        data set's own.
+    """
+
+    folder: Path
+    experiment: Experiment
+    predictor: Predictor
+    checkpoint: Checkpoint
+    round: int
+    class_names: tuple[str, ...]
+    input: Input | None
+    chosen_by: str = ""
+
+    @property
+    def model_name(self) -> str:
+        """Which model this is, in words."""
+        words = f"{self.checkpoint} by {self.chosen_by}" if self.chosen_by else self.checkpoint
+        oracle = ", chosen with labels of the target" if self.checkpoint == "oracle best" else ""
+        return f"round {self.round}, {words}{oracle}"
+
+    def require_rows_of_files(self) -> None:
+        """Refuse a model whose rows cannot be made from a file alone."""
+        require(
+            not isinstance(self.experiment.data, PerSite),
+            f"the model of {self.folder} takes rows that each site standardised by its own mean and deviation "
+            f"(data.{PER_SITE}), which a file does not say; standardise the files of each site, and train on those",
+        )
+
+    def sample_rows(self) -> Tensor | None:
+        """A few stored rows of both domains, ``[rows, *stored]``, in the dtype in which clients hold them.
+
+        None are there where the run kept none; None where it is not known how they were held.
+        """
+        path = self.folder / SAMPLES
+        if not path.exists():
+            return None
+        try:
+            with safe_open(path, framework="pt") as file:
+                parts = [file.get_tensor(name) for name in ("source_x", "target_x")]
+        except (OSError, SafetensorError) as problem:
+            raise FedmmError(f"{path} cannot be read as a safetensors file: {problem}") from problem
+        stored = self.predictor.show.stored
+        held = [part for part in parts if tuple(part.shape[1:]) == stored]
+        return torch.cat(held) if held else None
+
+
+def open_run(folder: Path, model: str | None = None, *, device: torch.device | str = "cpu") -> FinishedRun:
+    """The run in a folder with one of its models.
+
+    model: ``best`` for the one that the run announced as its best, ``last`` for that of its last round; by default the
+    best one where it kept one.
+    """
+    one_of("--model", model or "best", ("best", "last"))
+    require_device(device, "--device")
+    _require_run(folder)
+    each = experiment_anywhere(read_toml(folder / EXPERIMENT))
+    seed, network = each.run.seed, each.model.untrained()
+
+    def build(shape: tuple[int, ...], classes: int) -> Network:
+        return network.build(shape, classes, seed)
+
+    summary = _json(folder / SUMMARY)
+    chosen, file, rounds, by = _which(folder, model, summary)
+    predictor = rebuild_model(folder / file, build, device=device)
+    names, prepared = _classes_and_input(folder, each, predictor.classes)
+    return FinishedRun(folder, each, predictor, chosen, rounds, names, prepared, by)
+
+
+def _require_run(folder: Path) -> None:
+    try:
+        require("\0" not in str(folder) and folder.is_dir(), f"there is no folder {folder}; name the folder of a run")
+        if (folder / EXPERIMENT).exists():
+            require(
+                (folder / MODEL).exists(), f"{folder} holds no {MODEL} yet; let its run end, or stop it with Ctrl-C"
+            )
+            return
+        runs = sorted(path.parent for path in folder.glob(f"*/{EXPERIMENT}"))
+    except OSError as problem:
+        raise FedmmError(f"{folder} cannot be read: {problem.strerror}") from problem
+    several = f": it holds several, for example {', '.join(map(str, runs[:_SHOWN_RUNS]))}" if runs else ""
+    raise FedmmError(f"{folder} is not the folder of one run{several or ', which has an ' + EXPERIMENT}")
+
+
+def _which(folder: Path, model: str | None, summary: Mapping[str, Any]) -> tuple[Checkpoint, str, int, str]:
+    """Which model is asked for, its file, the round it is of, and what chose it."""
+    for name, chosen in _BEST.items() if model != "last" else ():
+        about = summary.get(name)
+        if isinstance(about, dict) and is_name(str(about.get("model"))):
+            return chosen, str(about["model"]), int(about.get("round") or 0), str(about.get("by"))
+    require(model != "best", f"{folder} keeps no best model; give --model last, or run it again with run.best_by")
+    return "last", MODEL, int(summary.get("rounds") or 0), ""
+
+
+def _classes_and_input(folder: Path, each: Experiment, classes: int) -> tuple[tuple[str, ...], Input | None]:
+    """The names of the classes and the way from files to rows; of older runs, the data set's own names or numbers."""
+    if (folder / INPUT).exists():
+        names, given = read_input(folder)
+        require(len(names) == classes, f"{folder / INPUT} names {len(names)} classes, but the model has {classes}")
+        return names, given
+    try:
+        known = tuple(each.data.load().class_names)
+    except FedmmError:
+        known = ()
+    return known if len(known) == classes else tuple(map(str, range(classes))), None
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as problem:
+        raise FedmmError(f"{path} cannot be read as JSON: {problem}") from problem
+    require(isinstance(values, dict), f"{path} must hold a JSON object, not {type(values).__name__}")
+    return dict(values)

@@ -1,0 +1,1 @@
+"""Many networks of one structure as one program."""

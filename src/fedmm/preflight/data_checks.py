@@ -1,0 +1,316 @@
+"""What in the data of an experiment is probably not as it should be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedmm.config.schema import Experiment
+from fedmm.core.algorithm import steps_by_client
+from fedmm.core.validators import VALIDATORS
+from fedmm.data.datasets.table import Table
+from fedmm.data.domains import DomainPair, Labelled
+from fedmm.data.inputs import TableInput
+from fedmm.data.labels import UNLABELLED
+from fedmm.data.leakage import distinct, fingerprints, shared, telling_columns
+from fedmm.data.partition import Share
+from fedmm.data.readers.tables import texts
+from fedmm.preflight import table_checks
+from fedmm.runs.evidence import SHIFT_ADVICE, shift_of_data
+
+_SHOWN = 5
+_IMBALANCE = 10
+_MOST_COLUMNS = 500
+_LARGEST_TABLE = 300_000_000
+"""Bytes of a file that is read once more for its columns that say nothing."""
+_LARGE = 50.0
+_MOSTLY_DISTINCT = 0.9
+_TELLS_DOMAIN = 0.9
+_MOSTLY_MISSING = 0.5
+_ENOUGH_ROWS = 20
+
+
+@dataclass(frozen=True)
+class Suspicions:
+    """Sentences for the user."""
+
+    warnings: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def suspicions(
+    experiment: Experiment, pair: DomainPair, dealt: DomainPair, shares: Sequence[Share], *, whole: bool = True
+) -> Suspicions:
+    """Everything that was found; dealt: the pair as clients are dealt it; whole: whether these are all rows."""
+    same, shift = _Overlaps(pair), shift_of_data(pair)
+    shifted = [f"{shift.sentence(pair.class_names)}; {SHIFT_ADVICE}"] if shift and shift.notable else []
+    certain = shift is not None and shift.reliable
+    columns = list(_silent_columns(experiment, pair))
+    warnings = [
+        *same.warnings,
+        *_telling(pair),
+        *_telling_domain(pair),
+        *(text for text in columns if not isinstance(text, _Note)),
+        *_values(pair),
+        *_classes(dealt, shares),
+        *(_sizes(shares, experiment.run.batch_size) if whole else ()),
+        *_choices(experiment),
+        *(shifted if certain else ()),
+    ]
+    notes = [
+        *same.notes,
+        *(text for text in columns if isinstance(text, _Note)),
+        *(() if certain else shifted),
+        *_labels(pair),
+        *(_passes(experiment, shares) if whole else ()),
+    ]
+    return Suspicions(tuple(warnings), tuple(notes))
+
+
+class _Note(str):
+    """A sentence that asks for no decision."""
+
+
+class _Overlaps:
+    """Rows that stand in two parts of the data."""
+
+    def __init__(self, pair: DomainPair) -> None:
+        self.warnings: list[str] = []
+        self.notes: list[str] = []
+        parts = {"source": pair.source, "target": pair.target}
+        self._prints = {name: fingerprints(rows.x) for name, rows in parts.items() if len(rows.x)}
+        self._look(pair.target_test, "target test", "target", trained_labels=False)
+        self._look(pair.target_test, "target test", "source", trained_labels=True)
+        self._look(pair.source_test, "source test", "source", trained_labels=True)
+        if pair.source_validation is not pair.source_test:
+            self._look(pair.source_validation, "source validation", "source", trained_labels=True)
+        self._look(pair.target, "target", "source", trained_labels=True)
+
+    def _look(self, rows: Labelled | None, name: str, other: str, *, trained_labels: bool) -> None:
+        if rows is None or not len(rows.x) or other not in self._prints:
+            return
+        prints = self._prints[name] if name in self._prints else fingerprints(rows.x)
+        count = shared(self._prints[other], prints)
+        if not count:
+            return
+        many = f"{count} of {len(prints)} rows of the {name} set" if " " in name else f"{count} target rows"
+        if min(distinct(prints), distinct(self._prints[other])) < _MOSTLY_DISTINCT:
+            self.notes.append(
+                f"{many} are like rows of the {other}; many rows are alike in this data, so that says little"
+            )
+        elif trained_labels:
+            self.warnings.append(f"{many} are source rows too, to the bit: labels that are trained on leak into them")
+        elif count == len(prints):
+            self.notes.append(
+                f"the {name} set is target rows that are trained on, without their labels; accuracy is that on known "
+                "rows, not on new ones"
+            )
+        else:
+            self.warnings.append(f"{many} are trained on too, without their labels: keep test rows apart, or all in")
+
+
+def _telling(pair: DomainPair) -> Iterator[str]:
+    columns = dict(list(columns_of(pair).items())[:_MOST_COLUMNS])
+    known = pair.source.y != UNLABELLED
+    if not columns or not bool(known.any()):
+        return
+    for name, share in telling_columns(pair.source.x[known], pair.source.y[known], columns).items():
+        yield (
+            f"column {name!r} alone tells the class of {share:.0%} of the source's rows, each class counted alike: a "
+            "copy of the label, or made from it? leave it out if it is not known for new rows"
+        )
+
+
+def _telling_domain(pair: DomainPair) -> Iterator[str]:
+    """Columns of a table by which source and target are told apart: no features are alike that are made from them."""
+    if not isinstance(pair.input, TableInput) or not len(pair.source.x) or not len(pair.target.x):
+        return
+    columns = dict(list(columns_of(pair).items())[:_MOST_COLUMNS])
+    x = torch.cat([pair.source.x, pair.target.x])
+    domain = torch.cat([torch.zeros(len(pair.source.x)), torch.ones(len(pair.target.x))]).long()
+    kinds = {column.name: column for column in pair.input.columns}
+    for name, share in telling_columns(x, domain, columns, _TELLS_DOMAIN).items():
+        gaps = ""
+        if kinds[name].levels or kinds[name].indicator:
+            last = columns[name].stop - 1
+            here, there = (float(rows.x[:, last].mean()) for rows in (pair.source, pair.target))
+            if abs(here - there) > _MOSTLY_MISSING:
+                gaps = f" (it is missing in {here:.0%} of the source's rows and {there:.0%} of the target's)"
+        yield (
+            f"column {name!r} alone tells source from target for {share:.0%} of the rows, each domain counted alike"
+            f"{gaps}; consider naming it in data.drop"
+        )
+
+
+def columns_of(pair: DomainPair) -> Mapping[str, slice]:
+    """Which numbers of a row are a column's, by its name; rows that are no vectors have none."""
+    if pair.source.x.dim() != 2:
+        return {}
+    if not isinstance(pair.input, TableInput):
+        return {str(number): slice(number, number + 1) for number in range(pair.source.x.shape[1])}
+    found, start = {}, 0
+    for column in pair.input.columns:
+        found[column.name] = slice(start, start + column.width)
+        start += column.width
+    return found
+
+
+def _silent_columns(experiment: Experiment, pair: DomainPair) -> Iterator[str]:
+    """Columns that say the same in every row, or something else in every row."""
+    if isinstance(experiment.data, Table):
+        yield from _table_columns(experiment.data, pair)
+    elif pair.source.x.dim() == 2:
+        both = torch.cat([pair.source.x, pair.target.x])
+        constant = (both == both[0]).all(dim=0).nonzero().squeeze(1).tolist()
+        if constant:
+            many = _count(len(constant), "column says", "columns say")
+            yield f"{many} the same in every row: {_some(map(str, constant))}"
+
+
+def _table_columns(data: Table, pair: DomainPair) -> Iterator[str]:
+    files = [Path(path).expanduser() for path in (data.files.values() or [data.file])]
+    if sum(path.stat().st_size for path in files) > _LARGEST_TABLE or not isinstance(pair.input, TableInput):
+        return
+    for path in files:
+        yield from table_checks.odd_header(path, data.format)
+    frame, sites, _, lacking = data.opened()
+    inputs = [name for name in frame.columns if name not in data.roles]
+    used = {column.name for column in pair.input.columns}
+    constant = [name for name in inputs if name not in used]
+    if constant:
+        many = _count(len(constant), "column says", "columns say")
+        yield f"{many} the same in every training row, of no use: {_some(constant)}"
+    numbered = [name for name in used if _names_rows(frame[name])]
+    if numbered:
+        yield (
+            f"{_count(len(numbered), 'column holds', 'columns hold')} another whole number in every row, like an id: "
+            f"{_some(sorted(numbered))}; name it as data.id or in data.drop"
+        )
+    alike = [name for name in inputs if name not in data.dates]
+    yield from table_checks.unfilled_columns(frame, sites, [name for name in inputs if name in used], lacking)
+    yield from table_checks.constant_at_a_site(frame, sites, alike, data.decimal)
+    yield from map(_Note, table_checks.odd_cells(frame, alike, data.decimal))
+    yield from table_checks.spelt_alike(frame, [data.site, *alike] if data.site else alike, data.most_levels)
+    for name in alike:
+        if name not in data.categorical and (why := table_checks.numbers_as_words(frame[name], data.decimal)):
+            yield f"column {name!r} counts as words: {why}"
+    for name, _ in table_checks.dates_as_words(frame, alike):
+        yield f"column {name!r} holds dates, each of which is a word of its own; name it in data.dates or data.drop"
+    for group in table_checks.differing_in_case(texts(frame[data.label])):
+        if not data.classes:
+            same = ", ".join(f'"{label}" = "{group[-1]}"' for label in group)
+            yield (
+                f"labels differ in capitals or spaces alone, and are classes of their own: "
+                f"{' and '.join(map(repr, group))}; if they are one, name every label in data.classes: {same}, ..."
+            )
+    if total := table_checks.last_row_is_a_total(frame):
+        yield total
+
+
+def _names_rows(column: Any) -> bool:
+    rows = len(column)
+    return column.dtype.kind in "iu" and rows >= _ENOUGH_ROWS and column.nunique() == rows
+
+
+def _values(pair: DomainPair) -> Iterator[str]:
+    pictures = pair.source.x.dim() == 4
+    highs, deviations = {}, {}
+    for name, rows in (("source", pair.source), ("target", pair.target)):
+        if rows.x.dtype == torch.uint8 or not len(rows.x):
+            continue
+        sample = rows.x[:: max(1, len(rows.x) // 2000)].double()
+        highs[name] = float(sample.abs().max())
+        deviations[name] = float(sample.std(correction=0))
+    largest = max(highs.values(), default=0.0)
+    if pictures and largest > 2.0:
+        yield f"pictures are of numbers up to {largest:g}; give bytes (uint8), or divide them by 255"
+    elif largest > _LARGE:
+        yield f"inputs reach {largest:g}; standardise them, or learning rates will have to be tiny"
+    if len(deviations) == 2:
+        low, high = sorted(deviations.values())
+        if high > _IMBALANCE * max(low, 1e-12):
+            yield (
+                f"the values of source and target spread unlike each other (deviation {deviations['source']:.3g} and "
+                f"{deviations['target']:.3g}); are they in the same units?"
+            )
+
+
+def _classes(pair: DomainPair, shares: Sequence[Share]) -> Iterator[str]:
+    names = list(pair.class_names)
+    counts = torch.bincount(pair.source.y[pair.source.y >= 0], minlength=len(names))
+    lacking = [names[k] for k in (counts == 0).nonzero().squeeze(1).tolist()]
+    if lacking:
+        yield f"the source has no rows of {_count(len(lacking), 'class', 'classes')}: {_some(lacking)}"
+    held = counts[counts > 0]
+    if len(held) > 1 and int(held.max()) > _IMBALANCE * int(held.min()):
+        few, many = int(counts.masked_fill(counts == 0, int(held.max()) + 1).argmin()), int(counts.argmax())
+        yield (
+            f"classes of the source are unbalanced: {int(held.max())} rows of {names[many]!r}, {int(held.min())} of "
+            f"{names[few]!r}"
+        )
+    poor = []
+    for share in shares:
+        if len(share.source):
+            own = len(set(pair.source.y[share.source].tolist()))
+            if own < len(held):
+                poor.append(f"{share.name} ({own} of {len(held)})")
+    if poor:
+        yield f"{_count(len(poor), 'client lacks', 'clients lack')} classes of the source: {_some(poor)}"
+
+
+def _sizes(shares: Sequence[Share], batch_size: int) -> Iterator[str]:
+    small = [
+        f"{share.name} ({len(share.source) + len(share.target)})"
+        for share in shares
+        if len(share.source) + len(share.target) < batch_size
+    ]
+    if small:
+        yield (
+            f"{_count(len(small), 'client holds', 'clients hold')} fewer rows than a batch of {batch_size}, in which "
+            f"rows come twice: {_some(small)}"
+        )
+
+
+def _choices(experiment: Experiment) -> Iterator[str]:
+    for option in ("best_by", "stop_by"):
+        name = getattr(experiment.run, option, "")
+        if name in VALIDATORS and VALIDATORS[name].oracle:
+            yield f"run.{option} = {name!r} chooses with labels of the target: an oracle, which nobody has in earnest"
+
+
+def _labels(pair: DomainPair) -> Iterator[str]:
+    if pair.target_test is None:
+        yield "no label of the target is known: its accuracy is not measured, and choices go by what needs no labels"
+    known = int((pair.target.y != UNLABELLED).sum())
+    if pair.target_test is not None and known:
+        yield f"{known} of {len(pair.target.y)} target rows have labels; training never sees them"
+
+
+def _passes(experiment: Experiment, shares: Sequence[Share]) -> Iterator[str]:
+    steps = steps_by_client(experiment.algorithm.steps, [share.name for share in shares])
+    run = experiment.run
+    passes = [
+        run.rounds * run.participation * steps[share.name] * run.batch_size / (len(share.source) + len(share.target))
+        for share in shares
+    ]
+    low, high = min(passes), max(passes)
+    times = f"{_short(high)}" if high - low < 0.05 * high else f"{_short(low)} to {_short(high)}"
+    yield f"in {run.rounds} rounds a client goes over its rows about {times} times"
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
+
+
+def _some(names: Any) -> str:
+    listed = list(names)
+    more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
+    return ", ".join(listed[:_SHOWN]) + more

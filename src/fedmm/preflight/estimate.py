@@ -1,0 +1,185 @@
+"""What a run will need: parameters, memory and time, from one measured step on this machine's CPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from fedmm.core.algorithm import State
+from fedmm.core.engine import FederatedState
+from fedmm.models.flat import rows_at_once
+from fedmm.training.adaptation import Adaptation
+from fedmm.training.problem import AdaptationClient
+
+_LONG, _LONG_ENOUGH, _MOST_STEPS = 3.0, 0.4, 15
+"""Seconds of a first step that is enough by itself, and else of all further ones; how many those are at most."""
+_LONG_EVALUATION = 2.0
+"""Seconds of an evaluation above which only a part of it is measured."""
+_ROWS_MEASURED, _NUMBERS_MEASURED = 64, 1 << 20
+"""Of a batch that is evaluated: rows at most, and numbers in them."""
+_VECTORS_AT_WORK = 6
+"""Of the size of z beside all states: the network's point, gradient and start, and what a step computes with."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Bytes and seconds; a GPU needs the same memory and less time.
+
+    states: of server and clients, and what is computed with them; activations: of one local step's forward and backward
+    pass, of all clients at once where the engine stacks them, or of an evaluation where that needs more.
+    step: of one client's local step; evaluation: of the rows on which a round is measured; run: of all rounds.
+    """
+
+    parameters: int
+    states: int
+    data: int
+    activations: int
+    step: float
+    round: float
+    evaluation: float
+    run: float
+
+    @property
+    def memory(self) -> int:
+        """All bytes together, without those of torch itself."""
+        return self.states + self.data + self.activations
+
+
+def estimate(adaptation: Adaptation, rows: Iterable[Tensor], evaluate_every: int, *, stacked: bool) -> Estimate:
+    """Measure one local step of a client of each kind; ``rows`` are the tensors of the data, counted once each."""
+    engine, layout = adaptation.engine, adaptation.function.layout
+    clients, statistics = len(engine.server.names), adaptation.problem.statistics
+    number = torch.empty((), dtype=layout.dtype).element_size()
+    own = _bytes(engine.server.first()) + clients * (_bytes(engine.server.first_own()) + _bytes(statistics))
+    totals = clients * layout.size * number if engine.server.totals() else 0
+    vectors = clients * max(len(_uploaded(adaptation)), 1) + _VECTORS_AT_WORK * (clients if stacked else 1)
+    states = 2 * own + totals + vectors * layout.size * number
+    steps, saved, kinds = dict[str, float](), 0, dict[str, str]()
+    for holding in adaptation.holdings:
+        kinds.setdefault(holding.domains, holding.name)
+    for kind, name in kinds.items():
+        long = [seconds for seconds in steps.values() if seconds >= _LONG]
+        steps[kind], bytes_saved = (long[0], saved) if long else _step(adaptation, name)
+        saved = max(saved, bytes_saved)
+    kind_of = {holding.name: holding.domains for holding in adaptation.holdings}
+    work = sum(count * steps[kind_of[name]] for name, count in engine.server.steps.items() if name in kind_of)
+    share = engine.server.taking_part / max(len(kind_of), 1)
+    evaluation, measuring = _evaluation(adaptation, _before_the_first(adaptation))
+    rounds = adaptation.rounds
+    return Estimate(
+        parameters=layout.size,
+        states=states,
+        data=sum({each.data_ptr(): each.untyped_storage().nbytes() for each in rows}.values()),
+        activations=max(saved * (len(kind_of) if stacked else 1), measuring),
+        step=max(steps.values()),
+        round=work * share,
+        evaluation=evaluation,
+        run=rounds * work * share + evaluation * -(-rounds // evaluate_every),
+    )
+
+
+def faster_alone(adaptation: Adaptation, step: float) -> float:
+    """How many times as fast a local step is on one thread as it was on torch's own number of them."""
+    threads = torch.get_num_threads()
+    if threads == 1 or step > _LONG_ENOUGH:
+        return 1.0
+    torch.set_num_threads(1)
+    try:
+        return step / _step(adaptation, adaptation.holdings[0].name)[0]
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _before_the_first(adaptation: Adaptation) -> FederatedState:
+    """As much of the first state as an evaluation looks at; the states of many clients would be large."""
+    server, statistics = adaptation.engine.server, adaptation.problem.statistics
+    return FederatedState(0, server.first(), {}, statistics, dict.fromkeys(server.names, statistics))
+
+
+def _uploaded(adaptation: Adaptation) -> State:
+    """What a client sends, as it would be without a step."""
+    engine, algorithm = adaptation.engine, adaptation.algorithm
+    worker = engine.workers[engine.server.names[0]]
+    sent = algorithm.broadcast(engine.server.first())
+    upload, _ = algorithm.finish(sent["z"], sent, engine.server.first_own(), worker.coefficients(0))
+    return upload
+
+
+def _step(adaptation: Adaptation, name: str) -> tuple[float, int]:
+    """Seconds of one local step of a client, and the bytes that its backward pass needs of the forward pass."""
+    engine, algorithm = adaptation.engine, adaptation.algorithm
+    worker = engine.workers[name]
+    client = worker.client
+    assert isinstance(client, AdaptationClient)
+    sent, own, c = algorithm.broadcast(engine.server.first()), engine.server.first_own(), worker.coefficients(0)
+    held = next(client.network.module.parameters()).untyped_storage().data_ptr()
+    kept: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() != held:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    local = client.open_round(0, adaptation.rounds, _MOST_STEPS + 1, adaptation.problem.statistics)
+
+    def step(number: int) -> None:
+        algorithm.local_step(sent["z"], sent, own, local.field(sent["z"], number), c)
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        found = [_timed(partial(step, 0))]
+    if found[0] < _LONG:
+        found = []
+        while len(found) < _MOST_STEPS and sum(found) < _LONG_ENOUGH:
+            found.append(_timed(partial(step, len(found) + 1)))
+    return min(found), sum(kept.values()) + 2 * max(kept.values(), default=0)  # and two gradients at a time
+
+
+def _evaluation(adaptation: Adaptation, state: FederatedState) -> tuple[float, int]:
+    """Seconds to measure all probes once, where that takes long from a part of each; and the bytes it needs at once."""
+    function, total, at_once = adaptation.function, 0.0, rows_at_once(adaptation.function.input_shape)
+    peak, few = 0, max(2, min(_ROWS_MEASURED, _NUMBERS_MEASURED // torch.Size(function.input_shape).numel()))
+    for probe in adaptation.probes:
+        part = probe.take(slice(0, min(at_once, few, len(probe))))
+        work = partial(function.evaluate, function.start, function.statistics)
+        work(part[:1])
+        with _largest_layer(function.module) as layers:
+            seconds = _timed(partial(work, part))
+        total += seconds * len(probe) / len(part)
+        peak = max(peak, max(layers, default=0) * min(at_once, len(probe)) // len(part))
+    if adaptation.probes and total < _LONG_EVALUATION:
+        total = min(_timed(partial(adaptation.evaluate, state)) for _ in range(2))
+    return total, peak
+
+
+@contextmanager
+def _largest_layer(module: nn.Module) -> Iterator[list[int]]:
+    """The bytes that go into and come out of each layer while it is entered."""
+    found: list[int] = []
+
+    def note(layer: nn.Module, given: tuple[object, ...], made: object) -> None:
+        tensors = [each for each in (*given, made) if isinstance(each, Tensor)]
+        found.append(sum(each.numel() * each.element_size() for each in tensors))
+
+    hooks = [layer.register_forward_hook(note) for layer in module.modules() if not list(layer.children())]
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _timed(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def _bytes(state: State) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in state.values())

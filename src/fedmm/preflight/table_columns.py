@@ -1,0 +1,376 @@
+"""What the columns of a table are probably for: by their names and by what they hold."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedmm.core.errors import FedmmError, require
+from fedmm.data.columns.encoding import is_free_text
+from fedmm.data.labels import ordered
+from fedmm.data.readers.cells import MISSING, date_formats, read_cell
+from fedmm.data.readers.table_formats import TABLES, TEXT, TableFormat, detect_format
+from fedmm.data.readers.tables import JoinedTables, cell_kinds, is_numeric, is_plain, read_table, read_tables, texts
+from fedmm.preflight import table_checks
+
+if TYPE_CHECKING:
+    import pandas
+
+_LABELS = (
+    "label", "class", "y", "diagnosis", "outcome", "category", "species", "target", "type", "grade", "stage", "result",
+    "disease", "readmitted", "churn", "response", "condition", "diagnose",
+)  # fmt: skip
+_SITES = (
+    "site", "hospital", "clinic", "centre", "center", "institution", "institute", "client", "silo", "device", "scanner",
+    "location", "country", "region", "branch", "lab", "laboratory", "station", "store", "facility", "provider",
+    "klinik",
+)  # fmt: skip
+_IDS = ("id", "uuid", "index", "patient", "subject", "row", "key", "record", "name")
+_PEOPLE = ("id", "uuid", "pid", "patient", "patienten", "subject", "record", "mrn")
+"""Names of columns that stay ids where they stand in several rows."""
+_DOMAINS = {"source", "target"}
+_MOST_CLASSES, _MOST_SITES, _MOST_LEVELS = 50, 200, 100
+_FEWEST_IDS, _ROWS_OF_AN_ID = 10, 20
+_NUMBERS_AMONG_WORDS, _STRAY_WORDS, _FEWEST_ROWS = 0.9, 5, 20
+_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Columns:
+    """label, site, domain, id: columns by what they are for, empty where there is none. drop: of no use, and why.
+
+    format: how the files are written. dates: columns of dates, and their form. classes: of each label, where some are
+    spelt in two ways. sites: the names of all sites, and those without any label; unlabelled: rows without label.
+    labels: how many rows of each class there are. said: sentences on all that is not as it seems.
+    """
+
+    format: TableFormat
+    label: str
+    site: str
+    domain: str
+    id: str
+    drop: Mapping[str, str]
+    dates: Mapping[str, str]
+    classes: Mapping[str, str]
+    sites: Mapping[str, int]
+    unlabelled_sites: tuple[str, ...]
+    labels: Mapping[str, int]
+    rows: int
+    unlabelled: int
+    smallest: int
+    """Rows of the smallest site, or of the smaller domain."""
+    said: tuple[str, ...] = field(default=())
+
+
+def columns_of(
+    files: Mapping[str, Path],
+    label: str,
+    site: str,
+    *,
+    header: bool | None = None,
+    names: Sequence[str] = (),
+    sheet: str = "",
+) -> Columns:
+    """Look at a table, or at one for each site; what stays open is asked for.
+
+    files: by site; of one file the name does not matter. label, site, header, names, sheet: the user's word on it.
+    """
+    where, joined = whereabouts(files), len(files) > 1
+    require(not (joined and site), "--site is not needed where each site has a file of its own")
+    format = replace(detect_format(list(files.values())), sheet=sheet)
+    if header is not None:
+        format = replace(format, header=header)
+    require(not names or not format.header, f"--columns names the columns of a table without header; {where} has one")
+    format = replace(format, names=tuple(names))
+    frame, sites, lacking = _read(files, format)
+    every = list(frame.columns)
+    nameless = " (it has no header; name its columns with --columns)" if not format.header and not names else ""
+    for option, given in (("--label", label), ("--site", site)):
+        require(
+            not given or given in every,
+            f"{where} has no column {given!r} for {option}; it has {_some(every)}{nameless}",
+        )
+    total = table_checks.last_row_is_a_total(frame)
+    require(not total, f"{where}: {total}")
+    written = {name: texts(frame[name]) for name in every}
+    domain = next((name for name in every if _says_domain(written[name])), "") if not site and not joined else ""
+    label = label or _the_label(where, written, {site, domain})
+    site = site or ("" if joined else _the_site(where, written, {label, domain}))
+    own = _the_id(frame, written, {label, site, domain}, format.decimal)
+    roles = {label, site, domain, own} - {""}
+    format, stray = _more_missing(files, frame, written, format, label, roles)
+    frame, sites, lacking = _read(files, format, roles)
+    labels = texts(frame[label])
+    sites = sites or (texts(frame[site]) if site else [])
+    inputs = [name for name in every if name not in roles]
+    dates, unclear = _dates(frame, inputs)
+    drop = {name: why for name in inputs if name not in dates and (why := _of_no_use(frame[name], format.decimal))}
+    drop.update(unclear)
+    used = [name for name in inputs if name not in drop]
+    numbers_and_words = [name for name in used if name not in dates]
+    counted = Counter(sites)
+    rows_of = {name: counted[name] for name in ordered(set(sites) - {""})}
+    empty = tuple(name for name in rows_of if not any(a for a, b in zip(labels, sites, strict=True) if b == name))
+    unlabelled = sum(not each for each in labels)
+    sizes = list(rows_of.values()) or [unlabelled or len(labels), len(labels) - unlabelled]
+    classes, alike = _classes(labels)
+    said = [
+        *_about(format, files, names),
+        *(sentence for path in files.values() for sentence in table_checks.odd_header(path, format)),
+        *_about_id(own, frame, sites),
+        *stray,
+        *(f"column {name!r} is left out: {why}" for name, why in drop.items()),
+        *(f"column {name!r} holds dates ({form}): read as days" for name, form in dates.items()),
+        *table_checks.odd_cells(frame, numbers_and_words, format.decimal),
+        *(f"column {name!r} says the same in every row: of no use" for name in used if _is_constant(written[name])),
+        *table_checks.unfilled_columns(frame, sites or None, used, lacking),
+        *table_checks.constant_at_a_site(frame, sites or None, numbers_and_words, format.decimal),
+        *alike,
+        *table_checks.spelt_alike(frame, [site, *numbers_and_words] if site else numbers_and_words, _MOST_LEVELS),
+    ]
+    held = Counter(classes.get(each, each) for each in labels if each)
+    return Columns(
+        format=format,
+        label=label,
+        site=site,
+        domain=domain,
+        id=own,
+        drop=drop,
+        dates=dates,
+        classes=classes,
+        sites=rows_of,
+        unlabelled_sites=empty,
+        labels={name: held[name] for name in ordered(held)},
+        rows=len(labels),
+        unlabelled=unlabelled,
+        smallest=max(1, min(sizes)),
+        said=tuple(said),
+    )
+
+
+def whereabouts(files: Mapping[str, Path]) -> str:
+    """What messages call the files."""
+    first, *others = map(str, files.values())
+    return f"{first} and {len(others)} more" if others else first
+
+
+def _read(files: Mapping[str, Path], format: TableFormat, kept: Collection[str] = ()) -> JoinedTables:
+    if len(files) > 1:
+        return read_tables(files, format, kept)
+    (path,) = files.values()
+    return JoinedTables(read_table(path, format, kept), [], {})
+
+
+def site_names(paths: Sequence[Path]) -> dict[str, Path]:
+    """Files by what tells their names apart: ``a.north.csv`` and ``a.south.csv`` are north and south."""
+    names = [_stem(path) for path in paths]
+    if len(set(names)) < len(names):
+        names = [path.resolve().parent.name for path in paths]
+    require(
+        len(set(names)) == len(names), f"the files {_some([str(path) for path in paths])} must have names of their own"
+    )
+    if len(names) > 1:
+        parts = [re.split(r"([._\- ]+)", name) for name in names]
+        while all(len(each) > 2 for each in parts) and len({each[0] for each in parts}) == 1:
+            parts = [each[2:] for each in parts]
+        while all(len(each) > 2 for each in parts) and len({each[-1] for each in parts}) == 1:
+            parts = [each[:-2] for each in parts]
+        names = ["".join(each) for each in parts]
+    return dict(zip(names, paths, strict=True))
+
+
+def _stem(path: Path) -> str:
+    name = path.name
+    ending = max((each for each in TABLES if name.lower().endswith(each)), key=len, default="")
+    return name.removesuffix(name[len(name) - len(ending) :]) if ending else name
+
+
+def _about(format: TableFormat, files: Mapping[str, Path], names: Sequence[str]) -> list[str]:
+    """How the files are written, where that is not the usual way."""
+    default = TableFormat()
+    said = []
+    if format.encoding != default.encoding:
+        said.append(f"encoding {format.encoding}")
+    if format.separator not in (default.separator, "\t"):
+        said.append(f"cells separated by {format.separator!r}")
+    if format.decimal != default.decimal:
+        said.append("decimal commas")
+    found = [f"how it is written: {', '.join(said)}"] if said else []
+    if not format.header and any(path.name.lower().endswith(TEXT) for path in files.values()):
+        called = (
+            "named by --columns" if names else "called c1, c2 and so on (--columns names them, --header undoes this)"
+        )
+        found.append(f"the first line is taken for data, not for a header; the columns are {called}")
+    return found
+
+
+def _about_id(name: str, frame: pandas.DataFrame, sites: Sequence[str]) -> list[str]:
+    if not name:
+        return []
+    ids = texts(frame[name])
+    pairs = list(zip(sites, ids, strict=True)) if sites else [("", each) for each in ids]
+    given = [pair for pair in pairs if pair[1]]
+    different = len(set(given))
+    if different == len(given):
+        return [f"column {name!r} names the rows: no input"]
+    return [
+        f"column {name!r} is an id of {different} in {len(given)} rows: no input, and the rows of one id are all "
+        "trained on or all tested on"
+    ]
+
+
+def _more_missing(
+    files: Mapping[str, Path],
+    frame: pandas.DataFrame,
+    written: Mapping[str, list[str]],
+    format: TableFormat,
+    label: str,
+    roles: set[str],
+) -> tuple[TableFormat, list[str]]:
+    """Words for nothing: stray ones in columns of numbers that no other column holds, and usual ones among labels."""
+    said, more = [], []
+    for name in frame.columns:
+        kinds = cell_kinds(frame[name], format.decimal) if name not in roles and is_plain(frame[name]) else Counter()
+        numbers = kinds["number"] + kinds["percent"] + kinds["censored"]
+        if not kinds["word"] or numbers < _NUMBERS_AMONG_WORDS * (numbers + kinds["word"]):
+            continue
+        words = sorted({text for text in written[name] if read_cell(text, format.decimal).kind == "word"})
+        elsewhere = any(set(words) & set(values) for other, values in written.items() if other != name)
+        plain = not any(letter.isdecimal() for word in words for letter in word)
+        if len(words) <= _STRAY_WORDS and plain and not elsewhere:
+            more += words
+            said.append(
+                f"column {name!r} holds numbers and {', '.join(map(repr, words))} ({kinds['word']} of {len(frame)} "
+                "rows): read as missing (data.missing)"
+            )
+    labels = texts(_read(files, format, roles).frame[label])
+    none = sorted(set(labels) & set(MISSING) - {"", "None"})
+    if none:
+        more += none
+        said.append(
+            f"{' and '.join(map(repr, none))} in column {label!r} {'is' if len(none) == 1 else 'are'} read as no label "
+            "(data.missing)"
+        )
+    return replace(format, missing=(*format.missing, *more)), said
+
+
+def _dates(frame: pandas.DataFrame, inputs: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Columns of dates with their form, and those whose form could be one or another."""
+    dates, unclear = {}, {}
+    for name, forms in table_checks.dates_as_words(frame, inputs):
+        if len(forms) == 1:
+            dates[name] = forms[0]
+        else:
+            unclear[name] = f"its dates may be {' or '.join(forms)}; say which in data.dates to have them as days"
+    return dates, unclear
+
+
+def _classes(labels: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Which labels are one class, and what is said of that: those that differ in capitals or spaces alone."""
+    counted = Counter(label for label in labels if label)
+    groups = table_checks.differing_in_case(counted)
+    said = [
+        f"labels that differ in capitals or spaces alone are one class: "
+        f"{' and '.join(f'{each!r} ({counted[each]} rows)' for each in group)}; change data.classes if they are not"
+        for group in groups
+    ]
+    if not groups:
+        return {}, said
+    main = {each: max(group, key=lambda word: (counted[word], word)) for group in groups for each in group}
+    return {label: main.get(label, label) for label in ordered(counted)}, said
+
+
+def _says_domain(values: Sequence[str]) -> bool:
+    return {value.lower() for value in values} == _DOMAINS
+
+
+def _the_label(where: str, written: dict[str, list[str]], others: set[str]) -> str:
+    """The column of classes: the only one with such a name or, without any, the only one that holds a few words."""
+    able = [name for name, values in written.items() if name not in others and _few(values, 2, _MOST_CLASSES)]
+    called = [name for name in able if _is_called(name, _LABELS)]
+    partly = [name for name in called or able if "" in written[name]]
+    for found in (partly, called, able):
+        if len(found) == 1:
+            return found[0]
+    able = called or able
+    require(
+        bool(able), f"{where} has no column that could hold classes (2 to {_MOST_CLASSES} different values); --label"
+    )
+    counted = [f"{name} ({len(set(written[name]) - {''})} values)" for name in able]
+    raise FedmmError(f"which column of {where} holds the classes? say --label and one of: {_some(counted)}")
+
+
+def _the_site(where: str, written: dict[str, list[str]], others: set[str]) -> str:
+    """The column that says who holds a row: the only one with such a name; none where no column has one."""
+    named = [
+        name
+        for name, values in written.items()
+        if name not in others and _is_called(name, _SITES) and "" not in values and _few(values, 2, _MOST_SITES)
+    ]
+    if len(named) > 1:
+        counted = [f"{name} ({len(set(written[name]))} values)" for name in named]
+        raise FedmmError(f"which column of {where} says who holds a row? say --site and one of: {_some(counted)}")
+    return named[0] if named else ""
+
+
+def _the_id(frame: pandas.DataFrame, written: dict[str, list[str]], others: set[str], decimal: str) -> str:
+    """The column that names the rows: one that is called so, then one of people's ids, then one that could be it."""
+    able = {name: values for name, values in written.items() if name not in others and is_plain(frame[name])}
+    unique = [name for name, values in able.items() if len(set(values)) == len(values) and "" not in values]
+    for name in unique:
+        if _is_called(name, _IDS):
+            return name
+    for name, values in able.items():
+        different = len(set(values) - {""})
+        many = different >= _FEWEST_IDS and different * _ROWS_OF_AN_ID >= len(values)
+        if many and _is_called(name, _PEOPLE) and frame[name].dtype.kind != "f":
+            return name
+    for name in unique:
+        words = not is_numeric(frame[name], decimal) and not is_free_text(able[name]) and not date_formats(able[name])
+        if frame[name].dtype.kind in "iu" or words:
+            return name
+    return ""
+
+
+def _of_no_use(column: pandas.Series, decimal: str) -> str:
+    """Why a column cannot be learnt from; empty where it can."""
+    if not is_plain(column):
+        return "it holds times or lists"
+    if is_numeric(column, decimal):
+        return ""
+    values = [value for value in texts(column) if value not in MISSING]
+    if why := table_checks.numbers_as_words(column, decimal):
+        return why
+    different = len(set(values))
+    if is_free_text(values):
+        return "it holds free text"
+    if different > _MOST_LEVELS:
+        return f"it holds {different} different words, such as {values[0][:40]!r}"
+    if len(values) >= _FEWEST_ROWS and different > len(values) / 2:
+        return f"it holds another word in nearly every row, such as {values[0][:40]!r}"
+    return ""
+
+
+def _is_constant(values: Sequence[str]) -> bool:
+    return len(set(values)) == 1 and values[0] not in MISSING
+
+
+def _few(values: Sequence[str], low: int, high: int) -> bool:
+    different = set(values) - {""}
+    return low <= len(different) <= min(high, max(low, len(values) // 3))
+
+
+def _is_called(name: str, words: Sequence[str]) -> bool:
+    """Whether a column's name is one of the words, or begins or ends with one: ``site_id``, ``hospitalName``."""
+    apart = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)
+    parts = [part for part in re.split(r"[^A-Za-z]+", apart.lower()) if part]
+    return bool(parts) and (parts[0] in words or parts[-1] in words)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

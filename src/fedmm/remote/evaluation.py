@@ -1,0 +1,233 @@
+"""Measures from sums over rows that stay at sites: the server's question, a site's answer, and what comes of them all.
+
+A question holds the server's point and statistics, and names the columns that are wanted. An answer is one array of
+float64, ``sums``: for each of these columns the number of rows, and the measure's sums over them. A site that has too
+few rows for a column says 0 rows, and zeros.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmm.core.engine import FederatedState
+from fedmm.core.layout import Layout
+from fedmm.core.metrics import Measure
+from fedmm.core.problem import FederatedProblem, Statistics
+from fedmm.engines.messages import Invitation
+from fedmm.remote.engine import Ask
+from fedmm.remote.kinds import MEASURE, PROBLEM
+from fedmm.remote.packed import Malformed, Packed, one_line
+from fedmm.remote.packing import pack_invitation, read_invitation
+
+SUMS = "sums"
+_COLUMNS, _CLIENT, _ROUND = "columns", "client", "round"
+_ENOUGH = 0.9
+"""The share of the rows that must be in a measure for it to be told."""
+
+Say = Callable[[str], None]
+
+
+class Summed(NamedTuple):
+    """A measure's sums, float64 ``[k]``, over so many rows."""
+
+    rows: int
+    sums: Tensor
+
+    @classmethod
+    def of_none(cls, measure: Measure, classes: int) -> Summed:
+        """The sums over no row."""
+        return cls(0, torch.zeros(measure.count(classes), dtype=torch.float64))
+
+
+SiteSums = Callable[[Sequence[str], Tensor, Statistics], Mapping[str, Summed]]
+"""A site's sums for some columns, of a model with this point and these statistics, in that order."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """What sites are asked for.
+
+    wanted: by site, the measures on rows of its own, by column. classes: of a prediction.
+    most_rows: over which a site may sum.
+    """
+
+    wanted: Mapping[str, Mapping[str, Measure]]
+    classes: int
+    most_rows: int
+
+    @cached_property
+    def measures(self) -> dict[str, Measure]:
+        """Everything that is measured at sites, by column."""
+        return {column: measure for own in self.wanted.values() for column, measure in own.items()}
+
+
+class SiteMeasures:
+    """What the sites measure of the server's model, each on rows of its own; the server adds their sums.
+
+    A column is told where the sites in it hold at least nine tenths of the rows that it would be measured on: a site
+    that is silent, or refused, counts with the rows of its last answer, and one that has never answered forbids it.
+    Sites with too few rows have none here. say: is told what was measured; complain: whose answer is not counted.
+    """
+
+    def __init__(
+        self,
+        problem: FederatedProblem,
+        panel: Panel,
+        ask: Ask,
+        say: Say = lambda line: None,
+        complain: Say | None = None,
+    ) -> None:
+        self._problem = problem
+        self._panel = panel
+        self._ask = ask
+        self._say = say
+        self._complain = complain or say
+        self._rows: dict[tuple[str, str], int] = {}
+
+    def __call__(self, state: FederatedState) -> dict[str, Tensor]:
+        """By column, what was measured of the server's model; the others are left out."""
+        began = time.perf_counter()
+        questions = {
+            name: pack_question(self._problem, state, list(columns)) for name, columns in self._panel.wanted.items()
+        }
+        answers = self._ask(MEASURE, questions) if questions else {}
+        heard: dict[str, dict[str, Summed]] = {}
+        for name in questions:
+            try:
+                heard[name] = read_sums(self._panel, name, state.round, answers.get(name))
+            except Malformed as problem:
+                self._complain(f"round {state.round}: what {name} measured is not counted: {problem}")
+        found, missing = dict[str, Tensor](), list[str]()
+        for column, measure in self._panel.measures.items():
+            total = self._total(column, heard)
+            if total is None:
+                missing.append(column)
+                continue
+            value = measure.value(total.sums, total.rows)
+            if bool(value.isfinite()):
+                found[column] = value
+            else:
+                self._complain(f"round {state.round}: {column} is left out: the sums of the sites make {float(value)}")
+        self._tell(state.round, questions, answers, list(heard), missing, time.perf_counter() - began)
+        return found
+
+    def _total(self, column: str, heard: Mapping[str, Mapping[str, Summed]]) -> Summed | None:
+        """The sums of all sites, in order of their names; None where too few rows are in them."""
+        rows, silent, sums = 0, 0, None
+        for name in sorted(name for name, columns in self._panel.wanted.items() if column in columns):
+            if name in heard:
+                own = heard[name][column]
+                self._rows[name, column] = own.rows
+                rows, sums = rows + own.rows, own.sums if sums is None else sums + own.sums
+            elif (name, column) in self._rows:
+                silent += self._rows[name, column]
+            else:
+                return None
+        return Summed(rows, sums) if sums is not None and rows and rows >= _ENOUGH * (rows + silent) else None
+
+    def _tell(
+        self,
+        round_: int,
+        questions: Mapping[str, Packed],
+        answers: Mapping[str, Packed],
+        heard: Sequence[str],
+        missing: Sequence[str],
+        seconds: float,
+    ) -> None:
+        if not questions:
+            return
+        down, up = (
+            sum(array.nbytes for packed in each.values() for array in packed.arrays.values())
+            for each in (questions, answers)
+        )
+        lacking = f"; too few rows for {', '.join(missing)}" if missing else ""
+        who = ", ".join(heard) or "nobody"
+        self._say(f"round {round_}: measured by {who} in {seconds:.2f} s, {down} bytes down, {up} up{lacking}")
+
+
+def pack_question(problem: FederatedProblem, state: FederatedState, columns: Sequence[str]) -> Packed:
+    """The question for these columns, as it travels: it holds the server's model as it is after a round."""
+    statistics = state.statistics if problem.share_statistics else {}
+    packed = pack_invitation(problem.layout, Invitation(state.round, {"z": state.z}, statistics=statistics))
+    return packed._replace(about={_ROUND: state.round, _COLUMNS: ",".join(columns)})
+
+
+def measured_at_site(
+    name: str, layout: Layout, own: Statistics, question: Packed, sums: SiteSums, say: Say = lambda line: None
+) -> Packed:
+    """A site's answer; it says what leaves. own: the statistics that the site begins with, where none are shared."""
+    columns = question.about.get(_COLUMNS)
+    if not isinstance(columns, str):
+        raise Malformed("the server did not say what is to be measured")
+    model = read_invitation(layout, question.arrays, {**question.about, "restoring": False})
+    if model.sent.keys() != {"z"} or model.sent["z"].shape != (layout.size,):
+        raise Malformed("the server sent no model that could be measured")
+    statistics = model.statistics or own
+    if _shapes(statistics) != _shapes(own):
+        raise Malformed("the server sent running statistics that are not of this model")
+    found = sums(columns.split(","), model.sent["z"].to(layout.dtype), statistics)
+    say(f"round {model.round}: {leaving(found)}")
+    parts = [torch.cat([each.sums.new_tensor([each.rows]), each.sums]).cpu() for each in found.values()]
+    return Packed({SUMS: torch.cat(parts).numpy()}, {_CLIENT: name, _ROUND: model.round}, {})
+
+
+def _shapes(statistics: Statistics) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in statistics.items()}
+
+
+def leaving(found: Mapping[str, Summed]) -> str:
+    """What leaves a site, in words: by column, how many numbers over how many rows."""
+    words = [
+        f"{column} ({len(each.sums)} over {each.rows} rows)" if each.rows else f"{column} (zeros: too few rows)"
+        for column, each in found.items()
+    ]
+    return f"leaves sums for {', '.join(words)}"
+
+
+def read_sums(panel: Panel, name: str, round_: int, answer: Packed | None) -> dict[str, Summed]:
+    """A site's sums by column; whatever is not what was asked for is refused by a reason."""
+    if answer is None:
+        raise Malformed("it did not answer")
+    about = answer.about
+    if PROBLEM in about:
+        raise Malformed(one_line(about[PROBLEM]))
+    if about.get(_CLIENT) != name:
+        raise Malformed(f"it answers in the name of {one_line(about.get(_CLIENT))!r}")
+    if about.get(_ROUND) != round_:
+        raise Malformed(f"it answers for round {one_line(about.get(_ROUND), 40)}, not {round_}")
+    wanted = panel.wanted[name]
+    size = sum(1 + measure.count(panel.classes) for measure in wanted.values())
+    array = answer.arrays.get(SUMS)
+    if array is None or len(answer.arrays) > 1:
+        raise Malformed(f"it sent {one_line(', '.join(answer.arrays)) or 'no array'}, where {SUMS!r} alone is taken")
+    if array.shape != (size,) or array.dtype != np.float64:
+        raise Malformed(f"its sums are {array.dtype} of shape {array.shape}, not float64 of shape {(size,)}")
+    numbers, found = torch.from_numpy(np.array(array)), dict[str, Summed]()
+    if not bool(numbers.isfinite().all()):
+        raise Malformed("its sums are not all finite")
+    for column, measure in wanted.items():
+        count = measure.count(panel.classes)
+        own, numbers = numbers[: 1 + count], numbers[1 + count :]
+        found[column] = _plausible(panel, column, measure, float(own[0]), own[1:])
+    return found
+
+
+def _plausible(panel: Panel, column: str, measure: Measure, rows: float, sums: Tensor) -> Summed:
+    if rows != int(rows) or not 0 <= rows <= panel.most_rows:
+        raise Malformed(
+            f"its {column} is over {rows:g} rows, where a whole number from 0 to {panel.most_rows} is taken"
+        )
+    if not rows and bool(sums.any()):
+        raise Malformed(f"its {column} has sums over no rows")
+    flaw = measure.flaw(sums, int(rows), panel.classes) if rows else ""
+    if flaw:
+        raise Malformed(f"its sums for {column} cannot be of {rows:g} rows: {flaw}")
+    return Summed(int(rows), sums)

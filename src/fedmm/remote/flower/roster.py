@@ -1,0 +1,176 @@
+"""Which node each site answers from. Flower's numbers of nodes are random: sites are known by their names."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from fedmm.remote.flower.envelope import plain, read
+from fedmm.remote.kinds import INTRODUCE, MESSAGE_TYPES, NAME, PROBLEM
+from fedmm.remote.packed import Malformed, Packed, one_line
+
+Say = Callable[[str], None]
+Write = Callable[[str, int, Packed], RecordDict]
+"""A message that asks something, by its kind, of a node."""
+
+_MOST_BYTES = 1 << 16
+_GRACE = 5.0
+"""Seconds that a run waits for the answers of sites that are connected, once enough have introduced themselves."""
+
+
+@dataclass
+class Roster:
+    """The sites that have introduced themselves.
+
+    names: who may take part; anyone where it is empty.
+    keys: the public key that each site's node must hold, where nodes have keys: then no site can speak for another.
+    admit: why a site that says this of itself cannot take part, in words that follow its name; empty where it can.
+    ttl: seconds for which a question holds. quiet: seconds for which a node that was turned away is not asked again.
+    late: who need not be there yet; whoever introduces itself is taken out. refused: by site, why it was turned away.
+    write: how its messages are written. nodes, cards: of each site, its node, and what it said of itself.
+    since: when it was last seen to come online; another time is another process of the site. connected: who
+    was online at the last look. on_change: called when that is another. turned_away: of nodes not entered, why.
+    """
+
+    names: Sequence[str] = ()
+    keys: Mapping[str, bytes] = field(default_factory=dict)
+    say: Say = lambda line: None
+    ttl: float = 60.0
+    write: Write = plain
+    quiet: float = 60.0
+    admit: Callable[[str, Packed], str] = lambda name, card: ""
+    late: set[str] = field(default_factory=set)
+    refused: dict[str, str] = field(default_factory=dict)
+    nodes: dict[str, int] = field(default_factory=dict)
+    cards: dict[str, Packed] = field(default_factory=dict)
+    since: dict[str, str] = field(default_factory=dict)
+    turned_away: dict[int, str] = field(default_factory=dict)
+    connected: frozenset[str] = frozenset()
+    on_change: Callable[[], None] = lambda: None
+    _asked: dict[str, int] = field(default_factory=dict)
+    _silent_until: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> list[str]:
+        """Who should be there and has not introduced itself."""
+        return [name for name in self.names if name not in self.nodes]
+
+    @property
+    def asking(self) -> bool:
+        """Whether a node was asked who it is and has not answered."""
+        return bool(self._asked)
+
+    def site(self, node: int) -> str | None:
+        """The site of a node."""
+        return next((name for name, own in self.nodes.items() if own == node), None)
+
+    def online(self, grid: Grid) -> dict[str, int]:
+        """The nodes of those sites that are connected."""
+        since = {node.node_id: getattr(node, "last_activated_at", "") for node in grid.get_nodes()}
+        connected = {name: node for name, node in self.nodes.items() if node in since}
+        self.since.update({name: since[node] for name, node in connected.items()})
+        before, self.connected = self.connected, frozenset(connected)
+        if before != self.connected:
+            self.on_change()
+        return connected
+
+    def forget(self) -> None:
+        """Let every site introduce itself once more."""
+        self.nodes.clear()
+        self.cards.clear()
+
+    def ask_strangers(self, grid: Grid, about: Packed) -> None:
+        """Ask every node that is connected and not known who it is."""
+        now = time.monotonic()
+        known = {*self.nodes.values(), *self._asked.values()}
+        strangers = [
+            node for node in grid.get_node_ids() if node not in known and self._silent_until.get(node, 0.0) <= now
+        ]
+        messages = [
+            Message(self.write(INTRODUCE, node, about), node, MESSAGE_TYPES[INTRODUCE], ttl=self.ttl)
+            for node in strangers
+        ]
+        for number, node in zip(grid.push_messages(messages) if messages else (), strangers, strict=True):
+            self._asked[number] = node
+
+    def hear_strangers(self, grid: Grid) -> None:
+        """Enter those who have answered."""
+        if not self._asked:
+            return
+        keys = {node.node_id: getattr(node, "public_key", b"") for node in grid.get_nodes()}
+        for reply in grid.pull_messages(list(self._asked)):
+            node = self._asked.pop(reply.metadata.reply_to_message_id)
+            reason = self._entered(node, keys.get(node, b""), reply)
+            self.turned_away.pop(node, None)
+            if reason:
+                self.turned_away[node] = reason
+                self._silent_until[node] = time.monotonic() + self.quiet
+                self.say(f"node {node} is turned away: {reason}")
+
+    def _entered(self, node: int, key: bytes, reply: Message) -> str:
+        """Enter a node's site; why not, where it is not."""
+        if reply.has_error():
+            return f"it did not say who it is ({one_line(reply.error.reason)})"
+        try:
+            card = read(reply.content, _MOST_BYTES)
+        except Malformed as problem:
+            return one_line(problem)
+        name = card.about.get(NAME)
+        if PROBLEM in card.about:
+            owner = next((site for site, own in self.keys.items() if own and own == key), "")
+            return self._turned_away(owner, one_line(card.about[PROBLEM]))
+        if not isinstance(name, str) or not name:
+            return "it did not say which site it is"
+        if self.names and name not in self.names:
+            return f"the site {one_line(name)!r} is not one of {', '.join(self.names)}"
+        if self.keys and self.keys.get(name) != key:
+            return self._turned_away(name, f"it calls itself {name!r}, but does not hold that site's key")
+        reason = one_line(self.admit(name, card))
+        if reason:
+            return self._turned_away(name, reason)
+        self.refused.pop(name, None)
+        self.late.discard(name)
+        before = self.nodes.get(name)
+        self.nodes[name], self.cards[name] = node, card
+        moved = "" if before is None else f", until now at node {before}"
+        self.say(f"site {name!r} is at node {node}{moved}")
+        return ""
+
+    def _turned_away(self, name: str, reason: str) -> str:
+        if name:
+            self.refused[name] = reason
+        return reason
+
+
+def introduced(
+    grid: Grid,
+    roster: Roster,
+    about: Packed,
+    *,
+    timeout: float,
+    pause: float = 0.5,
+    say: Say = lambda line: None,
+    enough: int | None = None,
+) -> list[str]:
+    """Wait until all sites have introduced themselves, or the time is over; who is missing then.
+
+    enough: so many sites suffice; whoever is asked by then has a few seconds more to answer.
+    """
+    deadline, told, quorum = time.monotonic() + timeout, "", False
+    while True:
+        roster.ask_strangers(grid, about)
+        roster.hear_strangers(grid)
+        missing, now = roster.missing, time.monotonic()
+        if enough is not None and not quorum and len(roster.nodes) >= enough:
+            deadline, quorum = min(deadline, now + _GRACE), True
+        if not missing or now >= deadline or (quorum and not roster.asking):
+            return missing
+        waiting = f"waiting for {', '.join(missing)}"
+        if waiting != told:
+            say(waiting)
+            told = waiting
+        time.sleep(pause)

@@ -1,0 +1,240 @@
+"""Any algorithm as a Flower Strategy: the records of a round made and read; what is computed is the server's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from fedmm.core.engine import FederatedState, Refusal, RoundRecord
+from fedmm.engines.in_process import first_state
+from fedmm.engines.messages import Invitation, Update, size_in_bytes
+from fedmm.engines.server import Server, recorded
+from fedmm.remote.dual_norms import DualNorms
+from fedmm.remote.flower.envelope import read
+from fedmm.remote.flower.roster import Roster, Say, introduced
+from fedmm.remote.kinds import FINAL, MEASURE, MESSAGE_TYPES, PROBLEM, TRAIN
+from fedmm.remote.mask_messages import OFFER, pack_offer, read_key
+from fedmm.remote.messaging import Host, Open, invitation_size
+from fedmm.remote.packed import About, Malformed, Packed, one_line
+from fedmm.remote.packing import pack_invitation, read_update, read_vectors, vector_arrays
+
+_NOTHING = Packed({}, {}, {})
+_MOST_VECTORS, _SPARE_BYTES = 4, 1 << 18
+_APP_FAILED = (1, 2)
+"""Flower's codes for an app that cannot be loaded or raised an error; the others are of nodes and messages."""
+
+
+class MinimaxStrategy(Strategy):
+    """A server of a federated minimax algorithm in Flower's five methods.
+
+    server: which algorithm, on which terms. roster: where its sites are. state: what it goes on from; the start by
+    default. told: what each site is told in each round beside the invitation. introduction: what a site is told when it
+    is asked who it is. session: another one after each restart. ttl: seconds for which an invitation holds.
+
+    ``start`` of Flower runs it as it is; :class:`~fedmm.remote.flower.engine.FlowerEngine` also waits for sites that
+    come back. state and record: after the last round. timings: what the sites said of their time in it.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        roster: Roster,
+        state: FederatedState | None = None,
+        *,
+        told: Mapping[str, About] | None = None,
+        introduction: Packed = _NOTHING,
+        session: int = 0,
+        ttl: float = 3600.0,
+        say: Say = lambda line: None,
+    ) -> None:
+        self.server = server
+        self.roster = roster
+        self.host = Host(server, session)
+        self.state = state or first_state(server)
+        self.record: RoundRecord | None = None
+        self.timings: dict[str, About] = {}
+        self.introduction = introduction
+        self._told = told or {}
+        self._ttl = ttl
+        self._say = say
+        self._invitations: dict[str, Invitation] = {}
+        self._shared: About = {}
+        self._down: list[int] = []
+        self._began = 0.0
+        self._dual_norms = DualNorms(server)
+
+    @property
+    def arrays(self) -> ArrayRecord:
+        """The server's point as one record of ``min.omega`` and ``max.psi``."""
+        named = vector_arrays(self.server.problem.layout, {"z": self.state.z})
+        return ArrayRecord({name: Array(array) for name, array in named.items()})
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """An invitation for each site of the round that is connected. Another point in ``arrays`` replaces the own."""
+        self.server.terms.require_plain("flower's own loop")
+        if self.roster.missing:
+            introduced(grid, self.roster, self.introduction, timeout=self._ttl, say=self._say)
+        self._take(arrays)
+        return [message for _, message in self.invite(server_round, config, grid, self.open())]
+
+    def open(self) -> list[str]:
+        """Begin a round; the names of those who are to take part."""
+        self._began = time.perf_counter()
+        self._down = []
+        self.timings = {}
+        self._invitations = self.host.invitations(self.state)
+        self._shared = {}
+        if self.server.terms.secure_sum:
+            keys = {name: read_key(card.about) for name, card in self.roster.cards.items()}
+            offer = {name: key for name, key in keys.items() if key is not None and name in self._invitations}
+            self._invitations = {name: each for name, each in self._invitations.items() if name in offer}
+            self._shared = {OFFER: pack_offer(offer)}
+        return list(self._invitations)
+
+    def invite(
+        self, server_round: int, config: Mapping[str, Any], grid: Grid, names: Iterable[str]
+    ) -> list[tuple[str, Message]]:
+        """A message for each of these sites that is connected."""
+        nodes = self.roster.online(grid)
+        messages = []
+        for name in names:
+            if name in nodes:
+                packed = pack_invitation(self.server.problem.layout, self._invitations[name])
+                self._down.append(invitation_size(self._invitations[name]))
+                told = packed._replace(about={**config, **self._told.get(name, {}), **self._shared, **packed.about})
+                messages.append((name, self._message(TRAIN, nodes[name], told, server_round)))
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """The server's next state from what arrived, whatever arrived."""
+        updates, refusals = [], []
+        for reply in replies:
+            try:
+                updates.append(self.read(reply))
+            except Refused as problem:
+                refusals.append(problem.refusal)
+        self.close(updates, refusals)
+        assert self.record is not None
+        return self.arrays, MetricRecord(dict(self.record.metrics))
+
+    def read(self, reply: Message, name: str | None = None) -> Update:
+        """The update in a reply; ``Refused`` where there is none that could be looked at. name: who was asked."""
+        name = self._who(reply, name)
+        packed = self._packed(reply, name)
+        try:
+            update = read_update(self.server.problem.layout, packed)
+        except Malformed as problem:
+            raise Refused(name, one_line(problem)) from problem
+        if update.client != name:
+            raise Refused(name, f"it answers in the name of {one_line(update.client)!r}")
+        self.timings[name] = packed.about
+        return update
+
+    def close(self, updates: list[Update], refusals: list[Refusal], open_sum: Open | None = None) -> None:
+        """End a round with these updates, and what else there was to refuse. open_sum: where updates are masked."""
+        z_0 = self.server.broadcast(self.state.server).sent["z"]
+        after, inbox = self.host.settle(self.state, self._invitations, updates, open_sum)
+        inbox.refused.extend(refusals)
+        up = sum(size_in_bytes(each.vectors) + size_in_bytes(each.statistics) for each in updates)
+        record = recorded(after, z_0, inbox, up, sum(self._down), time.perf_counter() - self._began)
+        told = {name: self.timings.get(name, {}).get("dual_norm") for name in inbox.accepted}
+        self.record = self._dual_norms.recorded(record, told, self.state, after)
+        self.state = after
+        for refusal in record.refused:
+            self._say(f"round {record.round}: {refusal.client} was not counted: {refusal.reason}")
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Nothing is asked under Flower's own loop; an engine asks sites to measure, see :meth:`ask`."""
+        return []
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Nothing was asked."""
+        return None
+
+    def ask(
+        self,
+        server_round: int,
+        questions: Mapping[str, Packed],
+        grid: Grid,
+        names: Iterable[str],
+        kind: str = MEASURE,
+    ) -> list[tuple[str, Message]]:
+        """A message that asks something else than to train, for each of these sites that is connected."""
+        nodes = self.roster.online(grid)
+        messages = []
+        for name in names:
+            if name in nodes:
+                packed = questions[name]
+                told = packed._replace(about={**self._told.get(name, {}), **packed.about})
+                messages.append((name, self._message(kind, nodes[name], told, server_round)))
+        return messages
+
+    def answer(self, reply: Message, name: str | None = None) -> Packed:
+        """What a site answers to another question than an invitation; ``Refused`` where that cannot be looked at."""
+        return self._packed(reply, self._who(reply, name))
+
+    def _message(self, kind: str, node: int, packed: Packed, server_round: int) -> Message:
+        content = self.roster.write(kind, node, packed)
+        return Message(content, node, MESSAGE_TYPES[kind], ttl=self._ttl, group_id=str(server_round))
+
+    def _who(self, reply: Message, name: str | None) -> str:
+        node = reply.metadata.src_node_id
+        return name or self.roster.site(node) or f"node {node}"
+
+    def _packed(self, reply: Message, name: str) -> Packed:
+        """What a reply holds; ``Refused`` where it is an error, or holds a site's word that it cannot answer."""
+        if reply.has_error():
+            failed = reply.error.code in _APP_FAILED
+            raise Refused(name, f"it did not answer: {one_line(reply.error.reason)}", again=True, failed=failed)
+        try:
+            packed = read(reply.content, self._most_bytes())
+        except Malformed as problem:
+            raise Refused(name, one_line(problem)) from problem
+        if PROBLEM in packed.about:
+            again = packed.about.get(FINAL) is not True
+            raise Refused(name, one_line(packed.about[PROBLEM]), again=again, failed=True)
+        return packed
+
+    def summary(self) -> None:
+        """Say what runs."""
+        names = ", ".join(self.server.names)
+        self._say(f"{self.server.algorithm.name}, {self.server.problem.layout.size} parameters, sites {names}")
+
+    def _take(self, arrays: ArrayRecord) -> None:
+        """Go on from another point, where a wrapper of this strategy made one of what was aggregated."""
+        own = self.arrays
+        if any(arrays[name].data != array.data for name, array in own.items()):
+            layout = self.server.problem.layout
+            vectors = read_vectors(layout, {name: array.numpy() for name, array in arrays.items()})
+            self.state = replace(self.state, server={**self.state.server, "z": vectors["z"].to(layout.dtype)})
+            self.host.went_on(self.state)
+
+    def _most_bytes(self) -> int:
+        """More than any answer takes: a few vectors, and the running statistics."""
+        statistics = size_in_bytes(self.server.problem.statistics)
+        return _MOST_VECTORS * 8 * self.server.problem.layout.size + 2 * statistics + _SPARE_BYTES
+
+
+class Refused(Exception):  # noqa: N818 - reads as what happened
+    """An answer without an update.
+
+    again: the site may do better when it is asked once more. failed: it tried and could not.
+    """
+
+    def __init__(self, name: str, reason: str, *, again: bool = False, failed: bool = False) -> None:
+        super().__init__(reason)
+        self.refusal = Refusal(name, reason)
+        self.again = again
+        self.failed = failed

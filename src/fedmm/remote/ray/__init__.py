@@ -1,0 +1,10 @@
+"""A federation on Ray: long-lived actors hold the clients, on one machine or a cluster. Only here is ray imported."""
+
+from __future__ import annotations
+
+from fedmm.remote.ray.actors import Actors
+from fedmm.remote.ray.cluster import Cluster, ray_cluster
+from fedmm.remote.ray.engine import RayEngine
+from fedmm.remote.ray.share import Share
+
+__all__ = ["Actors", "Cluster", "RayEngine", "Share", "ray_cluster"]

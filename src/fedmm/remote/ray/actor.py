@@ -1,0 +1,167 @@
+"""A process that holds some of the clients and their states for as long as a run lasts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from fedmm.core.algorithm import Algorithm
+from fedmm.core.federation import Terms
+from fedmm.engines.client_store import ClientMemory, Kept
+from fedmm.engines.in_process import workers
+from fedmm.engines.messages import Invitation, Update
+from fedmm.engines.server import Server, dual_norms
+from fedmm.remote.durable_store import DurableMemory, state_folder
+from fedmm.remote.messaging import Site
+from fedmm.remote.ray.share import Share, ShareBuilder
+from fedmm.remote.ray.shared_memory import Board, BoardGone, Posted, read
+from fedmm.remote.ray.stacked import StackedClients, can_stack
+from fedmm.remote.ray.wire import Packed, packed, unpacked
+
+
+class Rules(NamedTuple):
+    """What clients work by; a guard may change the algorithm's step sizes within a run."""
+
+    algorithm: Algorithm
+    rounds: int
+    terms: Terms
+
+
+class Call(NamedTuple):
+    """A round for all clients that take part; invitations: packed, by name."""
+
+    round: int
+    rules: Rules
+    invitations: Packed
+
+
+class Answer(NamedTuple):
+    """A client's update, the state that it keeps, and the norm of its dual, where it has one."""
+
+    update: Update
+    kept: Kept | None
+    dual_norm: float | None
+
+
+class GivenState(NamedTuple):
+    """The state that a client is to go on from, and the round in which the server last counted it."""
+
+    counted: int
+    kept: Kept
+
+
+@dataclass(frozen=True)
+class Posting:
+    """All that an actor needs to begin, or to begin again after its process died.
+
+    names: its clients. threads: torch's, as many as the reference would have. durable: the folder where the clients'
+    states are kept on disk, and the run's name there; None keeps them in memory alone.
+    """
+
+    build: ShareBuilder
+    names: Sequence[str]
+    threads: int
+    durable: tuple[Path, str] | None = None
+
+
+class _Made(NamedTuple):
+    """The clients as they work by rules: each alone, and as one program where they are stacked."""
+
+    rules: Rules
+    sites: dict[str, Site]
+    stack: StackedClients | None
+
+
+class ClientActor:
+    """Answers for its clients. A call that is repeated, by Ray or by us, gives the same answer and counts once.
+
+    Each client's new state is kept beside the one that the server counted last, on disk where states are durable,
+    before the answer is sent. The next call says which one was counted. A process that died begins with what is on
+    disk; a client whose state is not there does not answer, and has to be given it.
+    """
+
+    def __init__(self, posting: Posting) -> None:
+        self._posting = posting
+        self._made: _Made | None = None
+        self._board = Board()
+
+    def ready(self) -> list[str]:
+        """The names of the clients, once they are built."""
+        return list(self._memories)
+
+    def load(self, states: Packed) -> None:
+        """Replace the states of some clients, ``GivenState`` by name."""
+        given: dict[str, GivenState] = unpacked(states, self._device, own=True)
+        for name, state in given.items():
+            memory = self._memories[name]
+            for round_ in list(memory.held):
+                memory.forget(round_)
+            memory.remember(state.counted, state.kept)
+
+    def echo(self, posted: Posted) -> Posted | None:
+        """The same message again, if this process can read the other's board."""
+        try:
+            return self._board.post(read(posted))[0]
+        except (BoardGone, OSError):
+            return None
+
+    def work_by_board(self, call: Posted, names: Sequence[str]) -> tuple[Posted, ...]:
+        """As ``work``, from a call that was posted; posts the answers, and the states that they hold by themselves."""
+        answers: dict[str, Answer] = self.work(read(call), names)
+        states = {name: answer.kept for name, answer in answers.items()}
+        return self._board.post({name: answer._replace(kept=None) for name, answer in answers.items()}, states)
+
+    def work(self, call: Call, names: Sequence[str]) -> Packed:
+        """A round of some of the clients: an ``Answer`` by name, where the state that it goes on from is there."""
+        invitations: dict[str, Invitation] = {
+            name: unpacked(call.invitations[name], self._device)
+            for name in names
+            if self._memories[name].state_for(call.invitations[name].counted) is not None
+        }
+        with self._share.around():
+            updates = self._updates(call.rules, invitations)
+        kept = {name: self._memories[name].held[call.round] for name in updates}
+        duals = dual_norms({name: each.own for name, each in kept.items()})
+        return packed({name: Answer(update, kept[name], duals.get(name)) for name, update in updates.items()})
+
+    def _updates(self, rules: Rules, invitations: Mapping[str, Invitation]) -> dict[str, Update]:
+        made = self._made_for(rules)
+        if made.stack is None or not invitations:
+            return {name: made.sites[name].answer(invitation) for name, invitation in invitations.items()}
+        return made.stack.answers(invitations, self._memories)
+
+    def _made_for(self, rules: Rules) -> _Made:
+        if self._made is None or self._made.rules != rules:
+            share, names = self._share, self._posting.names
+            each = workers(Server(share.problem, *rules))
+            sites = {name: Site(each[name], self._memories[name]) for name in names}
+            stack = StackedClients(share.stack(names, *rules)) if share.stack and can_stack(rules.terms) else None
+            self._made = _Made(rules, sites, stack)
+        return self._made
+
+    @property
+    def _device(self) -> torch.device:
+        return self._share.problem.layout.device
+
+    @cached_property
+    def _share(self) -> Share:
+        torch.set_num_threads(self._posting.threads)
+        return self._posting.build()
+
+    @cached_property
+    def _memories(self) -> dict[str, ClientMemory]:
+        built = {client.name for client in self._share.problem.clients}
+        return {name: self._memory(name) for name in self._posting.names if name in built}
+
+    def _memory(self, name: str) -> ClientMemory:
+        if self._posting.durable is None:
+            return ClientMemory()
+        root, run = self._posting.durable
+        say = logging.getLogger("fedmm").warning
+        return DurableMemory(state_folder(root, run, name), device=self._device, say=say)

@@ -1,0 +1,209 @@
+"""The actors of a run, each with its share of the clients."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedmm.core.errors import FedmmError, require
+from fedmm.core.validation import at_least
+from fedmm.remote.ray.actor import Answer, Call, ClientActor, GivenState, Posting
+from fedmm.remote.ray.cluster import Cluster
+from fedmm.remote.ray.share import ShareBuilder
+from fedmm.remote.ray.shared_memory import Board, BoardGone, Posted, read
+from fedmm.remote.ray.wire import copied
+
+_PAUSE_SECONDS = 0.2
+"""Between two looks whether an actor is back."""
+
+Submit = Callable[[Any], Any]
+"""Calls an actor, and gives Ray's reference to what comes of it."""
+
+_PROBE = "is this board read?"
+
+
+def _as_it_is(reply: Any) -> Any:
+    return reply
+
+
+def _answers_on_board(reply: tuple[Posted, Posted]) -> dict[str, Answer]:
+    answers, states = map(read, reply)
+    return {name: answer._replace(kept=states[name]) for name, answer in answers.items()}
+
+
+class Actors:
+    """Processes that live as long as this object is not closed; Ray starts one that dies again.
+
+    names: of all clients, which are dealt to the actors in turn. number: of actors; 0 for as many as there are cores
+    (or GPUs), and clients. gpus: each has a GPU of its own. durable: as in :class:`Posting`.
+    retries: how often a call is repeated on an actor that died, before the run gives up. patience: for how many seconds
+    it is waited for one that died, which after the loss of a node may need room on another.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        build: ShareBuilder,
+        names: Collection[str],
+        *,
+        number: int = 0,
+        gpus: bool = False,
+        durable: tuple[Path, str] | None = None,
+        retries: int = 3,
+        patience: float = 600.0,
+    ) -> None:
+        at_least("actors", number, 0)
+        self._ray = cluster.ray
+        self._losses = (self._ray.exceptions.RayActorError, self._ray.exceptions.ObjectLostError, BoardGone)
+        self._board: Board | None = None
+        self.retries = retries
+        self.patience = patience
+        available, what = (cluster.gpus, "GPUs") if gpus else (cluster.cores, "cores")
+        number = min(number or available, len(names))
+        require(
+            1 <= number <= available,
+            f"{number or 1} actors need as many {what}, and Ray has {available}; ask for fewer actors",
+        )
+        shares = [sorted(names)[first::number] for first in range(number)]
+        made = self._ray.remote(ClientActor).options(
+            num_cpus=0 if gpus else 1,
+            num_gpus=1 if gpus else 0,
+            max_restarts=-1,
+            max_task_retries=0,  # a lost node uses them up before Ray knows that it is lost: calls are repeated here
+            scheduling_strategy="SPREAD",
+        )
+        threads = torch.get_num_threads()
+        self.handles = [made.remote(Posting(build, share, threads, durable)) for share in shares]
+        self._at = {name: number for number, share in enumerate(shares) for name in share}
+        calls = [(at, lambda handle: handle.ready.remote()) for at in range(number)]
+        for share, built in zip(shares, self._gathered(calls), strict=True):
+            missing = [name for name in share if name not in built]
+            require(not missing, f"an actor was to build the client {missing[0]!r} and did not" if missing else "")
+        if cluster.local:
+            self._board = self._shared_board()
+
+    def sent(self, message: Call) -> Any:
+        """A message where all actors can read it."""
+        return self._board.post(message)[0] if self._board else self._ray.put(message)
+
+    def load(self, states: Mapping[str, GivenState]) -> None:
+        """Give clients the states that they are to go on from."""
+
+        def loading(names: list[str]) -> Submit:
+            own = {name: states[name] for name in names}
+            return lambda handle: handle.load.remote(own)
+
+        self._gathered([(at, loading(part)) for at, part in self._by_actor(states)])
+
+    def work(self, call: Any, names: Iterable[str]) -> dict[str, Answer]:
+        """A round of these clients, from a call that was ``sent``; those that have lost their states do not answer.
+
+        States are copied where they would hold more than themselves for long: Ray's store, or, where only some clients
+        work, those that came with them.
+        """
+
+        def working(own: list[str]) -> Submit:
+            if self._board:
+                return lambda handle: handle.work_by_board.remote(call, own)
+            return lambda handle: handle.work.remote(call, own)
+
+        opened = _answers_on_board if self._board else _as_it_is
+        parts = self._gathered([(at, working(part)) for at, part in self._by_actor(names)], opened)
+        answers = {name: answer for part in parts for name, answer in part.items()}
+        if self._board and len(answers) == len(self._at):
+            return answers
+        return {name: answer._replace(kept=copied(answer.kept)) for name, answer in answers.items()}
+
+    def close(self) -> None:
+        """End the actors' processes."""
+        for handle in self.handles:
+            self._ray.kill(handle)
+        if self._board:
+            self._board.close()
+
+    def _shared_board(self) -> Board | None:
+        """A board that all actors can read, and theirs can be read here; None where the system has no such thing."""
+        if not hasattr(os, "memfd_create"):
+            return None
+        board = Board()
+        try:
+            [posted] = board.post(_PROBE)
+            echoes = self._gathered(
+                [(at, lambda handle: handle.echo.remote(posted)) for at in range(len(self.handles))]
+            )
+            if all(echo and read(echo) == _PROBE for echo in echoes):
+                return board
+        except (BoardGone, OSError):
+            pass
+        board.close()
+        return None
+
+    def _by_actor(self, names: Iterable[str]) -> list[tuple[int, list[str]]]:
+        parts: dict[int, list[str]] = {}
+        for name in names:
+            parts.setdefault(self._at[name], []).append(name)
+        return list(parts.items())
+
+    def _gathered(self, calls: Sequence[tuple[int, Submit]], opened: Callable[[Any], Any] = _as_it_is) -> list[Any]:
+        """What comes of calls, all at once; those lost with an actor or its node are made again when it is back.
+
+        opened: makes of a reply what it holds.
+        """
+        results: dict[int, Any] = {}
+        for deaths in range(self.retries + 1):
+            left = [number for number in range(len(calls)) if number not in results]
+            references = [calls[number][1](self.handles[calls[number][0]]) for number in left]
+            try:
+                results |= zip(left, map(opened, self._got(references)), strict=True)
+                break
+            except self._losses as problem:
+                reason = _first_line(problem)
+                if deaths == self.retries:
+                    raise FedmmError(
+                        f"an actor died {deaths + 1} time(s) in one call, so the run cannot go on: {reason}"
+                    ) from problem
+            for number, reference in zip(left, references, strict=True):
+                try:
+                    results[number] = opened(self._got(reference))
+                except self._losses:
+                    self._wait_for(self.handles[calls[number][0]])
+        return [results[number] for number in range(len(calls))]
+
+    def _got(self, references: Any) -> Any:
+        """As ``ray.get``; a sentence that is meant for the user reaches him as it was said there."""
+        try:
+            return self._ray.get(references)
+        except self._ray.exceptions.RayTaskError as problem:
+            if isinstance(problem.cause, FedmmError):
+                raise FedmmError(str(problem.cause)) from None
+            raise
+        except self._ray.exceptions.ActorDiedError as problem:  # for good: its process could not begin
+            raise FedmmError(f"an actor cannot begin: {_last_line(problem)}") from problem
+
+    def _wait_for(self, handle: Any) -> None:
+        """Until an actor that died is back, on the same node or another one."""
+        deadline = time.monotonic() + self.patience
+        while True:
+            try:
+                self._got(handle.ready.remote())
+                return
+            except self._ray.exceptions.RayActorError as problem:
+                if time.monotonic() > deadline:
+                    raise FedmmError(
+                        f"an actor is not back after {self.patience:g} s; has Ray lost a node and no room on "
+                        "another? With more nodes or fewer actors the run goes on from its last checkpoint"
+                    ) from problem
+            time.sleep(_PAUSE_SECONDS)
+
+
+def _first_line(problem: Exception) -> str:
+    return next((line.strip() for line in str(problem).splitlines() if line.strip()), type(problem).__name__)
+
+
+def _last_line(problem: Exception) -> str:
+    return next((line.strip() for line in reversed(str(problem).splitlines()) if line.strip()), type(problem).__name__)

@@ -1,0 +1,114 @@
+"""Rounds whose clients are in Ray actors: the reference's server here, the clients' work there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from fedmm.core.algorithm import Algorithm
+from fedmm.core.engine import FederatedState, RoundRecord
+from fedmm.core.errors import FedmmError
+from fedmm.core.federation import Terms
+from fedmm.core.problem import FederatedProblem
+from fedmm.engines.client_store import Kept
+from fedmm.engines.in_process import first_state
+from fedmm.engines.messages import NEVER, Invitation, size_in_bytes
+from fedmm.engines.server import Server, dual_norms, recorded
+from fedmm.remote.ray.actor import Answer, Call, GivenState, Rules
+from fedmm.remote.ray.actors import Actors
+from fedmm.remote.ray.wire import packed, unpacked
+
+_USUAL = Terms()
+_HANDED_OUT = ("clients", "client_statistics", "counted")
+"""What actors know of a state; a guard may change the rest between two rounds."""
+
+
+class RayEngine:
+    """Runs a federation's rounds on actors; it computes what ``InProcess`` does, bit for bit on a CPU.
+
+    An actor whose process dies is started again by Ray, on another node if need be, and the call that was lost is
+    repeated. Its clients go on from their states on its disk, where they are durable, and else are given them again
+    from the state of the last round, which is whole here. No round is counted twice, however often it is repeated: a
+    call says from which state a client goes on.
+
+    problem: as the server sees it: its clients are not asked to work. actors: of a problem with the same clients.
+    """
+
+    def __init__(
+        self, problem: FederatedProblem, algorithm: Algorithm, rounds: int, actors: Actors, terms: Terms = _USUAL
+    ) -> None:
+        self.problem = problem
+        terms.require_plain("ray")
+        self._rules = Rules(algorithm, rounds, terms)
+        self.server = Server(problem, algorithm, rounds, terms)
+        self.actors = actors
+        self._last: FederatedState | None = None
+        self._duals: dict[str, float] = {}
+
+    def start(self) -> FederatedState:
+        return first_state(self.server)
+
+    def run_round(self, state: FederatedState) -> tuple[FederatedState, RoundRecord]:
+        began = time.perf_counter()
+        if self._last is None or any(getattr(state, part) is not getattr(self._last, part) for part in _HANDED_OUT):
+            self._hand_out(state, self.server.names)
+            self._duals = dual_norms(state.clients)
+        invitations = self.server.invitations(state)
+        answers = self._answers(state, invitations)
+        inbox = self.server.inbox(invitations)
+        bytes_up = 0
+        for name in invitations:
+            update = unpacked(answers[name].update, self.problem.layout.device)
+            bytes_up += size_in_bytes(update.vectors) + size_in_bytes(update.statistics)
+            inbox.put(update)
+        inbox.close()
+
+        accepted = inbox.accepted
+        settled = self.server.settle(state, accepted)
+        kept: dict[str, Kept] = {name: unpacked(answers[name].kept, self.problem.layout.device) for name in accepted}
+        after = replace(
+            state,
+            round=state.round + 1,
+            server=settled.server,
+            clients={**state.clients, **{name: each.own for name, each in kept.items()}},
+            statistics=settled.statistics,
+            client_statistics={**state.client_statistics, **{name: each.statistics for name, each in kept.items()}},
+            totals=settled.totals,
+            counted={**state.counted, **dict.fromkeys(accepted, state.round)},
+        )
+        self._last = after
+        told = {name: answers[name].dual_norm for name in accepted}
+        self._duals = {**self._duals, **{name: norm for name, norm in told.items() if norm is not None}}
+        bytes_down = sum(
+            size_in_bytes(each.travelling) + size_in_bytes(each.statistics) for each in invitations.values()
+        )
+        z_0 = next(iter(invitations.values())).sent["z"]
+        return after, recorded(after, z_0, inbox, bytes_up, bytes_down, time.perf_counter() - began, self._duals)
+
+    def _answers(self, state: FederatedState, invitations: Mapping[str, Invitation]) -> dict[str, Answer]:
+        """An answer, still packed, from every client that is invited; one that lost its state is given it first."""
+        travelling = {name: replace(each, sent=each.travelling, codes=None) for name, each in invitations.items()}
+        call = self.actors.sent(Call(state.round, self._rules, packed(travelling)))
+        answers: dict[str, Answer] = {}
+        lost: list[str] = []
+        for _ in range(self.actors.retries + 1):
+            self._hand_out(state, lost)
+            answers |= self.actors.work(call, [name for name in invitations if name not in answers])
+            lost = [name for name in invitations if name not in answers]
+            if not lost:
+                return answers
+        raise FedmmError(
+            f"the actor of client {lost[0]!r} died again and again in round {state.round + 1}, so the run cannot go on"
+        )
+
+    def _hand_out(self, state: FederatedState, names: Iterable[str]) -> None:
+        """Give clients their states: at the start, after a resume, and where an actor died without its own."""
+        given = {
+            name: GivenState(
+                state.counted.get(name, NEVER),
+                Kept(state.clients[name], state.client_statistics.get(name, state.statistics)),
+            )
+            for name in names
+        }
+        self.actors.load({name: packed(each) for name, each in given.items()})

@@ -1,0 +1,197 @@
+"""Sections of what the models predict: confusion matrices, and single rows."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+
+import numpy as np
+
+from fedmm.reporting.html.charts import Chart, Figure, plain, rounded
+from fedmm.reporting.html.collect import Entry, Material
+from fedmm.reporting.html.headline import named, swatch
+from fedmm.reporting.html.markup import Markup, element, joined, table
+from fedmm.reporting.html.sections import Controls, Section, absent, method_options, sentence
+from fedmm.reporting.read import Array
+
+_MOST_METHODS, _MOST_ROWS = 8, 24
+_NUMBERED = 12
+"""Classes up to which a matrix has numbers in its cells."""
+_TINY = 16
+"""Pixels of a side below which an image is smoothed, as single pixels would hide what it shows."""
+
+
+def confusion_section(material: Material) -> Section:
+    """Which classes are taken for which, of each method's first run, on the target and on the source."""
+    figures: dict[str, Figure] = {}
+    there: dict[str, None] = {}
+    methods: dict[int, None] = {}
+    for domain in ("target", "source"):
+        for number, method in enumerate(material.methods):
+            counts = method.first.exhibits.get(f"confusion_{domain}")
+            if counts is not None and counts.ndim == 2 and counts.sum() > 0:
+                figures[f"{number}|{domain}"] = _matrix(counts, method.first)
+                there[domain] = methods[number] = None
+    if not figures:
+        words = "These runs kept no confusion counts: they need labelled test rows, and at most 400 classes."
+        return Section("confusion", "Confusion", [absent(words)])
+    missing = [f"{number}|{domain}" for number in methods for domain in there if f"{number}|{domain}" not in figures]
+    figures |= {key: {"data": [], "layout": {}} for key in missing}
+    classes = len(next(iter(figures.values()))["data"][0]["z"])
+    chart = Chart(
+        "confusion",
+        "predicted classes",
+        f"Confusion matrix of {classes} classes: rows are true classes, columns predicted ones.",
+        figures,
+        height=max(260, min(130 + 34 * classes, 760)),
+        widest=max(420, 140 + 70 * classes),
+    )
+    words = (
+        "Rows are the true classes of the test rows, columns what was predicted; each row adds up to 100%. "
+        "Of the run with the first seed, after its last round."
+    )
+    if "target" not in there:
+        words += " Of source rows alone: no label of the target is known."
+    controls = Controls([("method", method_options(methods, material)), ("rows of the", [(d, d) for d in there])])
+    return Section("confusion", "Confusion", [sentence(words), controls, chart])
+
+
+def _matrix(counts: Array, entry: Entry) -> Figure:
+    totals = counts.sum(axis=1, keepdims=True)
+    shares = 100 * counts / np.maximum(totals, 1)
+    names = [plain(entry.name_of(number)) for number in range(len(counts))]
+    heat: Figure = {
+        "type": "heatmap",
+        "z": [rounded([round(float(value), 1) for value in row]) for row in shares],
+        "x": names,
+        "y": names,
+        "customdata": counts.tolist(),
+        "colorscale": [[0, "$low"], [1, "$high"]],
+        "zmin": 0,
+        "zmax": 100,
+        "xgap": 1,
+        "ygap": 1,
+        "showscale": False,
+        "hovertemplate": "%{y} taken for %{x}: %{customdata} rows, %{z:.1f}%<extra></extra>",
+    }
+    if len(counts) <= _NUMBERED:
+        heat["texttemplate"] = "%{z:.0f}"
+    layout: Figure = {
+        "xaxis": {
+            "title": {"text": "predicted"},
+            "type": "category",
+            "side": "bottom",
+            "automargin": True,
+            "showgrid": False,
+        },
+        "yaxis": {
+            "title": {"text": "true"},
+            "type": "category",
+            "autorange": "reversed",
+            "automargin": True,
+            "showgrid": False,
+        },
+        "hovermode": "closest",
+    }
+    return {"data": [heat], "layout": layout}
+
+
+def sample_section(material: Material) -> Section:
+    """A few target rows with what each method says of them."""
+    groups: dict[str, dict[int, Entry]] = {}
+    for number, method in enumerate(material.methods):
+        x = method.first.exhibits.get("sample_x")
+        if x is not None and len(x):
+            digest = hashlib.sha256(str(x.shape).encode() + np.ascontiguousarray(x).tobytes()).hexdigest()
+            groups.setdefault(digest, {})[number] = method.first
+    if not groups:
+        return Section("samples", "Predictions", [absent("These runs kept no rows with their predictions.")])
+    parts = [
+        sentence(
+            "Target rows that were picked by chance, and the likeliest class by each method with its probability. "
+            "A tick is a right prediction, a cross a wrong one; rows without known labels have neither. Numbers of a "
+            "table are shown as the network sees them: scaled."
+        )
+    ]
+    for members in groups.values():
+        shown = dict(list(members.items())[:_MOST_METHODS])
+        if len(groups) > 1:
+            parts.append(sentence(f"Rows of {', '.join(material.methods[number].label for number in shown)}:"))
+        labels = {number: material.methods[number].label for number in shown}
+        images = next(iter(shown.values())).exhibits["sample_x"].ndim == 4
+        parts.append(_gallery(shown, labels) if images else _rows(shown, labels))
+        if len(members) > len(shown):
+            parts.append(sentence(f"The predictions of the last {len(members) - len(shown)} methods are left out."))
+    return Section("samples", "Predictions", parts)
+
+
+def _gallery(shown: dict[int, Entry], labels: dict[int, str]) -> Markup:
+    first = next(iter(shown.values()))
+    images, true = first.exhibits["sample_x"], first.exhibits["sample_label"]
+    cards = []
+    for row in range(min(len(images), _MOST_ROWS)):
+        told = [_verdict(entry, row, number, labels[number]) for number, entry in shown.items()]
+        class_ = f"class {first.name_of(int(true[row]))}" if true[row] >= 0 else "class not known"
+        alt = f"target row {row + 1}, {class_}"
+        small = "smooth" if max(images.shape[-2:]) < _TINY else None
+        picture = element("img", src=_png(images[row]), alt=alt, class_=small, loading="lazy")
+        caption = element("figcaption", element("b", class_), *told)
+        cards.append(element("figure", picture, caption, class_="card"))
+    return element("div", *cards, class_="gallery")
+
+
+def _verdict(entry: Entry, row: int, number: int, label: str) -> Markup:
+    """What a method says of a row, on one line."""
+    return element(
+        "span",
+        swatch(number),
+        element("span", label, class_="who"),
+        _said(entry, row),
+        class_="verdict",
+        data_method=number,
+    )
+
+
+def _said(entry: Entry, row: int) -> Markup:
+    likeliest = int(entry.exhibits["sample_class"][row, 0])
+    probability = float(entry.exhibits["sample_probability"][row, 0])
+    true = int(entry.exhibits["sample_label"][row])
+    mark: Markup | str = ""
+    if true >= 0:
+        right = likeliest == true
+        mark = element(
+            "span",
+            "✓" if right else "✗",
+            class_="right" if right else "wrong",
+            role="img",
+            aria_label="right" if right else "wrong",
+        )
+    return joined([element("span", f"{entry.name_of(likeliest)} {100 * probability:.0f}% ", class_="said"), mark])
+
+
+def _rows(shown: dict[int, Entry], labels: dict[int, str]) -> Markup:
+    first = next(iter(shown.values()))
+    x, true = first.exhibits["sample_x"], first.exhibits["sample_label"]
+    known = bool((true >= 0).any())
+    width = x.shape[1]
+    columns = first.headings[:width] if len(first.headings) >= width else [f"x{place + 1}" for place in range(width)]
+    headings: list[object] = ["row", *columns, *(["class"] if known else [])]
+    headings += [named(number, label) for number, label in labels.items()]
+    rows: list[list[object]] = []
+    for row in range(min(len(x), _MOST_ROWS)):
+        cells: list[object] = [row + 1, *(f"{value:.3g}" for value in x[row])]
+        cells += [first.name_of(int(true[row])) if true[row] >= 0 else "-"] if known else []
+        rows.append([*cells, *(_said(entry, row) for entry in shown.values())])
+    return table(headings, rows, "target rows and their predictions")
+
+
+def _png(image: Array) -> str:
+    """An image ``[C, H, W]`` of bytes as an address that holds the whole of it."""
+    from PIL import Image  # noqa: PLC0415 - only for runs on images
+
+    pixels = np.asarray(image, np.uint8)
+    plain_image = Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0))
+    stream = io.BytesIO()
+    plain_image.save(stream, "PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode()

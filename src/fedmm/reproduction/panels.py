@@ -1,0 +1,160 @@
+"""One panel of a figure: target accuracy (%) over communication rounds, with bounds, crosses and its frame."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import LogLocator, NullLocator
+
+from fedmm.reporting.curves import Curve, accuracy_curve, draw_curve
+from fedmm.reporting.style import FAINT, INK, RULE, Stroke, lines_height, spread_apart, whole_rounds
+from fedmm.reproduction.item import Item, in_order
+from fedmm.reproduction.looks import looks
+from fedmm.reproduction.results import PaperRun, by_cell
+
+TEXT, SMALL, TINY = 8.0, 7.0, 6.0
+"""Sizes of fonts in points, for a figure of a journal's width."""
+BOUND: dict[str, Any] = {"color": INK, "linewidth": 0.7, "linestyle": (0, (4, 3))}
+CROSS: dict[str, Any] = {"marker": "X", "markersize": 6.5, "markeredgecolor": "white", "markeredgewidth": 0.7}
+
+
+@dataclass(frozen=True)
+class Line:
+    """The runs of one method in one panel, drawn as one line."""
+
+    label: str
+    runs: Sequence[PaperRun]
+    curve: Curve
+    stroke: Stroke
+
+
+@dataclass(frozen=True)
+class Panel:
+    """What a panel shows. bounds: the final accuracy (%) of each bound, by label."""
+
+    title: str
+    lines: Sequence[Line]
+    bounds: Mapping[str, float]
+
+    @property
+    def empty(self) -> bool:
+        return not self.lines and not self.bounds
+
+    @property
+    def rounds(self) -> list[int]:
+        """All rounds in which something was measured."""
+        return [t for line in self.lines for run in line.curve.runs for t in run.rounds]
+
+
+def panels_of(item: Item, runs: Sequence[PaperRun]) -> list[Panel]:
+    """The panels of an item, in its order; a label looks the same in all of them."""
+    curves = in_order((run.curve for run in runs), item.curves)
+    cells = by_cell(runs)
+    strokes = looks(sorted((run for run in runs if run.role == "method"), key=lambda run: curves.index(run.curve)))
+    found = []
+    for panel in dict.fromkeys([*item.panels, *sorted(run.panel for run in runs)]):
+        groups = [cells[panel, curve] for curve in curves if (panel, curve) in cells]
+        methods = [group for group in groups if group[0].role == "method"]
+        finals = {group[0].label: final_percent(group) for group in groups if group[0].role == "bound"}
+        lines = [Line(group[0].label, group, accuracy_curve(group), strokes[group[0].label]) for group in methods]
+        bounds = {label: value for label, value in finals.items() if value is not None}
+        found.append(Panel(item.panel_title(panel), lines, bounds))
+    return found
+
+
+def final_percent(runs: Sequence[PaperRun]) -> float | None:
+    """The final accuracy in percent, mean over the runs that have one."""
+    known = [100 * run.target_accuracy for run in runs if run.target_accuracy is not None]
+    return fmean(known) if known else None
+
+
+def draw_panel(axes: Axes, panel: Panel, logarithmic: bool) -> None:
+    """Draw the lines, a cross where a run diverged, and the bounds; a panel without any says that it is empty."""
+    _frame(axes)
+    if panel.empty:
+        axes.text(0.5, 0.5, "not computed", transform=axes.transAxes, ha="center", va="center", color=FAINT, size=TEXT)
+        axes.set_xticks([])
+        return
+    for line in panel.lines:
+        draw_curve(axes, line.curve, line.stroke)
+        for run in line.runs:
+            if run.diverged:
+                _draw_divergence(axes, run, line.stroke)
+    _limit_rounds(axes, panel.rounds or [1], logarithmic)
+    _draw_bounds(axes, panel)
+
+
+def _frame(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(FAINT)
+    axes.spines[["left", "bottom"]].set_linewidth(0.6)
+    axes.grid(axis="y", color=RULE, linewidth=0.5)
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=SMALL, labelcolor=FAINT, color=FAINT, length=2.5, width=0.6, pad=2.5)
+    axes.set_ylim(0, 100)
+    axes.set_yticks(range(0, 101, 20))
+
+
+def _draw_divergence(axes: Axes, run: PaperRun, stroke: Stroke) -> None:
+    """The run alone, thinly, with a cross at the last round in which it was measured."""
+    rounds, fractions = run.series("target_accuracy")
+    if rounds:
+        values = [100 * value for value in fractions]
+        axes.plot(rounds, values, color=stroke.colour, linewidth=0.7, alpha=0.7, zorder=stroke.rank)
+        axes.plot(rounds[-1], values[-1], color=stroke.colour, linestyle="", zorder=6, clip_on=False, **CROSS)
+
+
+def _limit_rounds(axes: Axes, rounds: Sequence[int], logarithmic: bool) -> None:
+    """The axis of rounds; a number at its right end stays left of it, out of the next panel's."""
+    last = max(rounds)
+    if logarithmic:
+        axes.set_xscale("log")
+        axes.set_xlim(0.9 * max(min(rounds), 1), 1.1 * max(last, 2))
+        axes.xaxis.set_minor_locator(NullLocator())
+    else:
+        axes.set_xlim(0, last)
+    low, high = axes.get_xlim()
+    locator = LogLocator(numticks=6) if logarithmic else whole_rounds(4)
+    ticks = [float(tick) for tick in locator.tick_values(low, high) if low <= tick <= high]
+    axes.set_xticks(ticks, [f"{tick:,.0f}" for tick in ticks])
+    for tick, label in zip(ticks, axes.xaxis.get_ticklabels(), strict=True):
+        along = axes.transAxes.inverted().transform(axes.transData.transform((tick, 0.0)))[0]
+        label.set_horizontalalignment("right" if along > 0.97 else "center")
+
+
+def _draw_bounds(axes: Axes, panel: Panel) -> None:
+    """Thin dashed lines, with name and number at the right: above the line, or below where fewer curves pass."""
+    bounds = panel.bounds
+    inches = axes.get_window_extent().height / axes.get_figure(root=True).dpi  # type: ignore[union-attr]
+    height = 100 * lines_height("", TINY) / inches
+    late = [
+        value
+        for line in panel.lines
+        for t, value in zip(line.curve.rounds, line.curve.mean, strict=True)
+        if t > 0.6 * max(panel.rounds)
+    ]
+    wanted = []
+    for value in bounds.values():
+        above = sum(value <= other < value + height for other in late)
+        below = sum(value - height < other < value for other in late)
+        wanted.append(100 - value + 0.1 * height if below < above else 100 - value - 1.05 * height)
+    edges = spread_apart(wanted, [height] * len(bounds), 100.0)
+    for (label, value), edge in zip(bounds.items(), edges, strict=True):
+        axes.axhline(value, zorder=2.5, **BOUND)
+        words = f"{label} {value:.1f}"
+        base = 1 - (edge + 0.8 * height) / 100
+        style: dict[str, Any] = {
+            "ha": "right",
+            "va": "baseline",
+            "fontsize": TINY,
+            "color": INK,
+            "zorder": 7,
+            "parse_math": False,
+        }
+        text = axes.text(0.99, base, words, transform=axes.transAxes, **style)
+        text.set_path_effects([withStroke(linewidth=2.0, foreground="white")])

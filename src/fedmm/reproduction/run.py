@@ -1,0 +1,201 @@
+"""The runs of a figure or table: what is done is skipped, what was interrupted goes on, the rest is stacked and run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import torch
+
+from fedmm.config.sweep_grid import groups
+from fedmm.core.errors import FedmmError
+from fedmm.models.precision import Precision
+from fedmm.reproduction.items import PaperRun
+from fedmm.reproduction.write_results import append_lines, digest, identity, read_lines, relabelled, result_line, stamp
+from fedmm.runs.build import DataCache, prepare
+from fedmm.runs.run import provenance
+from fedmm.runs.runs_progress import RunsProgress
+from fedmm.training.adaptation import Adaptation
+from fedmm.training.batched import StackRun
+from fedmm.training.loop import Status
+from fedmm.training.snapshots import load_snapshot, save_snapshot
+from fedmm.training.tuning import tune
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Where:
+    """How runs are computed; none of it decides what they compute, but for rounding.
+
+    stack: runs in one program, at most. seconds: stop in time, keeping every unfinished run's state; 0 for no limit.
+    """
+
+    device: str = "cpu"
+    precision: Precision = "fp32"
+    stack: int = 16
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Reproduced:
+    """How many runs were done before, are done now, and are left."""
+
+    before: int
+    now: int
+    left: int
+
+
+def reproduce(
+    runs: Sequence[PaperRun],
+    results: Path,
+    states: Path,
+    where: Where,
+    command: str,
+    *,
+    elsewhere: Sequence[Path] = (),
+    progress: bool,
+    say: Say,
+) -> Reproduced:
+    """Run what the results file does not hold yet, and add each run to it when it ends.
+
+    states: the folder in which unfinished runs are kept, after Ctrl-C or when the time is up.
+    elsewhere: other results files; a run that is the same experiment as one in there, or in another panel, is copied.
+    Ctrl-C is passed on when all that is finished or can be gone on from is on disk.
+    """
+    began = time.monotonic()
+    pending = _pending(runs, results, say)
+    pending = _copied(pending, results, elsewhere, say)
+    once = list({digest(run): run for run in reversed(pending)}.values())[::-1]
+    say(f"{len(runs)} runs: {len(runs) - len(pending)} done before, {len(pending)} to do")
+    with RunsProgress([run.experiment for run in once], show=progress) as bar:
+        for stack in _stacks(once, states, where, say):
+
+            def stop() -> bool:
+                return bool(where.seconds) and time.monotonic() - began > where.seconds
+
+            if stop():
+                say("the time is up")
+                break
+            status = _run(stack, results, where, command, stop, bar)
+            if status == "interrupted":
+                say(f"interrupted: the states of unfinished runs are in {states}; the same command goes on from there")
+                if not stop():
+                    raise KeyboardInterrupt
+                break
+    left = _copied(_pending(pending, results, lambda _: None), results, (), say)
+    return Reproduced(len(runs) - len(pending), len(pending) - len(left), len(left))
+
+
+def _pending(runs: Sequence[PaperRun], results: Path, say: Say) -> list[PaperRun]:
+    known = {identity(line): line["digest"] for line in read_lines(results)}
+    pending = []
+    for run in runs:
+        found = known.get((run.panel, run.curve, run.experiment.run.seed, run.scale))
+        if found is not None and found != digest(run):
+            say(f"{run.panel}/{run.curve} seed {run.experiment.run.seed}: its file changed since; it is run again")
+        if found != digest(run):
+            pending.append(run)
+    return pending
+
+
+def _copied(pending: Sequence[PaperRun], results: Path, elsewhere: Sequence[Path], say: Say) -> list[PaperRun]:
+    """Copy what was computed for another panel or item; what is then still to be run."""
+    known = {line["digest"]: line for path in (*elsewhere, results) for line in read_lines(path)}
+    copies, left = [], []
+    for run in pending:
+        line = known.get(digest(run))
+        if line is None:
+            left.append(run)
+        else:
+            copies.append(relabelled(line, run))
+    if copies:
+        append_lines(results, copies)
+        say(f"{len(copies)} runs are the same experiments as others and were copied")
+    return left
+
+
+@dataclass(frozen=True)
+class _Stack:
+    """Runs of one program, prepared; states: where each is kept when it is interrupted."""
+
+    runs: list[PaperRun]
+    adaptations: list[Adaptation]
+    states: list[Path]
+
+
+def _stacks(pending: Sequence[PaperRun], states: Path, where: Where, say: Say) -> Iterator[_Stack]:
+    """Panel after panel, so that memory holds one panel's data; runs that were interrupted in one round together."""
+    cache = DataCache()
+    for panel in dict.fromkeys(run.panel for run in pending):
+        here = [_placed(run, where) for run in pending if run.panel == panel]
+        kept = [states / f"{digest(run)}.safetensors" for run in here]
+        begun = [_rounds_done(path, say) for path in kept]
+        for rounds in dict.fromkeys(begun):
+            chosen = [n for n, done in enumerate(begun) if done == rounds]
+            adaptations = [prepare(here[n].experiment, cache) for n in chosen]
+            for group in groups([here[n].experiment for n in chosen], adaptations):
+                for first in range(0, len(group.members), where.stack):
+                    members = group.members[first : first + where.stack]
+                    own = [chosen[member] for member in members]
+                    yield _Stack(
+                        [here[n] for n in own], [adaptations[member] for member in members], [kept[n] for n in own]
+                    )
+
+
+def _placed(run: PaperRun, where: Where) -> PaperRun:
+    options = replace(run.experiment.run, device=where.device, precision=where.precision)
+    return replace(run, experiment=replace(run.experiment, run=options))
+
+
+def _rounds_done(path: Path, say: Say) -> int:
+    if not path.exists():
+        return 0
+    try:
+        return load_snapshot(path, torch.device("cpu"))[0].round
+    except FedmmError as problem:
+        say(f"{problem}; the run begins again")
+        with suppress(OSError):
+            path.unlink()
+        return 0
+
+
+def _run(
+    stack: _Stack, results: Path, where: Where, command: str, stop: Callable[[], bool], bar: RunsProgress
+) -> Status:
+    """Run one stack, add those of its runs that ended to the results, and keep the states of the others."""
+    first = stack.runs[0].experiment.run
+    began = time.perf_counter()
+    tuned = tune(stack.adaptations, first.precision, first.threads)
+    torch.set_num_threads(tuned.threads)
+    stacked = StackRun(stack.adaptations, first.precision, tuned.settings, bar)
+    earlier = [0.0] * len(stack.runs)
+    if stack.states[0].exists():
+        loaded = [load_snapshot(path, first.torch_device) for path in stack.states]
+        stacked.engine.load([state for state, _ in loaded])
+        stacked.histories = [history for _, history in loaded]
+        earlier = [history.total("seconds") for history in stacked.histories]
+    status = stacked.run(first.rounds, first.evaluate_every, stop)
+    about = {
+        **stamp(command),
+        **provenance(stack.adaptations[0].function.layout.device),
+        "precision": first.precision,
+        "engine": {"name": "batched", "stacked": len(stack.runs), **asdict(tuned.settings)},
+    }
+    seconds = (time.perf_counter() - began) / len(stack.runs)
+    lines, finished = [], []
+    for replica, (run, path) in enumerate(zip(stack.runs, stack.states, strict=True)):
+        training = stacked.training(replica, status)
+        if training.error is None and training.status == "interrupted":
+            save_snapshot(path, training.state, training.history)
+        else:
+            own = {**about, "seconds": round(earlier[replica] + seconds, 2)}
+            lines.append(result_line(run, training.history, training.status, own))
+            finished.append(path)
+    append_lines(results, lines)
+    for path in finished:
+        path.unlink(missing_ok=True)
+    return status

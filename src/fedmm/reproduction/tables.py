@@ -1,0 +1,271 @@
+"""A table of the paper: tasks in rows, methods and objectives in columns, our numbers beside the paper's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, stdev
+from typing import NamedTuple
+
+from fedmm.reproduction.item import Cell, Item, in_order
+from fedmm.reproduction.results import PaperRun, by_cell
+
+ABSENT, DAGGER = "–", "†"  # noqa: RUF001 - a dash as wide as a number
+_METHODS = {
+    "fedavg_gda": "FedAvgGDA",
+    "fedprox_gda": "FedProxGDA",
+    "fedsgda": "FedSGDA",
+    "fedmm": "FedMM",
+    "scaffold_gda": "SCAFFOLD-GDA",
+}
+CLOSE = 0.01
+"""A run counts as trained from the first round whose accuracy is this near to its final one, or above."""
+
+
+class Style(NamedTuple):
+    """How numbers are written: ours with its spread in the same number of decimals, and the paper's."""
+
+    decimals: Callable[[float], int]
+    paper: Callable[[float], str]
+
+
+_PERCENT = Style(decimals=lambda _: 1, paper=lambda value: f"{value:.1f}")
+_HUNDREDS = Style(decimals=lambda value: 2 if value < 1 else 1, paper=lambda value: f"{value:.1f}".removesuffix(".0"))
+
+
+@dataclass(frozen=True)
+class Number:
+    """One cell. value: mean over seeds, None if there is none; spread: over seeds (std with n - 1), None below two.
+
+    paper: the paper's own number. share: of an average, ``4 of 6`` where it is not over all rows.
+    """
+
+    value: float | None = None
+    spread: float | None = None
+    paper: float | None = None
+    diverged: bool = False
+    share: str = ""
+    best: bool = False
+
+
+class Column(NamedTuple):
+    """A curve, and the two lines above it."""
+
+    group: str
+    heading: str
+    curve: str
+
+
+class Row(NamedTuple):
+    """A task, or the average of all."""
+
+    title: str
+    numbers: list[Number]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Rows and columns, how a number is written, and what must be said below."""
+
+    columns: list[Column]
+    rows: list[Row]
+    style: Style
+    notes: list[str]
+
+    def ours(self, number: Number) -> str:
+        """Our number as it is written, without the paper's."""
+        if number.value is None:
+            return "diverged" if number.diverged else ABSENT
+        decimals = self.style.decimals(number.value)
+        spread = "" if number.spread is None else f" ± {number.spread:.{decimals}f}"
+        return f"{number.value:.{decimals}f}{spread}{DAGGER if number.diverged else ''}"
+
+    def paper(self, number: Number) -> str:
+        """The paper's number in brackets, or nothing."""
+        return "" if number.paper is None else f"({self.style.paper(number.paper)})"
+
+
+def accuracy_grids(item: Item, runs: Sequence[PaperRun]) -> list[Grid]:
+    """Final target accuracy in percent: of the methods, and below of the bounds where there are any."""
+    notes = [
+        "Target accuracy (%) after the last round, mean over seeds"
+        + (" ± standard deviation" if _several(runs) else "")
+        + "; in brackets the paper's. Bold: the best of ours for a task and objective. The paper's averages are"
+        " computed from its rows"
+    ]
+    methods = _grid(item, runs, method_columns(item, runs), _percent, item.paper_accuracy, _PERCENT, notes)
+    grids = [replace(methods, rows=_with_best(methods))]
+    bounds = bound_columns(item, runs)
+    if bounds:
+        about = ["Bounds, which say what is possible: target accuracy (%), mean over seeds"]
+        grid = _grid(item, runs, bounds, _percent, item.paper_accuracy, _PERCENT, about)
+        grids.append(replace(grid, notes=[note for note in grid.notes if note not in methods.notes]))
+    return grids
+
+
+def rounds_grids(item: Item, runs: Sequence[PaperRun]) -> list[Grid]:
+    """Hundreds of rounds until a run is trained."""
+    notes = [
+        "Communication rounds (×100) until a run is trained: the first evaluated round whose target accuracy is within"  # noqa: RUF001
+        f" {100 * CLOSE:g} point of the run's final accuracy, or above; mean over seeds"
+        + (" ± standard deviation" if _several(runs) else "")
+        + ". In brackets the paper's, which does not say when a run counts as trained; its averages are computed from"
+        " its rows"
+    ]
+    return [_grid(item, runs, method_columns(item, runs), trained_after, item.paper_rounds, _HUNDREDS, notes)]
+
+
+def trained_after(run: PaperRun) -> float | None:
+    """Hundreds of rounds until the accuracy is within one point of the final one, None if nothing was measured."""
+    series = run.series("target_accuracy")
+    final = run.target_accuracy
+    if final is None:
+        return None
+    reached = (t for t, value in zip(*series, strict=True) if value >= final - CLOSE - 1e-12)
+    first = next(reached, None)
+    return None if first is None else first / 100
+
+
+def method_columns(item: Item, runs: Sequence[PaperRun]) -> list[Column]:
+    """The methods' columns as in the paper: grouped by method, and by objective within."""
+    objective_of = {curve: objective for objective, curves in item.columns_of.items() for curve in curves}
+    objective_of |= {run.curve: run.objective for run in runs if run.role == "method" and run.curve not in objective_of}
+    methods: dict[str, dict[str, str]] = {}
+    for curve in in_order(objective_of, item.curves or objective_of):
+        objective = objective_of[curve]
+        methods.setdefault(curve.removeprefix(f"{objective}_"), {})[objective] = curve
+    order = dict.fromkeys([*item.columns_of, *objective_of.values()])
+    return [
+        Column(_method_name(method, runs, set(curves.values())), objective.upper(), curves[objective])
+        for method, curves in methods.items()
+        for objective in order
+        if objective in curves
+    ]
+
+
+def bound_columns(item: Item, runs: Sequence[PaperRun]) -> list[Column]:
+    """A column for each curve that is no method's, computed or not."""
+    methods = {column.curve for column in method_columns(item, runs)}
+    labels = {run.curve: run.label for run in runs}
+    curves = in_order([*item.curves, *labels], item.curves)
+    return [Column("", labels.get(curve, curve.replace("_", " ")), curve) for curve in curves if curve not in methods]
+
+
+def markdown(grid: Grid) -> str:
+    """The grid as a Markdown table, with its notes below."""
+    heads = [f"{column.group}<br>{column.heading}" if column.group else column.heading for column in grid.columns]
+    lines = [["", *heads], [":--", *["--:"] * len(heads)]]
+    for row in grid.rows:
+        lines.append([row.title, *(_cell(grid, number) for number in row.numbers)])
+    table = "\n".join("| " + " | ".join(escaped(cell) for cell in line) + " |" for line in lines)
+    return table + "\n\n" + "\n\n".join(f"{note}." for note in grid.notes) + "\n"
+
+
+def escaped(cell: str) -> str:
+    """Text that stays in its cell of a Markdown table."""
+    return " ".join(cell.replace("|", "\\|").split())
+
+
+def _cell(grid: Grid, number: Number) -> str:
+    ours = f"**{grid.ours(number)}**" if number.best else grid.ours(number)
+    share = f"[{number.share}]" if number.share else ""
+    return " ".join(part for part in (ours, share, grid.paper(number)) if part)
+
+
+def _grid(
+    item: Item,
+    runs: Sequence[PaperRun],
+    columns: list[Column],
+    measure: Callable[[PaperRun], float | None],
+    paper: Mapping[Cell, float],
+    style: Style,
+    notes: list[str],
+) -> Grid:
+    cells = by_cell(runs)
+    numbers = {
+        (panel, column.curve): _number(cells.get((panel, column.curve), []), measure, paper.get((panel, column.curve)))
+        for panel in item.panels
+        for column in columns
+    }
+    rows = [Row(item.panel_title(panel), [numbers[panel, column.curve] for column in columns]) for panel in item.panels]
+    if len(rows) > 1:
+        rows.append(Row("Average", [_average([row.numbers[i] for row in rows]) for i in range(len(columns))]))
+    return Grid(columns, rows, style, [*notes, *_remarks(item, columns, rows, cells)])
+
+
+def _number(runs: Sequence[PaperRun], measure: Callable[[PaperRun], float | None], paper: float | None) -> Number:
+    values = [value for run in runs if (value := measure(run)) is not None]
+    return Number(
+        value=fmean(values) if values else None,
+        spread=stdev(values) if len(values) > 1 else None,
+        paper=paper,
+        diverged=any(run.diverged for run in runs),
+    )
+
+
+def _average(numbers: Sequence[Number]) -> Number:
+    """Over the rows that have our number; the paper's is over the same rows, or over all where we have none."""
+    known = [number for number in numbers if number.value is not None]
+    paper = [number.paper for number in known or numbers]
+    complete = [value for value in paper if value is not None]
+    return Number(
+        value=fmean(number.value for number in known if number.value is not None) if known else None,
+        paper=fmean(complete) if complete and len(complete) == len(paper) else None,
+        diverged=any(number.diverged for number in known),
+        share=f"{len(known)} of {len(numbers)}" if 0 < len(known) < len(numbers) else "",
+    )
+
+
+def _with_best(grid: Grid) -> list[Row]:
+    """The rows with the highest of our numbers marked for each objective that has several."""
+    rows = []
+    for title, numbers in grid.rows:
+        marked = list(numbers)
+        for heading in {column.heading for column in grid.columns}:
+            rivals = [
+                i
+                for i, column in enumerate(grid.columns)
+                if column.heading == heading and numbers[i].value is not None and not numbers[i].share
+            ]
+            written = {i: round(numbers[i].value or 0.0, 1) for i in rivals}
+            for i in rivals:
+                best = len(rivals) > 1 and written[i] == max(written.values())
+                marked[i] = replace(numbers[i], best=best)
+        rows.append(Row(title, marked))
+    return rows
+
+
+def _remarks(
+    item: Item, columns: Sequence[Column], rows: Sequence[Row], cells: Mapping[Cell, list[PaperRun]]
+) -> list[str]:
+    """What the marks of a grid mean, for those that it has."""
+    numbers = [number for row in rows for number in row.numbers]
+    found = []
+    if any(number.value is None and not number.diverged for number in numbers):
+        found.append(f"{ABSENT} not computed")
+    if any(number.share for number in numbers):
+        found.append("[n of m] an average over the n rows with a number of ours; the paper's is over the same rows")
+    diverged = []
+    for panel in item.panels:
+        for column in columns:
+            runs = cells.get((panel, column.curve), [])
+            count = sum(run.diverged for run in runs)
+            if count:
+                name = " ".join(part for part in (column.group, column.heading) if part)
+                diverged.append(f"{item.panel_title(panel)} {name} ({count} of {len(runs)})")
+    if diverged:
+        found.append(f"{DAGGER} runs that diverged, which count with their last good round: {', '.join(diverged)}")
+    return found
+
+
+def _method_name(method: str, runs: Sequence[PaperRun], curves: set[str]) -> str:
+    labels = {run.label for run in runs if run.curve in curves}
+    return labels.pop() if len(labels) == 1 else _METHODS.get(method, method.replace("_", " "))
+
+
+def _several(runs: Sequence[PaperRun]) -> bool:
+    return any(len(group) > 1 for group in by_cell(runs).values())
+
+
+def _percent(run: PaperRun) -> float | None:
+    return None if run.target_accuracy is None else 100 * run.target_accuracy

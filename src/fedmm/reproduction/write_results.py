@@ -1,0 +1,191 @@
+"""Finished runs of the paper as lines of a file: small enough to be kept, with where each number comes from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fedmm.core.errors import FedmmError
+from fedmm.core.files import write_json
+from fedmm.reproduction.items import FULL, PaperRun
+from fedmm.training.guard import Guard
+from fedmm.training.history import History
+
+RESULTS = "results.jsonl"
+Line = dict[str, Any]
+
+MEASURES = ("target_accuracy", "source_accuracy", "source_risk", "target_information")
+_WHERE_NOT_WHAT = (
+    "device", "precision", "engine", "threads", "evaluate_every", "label",
+    "actors", "ray_address", "stacked", "durable",
+    "checkpoint_every", "checkpoint_seconds", "keep_checkpoints", "best_by", "track", "keep_rows",
+)  # fmt: skip
+_SINCE: dict[str, dict[str, Any]] = {
+    "run": {
+        "participation": 1.0,
+        "on_bad_update": "stop",
+        "max_update_norm": 0.0,
+        "max_update_ratio": 0.0,
+        "uploads": "exact",
+        "broadcasts": "exact",
+        "secure_sum": False,
+        "stop_by": "",
+        "patience": 50,
+        "min_rounds": 0,
+        "min_delta": 0.0,
+    },
+    "data": {"augment": True, "skip_bad": False},
+    "aggregation": {"name": "mean"},
+    "transmission": {"name": "exact"},
+    "guard": asdict(Guard()),
+}
+"""Options that are younger than the first results, which were computed with these values and keep their fingerprint."""
+_NOTHING = object()
+_DIGITS = 5
+
+
+def identity(line: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What a line is the result of."""
+    return tuple(line[key] for key in ("panel", "curve", "seed", "scale"))
+
+
+def digest(run: PaperRun) -> str:
+    """A fingerprint of everything that decides a run's numbers; where it runs and what it is called do not count."""
+    tables = run.experiment.tables()
+    tables["run"] = {
+        key: value
+        for key, value in tables["run"].items()
+        if key not in _WHERE_NOT_WHAT and _SINCE["run"].get(key, _NOTHING) != value
+    }
+    tables["data"] = {k: v for k, v in tables["data"].items() if _SINCE["data"].get(k, _NOTHING) != v}
+    for section in ("aggregation", "transmission", "guard"):
+        if tables[section] == _SINCE[section]:
+            del tables[section]
+    return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def result_line(run: PaperRun, history: History, status: str, provenance: Mapping[str, Any]) -> Line:
+    """A run as one line: its last measures, and all of them over the rounds."""
+    rows = [row for row in history if row.get("target_accuracy") is not None]
+    each = run.experiment
+    series = {name: [_short(row.get(name)) for row in rows] for name in MEASURES}
+    return {
+        "item": run.item,
+        "panel": run.panel,
+        "curve": run.curve,
+        "label": each.label,
+        "role": run.role,
+        "objective": each.objective.name,
+        "algorithm": each.algorithm.name,
+        "seed": each.run.seed,
+        "scale": run.scale,
+        "rounds": len(history),
+        "status": status,
+        **{name: values[-1] if values else None for name, values in series.items()},
+        "series": {"round": [row["round"] for row in rows], **series},
+        "digest": digest(run),
+        "provenance": dict(provenance),
+    }
+
+
+def relabelled(line: Line, run: PaperRun) -> Line:
+    """A result as that of another run of the same experiment."""
+    names = {"item": run.item, "panel": run.panel, "curve": run.curve, "role": run.role, "scale": run.scale}
+    return {**line, **names, "label": run.experiment.label}
+
+
+def _short(value: float | int | None) -> float | None:
+    """Few digits; JSON knows no infinity, so that a number that is not finite becomes null."""
+    return None if value is None or not math.isfinite(value) else float(f"{value:.{_DIGITS}g}")
+
+
+def read_lines(path: Path) -> list[Line]:
+    """The newest line of each run in a results file; a line torn by a crash is no line. No file: no lines."""
+    try:
+        text = path.read_bytes() if path.exists() else b""
+    except OSError as problem:
+        raise FedmmError(f"{path} cannot be read: {problem.strerror}") from problem
+    found: dict[tuple[Any, ...], Line] = {}
+    raws = text.split(b"\n")
+    for number, raw in enumerate(raws, start=1):
+        line = _parsed(raw)
+        if line is not None:
+            found.pop(identity(line), None)
+            found[identity(line)] = line
+        elif raw.strip() and number < len(raws):
+            raise FedmmError(f"{path}, line {number}, is no result of a run; remove the line")
+    return list(found.values())
+
+
+def _parsed(raw: bytes) -> Line | None:
+    """A line of a results file, or None for what is none."""
+    try:
+        line: Line = json.loads(raw)
+        hash((line["digest"], *identity(line)))
+        json.dumps(line, allow_nan=False)  # else it could not be copied
+        return line
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def append_lines(path: Path, lines: Iterable[Line]) -> None:
+    """Add finished runs to a results file, on disk before this returns; a line torn by a crash is cut off first."""
+    text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
+    if not text and not path.exists():
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a+b") as file:
+            file.seek(0)
+            before = file.read()
+            last = before[before.rfind(b"\n") + 1 :]
+            if last and _parsed(last) is None:
+                file.truncate(len(before) - len(last))
+            elif last:
+                text = "\n" + text
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as problem:
+        raise FedmmError(f"results cannot be written to {path}: {problem.strerror}") from problem
+
+
+def collect(paper: Path, names: Sequence[str]) -> Path:
+    """``results.json``: every final number of the paper's items at full scale, and what it was computed with."""
+    listed = []
+    for name in names:
+        for line in read_lines(paper / name / RESULTS):
+            if line["scale"] == FULL:
+                listed.append({key: value for key, value in line.items() if key not in ("series", "scale")})
+    path = paper / "results.json"
+    write_json(path, {"results": listed})
+    return path
+
+
+def stamp(command: str) -> dict[str, Any]:
+    """When, from which commit and by which command."""
+    return {"command": command, "commit": _commit(), "date": datetime.now(UTC).isoformat(timespec="seconds")}
+
+
+def _commit() -> str:
+    """The commit of the working tree, with a plus sign where it has been changed since; from FEDMM_COMMIT elsewhere."""
+    given = os.environ.get("FEDMM_COMMIT")
+    if given:
+        return given
+    here = Path(__file__).parent
+    try:
+        head, changed = (
+            subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True, timeout=10).stdout
+            for words in (["rev-parse", "--short=12", "HEAD"], ["status", "--porcelain", "--", ":/src"])
+        )
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return head.strip() + ("+" if changed.strip() else "")

@@ -1,0 +1,134 @@
+"""From an experiment's configuration to clients, networks and data that can be trained."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from fedmm.config.schema import Experiment
+from fedmm.core.errors import unknown
+from fedmm.core.transforms import WholeRows
+from fedmm.data.cache import cached
+from fedmm.data.domains import DomainPair, Labelled
+from fedmm.data.partition import Share
+from fedmm.data.rows import TensorRows
+from fedmm.models.frozen_prefix import FrozenPart, without_frozen_part
+from fedmm.training.adaptation import Adaptation, WholeNetwork
+from fedmm.training.privacy import require_nothing_learnt
+from fedmm.training.problem import Client
+
+
+class DataCache:
+    """Data sets that were loaded, and their copies on a device: replicas that use the same rows share them.
+
+    Also what frozen layers make of rows, which is kept on disk as well.
+    """
+
+    def __init__(self) -> None:
+        self._pairs: dict[str, DomainPair] = {}
+        self._behind: dict[tuple[object, ...], Tensor] = {}
+
+    def pair(self, experiment: Experiment, device: torch.device) -> DomainPair:
+        """The experiment's data on a device."""
+        key = f"{experiment.data!r} {device}"
+        if key not in self._pairs:
+            if device.type == "cpu":
+                self._pairs[key] = experiment.data.load()
+            else:
+                self._pairs[key] = _moved(self.pair(experiment, torch.device("cpu")), device)
+        return self._pairs[key]
+
+    def behind(self, part: FrozenPart, pair: DomainPair) -> DomainPair:
+        """The pair with what frozen layers make of its rows, on the device where they are; rows shared stay shared."""
+        frozen, device = part.checksum(), pair.source.x.device
+        part = part.to(device)
+
+        def seen(rows: Labelled) -> Labelled:
+            x = rows.x
+            if not len(x):
+                return Labelled(part(pair.target.x[:1] if len(pair.target.x) else pair.source.x[:1])[:0], rows.y)
+            key = (frozen, str(device), x.data_ptr(), tuple(x.shape), x.dtype)
+            if key not in self._behind:
+                content = hashlib.sha256(x.cpu().contiguous().numpy().tobytes()).hexdigest()
+                made = cached(
+                    "behind", (frozen, content, str(x.dtype), device.type), lambda: {"x": part.of_all(x).cpu()}
+                )
+                self._behind[key] = made["x"].to(device)
+            return Labelled(self._behind[key], rows.y)
+
+        return _each_part(pair, seen)
+
+
+def _moved(pair: DomainPair, device: torch.device) -> DomainPair:
+    return _each_part(pair, lambda part: Labelled(part.x.to(device), part.y.to(device)))
+
+
+def _each_part(pair: DomainPair, change: Callable[[Labelled], Labelled]) -> DomainPair:
+    return replace(
+        pair,
+        source=change(pair.source),
+        target=change(pair.target),
+        source_test=change(pair.source_test),
+        target_test=None if pair.target_test is None else change(pair.target_test),
+        source_validation=None if pair.source_validation is None else change(pair.source_validation),
+    )
+
+
+def tested_rows(pair: DomainPair) -> dict[str, Labelled]:
+    """The rows that a model is tested on, by domain; a domain without labels has none."""
+    parts = {"target": pair.target_test, "source": pair.source_test}
+    return {name: part for name, part in parts.items() if part is not None and len(part.y)}
+
+
+def prepare(experiment: Experiment, cache: DataCache) -> Adaptation:
+    """Everything checked and built, ready to run."""
+    run = experiment.run
+    device = run.torch_device
+    here, there = (experiment.partition.seen(cache.pair(experiment, each)) for each in (torch.device("cpu"), device))
+    require_nothing_learnt(experiment.terms, here.input)
+    shares = experiment.partition.split(here, run.seed)
+    names = [share.name for share in shares]
+    for client in run.client_weights:
+        if client not in names:
+            raise unknown("client in run.client_weights", client, names)
+    network = experiment.model.build(here.view.shape(tuple(here.source.x.shape[1:])), here.classes, run.seed)
+    whole, view = None, here.view
+    split = without_frozen_part(network, here.source.x[:1]) if view == WholeRows() else None
+    if split is not None:
+        part, behind = split
+        whole = WholeNetwork(network, here.source.x[:2], view)
+        there, network = cache.behind(part.to(run.torch_dtype), there), behind
+    return Adaptation(
+        [_client(share, there, run.client_weights.get(share.name, 1.0)) for share in shares],
+        network,
+        experiment.objective,
+        experiment.algorithm,
+        run.rounds,
+        validation=tested_rows(there) or None,
+        source_validation=there.source_validation,
+        probe_rows=run.probe_rows,
+        batch_size=run.batch_size,
+        seed=run.seed,
+        device=device,
+        dtype=run.torch_dtype,
+        view=view,
+        terms=experiment.terms,
+        guard=experiment.guard,
+        best_by=run.best_by,
+        stopping=run.stopping,
+        whole=whole,
+    )
+
+
+def _client(share: Share, pair: DomainPair, weight: float) -> Client:
+    source, target = (rows.to(pair.source.x.device) for rows in (share.source, share.target))
+    return Client(
+        source=TensorRows(pair.source.x, pair.source.y, index=source) if len(source) else None,
+        target=TensorRows(pair.target.x, index=target) if len(target) else None,
+        name=share.name,
+        weight=weight,
+    )

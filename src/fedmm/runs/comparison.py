@@ -1,0 +1,102 @@
+"""Several runs side by side, in processes of their own, and one summary over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from fedmm.config.dataclass_io import Table
+from fedmm.config.schema import Experiment, experiment
+from fedmm.core.errors import FedmmError
+from fedmm.core.files import write_json
+from fedmm.runs.overview import comparison_summary, folder_names
+from fedmm.runs.plan import read_plan, write_plan
+from fedmm.runs.resume import completed_run, only_begun
+from fedmm.runs.run import DivergedRun, Summary, run_experiment
+from fedmm.runs.run_folder import SUMMARY, claim_folder
+from fedmm.runs.workers import report, side_by_side, tell, told_to_stop
+from fedmm.training.history import Row
+from fedmm.training.progress import bars
+
+Outcome = tuple[Summary, FedmmError | None] | None
+"""A run's summary, and the word on it if it diverged; None for a run that was never begun."""
+
+
+def compare(
+    experiments: Sequence[Experiment],
+    folder: Path,
+    *,
+    title: str,
+    workers: int,
+    overwrite: bool = False,
+    resume: bool = False,
+    progress: bool = True,
+    say: Callable[[str], None] = lambda line: None,
+) -> Summary:
+    """Run all experiments, ``workers`` at a time with one thread each, and leave a comparison folder.
+
+    Every run has a folder of its own inside. After Ctrl-C no run begins, those under way end with their round, and
+    what was done until then is kept. resume: go on with a comparison of the same runs in the folder, where one was
+    begun, without the runs that are completed.
+    """
+    names = folder_names(experiments)
+    begun = resume and read_plan(folder, experiments, names) is not None
+    if not begun:
+        if not (resume and only_begun(folder)):
+            claim_folder(folder, overwrite=overwrite)
+        write_json(folder / SUMMARY, comparison_summary(title, "running", [], []))
+        write_plan(folder, experiments, names)
+    done = {name: summary for name in names if begun and (summary := completed_run(folder / name))}
+    left = [name for name in names if name not in done]
+    calls = [
+        (index, each.tables(), str(folder / name), begun)
+        for index, (each, name) in enumerate(zip(experiments, names, strict=True))
+        if name in left
+    ]
+    with bars(progress, "accuracy") as shown:
+        tasks = [shown.add_task(f"{e.label} seed {e.run.seed}", total=e.run.rounds, accuracy="") for e in experiments]
+
+        def show(index: int, row: Row) -> None:
+            shown.update(tasks[index], completed=row["round"])
+            if row.get("target_accuracy") is not None:
+                shown.update(tasks[index], accuracy=f"target {row['target_accuracy']:6.1%}")
+
+        for index, name in enumerate(names):
+            shown.update(tasks[index], completed=done[name]["rounds"] if name in done else 0)
+        futures, stopped = side_by_side(_run, calls, workers, show, say) if calls else ([], False)
+    ended = {name: future for name, future in zip(left, futures, strict=False) if not future.cancelled()}
+    problems = [problem for future in ended.values() if (problem := future.exception())]
+    outcomes = {name: future.result() for name, future in ended.items() if not future.exception()}
+    found = {name: (done[name], None) if name in done else outcomes.get(name) for name in names}
+    known = {name: outcome for name, outcome in found.items() if outcome}
+    status = "interrupted" if stopped else "completed"
+    summary = comparison_summary(title, status, [summary for summary, _ in known.values()], list(known))
+    write_json(folder / SUMMARY, summary)
+    problems += [diverged for _, diverged in known.values() if diverged]
+    if problems and status == "completed":
+        raise problems[0]
+    return summary
+
+
+def _run(index: int, tables: dict[str, Table], folder: str, resume: bool) -> Outcome:
+    """A run, in a worker."""
+    if told_to_stop():
+        return None
+
+    def after_round(row: Row) -> None:
+        report(index, row)
+        if told_to_stop():
+            raise KeyboardInterrupt
+
+    def say(line: str) -> None:
+        if resume:
+            tell(f"{Path(folder).name}: {line}")
+
+    try:
+        return run_experiment(
+            experiment(tables), Path(folder), resume=resume, progress=False, on_round=after_round, say=say
+        ), None
+    except DivergedRun as problem:
+        return problem.summary, FedmmError(str(problem))
+    except FedmmError as problem:
+        raise FedmmError(str(problem)) from None

@@ -1,0 +1,176 @@
+"""What finished runs tell of label shift, and of whether adapting helped, without labels of the target."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedmm.core.evidence import RULE, Signals, Verdict, judge_adaptation
+from fedmm.core.label_shift import LabelShift, estimate_label_shift
+from fedmm.core.validators import VALIDATORS
+from fedmm.data.columns.per_site import KEY as PER_SITE
+from fedmm.data.domains import DomainPair, Labelled
+from fedmm.data.leakage import fingerprints, shared
+from fedmm.data.partition import TargetSupervised
+from fedmm.objectives.source_only import SourceOnly
+
+MOST_ROWS = 1000
+"""Of each domain, that label shift is estimated from."""
+NO_SOURCE_ONLY = (
+    "whether adapting helps cannot be judged: no source-only run stands beside the others; add objective.name = "
+    f"'{SourceOnly.name}', with the same seeds"
+)
+SHIFT_ADVICE = "adapting may then do harm, and validators on the target mislead: compare with source only"
+_FEWEST_ROWS = 20
+_QUICK_ROWS, _QUICK_NUMBERS, _QUICK_CLASSES = 2000, 1000, 20
+Summary = Mapping[str, Any]
+
+
+def shift_of_model(probabilities: Callable[[Tensor], Tensor], pair: DomainPair) -> LabelShift | None:
+    """Label shift as a trained model tells it, from source rows set aside; None where there are too few rows.
+
+    probabilities: of rows, ``[rows, classes]``.
+    """
+    source, target = _spread(_set_aside(pair), MOST_ROWS), _spread(pair.target, MOST_ROWS)
+    if len(source.y) < _FEWEST_ROWS or len(target.y) < _FEWEST_ROWS:
+        return None
+    found = [probabilities(rows.x).cpu() for rows in (source, target)]
+    if not all(bool(each.isfinite().all()) for each in found):
+        return None
+    return estimate_label_shift(found[0], source.y, found[1], source_inputs=source.x, target_inputs=target.x)
+
+
+def shift_of_data(pair: DomainPair) -> LabelShift | None:
+    """Label shift as a quick logistic regression on the source tells it, without any training of ours.
+
+    None for pictures, wide rows, many classes, and where there are too few rows.
+    """
+    source, target = pair.source, pair.target
+    simple = source.x.dim() == 2 and source.x.shape[1] <= _QUICK_NUMBERS and pair.classes <= _QUICK_CLASSES
+    if not simple or len(source.y) < _FEWEST_ROWS or len(target.x) < _FEWEST_ROWS:
+        return None
+    if len(set(source.y.tolist())) < 2 or not bool(source.x.isfinite().all() and target.x.isfinite().all()):
+        return None
+    from sklearn.linear_model import LogisticRegression  # noqa: PLC0415 - slow to import
+    from sklearn.pipeline import make_pipeline  # noqa: PLC0415 - slow to import
+    from sklearn.preprocessing import StandardScaler  # noqa: PLC0415 - slow to import
+
+    rows = _spread(source, _QUICK_ROWS)
+    model = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=200))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a fit that has not quite converged is good enough
+        model.fit(rows.x.double().numpy(), rows.y.numpy())
+
+    def probabilities(x: Tensor) -> Tensor:
+        found = torch.zeros(len(x), pair.classes, dtype=torch.float64)
+        found[:, torch.as_tensor(model.classes_)] = torch.from_numpy(model.predict_proba(x.double().numpy()))
+        return found
+
+    return shift_of_model(probabilities, pair)
+
+
+def _set_aside(pair: DomainPair) -> Labelled:
+    """Labelled source rows that nothing was trained on."""
+    validation = pair.source_validation
+    return validation if validation is not None and len(validation.y) else pair.source_test
+
+
+def _spread(rows: Labelled, most: int) -> Labelled:
+    if len(rows.y) <= most:
+        return rows
+    index = torch.linspace(0, len(rows.y) - 1, most, dtype=torch.float64).round().long()
+    return Labelled(rows.x[index], rows.y[index])
+
+
+def shift_table(shift: LabelShift, class_names: Sequence[str]) -> dict[str, Any]:
+    """An estimate as plain values, for JSON."""
+    return {
+        "source": shift.source.tolist(),
+        "target": shift.target.tolist(),
+        "distance": shift.distance,
+        "low": shift.low,
+        "high": shift.high,
+        "reliable": shift.reliable,
+        "notable": shift.notable,
+        "sentence": shift.sentence(class_names),
+    }
+
+
+def shift_warning(summary: Summary) -> str:
+    """What is to be said of label shift in a run's summary; empty where the estimate does not speak for one."""
+    shift = summary.get("label_shift")
+    if not shift or not shift["notable"]:
+        return ""
+    return f"{'warning' if shift['reliable'] else 'note'}: {shift['sentence']}; {SHIFT_ADVICE}"
+
+
+def read_shift(table: Mapping[str, Any]) -> LabelShift:
+    """The estimate of a table as :func:`shift_table` makes it."""
+    source, target = (torch.tensor(table[name], dtype=torch.float64) for name in ("source", "target"))
+    return LabelShift(source, target, table["distance"], table["reliable"], table["low"], table["high"])
+
+
+def count_trained_test_rows(pair: DomainPair) -> int:
+    """How many test rows of the target are among those that are trained on without their labels."""
+    if pair.target_test is None or not len(pair.target_test.x) or not len(pair.target.x):
+        return 0
+    return shared(fingerprints(pair.target.x), fingerprints(pair.target_test.x))
+
+
+def signals_of(summaries: Sequence[Summary]) -> Signals:
+    """What runs of one method, one a seed, measured after their last rounds without labels of the target."""
+    found = {
+        name: [float(each[validator.column]) for each in summaries if each.get(validator.column) is not None]
+        for name, validator in VALIDATORS.items()
+        if not validator.oracle
+    }
+    whole = {name: values for name, values in found.items() if len(values) == len(summaries)}
+    return Signals(whole, whole.get("source_risk", ()))
+
+
+def _source_only(summary: Summary) -> bool:
+    learns_otherwise = summary["partition"] == TargetSupervised.name or summary.get(PER_SITE, False)
+    return bool(summary["objective"] == SourceOnly.name and not learns_otherwise)
+
+
+def judge_runs(summaries: Sequence[Summary]) -> dict[str, Any]:
+    """The rule's verdict on every method among runs, by the summaries of their folders, as plain values.
+
+    Runs of one label are the seeds of one method. Where several are source only, the one with the lowest source risk is
+    compared with. Runs that did not complete are not judged.
+    """
+    methods: dict[str, list[Summary]] = {}
+    for each in summaries:
+        if each["status"] == "completed":
+            methods.setdefault(each["label"], []).append(each)
+    plain = {label: runs for label, runs in methods.items() if _source_only(runs[0])}
+    adapted = {label: runs for label, runs in methods.items() if label not in plain}
+    if not plain or not adapted:
+        note = NO_SOURCE_ONLY if adapted else ""
+        return {"rule": RULE, "source_only": None, "label_shift": None, "verdicts": [], "note": note}
+
+    def risk(label: str) -> float:
+        values = signals_of(plain[label]).source_risk
+        return fmean(values) if values else float("inf")
+
+    base = min(plain, key=risk)
+    shifts = [table for each in plain[base] if (table := each.get("label_shift"))]
+    worst = max(shifts, key=lambda table: float(table["high"]), default=None)
+    shift = None if worst is None else read_shift(worst)
+    verdicts: dict[str, Verdict] = {
+        label: judge_adaptation(signals_of(plain[base]), signals_of(runs), shift) for label, runs in adapted.items()
+    }
+    return {
+        "rule": RULE,
+        "source_only": base,
+        "label_shift": worst,
+        "verdicts": [
+            {"label": label, "supported": each.supported, "sentence": each.sentence} for label, each in verdicts.items()
+        ],
+        "note": "",
+    }

@@ -1,0 +1,139 @@
+"""An experiment whose clients are in the processes of an NVFlare job; each builds its own from the tables."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedmm.config.schema import Experiment, experiment
+from fedmm.core.algorithm import Algorithm
+from fedmm.core.engine import Engine, FederatedState
+from fedmm.core.errors import require
+from fedmm.data.columns.per_site import PerSite
+from fedmm.engines.client_store import Kept
+from fedmm.engines.in_process import workers
+from fedmm.engines.messages import NEVER
+from fedmm.engines.server import Server
+from fedmm.models.precision import precision
+from fedmm.remote.durable_store import DurableMemory, state_folder
+from fedmm.remote.engine import Ask, AskingEngine
+from fedmm.remote.evaluation import Panel, SiteMeasures, measured_at_site
+from fedmm.remote.kinds import MEASURE
+from fedmm.remote.messaging import Site
+from fedmm.remote.packed import Packed
+from fedmm.remote.site import answered
+from fedmm.runs.build import DataCache, prepare
+from fedmm.training.adaptation import Adaptation
+from fedmm.training.site_evaluators import OwnSums, asked_for
+
+_STATES = "clients"
+"""The folder in a run's folder where the clients' states lie."""
+
+_LOG = logging.getLogger(__name__)
+_DEPTH = 3  # rounds: a run that goes on from the checkpoint before its last needs one more than two
+
+
+def every_round_kept(each: Experiment) -> Experiment:
+    """The experiment with a checkpoint after every round: the clients' states stay with them, and are as recent."""
+    return replace(each, run=replace(each.run, checkpoint_every=1))
+
+
+@contextmanager
+def nvflare_engines(each: Experiment, adaptation: Adaptation, folder: Path) -> Iterator[Callable[[Algorithm], Engine]]:
+    """Engines for an experiment, by algorithm, all on the same NVFlare, whose processes are ended at the end."""
+    from fedmm.remote.nvflare import federation  # noqa: PLC0415 - an optional dependency
+
+    require(
+        adaptation.function.policy != "local",
+        "batch_norm = 'local' keeps statistics with the clients, where predictions need them here; use 'averaged' or "
+        "'frozen' with the engine 'nvflare'",
+    )
+    require(
+        each.guard.policy != "rollback",
+        "guard.policy = 'rollback' goes back further than clients of the engine 'nvflare' keep states; use 'stop'",
+    )
+    arguments = {
+        "tables": _seen_from_anywhere(each).tables(),
+        "states": str(folder.resolve() / _STATES),
+        "threads": torch.get_num_threads(),
+    }
+    names = sorted({*asked_for(adaptation.probes), *(client.name for client in adaptation.problem.clients)})
+    place = "poc" if each.run.engine == "nvflare_poc" else "simulator"
+    with federation(names, f"{__name__}:site", arguments, place=place) as ask:
+        yield NVFlareEngines(adaptation, ask, max(each.run.probe_rows, 1))
+
+
+class NVFlareEngines:
+    """Engines by algorithm, and the measures of the server's model that clients take on their own rows."""
+
+    def __init__(self, adaptation: Adaptation, ask: Ask, most_rows: int) -> None:
+        self._adaptation = adaptation
+        self._ask = ask
+        panel = Panel(asked_for(adaptation.probes), adaptation.function.classes, most_rows)
+        self._measures = SiteMeasures(adaptation.problem, panel, ask, _LOG.info, _LOG.warning)
+
+    def __call__(self, algorithm: Algorithm) -> AskingEngine:
+        adaptation = self._adaptation
+        return AskingEngine(adaptation.problem, algorithm, adaptation.rounds, self._ask, adaptation.terms)
+
+    def measured(self, state: FederatedState) -> dict[str, torch.Tensor]:
+        """What clients measure; what could not be measured is left out."""
+        return self._measures(state)
+
+
+def _seen_from_anywhere(each: Experiment) -> Experiment:
+    """The experiment with whole paths: the processes of a job have other current folders."""
+
+    def whole(part: Any) -> Any:
+        if isinstance(part, PerSite):
+            return PerSite(whole(part.of))
+
+        def there(value: str) -> str:
+            path = Path(value).expanduser()
+            return str(path.absolute()) if path.name and path.exists() else value
+
+        given = {option: getattr(part, option) for option in getattr(part, "paths", ())}
+        return replace(
+            part,
+            **{
+                option: {name: there(path) for name, path in value.items()}
+                if isinstance(value, Mapping)
+                else there(value)
+                for option, value in given.items()
+            },
+        )
+
+    return replace(each, data=whole(each.data), model=whole(each.model))
+
+
+def site(name: str, tables: Mapping[str, Any], states: str, threads: int) -> Callable[[str, Packed], Packed]:
+    """A client of an experiment in a process of its own: it works, its states on disk, and measures on its own rows."""
+    torch.set_num_threads(threads)
+    each = experiment(tables)
+    adaptation = prepare(each, DataCache())
+    problem, layout = adaptation.problem, adaptation.problem.layout
+    server = Server(problem, each.algorithm, adaptation.rounds, adaptation.terms)
+    own = [probe.own_of(name) for probe in adaptation.probes if name in probe.held_by]
+    sums = OwnSums(adaptation.function, own)
+    working = workers(server)
+    here: Site | None = None
+    if name in working:  # without adversary, a client without labels has rows to measure on and none to train on
+        memory = DurableMemory(state_folder(Path(states), "run", name), depth=_DEPTH, device=layout.device)
+        if not memory.held:
+            memory.remember(NEVER, Kept(server.first_own(), problem.statistics))
+        here = Site(working[name], memory, problem.statistics)
+
+    def answer(kind: str, question: Packed) -> Packed:
+        with precision(each.run.precision, layout.device):
+            if kind == MEASURE:
+                return measured_at_site(name, layout, problem.statistics, question, sums, _LOG.info)
+            assert here is not None
+            return answered(here, layout, question)
+
+    return answer

@@ -1,0 +1,87 @@
+"""An experiment whose clients are in Ray actors, each of which builds them from the experiment's tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedmm.config.dataclass_io import Table
+from fedmm.config.schema import Experiment, experiment
+from fedmm.core.algorithm import Algorithm
+from fedmm.core.engine import Engine
+from fedmm.core.federation import Terms
+from fedmm.engines.batched import Batched
+from fedmm.models.precision import Precision, precision
+from fedmm.runs.build import DataCache, prepare
+from fedmm.training.adaptation import Adaptation
+from fedmm.training.batched import StackSettings, build_stack
+from fedmm.training.guard import Guard
+from fedmm.training.tuning import tune
+
+if TYPE_CHECKING:
+    from fedmm.remote.ray import Share
+
+_STATES = "clients"
+"""The folder in a run's folder where durable states lie."""
+
+
+@contextmanager
+def ray_engines(each: Experiment, adaptation: Adaptation, folder: Path) -> Iterator[Callable[[Algorithm], Engine]]:
+    """Engines for an experiment, by algorithm, all on the same actors; Ray is left at the end."""
+    from fedmm.remote.ray import Actors, RayEngine, ray_cluster  # noqa: PLC0415 - an optional dependency
+
+    run, on_gpu = each.run, adaptation.function.layout.device.type == "cuda"
+    names = [client.name for client in adaptation.problem.clients]
+    with ray_cluster(run.ray_address, cores=run.actors) as cluster:
+        there = replace(each, run=replace(run, device="cuda")) if on_gpu else each  # an actor sees its own GPU alone
+        actors = Actors(
+            cluster,
+            FromTables(there.tables(), run.stacked or on_gpu),
+            names,
+            number=run.actors,
+            gpus=on_gpu,
+            durable=(folder.resolve() / _STATES, "run") if run.durable else None,
+        )
+        try:
+            yield lambda algorithm: RayEngine(
+                adaptation.problem, algorithm, adaptation.rounds, actors, adaptation.terms
+            )
+        finally:
+            actors.close()
+
+
+@dataclass(frozen=True)
+class FromTables:
+    """Builds an experiment's clients where they are to work; stacked: as one program for each actor."""
+
+    tables: dict[str, Table]
+    stacked: bool = False
+
+    def __call__(self) -> Share:
+        from fedmm.remote.ray import Share  # noqa: PLC0415 - an optional dependency
+
+        each = experiment(self.tables)
+        adaptation = prepare(each, DataCache())
+        around = partial(precision, each.run.precision, each.run.torch_device)
+        stack = partial(_stacked, adaptation, each.run.precision) if self.stacked else None
+        return Share(adaptation.problem, stack, around)
+
+
+def _stacked(
+    adaptation: Adaptation, chosen: Precision, names: Collection[str], algorithm: Algorithm, rounds: int, terms: Terms
+) -> Batched:
+    """One program for some of an experiment's clients; it leaves out what is not finite, and judges nothing else."""
+    share = copy(adaptation)
+    clients = [client for client in adaptation.problem.clients if client.name in names]
+    share.problem = replace(adaptation.problem, clients=clients)
+    share.algorithm, share.rounds = algorithm, rounds
+    share.terms = Terms(on_bad_update="skip", transmission=terms.transmission)
+    share.guard = Guard()
+    on_gpu = share.problem.layout.device.type == "cuda"
+    settings = tune([share], chosen).settings if on_gpu else StackSettings()
+    return build_stack([share], chosen, settings)[0]

@@ -1,0 +1,107 @@
+"""What a run keeps to be looked at later: features before and after, predictions of a few rows, confusion counts."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedmm.core.seeding import key, permutation
+from fedmm.data.domains import DomainPair, Labelled
+from fedmm.training.adaptation import Adaptation, Adapted
+
+EXHIBITS = "exhibits.safetensors"
+_MAP_ROWS, _MAP_AXES = 150, 50
+"""Rows of each domain on a map, and the principal axes that are kept of their features."""
+_SAMPLES, _SIDE, _COLUMNS, _TOP = 36, 64, 12, 3
+"""Rows that are shown, the pixels of a side and the numbers of a row at most, and the classes that are told of each."""
+_MOST_CLASSES = 400
+
+
+def exhibits(adaptation: Adaptation, adapted: Adapted, pair: DomainPair, keep_rows: bool = True) -> dict[str, Tensor]:
+    """All of it by name; what cannot be had is left out. Labels that are not known are -1.
+
+    map_domain (0 source, 1 target), map_label, map_predicted: ``[rows]``; map_before, map_after: ``[rows, axes]``.
+    sample_x: bytes ``[k, C, H, W]`` or numbers ``[k, columns]`` of target rows; sample_label: ``[k]``;
+    sample_class, sample_probability: the likeliest classes, ``[k, 3]``. confusion_source, confusion_target: rows of the
+    test sets by class and predicted class, ``[classes, classes]``. Without ``keep_rows``, these counts alone.
+    """
+    found: dict[str, Tensor] = {}
+    if keep_rows:
+        source, target = _kept(pair.source_test, pair.source), _kept(pair.target_test, pair.target)
+        found = _maps(adaptation, adapted, source, target) | _shown(adapted, target)
+    for name, rows in (("source", pair.source_test), ("target", pair.target_test)):
+        if rows is not None and len(rows.x) and pair.classes <= _MOST_CLASSES:
+            found[f"confusion_{name}"] = _confusion(rows.y, adapted.predict(rows.x).cpu(), pair.classes)
+    return found
+
+
+def _kept(test: Labelled | None, train: Labelled) -> Labelled:
+    """The same few rows in every run: test rows where there are some, else training rows."""
+    rows = test if test is not None and len(test.x) else train
+    index = permutation(key(0, "exhibits"), len(rows.x))[:_MAP_ROWS]
+    known = rows.y is not None and len(rows.y) == len(rows.x)
+    return Labelled(rows.x[index], rows.y[index] if known else torch.full((len(index),), -1))
+
+
+def _maps(adaptation: Adaptation, adapted: Adapted, source: Labelled, target: Labelled) -> dict[str, Tensor]:
+    if not len(source.x) or not len(target.x):
+        return {}
+    x = torch.cat([source.x, target.x])
+    features = {"map_before": adaptation.before().features(x), "map_after": adapted.features(x)}
+    if not all(bool(torch.isfinite(each).all()) for each in features.values()):
+        return {}
+    return {
+        "map_domain": torch.cat([torch.zeros(len(source.x)), torch.ones(len(target.x))]).to(torch.uint8),
+        "map_label": torch.cat([source.y, target.y]).to(torch.int16),
+        "map_predicted": adapted.predict(x).cpu().to(torch.int16),
+        **{name: _principal(each.cpu()) for name, each in features.items()},
+    }
+
+
+def _principal(features: Tensor) -> Tensor:
+    """Features ``[rows, width]`` along their first principal axes, ``[rows, axes]``."""
+    centred = features.double() - features.double().mean(dim=0)
+    variances, directions = torch.linalg.eigh(centred @ centred.T)
+    axes = min(_MAP_AXES, features.shape[1])
+    largest = torch.arange(len(variances) - 1, -1, -1)[:axes]
+    scores: Tensor = directions[:, largest] * variances[largest].clamp_min(0).sqrt()
+    signs = scores.gather(0, scores.abs().argmax(dim=0, keepdim=True)).sign()
+    return scores.mul(torch.where(signs == 0, 1.0, signs)).float()
+
+
+def _shown(adapted: Adapted, target: Labelled) -> dict[str, Tensor]:
+    x = target.x[:_SAMPLES]
+    if not len(x):
+        return {}
+    probability = adapted.predict_proba(x).cpu()
+    top = probability.topk(min(_TOP, probability.shape[1]), dim=1)
+    return {
+        "sample_x": _small(x),
+        "sample_label": target.y[:_SAMPLES].to(torch.int16),
+        "sample_class": top.indices.to(torch.int16),
+        "sample_probability": top.values.float(),
+    }
+
+
+def _small(x: Tensor) -> Tensor:
+    """Images as bytes with sides of at most 64 pixels; other rows by their first numbers."""
+    if x.dim() != 4:
+        return x.flatten(1)[:, :_COLUMNS].float()
+    scaled = x.float() / 255 if x.dtype == torch.uint8 else x.float()
+    low, high = float(scaled.min()), float(scaled.max())
+    if low < 0 or high > 1:
+        scaled = (scaled - low) / ((high - low) or 1.0)
+    if scaled.shape[1] not in (1, 3):
+        scaled = scaled.mean(dim=1, keepdim=True)
+    height, width = scaled.shape[-2:]
+    if max(height, width) > _SIDE:
+        shrunk = [max(1, round(side * _SIDE / max(height, width))) for side in (height, width)]
+        scaled = torch.nn.functional.interpolate(scaled, size=shrunk, mode="area")
+    return (scaled * 255).round().clamp(0, 255).to(torch.uint8)
+
+
+def _confusion(y: Tensor, predicted: Tensor, classes: int) -> Tensor:
+    """Counts ``[classes, classes]``: of each class in a row, by predicted class."""
+    known = (y >= 0) & (y < classes)
+    cells = y[known] * classes + predicted[known]
+    return torch.bincount(cells, minlength=classes * classes).view(classes, classes).to(torch.int32)

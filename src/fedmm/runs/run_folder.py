@@ -1,0 +1,188 @@
+"""A run's folder: made when training begins, appended to round by round, closed with a summary."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+
+from fedmm.config.dataclass_io import Table
+from fedmm.config.toml import read_toml, write_toml
+from fedmm.core.engine import Refusal
+from fedmm.core.errors import FedmmError, require
+from fedmm.core.files import replace_file, write_json
+from fedmm.training.history import Row
+
+EXPERIMENT, ROUNDS, SUMMARY, MODEL = "experiment.toml", "rounds.jsonl", "summary.json", "model.safetensors"
+SAMPLES, BOUNDARY, REFUSED = "samples.safetensors", "boundary.safetensors", "refused.jsonl"
+INPUT, HELD, MAPS = "input.json", "held.json", "maps.safetensors"
+_LONGEST_NAME = 150
+
+
+def claim_folder(folder: Path, *, overwrite: bool) -> None:
+    """Refuse a folder that cannot hold a new run; with ``overwrite``, one that holds an older run is emptied."""
+    try:
+        require("\0" not in str(folder), f"the folder {folder} cannot be used: no name may hold a zero byte")
+        require(not folder.exists() or folder.is_dir(), f"{folder} is a file; name a folder for the run")
+        if not folder.exists() or not any(folder.iterdir()):
+            return
+        require(overwrite, f"the folder {folder} is not empty; name another with --out, or pass --overwrite")
+        require(
+            not folder.is_symlink() and _is_ours(folder),
+            f"the folder {folder} holds no run of fedmm, so it is not overwritten; name another with --out",
+        )
+        shutil.rmtree(folder)
+    except OSError as problem:
+        raise FedmmError(f"the folder {folder} cannot be used: {problem.strerror}") from problem
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether the folder's own files say that it is a run or a comparison, finished or not."""
+    try:
+        return json.loads((folder / SUMMARY).read_text(encoding="utf-8")).get("kind") in ("run", "comparison")
+    except (OSError, ValueError, AttributeError, RecursionError):
+        pass
+    try:
+        return {"run", "algorithm", "objective"} <= read_toml(folder / EXPERIMENT).keys()
+    except FedmmError:
+        return False
+
+
+def folder_name(text: str) -> str:
+    """A text as the name of a folder: it leads nowhere else, and no file system finds it too long."""
+    short = text.encode("utf-8", "ignore")[:_LONGEST_NAME].decode("utf-8", "ignore")
+    return short.replace("/", "-").replace("\0", "").strip(". ") or "run"
+
+
+def free_folder(folder: Path) -> Path:
+    """``folder``, or the first of ``folder-2``, ``folder-3`` ... that does not exist."""
+    number, free = 1, folder
+    try:
+        while free.exists():
+            number += 1
+            free = folder.with_name(f"{folder.name}-{number}")
+    except OSError as problem:
+        raise FedmmError(f"the folder {free} cannot be used: {problem.strerror}") from problem
+    return free
+
+
+def latest_folder(folder: Path) -> Path:
+    """The last of ``folder``, ``folder-2``, ``folder-3`` ... that exists; ``folder`` where none does."""
+    free = free_folder(folder)
+    if free == folder:
+        return folder
+    number = int(free.name.removeprefix(f"{folder.name}-"))
+    return folder if number == 2 else folder.with_name(f"{folder.name}-{number - 1}")
+
+
+class RunFolder:
+    """The files of one run; ``before`` are the rounds of a run that goes on."""
+
+    def __init__(self, folder: Path, tables: Mapping[str, Table], before: Iterable[Row] = ()) -> None:
+        self.folder = folder
+        resolved = write_toml(tables)
+        rounds = folder / ROUNDS
+        with _written("the run", folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            _whole(folder / EXPERIMENT, resolved)
+            lines = [_line(row) for row in before]
+            if lines:
+                _whole(rounds, "".join(lines))
+            if (folder / REFUSED).exists():
+                _whole(folder / REFUSED, _until(folder / REFUSED, len(lines)))
+            self._rounds: IO[str] = rounds.open("a" if lines else "w", encoding="utf-8")
+
+    def append(self, row: Row) -> None:
+        """One more round, on disk before the next begins."""
+        with _written(f"round {row['round']}", self.folder):
+            self._rounds.write(_line(row))
+            self._rounds.flush()
+
+    def refuse(self, round: int, refused: Iterable[Refusal]) -> None:
+        """Whose updates were not counted in a round, and why."""
+        text = "".join(json.dumps({"round": round, **each._asdict()}) + "\n" for each in refused)
+        if text:
+            path = self.folder / REFUSED
+            with _written(f"what was refused in round {round}", self.folder), path.open("a", encoding="utf-8") as file:
+                file.write(text)
+
+    def tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:
+        """Tensors beside the run, for pictures."""
+        plain = {
+            key: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for key, tensor in tensors.items()
+        }
+        with _written(name, self.folder), replace_file(self.folder / name) as partial:
+            save_file(plain, partial)
+
+    def remove(self, *names: str) -> None:
+        """Leave nothing of files that an earlier run in the folder may have left."""
+        for name in names:
+            with _written(name, self.folder):
+                (self.folder / name).unlink(missing_ok=True)
+
+    def summarise(self, summary: Mapping[str, Any]) -> None:
+        """The last word on the run."""
+        write_json(self.folder / SUMMARY, summary)
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._rounds.close()
+        except OSError as problem:
+            if value is None:  # else that is the word on it: closing only tries once more what failed before
+                raise _unwritten("the last rounds", self.folder, problem) from problem
+
+
+def _until(path: Path, round: int) -> str:
+    """The lines of what was refused up to a round that a run goes on from; a line torn by a crash is no line."""
+    *lines, _ = path.read_bytes().split(b"\n")
+    kept = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            if json.loads(line)["round"] <= round:
+                kept.append(line.decode() + "\n")
+        except (ValueError, LookupError, TypeError, RecursionError) as problem:
+            raise FedmmError(f"{path}, line {number}, says of no update why it was refused; remove it") from problem
+    return "".join(kept)
+
+
+def _line(row: Row) -> str:
+    return json.dumps(_finite(row), allow_nan=False) + "\n"
+
+
+def _finite(row: Row) -> Row:
+    """JSON knows no infinity: a number that is not finite becomes null."""
+    return {name: value if value is None or math.isfinite(value) else None for name, value in row.items()}
+
+
+def _whole(path: Path, text: str) -> None:
+    """Write a file that is there whole or not at all."""
+    with replace_file(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def _written(what: str, folder: Path) -> Iterator[None]:
+    """What cannot be written inside, on a full disk for example, is told in one sentence."""
+    try:
+        yield
+    except (OSError, SafetensorError) as problem:
+        raise _unwritten(what, folder, problem) from problem
+
+
+def _unwritten(what: str, folder: Path, problem: Exception) -> FedmmError:
+    return FedmmError(f"{what} cannot be written to {folder}: {getattr(problem, 'strerror', None) or problem}")

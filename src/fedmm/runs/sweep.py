@@ -1,0 +1,228 @@
+"""A grid of experiments in as few programs as possible; on a CPU, side by side in processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from fedmm.config.dataclass_io import Table
+from fedmm.config.schema import Experiment, experiment
+from fedmm.config.sweep_grid import groups
+from fedmm.core.errors import FedmmError, require
+from fedmm.core.files import write_json
+from fedmm.runs.build import DataCache, prepare
+from fedmm.runs.overview import comparison_summary, folder_names
+from fedmm.runs.plan import Program, fits, plan_in_words, read_plan, write_plan
+from fedmm.runs.resume import completed_run, only_begun
+from fedmm.runs.run import Summary, rows_inside, run_stack
+from fedmm.runs.run_folder import SUMMARY, claim_folder
+from fedmm.runs.runs_progress import RunsProgress
+from fedmm.runs.tracking import require_trackers
+from fedmm.runs.workers import report, side_by_side, tell, told_to_stop
+from fedmm.training.adaptation import Adaptation
+from fedmm.training.batched import StackSettings
+from fedmm.training.history import Row
+from fedmm.training.tuning import Tuned, tune
+
+OnRow = Callable[[int, Row], None]
+Say = Callable[[str], None]
+Outcome = tuple[Summary, str | None]
+"""A run's summary, and the word on it if it diverged."""
+
+
+class DivergedRuns(FedmmError):  # noqa: N818 - reads as what happened
+    """A sweep with runs that diverged; ``summary`` is of all of them."""
+
+    def __init__(self, message: str, summary: Summary) -> None:
+        super().__init__(message)
+        self.summary = summary
+
+
+def run_sweep(
+    experiments: Sequence[Experiment],
+    folder: Path,
+    *,
+    title: str,
+    overwrite: bool = False,
+    resume: bool = False,
+    progress: bool = True,
+    say: Say = lambda line: None,
+) -> Summary:
+    """Run all experiments and leave a comparison folder with an ordinary run folder for each inside.
+
+    Runs of one shape are stacked. The plan is told before it is carried out. Ctrl-C leaves what was done until then.
+    resume: go on with a sweep of the same runs in the folder, where one was begun: as it was planned then, without the
+    runs that are completed.
+    """
+    _require_stackable(experiments)
+    runs = _Runs(experiments)
+    names = folder_names(experiments)
+    kept = read_plan(folder, experiments, names) if resume else None
+    if kept is None:
+        runs.prepared(range(len(experiments)))
+        if not (resume and only_begun(folder)):
+            claim_folder(folder, overwrite=overwrite)
+    programs = _new_plan(runs) if kept is None else [_on_this_device(program, runs) for program in kept]
+    if kept is None:
+        write_json(folder / SUMMARY, comparison_summary(title, "running", [], []))
+        write_plan(folder, experiments, names, programs)
+    say(plan_in_words(experiments, programs))
+    summaries: dict[int, Summary] = {}
+    problems: list[str] = []
+    status = "completed"
+    with RunsProgress(experiments, show=progress) as bars:
+        for program in programs:
+            folders = [folder / names[number] for number in program.members]
+            outcomes = _completed(program, folders, bars) if kept is not None else []
+            if not outcomes:
+                outcomes = _run(program, runs, folders, bars, resume=kept is not None, say=say)
+            for number, outcome in zip(program.members, outcomes, strict=True):
+                if outcome is None or outcome[0]["status"] == "interrupted":
+                    status = "interrupted"
+                if outcome is not None:
+                    summaries[number], problem = outcome
+                    if problem:
+                        each = experiments[number]
+                        problems.append(f"{each.label}, seed {each.run.seed}: {problem}")
+            if status == "interrupted":
+                break
+    order = sorted(summaries)
+    summary = comparison_summary(title, status, [summaries[n] for n in order], [names[n] for n in order])
+    write_json(folder / SUMMARY, summary)
+    if any(experiments[number].run.keep_rows for number in order):
+        say(rows_inside(folder))
+    if problems:
+        raise DivergedRuns(f"{len(problems)} of {len(experiments)} runs diverged, first {problems[0]}", summary)
+    return summary
+
+
+def _require_stackable(experiments: Sequence[Experiment]) -> None:
+    for each in experiments:
+        require(
+            each.run.engine in ("auto", "batched"),
+            "run.engine must be 'auto' or 'batched' in a sweep, which stacks its runs",
+        )
+        require_trackers(each.run.track)
+
+
+class _Runs:
+    """The experiments of a sweep, each prepared once, when it is first needed."""
+
+    def __init__(self, experiments: Sequence[Experiment]) -> None:
+        self.experiments = experiments
+        self.cache = DataCache()
+        self._prepared: dict[int, Adaptation] = {}
+
+    def prepared(self, numbers: Sequence[int]) -> list[Adaptation]:
+        for number in numbers:
+            if number not in self._prepared:
+                self._prepared[number] = prepare(self.experiments[number], self.cache)
+        return [self._prepared[number] for number in numbers]
+
+    def tuned(self, members: Sequence[int]) -> Tuned:
+        run = self.experiments[members[0]].run
+        return tune(self.prepared(members), run.precision, run.threads)
+
+
+def _new_plan(runs: _Runs) -> list[Program]:
+    everything = runs.prepared(range(len(runs.experiments)))
+    return [Program(group.members, runs.tuned(group.members)) for group in groups(runs.experiments, everything)]
+
+
+def _on_this_device(program: Program, runs: _Runs) -> Program:
+    """The program as it was planned; planned anew where the device is of another kind now."""
+    device = runs.experiments[program.members[0]].run.torch_device
+    return program if fits(program.tuned.settings, device) else replace(program, tuned=runs.tuned(program.members))
+
+
+def _completed(program: Program, folders: Sequence[Path], bars: RunsProgress) -> Sequence[Outcome | None]:
+    """The outcomes of a program whose runs are all completed; none where one is not."""
+    summaries = [summary for folder in folders if (summary := completed_run(folder))]
+    if len(summaries) < len(folders):
+        return []
+    for number, summary in zip(program.members, summaries, strict=True):
+        bars.skip(number, summary["rounds"])
+    return [(summary, None) for summary in summaries]
+
+
+def _run(
+    program: Program,
+    runs: _Runs,
+    folders: Sequence[Path],
+    bars: RunsProgress,
+    *,
+    resume: bool,
+    say: Say,
+) -> Sequence[Outcome | None]:
+    """One program; None for a run that was never begun."""
+    chosen = [runs.experiments[number] for number in program.members]
+
+    def on_row(position: int, row: Row) -> None:
+        bars(program.members[position], row)
+
+    if program.tuned.processes > 1:
+        return _in_processes(chosen, folders, program.tuned, on_row, resume=resume, say=say)
+    torch.set_num_threads(program.tuned.threads)
+    prepared, settings = runs.prepared(program.members), program.tuned.settings
+    outcomes = run_stack(chosen, prepared, folders, runs.cache, settings, on_row, resume=resume, say=say)
+    return [(summary, str(error) if error else None) for summary, error in outcomes]
+
+
+def _in_processes(
+    experiments: Sequence[Experiment], folders: Sequence[Path], tuned: Tuned, on_row: OnRow, *, resume: bool, say: Say
+) -> list[Outcome | None]:
+    """The runs of one program dealt to processes, each a smaller stack; None for a run that was never begun."""
+    parts = [range(first, len(experiments), tuned.processes) for first in range(tuned.processes)]
+    calls = [
+        (
+            [experiments[number].tables() for number in part],
+            [str(folders[number]) for number in part],
+            list(part),
+            tuned.settings,
+            tuned.threads,
+            resume,
+        )
+        for part in parts
+    ]
+    futures, _ = side_by_side(_worker, calls, tuned.processes, on_row, say)
+    outcomes: dict[int, Outcome] = {}
+    for part, future in zip(parts, futures, strict=False):
+        if not future.cancelled():
+            outcomes.update(zip(part, future.result(), strict=True))
+    return [outcomes.get(number) for number in range(len(experiments))]
+
+
+def _worker(
+    tables: list[dict[str, Table]],
+    folders: list[str],
+    numbers: list[int],
+    settings: StackSettings,
+    threads: int,
+    resume: bool,
+) -> list[Outcome]:
+    torch.set_num_threads(threads)
+    cache = DataCache()
+    experiments = [experiment(each) for each in tables]
+    adaptations = [prepare(each, cache) for each in experiments]
+
+    def on_row(position: int, row: Row) -> None:
+        report(numbers[position], row)
+
+    try:
+        outcomes = run_stack(
+            experiments,
+            adaptations,
+            list(map(Path, folders)),
+            cache,
+            settings,
+            on_row,
+            told_to_stop,
+            resume=resume,
+            say=tell,
+        )
+    except FedmmError as problem:
+        raise FedmmError(str(problem)) from None
+    return [(summary, str(error) if error else None) for summary, error in outcomes]

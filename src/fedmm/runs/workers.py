@@ -1,0 +1,136 @@
+"""Runs in processes of their own: their rounds come back as they are done, and Ctrl-C stops them in good order."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import queue
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Event
+from typing import Any
+
+from fedmm.training.history import Row
+from fedmm.training.loop import ctrl_c_waits
+
+_POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """Between us and the workers: the rounds as they are done, what there is to say, and the word to stop."""
+
+    rows: Queue[tuple[int, Row] | str]
+    stop: Event
+
+
+_lines: _Lines  # in a worker
+
+
+def report(number: int, row: Row) -> None:
+    """In a worker: one more finished round of run ``number``."""
+    _lines.rows.put((number, row))
+
+
+def tell(line: str) -> None:
+    """In a worker: something to say."""
+    _lines.rows.put(line)
+
+
+def told_to_stop() -> bool:
+    """In a worker: whether to stop."""
+    return _lines.stop.is_set()
+
+
+def side_by_side(
+    work: Callable[..., Any],
+    calls: Sequence[tuple[Any, ...]],
+    workers: int,
+    on_row: Callable[[int, Row], None],
+    say: Callable[[str], None] = lambda line: None,
+) -> tuple[list[Future[Any]], bool]:
+    """``work(*call)`` for every call, so many at a time; the ended futures, and whether Ctrl-C stopped them.
+
+    After Ctrl-C no call begins, and :func:`told_to_stop` is true in those under way; after another they are ended.
+    """
+    context = multiprocessing.get_context("spawn")
+    lines = _Lines(context.Queue(), context.Event())
+    pool = ProcessPoolExecutor(min(workers, len(calls)), mp_context=context, initializer=_begin, initargs=(lines,))
+    futures: list[Future[Any]] = []
+    with _ended_by_ctrl_c(), pool:
+        try:
+            with ctrl_c_waits(), _children_deaf_to_ctrl_c():
+                futures = [pool.submit(work, *call) for call in calls]
+            _watch(futures, lines.rows, on_row, say)
+        except KeyboardInterrupt:
+            with _ended_by_ctrl_c():
+                lines.stop.set()
+                for future in futures:
+                    future.cancel()
+                _watch(futures, lines.rows, on_row, say)
+    return futures, lines.stop.is_set()
+
+
+@contextmanager
+def _ended_by_ctrl_c() -> Iterator[None]:
+    """A Ctrl-C inside ends the workers at once: nobody reads what they still say, so they would wait for ever."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        for worker in multiprocessing.active_children():
+            worker.kill()
+        raise
+
+
+def _begin(lines: _Lines) -> None:
+    global _lines  # noqa: PLW0603 - queues and events reach a worker when it begins, and only then
+    _lines = lines
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent was killed must not go on writing to folders that another may go on from."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+@contextmanager
+def _children_deaf_to_ctrl_c() -> Iterator[None]:
+    """Processes begun inside never feel the Ctrl-C that a terminal sends to all: when they stop is for us to say."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _watch(
+    futures: Sequence[Future[Any]],
+    lines: Queue[tuple[int, Row] | str],
+    on_row: Callable[[int, Row], None],
+    say: Callable[[str], None],
+) -> None:
+    """Hand on the rounds as they come in until every call has ended."""
+    while True:
+        ended = all(future.done() for future in futures)
+        try:
+            with ctrl_c_waits():  # half a row read would spoil the rest
+                line = lines.get(timeout=_POLL_SECONDS)
+        except queue.Empty:
+            if ended:
+                return
+            continue
+        if isinstance(line, str):
+            say(line)
+        else:
+            on_row(*line)

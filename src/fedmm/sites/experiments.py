@@ -1,0 +1,95 @@
+"""Experiments whose rows are at sites: as usual, or with ``[data] name = "sites"`` where the server has no rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedmm.config.extends import read_tables
+from fedmm.config.schema import Experiment
+from fedmm.config.sites import ELSEWHERE, RowsElsewhere, experiment_anywhere
+from fedmm.config.toml import set_values, write_toml
+from fedmm.core.errors import require
+from fedmm.data.columns.per_site import KEY as PER_SITE
+from fedmm.data.columns.per_site import PerSite
+from fedmm.models.mobilenet import MobileNetV2
+from fedmm.sites.credentials.input_files import STDIN, read_input_tables
+
+__all__ = [
+    "ELSEWHERE",
+    "RowsElsewhere",
+    "deployed_experiment",
+    "experiment_text",
+    "listed_sites",
+    "named_paths",
+    "read_experiment",
+    "require_quorum",
+    "site_names",
+]
+
+
+def deployed_experiment(tables: Mapping[str, Any]) -> Experiment:
+    """The experiment of a federation of sites."""
+    found = experiment_anywhere(tables)
+    require(
+        not isinstance(found.data, PerSite),
+        f"data.{PER_SITE} is for runs in one place; let every site standardise its own rows before it shares in",
+    )
+    return found
+
+
+def read_experiment(file: Path, settings: Sequence[str]) -> Experiment:
+    """The experiment of a file, or of standard input for ``-``, with changed values."""
+    tables = read_input_tables(file) if file == STDIN else read_tables(file)
+    return deployed_experiment(set_values(tables, list(settings)))
+
+
+def experiment_text(each: Experiment) -> str:
+    """The whole experiment as TOML, defaults included."""
+    return write_toml(each.tables())
+
+
+def site_names(each: Experiment) -> list[str]:
+    """Who takes part, in the order in which they are listed."""
+    return list(listed_sites(each))
+
+
+def listed_sites(each: Experiment) -> dict[str, str]:
+    """Who takes part, in the order in which they are listed, and what each is to hold; empty where it is not known."""
+    if isinstance(each.data, RowsElsewhere):
+        return {site: each.data.domains.get(site, "") for site in each.data.sites}
+    pair = each.partition.seen(each.data.load())
+    shares = each.partition.split(pair, each.run.seed)
+    return {share.name: _domain(len(share.source) > 0, len(share.target) > 0) for share in shares}
+
+
+def _domain(source: bool, target: bool) -> str:
+    return "both" if source and target else "source" if source else "target"
+
+
+def require_quorum(min_sites: int, listed: Mapping[str, str]) -> None:
+    """Refuse to begin with so many sites where the rest could not join. listed: what each is to hold, where known."""
+    require(
+        0 <= min_sites <= len(listed),
+        f"min_sites must be from 1 to {len(listed)}, the number of sites, or 0 for all, not {min_sites}",
+    )
+    unclear = [name for name, domain in listed.items() if not domain]
+    require(
+        min_sites in (0, len(listed)) or not unclear,
+        f"min_sites = {min_sites} lets the run begin without {', '.join(unclear)}, and the experiment does not say "
+        'what they hold; list them in data.domains as "source", "target" or "both"',
+    )
+
+
+def named_paths(each: Experiment) -> dict[str, str]:
+    """The files and folders that an experiment names, by key: ``model.weights``, ``data.files.east``."""
+    found: dict[str, str] = {}
+    for section, part in (("model", each.model), ("data", each.data)):
+        for name in getattr(part, "paths", ()):
+            value = getattr(part, name)
+            texts = value.items() if isinstance(value, Mapping) else [("", value)]
+            found |= {f"{section}.{name}{key and '.'}{key}": text for key, text in texts if text}
+    if isinstance(each.model, MobileNetV2) and each.model.weights == "imagenet":  # torchvision's own
+        found.pop("model.weights", None)
+    return found

@@ -1,0 +1,314 @@
+"""A site's process: nodes of a SuperLink that answer its server's signed questions, all work done here.
+
+Nothing that is sent is executed, no other process is started and no port is opened. Several sites may share a process;
+they work one at a time.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedmm.core.errors import FedmmError, require
+from fedmm.core.files import replace_file
+from fedmm.remote.flower.envelope import Verify, seal, unseal
+from fedmm.remote.flower.fleet import BEAT, FleetNode, Question, TurnedAway, Unreachable
+from fedmm.remote.kinds import FINAL, PROBLEM, TRAIN
+from fedmm.remote.packed import Malformed, Packed, contents, one_line
+from fedmm.sites.clock import clock_problem
+from fedmm.sites.config import SiteConfig
+from fedmm.sites.credentials.client_certificates import site_context
+from fedmm.sites.credentials.keys import read_node_key, verifier
+from fedmm.sites.lock import LOCK, holding_site
+from fedmm.sites.owner.refusals import NotAllowed
+
+if TYPE_CHECKING:
+    from fedmm.sites.work import SiteWork
+
+_NUMBER = "node.id"
+_SHORT, _LONG, _LONGEST, _LESS_OFTEN = 0.05, 5.0, 15.0, 4.0
+_UNAUTHORISED = 401
+
+Say = Callable[[str], None]
+Work = Callable[[str, Packed], Packed]
+"""Answers a question of a kind; see :class:`fedmm.sites.work.SiteWork`."""
+Note = Callable[[str, str], None]
+"""Writes down, by its kind, a message that is not the coordinator's, and why it was refused."""
+
+
+class SiteNode:
+    """One site's node. work: answers its questions. alone: held while it works, by one node of a process at a time.
+
+    note: writes down what is refused before it is worked on.
+    """
+
+    def __init__(
+        self, config: SiteConfig, work: Work, say: Say, alone: threading.Lock, note: Note = lambda kind, sentence: None
+    ) -> None:
+        self._config = config
+        self._work = work
+        self._say = say
+        self._alone = alone
+        self._note = note
+        self._verify = _verifier(config)
+        self._ending = threading.Event()
+        self._lost = threading.Event()
+        self._connection: FleetNode | None = None
+        self._told = ""
+
+    def run(self) -> None:
+        """Answer questions until :meth:`end`; whatever is between the site and its SuperLink, it is tried again."""
+        wait = _Backoff(1.0, 10.0)
+        while not self._ending.is_set():
+            try:
+                self._serve(self._connect())
+            except Unreachable as problem:
+                self._tell(
+                    f"the SuperLink at {self._config.superlink.address} cannot be reached ({problem}); trying on"
+                )
+            except TurnedAway as problem:
+                self._tell(f"the SuperLink turns this site away: {_reason(problem)}; trying on")
+            except Exception:
+                self._say(f"the node failed, and begins again:\n{traceback.format_exc()}")
+            else:
+                wait.reset()
+            finally:
+                self._disconnect()
+            self._ending.wait(wait.next())
+
+    def beat(self) -> None:
+        """Tell the SuperLink that the site is there, also while it works."""
+        connection = self._connection
+        if connection is None or not connection.number:
+            return
+        with suppress(Unreachable, TurnedAway):
+            if not connection.beat():
+                self._lost.set()
+
+    def end(self) -> None:
+        """Let :meth:`run` return."""
+        self._ending.set()
+
+    def _connect(self) -> FleetNode:
+        config, link = self._config, self._config.superlink
+        self._lost.clear()
+        context = None if link.insecure else site_context(config)
+        key = None if link.insecure else read_node_key(config.path(link.key), "superlink.key")
+        connection = FleetNode(link.address, context, key)
+        try:
+            number = connection.activate(_former(config.state) if key is not None else 0)
+        except BaseException:
+            connection.close()
+            raise
+        with replace_file(config.state / _NUMBER) as partial:
+            partial.write_text(f"{number}\n", encoding="ascii")
+        self._connection, self._told = connection, ""
+        self._say(f"site {config.site.name} is node {number} of {link.address}")
+        return connection
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _serve(self, connection: FleetNode) -> None:
+        """Answer questions as long as the SuperLink knows the node; a time without network is waited for."""
+        wait = _Polling()
+        while not self._ending.is_set() and not self._lost.is_set():
+            began = time.perf_counter()
+            try:
+                question = connection.receive()
+                self._told = ""
+            except Unreachable as problem:
+                self._tell(f"the SuperLink cannot be reached ({problem}); trying on")
+                self._ending.wait(2.0)
+                continue
+            except Malformed as problem:
+                self._say(f"refused: {one_line(problem, 1000)}")
+                self._note("", str(problem))
+                continue
+            if question is None:
+                self._ending.wait(wait.next(time.perf_counter() - began))
+                continue
+            wait.asked()
+            began = time.perf_counter()
+            answer = self.answer(question, connection.number)
+            if question.kind == TRAIN:
+                answer.about["handled"] = round(time.perf_counter() - began, 3)
+            self._reply(connection, question, answer, time.perf_counter() - began)
+            wait.answered()
+
+    def answer(self, question: Question, number: int) -> Packed:
+        """The site's answer, or the sentence that says why there is none. number: of this node."""
+        kind = question.kind
+        try:
+            envelope = unseal(question.records)
+            if self._verify is not None:
+                envelope.require_signed(kind, number, question.run, self._verify)
+            self._say(f"{kind}: came {contents(envelope.packed.arrays)}")
+            with self._alone:
+                answer = self._work(kind, envelope.packed)
+        except Malformed as problem:
+            self._say(f"{kind}: refused: {one_line(problem, 1000)}")
+            self._note(kind, str(problem))
+            return Packed({}, {PROBLEM: str(problem)}, {})
+        except FedmmError as problem:  # which the site has said, and written down
+            final = {FINAL: True} if isinstance(problem, NotAllowed) else {}
+            return Packed({}, {PROBLEM: str(problem), **final}, {})
+        except Exception as problem:
+            self._say(f"{kind}: failed:\n{traceback.format_exc()}")
+            return Packed({}, {PROBLEM: f"it failed with {type(problem).__name__}; its own log says more"}, {})
+        self._say(f"{kind}: leaves {contents(answer.arrays)}; {_values(answer)}")
+        return answer
+
+    def _reply(self, connection: FleetNode, question: Question, answer: Packed, seconds: float) -> None:
+        """Send an answer; one that cannot be delivered is dropped, since the server asks again."""
+        try:
+            connection.reply(question, seal(answer), seconds)
+        except (Unreachable, TurnedAway) as problem:
+            self._say(f"{question.kind}: the answer was not delivered: {problem}")
+
+    def _tell(self, line: str) -> None:
+        """Say something once, and not again while it stays the same."""
+        if line != self._told:
+            self._told = line
+            self._say(line)
+
+
+class _Backoff:
+    """Pauses that grow."""
+
+    def __init__(self, first: float, most: float) -> None:
+        self._first, self._most, self._now = first, most, first
+
+    def next(self) -> float:
+        now, self._now = self._now, min(2 * self._now, self._most)
+        return now
+
+    def reset(self) -> None:
+        self._now = self._first
+
+
+class _Polling:
+    """When to look for the next question: about when it came the last time, often then, and seldom after.
+
+    Looks take the time in which a SuperLink could pass messages on: a hundred sites that looked once a second would
+    fill it. So a node looks the less often the longer the last look took.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._since = clock()
+        self._gap = 1.0
+
+    def asked(self) -> None:
+        """A question has come."""
+        self._gap = min(self._clock() - self._since, 60.0)
+
+    def answered(self) -> None:
+        """Its answer has gone."""
+        self._since = self._clock()
+
+    def next(self, took: float = 0.0) -> float:
+        """Seconds until the next look. took: the last one, in seconds."""
+        passed = self._clock() - self._since
+        due = 0.6 * self._gap - passed if passed < 0.5 * self._gap else 0.1 * passed
+        return min(max(min(due, _LONG), _SHORT, _LESS_OFTEN * took), _LONGEST)
+
+
+def run_sites(configs: Sequence[SiteConfig], say: Callable[[str, str], None]) -> None:
+    """Run these sites in this process until it is told to end (SIGTERM, Ctrl-C, a terminal that is closed).
+
+    say: is told a site's name and a line. What could never work is refused before anything begins.
+    """
+    for config in configs:
+        _require_ready(config)
+    names = [config.site.name for config in configs]
+    require(len(set(names)) == len(names), f"two of these files are of one site: {', '.join(sorted(names))}")
+    with ExitStack() as held:
+        for config in configs:
+            held.enter_context(holding_site(config.state))
+        from fedmm.sites.work import SiteWork  # noqa: PLC0415 - torch
+
+        alone = threading.Lock()
+        nodes = [_node(config, SiteWork, say, alone) for config in configs]
+        _run(nodes)
+        for name in names:
+            say(name, f"site {name} has ended")
+
+
+def _node(config: SiteConfig, work: type[SiteWork], say: Callable[[str, str], None], alone: threading.Lock) -> SiteNode:
+    def told(line: str) -> None:
+        say(config.site.name, line)
+
+    site = work(config, told)
+    return SiteNode(config, site, told, alone, site.note_refusal)
+
+
+def _run(nodes: Sequence[SiteNode]) -> None:
+    ending = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ending.set())
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup has it
+        signal.signal(signal.SIGHUP, lambda *_: ending.set())
+    threads = [threading.Thread(target=node.run, daemon=True) for node in nodes]
+    for thread in threads:
+        thread.start()
+    while not ending.wait(BEAT / 2):
+        for node in nodes:
+            node.beat()
+    for node in nodes:
+        node.end()
+    deadline = time.monotonic() + 10.0
+    for thread in threads:  # one that still works is left: what it knows is on disk
+        thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def _require_ready(config: SiteConfig) -> None:
+    """Refuse what no later try would ever mend."""
+    link = config.superlink
+    if not link.insecure:
+        read_node_key(config.path(link.key), "superlink.key")
+        site_context(config)
+    _verifier(config)
+    try:
+        config.state.mkdir(parents=True, exist_ok=True)
+        config.state.chmod(0o700)
+        (config.state / LOCK).touch(mode=0o600)
+    except OSError as problem:
+        raise FedmmError(f"nothing can be written to site.state, {config.state}: {problem.strerror}") from problem
+
+
+def _verifier(config: SiteConfig) -> Verify | None:
+    link = config.superlink
+    return verifier(config.path(link.coordinator), "superlink.coordinator") if link.coordinator else None
+
+
+def _former(state: Path) -> int:
+    """The number of the node that an earlier process was."""
+    try:
+        return int((state / _NUMBER).read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return 0
+
+
+def _reason(problem: TurnedAway) -> str:
+    return (clock_problem(problem.date) if problem.status == _UNAUTHORISED else "") or str(problem)
+
+
+def _values(answer: Packed) -> str:
+    values = ", ".join(f"{name} = {value!r:.300}" for name, value in {**answer.about, **answer.metrics}.items())
+    return f"values {values}"
+
+
+def say_to_stderr(name: str, line: str) -> None:
+    """Write a site's line to the log of its process."""
+    sys.stderr.write(f"{time.strftime('%H:%M:%S')} {name}: {line}\n")
+    sys.stderr.flush()

@@ -1,0 +1,88 @@
+"""Reading a site's audit log. Needs torch only to tell an epsilon."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+
+from fedmm.core.errors import FedmmError, require
+from fedmm.remote.packed import one_line
+from fedmm.sites.config import PolicySection, SiteConfig
+from fedmm.sites.owner import ledger as events
+from fedmm.sites.owner.audit import Entry, read_chain
+from fedmm.sites.owner.ledger import Ledger
+
+_SHORT, _LONGEST = 16, 4000
+
+
+def verify(config: SiteConfig, show: Callable[[Entry], None], expect: str = "") -> list[str]:
+    """Check a site's log, and say what it adds up to; a broken one is refused after the entries that are good.
+
+    show: is given every good entry. expect: the hash of an entry that must be there, since it was noted elsewhere.
+    """
+    ledger, hashes = Ledger(), set[str]()
+    path, policy = config.audit, config.policy
+    require(path.is_file(), f"there is no audit log {path}: the site was never asked anything")
+
+    def take(entry: Entry) -> None:
+        ledger.take(entry)
+        hashes.add(entry["hash"])
+        show(entry)
+
+    chain = read_chain(path, take)
+    if expect and expect not in hashes:
+        raise FedmmError(f"the audit log {path} has no entry {one_line(expect, 80)}: entries were removed at its end")
+    lines = [
+        f"answered {ledger.questions} of {policy.max_questions} questions and {ledger.rounds} of {policy.max_rounds} "
+        f"rounds{_spent(ledger, policy)}; refused {'at least ' if ledger.refused else ''}{ledger.refused}",
+        f"{chain.entries} entries, every hash follows from the one before; head {chain.head}",
+    ]
+    if chain.fragment:
+        lines.append(f"the last {len(chain.fragment)} bytes are no whole line: a crash, or an entry being written")
+    return lines
+
+
+def _spent(ledger: Ledger, policy: PolicySection) -> str:
+    if not ledger.precision:
+        return ""
+    if ledger.precision == math.inf:
+        return "; what left without noise has no finite epsilon"
+    from fedmm.sites.owner.policy import epsilon_of  # noqa: PLC0415 - torch
+
+    return f"; epsilon {epsilon_of(ledger.precision, policy.delta):.4g} of {policy.max_epsilon:g}"
+
+
+def describe_entry(entry: Entry, *, whole: bool = False) -> str:
+    """An entry as a line; whole: as JSON, as it was written."""
+    if whole:
+        return json.dumps(entry)
+    return one_line(f"{entry['number']} {entry['time']} {entry['event']}: {_words(entry)}", _LONGEST)
+
+
+def _words(entry: Entry) -> str:
+    event = entry["event"]
+    short = str(entry.get("experiment", ""))[:_SHORT]
+    if event == events.QUESTION:
+        when = f", round {entry['round']} of session {entry['session']}" if entry.get("round") is not None else ""
+        return f"{entry['kind']} for run {entry['run']}, experiment {short}{when}; came {_arrays(entry['came'])}"
+    if event == events.ANSWER:
+        values = ", ".join(f"{name} = {value!r}" for name, value in entry["values"].items())
+        again = ", as before" if entry["kind"] == "train" and entry["leaves"] and not entry["rounds"] else ""
+        return f"{entry['kind']} for run {entry['run']}{again}; leaves {_arrays(entry['leaves'])}; {values}"
+    if event == events.REFUSAL:
+        what = f"{entry['kind']} for run {entry['run']}" if "run" in entry else entry["kind"] or "any"
+        times = entry.get("times", 1)
+        return f"{what}: {entry['sentence']}{f' ({times} times this day)' if times > 1 else ''}"
+    if event == events.POLICY:
+        return ", ".join(f"{name} = {value!r}" for name, value in entry["policy"].items())
+    if event == events.EXPERIMENT:
+        return f"{short}, {len(entry['text'])} characters of TOML (--json shows them)"
+    if event == events.PLAN:
+        return f"{entry['plan'][:_SHORT]}, {one_line(entry['text'], 200)}"
+    return ", ".join(f"{name} {entry[name]}" for name in ("experiment", "bytes", "sha256") if name in entry)
+
+
+def _arrays(arrays: list[dict[str, object]]) -> str:
+    each = [f"{array['name']} {array['shape']} {array['dtype']} {array['bytes']} bytes" for array in arrays]
+    return "; ".join(each) or "no arrays"

@@ -1,0 +1,263 @@
+"""What a site's owner lets an experiment of the server do: judged before anything of it is built or imported."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from fedmm.algorithms import ALGORITHMS
+from fedmm.config.dataclass_io import as_table, choose
+from fedmm.config.schema import Experiment
+from fedmm.core.algorithm import Algorithm, Coefficients, steps_by_client
+from fedmm.core.errors import FedmmError
+from fedmm.core.federation import Terms
+from fedmm.core.imports import is_covered
+from fedmm.core.mechanisms import GaussianUpdate
+from fedmm.models.backbones import TIMM, TORCHVISION
+from fedmm.remote.kinds import CONFIRM, INTRODUCE, OPEN, TRAIN
+from fedmm.sites.config import PolicySection
+from fedmm.sites.experiments import deployed_experiment, experiment_text, named_paths
+from fedmm.sites.owner.ledger import Ledger
+from fedmm.sites.owner.refusals import NotAllowed, permit
+from fedmm.training.guard import Guard, calmer
+from fedmm.training.privacy import gaussian_epsilon
+from fedmm.training.problem import batch_split
+
+LONGEST = 1 << 18
+"""Characters of an experiment or a plan that a site reads."""
+
+_RUN = re.compile(r"[^\x00-\x1f\x7f]{1,100}")
+_WORD = re.compile(r"[A-Za-z0-9_-]*")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """An experiment as the server sent it. digest: of its canonical text, which has every default."""
+
+    experiment: Experiment
+    text: str
+    digest: str
+
+
+def read_asked(text: object) -> Asked:
+    """The server's experiment, checked as any other; nothing of it is loaded, built or imported."""
+    permit(isinstance(text, str), "the server did not say which run of what this is")
+    permit(len(str(text)) <= LONGEST, f"the server's experiment has over {LONGEST} characters")
+    try:
+        experiment = deployed_experiment(tomllib.loads(str(text)))
+        canonical = experiment_text(experiment)
+    except FedmmError as problem:
+        raise NotAllowed(str(problem)) from problem
+    except (ValueError, RecursionError) as problem:
+        raise NotAllowed(f"the server's experiment is not valid TOML: {str(problem).splitlines()[0]}") from problem
+    return Asked(experiment, canonical, hashlib.sha256(canonical.encode()).hexdigest())
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the server says beside the experiment. alpha: the site's weight. input_mean: of all sites' inputs.
+
+    clients, listed: who takes part, in order of names and as listed. odds: of source to target in all batches.
+    encoding: how the columns of tables become numbers, as JSON.
+    """
+
+    algorithm: Algorithm
+    alpha: float
+    input_mean: float
+    clients: tuple[str, ...]
+    listed: tuple[str, ...]
+    odds: float | None
+    encoding: str = ""
+
+
+def read_plan(text: object, experiment: Experiment, site: str) -> Plan:
+    """The server's plan; its algorithm has to be the experiment's, or one that its guard makes of that."""
+    permit(isinstance(text, str) and len(text) <= LONGEST, "the server sent no plan for this site")
+    try:
+        table = json.loads(str(text))
+    except (ValueError, RecursionError):
+        table = None
+    permit(isinstance(table, dict), "the server's plan is not a table in JSON")
+    numbers = [table.get("alpha"), table.get("input_mean"), table.get("odds") or 0.0]
+    permit(all(map(_is_finite, numbers)), "the alpha, input_mean and odds of the server's plan must be finite numbers")
+    names = [table.get("clients"), table.get("listed")]
+    right = all(isinstance(each, list) and all(isinstance(name, str) for name in each) for each in names)
+    permit(right and site in names[1], f"the server's plan must name its sites, and {site!r} of them")
+    algorithm = (
+        choose(ALGORITHMS, table["algorithm"], "algorithm") if isinstance(table.get("algorithm"), dict) else None
+    )
+    if algorithm is None or not any(_is_close(as_table(algorithm), as_table(each)) for each in _algorithms(experiment)):
+        raise NotAllowed("the algorithm of the server's plan is neither the experiment's nor one that its guard allows")
+    encoding = table.get("encoding", "")
+    permit(isinstance(encoding, str), "the encoding of the server's plan must be a text")
+    alpha, mean = float(numbers[0]), float(numbers[1])
+    return Plan(algorithm, alpha, mean, tuple(names[0]), tuple(names[1]), table.get("odds"), encoding)
+
+
+def _is_close(one: Any, other: Any) -> bool:
+    """Whether plain values are the same but for the rounding of numbers on another machine."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_is_close(one[key], other[key]) for key in one)
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-12)
+    return type(one) is type(other) and bool(one == other)
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _algorithms(experiment: Experiment) -> Iterator[Algorithm]:
+    """The experiment's algorithm, and what is left of its steps after each rollback of its guard."""
+    guard: Guard = experiment.guard
+    yield experiment.algorithm
+    for times in range(1, (guard.most if guard.policy == "rollback" else 0) + 1):
+        yield calmer(experiment.algorithm, guard.calm**times, guard.stiffen**times)
+
+
+def require_allowed(policy: PolicySection, kind: str, experiment: Experiment, site: str) -> None:
+    """Refuse an experiment by what it says, whatever the site holds."""
+    _require_imports(policy, experiment)
+    _require_paths(policy, experiment)
+    _require_noise(policy, kind, experiment)
+    steps = experiment.algorithm.steps
+    if isinstance(steps, Mapping):
+        steps = steps.get(site, policy.min_local_steps)
+    require_steps(policy, steps if isinstance(steps, int) else max(steps))
+
+
+def require_run_name(name: object) -> None:
+    """Refuse a run whose name is not fit for the name of a folder and a line of a log."""
+    permit(
+        isinstance(name, str) and _RUN.fullmatch(name) is not None and not name.startswith("."),
+        "the server did not say which run this is by a name of at most 100 printable characters",
+    )
+
+
+def _require_imports(policy: PolicySection, experiment: Experiment) -> None:
+    backbone = getattr(experiment.model, "backbone", "")
+    if not backbone or backbone.partition(":")[0] in (TIMM, TORCHVISION):
+        return
+    permit(
+        is_covered(backbone, policy.allow_imports),
+        f"backbone {backbone!r:.200} would import a module and run its code, which is not allowed at this site; its "
+        "owner can list it in policy.allow_imports",
+    )
+    for option, value in getattr(experiment.model, "options", {}).items():
+        permit(
+            not isinstance(value, str) or _WORD.fullmatch(value) is not None or value in policy.allow_paths,
+            f"model.options.{option} may name a file, and this site's policy.allow_paths does not list it",
+        )
+
+
+def _require_paths(policy: PolicySection, experiment: Experiment) -> None:
+    for key, path in named_paths(experiment).items():
+        permit(
+            path in policy.allow_paths,
+            f"{key} names a file or folder, and this site's policy.allow_paths does not list it",
+        )
+
+
+def _require_noise(policy: PolicySection, kind: str, experiment: Experiment) -> None:
+    private = experiment.terms.transmission.private
+    permit(
+        not private or experiment.model.centre != "train_mean",
+        "centre must be 'none' or 'image_mean' where updates carry noise: the mean of the clients' inputs has none",
+    )
+    if policy.max_epsilon < math.inf:
+        permit(
+            private and kind in (INTRODUCE, TRAIN, CONFIRM, OPEN),
+            f"this site's policy.max_epsilon is {policy.max_epsilon:g}, and what is asked for carries no noise: its "
+            "epsilon is infinite",
+        )
+
+
+def require_steps(policy: PolicySection, steps: int) -> None:
+    """Refuse updates of too few local steps."""
+    permit(
+        steps >= policy.min_local_steps,
+        f"the site would send an update after {steps} local steps; its policy.min_local_steps is "
+        f"{policy.min_local_steps}",
+    )
+
+
+def require_steps_kept(policy: PolicySection, c: Coefficients) -> None:
+    """Refuse steps that forget the ones before: of each, every later one leaves 1 - lr (penalty + smoothing)."""
+    forgotten = c.lr * sum(c[pull] for pull in ("penalty", "smoothing") if pull in c)
+    permit(
+        float(forgotten.max()) <= 1 / policy.min_local_steps,
+        "learning rate times penalties is so large that the last local step alone would be sent; this site's "
+        f"policy.min_local_steps is {policy.min_local_steps}, which takes at most 1/{policy.min_local_steps}",
+    )
+
+
+def own_steps(plan: Plan, site: str) -> int:
+    """The site's number of local steps."""
+    return steps_by_client(plan.algorithm.steps, plan.listed)[site]
+
+
+def require_rows(policy: PolicySection, batch_size: int, source: int, target: int) -> None:
+    """Refuse to train on too few rows of a domain, or on too few of them in a batch. source, target: what is held."""
+    for domain, held in (("source", source), ("target", target)):
+        permit(
+            not held or held >= policy.min_rows,
+            f"the site holds fewer {domain} rows than its policy.min_rows, {policy.min_rows}",
+        )
+    for domain, rows in zip(("source", "target"), batch_split(batch_size, source, target), strict=True):
+        permit(
+            not rows or rows >= policy.min_batch_size,
+            f"a batch would hold fewer {domain} rows than this site's policy.min_batch_size, {policy.min_batch_size}",
+        )
+
+
+def precision_of(terms: Terms, groups: tuple[bool, bool], clients: int) -> float:
+    """What an update tells: the sum of 1 / multiplier^2 over omega and psi; infinite without noise.
+
+    groups: which of both there is. clients: of a round; where the server is trusted they share in the noise, but a
+    site counts on its own part alone.
+    """
+    noise = terms.transmission
+    if not isinstance(noise, GaussianUpdate):
+        return math.inf
+    parts = max(clients - 1, 1) if noise.trust == "server" else 1
+    both = zip((noise.noise_min, noise.noise_max), groups, strict=True)
+    return sum(parts * (2 / each) ** 2 for each, there in both if there)
+
+
+def epsilon_of(precision: float, delta: float) -> float:
+    """The epsilon of all updates with this precision together."""
+    if not precision:
+        return 0.0
+    return gaussian_epsilon(1 / math.sqrt(precision), delta) if precision < math.inf else math.inf
+
+
+def require_budget(policy: PolicySection, ledger: Ledger, rounds: int = 0, precision: float = 0.0) -> None:
+    """Refuse one more question, of so many rounds with this precision, where the site has answered enough."""
+    permit(
+        ledger.questions < policy.max_questions,
+        f"this site has answered {ledger.questions} questions; its policy.max_questions is {policy.max_questions}",
+    )
+    permit(
+        ledger.rounds + rounds <= policy.max_rounds,
+        f"this site has answered {ledger.rounds} rounds; its policy.max_rounds is {policy.max_rounds}",
+    )
+    if policy.max_epsilon < math.inf and precision:
+        epsilon = epsilon_of(ledger.precision + precision, policy.delta)
+        permit(
+            epsilon <= policy.max_epsilon,
+            f"with this round the site would have spent epsilon {epsilon:.4g}; its policy.max_epsilon is "
+            f"{policy.max_epsilon:g}",
+        )
+
+
+def policy_table(policy: PolicySection) -> dict[str, Any]:
+    """The policy as plain values; an epsilon without a bound is None."""
+    table = {each.name: getattr(policy, each.name) for each in fields(policy)}
+    listed = {name: list(value) if isinstance(value, tuple) else value for name, value in table.items()}
+    return {name: None if value == math.inf else value for name, value in listed.items()}

@@ -1,0 +1,264 @@
+"""The rows of a site: read once from where they are, and mapped into memory from the site's own copy ever after."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmm.config.dataclass_io import as_table
+from fedmm.config.schema import Experiment
+from fedmm.core.errors import FedmmError, require
+from fedmm.core.seeding import key, permutation
+from fedmm.core.transforms import View
+from fedmm.data.class_folders import ClassFolders, ReadFolders, found_in, read_folders
+from fedmm.data.labels import UNLABELLED
+from fedmm.data.rows import TensorRows, as_rows
+from fedmm.data.transforms import view_from, view_table
+from fedmm.sites.config import DataSection, SiteConfig
+from fedmm.sites.experiments import RowsElsewhere
+from fedmm.sites.tables import encode_table
+
+_LOG = logging.getLogger(__name__)
+Say = Callable[[str], None]
+_ABOUT = "about.json"
+_PARTS = ("source_x", "source_y", "target_x")
+_GROUPS = "source_groups"
+_NOT_OF_ROWS = ("sites", "domains", "image_size")
+"""Keys of ``[data]`` that do not decide the rows of a site."""
+
+
+@dataclass(frozen=True)
+class SiteRows:
+    """What a site holds. view: how rows are shown; classes: how many there are in all.
+
+    validation: labelled rows that are kept from training. groups: of the labelled rows, int64: rows of one are all
+    kept from training, or none.
+    """
+
+    source: TensorRows | None
+    target: TensorRows | None
+    view: View
+    classes: int
+    validation: TensorRows | None = None
+    groups: Tensor | None = None
+
+    @property
+    def labels(self) -> list[int]:
+        """The classes of its labelled rows."""
+        return [] if self.source is None or self.source.y is None else sorted(set(self.source.y.tolist()))
+
+
+def site_rows(config: SiteConfig, each: Experiment, encoding: str = "", say: Say = _LOG.info) -> SiteRows:
+    """The site's rows for an experiment. encoding: how columns of tables become numbers, as the server says."""
+    tables = isinstance(each.data, RowsElsewhere) and bool(each.data.features)
+    require(
+        tables == (config.data.kind == "table"),
+        "the experiment is one of tables, and this site's data is not"
+        if tables
+        else "this site's data is a table, and the experiment names no columns of tables (data.features)",
+    )
+    folder = config.state / "rows" / _key(config, each, encoding)
+    if not (folder / _ABOUT).exists():
+        _write(folder, encode_table(config, each, encoding, say) if tables else _read(config, each), each)
+    with suppress(OSError):
+        os.utime(folder / _ABOUT)  # `fedmm deploy clean` goes by when a copy was last used
+    rows = _mapped(folder)
+    if isinstance(each.data, RowsElsewhere):
+        rows = replace(rows, view=each.data.view)
+    _check(config, rows)
+    return _set_aside(rows, config.data.validation_rows, config.site.name, each.run.seed)
+
+
+def _set_aside(rows: SiteRows, count: int, name: str, seed: int) -> SiteRows:
+    """The rows with so many labelled ones kept from training, chosen by the run's seed and the site's name."""
+    source = rows.source
+    if not count or source is None:
+        return rows
+    require(count < len(source), f"data.validation_rows must be below {len(source)}, what the site holds, not {count}")
+    if rows.groups is None:
+        order = permutation(key(seed, "set aside", name), len(source))
+    else:
+        order, count = _grouped(rows.groups, count, key(seed, "set aside", name))
+        require(
+            count < len(source),
+            "data.validation_rows leaves no row to train on, since the rows of one data.id are kept together",
+        )
+    kept, trained = (replace(source, index=part.sort().values) for part in (order[:count], order[count:]))
+    return replace(rows, source=trained, validation=kept)
+
+
+def _grouped(groups: Tensor, count: int, seed: int) -> tuple[Tensor, int]:
+    """The rows with those of a group next to each other, and how many the first groups of ``count`` or more have."""
+    group = torch.from_numpy(np.unique(groups.numpy(), return_inverse=True)[1])
+    place = torch.empty(int(group.max()) + 1, dtype=torch.int64)
+    place[permutation(seed, len(place))] = torch.arange(len(place))
+    order = place[group].argsort(stable=True)
+    ends = place[group].bincount().cumsum(0)
+    return order, int(ends[ends >= count][0])
+
+
+def _key(config: SiteConfig, each: Experiment, encoding: str) -> str:
+    """Of everything that decides the rows, and nothing else: another site in the experiment copies nobody's rows."""
+    data = {name: value for name, value in as_table(each.data).items() if name not in _NOT_OF_ROWS}
+    made_of: dict[str, Any] = {"site": config.site.name, "kind": config.data.kind, "data": data}
+    if config.data.kind == "share":
+        made_of |= {"partition": as_table(each.partition), "seed": each.run.seed}
+    else:
+        path = config.path(config.data.path)
+        made_of |= {"path": str(path), "stamps": _stamps(path), "domain": config.data.domain}
+        made_of |= {"size": config.data.stored_size, "skip_bad": config.data.skip_bad}
+    if config.data.kind == "table":
+        made_of |= {"table": asdict(config.data), "encoding": encoding}
+    return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:24]
+
+
+def _stamps(path: Path) -> list[object]:
+    """What changes when the files do."""
+    try:
+        files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
+        return [[str(each), each.stat().st_mtime_ns, each.stat().st_size] for each in files]
+    except OSError as problem:
+        raise FedmmError(f"data.path {path} cannot be read: {problem.strerror}") from problem
+
+
+def _read(config: SiteConfig, each: Experiment) -> dict[str, Any]:
+    if config.data.kind == "share":
+        return _share(config.site.name, each)
+    path = config.path(config.data.path)
+    return _arrays(path, config.data) if config.data.kind == "npz" else _pictures(path, config.data, each)
+
+
+def _share(name: str, each: Experiment) -> dict[str, Any]:
+    require(
+        not isinstance(each.data, RowsElsewhere),
+        "data.kind = 'share' needs an experiment with a data set of its own; say where this site's rows are",
+    )
+    pair = each.partition.seen(each.data.load())
+    shares = {share.name: share for share in each.partition.split(pair, each.run.seed)}
+    require(name in shares, f"site.name {name!r} has no share; the partition deals to {', '.join(shares)}")
+    source, target = shares[name].source, shares[name].target
+    found: dict[str, Any] = {"view": pair.view, "classes": pair.classes}
+    if len(source):
+        found |= {"source_x": pair.source.x[source].numpy(), "source_y": pair.source.y[source].numpy()}
+    if len(target):
+        found |= {"target_x": pair.target.x[target].numpy()}
+    return found
+
+
+def _arrays(path: Path, data: DataSection) -> dict[str, Any]:
+    wanted = {"source": _PARTS[:2], "target": _PARTS[2:], "both": _PARTS}[data.domain]
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            missing = [name for name in wanted if name not in file.files]
+            require(not missing, f"{path} lacks the array {missing[0] if missing else ''!r}, which domain = "
+                    f"{data.domain!r} needs")  # fmt: skip
+            return {name: np.ascontiguousarray(file[name]) for name in wanted}
+    except (OSError, ValueError) as problem:
+        if isinstance(problem, FedmmError):
+            raise
+        raise FedmmError(f"{path} cannot be read as an npz file of arrays: {problem}") from problem
+
+
+def _pictures(path: Path, data: DataSection, each: Experiment) -> dict[str, Any]:
+    folders = found_in(path)
+    if data.domain == "target":
+        return {"target_x": _squares(folders, data).x.numpy()}
+    classes = each.data.classes if isinstance(each.data, RowsElsewhere) else ()
+    require(bool(classes), "a folder of labelled pictures needs an experiment with [data] name = 'sites' and classes")
+    for name in folders.class_names:
+        require(name in classes, f"{path} has a class folder {name!r}; the experiment's are {', '.join(classes)}")
+    rows = _squares(folders, data)
+    labels = rows.folders.labels(classes)
+    require(bool((labels != UNLABELLED).all()), f"{path} holds pictures without a class; sort them into class folders")
+    return {"source_x": rows.x.numpy(), "source_y": labels.numpy()}
+
+
+def _squares(folders: ClassFolders, data: DataSection) -> ReadFolders:
+    (rows,), notes = read_folders([folders], data.stored_size, skip_bad=data.skip_bad)
+    for note in notes:
+        _LOG.warning("%s", note)
+    return rows
+
+
+def _write(folder: Path, found: dict[str, Any], each: Experiment) -> None:
+    """The site's own copy, whole or not there; values that cannot be trained on are refused."""
+    if isinstance(each.data, RowsElsewhere):
+        found |= {"view": each.data.view, "classes": len(each.data.classes)}
+    if "source_x" in found:
+        rows = as_rows((found["source_x"], found["source_y"]), "source", labelled=True)
+        assert isinstance(rows, TensorRows)
+        assert rows.y is not None
+        found["source_y"] = rows.y.numpy()
+        highest = int(rows.y.max())
+        require(highest < found["classes"], f"source holds label {highest}, but there are {found['classes']} classes")
+    if "target_x" in found:
+        as_rows(found["target_x"], "target", labelled=False)
+    _require_shapes(found, each)
+    partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        for name in (*_PARTS, _GROUPS):
+            if name in found:
+                np.save(partial / f"{name}.npy", found[name], allow_pickle=False)
+        about = {"view": view_table(found["view"]), "classes": found["classes"]}
+        (partial / _ABOUT).write_text(json.dumps(about), encoding="utf-8")
+        if not folder.exists():
+            partial.rename(folder)
+    except OSError as problem:
+        raise FedmmError(f"the site's rows cannot be kept in {folder}: {problem.strerror}") from problem
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _require_shapes(found: dict[str, Any], each: Experiment) -> None:
+    if not isinstance(each.data, RowsElsewhere) or each.data.features:
+        return
+    for name in ("source_x", "target_x"):
+        if name in found:
+            shape, kind = found[name].shape[1:], found[name].dtype
+            require(
+                shape == each.data.shape and (kind == np.uint8) == each.data.bytes,
+                f"{name} holds {kind} rows of shape {list(shape)}; the experiment has "
+                f"{'bytes' if each.data.bytes else 'numbers'} of shape {list(each.data.shape)}",
+            )
+
+
+def _mapped(folder: Path) -> SiteRows:
+    try:
+        about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
+        parts = {
+            name: torch.from_numpy(np.load(path, mmap_mode="c"))
+            for name in (*_PARTS, _GROUPS)
+            if (path := folder / f"{name}.npy").exists()
+        }
+    except (OSError, ValueError) as problem:
+        raise FedmmError(f"the site's copy of its rows in {folder} cannot be read; remove the folder") from problem
+    source = TensorRows(parts["source_x"], parts["source_y"], "source") if "source_x" in parts else None
+    target = TensorRows(parts["target_x"], None, "target") if "target_x" in parts else None
+    return SiteRows(source, target, view_from(about["view"]), about["classes"], groups=parts.get(_GROUPS))
+
+
+def _check(config: SiteConfig, rows: SiteRows) -> None:
+    """Refuse rows that are not what the site's file says they are."""
+    held = {"source": rows.source is not None, "target": rows.target is not None}
+    for domain, there in held.items():
+        if config.data.domain not in (domain, "both") and there:
+            raise FedmmError(f"data.domain is {config.data.domain!r}, but the site also holds {domain} rows")
+        if config.data.domain in (domain, "both") and not there:
+            raise FedmmError(f"data.domain is {config.data.domain!r}, but the site holds no {domain} rows")
+    if config.data.labels and rows.source is not None:
+        others = sorted(set(rows.labels) - set(config.data.labels))
+        require(not others, f"data.labels does not list the label {others[0] if others else ''}, which the site holds")

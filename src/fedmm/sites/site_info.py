@@ -1,0 +1,145 @@
+"""What a site says of what it holds: which domains, and the shape of a row. How many rows, and of which classes, stays.
+
+A network that is centred at the mean of all inputs needs a sum and a count from each site; they are sent for it alone.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from fedmm.remote.bounded_json import read_json
+from fedmm.remote.kinds import NAME
+from fedmm.remote.packed import Malformed, Packed
+
+_CARD = "card"
+_MOST_DIMENSIONS, _LONGEST_SIDE = 8, 1 << 31
+_MOST_INPUTS = 1 << 53
+_LARGEST_INPUT = 3.5e38  # of float32
+_ROUNDING = 1e-6
+
+
+@dataclass(frozen=True)
+class Card:
+    """source, target: whether it holds labelled source rows, unlabelled target rows. shape, bytes: of a stored row.
+
+    validation: whether it keeps labelled source rows from training, to measure models on.
+    batch: how many rows of its batches are source and target, where it holds both and models are measured by domain
+        classifiers; else 0 and 0.
+    input_sum, input_count: of all its inputs, where the network is centred at the mean over all sites; else 0.
+    """
+
+    source: bool
+    target: bool
+    shape: tuple[int, ...]
+    bytes: bool
+    input_sum: float = 0.0
+    input_count: int = 0
+    validation: bool = False
+    batch: tuple[int, int] = (0, 0)
+
+    @property
+    def domain(self) -> str:
+        """``source``, ``target`` or ``both``, as a site's file says it."""
+        return "both" if self.source and self.target else "source" if self.source else "target"
+
+    def packed(self, name: str) -> Packed:
+        """As it travels."""
+        return Packed({}, {NAME: name, _CARD: json.dumps(asdict(self))}, {})
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the server's experiment lets a card say, so that a card is compared before anything is made of it.
+
+    shape, bytes: of a stored row. batch_size: of the experiment. centred: whether sums of inputs are asked for.
+    domains: by site, what it holds, where the experiment says so.
+    """
+
+    shape: tuple[int, ...]
+    bytes: bool
+    batch_size: int
+    centred: bool = False
+    domains: Mapping[str, str] = field(default_factory=dict)
+
+    def flaw(self, name: str, card: Card) -> str:
+        """Why a site's card cannot be of this experiment, in words that follow its name; empty where it can."""
+        if card.shape != self.shape or card.bytes != self.bytes:
+            return f"it holds {_rows(card.bytes, card.shape)}; the experiment has {_rows(self.bytes, self.shape)}"
+        wanted = self.domains.get(name, card.domain)
+        if card.domain != wanted:
+            return f"it holds {_domains(card.domain)}; the experiment expects {_domains(wanted)} there"
+        if card.validation and not card.source:
+            return "it keeps labelled rows from training and holds none"
+        split = card.domain == "both" and min(card.batch) >= 1 and sum(card.batch) == self.batch_size
+        if card.batch != (0, 0) and not split:
+            return f"its batches hold {card.batch[0]} and {card.batch[1]} rows; the experiment's have {self.batch_size}"
+        return self._implausible_sum(card)
+
+    def _implausible_sum(self, card: Card) -> str:
+        total, count = card.input_sum, card.input_count
+        if not self.centred:
+            return "it sends a sum of its inputs, which the experiment does not ask for" if count or total else ""
+        low, high = (0.0, 1.0 + _ROUNDING) if self.bytes else (-_LARGEST_INPUT, _LARGEST_INPUT)
+        whole_rows = 0 <= count <= _MOST_INPUTS and count % math.prod(self.shape) == 0
+        if not whole_rows or not low * count <= total <= high * count:
+            return f"the sum {total:g} cannot be of {count} inputs in {_rows(self.bytes, self.shape)}"
+        return ""
+
+
+def read_card(packed: Packed) -> Card:
+    """The card that travelled so; ``Malformed`` where it is none."""
+    return card_from(read_json(packed.about.get(_CARD), "what it says of its rows"))
+
+
+def card_from(table: Any) -> Card:
+    """A card from plain values, each of the right kind; ``Malformed`` where one is not."""
+    if not isinstance(table, dict):
+        raise Malformed("it does not describe what it holds")
+    source, target, as_bytes = (_flag(table, name) for name in ("source", "target", "bytes"))
+    if not source and not target:
+        raise Malformed("it holds neither source nor target rows")
+    shape = _whole_numbers(table, "shape", (), _MOST_DIMENSIONS)
+    if not shape or min(shape) < 1 or max(shape) > _LONGEST_SIDE:
+        raise Malformed(f"its rows have the shape {list(shape)}, where up to {_MOST_DIMENSIONS} sizes above 0 are read")
+    total = table.get("input_sum", 0.0)
+    if isinstance(total, bool) or not isinstance(total, int | float) or not _is_finite(total):
+        raise Malformed("the sum of its inputs is no finite number")
+    (count,) = _whole_numbers({"input_count": [table.get("input_count", 0)]}, "input_count", (), 1)
+    batch = _whole_numbers(table, "batch", (0, 0), 2)
+    if len(batch) != 2 or min(batch) < 0:
+        raise Malformed(f"its batches hold {list(batch)} rows, where two numbers are read")
+    return Card(source, target, shape, as_bytes, float(total), count, _flag(table, "validation", False), (*batch,))
+
+
+def _flag(table: Mapping[str, Any], name: str, default: bool | None = None) -> bool:
+    value = table.get(name, default)
+    if not isinstance(value, bool):
+        raise Malformed(f"it does not say whether {name!r} is true or false")
+    return value
+
+
+def _whole_numbers(table: Mapping[str, Any], name: str, default: tuple[int, ...], most: int) -> tuple[int, ...]:
+    value = table.get(name, default)
+    right = isinstance(value, list | tuple) and len(value) <= most and all(type(each) is int for each in value)
+    if not right:
+        raise Malformed(f"its {name!r} is no list of at most {most} whole numbers")
+    return tuple(value)
+
+
+def _is_finite(number: float) -> bool:
+    try:
+        return math.isfinite(number)
+    except OverflowError:  # a whole number beyond all floats
+        return False
+
+
+def _rows(as_bytes: bool, shape: tuple[int, ...]) -> str:
+    return f"rows of {'bytes' if as_bytes else 'numbers'} of shape {list(shape)}"
+
+
+def _domains(domain: str) -> str:
+    return "source and target rows" if domain == "both" else f"{domain} rows alone"

@@ -1,0 +1,285 @@
+"""What a site computes: it says what it holds, works in rounds, and measures models, all on its own rows."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from fedmm.config.schema import Experiment
+from fedmm.core.errors import FedmmError, require
+from fedmm.core.imports import only_allowed
+from fedmm.core.noise import SecretNoise
+from fedmm.core.problem import FederatedProblem, LocalRound, Statistics
+from fedmm.engines.client_store import Kept
+from fedmm.engines.in_process import workers
+from fedmm.engines.messages import NEVER
+from fedmm.engines.secure_sum.masking import Masks
+from fedmm.engines.server import Server
+from fedmm.models.precision import precision
+from fedmm.remote.durable_store import DurableMemory, state_folder
+from fedmm.remote.evaluation import measured_at_site
+from fedmm.remote.kinds import CONFIRM, DESCRIBE, INTRODUCE, MEASURE, OPEN, TRAIN
+from fedmm.remote.mask_messages import answered_question, pack_key, read_offer
+from fedmm.remote.messaging import Site
+from fedmm.remote.packed import Malformed, Packed, one_line
+from fedmm.remote.site import Mask, answered
+from fedmm.sites.config import SiteConfig
+from fedmm.sites.masks import site_masks
+from fedmm.sites.owner.gate import Admitted, Gate
+from fedmm.sites.owner.policy import Plan, precision_of, require_rows, require_steps_kept
+from fedmm.sites.owner.refusals import NotAllowed
+from fedmm.sites.rows import SiteRows, site_rows
+from fedmm.sites.site_info import Card
+from fedmm.sites.tables import ENCODING, describe_table, require_tables
+from fedmm.sites.versions import difference, versions
+from fedmm.training.evaluators import Probe, held_back_probe, source_probe, target_probe
+from fedmm.training.predictor import RowsShown
+from fedmm.training.problem import Holding, adaptation_problem, batch_split, input_sum
+from fedmm.training.site_evaluators import OwnSums
+
+Say = Callable[[str], None]
+_REMEDY = "the site's owner can list it in policy.allow_imports"
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """Another client of the federation, of which only the name is known here."""
+
+    name: str
+
+    def open_round(self, t: int, rounds: int, steps: int, statistics: Statistics) -> LocalRound:
+        raise FedmmError(f"the rows of {self.name!r} are elsewhere")
+
+
+@dataclass(frozen=True)
+class _Built:
+    site: Site
+    first: Kept
+    problem: FederatedProblem
+    experiment: Experiment
+    sums: OwnSums
+    precision: float
+    masks: Masks | None
+
+
+class SiteWork:
+    """Answers the four kinds of questions, as far as the site's policy allows.
+
+    What is built for a run stays built until another one is asked for.
+    """
+
+    def __init__(self, config: SiteConfig, say: Say = lambda line: None) -> None:
+        self._config = config
+        self._say = say
+        self._gate = Gate(config)
+        self._built: tuple[tuple[object, ...], _Built] | None = None
+
+    def __call__(self, kind: str, question: Packed) -> Packed:
+        try:
+            admitted = self._gate.admit(kind, question)
+            with only_allowed(self._config.policy.allow_imports, _REMEDY):
+                answer, precision = self._answer(admitted, question)
+            self._gate.release(admitted, answer, precision)
+        except Exception as problem:
+            raise self._refused(kind, question, problem) from problem
+        return answer
+
+    def _refused(self, kind: str, question: Packed, problem: Exception) -> FedmmError:
+        """The sentence for the server, written down here too; of an accident, it is told only that it was one."""
+        sentence = str(problem)
+        if not isinstance(problem, FedmmError | Malformed):
+            self._say("".join(traceback.format_exception(problem)))
+            sentence = f"the site cannot answer, for a reason that is in its log ({type(problem).__name__})"
+        if kind == INTRODUCE:
+            sentence = f"the site {self._config.site.name!r} refuses: {sentence}"
+        self._say(f"{one_line(kind, 40)}: refused: {one_line(sentence, 1000)}")
+        self._gate.refuse(kind, question, sentence)
+        return (NotAllowed if isinstance(problem, NotAllowed) else FedmmError)(sentence)
+
+    def note_refusal(self, kind: str, sentence: str) -> None:
+        """Write down a message that was refused before it came here, since it is not the coordinator's."""
+        self._gate.refuse(kind, None, sentence)
+
+    def _answer(self, admitted: Admitted, question: Packed) -> tuple[Packed, float]:
+        """The answer, and the precision of its noise: infinite for what comes of rows and has none."""
+        began = time.perf_counter()
+        experiment, kind = admitted.asked.experiment, admitted.kind
+        if kind == INTRODUCE:
+            return self._introduced(experiment, admitted.run, question)
+        if kind == DESCRIBE:
+            return describe_table(self._config, experiment, self._say), math.inf
+        require(kind in (TRAIN, MEASURE, CONFIRM, OPEN), f"this site does not know questions of the kind {kind!r:.40}")
+        built = self._for(admitted)
+        if kind == MEASURE:
+            return self._measured(built, question), math.inf
+        if kind in (CONFIRM, OPEN):
+            require(built.masks is not None, "there is no sum to open: the experiment has no secure_sum = true")
+            assert built.masks is not None
+            return answered_question(built.masks, kind, question), 0.0
+        t = question.about.get("round")
+        if not isinstance(t, int) or t < 0:
+            raise FedmmError("the server did not say which round this is")
+        require_steps_kept(self._config.policy, built.site.worker.coefficients(t))
+        self._gate.require_epsilon(admitted, built.precision)
+        if question.about.get("counted") == NEVER:
+            _begin(built)
+        prepared = time.perf_counter() - began
+        with precision(experiment.run.precision, built.problem.layout.device):
+            answer = answered(built.site, built.problem.layout, question, _mask(built, question))
+        answer.about["prepared"] = round(prepared, 3)
+        return answer, built.precision if answer.arrays else 0.0
+
+    def _introduced(self, experiment: Experiment, run: str, question: Packed) -> tuple[Packed, float]:
+        other = difference(question.about["versions"], "the server") if "versions" in question.about else ""
+        if other:
+            self._say(other)
+        masks = site_masks(self._config, experiment.terms, run)
+        card = self._card(experiment, str(question.about.get(ENCODING, "")))
+        answer = card.packed(self._config.site.name)
+        if masks is not None:
+            answer.about.update(pack_key(masks.signed()))
+        answer.about["versions"] = json.dumps(versions())
+        return answer, math.inf if card.input_count else 0.0
+
+    def _measured(self, built: _Built, question: Packed) -> Packed:
+        """Sums over the site's own rows; none where its updates carry noise, which they would go around."""
+        problem, run = built.problem, built.experiment.run
+        require(
+            not built.experiment.terms.transmission.private and run.probe_rows > 0,
+            "nothing is measured at this site: the experiment has noise in the updates, or probe_rows = 0",
+        )
+        with precision(run.precision, problem.layout.device):
+            return measured_at_site(
+                self._config.site.name, problem.layout, problem.statistics, question, built.sums, self._say
+            )
+
+    def _card(self, each: Experiment, encoding: str) -> Card:
+        data = self._config.data
+        if data.kind == "table" and not encoding:  # until all sites have described theirs, nobody knows a row's shape
+            require_tables(each)
+            domains = (data.domain in ("source", "both"), data.domain in ("target", "both"))
+            return Card(*domains, (), False, validation=bool(data.validation_rows))
+        rows, holding = self._rows(each, encoding)
+        held = rows.source if rows.source is not None else rows.target
+        assert held is not None
+        total, count = 0.0, 0
+        if _network(each, rows).centre == "train_mean":
+            total, count = input_sum(holding if _adversarial(each) else replace(holding, target=None))
+        return Card(
+            rows.source is not None,
+            rows.target is not None,
+            tuple(held.x.shape[1:]),
+            held.x.dtype == torch.uint8,
+            total,
+            count,
+            rows.validation is not None,
+            _batch(each, rows),
+        )
+
+    def _for(self, admitted: Admitted) -> _Built:
+        assert admitted.plan is not None
+        key = (admitted.asked.digest, admitted.run, admitted.plan)
+        if self._built is None or self._built[0] != key:
+            self._built = None
+            self._built = (key, self._build(admitted.asked.experiment, admitted.run, admitted.plan))
+        return self._built[1]
+
+    def _rows(self, each: Experiment, encoding: str) -> tuple[SiteRows, Holding]:
+        """The site's rows, and those of them that are trained on: enough of each domain, and in every batch."""
+        rows = site_rows(self._config, each, encoding, self._say)
+        target = rows.target if _adversarial(each) or rows.source is None else None
+        counts = [0 if part is None else len(part) for part in (rows.source, target)]
+        require_rows(self._config.policy, each.run.batch_size, *counts)
+        return rows, Holding(self._config.site.name, rows.source, target, 1.0)
+
+    def _build(self, each: Experiment, run: str, plan: Plan) -> _Built:
+        config, name = self._config, self._config.site.name
+        threads = config.site.threads or each.run.threads
+        if threads:
+            torch.set_num_threads(threads)
+        rows, holding = self._rows(each, plan.encoding)
+        holding = replace(holding, alpha=plan.alpha)
+        problem, function = adaptation_problem(
+            [holding],
+            _network(each, rows),
+            each.objective,
+            seed=each.run.seed,
+            batch_size=each.run.batch_size,
+            dtype=each.run.torch_dtype,
+            device=each.run.torch_device,
+            view=rows.view,
+            mean=plan.input_mean,
+        )
+        others = [Elsewhere(other) for other in plan.clients if other != name]
+        problem = replace(problem, clients=[*problem.clients, *others], listed=plan.listed)
+        terms = each.guard.terms(each.terms)
+        server = Server(problem, plan.algorithm, each.run.rounds, terms)
+        worker = workers(server)[name]
+        if terms.transmission.private:
+            worker = replace(worker, noise=SecretNoise.kept_in(config.state / "noise.secret", run))
+        folder = state_folder(config.state / "runs", run, name)
+        memory = DurableMemory(folder, depth=config.site.depth, device=problem.layout.device, say=self._say)
+        self._say(f"run {run}: {worker.algorithm.name}, states of rounds {sorted(memory.held)} in {folder}")
+        first = Kept(server.first_own(), problem.statistics)
+        sums = OwnSums(function, _probes(name, rows, each, plan.odds), config.policy.min_rows)
+        groups = (problem.layout.min_size > 0, problem.layout.size > problem.layout.min_size)
+        told, masks = precision_of(worker.terms, groups, worker.clients), site_masks(config, terms, run)
+        return _Built(Site(worker, memory, problem.statistics), first, problem, each, sums, told, masks)
+
+
+def _probes(name: str, rows: SiteRows, each: Experiment, odds: float | None) -> list[Probe]:
+    """The site's own rows that models are measured on, at most ``probe_rows`` of each kind, and what for."""
+    held = rows.source if rows.source is not None else rows.target
+    assert held is not None
+    most, seed, device = each.run.probe_rows, each.run.seed, each.run.torch_device
+    show = RowsShown(rows.view, tuple(held.x.shape[1:]))
+    found: list[Probe | None] = []
+    if rows.target is not None:
+        found.append(target_probe({name: rows.target}, most, seed, show, device, rows.classes, odds))
+    if rows.validation is not None:
+        found.append(held_back_probe({name: rows.validation}, most, seed, show, device, odds))
+    elif rows.source is not None and odds is not None:
+        found.append(source_probe({name: rows.source}, most, seed, show, device, odds))
+    return [probe for probe in found if probe is not None]
+
+
+def _mask(built: _Built, question: Packed) -> Mask | None:
+    """What hides the site's update among those of its round, where the experiment has it so."""
+    masks = built.masks
+    if masks is None:
+        return None
+    offer = read_offer(question.about)
+    return lambda invitation, update: masks.masked(invitation, update, offer)
+
+
+def _begin(built: _Built) -> None:
+    """The first state, for a server that has not counted this site yet; states of an older run of the name go."""
+    memory = built.site.memory
+    if memory.state_for(NEVER) is None:
+        memory.remember(NEVER, built.first)
+
+
+def _adversarial(each: Experiment) -> bool:
+    """Whether target rows are trained on."""
+    return each.objective.adversary_shape(1, 2) is not None
+
+
+def _batch(each: Experiment, rows: SiteRows) -> tuple[int, int]:
+    """How a batch is split, where the ratio of densities needs it: both domains are here, and models are measured."""
+    measured = each.objective.tells_domains and each.run.probe_rows > 0 and not each.terms.transmission.private
+    if not measured or rows.source is None or rows.target is None:
+        return 0, 0
+    return batch_split(each.run.batch_size, len(rows.source), len(rows.target))
+
+
+def _network(each: Experiment, rows: SiteRows) -> Any:
+    held = rows.source if rows.source is not None else rows.target
+    assert held is not None
+    return each.model.build(rows.view.shape(tuple(held.x.shape[1:])), rows.classes, each.run.seed)

@@ -1,0 +1,1 @@
+"""Training from Python: ``adapt``, ``solve``, and the loop that drives any engine."""

@@ -1,0 +1,122 @@
+"""``fedmm.adapt``: federated domain adaptation of a network over the clients' own data."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedmm.algorithms import SmoothedFedMM
+from fedmm.core.algorithm import Algorithm
+from fedmm.core.errors import require
+from fedmm.core.federation import Terms
+from fedmm.core.objective import Objective
+from fedmm.core.transforms import View, WholeRows
+from fedmm.data.rows import Keys
+from fedmm.models.network import Network
+from fedmm.objectives import DANN
+from fedmm.training.adaptation import Adaptation, Adapted
+from fedmm.training.fingerprint import fingerprint
+from fedmm.training.guard import Guard
+from fedmm.training.history import Row
+from fedmm.training.keeping import kept_in
+from fedmm.training.problem import (
+    Client,
+)
+from fedmm.training.selection import DEFAULT, Stopping
+
+_DANN = DANN()
+_SMOOTHED_FEDMM = SmoothedFedMM()
+_WHOLE_ROWS = WholeRows()
+_USUAL = Terms()
+_NO_GUARD = Guard()
+_TO_THE_END = Stopping()
+
+
+def adapt(
+    clients: Sequence[Client],
+    model: Network,
+    objective: Objective = _DANN,
+    algorithm: Algorithm = _SMOOTHED_FEDMM,
+    rounds: int = 300,
+    *,
+    validation: Any = None,
+    source_validation: Any = None,
+    probe_rows: int = 2000,
+    evaluate_every: int = 1,
+    batch_size: int = 64,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    view: View = _WHOLE_ROWS,
+    terms: Terms = _USUAL,
+    guard: Guard = _NO_GUARD,
+    best_by: str = DEFAULT,
+    stopping: Stopping = _TO_THE_END,
+    progress: bool = True,
+    on_round: Callable[[Row], None] | None = None,
+    resume: str | Path | None = None,
+    checkpoint_every: int = 0,
+    checkpoint_seconds: float = 60.0,
+    keep_checkpoints: int = 2,
+    keys: Keys | None = None,
+) -> Adapted:
+    """Train one model that works on the target, over clients whose data stays where it is.
+
+    objective, algorithm: DANN by the smoothed FedMM unless others are given.
+    validation: labelled rows to watch, never to train on or choose by: (x, y) of the target, or a dict such as
+        ``{"target": (x, y), "source": (x, y)}``; the history then has ``target_accuracy`` and so on.
+    source_validation: labelled source rows (x, y) that are neither trained on nor tested; the history then has their
+        mean cross entropy as ``source_risk``, by which hyperparameters may be chosen.
+    probe_rows: on at most so many of the clients' own target rows, no labels needed, the history has
+        ``target_information`` (the entropy of the mean prediction less ``target_entropy``; higher is better) and
+        ``target_entropy`` (the mean entropy of a prediction); 0 for none.
+    evaluate_every: rounds between evaluations; the last round is always evaluated.
+    batch_size: rows of a local step, split in proportion to a client's source and target rows.
+    seed: decides the heads' first weights, batches, dropout masks and random maps; one seed, one result.
+    view: how rows are shown to the network, for example ``CropAndFlip(224)``; the rows as they are by default.
+    terms: on what terms clients take part: which share of them in a round, what the server accepts, how it aggregates.
+    guard: what is done about rounds that are not finite, or explode: by default the former end the run.
+    best_by: the validator by which the model of the best round is kept, as ``best`` of the result; empty for none.
+    stopping: a validator by which the training ends early, for example ``Stopping("target_information", patience=20)``.
+    progress: a bar on the terminal. on_round: called with each round's row of the history.
+    resume: a folder for checkpoints. Where it holds some of the same call, training goes on from the newest, to the
+        same end to the bit; a call that had completed returns its result at once, and any other call is refused.
+    checkpoint_every, checkpoint_seconds: rounds and seconds between two checkpoints, 0 for none by that count; the last
+        state is always written. keep_checkpoints: how many of the last stay.
+    keys: of input and label, where a Dataset's rows are dicts and these are not among the usual ones, for example
+        ``("scan", "diagnosis")``.
+
+    Rows may be numpy arrays, torch tensors, lists, pandas DataFrames, Datasets, or DataLoaders, which are read once.
+    The columns of DataFrames are found by name; words, in columns or as labels, are numbered over all clients.
+    """
+    adaptation = Adaptation(
+        clients, model, objective, algorithm, rounds,
+        validation=validation, source_validation=source_validation, probe_rows=probe_rows, batch_size=batch_size,
+        seed=seed, device=device, dtype=dtype, view=view, terms=terms, guard=guard, best_by=best_by, stopping=stopping,
+        keys=keys,
+    )  # fmt: skip
+    require(on_round is None or callable(on_round), f"on_round must be a function of a row, not {on_round!r:.60}")
+    best = adaptation.chooser()
+    if resume is None:
+        adapted, error = adaptation.run(evaluate_every=evaluate_every, progress=progress, on_round=on_round, best=best)
+    else:
+        about = fingerprint(adaptation, seed=seed, batch_size=batch_size, evaluate_every=evaluate_every)
+        kept = kept_in(
+            resume, about, adaptation.function.layout.device,
+            every=checkpoint_every, seconds=checkpoint_seconds, keep=keep_checkpoints, best=best,
+        )  # fmt: skip
+        for line in kept.said:
+            warnings.warn(line, stacklevel=2)
+        adapted, error = adaptation.run(
+            evaluate_every=evaluate_every, progress=progress, on_round=on_round,
+            begun=kept.begun, keep=kept.checkpoints.after_round, best=best,
+        )  # fmt: skip
+        kept.checkpoints.close(adapted.state, adapted.history)
+    if error:
+        error.partial = adapted
+        raise error
+    return adapted

@@ -1,0 +1,347 @@
+"""An adaptation that is checked and built, and what comes of running it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedmm.core.algorithm import Algorithm
+from fedmm.core.engine import Engine, FederatedState
+from fedmm.core.errors import Diverged, require
+from fedmm.core.federation import Terms
+from fedmm.core.objective import Objective, Outputs
+from fedmm.core.problem import Statistics
+from fedmm.core.transforms import View, WholeRows
+from fedmm.core.validation import at_least, instance, require_device
+from fedmm.core.validators import validator
+from fedmm.data.row_format import RowFormat
+from fedmm.data.rows import Keys, Rows
+from fedmm.engines.in_process import InProcess
+from fedmm.models.flat import FlatNetwork
+from fedmm.models.network import Network
+from fedmm.models.precision import Precision, precision
+from fedmm.training.evaluators import (
+    accuracy_probes,
+    columns,
+    held_back_probe,
+    measured,
+    risk_probe,
+    source_probe,
+    target_probe,
+    told_domains,
+)
+from fedmm.training.guard import Guard
+from fedmm.training.history import History, Row
+from fedmm.training.loop import Begun, Choosing, Guarded, Status, Training, train
+from fedmm.training.predictor import ARRAYS, Predictor, RowsShown
+from fedmm.training.privacy import privacy_account, require_no_guard, require_nothing_else_is_told
+from fedmm.training.problem import (
+    Client,
+    adaptation_problem,
+    client_names,
+    domain_odds,
+    format_clients,
+    take_stock,
+)
+from fedmm.training.progress import RoundProgress
+from fedmm.training.selection import DEFAULT, Best, Chooser, Stopped, Stopping
+from fedmm.training.site_evaluators import MeasuresElsewhere
+
+_WHOLE_ROWS = WholeRows()
+_USUAL = Terms()
+_NO_GUARD = Guard()
+_TO_THE_END = Stopping()
+
+
+class Adapted(Predictor):
+    """A trained model and how it came about.
+
+    history: one row a round: accuracies on the validation sets, losses, drift, consensus gap, bytes, seconds.
+    status: ``completed``, or ``interrupted`` by Ctrl-C (the model is then that of the last finished round).
+    stopped: in which round a validator ended the training early, and why; None where it did not.
+    state: the federation after the last round, with every client's own state.
+    best: the model of the round that was best by a validator; None where none was named or measured.
+    """
+
+    def __init__(
+        self,
+        function: FlatNetwork,
+        statistics: Statistics,
+        training: Training,
+        show: RowsShown | None = None,
+        form: RowFormat = ARRAYS,
+        label: str = "model",
+    ) -> None:
+        super().__init__(function, training.state.z, {**function.statistics, **statistics}, show, form)
+        self.state: FederatedState = training.state
+        self.history: History = training.history
+        self.status: Status = training.status
+        self.stopped: Stopped | None = training.stopped
+        self.best = None if training.best is None else Chosen(function, training.best, self.show, form)
+        self._label = label
+
+    def __repr__(self) -> str:
+        rounds, clients, accuracy = self.state.round, len(self.state.clients), self.history.last("target_accuracy")
+        said = [
+            f"{self._label}: {rounds} round{'s' * (rounds != 1)} over {clients} client{'s' * (clients != 1)}",
+            *([] if self.status == "completed" else [self.status]),
+            *([] if accuracy is None else [f"target accuracy {accuracy:.1%}"]),
+            *([] if self.best is None else [f"best by {self.best.by.name} in round {self.best.round}"]),
+        ]
+        return f"Adapted({', '.join(said)})"
+
+
+class Chosen(Predictor):
+    """The model of one round of a training. by: the validator's name; row: that round of the history."""
+
+    def __init__(self, function: FlatNetwork, best: Best, show: RowsShown, form: RowFormat = ARRAYS) -> None:
+        super().__init__(function, best.z, {**function.statistics, **best.statistics}, show, form)
+        self.by = best.by
+        self.round, self.value, self.row = best.round, best.value, best.row
+
+    def __repr__(self) -> str:
+        return f"Chosen(round {self.round}, best by {self.by.name}: {self.value:.4g})"
+
+
+@dataclass(frozen=True, eq=False)
+class WholeNetwork:
+    """A network of which a part is frozen, some of the rows that it takes, ``[k, *stored]``, and how they are shown."""
+
+    network: Network
+    sample: Tensor
+    view: View
+
+
+class Adaptation:
+    """An adaptation that is checked and built, and can be run; the arguments are those of :func:`adapt`.
+
+    input_mean: of all clients' training inputs, where the clients here only stand for some that are elsewhere.
+    batches: by such a client that holds both domains, how many rows of its batches are of each, where that is known.
+    held_back: by client, labelled source rows that it keeps from training; looked at without ``source_validation``.
+    whole: the network and its rows, where the clients hold what its frozen part makes of them; predictions are its own.
+    """
+
+    def __init__(
+        self,
+        clients: Sequence[Client],
+        model: Network,
+        objective: Objective,
+        algorithm: Algorithm,
+        rounds: int,
+        *,
+        validation: Any,
+        source_validation: Any = None,
+        probe_rows: int = 0,
+        batch_size: int,
+        seed: int,
+        device: torch.device | str,
+        dtype: torch.dtype,
+        view: View = _WHOLE_ROWS,
+        terms: Terms = _USUAL,
+        guard: Guard = _NO_GUARD,
+        best_by: str = "",
+        stopping: Stopping = _TO_THE_END,
+        input_mean: float | None = None,
+        batches: Mapping[str, tuple[int, int]] | None = None,
+        held_back: Mapping[str, Rows] | None = None,
+        whole: WholeNetwork | None = None,
+        keys: Keys | None = None,
+    ) -> None:
+        instance("model", model, Network)
+        instance("objective", objective, Objective)
+        instance("algorithm", algorithm, Algorithm)
+        instance("terms", terms, Terms)
+        instance("guard", guard, Guard)
+        instance("stopping", stopping, Stopping)
+        _require_options(best_by, dtype, view)
+        for option, value, low in (("rounds", rounds, 1), ("seed", seed, 0), ("probe_rows", probe_rows, 0)):
+            at_least(option, value, low)
+        require_device(device)
+        self.rounds = rounds
+        self.algorithm = algorithm
+        self.objective = objective
+        self.label = f"{algorithm.name} {objective.name}"
+        clients, self.form = format_clients(clients, keys)
+        self.form.require_classes(model.classes)
+        self.holdings = take_stock(clients, objective, model.classes)
+        self.problem, self.function = adaptation_problem(
+            self.holdings, model, objective, seed=seed, batch_size=batch_size, dtype=dtype, device=device, view=view,
+            mean=input_mean,
+        )  # fmt: skip
+        self.problem = replace(self.problem, listed=client_names(clients))
+        self.view = view
+        self.show = RowsShown(view, tuple(self.holdings[0].sample.shape[1:]))
+        self._whole = whole
+        self._seed = seed
+        self.guard = guard
+        self.terms = guard.terms(terms)
+        require_no_guard(self.terms, guarded=guard.watches)
+        self.engine = self.engine_for(algorithm)
+        self.account = privacy_account(self.terms, self.problem)
+        if self.account:
+            require_nothing_else_is_told(
+                probe_rows=probe_rows,
+                centre=model.centre,
+                trains_statistics=self.function.trains_statistics,
+            )
+        there = self.function.layout.device
+        standing_in = input_mean is not None
+        odds = domain_odds(self.holdings, objective, batch_size, standing_in=standing_in, told=batches)
+        self.odds = odds
+        self.probes = accuracy_probes(validation, model.classes, self.show, there, self.form)
+        targets = {str(client.name): client.target for client in clients if client.target is not None}
+        unlabelled = target_probe(targets, probe_rows, seed, self.show, there, model.classes, odds)
+        if source_validation is not None:
+            self.probes.append(risk_probe(source_validation, model.classes, self.show, there, odds, self.form))
+        elif held_back:
+            risks = held_back_probe(held_back, probe_rows, seed, self.show, there, odds)
+            self.probes += [] if risks is None else [risks]
+        elif unlabelled is not None and odds is not None:
+            sources = {holding.name: holding.source for holding in self.holdings if holding.source is not None}
+            told = source_probe(sources, probe_rows, seed, self.show, there, odds)
+            self.probes += [] if told is None else [told]
+        self.probes += [] if unlabelled is None else [unlabelled]
+        self.measures = columns(self.probes)
+        self.best_by = self._measured("best_by", best_by)
+        self._measured("stop_by", stopping.stop_by)
+        self.stopping = stopping
+
+    def _measured(self, option: str, name: str) -> str:
+        """A validator's name; refused where this run does not measure it, but for the default, which is then none."""
+        if not name or validator(name, option).column in self.measures:
+            return name
+        unasked = option == "best_by" and name == DEFAULT
+        require(unasked, f"{option} = {name!r} is not measured in this run: it needs {validator(name, option).needs}")
+        return ""
+
+    def chooser(self) -> Chooser:
+        """What keeps the best model of a run."""
+        return Chooser(self.best_by)
+
+    def engine_for(self, algorithm: Algorithm) -> InProcess:
+        """The reference engine, for this algorithm or one with other steps."""
+        return InProcess(self.problem, algorithm, self.rounds, self.terms)
+
+    def run(
+        self,
+        *,
+        evaluate_every: int = 1,
+        progress: bool = False,
+        on_round: Callable[[Row], None] | None = None,
+        chosen: Precision = "fp32",
+        begun: Begun | None = None,
+        keep: Callable[[FederatedState, History], None] | None = None,
+        engines: Callable[[Algorithm], Engine] | None = None,
+        best: Chooser | None = None,
+    ) -> tuple[Adapted, Diverged | None]:
+        """Train. A client that diverges ends the run: the model is then that of the last good round.
+
+        begun, keep: as in :func:`fedmm.training.loop.train`. engines: by algorithm, others than the reference;
+        where they measure what is elsewhere, the clients' own rows are not looked at here.
+        best: what keeps the best model, where it is kept on disk too.
+        """
+        at_least("evaluate_every", evaluate_every, 1)
+        elsewhere = engines.measured if isinstance(engines, MeasuresElsewhere) else None
+        around = precision(chosen, self.function.layout.device)
+        with around, RoundProgress(self.label, self.rounds, show=progress) as bar:
+
+            def after_round(row: Row) -> None:
+                bar(row)
+                if on_round:
+                    on_round(row)
+
+            training = train(
+                engines(self.algorithm) if engines else self.engine,
+                self.rounds,
+                evaluate=partial(self.evaluate, elsewhere=elsewhere),
+                measures=self.measures,
+                evaluate_every=evaluate_every,
+                on_round=after_round,
+                begun=begun,
+                keep=keep,
+                guarded=Guarded(self.guard, self.algorithm, engines or self.engine_for) if self.guard.watches else None,
+                account=self.account,
+                choosing=Choosing(self.stopping, best or self.chooser(), self.prediction_statistics),
+            )
+        return self.adapted(training), training.error
+
+    def adapted(self, training: Training) -> Adapted:
+        """The model that a training ended with."""
+        function, show = self.predicting
+        return Adapted(function, self.prediction_statistics(training.state), training, show, self.form, self.label)
+
+    def before(self) -> Predictor:
+        """The model that training began with."""
+        function, show = self.predicting
+        return Predictor(function, function.start, function.statistics, show, self.form)
+
+    @cached_property
+    def predicting(self) -> tuple[FlatNetwork, RowsShown]:
+        """The network that predictions are made with, as a function of the same z, and how its rows are shown."""
+        if self._whole is None:
+            return self.function, self.show
+        layout, whole = self.function.layout, self._whole
+        function = FlatNetwork(
+            whole.network, self.objective, whole.view.evaluate(whole.sample), seed=self._seed, dtype=layout.dtype,
+            device=layout.device,
+        )  # fmt: skip
+        assert function.layout.blocks == layout.blocks
+        return function, RowsShown(whole.view, tuple(whole.sample.shape[1:]))
+
+    def evaluate(
+        self, state: FederatedState, elsewhere: Callable[[FederatedState], Mapping[str, Tensor]] | None = None
+    ) -> dict[str, float | None]:
+        """What the probes measure of the server's model; None for what could not be measured.
+
+        elsewhere: what clients measure on their own rows, which are then not looked at here.
+        """
+        statistics = self.prediction_statistics(state)
+
+        def outputs(x: Tensor) -> Outputs:
+            return Outputs(*(each.unsqueeze(0) for each in self.function.evaluate(state.z, statistics, x[0])))
+
+        found: dict[str, Tensor] = {}
+        for probe in self.probes:
+            if elsewhere is None or not probe.held_by:
+                found |= measured([probe], outputs)
+        found |= elsewhere(state) if elsewhere else {}
+        found |= told_domains(found)
+        return {column: float(found[column]) if column in found else None for column in self.measures}
+
+    @property
+    def predicting_clients(self) -> list[str]:
+        """Whose own running statistics predictions for the target use."""
+        targets = [h.name for h in self.holdings if h.target is not None] or [h.name for h in self.holdings]
+        return sorted(targets)
+
+    @property
+    def row_dtype(self) -> torch.dtype:
+        """The dtype in which rows are held."""
+        return self.holdings[0].sample.dtype
+
+    def prediction_statistics(self, state: FederatedState) -> Statistics:
+        """Running statistics for predictions: the server's or, where clients keep their own, the target sites' mean."""
+        if self.function.policy != "local":
+            return state.statistics
+        own = [state.client_statistics[name] for name in self.predicting_clients]
+        return {
+            name: torch.stack([s[name] for s in own]).double().mean(dim=0).to(tensor.dtype)
+            for name, tensor in state.statistics.items()
+        }
+
+
+def _require_options(best_by: object, dtype: object, view: object) -> None:
+    require(isinstance(best_by, str), f"best_by must be a validator's name, or empty, not {best_by!r:.60}")
+    require(
+        isinstance(dtype, torch.dtype) and dtype.is_floating_point,
+        f"dtype must be a float dtype of torch, not {dtype!r}",
+    )
+    shows = all(callable(getattr(view, part, None)) for part in ("shape", "train", "evaluate"))
+    require(
+        shows and not isinstance(view, type), f"view must be a view such as fedmm.CropAndFlip(224), not {view!r:.60}"
+    )

@@ -1,0 +1,312 @@
+"""Rows on which the server's model is measured while it trains: test rows, source rows to choose by, target inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedmm.core.errors import FedmmError, require
+from fedmm.core.metrics import (
+    Accuracy,
+    DomainHits,
+    EmbeddedRisk,
+    Entropy,
+    Information,
+    Measure,
+    NeighbourhoodDensity,
+    NuclearNorm,
+    Risk,
+    Seen,
+    proxy_a_distance,
+)
+from fedmm.core.objective import SOURCE, TARGET, Outputs
+from fedmm.core.seeding import key, permutation
+from fedmm.data.row_format import RowFormat
+from fedmm.data.rows import Rows, TensorRows
+from fedmm.models.flat import rows_at_once
+from fedmm.training.predictor import RowsShown
+
+_MOST_NEIGHBOURS = 200
+"""Rows that are compared with each other, as their cost goes with the square."""
+_MOST_SOURCE_ROWS = 250
+_MOST_CLASSES = 256
+"""For the nuclear norm, of which a client sends classes x classes sums."""
+_HITS = {SOURCE: "source_hits", TARGET: "target_hits"}
+
+
+@dataclass(frozen=True, eq=False)
+class Probe:
+    """Rows, how they are shown, and what is measured on them, by the names of the history's columns.
+
+    y: int64 ``[rows]``; any class where no measure looks at labels.
+    odds: the log of how much more source than target the adversary is trained on; None where it is no domain
+        classifier. client: int64 ``[rows]``, who holds each. paired: the measures that compare rows with each other.
+    held_by: the clients whose own rows these are, in the order of their numbers; nobody's rows are the server's.
+    compared: int64 ``[k]``, which rows are compared; by default some of all.
+    """
+
+    rows: TensorRows
+    y: Tensor
+    show: RowsShown
+    measures: Mapping[str, Measure]
+    odds: float | None = None
+    client: Tensor | None = None
+    paired: Mapping[str, Measure] = field(default_factory=dict)
+    held_by: tuple[str, ...] = ()
+    compared: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def all_measures(self) -> dict[str, Measure]:
+        """Everything that is measured."""
+        return {**self.measures, **self.paired}
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of all that is measured."""
+        return list(self.all_measures)
+
+    @property
+    def neighbours(self) -> Tensor:
+        """Which rows are compared with each other, int64 ``[k]``."""
+        if self.compared is not None:
+            return self.compared
+        among = min(len(self), _MOST_NEIGHBOURS)
+        return torch.arange(among, device=self.y.device) * len(self) // max(among, 1)
+
+    def rows_in(self, column: str) -> int:
+        """How many rows a column is measured on: those that are compared, where it compares rows."""
+        return len(self.neighbours) if column in self.paired else len(self)
+
+    def own_of(self, name: str) -> Probe:
+        """The rows that one of the clients holds, and those of them that would be compared."""
+        assert self.client is not None
+        own = (self.client == self.held_by.index(name)).nonzero().flatten()
+        compared = self.neighbours[torch.isin(self.neighbours, own)]
+        numbers = own if self.rows.index is None else self.rows.index[own.to(self.rows.index.device)]
+        return replace(
+            self,
+            rows=TensorRows(self.rows.x, index=numbers),
+            y=self.y[own],
+            client=self.client[own],
+            compared=torch.searchsorted(own, compared),
+        )
+
+    def take(self, part: slice) -> Tensor:
+        """Some of the rows as the network sees them."""
+        return self.show(self.rows.take(torch.arange(len(self), device=self.y.device)[part]))
+
+
+def columns(probes: Sequence[Probe]) -> list[str]:
+    """The columns of the history that these probes fill."""
+    found = [column for probe in probes for column in probe.columns]
+    both = all(hits in found for hits in _HITS.values())
+    own = [column for column in found if column not in _HITS.values()]
+    return own + (["domain_accuracy", "proxy_a_distance"] if both else [])
+
+
+def evaluated(
+    probes: Sequence[Sequence[Probe]], outputs: Callable[[Tensor], Outputs], wanted: Sequence[str]
+) -> dict[str, Tensor]:
+    """What the probes of each replica measure, ``[replicas]`` by column, on the device.
+
+    outputs: of ``[replicas, rows, ...]``, each replica's by its own network. wanted: the columns, in their order.
+    """
+    found: dict[str, Tensor] = {}
+    for alike in zip(*probes, strict=True):
+        found |= measured(alike, outputs)
+    found |= told_domains(found)
+    return {column: found[column] for column in wanted}
+
+
+def told_domains(found: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """``domain_accuracy`` and ``proxy_a_distance``, where it was measured how many rows of each domain are told."""
+    halves = [found[hits] for hits in _HITS.values() if hits in found]
+    if len(halves) < len(_HITS):
+        return {}
+    accuracy = (halves[0] + halves[1]) / 2
+    return {"domain_accuracy": accuracy, "proxy_a_distance": proxy_a_distance(accuracy)}
+
+
+def measured(probes: Sequence[Probe], outputs: Callable[[Tensor], Outputs]) -> dict[str, Tensor]:
+    """What one probe of each replica measures; the probes are alike but for their rows."""
+    sums, first = summed(probes, outputs), probes[0]
+    return {column: measure.value(sums[column], len(first)) for column, measure in first.all_measures.items()}
+
+
+def summed(probes: Sequence[Probe], outputs: Callable[[Tensor], Outputs]) -> dict[str, Tensor]:
+    """The sums ``[replicas, k]`` over the rows of one probe of each replica, by column."""
+    first, sums, logits = probes[0], dict[str, Tensor](), list[Tensor]()
+    at_once = rows_at_once(first.show.shapes[-1])
+    for start in range(0, len(first), at_once):
+        part = slice(start, start + at_once)
+        given = outputs(torch.stack([probe.take(part) for probe in probes]))
+        y = torch.stack([probe.y[part] for probe in probes])
+        seen = Seen(given.logits, y, None if first.odds is None else _log_ratio(given.adversary, probes))
+        for column, measure in first.measures.items():
+            found = measure.sums(seen)
+            sums[column] = sums[column] + found if column in sums else found
+        if first.paired:
+            logits.append(given.logits)
+    if first.paired:
+        chosen = first.neighbours
+        y = torch.stack([probe.y[chosen] for probe in probes])
+        client = torch.stack([probe.client[chosen] for probe in probes if probe.client is not None])
+        seen = Seen(torch.cat(logits, dim=1)[:, chosen], y, client=client)
+        sums |= {column: measure.sums(seen) for column, measure in first.paired.items()}
+    return sums
+
+
+def _log_ratio(adversary: Tensor, probes: Sequence[Probe]) -> Tensor:
+    """The log of the ratio of densities, target over source, ``[replicas, rows]``."""
+    odds = torch.tensor([probe.odds for probe in probes], dtype=torch.float64).to(adversary.device)
+    return (adversary[..., TARGET] - adversary[..., SOURCE]).double() + odds.unsqueeze(-1)
+
+
+def accuracy_probes(
+    validation: Any, classes: int, show: RowsShown, device: torch.device, form: RowFormat
+) -> list[Probe]:
+    """``<name>_accuracy`` on each set of labelled rows: (x, y) of the target, or a dict of such pairs by name."""
+    if validation is None:
+        return []
+    named = validation if isinstance(validation, Mapping) else {"target": validation}
+    for name in named:
+        if not isinstance(name, str):
+            raise FedmmError(f"validation sets are named by words such as 'target', not {name!r}")
+    return [
+        _labelled(data, f"validation {name!r}", classes, show, device, {f"{name}_accuracy": Accuracy()}, form)
+        for name, data in named.items()
+    ]
+
+
+def risk_probe(
+    source_validation: Any, classes: int, show: RowsShown, device: torch.device, odds: float | None, form: RowFormat
+) -> Probe:
+    """``source_risk`` on labelled source rows that are neither trained on nor tested.
+
+    With a domain classifier also ``dev_risk``, and half of what ``domain_accuracy`` needs.
+    """
+    labelled = _labelled(source_validation, "source_validation", classes, show, device, _risks(odds), form)
+    return replace(labelled, odds=odds)
+
+
+def _risks(odds: float | None) -> dict[str, Measure]:
+    risk: dict[str, Measure] = {"source_risk": Risk()}
+    return risk if odds is None else {**risk, "dev_risk": EmbeddedRisk(), _HITS[SOURCE]: DomainHits(SOURCE)}
+
+
+def held_back_probe(
+    held: Mapping[str, Rows], most: int, seed: int, show: RowsShown, device: torch.device, odds: float | None
+) -> Probe | None:
+    """The same on labelled source rows that clients hold back from training, at most so many; None without any."""
+    chosen = _dealt(held, most, seed, "held back")
+    if not chosen:
+        return None
+    y = torch.cat([rows.labels(index).to(device) for rows, index in chosen])
+    return Probe(_joined(chosen, device), y, show, _risks(odds), odds, _numbers(chosen, device), {}, _names(held))
+
+
+def source_probe(
+    held: Mapping[str, Rows], most: int, seed: int, show: RowsShown, device: torch.device, odds: float
+) -> Probe | None:
+    """The source's half of ``domain_accuracy`` on the clients' own source inputs, where no others are set aside."""
+    chosen = _dealt(held, min(most, _MOST_SOURCE_ROWS), seed, "source probe")
+    if not chosen:
+        return None
+    client = _numbers(chosen, device)
+    hits = {_HITS[SOURCE]: DomainHits(SOURCE)}
+    return Probe(_joined(chosen, device), torch.zeros_like(client), show, hits, odds, client, {}, _names(held))
+
+
+def _labelled(
+    data: Any,
+    what: str,
+    classes: int,
+    show: RowsShown,
+    device: torch.device,
+    measures: Mapping[str, Measure],
+    form: RowFormat,
+) -> Probe:
+    held = form.rows(data, what, labelled=True)
+    index = torch.arange(len(held))
+    x, labels = held.take(index), held.labels(index)
+    require(int(labels.max()) < classes, f"{what} holds label {int(labels.max())} of {classes} classes")
+    require(
+        tuple(x.shape[1:]) in show.shapes,
+        f"{what} holds rows of shape {tuple(x.shape[1:])}, the clients of shape {show.stored}; they must agree",
+    )
+    return Probe(TensorRows(x.to(device)), labels.to(device), show, measures)
+
+
+def target_probe(
+    held: Mapping[str, Rows],
+    most: int,
+    seed: int,
+    show: RowsShown,
+    device: torch.device,
+    classes: int,
+    odds: float | None = None,
+) -> Probe | None:
+    """What needs no labels, on the clients' own target rows, at most so many: ``target_information`` and its like.
+
+    Each client's share is in proportion to what it holds, chosen by the seed and its name; None where there are none.
+    """
+    chosen = _dealt(held, most, seed, "probe")
+    if not chosen:
+        return None
+    rows, client = _joined(chosen, device), _numbers(chosen, device)
+    measures: dict[str, Measure] = {"target_information": Information(), "target_entropy": Entropy()}
+    if classes <= _MOST_CLASSES:
+        measures["target_bnm"] = NuclearNorm()
+    if odds is not None:
+        measures[_HITS[TARGET]] = DomainHits(TARGET)
+    paired: dict[str, Measure] = {"target_snd": NeighbourhoodDensity()}
+    return Probe(rows, torch.zeros_like(client), show, measures, odds, client, paired, _names(held))
+
+
+def _dealt(held: Mapping[str, Rows], most: int, seed: int, purpose: str) -> list[tuple[Rows, Tensor]]:
+    """At most so many of the clients' rows: in order of names, each client's and which of them; empty for none."""
+    total = sum(map(len, held.values()))
+    count = min(most, total)
+    chosen, before = [], 0
+    for name in _names(held):
+        after = before + len(held[name])
+        share = count * after // total - count * before // total
+        index = permutation(key(seed, purpose, name), len(held[name]))[:share].sort().values
+        chosen.append((held[name], index))
+        before = after
+    return chosen if count else []
+
+
+def _names(held: Mapping[str, Rows]) -> tuple[str, ...]:
+    return tuple(sorted(held))
+
+
+def _numbers(chosen: Sequence[tuple[Rows, Tensor]], device: torch.device) -> Tensor:
+    """Who holds each of the rows, int64 ``[rows]``."""
+    return torch.repeat_interleave(torch.tensor([len(index) for _, index in chosen], dtype=torch.int64)).to(device)
+
+
+def _joined(chosen: Sequence[tuple[Rows, Tensor]], device: torch.device) -> TensorRows:
+    """Rows of several clients in one: by number where they share a tensor on the device, else copied."""
+    first = chosen[0][0]
+    if isinstance(first, TensorRows) and first.x.device == device:
+        numbers = []
+        for rows, index in chosen:
+            if not isinstance(rows, TensorRows) or not _same(rows.x, first.x):
+                break
+            here = index.to(device)
+            numbers.append(here if rows.index is None else rows.index.to(device)[here])
+        else:
+            return TensorRows(first.x, index=torch.cat(numbers))
+    return TensorRows(torch.cat([rows.take(index).to(device) for rows, index in chosen]))
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return (one.data_ptr(), one.shape, one.stride()) == (other.data_ptr(), other.shape, other.stride())

@@ -1,0 +1,132 @@
+"""What decides an adaptation's numbers, as plain values: what is kept beside its checkpoints, to know it again by."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedmm.core.algorithm import steps_by_client
+from fedmm.core.errors import FedmmError
+from fedmm.data.rows import Rows, TensorRows
+from fedmm.training.adaptation import Adaptation
+
+_ROWS_LOOKED_AT = 256
+_DIGITS = 16
+_SHOWN = 6
+_MAY_DIFFER = (
+    "label", "checkpoint_every", "checkpoint_seconds", "keep_checkpoints", "best_by", "track", "keep_rows",
+    "actors", "ray_address", "durable",
+)  # fmt: skip
+
+Table = dict[str, Any]
+
+
+def fingerprint(adaptation: Adaptation, **run: Any) -> dict[str, Table]:
+    """Everything that decides an adaptation's numbers but the version and the threads of torch.
+
+    run: further values of the section ``run``. Of large things (weights, rows) only checksums are kept: of a client's
+    rows in memory those of at most 256, of rows in a Dataset none, as it may draw them anew each time.
+    """
+    function, problem = adaptation.function, adaptation.problem
+    steps = steps_by_client(adaptation.algorithm.steps, problem.listed)
+    return {
+        "run": {
+            "rounds": adaptation.rounds,
+            "dtype": str(function.layout.dtype).removeprefix("torch."),
+            "device": function.layout.device.type,
+            **run,
+        },
+        "algorithm": plain(adaptation.algorithm),
+        "objective": plain(adaptation.objective),
+        "terms": plain(adaptation.terms),
+        "guard": plain(adaptation.guard),
+        "stopping": plain(adaptation.stopping),
+        "view": plain(adaptation.view),
+        "model": {
+            "parameters": function.layout.size,
+            "structure": _checksum(repr(function.module).encode()),
+            "batch_norm": function.policy,
+            "weights": _of_tensors(function.state(function.start, function.statistics)),
+        },
+        "clients": {name: f"{steps[name]} steps, {rows}" for name, rows in held_rows(adaptation).items()},
+        "measures": {column: len(probe) for probe in adaptation.probes for column in probe.columns},
+    }
+
+
+def held_rows(adaptation: Adaptation) -> dict[str, str]:
+    """What each client holds, by its name: how many rows of which kind, and a checksum of some."""
+    return {
+        holding.name: f"weight {holding.alpha:.6g}, source {_rows(holding.source)}, target {_rows(holding.target)}"
+        for holding in adaptation.holdings
+    }
+
+
+def plain(value: Any) -> Any:
+    """Hyperparameters as JSON can hold them, the same in every process."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    if isinstance(value, Tensor):
+        return _of_tensors({"": value})
+    named = value if isinstance(value, type) or (callable(value) and not is_dataclass(value)) else type(value)
+    name = {"name": getattr(named, "__qualname__", type(value).__qualname__)}
+    if is_dataclass(value) and not isinstance(value, type):
+        return name | {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    own = {} if callable(value) else getattr(value, "__dict__", {})
+    return name | {key: each for key, each in own.items() if isinstance(each, bool | int | float | str)}
+
+
+def differences(before: Mapping[str, Mapping[str, Any]], now: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What two configurations differ in, but for names and how often checkpoints are written."""
+    found = []
+    for section in {**before, **now}:
+        was, is_ = before.get(section, {}), now.get(section, {})
+        for key in {**was, **is_}:
+            if was.get(key) != is_.get(key) and not (section == "run" and key in _MAY_DIFFER):
+                found.append(f"{section}.{key} was {was.get(key)!r}, now {is_.get(key)!r}")
+    return found
+
+
+def refuse_others(found: Sequence[str], what: str) -> None:
+    """Refuse to go on with what was begun with another configuration."""
+    if found:
+        more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        raise FedmmError(
+            f"{what} was begun with another configuration, so it cannot go on with this one: "
+            f"{'; '.join(found[:_SHOWN])}{more}"
+        )
+
+
+def _rows(held: Rows | None) -> str:
+    if held is None:
+        return "none"
+    first = held.take(torch.zeros(1, dtype=torch.int64))
+    words = f"{len(held)} rows {list(first.shape[1:])} {str(first.dtype).removeprefix('torch.')}"
+    if not isinstance(held, TensorRows):
+        return words
+    chosen = torch.linspace(0, len(held) - 1, min(len(held), _ROWS_LOOKED_AT), dtype=torch.float64).long()
+    looked_at = {"x": held.take(chosen)} | ({"y": held.labels(chosen)} if held.labelled else {})
+    return f"{words} {_of_tensors(looked_at)}"
+
+
+def _of_tensors(tensors: Mapping[str, Tensor]) -> str:
+    parts = []
+    for name, tensor in sorted(tensors.items()):
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        parts += [name.encode(), flat.view(torch.uint8).numpy().data]
+    return _checksum(*parts)
+
+
+def _checksum(*parts: Any) -> str:
+    value = hashlib.sha256()
+    for part in parts:
+        value.update(part)
+    return value.hexdigest()[:_DIGITS]

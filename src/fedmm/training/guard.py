@@ -1,0 +1,184 @@
+"""A guard over a run: it notices a round that is not finite or explodes, and goes on from the last good state."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from statistics import median
+from typing import Literal
+
+from fedmm.core.algorithm import Algorithm, State
+from fedmm.core.engine import FederatedState, RoundRecord
+from fedmm.core.errors import Diverged, require
+from fedmm.core.federation import Terms
+from fedmm.core.layout import PerGroup
+from fedmm.core.validation import at_least, one_of, within
+from fedmm.training.history import History
+
+Policy = Literal["off", "stop", "rollback", "skip_client"]
+POLICIES: tuple[Policy, ...] = ("off", "stop", "rollback", "skip_client")
+
+DISTANCES = ("drift", "consensus_gap", "dual_norm")
+LOSSES = ("task_loss", "domain_loss")
+WATCHED = DISTANCES + LOSSES
+"""What a guard looks at in every round. A step of the server is no longer than drift and duals allow, so that neither
+gradients nor parameters explode without these."""
+
+_STEPS = ("lr_min", "lr_max")
+_PENALTIES = ("penalty_min", "penalty_max")
+
+
+@dataclass(frozen=True)
+class Guard:
+    """The section ``[guard]``: what is done about a round that is not finite, or explodes.
+
+    A round explodes where drift, consensus gap, dual norm or a loss is more than ``explode`` times its median over the
+    last ``window`` rounds, and a distance also larger than ever in the first ``window`` rounds, a loss also back above
+    half of what it was in the first round.
+
+    policy: ``off``: a value that is not finite ends the run, and nothing else is looked at. ``stop``: an explosion ends
+        it too. ``rollback``: the run goes back to a good state and goes on from there with calmer steps; the rounds
+        that were lost are spent. ``skip_client``: a client's update is left out of a round where it is not finite, or
+        ``explode`` times as long as usual in its group; a round that explodes all the same ends the run.
+    look_back: a good state is kept every so many rounds, and a rollback goes to the one before the newest.
+    calm, stiffen: what a rollback multiplies learning rates and penalties with.
+    most: rollbacks before the run is ended after all.
+    """
+
+    policy: Policy = "off"
+    explode: float = 20.0
+    window: int = 50
+    look_back: int = 20
+    calm: float = 0.5
+    stiffen: float = 2.0
+    most: int = 5
+
+    def __post_init__(self) -> None:
+        one_of("policy", self.policy, POLICIES)
+        require(1.0 < self.explode < math.inf, f"explode must be a number above 1, not {self.explode}")
+        at_least("window", self.window, 2)
+        at_least("look_back", self.look_back, 1)
+        within("calm", self.calm, 1e-6, 1.0)
+        within("stiffen", self.stiffen, 1.0, 1e6)
+        at_least("most", self.most, 0)
+
+    @property
+    def watches(self) -> bool:
+        """Whether rounds are looked at."""
+        return self.policy != "off"
+
+    def terms(self, terms: Terms) -> Terms:
+        """The terms under which this guard has clients take part."""
+        if self.policy != "skip_client":
+            return terms
+        return replace(terms, on_bad_update="skip", max_update_ratio=terms.max_update_ratio or self.explode)
+
+
+class Watch:
+    """What a guard knows of one run. All of it is in the history and in a state's ``fallback``, so a run can go on."""
+
+    def __init__(self, guard: Guard, algorithm: Algorithm, state: FederatedState, history: History) -> None:
+        self.guard = guard
+        self._algorithm = algorithm
+        self._history = history
+        self._good: tuple[FederatedState, ...] = state.fallback or (replace(state, fallback=()),)
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The algorithm with the steps that are left to it."""
+        times = sum(event["policy"] == "rollback" for event in self._history.events)
+        return calmer(self._algorithm, self.guard.calm**times, self.guard.stiffen**times)
+
+    def limits(self) -> dict[str, float]:
+        """The most that each measure may be in the next round; infinite until enough rounds were seen."""
+        since = self._history.events[-1]["round"] if self._history.events else 0
+        rows = self._history[max(since, len(self._history) - self.guard.window) :]
+        return {name: self._limit(name, [row.get(name) for row in rows]) for name in WATCHED}
+
+    def _limit(self, name: str, recent: Sequence[float | None]) -> float:
+        seen = [abs(value) for value in recent if value is not None and math.isfinite(value)]
+        if len(seen) < self.guard.window // 2:
+            return math.inf
+        return max(self.guard.explode * median(seen), self._harmless(name))
+
+    def _harmless(self, name: str) -> float:
+        """What a measure was when the run began: a jump back to that from something very small is no explosion."""
+        if name in LOSSES:
+            return 0.5 * abs(next((value for row in self._history if (value := row.get(name)) is not None), 0.0))
+        began = [row.get(name) for row in self._history[: self.guard.window] if row.get("rolled_back_to") is None]
+        return max((abs(value) for value in began if value is not None and math.isfinite(value)), default=0.0)
+
+    def trouble(self, values: Mapping[str, float], limits: Mapping[str, float]) -> str:
+        """What is wrong with a round that measured these values; empty for a good one."""
+        for name, value in values.items():
+            if not math.isfinite(value):
+                return f"{name} is not finite"
+        for name in WATCHED:
+            if abs(values.get(name, 0.0)) > limits[name]:
+                return f"{name} is {abs(values[name]):.3g}, above {limits[name]:.3g}"
+        return ""
+
+    @property
+    def fallback(self) -> tuple[FederatedState, ...]:
+        """The states that the run may go back to, the oldest first."""
+        return self._good if self.guard.policy == "rollback" else ()
+
+    def wants(self, round_: int) -> bool:
+        """Whether a good state after this round is to be kept."""
+        return self.guard.policy == "rollback" and round_ - self._good[-1].round >= self.guard.look_back
+
+    def passed(self, state: FederatedState) -> FederatedState:
+        """A good round's state, with the states to go back to."""
+        if self.wants(state.round):
+            self._good = (self._good[-1], replace(state, fallback=()))
+        return replace(state, fallback=self.fallback)
+
+    def back(self, round_: int, trouble: Diverged) -> FederatedState:
+        """The state to go on from after a bad round, which is spent; raises where the policy wants no more of it."""
+        rollbacks = sum(event["policy"] == "rollback" for event in self._history.events) + 1
+        good = self._good[0]
+        gives_up = self.guard.policy != "rollback" or rollbacks > self.guard.most
+        times = rollbacks - gives_up
+        self._history.events.append(
+            {
+                "round": round_,
+                "policy": "stop" if gives_up else "rollback",
+                "reason": trouble.reason,
+                "to_round": round_ - 1 if gives_up else good.round,
+                "lr_times": self.guard.calm**times,
+                "penalty_times": self.guard.stiffen**times,
+            }
+        )
+        if gives_up:
+            raise trouble
+        restored = replace(good, round=round_, totals=_rescaled(good.totals, self._algorithm, self.guard.stiffen))
+        self._good = (restored,)
+        return replace(restored, fallback=(restored,))
+
+
+def watched(record: RoundRecord) -> dict[str, float]:
+    """What a round measured, by name; where no update was counted, there is nothing to look at."""
+    distances = {name: getattr(record, name) for name in DISTANCES}
+    return {**distances, **record.metrics} if record.clients else {}
+
+
+def calmer(algorithm: Algorithm, calm: float, stiffen: float) -> Algorithm:
+    """The algorithm with smaller learning rates and, where it has any, larger penalties."""
+    known = {option.name for option in fields(algorithm)}
+    changes = {name: _times(getattr(algorithm, name), calm) for name in _STEPS}
+    changes |= {name: _times(getattr(algorithm, name), stiffen) for name in _PENALTIES if name in known}
+    return replace(algorithm, **changes)  # type: ignore[arg-type]
+
+
+def _rescaled(totals: dict[str, State], algorithm: Algorithm, stiffen: float) -> dict[str, State]:
+    """Sums of updates that make the same duals as before, by penalties that are so many times larger."""
+    if not hasattr(algorithm, _PENALTIES[0]):
+        return totals
+    return {client: {name: sum_ / stiffen for name, sum_ in own.items()} for client, own in totals.items()}
+
+
+def _times(value: PerGroup, factor: float) -> PerGroup:
+    if isinstance(value, Mapping):
+        return {group: each * factor for group, each in value.items()}
+    return value * factor

@@ -1,0 +1,214 @@
+"""What noise in the updates is worth: client-level (epsilon, delta), round by round.
+
+Two federations are neighbours if all that one client holds is replaced by something else; the number of clients is no
+secret. Then the part of an update that is clipped to a norm C moves by at most 2 C, and noise of standard deviation
+s C on it is a Gaussian mechanism with multiplier s / 2. docs/privacy.md derives what is computed here, and says what
+stays outside. The only place that imports dp-accounting.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any
+
+from fedmm.core.errors import FedmmError, require
+from fedmm.core.federation import Terms
+from fedmm.core.mechanisms import GaussianUpdate
+from fedmm.core.participation import head_count, taking_part
+from fedmm.core.problem import FederatedProblem
+from fedmm.core.validation import positive
+from fedmm.data.domains import Input
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+_LEAST, _MOST, _PRECISION = 1e-3, 1e6, 1e-3
+
+
+@dataclass(frozen=True)
+class PrivacyAccount:
+    """What a federation's noise is worth.
+
+    clients: all of them, by name. share, seed: who takes part in a round. groups: which of omega and psi there is.
+    secret_sample: nobody but a trusted server knows who takes part in a round.
+    """
+
+    noise: GaussianUpdate
+    clients: tuple[str, ...]
+    share: float = 1.0
+    seed: int = 0
+    groups: tuple[bool, bool] = (True, True)
+    secret_sample: bool = True
+
+    def __post_init__(self) -> None:
+        _library()
+
+    def spent(self, counted: Sequence[int]) -> float:
+        """epsilon after as many rounds, in which so many clients were counted, of omega and psi together.
+
+        There is none of either alone: the next round's omega follows from this round's psi, at every client.
+        Where nobody is trusted, a client's update tells of it whether it is counted or not.
+        """
+        both = (self.noise.noise_min / 2, self.noise.noise_max / 2)
+        return self._epsilon([each for each, there in zip(both, self.groups, strict=True) if there], counted)
+
+    def after(self, before: Sequence[float | int | None], now: int) -> dict[str, float]:
+        """The columns of a round in which ``now`` clients were counted, after rounds with ``before``."""
+        return {"epsilon": self.spent([*(int(many or 0) for many in before), now])}
+
+    def noise_for(self, epsilon: float, rounds: int) -> float:
+        """The least noise_min = noise_max with which ``epsilon`` is kept over so many rounds."""
+        positive("epsilon", epsilon)
+        usual = [head_count(len(self.clients), self.share)] * rounds
+
+        def kept(noise: float) -> bool:
+            return self._epsilon([noise / 2] * sum(self.groups), usual) <= epsilon
+
+        low, high = _LEAST, _MOST
+        require(kept(high), f"no noise up to {_MOST:g} keeps epsilon {epsilon:g} over {rounds} rounds")
+        while high > low * (1 + _PRECISION):
+            middle = math.sqrt(low * high)
+            low, high = (low, middle) if kept(middle) else (middle, high)
+        return high
+
+    def _epsilon(self, multipliers: Sequence[float], counted: Sequence[int]) -> float:
+        """epsilon of noises with these multipliers, each on a vector of its own.
+
+        They hide a client like one noise of the sum of their precisions. If others may know who takes part, what counts
+        is how often a client does; if only the server knows, that every round has a sample of them.
+        """
+        rounds = {1.0: len(counted)} if counted else {}  # by what their noise is multiplied with
+        if self.noise.trust == "server":
+            usual = head_count(len(self.clients), self.share)
+            rounds = {math.sqrt((many - 1) / (usual - 1)): n for many, n in Counter(counted).items() if many}
+        updates = _attendance(self.clients, self.share, self.seed).most(len(counted))
+        if not rounds:
+            return 0.0
+        if not min(rounds):
+            return math.inf
+        precision = sum(1 / each**2 for each in multipliers)
+        alike = min(rounds) / math.sqrt(updates * precision)
+        known = gaussian_epsilon(alike, self.noise.delta)
+        everyone, sample = len(self.clients), head_count(len(self.clients), self.share)
+        if self.noise.trust == "nobody" or sample == everyone or not self.secret_sample:
+            return known
+        renyi = sum(
+            number * _sampled_renyi(everyone, sample, times / math.sqrt(precision)) for times, number in rounds.items()
+        )
+        return min(known, _from_renyi(renyi, self.noise.delta))
+
+
+class _Attendance:
+    """How often clients take part."""
+
+    def __init__(self, draw: Callable[[int], Sequence[str]]) -> None:
+        self._draw = draw
+        self._times: Counter[str] = Counter()
+        self._most = [0]
+
+    def most(self, rounds: int) -> int:
+        """In how many of the first rounds the client took part that did most often."""
+        while len(self._most) <= rounds:
+            self._times.update(self._draw(len(self._most) - 1))
+            self._most.append(max(self._times.values()))
+        return self._most[rounds]
+
+
+@cache
+def _attendance(clients: tuple[str, ...], share: float, seed: int) -> _Attendance:
+    return _Attendance(lambda t: taking_part(clients, share, seed, t))
+
+
+def privacy_account(terms: Terms, problem: FederatedProblem) -> PrivacyAccount | None:
+    """The account of a federation whose updates carry noise; None for any other."""
+    if not isinstance(terms.transmission, GaussianUpdate):
+        return None
+    layout = problem.layout
+    return PrivacyAccount(
+        terms.transmission,
+        tuple(sorted(client.name for client in problem.clients)),
+        terms.participation,
+        problem.seed,
+        (layout.min_size > 0, layout.size > layout.min_size),
+    )
+
+
+def require_nothing_else_is_told(*, probe_rows: int, centre: str, trains_statistics: bool) -> None:
+    """Refuse whatever would tell of clients' rows, beside their updates and without noise."""
+    require(
+        probe_rows == 0,
+        "probe_rows must be 0 where updates carry noise: what is measured on the clients' own rows has none",
+    )
+    require(
+        centre != "train_mean",
+        "centre must be 'none' or 'image_mean' where updates carry noise: the mean of the clients' inputs has none",
+    )
+    require(
+        not trains_statistics,
+        "batch_norm must be 'frozen' where updates carry noise: the running statistics have none",
+    )
+
+
+def require_no_guard(terms: Terms, *, guarded: bool) -> None:
+    """Refuse a guard over updates that only a trusted server may look at."""
+    require(
+        not (guarded and terms.trusts_server),
+        "guard.policy must be 'off' where clients share in the noise: a guard looks at single updates",
+    )
+    require(
+        not (guarded and terms.secure_sum),
+        "guard.policy must be 'off' with secure_sum: a guard looks at single updates",
+    )
+
+
+def require_nothing_learnt(terms: Terms, given: Input | None) -> None:
+    """Refuse rows that were made with numbers which come of all clients' rows."""
+    if terms.transmission.private and given is not None:
+        require(
+            not given.learnt,
+            f"rows of the data set {given.name!r} are standardised, and where updates carry noise the means, "
+            "deviations and words of the clients' rows have none; use 'arrays' with standardise = false",
+        )
+
+
+def _library() -> Any:
+    try:
+        import dp_accounting  # noqa: PLC0415 - an extra, and slow to import
+        import dp_accounting.rdp  # noqa: PLC0415
+    except ImportError as problem:
+        raise FedmmError("noise in updates needs dp-accounting: pip install 'fedmm[privacy]'") from problem
+    return dp_accounting
+
+
+@cache
+def _sampled_renyi(clients: int, sample: int, multiplier: float) -> NDArray[np.float64]:
+    """Of one round with a sample of the clients that nobody but the server knows, at the library's orders.
+
+    Every other client knows whether it is in the sample. If it is not, the sample is one of the ``clients - 1`` others.
+    """
+    library = _library()
+    accountant = library.rdp.RdpAccountant(neighboring_relation=library.NeighboringRelation.REPLACE_ONE)
+    event = library.GaussianDpEvent(multiplier)
+    accountant.compose(library.SampledWithoutReplacementDpEvent(clients - 1, sample, event))
+    renyi: NDArray[np.float64] = accountant.rdp
+    return renyi
+
+
+@lru_cache(1000)
+def gaussian_epsilon(multiplier: float, delta: float) -> float:
+    """The epsilon at delta of noise that is so many times the distance of two neighbours."""
+    import numpy as np  # noqa: PLC0415 - comes with the library
+
+    with np.errstate(divide="ignore"):  # the library takes the logarithm of a delta that is 0
+        return float(_library().get_epsilon_gaussian(multiplier, delta))
+
+
+def _from_renyi(renyi: Any, delta: float) -> float:
+    library = _library()
+    epsilon, _ = library.rdp.compute_epsilon(library.rdp.RdpAccountant().orders, renyi, delta)
+    return float(epsilon)

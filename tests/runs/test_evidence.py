@@ -1,0 +1,144 @@
+"""What finished runs tell of label shift and of adapting: the rule on data whose class mix shifts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedmm.config.schema import experiment
+from fedmm.core.evidence import RULE
+from fedmm.data.datasets.arrays import Arrays
+from fedmm.data.domains import DomainPair, Labelled
+from fedmm.runs.evidence import (
+    NO_SOURCE_ONLY,
+    count_trained_test_rows,
+    judge_runs,
+    read_shift,
+    shift_of_data,
+    shift_table,
+)
+from fedmm.runs.run import run_experiment
+
+HEART = Path(os.environ.get("FEDMM_DATA", "")) / "heart"
+HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
+
+
+def cancer(source: float, target: float) -> dict[str, Any]:
+    """scikit-learn's breast cancer as two halves, thinned to these shares of malignant tumours."""
+    from sklearn.datasets import load_breast_cancer
+
+    data = load_breast_cancer()
+    malignant = 1 - data.target
+    halves = np.array_split(np.random.default_rng(0).permutation(len(malignant)), 2)
+    found = {}
+    for name, half, share in zip(("source", "target"), halves, (source, target), strict=True):
+        sick, well = half[malignant[half] == 1], half[malignant[half] == 0]
+        rows = min(int(len(sick) / share), int(len(well) / (1 - share)))
+        chosen = np.concatenate([sick[: round(rows * share)], well[: rows - round(rows * share)]])
+        found |= {f"{name}_x": data.data[chosen].astype(np.float32), f"{name}_y": malignant[chosen]}
+    return found
+
+
+def load(folder: Path, arrays: dict[str, Any]) -> DomainPair:
+    np.savez(folder / "rows.npz", **arrays)
+    return Arrays(file=str(folder / "rows.npz"), held_out=0.3).load()
+
+
+def test_a_class_mix_that_shifts_is_found_before_training(tmp_path: Path) -> None:
+    found = shift_of_data(load(tmp_path, cancer(0.45, 0.70)))
+    assert found is not None
+    assert found.notable
+    assert float(found.target[1]) == pytest.approx(0.70, abs=0.1)
+
+
+def test_a_class_mix_that_stays_is_not_warned_of(tmp_path: Path) -> None:
+    found = shift_of_data(load(tmp_path, cancer(0.45, 0.45)))
+    assert found is not None
+    assert not found.notable
+
+
+@pytest.mark.skipif(not HEART.is_dir(), reason="FEDMM_DATA names no folder with heart/")
+@pytest.mark.parametrize("target", HOSPITALS)
+def test_the_mix_of_no_hospital_is_called_that_of_the_others(target: str, tmp_path: Path) -> None:
+    tables = {name: np.genfromtxt(HEART / f"processed.{name}.data", delimiter=",") for name in HOSPITALS}
+    source = np.concatenate([rows for name, rows in tables.items() if name != target])
+    median = np.nanmedian(source[:, :13], axis=0)
+    arrays = {}
+    for name, rows in (("source", source), ("target", tables[target])):
+        x = np.where(np.isnan(rows[:, :13]), median, rows[:, :13])
+        arrays |= {f"{name}_x": x.astype(np.float32), f"{name}_y": (rows[:, 13] > 0).astype(np.int64)}
+    found = shift_of_data(load(tmp_path, arrays))
+    assert found is not None
+    assert not found.small
+
+
+def test_pictures_and_few_rows_are_not_guessed_at() -> None:
+    rows = Labelled(torch.zeros(30, 1, 4, 4), torch.arange(30) % 2)
+    assert shift_of_data(DomainPair(rows, rows, rows, None, ("a", "b"))) is None
+    few = Labelled(torch.zeros(5, 4), torch.arange(5) % 2)
+    assert shift_of_data(DomainPair(few, few, few, None, ("a", "b"))) is None
+
+
+def test_test_rows_that_are_trained_on_are_counted(tmp_path: Path) -> None:
+    arrays = cancer(0.45, 0.70)
+    everything = load(tmp_path, arrays)
+    assert count_trained_test_rows(everything) == len(everything.target.y)
+    apart = Arrays(file=str(tmp_path / "rows.npz"), target_held_out=0.3).load()
+    assert count_trained_test_rows(apart) == 0
+
+
+def test_a_run_warns_of_label_shift_and_says_what_was_tested_on(tmp_path: Path) -> None:
+    np.savez(tmp_path / "rows.npz", **cancer(0.45, 0.70))
+    said: list[str] = []
+    given = experiment(
+        {
+            "run": {"rounds": 40, "evaluate_every": 40, "best_by": ""},
+            "data": {"name": "arrays", "file": str(tmp_path / "rows.npz"), "held_out": 0.3},
+            "model": {"name": "mlp", "hidden": [8], "adversary_hidden": [8]},
+            "objective": {"name": "source_only"},
+            "algorithm": {"name": "fedavg_gda", "lr_min": 0.05, "lr_max": 0.05},
+        }
+    )
+    summary = run_experiment(given, tmp_path / "run", progress=False, say=said.append)
+    assert summary["label"] == "source only"
+    assert summary["label_shift"]["notable"]
+    assert summary["tested_rows_trained_on"] == 0  # source only: no target row is trained on
+    assert any(line.startswith("warning: label shift: from source to target the share of '1' 4") for line in said)
+
+
+def runs(label: str, objective: str, information: float, *, shift: Any = None, seeds: int = 3) -> list[dict[str, Any]]:
+    return [
+        {
+            "status": "completed", "label": label, "objective": objective, "partition": "source_target", "seed": seed,
+            "target_information": information, "target_bnm": information, "source_risk": 0.2, "label_shift": shift,
+        }
+        for seed in range(seeds)
+    ]  # fmt: skip
+
+
+def test_verdicts_are_on_everything_beside_source_only() -> None:
+    p = torch.eye(2).double()[torch.arange(400) % 2] * 0.98 + 0.01
+    from fedmm.core.label_shift import estimate_label_shift
+
+    none = shift_table(estimate_label_shift(p, torch.arange(400) % 2, p), ("a", "b"))
+    assert read_shift(none).small
+    found = judge_runs(
+        [*runs("plain", "source_only", 0.3, shift=none), *runs("up", "dann", 0.4), *runs("down", "cdan", 0.2)]
+    )
+    assert {each["label"]: each["supported"] for each in found["verdicts"]} == {"up": True, "down": False}
+    assert found["source_only"] == "plain"
+    assert found["rule"] == RULE
+
+
+def test_without_a_source_only_run_nothing_is_judged() -> None:
+    found = judge_runs(runs("up", "dann", 0.4))
+    assert found["verdicts"] == []
+    assert found["note"] == NO_SOURCE_ONLY
+    supervised = [each | {"partition": "target_supervised"} for each in runs("bound", "source_only", 0.5)]
+    assert judge_runs([*supervised, *runs("up", "dann", 0.4)])["source_only"] is None
+    assert judge_runs([])["verdicts"] == []
