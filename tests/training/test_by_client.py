@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 from engines.batched.stacks import STACKS
-from experiment.test_probes import probed
 from problems import adapt, source_client, target_client
+from training.test_evaluators import probed
 
 import fedmm
 from fedmm.core.engine import RoundRecord

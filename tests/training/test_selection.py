@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from experiment.test_resuming import rows_of, run_until, small
 from problems import adapt, labels, rows
 from runs.saved import model_in
+from runs.test_resume import rows_of, run_until, small
 
 from fedmm import FedmmError, Stopping
 from fedmm.config.schema import Experiment
