@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from fedmm.core.algorithm import Algorithm
 from fedmm.core.compression import readable
@@ -16,11 +16,10 @@ from fedmm.core.engine import FederatedState, Refusal, RoundRecord
 from fedmm.core.federation import Terms
 from fedmm.core.problem import FederatedProblem, Statistics
 from fedmm.engines.client_store import ClientMemory, Kept
-from fedmm.engines.in_process import first_state, workers
-from fedmm.engines.inbox import Inbox
-from fedmm.engines.messages import NEVER, Invitation, Update, size_in_bytes
-from fedmm.engines.secure_sum.masking import Masks, NotOpened, Offer, Opening, mean_upload, require_all, sum_codes
-from fedmm.engines.server import Server, recorded
+from fedmm.engines.in_process import workers
+from fedmm.engines.messages import NEVER, Invitation, Update
+from fedmm.engines.secure_sum.masking import Masks, Offer, Opening, require_all
+from fedmm.engines.server import OpenSum, Server
 from fedmm.engines.worker import Worker
 
 _USUAL = Terms()
@@ -42,20 +41,15 @@ class Site:
         kept = self.memory.state_for(invitation.counted) or self._begun(invitation)
         if kept is None or not readable(invitation.travelling, kept.own):
             return Update(invitation.round, self.worker.name, {}, session=invitation.session, lost=True)
-        shared = invitation.statistics
         worked = self.worker.run(
-            invitation.round, invitation.travelling, kept.own, shared or kept.statistics, invitation.session
-        )
-        self.memory.remember(invitation.round, Kept(worked.own, worked.report.statistics))
-        return Update(
             invitation.round,
-            self.worker.name,
-            worked.upload,
-            worked.report.statistics if shared else {},
-            worked.report.metrics,
+            invitation.travelling,
+            kept.own,
+            invitation.statistics or kept.statistics,
             invitation.session,
-            invitation.counted,
         )
+        self.memory.remember(invitation.round, worked.kept)
+        return worked.answer(self.worker.name, invitation)
 
     def _begun(self, invitation: Invitation) -> Kept | None:
         """The state of a site that has none for this invitation: new, or made again of what the server counted."""
@@ -96,10 +90,6 @@ class Exchange:
         """What happens to the sites' memories after round t."""
 
 
-Open = Callable[[Mapping[str, Update]], Mapping[str, Opening]]
-"""Asks those who sent these updates to help to open their sum."""
-
-
 class Host:
     """The server's half of rounds by messages: whom it invites, and what it makes of what arrives.
 
@@ -119,54 +109,29 @@ class Host:
             self._session += 1
         return self.server.invitations(state, session=self._session, restoring=self._lost)
 
-    def settle(
+    def settle_round(
         self,
         state: FederatedState,
         invitations: Mapping[str, Invitation],
-        arrived: Sequence[Update],
-        open_sum: Open | None = None,
-    ) -> tuple[FederatedState, Inbox]:
-        """The state after a round, without the sites' own, and what was accepted and refused in it.
-
-        open_sum: where updates are masked. Each is then taken for their mean, which is all that the server needs.
-        """
-        t = state.round
-        masked = self.server.terms.secure_sum
-        assert masked == (open_sum is not None), "whoever asks for masks has to open their sum"
-        inbox = self.server.inbox(invitations, state.norms, masked=masked)
-        for update in arrived:
-            inbox.put(update)
-        inbox.close()
-        if open_sum is not None and inbox.accepted:
-            self._open(inbox, invitations, open_sum)
-        self._lost = {update.client for update in arrived if update.lost and update.round == t}
-        settled = self.server.settle(state, inbox.accepted)
-        after = replace(
-            state,
-            round=t + 1,
-            server=settled.server,
-            statistics=settled.statistics,
-            totals=settled.totals,
-            counted={**state.counted, **dict.fromkeys(inbox.accepted, t)},
-            norms={**state.norms, **inbox.norms},
+        updates: Sequence[Update],
+        *,
+        began: float,
+        kept: Callable[[str], Kept | None] = lambda client: None,
+        refused: Sequence[Refusal] = (),
+        open_sum: OpenSum | None = None,
+    ) -> tuple[FederatedState, RoundRecord]:
+        """As :meth:`Server.settle_round`, and notes who has lost its state, to give it back in the next round."""
+        assert self.server.terms.secure_sum == (open_sum is not None), "whoever asks for masks has to open their sum"
+        after, record = self.server.settle_round(
+            state, invitations, updates, began=began, kept=kept, refused=refused, open_sum=open_sum
         )
-        return self.went_on(after), inbox
+        self._lost = {update.client for update in updates if update.lost and update.round == state.round}
+        self.went_on(after)
+        return after, record
 
-    def _open(self, inbox: Inbox, invitations: Mapping[str, Invitation], open_sum: Open) -> None:
-        try:
-            codes = sum_codes(inbox.accepted, invitations, open_sum(inbox.accepted))
-        except NotOpened as problem:
-            inbox.refused += [Refusal(name, f"the round's sum was not opened: {problem}") for name in inbox.accepted]
-            inbox.accepted = {}
-            return
-        sent = next(iter(invitations.values())).sent
-        mean = mean_upload(codes, len(inbox.accepted), self.server.upload, sent)
-        inbox.accepted = {name: replace(update, vectors=mean) for name, update in inbox.accepted.items()}
-
-    def went_on(self, state: FederatedState) -> FederatedState:
+    def went_on(self, state: FederatedState) -> None:
         """Take a state for the one that was last returned."""
         self._last = state
-        return state
 
 
 class Messaging:
@@ -201,7 +166,7 @@ class Messaging:
         }
 
     def start(self) -> FederatedState:
-        return first_state(self.server)
+        return self.server.start()
 
     def run_round(self, state: FederatedState) -> tuple[FederatedState, RoundRecord]:
         began = time.perf_counter()
@@ -212,20 +177,16 @@ class Messaging:
             for name, invitation in invitations.items()
             if self.exchange.invited(name, invitation)
         ]
-        arrived = self.exchange.arriving(t, answers)
-        open_sum = self._open if self.server.terms.secure_sum else None
-        settled, inbox = self.host.settle(state, invitations, arrived, open_sum)
-        kept = {name: self.sites[name].memory.held[t] for name in inbox.accepted if t in self.sites[name].memory.held}
-        after = replace(
-            settled,
-            clients={**state.clients, **{name: each.own for name, each in kept.items()}},
-            client_statistics={**state.client_statistics, **{name: each.statistics for name, each in kept.items()}},
+        after, record = self.host.settle_round(
+            state,
+            invitations,
+            self.exchange.arriving(t, answers),
+            began=began,
+            kept=lambda name: self.sites[name].memory.held.get(t),
+            open_sum=self._open if self.server.terms.secure_sum else None,
         )
-        self.host.went_on(after)
         self.exchange.between_rounds(t, {name: site.memory for name, site in self.sites.items()})
-        bytes_up = sum(size_in_bytes(each.vectors) + size_in_bytes(each.statistics) for each in arrived)
-        bytes_down = sum(map(invitation_size, invitations.values()))
-        return after, recorded(after, state.z, inbox, bytes_up, bytes_down, time.perf_counter() - began)
+        return after, record
 
     def _answer(self, name: str, invitation: Invitation, invited: Mapping[str, Invitation]) -> Update:
         update = self.sites[name].answer(invitation)
@@ -245,8 +206,3 @@ class Messaging:
             for name, update in updates.items()
             if self.exchange.opening(update.round, name)
         }
-
-
-def invitation_size(invitation: Invitation) -> int:
-    """What an invitation takes on the wire."""
-    return sum(size_in_bytes(each) for each in (invitation.travelling, invitation.statistics, invitation.totals or {}))

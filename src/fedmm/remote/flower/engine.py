@@ -12,7 +12,6 @@ from flwr.serverapp import Grid
 
 from fedmm.core.engine import FederatedState, Refusal, RoundRecord
 from fedmm.core.errors import require
-from fedmm.engines.in_process import first_state
 from fedmm.engines.messages import Update
 from fedmm.engines.secure_sum.masking import Opening, require_all
 from fedmm.remote.flower.roster import Say
@@ -65,7 +64,7 @@ class FlowerEngine:
     _look: float = 0.0
 
     def start(self) -> FederatedState:
-        return first_state(self.strategy.server)
+        return self.strategy.server.start()
 
     def run_round(self, state: FederatedState) -> tuple[FederatedState, RoundRecord]:
         strategy = self.strategy

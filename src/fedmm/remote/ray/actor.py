@@ -16,7 +16,7 @@ from fedmm.core.federation import Terms
 from fedmm.engines.client_store import ClientMemory, Kept
 from fedmm.engines.in_process import workers
 from fedmm.engines.messages import Invitation, Update
-from fedmm.engines.server import Server, dual_norms
+from fedmm.engines.server import Server, norms_of_duals
 from fedmm.remote.durable_store import DurableMemory, state_folder
 from fedmm.remote.messaging import Site
 from fedmm.remote.ray.share import Share, ShareBuilder
@@ -127,7 +127,7 @@ class ClientActor:
         with self._share.around():
             updates = self._updates(call.rules, invitations)
         kept = {name: self._memories[name].held[call.round] for name in updates}
-        duals = dual_norms({name: each.own for name, each in kept.items()})
+        duals = norms_of_duals({name: each.own for name, each in kept.items()})
         return packed({name: Answer(update, kept[name], duals.get(name)) for name, update in updates.items()})
 
     def _updates(self, rules: Rules, invitations: Mapping[str, Invitation]) -> dict[str, Update]:

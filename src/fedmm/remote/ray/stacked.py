@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from fedmm.core.engine import FederatedState
 from fedmm.core.federation import Terms
 from fedmm.engines.batched import Batched
-from fedmm.engines.client_store import ClientMemory, Kept
+from fedmm.engines.client_store import ClientMemory
 from fedmm.engines.messages import Invitation, Update
 
 
@@ -48,15 +48,6 @@ class StackedClients:
         worked = self._stack.worked(0)
         updates = {}
         for name, invitation in invitations.items():
-            upload, own, report = worked[name].upload, worked[name].own, worked[name].report
-            memories[name].remember(invitation.round, Kept(own, report.statistics))
-            updates[name] = Update(
-                invitation.round,
-                name,
-                upload,
-                report.statistics if shared else {},
-                report.metrics,
-                invitation.session,
-                invitation.counted,
-            )
+            memories[name].remember(invitation.round, worked[name].kept)
+            updates[name] = worked[name].answer(name, invitation)
         return updates
