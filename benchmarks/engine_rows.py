@@ -150,10 +150,8 @@ def simulated_handler(folder: str, clients: int, rounds: int, number: int) -> Ca
     from fedmm.engines.in_process import workers  # noqa: PLC0415
     from fedmm.engines.server import Server  # noqa: PLC0415
     from fedmm.remote.durable_store import DurableMemory, state_folder  # noqa: PLC0415
-    from fedmm.remote.kinds import INTRODUCE, NAME  # noqa: PLC0415
-    from fedmm.remote.messaging import Site  # noqa: PLC0415
-    from fedmm.remote.packed import Packed  # noqa: PLC0415
-    from fedmm.remote.site import answered  # noqa: PLC0415
+    from fedmm.remote.packed import INTRODUCE, NAME, Packed  # noqa: PLC0415
+    from fedmm.remote.site import Site, answered  # noqa: PLC0415
 
     a = prepared(clients, rounds)
     server = Server(a.problem, a.algorithm, a.rounds, a.terms)

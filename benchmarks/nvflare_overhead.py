@@ -31,10 +31,9 @@ from fedmm.engines.in_process import InProcess, workers
 from fedmm.engines.server import Server
 from fedmm.remote.durable_store import DurableMemory, state_folder
 from fedmm.remote.engine import AskingEngine
-from fedmm.remote.messaging import Site
 from fedmm.remote.nvflare import federation
 from fedmm.remote.packed import Packed
-from fedmm.remote.site import answered
+from fedmm.remote.site import Site, answered
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "nvflare_overhead.json"

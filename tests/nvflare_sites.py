@@ -15,9 +15,8 @@ from fedmm.engines.in_process import workers
 from fedmm.engines.messages import NEVER
 from fedmm.engines.server import Server
 from fedmm.remote.durable_store import DurableMemory, state_folder
-from fedmm.remote.messaging import Site
 from fedmm.remote.packed import Packed
-from fedmm.remote.site import answered
+from fedmm.remote.site import Site, answered
 
 FEDERATION = Federation(2)
 ROUNDS = 5

@@ -20,10 +20,8 @@ from fedmm.engines.messages import NEVER
 from fedmm.engines.server import Server
 from fedmm.remote.durable_store import DurableMemory
 from fedmm.remote.engine import AskingEngine
-from fedmm.remote.kinds import PROBLEM
-from fedmm.remote.messaging import Site
-from fedmm.remote.packed import Packed
-from fedmm.remote.site import answered
+from fedmm.remote.packed import PROBLEM, Packed
+from fedmm.remote.site import Site, answered
 
 ROUNDS = 6
 FEDMM = with_options(ALGORITHMS["fedmm"])

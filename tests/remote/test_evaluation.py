@@ -13,8 +13,7 @@ from ray_federation import Federation
 from fedmm.core.engine import FederatedState
 from fedmm.core.metrics import Accuracy, Entropy, Measure, Risk, Seen
 from fedmm.remote.evaluation import Panel, SiteMeasures, Summed, measured_at_site, pack_question, read_sums
-from fedmm.remote.kinds import MEASURE, PROBLEM
-from fedmm.remote.packed import Malformed, Packed
+from fedmm.remote.packed import MEASURE, PROBLEM, Malformed, Packed
 
 CLASSES, MOST = 3, 100
 ENTROPY: dict[str, Measure] = {"entropy": Entropy()}

@@ -40,8 +40,7 @@ from fedmm.engines.server import Server
 from fedmm.remote.ray import Actors, Cluster, RayEngine, ray_cluster
 from fedmm.remote.ray.actor import Call, ClientActor, GivenState, Posting, Rules
 from fedmm.remote.ray.cluster import require_listener
-from fedmm.remote.ray.shared_memory import Board, BoardGone, read
-from fedmm.remote.ray.wire import packed, unpacked
+from fedmm.remote.ray.shared_memory import Board, BoardGone, packed, read, unpacked
 from fedmm.runs.run import run_experiment
 
 pytestmark = [

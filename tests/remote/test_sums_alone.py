@@ -21,7 +21,8 @@ from fedmm.core.algorithm import Algorithm, State
 from fedmm.core.engine import FederatedState, RoundRecord
 from fedmm.engines.messages import Invitation, Update
 from fedmm.engines.server import Server
-from fedmm.remote.messaging import Exchange, Host, Messaging
+from fedmm.remote.engine import Host
+from fedmm.remote.messaging import Exchange, Messaging
 from fedmm.training.adaptation import Adaptation
 
 CLIENTS = 5

@@ -20,7 +20,6 @@ from fedmm.core.algorithm import Algorithm
 from fedmm.core.engine import FederatedState
 from fedmm.core.errors import FedmmError, require, unknown
 from fedmm.core.mechanisms import GaussianUpdate
-from fedmm.core.usual_norms import TIMES
 from fedmm.data.domains import DomainPair
 from fedmm.data.inputs import TableInput
 from fedmm.data.rows import TensorRows
@@ -29,6 +28,7 @@ from fedmm.deploy.enrolment import SITES, Enrolment
 from fedmm.deploy.layout import Federation
 from fedmm.deploy.run_lock import driving
 from fedmm.deploy.status import StatusFile
+from fedmm.engines.inbox import TIMES
 from fedmm.engines.server import Server
 from fedmm.models.network import Network
 from fedmm.remote.evaluation import Panel, SiteMeasures

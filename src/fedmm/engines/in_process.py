@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from fedmm.core.algorithm import Algorithm
 from fedmm.core.engine import FederatedState, RoundRecord
 from fedmm.core.federation import Terms
-from fedmm.core.noise import SeededNoise
+from fedmm.core.mechanisms import SeededNoise
 from fedmm.core.problem import FederatedProblem
 from fedmm.engines.client_store import Kept
 from fedmm.engines.messages import Update

@@ -22,14 +22,12 @@ from fedmm.core.compression import (
     remembered,
     travelling,
 )
-from fedmm.core.engine import FederatedState, Refusal, RoundRecord
+from fedmm.core.engine import FederatedState, Norms, Refusal, RoundRecord
 from fedmm.core.errors import Diverged, require
-from fedmm.core.federation import Terms
-from fedmm.core.participation import head_count, taking_part
+from fedmm.core.federation import Terms, head_count, taking_part
 from fedmm.core.problem import FederatedProblem, Statistics
-from fedmm.core.usual_norms import Norms, UsualNorms, harmless_norms
 from fedmm.engines.client_store import Kept
-from fedmm.engines.inbox import Inbox
+from fedmm.engines.inbox import Inbox, UsualNorms, harmless_norms
 from fedmm.engines.messages import NEVER, Invitation, Update, size_in_bytes
 from fedmm.engines.secure_sum.masking import NotOpened, Opening, masked_like, mean_upload, sum_codes
 
@@ -40,7 +38,7 @@ OpenSum = Callable[[Mapping[str, Update]], Mapping[str, Opening]]
 class Server:
     """Knows the clients by name and what they send, never what they hold. Sums are taken in order of their names.
 
-    bounded: refuse updates that are far longer than usual (:class:`~fedmm.core.usual_norms.UsualNorms`).
+    bounded: refuse updates that are far longer than usual (:class:`~fedmm.engines.inbox.UsualNorms`).
     """
 
     def __init__(
@@ -57,7 +55,7 @@ class Server:
         self.names = sorted(names)
         self.steps = steps_by_client(algorithm.steps, problem.listed or names)
         self._groups = groups_of(self.names, problem.groups, problem.layout.device)
-        self._upload, _ = first_exchange(algorithm, problem.layout, problem.start)  # refuses unknown parameter groups
+        self.upload, _ = first_exchange(algorithm, problem.layout, problem.start)  # refuses unknown parameter groups
         require(
             not (terms.transmission.private and problem.share_statistics and problem.statistics),
             "running statistics of batch normalisation would travel without noise; use a network without them, or "
@@ -74,19 +72,19 @@ class Server:
 
     def start(self) -> FederatedState:
         """The federation before its first round."""
-        server = self.algorithm.init_server(self.problem.start)
-        totals: dict[str, State] = {}
-        if self.terms.keeps_totals(self.algorithm):
-            zero = {name: torch.zeros_like(self._upload[name]) for name in self.algorithm.accumulates}
-            totals = dict.fromkeys(self.names, zero)
         return FederatedState(
             round=0,
-            server={**server, **remembered(self.terms.broadcasts, self.algorithm.broadcast(server))},
+            server=self.first(),
             clients={name: self.first_own() for name in self.names},
             statistics=self.problem.statistics,
             client_statistics=dict.fromkeys(self.names, self.problem.statistics),
-            totals=totals,
+            totals=self.totals(),
         )
+
+    def first(self) -> State:
+        """The server's state before the first round, with what it remembers of its broadcasts."""
+        server = self.algorithm.init_server(self.problem.start)
+        return {**server, **remembered(self.terms.broadcasts, self.algorithm.broadcast(server))}
 
     def first_own(self) -> State:
         """A client's state before the first round."""
@@ -98,6 +96,13 @@ class Server:
         """What the server sends in a state, as its clients will know it, and the codes of that."""
         now = self.algorithm.broadcast(algorithms_part(server))
         return broadcast(self.terms.broadcasts, now, known_point(server))
+
+    def totals(self) -> dict[str, State]:
+        """The sums of the clients' updates before the first round, where they are kept."""
+        if not self.terms.keeps_totals(self.algorithm):
+            return {}
+        zero = {name: torch.zeros_like(self.upload[name]) for name in self.algorithm.accumulates}
+        return dict.fromkeys(self.names, zero)
 
     def invitations(
         self, state: FederatedState, *, session: int = 0, restoring: Collection[str] = ()
@@ -134,7 +139,7 @@ class Server:
         masked: for updates of which the sum alone is seen.
         """
         statistics = self.problem.statistics if self.problem.share_statistics else {}
-        like = masked_like(self._upload) if masked else travelling(self.terms.uploads, self._upload)
+        like = masked_like(self.upload) if masked else travelling(self.terms.uploads, self.upload)
         return Inbox(invitations, like, statistics, self.terms, self.problem.groups, self.usual_norms(norms or {}))
 
     def usual_norms(self, known: Mapping[str, Norms]) -> UsualNorms | None:
@@ -192,7 +197,7 @@ class Server:
             inbox.accepted = {}
             return
         sent = next(iter(invitations.values())).sent
-        mean = mean_upload(codes, len(inbox.accepted), self._upload, sent)
+        mean = mean_upload(codes, len(inbox.accepted), self.upload, sent)
         inbox.accepted = {name: replace(update, vectors=mean) for name, update in inbox.accepted.items()}
 
     def _aggregate(self, state: FederatedState, accepted: Mapping[str, Update]) -> FederatedState:
@@ -202,7 +207,7 @@ class Server:
         if not accepted:
             return replace(state, server={**state.server, **memory})
         names = sorted(accepted)
-        uploads = {name: torch.stack([accepted[who].vectors[name] for who in names]) for name in self._upload}
+        uploads = {name: torch.stack([accepted[who].vectors[name] for who in names]) for name in self.upload}
         totals = self._added(state.totals, names, updates_of(uploads, sent)) if state.totals else {}
         present = [self.names.index(name) for name in names]
         groups = Groups(self._groups.of[present], self._groups.most)

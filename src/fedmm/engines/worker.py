@@ -10,8 +10,7 @@ from fedmm.core.algorithm import Algorithm, Coefficients, State
 from fedmm.core.compression import algorithms_part, known_point, received, remembered, transmit
 from fedmm.core.federation import Terms
 from fedmm.core.layout import Layout
-from fedmm.core.mechanisms import Circumstances
-from fedmm.core.noise import NoiseSource, SeededNoise
+from fedmm.core.mechanisms import Circumstances, NoiseSource, SeededNoise
 from fedmm.core.problem import ClientProblem, LocalReport, Statistics
 from fedmm.engines.client_store import Kept
 from fedmm.engines.messages import Invitation, Update

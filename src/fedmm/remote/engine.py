@@ -4,25 +4,65 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fedmm.core.algorithm import Algorithm
-from fedmm.core.engine import FederatedState, RoundRecord
+from fedmm.core.engine import FederatedState, Refusal, RoundRecord
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.federation import Terms
 from fedmm.core.problem import FederatedProblem
-from fedmm.engines.messages import Update
-from fedmm.engines.server import Server, norms_of_duals
-from fedmm.remote.kinds import PROBLEM, TRAIN
-from fedmm.remote.messaging import Host
-from fedmm.remote.packed import About, Malformed, Packed
+from fedmm.engines.client_store import Kept
+from fedmm.engines.messages import Invitation, Update
+from fedmm.engines.server import OpenSum, Server, norms_of_duals
+from fedmm.remote.packed import PROBLEM, TRAIN, About, Ask, Malformed, Packed
 from fedmm.remote.packing import pack_invitation, read_update
 
 _USUAL = Terms()
 
-Ask = Callable[[str, Mapping[str, Packed]], Mapping[str, Packed]]
-"""Puts a question of a kind to each of these sites, and gives the answers of those that answered in time."""
+
+class Host:
+    """The server's half of rounds by messages: whom it invites, and what it makes of what arrives.
+
+    A state that is given to it decides for the server alone, and says which of its own states each site goes on from.
+    Another one than the last returned is a restart of the server. session: the first one; each restart has the next.
+    """
+
+    def __init__(self, server: Server, session: int = 0) -> None:
+        self.server = server
+        self._lost: set[str] = set()
+        self._session = session - 1
+        self._last: FederatedState | None = None
+
+    def invitations(self, state: FederatedState) -> dict[str, Invitation]:
+        """By site, those who are to take part in the next round."""
+        if state is not self._last:
+            self._session += 1
+        return self.server.invitations(state, session=self._session, restoring=self._lost)
+
+    def settle_round(
+        self,
+        state: FederatedState,
+        invitations: Mapping[str, Invitation],
+        updates: Sequence[Update],
+        *,
+        began: float,
+        kept: Callable[[str], Kept | None] = lambda client: None,
+        refused: Sequence[Refusal] = (),
+        open_sum: OpenSum | None = None,
+    ) -> tuple[FederatedState, RoundRecord]:
+        """As :meth:`Server.settle_round`, and notes who has lost its state, to give it back in the next round."""
+        assert self.server.terms.secure_sum == (open_sum is not None), "whoever asks for masks has to open their sum"
+        after, record = self.server.settle_round(
+            state, invitations, updates, began=began, kept=kept, refused=refused, open_sum=open_sum
+        )
+        self._lost = {update.client for update in updates if update.lost and update.round == state.round}
+        self.went_on(after)
+        return after, record
+
+    def went_on(self, state: FederatedState) -> None:
+        """Take a state for the one that was last returned."""
+        self._last = state
 
 
 class AskingEngine:

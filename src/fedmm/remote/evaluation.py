@@ -22,9 +22,7 @@ from fedmm.core.layout import Layout
 from fedmm.core.metrics import Measure
 from fedmm.core.problem import FederatedProblem, Statistics
 from fedmm.engines.messages import Invitation
-from fedmm.remote.engine import Ask
-from fedmm.remote.kinds import MEASURE, PROBLEM
-from fedmm.remote.packed import Malformed, Packed, one_line
+from fedmm.remote.packed import MEASURE, PROBLEM, Ask, Malformed, Packed, one_line
 from fedmm.remote.packing import pack_invitation, read_invitation
 
 SUMS = "sums"

@@ -22,12 +22,10 @@ from fedmm.engines.messages import NEVER
 from fedmm.engines.server import Server
 from fedmm.models.precision import precision
 from fedmm.remote.durable_store import DurableMemory, state_folder
-from fedmm.remote.engine import Ask, AskingEngine
+from fedmm.remote.engine import AskingEngine
 from fedmm.remote.evaluation import Panel, SiteMeasures, measured_at_site
-from fedmm.remote.kinds import MEASURE
-from fedmm.remote.messaging import Site
-from fedmm.remote.packed import Packed
-from fedmm.remote.site import answered
+from fedmm.remote.packed import MEASURE, Ask, Packed
+from fedmm.remote.site import Site, answered
 from fedmm.runs.build import DataCache, prepare
 from fedmm.training.adaptation import Adaptation
 from fedmm.training.site_evaluators import OwnSums, asked_for

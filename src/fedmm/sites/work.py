@@ -15,7 +15,7 @@ import torch
 from fedmm.config.schema import Experiment
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.imports import only_allowed
-from fedmm.core.noise import SecretNoise
+from fedmm.core.mechanisms import SecretNoise
 from fedmm.core.problem import FederatedProblem, LocalRound, Statistics
 from fedmm.engines.client_store import Kept
 from fedmm.engines.in_process import workers
@@ -25,11 +25,9 @@ from fedmm.engines.server import Server
 from fedmm.models.precision import precision
 from fedmm.remote.durable_store import DurableMemory, state_folder
 from fedmm.remote.evaluation import measured_at_site
-from fedmm.remote.kinds import CONFIRM, DESCRIBE, INTRODUCE, MEASURE, OPEN, TRAIN
-from fedmm.remote.mask_messages import answered_question, pack_key, read_offer
-from fedmm.remote.messaging import Site
-from fedmm.remote.packed import Malformed, Packed, one_line
-from fedmm.remote.site import Mask, answered
+from fedmm.remote.packed import CONFIRM, DESCRIBE, INTRODUCE, MEASURE, OPEN, TRAIN, Malformed, Packed, one_line
+from fedmm.remote.packing import answered_question, pack_key, read_offer
+from fedmm.remote.site import Mask, Site, answered
 from fedmm.sites.config import SiteConfig
 from fedmm.sites.masks import site_masks
 from fedmm.sites.owner.gate import Admitted, Gate

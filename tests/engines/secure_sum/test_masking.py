@@ -17,12 +17,25 @@ from fedmm import ALGORITHMS, CoordinateMedian, FedAvgGDA, FedMM, FedmmError, Te
 from fedmm.core.algorithm import Algorithm
 from fedmm.engines.in_process import InProcess
 from fedmm.engines.messages import Invitation, Update
-from fedmm.engines.secure_sum.fixed_point import LARGEST, STEP, decode, encode
 from fedmm.engines.secure_sum.ledger import MaskLedger
-from fedmm.engines.secure_sum.masking import MASKED, Masks, NotOpened, Opening, SignedKey, mask, sum_codes, upload_codes
+from fedmm.engines.secure_sum.masking import (
+    LARGEST,
+    MASKED,
+    STEP,
+    Masks,
+    NotOpened,
+    Opening,
+    SignedKey,
+    decode,
+    encode,
+    mask,
+    sum_codes,
+    upload_codes,
+)
 from fedmm.remote.engine import AskingEngine
-from fedmm.remote.kinds import CONFIRM, OPEN
-from fedmm.remote.mask_messages import (
+from fedmm.remote.messaging import Exchange, Messaging
+from fedmm.remote.packed import CONFIRM, OPEN, Malformed, Packed
+from fedmm.remote.packing import (
     OFFER,
     answered_question,
     pack_key,
@@ -33,8 +46,6 @@ from fedmm.remote.mask_messages import (
     read_opening,
     read_word,
 )
-from fedmm.remote.messaging import Exchange, Messaging
-from fedmm.remote.packed import Malformed, Packed
 from fedmm.training.privacy import require_no_guard
 
 NAMES = ["a", "b", "c", "d"]

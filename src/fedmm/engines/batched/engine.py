@@ -15,15 +15,13 @@ from fedmm.core.algorithm import Algorithm
 from fedmm.core.compression import vector_bytes
 from fedmm.core.engine import FederatedState, Refusal
 from fedmm.core.errors import require
-from fedmm.core.problem import LocalReport, Statistics
-from fedmm.core.stacking import NetworkStack
+from fedmm.core.problem import LocalReport, NetworkStack, Statistics
 from fedmm.engines.batched.bands import Band
 from fedmm.engines.batched.capture import captured, warmed_up
 from fedmm.engines.batched.clients import ClientStack, Replica
 from fedmm.engines.batched.local_steps import LocalWork
-from fedmm.engines.batched.settle import Settlement
+from fedmm.engines.batched.settle import REASONS, Settlement
 from fedmm.engines.batched.tensors import BY_CLIENT, MEASURES, StackTensors
-from fedmm.engines.batched.verdicts import REASONS
 from fedmm.engines.worker import Worked
 
 Capture = Literal["none", "round", "step"]

@@ -10,10 +10,8 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedmm.core.errors import FedmmError
-from fedmm.remote.flower.envelope import read
-from fedmm.remote.flower.records import to_records
-from fedmm.remote.kinds import DESCRIBE, INTRODUCE, MEASURE, PROBLEM, TRAIN
-from fedmm.remote.packed import Malformed, Packed
+from fedmm.remote.flower.envelope import read, to_records
+from fedmm.remote.packed import DESCRIBE, INTRODUCE, MEASURE, PROBLEM, TRAIN, Malformed, Packed
 
 Handler = Callable[[str, Packed], Packed]
 """Answers a question of one of the kinds."""

@@ -16,9 +16,8 @@ from fedmm.engines.messages import Update
 from fedmm.engines.secure_sum.masking import Opening, require_all
 from fedmm.remote.flower.roster import Say
 from fedmm.remote.flower.strategy import MinimaxStrategy, Refused
-from fedmm.remote.kinds import CONFIRM, MEASURE, OPEN, PROBLEM
-from fedmm.remote.mask_messages import pack_question, read_opening, read_word
-from fedmm.remote.packed import About, Packed
+from fedmm.remote.packed import CONFIRM, MEASURE, OPEN, PROBLEM, About, Packed
+from fedmm.remote.packing import pack_question, read_opening, read_word
 
 _MOST_OF, _LESS_OFTEN = 0.6, 3.0
 """The share of the time of the last answers after which the next ones are looked for, and how many times as long as a

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from fedmm.remote.flower.records import from_records, to_records
 from fedmm.remote.packed import Arrays, Malformed, Packed
 
 _ENVELOPE, _PART = "fedmm", "fedmm.part"
@@ -63,7 +62,7 @@ class Sealer:
 
 
 def plain(kind: str, node: int, packed: Packed) -> RecordDict:
-    """A message as Flower's own apps and mods read it: see :mod:`fedmm.remote.flower.records`."""
+    """A message as Flower's own apps and mods read it: see :mod:`fedmm.remote.flower.envelope`."""
     return to_records(packed)
 
 
@@ -158,3 +157,47 @@ def _metrics(table: Mapping[str, Any]) -> dict[str, float]:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise Malformed(f"its measure {str(name)[:40]!r} is no number")
     return dict(table)
+
+
+# Messages as Flower's own records, so that its mods apply -------------------------------------------------------------
+
+ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
+
+
+def to_records(packed: Packed) -> RecordDict:
+    """A message's content."""
+    return RecordDict(
+        {
+            ARRAYS: ArrayRecord({name: Array(array) for name, array in packed.arrays.items()}),
+            CONFIG: ConfigRecord(dict(packed.about)),
+            METRICS: MetricRecord(dict(packed.metrics)),
+        }
+    )
+
+
+def from_records(records: RecordDict, most_bytes: int | None = None) -> Packed:
+    """What a message holds; more than one record of a kind, or more than ``most_bytes``, is refused."""
+    arrays, about, metrics = (
+        _only(kind, found)
+        for kind, found in (
+            ("ArrayRecord", records.array_records),
+            ("ConfigRecord", records.config_records),
+            ("MetricRecord", records.metric_records),
+        )
+    )
+    size = sum(len(array.data) for array in arrays.values())
+    if most_bytes is not None and size > most_bytes:
+        raise Malformed(f"it sent {size} bytes of arrays, where at most {most_bytes} are taken")
+    for name, value in metrics.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise Malformed(f"its measure {name!r} is no number")
+    try:
+        return Packed({name: array.numpy() for name, array in arrays.items()}, dict(about), dict(metrics))
+    except Exception as problem:  # whatever is in the bytes, it must not stop the others
+        raise Malformed(f"it sent an array that cannot be read: {problem}") from problem
+
+
+def _only(kind: str, found: Any) -> Any:
+    if len(found) > 1:
+        raise Malformed(f"it sent {len(found)} records of kind {kind}, where one is taken")
+    return next(iter(found.values()), {})

@@ -14,14 +14,11 @@ from flwr.serverapp.strategy import Strategy
 from fedmm.core.engine import FederatedState, Refusal, RoundRecord
 from fedmm.engines.messages import Invitation, Update, size_in_bytes
 from fedmm.engines.server import OpenSum, Server
-from fedmm.remote.engine import DualNorms
+from fedmm.remote.engine import DualNorms, Host
 from fedmm.remote.flower.envelope import read
 from fedmm.remote.flower.roster import Roster, Say, introduced
-from fedmm.remote.kinds import FINAL, MEASURE, MESSAGE_TYPES, PROBLEM, TRAIN
-from fedmm.remote.mask_messages import OFFER, pack_offer, read_key
-from fedmm.remote.messaging import Host
-from fedmm.remote.packed import About, Malformed, Packed, one_line
-from fedmm.remote.packing import pack_invitation, read_update, read_vectors, vector_arrays
+from fedmm.remote.packed import FINAL, MEASURE, MESSAGE_TYPES, PROBLEM, TRAIN, About, Malformed, Packed, one_line
+from fedmm.remote.packing import OFFER, pack_invitation, pack_offer, read_key, read_update, read_vectors, vector_arrays
 
 _NOTHING = Packed({}, {}, {})
 _MOST_VECTORS, _SPARE_BYTES = 4, 1 << 18

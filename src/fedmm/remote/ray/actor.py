@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,17 +13,17 @@ from typing import NamedTuple
 import torch
 
 from fedmm.core.algorithm import Algorithm
+from fedmm.core.engine import FederatedState
 from fedmm.core.federation import Terms
+from fedmm.core.problem import FederatedProblem
+from fedmm.engines.batched import Batched
 from fedmm.engines.client_store import ClientMemory, Kept
 from fedmm.engines.in_process import workers
 from fedmm.engines.messages import Invitation, Update
 from fedmm.engines.server import Server, norms_of_duals
 from fedmm.remote.durable_store import DurableMemory, state_folder
-from fedmm.remote.messaging import Site
-from fedmm.remote.ray.share import Share, ShareBuilder
-from fedmm.remote.ray.shared_memory import Board, BoardGone, Posted, read
-from fedmm.remote.ray.stacked import StackedClients, can_stack
-from fedmm.remote.ray.wire import Packed, packed, unpacked
+from fedmm.remote.ray.shared_memory import Board, BoardGone, Packed, Posted, packed, read, unpacked
+from fedmm.remote.site import Site
 
 
 class Rules(NamedTuple):
@@ -165,3 +166,69 @@ class ClientActor:
         root, run = self._posting.durable
         say = logging.getLogger("fedmm").warning
         return DurableMemory(state_folder(root, run, name), device=self._device, say=say)
+
+
+# An actor's clients ---------------------------------------------------------------------------------------------------
+
+StackClients = Callable[[Collection[str], Algorithm, int, Terms], Batched]
+"""One program for the clients of these names, from the algorithm, the number of rounds, and the terms."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """What an actor works on.
+
+    problem: with all clients of the federation; the actor asks its own alone to work.
+    stack: makes one program of its clients; without it they work one after the other, as the reference has them.
+    around: entered for all work, for example to set a precision.
+    """
+
+    problem: FederatedProblem
+    stack: StackClients | None = None
+    around: Callable[[], AbstractContextManager[None]] = nullcontext
+
+
+ShareBuilder = Callable[[], Share]
+"""Builds the clients where they are to work, data and all; Ray sends it there by pickling it."""
+
+
+def can_stack(terms: Terms) -> bool:
+    """Whether a stack can stand for clients on these terms; coded vectors and shared noise it leaves to each alone."""
+    return terms.uploads == terms.broadcasts == "exact" and not terms.transmission.private
+
+
+class StackedClients:
+    """Some clients in a stack of one replica: what its server makes of them is left out.
+
+    All of them work in every round; those that are not invited are not asked what came of it.
+    """
+
+    def __init__(self, stack: Batched) -> None:
+        self._stack = stack
+        self._problem = stack.replicas[0].problem
+        self._algorithm = stack.replicas[0].algorithm
+
+    def answers(self, invitations: Mapping[str, Invitation], memories: Mapping[str, ClientMemory]) -> dict[str, Update]:
+        """The updates of these clients, at least one; each one's new state is kept before anything is sent."""
+        kept = {name: memories[name].held[invitation.counted] for name, invitation in invitations.items()}
+        first = next(iter(invitations))
+        shared = invitations[first].statistics
+        each = {name: kept.get(name, kept[first]) for name in self._stack.clients.names[0]}
+        self._stack.load(
+            [
+                FederatedState(
+                    invitations[first].round,
+                    {**self._algorithm.init_server(invitations[first].sent["z"]), **invitations[first].sent},
+                    {name: own.own for name, own in each.items()},
+                    shared or self._problem.statistics,
+                    {name: own.statistics for name, own in each.items()},
+                )
+            ]
+        )
+        self._stack.advance()
+        worked = self._stack.worked(0)
+        updates = {}
+        for name, invitation in invitations.items():
+            memories[name].remember(invitation.round, worked[name].kept)
+            updates[name] = worked[name].answer(name, invitation)
+        return updates

@@ -12,11 +12,9 @@ import torch
 
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.validation import at_least
-from fedmm.remote.ray.actor import Answer, Call, ClientActor, GivenState, Posting
+from fedmm.remote.ray.actor import Answer, Call, ClientActor, GivenState, Posting, ShareBuilder
 from fedmm.remote.ray.cluster import Cluster
-from fedmm.remote.ray.share import ShareBuilder
-from fedmm.remote.ray.shared_memory import Board, BoardGone, Posted, read
-from fedmm.remote.ray.wire import copied
+from fedmm.remote.ray.shared_memory import Board, BoardGone, Posted, copied, read
 
 _PAUSE_SECONDS = 0.2
 """Between two looks whether an actor is back."""

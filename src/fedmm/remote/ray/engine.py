@@ -16,7 +16,7 @@ from fedmm.engines.messages import NEVER, Invitation
 from fedmm.engines.server import Server, norms_of_duals
 from fedmm.remote.ray.actor import Answer, Call, GivenState, Rules
 from fedmm.remote.ray.actors import Actors
-from fedmm.remote.ray.wire import packed, unpacked
+from fedmm.remote.ray.shared_memory import packed, unpacked
 
 _USUAL = Terms()
 _HANDED_OUT = ("clients", "client_statistics", "counted")
