@@ -16,8 +16,8 @@ from fedmm.core.objective import Objective
 from fedmm.core.seeding import key
 from fedmm.models import FlatNetwork, PaperCNN, SmallCNN
 from fedmm.models.precision import PRECISIONS, precision
+from fedmm.models.stacked import network as stacked
 from fedmm.models.stacked.network import StackedNetwork, stacking_obstacle
-from fedmm.models.stacked.network import network as stacked
 
 ROWS = 6
 PICTURE = (2, 6, 5)
