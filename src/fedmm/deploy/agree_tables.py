@@ -14,8 +14,8 @@ from fedmm.core.files import write_json
 from fedmm.data.columns.agreed import AgreedColumns
 from fedmm.data.columns.federated import Described, merge_descriptions, read_description
 from fedmm.data.inputs import TableInput, input_from, input_table
+from fedmm.remote.flower.apps import Grid
 from fedmm.remote.flower.roster import Roster, ask_sites
-from fedmm.remote.flower.server import Grid
 from fedmm.remote.packed import DESCRIBE, NAME, PROBLEM, Malformed, Packed, one_line
 from fedmm.sites.tables import DESCRIPTION, ENCODING
 

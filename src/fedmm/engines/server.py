@@ -176,12 +176,12 @@ class Server:
             self._open(inbox, invitations, open_sum)
         inbox.refused.extend(refused)
         accepted = inbox.accepted
-        own = {client: after for client in accepted if (after := kept(client)) is not None}
+        own = {client: held for client in accepted if (held := kept(client)) is not None}
         after = replace(
             self._aggregate(state, accepted),
             round=t + 1,
-            clients={**state.clients, **{client: each.own for client, each in own.items()}},
-            client_statistics={**state.client_statistics, **{client: each.statistics for client, each in own.items()}},
+            clients={**state.clients, **{client: held.own for client, held in own.items()}},
+            client_statistics={**state.client_statistics, **{client: held.statistics for client, held in own.items()}},
             counted={**state.counted, **dict.fromkeys(accepted, t)},
             norms={**state.norms, **inbox.norms},
         )

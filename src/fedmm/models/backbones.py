@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.validation import at_least, flag, one_of, within
 from fedmm.models.network import BatchNormPolicy, Centring
-from fedmm.models.pretrained import Imported, imported, load_backbone, load_weights, torchvisions_own
+from fedmm.models.pretrained import Imported, import_backbone, load_backbone, load_weights, torchvisions_own
 from fedmm.models.zoo import Model, require_image, require_widths
 
 Normalising = Literal["imagenet", "half", "none"]
@@ -131,7 +131,7 @@ class Backbone(Model):
     def features(self, shape: tuple[int, ...]) -> nn.Module:
         with warnings.catch_warnings():  # of a library about itself
             warnings.simplefilter("ignore")
-            found = imported(self.backbone, self.options, shape, pretrained=self.pretrained)
+            found = import_backbone(self.backbone, self.options, shape, pretrained=self.pretrained)
         if self.weights:
             load_backbone(found.module, self.weights, self.backbone)
         self._freeze(found.module)

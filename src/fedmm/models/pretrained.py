@@ -103,7 +103,7 @@ class Imported(NamedTuple):
     colours: int | None = None
 
 
-def imported(backbone: str, options: Mapping[str, Any], shape: tuple[int, ...], *, pretrained: bool) -> Imported:
+def import_backbone(backbone: str, options: Mapping[str, Any], shape: tuple[int, ...], *, pretrained: bool) -> Imported:
     """The feature extractor ``LIBRARY:NAME`` or ``package.module:factory``, made with these keyword arguments.
 
     shape: of a row; timm's networks are made for its channels. What cannot be imported or made is refused, and so is a

@@ -7,6 +7,7 @@ it is executed when it is read.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, NoReturn
@@ -40,6 +41,9 @@ FINAL = "final"
 NAME = "site"
 """Where a site says its name when it introduces itself."""
 
+_MOST_ARRAYS, _MOST_AXES = 10_000, 16
+_NUMBERS = "fiub"
+
 Arrays = dict[str, NDArray[Any]]
 About = dict[str, int | float | str | bool]
 
@@ -60,6 +64,32 @@ Ask = Callable[[str, Mapping[str, Packed]], Mapping[str, Packed]]
 """Puts a question of a kind to each of these sites, and gives the answers of those that answered in time."""
 
 
+def array_bytes(arrays: Mapping[str, NDArray[Any]]) -> tuple[list[Any], bytes]:
+    """Name, dtype and shape of each array, as JSON can have them, and their bytes one after the other."""
+    described = [[name, array.dtype.str, list(array.shape)] for name, array in arrays.items()]
+    return described, b"".join(np.ascontiguousarray(array).tobytes() for array in arrays.values())
+
+
+def read_arrays(described: list[Any], content: bytes) -> Arrays:
+    """The arrays that travelled so, which cannot be written to; what cannot be read is ``Malformed``."""
+    if len(described) > _MOST_ARRAYS:
+        raise Malformed(f"it sent {len(described)} arrays")
+    arrays, place = Arrays(), 0
+    for name, kind, shape in described:
+        dtype = np.dtype(str(kind))
+        sides = [int(side) for side in shape]
+        if dtype.kind not in _NUMBERS or len(sides) > _MOST_AXES or min(sides, default=0) < 0:
+            raise Malformed(f"it sent an array of {str(kind)[:20]} that cannot be read")
+        count = math.prod(sides)
+        if count * dtype.itemsize > len(content) - place:
+            raise Malformed("it sent fewer bytes than its arrays have")
+        arrays[str(name)] = np.frombuffer(content, dtype, count, place).reshape(sides)
+        place += count * dtype.itemsize
+    if place != len(content):
+        raise Malformed("it sent more bytes than its arrays have")
+    return arrays
+
+
 def one_line(text: object, most: int = 300) -> str:
     """What another machine says, fit for a line of a log."""
     return "".join(letter if letter.isprintable() else " " for letter in str(text)[:most])
@@ -78,22 +108,16 @@ Pipe = Connection  # of bytes both ways
 
 def send(pipe: Pipe[bytes, bytes], kind: str, packed: Packed) -> None:
     """Send a message of a kind."""
-    described = [[name, array.dtype.str, list(array.shape)] for name, array in packed.arrays.items()]
-    head = {"kind": kind, "about": packed.about, "metrics": packed.metrics, "arrays": described}
+    arrays, content = array_bytes(packed.arrays)
+    head = {"kind": kind, "about": packed.about, "metrics": packed.metrics, "arrays": arrays}
     pipe.send_bytes(json.dumps(head).encode())
-    pipe.send_bytes(b"".join(np.ascontiguousarray(array).tobytes() for array in packed.arrays.values()))
+    pipe.send_bytes(content)
 
 
 def receive(pipe: Pipe[bytes, bytes]) -> tuple[str, Packed]:
     """The next message and its kind; its arrays cannot be written to."""
     head = json.loads(pipe.recv_bytes())
-    content, place, arrays = pipe.recv_bytes(), 0, {}
-    for name, kind, shape in head["arrays"]:
-        dtype = np.dtype(kind)
-        size = int(np.prod(shape, dtype=np.int64))
-        arrays[name] = np.frombuffer(content, dtype, size, place).reshape(shape)
-        place += size * dtype.itemsize
-    return head["kind"], Packed(arrays, head["about"], head["metrics"])
+    return head["kind"], Packed(read_arrays(head["arrays"], pipe.recv_bytes()), head["about"], head["metrics"])
 
 
 ANSWERS = "answers"

@@ -191,7 +191,9 @@ def read_offer(about: Mapping[str, object]) -> Offer:
         raise Malformed("the server's keys for masks cannot be read") from problem
 
 
-def pack_question(session: int, t: int, survivors: Iterable[str], words: Mapping[str, bytes] | None = None) -> Packed:
+def pack_sum_question(
+    session: int, t: int, survivors: Iterable[str], words: Mapping[str, bytes] | None = None
+) -> Packed:
     """Asks a site to confirm a sum; with everybody's word, to open it."""
     about: About = {_SESSION: session, _ROUND: t, _SURVIVORS: json.dumps(sorted(survivors))}
     if words is not None:
@@ -199,7 +201,7 @@ def pack_question(session: int, t: int, survivors: Iterable[str], words: Mapping
     return Packed({}, about, {})
 
 
-def answered_question(masks: Masks, kind: str, question: Packed) -> Packed:
+def answer_sum_question(masks: Masks, kind: str, question: Packed) -> Packed:
     """A site's answer."""
     about = question.about
     try:

@@ -61,7 +61,7 @@ class Site:
 Mask = Callable[[Invitation, Update], Update]
 
 
-def answered(site: Site, layout: Layout, question: Packed, mask: Mask | None = None) -> Packed:
+def answer_question(site: Site, layout: Layout, question: Packed, mask: Mask | None = None) -> Packed:
     """A site's answer to an invitation, with the seconds it took and, unless updates are hidden, its dual's norm.
 
     mask: hides its update among the others of the round.

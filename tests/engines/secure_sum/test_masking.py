@@ -37,10 +37,10 @@ from fedmm.remote.messaging import Exchange, Messaging
 from fedmm.remote.packed import CONFIRM, OPEN, Malformed, Packed
 from fedmm.remote.packing import (
     OFFER,
-    answered_question,
+    answer_sum_question,
     pack_key,
     pack_offer,
-    pack_question,
+    pack_sum_question,
     read_key,
     read_offer,
     read_opening,
@@ -404,10 +404,10 @@ def test_keys_questions_and_answers_travel_as_text() -> None:
     assert read_key(pack_key(masks["a"].signed())).key == masks["a"].key.public  # type: ignore[union-attr]
     assert read_offer({OFFER: pack_offer(sites.offer)}).keys() == sites.offer.keys()
     hidden, present = masked(masks, sites, plain), ["a", "b", "d"]
-    asked = pack_question(7, 3, present)
-    words = {name: read_word(answered_question(masks[name], CONFIRM, asked)) or b"" for name in present}
-    asked = pack_question(7, 3, present, words)
-    openings = {name: read_opening(answered_question(masks[name], OPEN, asked)) for name in present}
+    asked = pack_sum_question(7, 3, present)
+    words = {name: read_word(answer_sum_question(masks[name], CONFIRM, asked)) or b"" for name in present}
+    asked = pack_sum_question(7, 3, present, words)
+    openings = {name: read_opening(answer_sum_question(masks[name], OPEN, asked)) for name in present}
     arrived = {name: hidden[name] for name in present}
     assert np.array_equal(sum_codes(arrived, NAMES, openings), summed(plain, present))  # type: ignore[arg-type]
 
@@ -427,9 +427,9 @@ def test_questions_that_cannot_be_read_are_refused(changed: dict[str, Any]) -> N
     sites = Sites(NAMES)
     masks, plain = sites.masks(), updates()
     masked(masks, sites, plain)
-    question = pack_question(7, 3, NAMES, {})
+    question = pack_sum_question(7, 3, NAMES, {})
     with pytest.raises(Malformed):
-        answered_question(masks["a"], OPEN, question._replace(about={**question.about, **changed}))
+        answer_sum_question(masks["a"], OPEN, question._replace(about={**question.about, **changed}))
 
 
 @pytest.mark.parametrize("about", [{}, {"own_seed": "x", "gone_seeds": "{}"}, {"own_seed": "00", "gone_seeds": "[]"}])

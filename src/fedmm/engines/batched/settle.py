@@ -48,7 +48,7 @@ class Settlement:
             r = band.replicas
             finite = ~now.working[r]
             finite |= torch.stack([vector.isfinite().all(dim=-1) for vector in uploads.values()]).all(dim=0)
-            now.verdicts[r] = judged(self._terms, uploads, band.sent()["z"], now.working[r], self._groups(r))
+            now.verdicts[r] = judge(self._terms, uploads, band.sent()["z"], now.working[r], self._groups(r))
             counted = now.verdicts[r] == COUNTED
             server, totals = self._server_update(number, counted)
             was_alive = now.alive[r].clone()
@@ -169,7 +169,7 @@ REASONS = {
 }
 
 
-def judged(terms: Terms, uploads: State, z_0: Tensor, working: Tensor, groups: Groups) -> Tensor:
+def judge(terms: Terms, uploads: State, z_0: Tensor, working: Tensor, groups: Groups) -> Tensor:
     """What becomes of each client's update, uint8 ``[replicas, clients]``, as an inbox would judge it.
 
     uploads: ``[replicas, clients, size]``; z_0: ``[replicas, 1, size]``; working: bool, who takes part.

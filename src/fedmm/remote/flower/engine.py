@@ -17,7 +17,7 @@ from fedmm.engines.secure_sum.masking import Opening, require_all
 from fedmm.remote.flower.roster import Say
 from fedmm.remote.flower.strategy import MinimaxStrategy, Refused
 from fedmm.remote.packed import CONFIRM, MEASURE, OPEN, PROBLEM, About, Packed
-from fedmm.remote.packing import pack_question, read_opening, read_word
+from fedmm.remote.packing import pack_sum_question, read_opening, read_word
 
 _MOST_OF, _LESS_OFTEN = 0.6, 3.0
 """The share of the time of the last answers after which the next ones are looked for, and how many times as long as a
@@ -100,7 +100,7 @@ class FlowerEngine:
         usual, state = self._usual, next(iter(updates.values()))
 
         def asked(kind: str, words: Mapping[str, bytes] | None, read: Callable[[Packed], T | None]) -> dict[str, T]:
-            question = pack_question(state.session, state.round, updates, words)
+            question = pack_sum_question(state.session, state.round, updates, words)
             answers, refusals = self._answers(kind, dict.fromkeys(updates, question))
             for refusal in refusals:
                 self.say(f"{refusal.client} does not help to open the sum: {refusal.reason}")

@@ -145,7 +145,7 @@ class Roster:
         return reason
 
 
-def introduced(
+def wait_for_sites(
     grid: Grid,
     roster: Roster,
     about: Packed,

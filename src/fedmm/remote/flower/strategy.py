@@ -16,7 +16,7 @@ from fedmm.engines.messages import Invitation, Update, size_in_bytes
 from fedmm.engines.server import OpenSum, Server
 from fedmm.remote.engine import DualNorms, Host
 from fedmm.remote.flower.envelope import read
-from fedmm.remote.flower.roster import Roster, Say, introduced
+from fedmm.remote.flower.roster import Roster, Say, wait_for_sites
 from fedmm.remote.packed import FINAL, MEASURE, MESSAGE_TYPES, PROBLEM, TRAIN, About, Malformed, Packed, one_line
 from fedmm.remote.packing import OFFER, pack_invitation, pack_offer, read_key, read_update, read_vectors, vector_arrays
 
@@ -77,7 +77,7 @@ class MinimaxStrategy(Strategy):
         """An invitation for each site of the round that is connected. Another point in ``arrays`` replaces the own."""
         self.server.terms.require_plain("flower's own loop")
         if self.roster.missing:
-            introduced(grid, self.roster, self.introduction, timeout=self._ttl, say=self._say)
+            wait_for_sites(grid, self.roster, self.introduction, timeout=self._ttl, say=self._say)
         self._take(arrays)
         return [message for _, message in self.invite(server_round, config, grid, self.open())]
 

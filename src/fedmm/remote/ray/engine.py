@@ -16,7 +16,7 @@ from fedmm.engines.messages import NEVER, Invitation
 from fedmm.engines.server import Server, norms_of_duals
 from fedmm.remote.ray.actor import Answer, Call, GivenState, Rules
 from fedmm.remote.ray.actors import Actors
-from fedmm.remote.ray.shared_memory import packed, unpacked
+from fedmm.remote.ray.shared_memory import to_arrays, to_tensors
 
 _USUAL = Terms()
 _HANDED_OUT = ("clients", "client_statistics", "counted")
@@ -65,9 +65,9 @@ class RayEngine:
         after, record = self.server.settle_round(
             state,
             invitations,
-            (unpacked(answers[name].update, device) for name in invitations),
+            (to_tensors(answers[name].update, device) for name in invitations),
             began=began,
-            kept=lambda name: unpacked(answers[name].kept, device),
+            kept=lambda name: to_tensors(answers[name].kept, device),
             dual_norms=dual_norms,
         )
         self._last = after
@@ -76,7 +76,7 @@ class RayEngine:
     def _answers(self, state: FederatedState, invitations: Mapping[str, Invitation]) -> dict[str, Answer]:
         """An answer, still packed, from every client that is invited; one that lost its state is given it first."""
         travelling = {name: replace(each, sent=each.travelling, codes=None) for name, each in invitations.items()}
-        call = self.actors.sent(Call(state.round, self._rules, packed(travelling)))
+        call = self.actors.sent(Call(state.round, self._rules, to_arrays(travelling)))
         answers: dict[str, Answer] = {}
         lost: list[str] = []
         for _ in range(self.actors.retries + 1):
@@ -98,4 +98,4 @@ class RayEngine:
             )
             for name in names
         }
-        self.actors.load({name: packed(each) for name, each in given.items()})
+        self.actors.load({name: to_arrays(each) for name, each in given.items()})
