@@ -115,10 +115,9 @@ def flower_simulation(clients: int, rounds: int) -> Times:
     from flwr.simulation import run_simulation  # noqa: PLC0415 - an optional dependency
 
     from fedmm.engines.server import Server  # noqa: PLC0415
-    from fedmm.remote.flower.client import client_app  # noqa: PLC0415
+    from fedmm.remote.flower.apps import Grid, client_app, server_app  # noqa: PLC0415
     from fedmm.remote.flower.engine import FlowerEngine, Patience  # noqa: PLC0415
     from fedmm.remote.flower.roster import Roster  # noqa: PLC0415
-    from fedmm.remote.flower.server import Grid, server_app  # noqa: PLC0415
     from fedmm.remote.flower.strategy import MinimaxStrategy  # noqa: PLC0415
 
     began = time.perf_counter()
@@ -150,10 +149,8 @@ def simulated_handler(folder: str, clients: int, rounds: int, number: int) -> Ca
     from fedmm.engines.in_process import workers  # noqa: PLC0415
     from fedmm.engines.server import Server  # noqa: PLC0415
     from fedmm.remote.durable_store import DurableMemory, state_folder  # noqa: PLC0415
-    from fedmm.remote.kinds import INTRODUCE, NAME  # noqa: PLC0415
-    from fedmm.remote.messaging import Site  # noqa: PLC0415
-    from fedmm.remote.packed import Packed  # noqa: PLC0415
-    from fedmm.remote.site import answered  # noqa: PLC0415
+    from fedmm.remote.packed import INTRODUCE, NAME, Packed  # noqa: PLC0415
+    from fedmm.remote.site import Site, answer_question  # noqa: PLC0415
 
     a = prepared(clients, rounds)
     server = Server(a.problem, a.algorithm, a.rounds, a.terms)
@@ -163,7 +160,7 @@ def simulated_handler(folder: str, clients: int, rounds: int, number: int) -> Ca
         if kind == INTRODUCE:
             return Packed({}, {NAME: name}, {})
         memory = DurableMemory(state_folder(Path(folder), "run", name))
-        return answered(Site(workers(server)[name], memory, a.problem.statistics), a.problem.layout, question)
+        return answer_question(Site(workers(server)[name], memory, a.problem.statistics), a.problem.layout, question)
 
     return handler
 

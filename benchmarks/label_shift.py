@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from fedmm.config.schema import experiment
 from fedmm.config.sweep_grid import groups
-from fedmm.core.evidence import BELIEVED, Signals, judge_adaptation
+from fedmm.core.validators import BELIEVED, Signals, judge_adaptation
 from fedmm.runs.build import DataCache, prepare
 from fedmm.runs.evidence import shift_of_model
 from fedmm.training.adaptation import Adapted

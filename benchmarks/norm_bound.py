@@ -2,7 +2,7 @@
 
     FEDMM_DATA=... python benchmarks/norm_bound.py [--part honest | hostile]
 
-Honest: every update is measured as :class:`~fedmm.core.usual_norms.UsualNorms` measures it, and none is refused. The
+Honest: every update is measured as :class:`~fedmm.engines.inbox.UsualNorms` measures it, and none is refused. The
 factor that an update needs is its norm over the median of the other sites', or 0 where it is no longer than the floor,
 a share of the first model's length. A run diverges where its point is not finite or grows to ten times the first
 one's length, or a mean loss of the clients to ten times the first round's (or to 10, where that was below 1); no target

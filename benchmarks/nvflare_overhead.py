@@ -31,10 +31,9 @@ from fedmm.engines.in_process import InProcess, workers
 from fedmm.engines.server import Server
 from fedmm.remote.durable_store import DurableMemory, state_folder
 from fedmm.remote.engine import AskingEngine
-from fedmm.remote.messaging import Site
 from fedmm.remote.nvflare import federation
 from fedmm.remote.packed import Packed
-from fedmm.remote.site import answered
+from fedmm.remote.site import Site, answer_question
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "nvflare_overhead.json"
@@ -46,7 +45,7 @@ def site(name: str, states: str, rounds: int) -> Callable[[str, Packed], Packed]
     torch.set_num_threads(1)
     each = workers(Server(problem(), ALGORITHM, rounds, Terms()))[name]
     here = Site(each, DurableMemory(state_folder(Path(states), "run", name)))
-    return lambda kind, question: answered(here, each.layout, question)
+    return lambda kind, question: answer_question(here, each.layout, question)
 
 
 def on_nvflare(place: str, rounds: int) -> tuple[float, list[float], Tensor]:

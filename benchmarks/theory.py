@@ -31,7 +31,7 @@ from fedmm.theory import (
     observe,
     penalty_range,
 )
-from fedmm.theory.derivatives import Function
+from fedmm.theory.spectra import Function
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "theory.json"

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedmm.config.schema import Experiment
+from fedmm.core.engine import Norms
 from fedmm.core.errors import Diverged
-from fedmm.core.usual_norms import Norms, UsualNorms
+from fedmm.engines.inbox import UsualNorms
 from fedmm.engines.messages import Invitation, Update
 from fedmm.engines.server import Server
-from fedmm.remote.messaging import Exchange, Host, Messaging
+from fedmm.remote.engine import Host
+from fedmm.remote.messaging import Exchange, Messaging
 from fedmm.runs.build import DataCache, prepare
 
 MOST = 10.0

@@ -15,9 +15,8 @@ from fedmm.engines.in_process import workers
 from fedmm.engines.messages import NEVER
 from fedmm.engines.server import Server
 from fedmm.remote.durable_store import DurableMemory, state_folder
-from fedmm.remote.messaging import Site
 from fedmm.remote.packed import Packed
-from fedmm.remote.site import answered
+from fedmm.remote.site import Site, answer_question
 
 FEDERATION = Federation(2)
 ROUNDS = 5
@@ -39,6 +38,6 @@ def site(name: str, states: str) -> Callable[[str, Packed], Packed]:
             raise FedmmError(f"{name} does not want to")
         if kind == "fail":
             raise ZeroDivisionError("a bug")
-        return answered(working_by(kind), problem.layout, question)
+        return answer_question(working_by(kind), problem.layout, question)
 
     return answer

@@ -20,9 +20,9 @@ from fedmm.config.dataclass_io import as_table
 from fedmm.config.presets import PRESETS, preset_tables
 from fedmm.config.schema import RunOptions
 from fedmm.core.aggregation import AGGREGATIONS
-from fedmm.core.evidence import RULE
 from fedmm.core.mechanisms import TRANSMISSIONS
 from fedmm.core.schedules import SCHEDULES, Schedule
+from fedmm.core.validators import RULE
 from fedmm.data import DATASETS, PARTITIONS
 from fedmm.models import MODELS
 from fedmm.training.guard import Guard

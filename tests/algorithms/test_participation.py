@@ -16,7 +16,7 @@ import fedmm
 from fedmm import ALGORITHMS, FedAvgGDA, FedMM, FedmmError, ScaffoldGDA, SmoothedFedMM, Terms
 from fedmm.core.algorithm import Aggregated, Algorithm, Coefficients, State
 from fedmm.core.engine import FederatedState, RoundRecord
-from fedmm.core.participation import taking_part
+from fedmm.core.federation import taking_part
 from fedmm.engines.in_process import InProcess
 
 HALF = Terms(participation=0.5)

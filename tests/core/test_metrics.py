@@ -21,7 +21,7 @@ from fedmm.core.metrics import (
     EmbeddedRisk,
     Entropy,
     Information,
-    Measure,
+    Metric,
     NeighbourhoodDensity,
     NuclearNorm,
     Risk,
@@ -31,16 +31,16 @@ from fedmm.core.metrics import (
 from fedmm.core.objective import SOURCE, TARGET
 
 KINDS = (Accuracy, Risk, Entropy, Information, NuclearNorm, EmbeddedRisk)
-MEASURES: dict[str, Measure] = {kind.__name__: kind() for kind in KINDS}
-MEASURES |= {"hits in the source": DomainHits(SOURCE), "hits in the target": DomainHits(TARGET)}
-each_measure = pytest.mark.parametrize("measure", MEASURES.values(), ids=MEASURES)
+METRICS: dict[str, Metric] = {kind.__name__: kind() for kind in KINDS}
+METRICS |= {"hits in the source": DomainHits(SOURCE), "hits in the target": DomainHits(TARGET)}
+each_measure = pytest.mark.parametrize("measure", METRICS.values(), ids=METRICS)
 
 
 def logits(probabilities: list[list[float]]) -> Tensor:
     return torch.tensor(probabilities, dtype=torch.float64).log()
 
 
-def value(measure: Measure, given: Tensor, y: list[int] | None = None, ratio: list[float] | None = None) -> float:
+def value(measure: Metric, given: Tensor, y: list[int] | None = None, ratio: list[float] | None = None) -> float:
     seen = Seen(
         given,
         torch.tensor(y or [0] * len(given)),
@@ -189,7 +189,7 @@ def naive_embedded_risk(seen: Seen) -> float:
     ],
     ids=["nuclear norm", "density", "embedded risk"],
 )
-def test_the_sums_give_what_the_definition_says(measure: Measure, naive: object, rows: int) -> None:
+def test_the_sums_give_what_the_definition_says(measure: Metric, naive: object, rows: int) -> None:
     for seed in range(3):
         seen = random_seen(seed, rows)
         if rows == 3:
@@ -203,7 +203,7 @@ def test_the_sums_give_what_the_definition_says(measure: Measure, naive: object,
 @drawn(st.lists(st.integers(0, 3), min_size=2, max_size=30), st.integers(0, 9), st.sampled_from([0.1, 2.0, 20.0]))
 @settings(max_examples=25, deadline=None)
 def test_however_rows_are_dealt_to_clients_their_sums_give_one_value(
-    measure: Measure, clients: list[int], seed: int, spread: float
+    measure: Metric, clients: list[int], seed: int, spread: float
 ) -> None:
     seen = random_seen(seed, len(clients), spread=spread)
     holder = torch.tensor(clients)
@@ -219,8 +219,8 @@ def test_clients_densities_add_up_where_each_pairs_its_own_rows() -> None:
     torch.testing.assert_close(torch.stack(parts).sum(dim=0), measure.sums(seen))
 
 
-@pytest.mark.parametrize("measure", [*MEASURES.values(), NeighbourhoodDensity()], ids=[*MEASURES, "density"])
-def test_leading_axes_are_measured_one_by_one(measure: Measure) -> None:
+@pytest.mark.parametrize("measure", [*METRICS.values(), NeighbourhoodDensity()], ids=[*METRICS, "density"])
+def test_leading_axes_are_measured_one_by_one(measure: Metric) -> None:
     seen = random_seen(1, 2, 3, 6)
     together = measure.value(measure.sums(seen), 6)
     assert together.shape == (2, 3)
@@ -231,18 +231,18 @@ def test_leading_axes_are_measured_one_by_one(measure: Measure) -> None:
 
 
 @pytest.mark.parametrize("kind", [Entropy, Information, NuclearNorm, NeighbourhoodDensity])
-def test_logits_that_are_not_numbers_give_no_number(kind: type[Measure]) -> None:
+def test_logits_that_are_not_numbers_give_no_number(kind: type[Metric]) -> None:
     assert not math.isfinite(value(kind(), torch.full((3, 2), math.nan)))
 
 
 # Sums that others took ------------------------------------------------------------------------------------------------
 
-ALL: dict[str, Measure] = {**MEASURES, "NeighbourhoodDensity": NeighbourhoodDensity()}
+ALL: dict[str, Metric] = {**METRICS, "NeighbourhoodDensity": NeighbourhoodDensity()}
 
 
 @pytest.mark.parametrize("measure", ALL.values(), ids=ALL)
 @pytest.mark.parametrize("spread", [0.0, 1.0, 30.0, 1e4])
-def test_honest_sums_have_no_flaw(measure: Measure, spread: float) -> None:
+def test_honest_sums_have_no_flaw(measure: Metric, spread: float) -> None:
     for rows in (1, 2, 7, 300):
         seen = random_seen(rows, rows, spread=spread)
         sums = measure.sums(seen)
@@ -274,5 +274,5 @@ def test_honest_sums_have_no_flaw(measure: Measure, spread: float) -> None:
         (DomainHits(SOURCE), [0.25], "no count"),
     ],
 )
-def test_sums_that_cannot_be_are_told(measure: Measure, sums: list[float], words: str) -> None:
+def test_sums_that_cannot_be_are_told(measure: Metric, sums: list[float], words: str) -> None:
     assert words in measure.flaw(torch.tensor(sums, dtype=torch.float64), 10, 2)

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from fedmm import CropAndFlip, FedmmError
+from fedmm.core.problem import WholeRows
 from fedmm.core.seeding import key
-from fedmm.core.transforms import WholeRows
 from fedmm.data.transforms import VIEWS, view_from, view_table
 
 SHAPE = (2, 7, 9)

@@ -12,8 +12,7 @@ from deploy.test_serving import grid_of, served, site_files
 from fedmm import FedmmError
 from fedmm.config.schema import Experiment
 from fedmm.deploy.server import serve
-from fedmm.remote.kinds import INTRODUCE
-from fedmm.remote.packed import Packed
+from fedmm.remote.packed import INTRODUCE, Packed
 from fedmm.sites.config import SiteConfig, read_site
 from fedmm.sites.experiments import experiment_text
 from fedmm.sites.work import SiteWork

@@ -11,9 +11,9 @@ from typing import Any
 from flwr.app import Error, Message
 from remote.flower.local_grid import LocalGrid, acting_as
 
+from fedmm.remote.flower.envelope import to_records
 from fedmm.remote.flower.fleet import Question
-from fedmm.remote.flower.records import to_records
-from fedmm.remote.kinds import MESSAGE_TYPES
+from fedmm.remote.packed import MESSAGE_TYPES
 from fedmm.sites.config import read_site
 from fedmm.sites.node import SiteNode, say_to_stderr
 from fedmm.sites.work import SiteWork

@@ -25,8 +25,7 @@ from fedmm.deploy.federation import up
 from fedmm.deploy.layout import Federation
 from fedmm.deploy.local import local_sites
 from fedmm.deploy.server import serve
-from fedmm.remote.kinds import INTRODUCE, TRAIN
-from fedmm.remote.packed import About, Packed
+from fedmm.remote.packed import INTRODUCE, TRAIN, About, Packed
 from fedmm.sites.config import SiteConfig, read_site
 from fedmm.sites.experiments import deployed_experiment, experiment_text
 from fedmm.sites.owner.audit import FIRST, AuditLog, BrokenChain, Chain, Entry, read_chain

@@ -20,9 +20,8 @@ from fedmm.config.schema import Experiment
 from fedmm.deploy import server as serving
 from fedmm.deploy.demo import same_result
 from fedmm.deploy.server import serve
-from fedmm.remote.bounded_json import read_json
 from fedmm.remote.flower.engine import Patience
-from fedmm.remote.packed import Malformed, Packed
+from fedmm.remote.packed import Malformed, Packed, read_json
 from fedmm.sites.experiments import deployed_experiment, listed_sites, require_quorum
 from fedmm.sites.site_info import Card, Expected, card_from, read_card
 

@@ -27,8 +27,7 @@ from fedmm.deploy.local import local_sites
 from fedmm.deploy.server import serve
 from fedmm.remote.flower.engine import Patience
 from fedmm.remote.flower.envelope import read
-from fedmm.remote.kinds import CONFIRM, INTRODUCE, MESSAGE_TYPES, OPEN, TRAIN
-from fedmm.remote.packed import Packed
+from fedmm.remote.packed import CONFIRM, INTRODUCE, MESSAGE_TYPES, OPEN, TRAIN, Packed
 from fedmm.runs.resume import newest_common
 from fedmm.runs.run import run_checkpoints, run_experiment
 from fedmm.sites.config import MasksSection, read_site

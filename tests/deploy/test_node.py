@@ -28,8 +28,7 @@ from fedmm.deploy.layout import Federation
 from fedmm.deploy.local import local_sites
 from fedmm.remote.flower.envelope import Sealer, plain, seal
 from fedmm.remote.flower.fleet import FleetNode, Question, TurnedAway
-from fedmm.remote.kinds import PROBLEM
-from fedmm.remote.packed import Packed
+from fedmm.remote.packed import PROBLEM, Packed
 from fedmm.sites import node as node_module
 from fedmm.sites.config import SiteConfig, read_site
 from fedmm.sites.credentials.client_certificates import site_context

@@ -29,7 +29,7 @@ from doc_tables import rows_below
 from fedmm import FedmmError
 from fedmm.config.schema import Experiment, RunOptions
 from fedmm.core.imports import allow_import
-from fedmm.core.noise import SecretNoise, SeededNoise
+from fedmm.core.mechanisms import SecretNoise, SeededNoise
 from fedmm.data import DATASETS
 from fedmm.deploy import server as serving
 from fedmm.deploy.federation import _with_older
@@ -37,8 +37,7 @@ from fedmm.deploy.local import local_sites
 from fedmm.deploy.server import serve
 from fedmm.models import MODELS
 from fedmm.remote.flower.engine import Patience
-from fedmm.remote.kinds import INTRODUCE, MEASURE, TRAIN
-from fedmm.remote.packed import Packed
+from fedmm.remote.packed import INTRODUCE, MEASURE, TRAIN, Packed
 from fedmm.sites.config import PolicySection, read_site
 from fedmm.sites.experiments import deployed_experiment, named_paths
 from fedmm.sites.owner.policy import epsilon_of, policy_table, precision_of

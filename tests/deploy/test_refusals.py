@@ -17,8 +17,7 @@ from deploy.test_serving import served, site_files, small
 from fedmm import FedmmError
 from fedmm.deploy.server import serve
 from fedmm.remote.flower.envelope import seal
-from fedmm.remote.kinds import FINAL, INTRODUCE, PROBLEM, TRAIN
-from fedmm.remote.packed import Packed
+from fedmm.remote.packed import FINAL, INTRODUCE, PROBLEM, TRAIN, Packed
 from fedmm.sites.config import SiteConfig
 from fedmm.sites.node import SiteNode
 from fedmm.sites.owner import refusals

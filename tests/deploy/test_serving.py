@@ -25,8 +25,7 @@ from fedmm.deploy.run_lock import driving
 from fedmm.deploy.server import Served, every_round_kept, serve
 from fedmm.remote.durable_store import DurableMemory, state_folder
 from fedmm.remote.flower.engine import Patience
-from fedmm.remote.kinds import INTRODUCE, MEASURE, TRAIN
-from fedmm.remote.packed import Packed
+from fedmm.remote.packed import INTRODUCE, MEASURE, TRAIN, Packed
 from fedmm.sites.config import read_site
 from fedmm.sites.credentials.keys import make_node_key
 from fedmm.sites.experiments import deployed_experiment, experiment_text

@@ -36,8 +36,7 @@ from fedmm.deploy import server as serving  # noqa: E402
 from fedmm.inference.load_run import open_run  # noqa: E402
 from fedmm.inference.predict import incoming, predicted  # noqa: E402
 from fedmm.remote.flower.engine import Patience  # noqa: E402
-from fedmm.remote.kinds import DESCRIBE, INTRODUCE, NAME  # noqa: E402
-from fedmm.remote.packed import Packed  # noqa: E402
+from fedmm.remote.packed import DESCRIBE, INTRODUCE, NAME, Packed  # noqa: E402
 from fedmm.sites.config import read_site  # noqa: E402
 from fedmm.sites.experiments import experiment_text  # noqa: E402
 from fedmm.sites.rows import site_rows  # noqa: E402

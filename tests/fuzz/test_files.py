@@ -31,7 +31,7 @@ from fedmm.data.readers.archives import unpack
 from fedmm.data.readers.idx import read_idx
 from fedmm.data.readers.images import picture_of, square_of
 from fedmm.data.sources import StoredFile, read_checksums, read_file
-from fedmm.models.mobilenet import MobileNetV2
+from fedmm.models.backbones import MobileNetV2
 from fedmm.models.pretrained import load_weights
 from fedmm.reporting import read_comparison, read_run
 from fedmm.reproduction.item import read_item

@@ -13,7 +13,8 @@ from fedmm.engines.client_store import Kept
 from fedmm.engines.messages import NEVER
 from fedmm.remote import tensor_files
 from fedmm.remote.durable_store import DurableMemory, state_folder
-from fedmm.remote.messaging import Messaging, Site
+from fedmm.remote.messaging import Messaging
+from fedmm.remote.site import Site
 
 
 def state(number: int) -> Kept:

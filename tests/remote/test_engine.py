@@ -20,10 +20,8 @@ from fedmm.engines.messages import NEVER
 from fedmm.engines.server import Server
 from fedmm.remote.durable_store import DurableMemory
 from fedmm.remote.engine import AskingEngine
-from fedmm.remote.kinds import PROBLEM
-from fedmm.remote.messaging import Site
-from fedmm.remote.packed import Packed
-from fedmm.remote.site import answered
+from fedmm.remote.packed import PROBLEM, Packed
+from fedmm.remote.site import Site, answer_question
 
 ROUNDS = 6
 FEDMM = with_options(ALGORITHMS["fedmm"])
@@ -45,7 +43,9 @@ class Sites:
 
     def __call__(self, kind: str, questions: Mapping[str, Packed]) -> dict[str, Packed]:
         assert kind == "train"
-        answers = {name: answered(self.site(name), self.problem.layout, each) for name, each in questions.items()}
+        answers = {
+            name: answer_question(self.site(name), self.problem.layout, each) for name, each in questions.items()
+        }
         return dict(reversed(answers.items()))
 
 

@@ -11,14 +11,13 @@ import torch
 from ray_federation import Federation
 
 from fedmm.core.engine import FederatedState
-from fedmm.core.metrics import Accuracy, Entropy, Measure, Risk, Seen
-from fedmm.remote.evaluation import Panel, SiteMeasures, Summed, measured_at_site, pack_question, read_sums
-from fedmm.remote.kinds import MEASURE, PROBLEM
-from fedmm.remote.packed import Malformed, Packed
+from fedmm.core.metrics import Accuracy, Entropy, Metric, Risk, Seen
+from fedmm.remote.evaluation import MetricRequest, SiteMetrics, Summed, measure_at_site, pack_question, read_sums
+from fedmm.remote.packed import MEASURE, PROBLEM, Malformed, Packed
 
 CLASSES, MOST = 3, 100
-ENTROPY: dict[str, Measure] = {"entropy": Entropy()}
-BOTH: dict[str, Measure] = {**ENTROPY, "accuracy": Accuracy()}
+ENTROPY: dict[str, Metric] = {"entropy": Entropy()}
+BOTH: dict[str, Metric] = {**ENTROPY, "accuracy": Accuracy()}
 PROBLEM_ = Federation().problem()
 
 
@@ -32,11 +31,11 @@ def seen(rows: int, seed: int = 0) -> Seen:
 class Sites:
     """rows: by site, how many it holds. away: who does not answer. answers: what others answer instead."""
 
-    def __init__(self, rows: Mapping[str, int], wanted: Mapping[str, Mapping[str, Measure]]) -> None:
+    def __init__(self, rows: Mapping[str, int], wanted: Mapping[str, Mapping[str, Metric]]) -> None:
         self.rows, self.wanted = rows, wanted
         self.away: set[str] = set()
         self.said: list[str] = []
-        self.measures = SiteMeasures(PROBLEM_, Panel(wanted, CLASSES, MOST), self.ask, self.said.append)
+        self.measures = SiteMetrics(PROBLEM_, MetricRequest(wanted, CLASSES, MOST), self.ask, self.said.append)
 
     def own(self, name: str) -> Seen:
         return seen(self.rows[name], len(name) + ord(name[-1]))
@@ -54,7 +53,7 @@ class Sites:
                 column: Summed(self.rows[name], each.sums(self.own(name))) for column, each in self.wanted[name].items()
             }
 
-        return measured_at_site(name, PROBLEM_.layout, PROBLEM_.statistics, question, sums)
+        return measure_at_site(name, PROBLEM_.layout, PROBLEM_.statistics, question, sums)
 
     def __call__(self, round_: int = 1) -> dict[str, float]:
         state = FederatedState(round_, {"z": PROBLEM_.start}, {}, PROBLEM_.statistics)
@@ -96,14 +95,14 @@ def test_a_site_with_too_few_rows_is_not_waited_for() -> None:
 
 
 def test_sums_that_are_too_large_together_leave_their_measure_out() -> None:
-    risk: dict[str, Measure] = {"risk": Risk()}
+    risk: dict[str, Metric] = {"risk": Risk()}
     answer = Packed({"sums": np.array([10.0, 1.5e308])}, {"round": 1}, {})
     said: list[str] = []
 
     def ask(kind: str, questions: Mapping[str, Packed]) -> dict[str, Packed]:
         return {name: answer._replace(about={"client": name, "round": 1}) for name in questions}
 
-    measures = SiteMeasures(PROBLEM_, Panel(dict.fromkeys("ab", risk), CLASSES, MOST), ask, said.append)
+    measures = SiteMetrics(PROBLEM_, MetricRequest(dict.fromkeys("ab", risk), CLASSES, MOST), ask, said.append)
     assert measures(FederatedState(1, {"z": PROBLEM_.start}, {}, PROBLEM_.statistics)) == {}
     assert said[0] == "round 1: risk is left out: the sums of the sites make inf"
 
@@ -142,7 +141,7 @@ def changed(*by: float) -> Packed:
     ],
 )  # fmt: skip
 def test_what_a_site_may_not_answer_is_refused_with_a_reason(answer: Packed | None, words: str) -> None:
-    panel = Panel({"a": BOTH}, CLASSES, MOST)
+    panel = MetricRequest({"a": BOTH}, CLASSES, MOST)
     assert read_sums(panel, "a", 3, Packed({"sums": GOOD}, dict(ABOUT), {}))["accuracy"].rows == 10
     with pytest.raises(Malformed, match=words):
         read_sums(panel, "a", 3, answer)
@@ -154,7 +153,7 @@ def test_a_site_measures_nothing_but_a_model() -> None:
         (Packed({}, {"round": 1, "columns": "entropy"}, {}), "no model that could be measured"),
     ):
         with pytest.raises(Malformed, match=words):
-            measured_at_site("a", PROBLEM_.layout, {}, question, lambda *given: {})
+            measure_at_site("a", PROBLEM_.layout, {}, question, lambda *given: {})
 
 
 def test_running_statistics_of_another_model_are_refused_by_a_site() -> None:
@@ -162,4 +161,4 @@ def test_running_statistics_of_another_model_are_refused_by_a_site() -> None:
     question = pack_question(replace(PROBLEM_, share_statistics=True), state, ["entropy"])
     for own in ({}, {"mean": torch.zeros(3)}):
         with pytest.raises(Malformed, match="statistics that are not of this model"):
-            measured_at_site("a", PROBLEM_.layout, own, question, lambda *given: {})
+            measure_at_site("a", PROBLEM_.layout, own, question, lambda *given: {})

@@ -38,12 +38,10 @@ from fedmm import ALGORITHMS, FedmmError
 from fedmm.config.schema import experiment
 from fedmm.engines.in_process import InProcess
 from fedmm.remote.durable_store import DurableMemory, state_folder
-from fedmm.remote.engine import Ask, AskingEngine
-from fedmm.remote.kinds import PROBLEM
-from fedmm.remote.nvflare import federation, places
-from fedmm.remote.nvflare.executor import SiteExecutor
-from fedmm.remote.nvflare.messages import to_packed, to_shareable
-from fedmm.remote.packed import Malformed, Packed
+from fedmm.remote.engine import AskingEngine
+from fedmm.remote.nvflare import federation, job
+from fedmm.remote.nvflare.executor import SiteExecutor, to_packed, to_shareable
+from fedmm.remote.packed import PROBLEM, Ask, Malformed, Packed
 from fedmm.runs.run import run_experiment
 
 pytestmark = pytest.mark.xdist_group("nvflare")
@@ -91,7 +89,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=os.pathsep)  # where nvflare_sites lies
         patch.setenv("FEDMM_ALLOW_IMPORT", "nvflare_sites")
         patch.setattr(tempfile, "tempdir", folder)
-        patch.setattr(places, "_COMMAND_SECONDS", 3600.0)  # a busy machine is no failure here
+        patch.setattr(job, "_COMMAND_SECONDS", 3600.0)  # a busy machine is no failure here
         patch.setattr(sys.modules[federation.__module__], "_START_SECONDS", 3600.0)
         yield Path(folder)
         assert not _processes(Path(folder))
@@ -319,7 +317,7 @@ def test_nvflare_that_is_not_installed_is_asked_for(monkeypatch: pytest.MonkeyPa
         pass
 
 
-@pytest.mark.parametrize("site", ["os:system", "fedmm.remote.nvflare.places:os.system", "nvflare_sites:site"])
+@pytest.mark.parametrize("site", ["os:system", "fedmm.remote.nvflare.job:os.system", "nvflare_sites:site"])
 def test_a_job_names_no_other_code_than_ours_unless_it_is_allowed(site: str, tmp_path: Path) -> None:
     marker = tmp_path / "it-ran"
     executor = SiteExecutor(site, {"command": f"touch {marker}"})
@@ -332,17 +330,17 @@ def test_a_job_names_no_other_code_than_ours_unless_it_is_allowed(site: str, tmp
 def test_clients_have_the_configuration_of_who_started_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FEDMM_CONFIG")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    environment = places.Place(tmp_path / "nvflare")._environment()
+    environment = job.Place(tmp_path / "nvflare")._environment()
     assert environment["HOME"] == str(tmp_path / "nvflare")
     assert environment["FEDMM_CONFIG"] == str(tmp_path / "fedmm")
 
 
 def test_a_command_of_nvflare_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "_COMMAND_SECONDS", 0.05)
+    monkeypatch.setattr(job, "_COMMAND_SECONDS", 0.05)
     with pytest.raises(
         FedmmError, match=r"^`nvflare poc --help` did not end within 0\.05 seconds; .*nvflare\.log may say"
     ):
-        places.Place(tmp_path)._nvflare("poc", "--help")
+        job.Place(tmp_path)._nvflare("poc", "--help")
 
 
 @pytest.mark.parametrize("name", ["a b", "a,b", "", "-a", "a/b"])

@@ -38,10 +38,9 @@ from fedmm.engines.in_process import InProcess
 from fedmm.engines.messages import NEVER
 from fedmm.engines.server import Server
 from fedmm.remote.ray import Actors, Cluster, RayEngine, ray_cluster
-from fedmm.remote.ray.actor import Call, ClientActor, GivenState, Posting, Rules
+from fedmm.remote.ray.actor import ActorSetup, Call, ClientActor, GivenState, Rules
 from fedmm.remote.ray.cluster import require_listener
-from fedmm.remote.ray.shared_memory import Board, BoardGone, read
-from fedmm.remote.ray.wire import packed, unpacked
+from fedmm.remote.ray.shared_memory import MemoryGone, SharedMemory, read, to_arrays, to_tensors
 from fedmm.runs.run import run_experiment
 
 pytestmark = [
@@ -274,7 +273,7 @@ def test_an_actor_that_is_gone_before_its_answer_is_read_works_again(
     def read_the_second_time(posted: Any) -> Any:
         reads.append(posted)
         if len(reads) == 4:
-            raise BoardGone(posted.place)
+            raise MemoryGone(posted.place)
         return read(posted)
 
     monkeypatch.setattr("fedmm.remote.ray.actors.read", read_the_second_time)
@@ -327,18 +326,18 @@ def test_a_repeated_call_is_not_counted_twice(tmp_path: Path) -> None:
     """An actor, without Ray: the same call gives the same answer, also from a process that comes back from its disk."""
     federation, algorithm = Federation(), with_options(ALGORITHMS["fedmm"])
     server = Server(federation.problem(), algorithm, 3, Terms())
-    posting = Posting(federation, federation.names, 1, (tmp_path, "run"))
+    setup = ActorSetup(federation, federation.names, 1, (tmp_path, "run"))
     first = InProcess(federation.problem(), algorithm, 3).start()
-    actor = ClientActor(posting)
+    actor = ClientActor(setup)
     actor.load(
-        {name: packed(GivenState(NEVER, Kept(first.clients[name], first.statistics))) for name in federation.names}
+        {name: to_arrays(GivenState(NEVER, Kept(first.clients[name], first.statistics))) for name in federation.names}
     )
-    call = Call(0, Rules(algorithm, 3, Terms()), packed(server.invitations(first)))
+    call = Call(0, Rules(algorithm, 3, Terms()), to_arrays(server.invitations(first)))
     once = actor.work(call, federation.names)
     again = actor.work(call, federation.names)
-    after_a_crash = ClientActor(posting).work(call, federation.names)
+    after_a_crash = ClientActor(setup).work(call, federation.names)
     for name in federation.names:
-        answers = [unpacked(each[name], CPU) for each in (once, again, after_a_crash)]
+        answers = [to_tensors(each[name], CPU) for each in (once, again, after_a_crash)]
         for other in answers[1:]:
             assert torch.equal(other.update.vectors["z"], answers[0].update.vectors["z"])
             assert torch.equal(other.kept.own["dual"], answers[0].kept.own["dual"])
@@ -348,8 +347,8 @@ def test_a_client_without_its_state_does_not_begin_anew() -> None:
     """A dual of zero in place of the one that was lost would go unnoticed."""
     federation, algorithm = Federation(), with_options(ALGORITHMS["fedmm"])
     engine = InProcess(federation.problem(), algorithm, 3)
-    call = Call(0, Rules(algorithm, 3, Terms()), packed(engine.server.invitations(engine.start())))
-    assert ClientActor(Posting(federation, federation.names, 1)).work(call, federation.names) == {}
+    call = Call(0, Rules(algorithm, 3, Terms()), to_arrays(engine.server.invitations(engine.start())))
+    assert ClientActor(ActorSetup(federation, federation.names, 1)).work(call, federation.names) == {}
 
 
 def test_what_cannot_go_on_is_said_in_one_sentence(cluster: Cluster) -> None:
@@ -485,27 +484,27 @@ def test_options_of_ray_are_refused_for_other_engines(option: dict[str, Any], tm
 
 
 def test_a_board_is_read_until_the_next_message_and_what_was_read_stays() -> None:
-    board, z = Board(), np.arange(5.0)
-    first, other = board.post({"z": z, "same": z, "no rows": np.zeros((0, 3))}, "a word")
+    shared, z = SharedMemory(), np.arange(5.0)
+    first, other = shared.post({"z": z, "same": z, "no rows": np.zeros((0, 3))}, "a word")
     there = read(first)
     assert there["z"] is there["same"]
     assert there["no rows"].shape == (0, 3)
     assert read(other) == "a word"
-    board.post({"z": z + 1})
-    with pytest.raises(BoardGone):
+    shared.post({"z": z + 1})
+    with pytest.raises(MemoryGone):
         read(first)
-    board.close()
+    shared.close()
     there["z"] += 1.0  # of this reader alone
     np.testing.assert_array_equal(there["z"], z + 1.0)
-    with pytest.raises(BoardGone):
+    with pytest.raises(MemoryGone):
         read(other)
 
 
 def test_messages_that_are_kept_hold_no_files_open() -> None:
-    board = Board()
+    shared = SharedMemory()
 
     def posted_and_read(number: int) -> Any:
-        [posted] = board.post({"z": np.full(3, number)})
+        [posted] = shared.post({"z": np.full(3, number)})
         return read(posted)
 
     def open_files() -> int:
@@ -516,16 +515,16 @@ def test_messages_that_are_kept_hold_no_files_open() -> None:
     kept = [first, *map(posted_and_read, range(1, 20))]
     assert open_files() == before
     assert [each["z"][2] for each in kept] == list(range(20))
-    board.close()
+    shared.close()
 
 
 def test_messages_are_the_same_after_the_journey() -> None:
     z = torch.arange(3.0)
     message = {"a": GivenState(4, Kept({"z": z, "same": z}, {"count": torch.tensor(7)}))}
-    there = packed(message)
+    there = to_arrays(message)
     assert there["a"].kept.own["z"] is there["a"].kept.own["same"]
-    back = unpacked(there, CPU)["a"]
+    back = to_tensors(there, CPU)["a"]
     assert back.counted == 4
     assert torch.equal(back.kept.own["z"], z)
     assert back.kept.statistics["count"].shape == ()
-    assert unpacked(there, CPU, own=True)["a"].kept.own["z"].data_ptr() != z.data_ptr()
+    assert to_tensors(there, CPU, own=True)["a"].kept.own["z"].data_ptr() != z.data_ptr()

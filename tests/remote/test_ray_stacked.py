@@ -16,7 +16,7 @@ from fedmm.config.schema import experiment
 from fedmm.core.mechanisms import ClippedUpdate
 from fedmm.engines.in_process import InProcess
 from fedmm.remote.ray import RayEngine
-from fedmm.remote.ray.actor import Answer, Call, ClientActor, GivenState, Posting
+from fedmm.remote.ray.actor import ActorSetup, Answer, Call, ClientActor, GivenState
 from fedmm.runs.build import DataCache, prepare
 from fedmm.runs.on_ray import FromTables
 
@@ -39,7 +39,7 @@ class HereActors:
     def __init__(self, build: FromTables, names: list[str], folder: Path | None = None) -> None:
         durable = None if folder is None else (folder, "run")
         self.shares = [names[first::2] for first in range(2)]
-        self.actors = [ClientActor(Posting(build, share, 1, durable)) for share in self.shares]
+        self.actors = [ClientActor(ActorSetup(build, share, 1, durable)) for share in self.shares]
 
     def sent(self, call: Call) -> Call:
         return call
@@ -101,7 +101,7 @@ def test_a_state_that_is_not_there_is_not_made_up() -> None:
     actors: Any = HereActors(FromTables(each.tables(), stacked=True), names)
     ours = RayEngine(adaptation.problem, adaptation.algorithm, 4, actors)
     state, _ = ours.run_round(engine.start())
-    actors.actors[0] = ClientActor(Posting(FromTables(each.tables(), stacked=True), actors.shares[0], 1))
+    actors.actors[0] = ClientActor(ActorSetup(FromTables(each.tables(), stacked=True), actors.shares[0], 1))
     actors.retries = 1
     again, _ = ours.run_round(state)
     expected, _ = engine.run_round(state)

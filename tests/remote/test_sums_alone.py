@@ -19,10 +19,10 @@ from fedmm import ALGORITHMS, Terms
 from fedmm.core.aggregation import AGGREGATIONS
 from fedmm.core.algorithm import Algorithm, State
 from fedmm.core.engine import FederatedState, RoundRecord
-from fedmm.engines.in_process import first_state
 from fedmm.engines.messages import Invitation, Update
-from fedmm.engines.server import Server, recorded
-from fedmm.remote.messaging import Exchange, Host, Messaging
+from fedmm.engines.server import Server
+from fedmm.remote.engine import Host
+from fedmm.remote.messaging import Exchange, Messaging
 from fedmm.training.adaptation import Adaptation
 
 CLIENTS = 5
@@ -50,19 +50,18 @@ def two_splits(names: list[str], like: State) -> tuple[dict[str, State], dict[st
 
 def settled(host: Server, uploads: dict[str, State]) -> tuple[FederatedState, RoundRecord]:
     """The state and the record of a round in which these were sent, by the server's own code."""
-    state = first_state(host)
+    state = host.start()
     by_messages = Host(host)
     invitations = {name: each for name, each in by_messages.invitations(state).items() if name in uploads}
     updates = [
         Update(each.round, name, uploads[name], session=each.session, base=each.counted)
         for name, each in invitations.items()
     ]
-    after, inbox = by_messages.settle(state, invitations, updates)
-    return after, recorded(after, state.z, inbox, 0, 0, 0.0)
+    return by_messages.settle_round(state, invitations, updates, began=0.0)
 
 
 def outcomes(host: Server, present: int = CLIENTS) -> list[tuple[FederatedState, RoundRecord]]:
-    like = host.inbox(host.invitations(first_state(host)))._like
+    like = host.inbox(host.invitations(host.start()))._like
     return [settled(host, each) for each in two_splits(host.names[:present], like)]
 
 
@@ -75,7 +74,7 @@ def same(one: State, other: State) -> bool:
 def test_the_servers_next_state_is_a_function_of_the_sum_alone(kind: type[Algorithm], present: int) -> None:
     (one, _), (other, _) = outcomes(server(kind), present)
     assert same(one.server, other.server)
-    assert not torch.allclose(one.z, first_state(server(kind)).z)
+    assert not torch.allclose(one.z, server(kind).start().z)
 
 
 @each_algorithm

@@ -18,7 +18,7 @@ from safetensors.numpy import load_file, save_file
 from fedmm.cli import main
 from fedmm.cli.app import _show_comparison
 from fedmm.core.errors import FedmmError
-from fedmm.core.evidence import NOT_SUPPORTED, RULE
+from fedmm.core.validators import NOT_SUPPORTED, RULE
 from fedmm.reporting import comparison_rows, draw_comparison, read_comparison, validator_table
 from fedmm.reporting.html import gather, write_pdf, write_png
 from fedmm.reporting.html.charts import Lines

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fedmm.config.schema import experiment
-from fedmm.core.evidence import RULE
+from fedmm.core.validators import RULE
 from fedmm.data.datasets.arrays import Arrays
 from fedmm.data.domains import DomainPair, Labelled
 from fedmm.runs.evidence import (

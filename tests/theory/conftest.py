@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedmm.theory.derivatives import Function
+from fedmm.theory.spectra import Function
 
 FLOAT64 = torch.float64
 

@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 import fedmm
 from fedmm import FedmmError
 from fedmm.core.objective import Objective
-from fedmm.core.transforms import WholeRows
+from fedmm.core.problem import WholeRows
 from fedmm.data.rows import TensorRows
 from fedmm.training.adaptation import Adaptation
 from fedmm.training.batched import StackRun, StackSettings

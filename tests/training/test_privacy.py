@@ -25,8 +25,8 @@ import fedmm
 from fedmm import FedmmError, GaussianUpdate, Terms
 from fedmm.config.schema import Experiment, experiment
 from fedmm.config.sweep_grid import grid, groups
+from fedmm.core.federation import taking_part
 from fedmm.core.layout import Layout
-from fedmm.core.participation import taking_part
 from fedmm.core.problem import FederatedProblem
 from fedmm.runs.build import DataCache, prepare
 from fedmm.runs.run import run_experiment

@@ -23,9 +23,9 @@ from fedmm import ALGORITHMS, FedAvgGDA, FedMM, FedmmError, FedSGDA, GaussianUpd
 from fedmm.core.aggregation import aggregated, groups_of
 from fedmm.core.algorithm import Algorithm, first_exchange, steps_by_client
 from fedmm.core.compression import algorithms_part, arrived_upload, broadcast, first_memory, known_point, remembered
+from fedmm.core.federation import head_count, taking_part
 from fedmm.core.layout import Layout
-from fedmm.core.noise import NoiseSource, SeededNoise
-from fedmm.core.participation import head_count, taking_part
+from fedmm.core.mechanisms import NoiseSource, SeededNoise
 from fedmm.core.problem import FederatedProblem
 from fedmm.engines.in_process import InProcess
 from fedmm.engines.worker import Worker

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedmm.config.schema import experiment
 from fedmm.core.errors import FedmmError
-from fedmm.core.participation import head_count
+from fedmm.core.federation import head_count
 from fedmm.runs.build import DataCache, prepare
 
 

@@ -12,8 +12,8 @@ import torch
 from fedmm.config.dataclass_io import build
 from fedmm.config.schema import Experiment, experiment
 from fedmm.core.errors import require, unknown
-from fedmm.core.site_data import DOMAINS, TableKeys
-from fedmm.core.transforms import View, WholeRows
+from fedmm.core.files import DOMAINS, TableKeys
+from fedmm.core.problem import View, WholeRows
 from fedmm.core.validation import at_least
 from fedmm.data.columns.agreed import AgreedColumns, SiteScaling
 from fedmm.data.columns.encoding import Column, Scale

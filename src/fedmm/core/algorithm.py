@@ -34,9 +34,6 @@ State = dict[str, Tensor]
 LocalSteps = int | Sequence[int] | Mapping[str, int]
 """The paper's M_i: one number for all clients, one per client in the order they are listed, or one per client name."""
 
-CLIENT_AXIS = -2
-"""Uploads are stacked to ``[..., clients, size]``."""
-
 
 class Aggregated(NamedTuple):
     """What a server has of a round: named vectors ``[..., size]``.

@@ -9,7 +9,9 @@ from torch import Tensor
 
 from fedmm.core.algorithm import State
 from fedmm.core.problem import Statistics
-from fedmm.core.usual_norms import Norms
+
+Norms = dict[str, float]
+"""The lengths of what one client sends: of each vector of its upload, and of the change of its running statistics."""
 
 
 class Refusal(NamedTuple):

@@ -1,7 +1,8 @@
-"""On what terms clients take part in a federation, whatever the algorithm."""
+"""On what terms clients take part in a federation, whatever the algorithm, and who does in a round."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -10,8 +11,8 @@ from fedmm.core.algorithm import Algorithm, first_exchange
 from fedmm.core.compression import ENCODINGS, Encoding
 from fedmm.core.errors import require
 from fedmm.core.mechanisms import ExactUpdate, GaussianUpdate, Transmission
-from fedmm.core.participation import head_count
 from fedmm.core.problem import FederatedProblem
+from fedmm.core.seeding import key
 from fedmm.core.validation import flag, not_negative, one_of, within
 
 OnBadUpdate = Literal["stop", "skip"]
@@ -171,3 +172,16 @@ class Terms:
     def structure(self) -> Terms:
         """What must be the same for runs in one program: all but who takes part."""
         return replace(self, participation=1.0)
+
+
+def head_count(clients: int, share: float) -> int:
+    """How many of so many clients take part in a round: their share, rounded, at least one."""
+    return max(1, int(share * clients + 0.5))
+
+
+def taking_part(names: Sequence[str], share: float, seed: int, t: int) -> list[str]:
+    """Who takes part in round t, in order of the names: a function of seed, round and names alone."""
+    if share >= 1.0:
+        return sorted(names)
+    drawn = sorted(names, key=lambda name: (key(seed, "participation", t, name), name))
+    return sorted(drawn[: head_count(len(names), share)])

@@ -1,4 +1,4 @@
-"""Writing a file so that others can rely on it: it is there whole, or as it was before."""
+"""Files: writing one whole or not at all, and the keys that say how a table is written. Needs no torch."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fedmm.core.errors import FedmmError, require
 
@@ -68,3 +69,26 @@ def atomic_write(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
             yield partial
     except OSError as problem:
         raise FedmmError(f"{path} cannot be written: {problem.strerror or problem}") from problem
+
+
+DOMAINS = ("source", "target", "both")
+"""What a site may hold."""
+
+Decimal = Literal[".", ","]
+
+
+@dataclass(frozen=True)
+class TableKeys:
+    """The keys of ``[data]`` that say how a table is written; columns: their names, where the file has none.
+
+    ``TableFormat.of`` in ``fedmm.data.readers`` says what each is for.
+    """
+
+    separator: str = ","
+    decimal: Decimal = "."
+    encoding: str = "utf-8"
+    header: bool = True
+    columns: tuple[str, ...] = ()
+    sheet: str = ""
+    missing: tuple[str, ...] = ()
+    zero_missing: tuple[str, ...] = ()

@@ -52,7 +52,7 @@ class Seen:
         return -(self.p * self.log_p).sum(dim=(-1, -2))
 
 
-class Measure(Protocol):
+class Metric(Protocol):
     """A function of sums over rows."""
 
     def sums(self, seen: Seen) -> Tensor:

@@ -1,18 +1,20 @@
 """What an engine trains: clients that can evaluate their signed field, and a start.
 
 An engine knows nothing of networks, data or losses. It asks a client to open a round, evaluates the field local step
-after local step, and closes the round.
+after local step, and closes the round. What it must know to run many clients as one program comes after: the rows
+that a client holds (:class:`HeldRows`), how they are shown to a network (:class:`View`), and the networks themselves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from torch import Tensor
 
 from fedmm.core.layout import Layout
+from fedmm.core.objective import Objective, Outputs, RowWeights
 
 Statistics = dict[str, Tensor]
 """Running statistics of normalisation layers by name: a third group beside omega and psi, with no gradient or dual."""
@@ -71,3 +73,109 @@ class FederatedProblem:
     def __repr__(self) -> str:
         sizes = f"{self.layout.min_size} parameters in omega, {self.layout.size - self.layout.min_size} in psi"
         return f"FederatedProblem({len(self.clients)} clients, {sizes})"
+
+
+@dataclass(frozen=True)
+class HeldRows:
+    """What a client holds of one domain, in a tensor that it may share with others.
+
+    x: ``[all, ...]``; y: int64 ``[all]``, None for unlabelled rows; index: int64 ``[held]``, which rows are its own
+    (all where it is None); key_parts: its draws follow from them; batch_rows: how many rows of a batch it gives.
+    """
+
+    x: Tensor
+    y: Tensor | None
+    index: Tensor | None
+    key_parts: tuple[int | str, ...]
+    batch_rows: int
+
+    @property
+    def count(self) -> int:
+        """How many rows are held."""
+        return len(self.x if self.index is None else self.index)
+
+
+class StackableClient(Protocol):
+    """A client whose f_i is an objective on a network, with its rows in memory."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def objective(self) -> Objective: ...
+
+    @property
+    def held(self) -> Sequence[HeldRows]:
+        """Its rows, in the order in which they make up a batch."""
+
+    @property
+    def weights(self) -> RowWeights: ...
+
+    @property
+    def field_scale(self) -> Tensor:
+        """What the loss gradient is multiplied with to be the signed field, ``[size]``."""
+
+    def dropout_key(self, t: int, step: int) -> int:
+        """The key of the dropout masks in a local step."""
+
+    @property
+    def view(self) -> View:
+        """How its rows are shown to the network."""
+
+    def view_key(self, t: int, step: int) -> int:
+        """The key of what is random in the view of a local step's batch."""
+
+
+class NetworkStack(Protocol):
+    """Many networks of one structure as one function of their parameters ``[G, size]``."""
+
+    @property
+    def has_dropout(self) -> bool: ...
+
+    def constants(self, which: Tensor) -> Mapping[str, Tensor]:
+        """What is no parameter of networks that belong to the replicas ``which``, int64 ``[G]``."""
+
+    def outputs(
+        self, z: Tensor, x: Tensor, constants: Mapping[str, Tensor], dropout: Tensor | None, statistics: Statistics
+    ) -> Outputs:
+        """In training, for batches x ``[G, rows, ...]``; updates ``statistics`` in place."""
+
+    def evaluate(self, z: Tensor, x: Tensor, constants: Mapping[str, Tensor], statistics: Statistics) -> Outputs:
+        """In evaluation mode."""
+
+
+class View(Protocol):
+    """A function of stored rows, the same on every engine and device."""
+
+    @property
+    def random(self) -> bool:
+        """Whether the key matters in training."""
+
+    def shape(self, stored: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of a row as the network sees it."""
+
+    def train(self, x: Tensor, key: Tensor) -> Tensor:
+        """Rows ``[..., rows, *stored]`` in training, drawn from the keys int64 ``[...]`` of their batches."""
+
+    def evaluate(self, x: Tensor) -> Tensor:
+        """Rows ``[..., rows, *stored]`` for measuring and predicting; nothing is random."""
+
+
+@dataclass(frozen=True)
+class WholeRows:
+    """Rows as they are stored."""
+
+    name: ClassVar[str] = "whole_rows"
+
+    @property
+    def random(self) -> bool:
+        return False
+
+    def shape(self, stored: tuple[int, ...]) -> tuple[int, ...]:
+        return stored
+
+    def train(self, x: Tensor, key: Tensor) -> Tensor:
+        return x
+
+    def evaluate(self, x: Tensor) -> Tensor:
+        return x

@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple, Protocol
 
 from torch import Tensor
 
-from fedmm.core.transforms import View, WholeRows
+from fedmm.core.problem import View, WholeRows
 
 
 class Labelled(NamedTuple):

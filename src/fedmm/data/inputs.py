@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedmm.core.errors import FedmmError, require, unknown
-from fedmm.core.site_data import Decimal
+from fedmm.core.files import Decimal
 from fedmm.core.validation import at_least, flag, one_of, positive, within
 from fedmm.data.class_folders import ClassFolders, found_in
 from fedmm.data.columns.encoding import Column, Scale, encoded, rescaled, scales_of

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from fedmm.core.errors import require, unknown
+from fedmm.core.problem import View, WholeRows
 from fedmm.core.seeding import hashed
-from fedmm.core.transforms import View, WholeRows
 from fedmm.core.validation import at_least, flag
 
 _DRAWS = 3  # of a row: top, left, flip

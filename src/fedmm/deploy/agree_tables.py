@@ -14,11 +14,9 @@ from fedmm.core.files import write_json
 from fedmm.data.columns.agreed import AgreedColumns
 from fedmm.data.columns.federated import Described, merge_descriptions, read_description
 from fedmm.data.inputs import TableInput, input_from, input_table
-from fedmm.remote.flower.questions import ask_sites
-from fedmm.remote.flower.roster import Roster
-from fedmm.remote.flower.server import Grid
-from fedmm.remote.kinds import DESCRIBE, NAME, PROBLEM
-from fedmm.remote.packed import Malformed, Packed, one_line
+from fedmm.remote.flower.apps import Grid
+from fedmm.remote.flower.roster import Roster, ask_sites
+from fedmm.remote.packed import DESCRIBE, NAME, PROBLEM, Malformed, Packed, one_line
 from fedmm.sites.tables import DESCRIPTION, ENCODING
 
 ENCODING_FILE = "encoding.json"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.files import write_json
-from fedmm.remote.flower.roster import Roster, introduced
-from fedmm.remote.flower.server import Grid
+from fedmm.remote.flower.apps import Grid
+from fedmm.remote.flower.roster import Roster, wait_for_sites
 from fedmm.remote.packed import Malformed, Packed
 from fedmm.sites.experiments import require_quorum
 from fedmm.sites.site_info import Card, Expected, card_from, read_card
@@ -74,7 +74,7 @@ class Enrolment:
             self._read()
         waits = 0.0 if self.cards.keys() >= self.listed.keys() else seconds
         need = min_sites or len(self.listed)
-        introduced(grid, roster, introduction, timeout=waits, say=self._say, enough=min_sites or None)
+        wait_for_sites(grid, roster, introduction, timeout=waits, say=self._say, enough=min_sites or None)
         missing = [name for name in self.listed if name not in self.cards]
         require(len(self.cards) >= need, self._too_few(missing, roster, seconds, min_sites))
         for name in missing:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedmm.core.errors import FedmmError, require, unknown
-from fedmm.core.site_data import DOMAINS
+from fedmm.core.files import DOMAINS
 from fedmm.deploy.federation import answers, opened, register
 from fedmm.deploy.layout import Federation
 from fedmm.sites.config import KINDS

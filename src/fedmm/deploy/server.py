@@ -20,7 +20,6 @@ from fedmm.core.algorithm import Algorithm
 from fedmm.core.engine import FederatedState
 from fedmm.core.errors import FedmmError, require, unknown
 from fedmm.core.mechanisms import GaussianUpdate
-from fedmm.core.usual_norms import TIMES
 from fedmm.data.domains import DomainPair
 from fedmm.data.inputs import TableInput
 from fedmm.data.rows import TensorRows
@@ -29,13 +28,14 @@ from fedmm.deploy.enrolment import SITES, Enrolment
 from fedmm.deploy.layout import Federation
 from fedmm.deploy.run_lock import driving
 from fedmm.deploy.status import StatusFile
+from fedmm.engines.inbox import TIMES
 from fedmm.engines.server import Server
 from fedmm.models.network import Network
-from fedmm.remote.evaluation import Panel, SiteMeasures
+from fedmm.remote.evaluation import MetricRequest, SiteMetrics
+from fedmm.remote.flower.apps import Grid, run_number
 from fedmm.remote.flower.engine import FlowerEngine, Patience
 from fedmm.remote.flower.envelope import Sealer
-from fedmm.remote.flower.roster import Roster, introduced
-from fedmm.remote.flower.server import Grid, run_number
+from fedmm.remote.flower.roster import Roster, wait_for_sites
 from fedmm.remote.flower.strategy import MinimaxStrategy
 from fedmm.remote.packed import About, Packed
 from fedmm.runs.build import DataCache, tested_rows
@@ -139,7 +139,7 @@ def _agreed_encoding(
     """How the tables of the sites that are there become rows; they introduce themselves again once it is known."""
     require_quorum(served.min_sites, listed_sites(each))
     least, seconds = served.min_sites or len(roster.names), served.enrol_seconds
-    absent = introduced(grid, roster, introduction, timeout=seconds, say=say, enough=served.min_sites or None)
+    absent = wait_for_sites(grid, roster, introduction, timeout=seconds, say=say, enough=served.min_sites or None)
     reasons = "; ".join(["", *sorted(set(roster.turned_away.values()))])
     wanted = f"begins with {least} sites, and {len(roster.nodes)} came" if served.min_sites else "needs them"
     require(
@@ -303,8 +303,8 @@ class _Engines:
     def __post_init__(self) -> None:
         adaptation = self.adaptation
         asked = {name: own for name, own in asked_for(adaptation.probes).items() if name not in self.sites.late}
-        panel = Panel(asked, adaptation.function.classes, self.experiment.run.probe_rows)
-        self._measures = SiteMeasures(adaptation.problem, panel, self._ask, self.say)
+        panel = MetricRequest(asked, adaptation.function.classes, self.experiment.run.probe_rows)
+        self._measures = SiteMetrics(adaptation.problem, panel, self._ask, self.say)
 
     def measured(self, state: FederatedState) -> dict[str, torch.Tensor]:
         """What sites measure on rows of their own; what could not be measured is left out."""

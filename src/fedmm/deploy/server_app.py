@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmm.core.errors import require
-from fedmm.remote.flower.server import Grid, server_app
+from fedmm.remote.flower.apps import Grid, server_app
 
 FEDERATION = "FEDMM_FEDERATION"
 """The variable that names the federation's folder on the SuperLink's machine."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmm.core.errors import require
-from fedmm.remote.flower.client import Handler, client_app
+from fedmm.remote.flower.apps import Handler, client_app
 from fedmm.remote.packed import Packed
 from fedmm.sites.config import SiteConfig, read_site
 

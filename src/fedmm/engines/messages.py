@@ -39,6 +39,11 @@ class Invitation:
         """The vectors that travel to the client; a worker takes these as well as ``sent``."""
         return self.sent if self.codes is None else self.codes
 
+    @property
+    def size_in_bytes(self) -> int:
+        """What it takes on the wire."""
+        return sum(map(size_in_bytes, (self.travelling, self.statistics, self.totals or {})))
+
 
 @dataclass(frozen=True)
 class Update:

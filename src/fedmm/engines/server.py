@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import defaultdict
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -21,30 +22,23 @@ from fedmm.core.compression import (
     remembered,
     travelling,
 )
-from fedmm.core.engine import FederatedState, RoundRecord
+from fedmm.core.engine import FederatedState, Norms, Refusal, RoundRecord
 from fedmm.core.errors import Diverged, require
-from fedmm.core.federation import Terms
-from fedmm.core.participation import head_count, taking_part
+from fedmm.core.federation import Terms, head_count, taking_part
 from fedmm.core.problem import FederatedProblem, Statistics
-from fedmm.core.usual_norms import Norms, UsualNorms, harmless_norms
-from fedmm.engines.inbox import Inbox
-from fedmm.engines.messages import NEVER, Invitation, Update
-from fedmm.engines.secure_sum.masking import masked_like
+from fedmm.engines.client_store import Kept
+from fedmm.engines.inbox import Inbox, UsualNorms, harmless_norms
+from fedmm.engines.messages import NEVER, Invitation, Update, size_in_bytes
+from fedmm.engines.secure_sum.masking import NotOpened, Opening, masked_like, mean_upload, sum_codes
 
-
-@dataclass(frozen=True)
-class Settled:
-    """What a round made of the server: its state, the shared statistics, and the clients' sums where it keeps them."""
-
-    server: State
-    statistics: Statistics
-    totals: dict[str, State]
+OpenSum = Callable[[Mapping[str, Update]], Mapping[str, Opening]]
+"""Asks those who sent these updates to help to open their sum."""
 
 
 class Server:
     """Knows the clients by name and what they send, never what they hold. Sums are taken in order of their names.
 
-    bounded: refuse updates that are far longer than usual (:class:`~fedmm.core.usual_norms.UsualNorms`).
+    bounded: refuse updates that are far longer than usual (:class:`~fedmm.engines.inbox.UsualNorms`).
     """
 
     def __init__(
@@ -61,7 +55,7 @@ class Server:
         self.names = sorted(names)
         self.steps = steps_by_client(algorithm.steps, problem.listed or names)
         self._groups = groups_of(self.names, problem.groups, problem.layout.device)
-        self._upload, _ = first_exchange(algorithm, problem.layout, problem.start)  # refuses unknown parameter groups
+        self.upload, _ = first_exchange(algorithm, problem.layout, problem.start)  # refuses unknown parameter groups
         require(
             not (terms.transmission.private and problem.share_statistics and problem.statistics),
             "running statistics of batch normalisation would travel without noise; use a network without them, or "
@@ -75,6 +69,17 @@ class Server:
             statistics = problem.statistics if problem.share_statistics else {}
             self._harmless = harmless_norms(algorithm, problem.layout, problem.start, statistics, steps)
         self.taking_part = head_count(max(problem.federation, len(names)), terms.participation)
+
+    def start(self) -> FederatedState:
+        """The federation before its first round."""
+        return FederatedState(
+            round=0,
+            server=self.first(),
+            clients={name: self.first_own() for name in self.names},
+            statistics=self.problem.statistics,
+            client_statistics=dict.fromkeys(self.names, self.problem.statistics),
+            totals=self.totals(),
+        )
 
     def first(self) -> State:
         """The server's state before the first round, with what it remembers of its broadcasts."""
@@ -96,7 +101,7 @@ class Server:
         """The sums of the clients' updates before the first round, where they are kept."""
         if not self.terms.keeps_totals(self.algorithm):
             return {}
-        zero = {name: torch.zeros_like(self._upload[name]) for name in self.algorithm.accumulates}
+        zero = {name: torch.zeros_like(self.upload[name]) for name in self.algorithm.accumulates}
         return dict.fromkeys(self.names, zero)
 
     def invitations(
@@ -126,11 +131,6 @@ class Server:
         """Whether a client was counted in the last round, so that it knows what was sent then."""
         return state.round > 0 and state.counted.get(name, NEVER) == state.round - 1
 
-    @property
-    def upload(self) -> State:
-        """What a client uploads: names, shapes and dtypes."""
-        return self._upload
-
     def inbox(
         self, invitations: Mapping[str, Invitation], norms: Mapping[str, Norms] | None = None, *, masked: bool = False
     ) -> Inbox:
@@ -139,21 +139,75 @@ class Server:
         masked: for updates of which the sum alone is seen.
         """
         statistics = self.problem.statistics if self.problem.share_statistics else {}
-        like = masked_like(self._upload) if masked else travelling(self.terms.uploads, self._upload)
+        like = masked_like(self.upload) if masked else travelling(self.terms.uploads, self.upload)
         return Inbox(invitations, like, statistics, self.terms, self.problem.groups, self.usual_norms(norms or {}))
 
     def usual_norms(self, known: Mapping[str, Norms]) -> UsualNorms | None:
         """The bound on the lengths of a round's updates, where there is one. known: as in :meth:`inbox`."""
         return None if self._harmless is None else UsualNorms(self._harmless, known, steps=self.steps)
 
-    def settle(self, state: FederatedState, accepted: Mapping[str, Update]) -> Settled:
-        """The server after a round in which these updates were counted; without any it stays as it is."""
+    def settle_round(
+        self,
+        state: FederatedState,
+        invitations: Mapping[str, Invitation],
+        updates: Iterable[Update],
+        *,
+        began: float,
+        kept: Callable[[str], Kept | None] = lambda client: None,
+        dual_norms: Callable[[Collection[str]], Mapping[str, float]] | None = None,
+        refused: Sequence[Refusal] = (),
+        open_sum: OpenSum | None = None,
+    ) -> tuple[FederatedState, RoundRecord]:
+        """The state after a round and its record, from what arrived: the one way in which a round ends.
+
+        updates: judged one after the other as they come. began: when the round did, by ``time.perf_counter``.
+        kept: a client's own state after the round, where this process has it; it is taken where its update counts.
+        dual_norms: ||dual_i|| by client from the names of those who count; by default those of the states.
+        refused: what could not even be read as an update.
+        open_sum: where updates are masked. Each is then taken for their mean, which is all that the server needs.
+        """
+        t, bytes_up = state.round, 0
+        inbox = self.inbox(invitations, state.norms, masked=open_sum is not None)
+        for update in updates:
+            bytes_up += size_in_bytes(update.vectors) + size_in_bytes(update.statistics)
+            inbox.put(update)
+        inbox.close()
+        if open_sum is not None and inbox.accepted:
+            self._open(inbox, invitations, open_sum)
+        inbox.refused.extend(refused)
+        accepted = inbox.accepted
+        own = {client: held for client in accepted if (held := kept(client)) is not None}
+        after = replace(
+            self._aggregate(state, accepted),
+            round=t + 1,
+            clients={**state.clients, **{client: held.own for client, held in own.items()}},
+            client_statistics={**state.client_statistics, **{client: held.statistics for client, held in own.items()}},
+            counted={**state.counted, **dict.fromkeys(accepted, t)},
+            norms={**state.norms, **inbox.norms},
+        )
+        duals = norms_of_duals(after.clients) if dual_norms is None else dual_norms(accepted)
+        bytes_down = sum(invitation.size_in_bytes for invitation in invitations.values())
+        return after, _record(after, inbox, duals, bytes_up, bytes_down, time.perf_counter() - began)
+
+    def _open(self, inbox: Inbox, invitations: Mapping[str, Invitation], open_sum: OpenSum) -> None:
+        try:
+            codes = sum_codes(inbox.accepted, invitations, open_sum(inbox.accepted))
+        except NotOpened as problem:
+            inbox.refused += [Refusal(name, f"the round's sum was not opened: {problem}") for name in inbox.accepted]
+            inbox.accepted = {}
+            return
+        sent = next(iter(invitations.values())).sent
+        mean = mean_upload(codes, len(inbox.accepted), self.upload, sent)
+        inbox.accepted = {name: replace(update, vectors=mean) for name, update in inbox.accepted.items()}
+
+    def _aggregate(self, state: FederatedState, accepted: Mapping[str, Update]) -> FederatedState:
+        """The server's part of the state after these updates are counted; without any it stays as it is."""
         sent, _ = self.broadcast(state.server)
         memory = remembered(self.terms.broadcasts, sent)
         if not accepted:
-            return Settled({**state.server, **memory}, state.statistics, state.totals)
+            return replace(state, server={**state.server, **memory})
         names = sorted(accepted)
-        uploads = {name: torch.stack([accepted[who].vectors[name] for who in names]) for name in self._upload}
+        uploads = {name: torch.stack([accepted[who].vectors[name] for who in names]) for name in self.upload}
         totals = self._added(state.totals, names, updates_of(uploads, sent)) if state.totals else {}
         present = [self.names.index(name) for name in names]
         groups = Groups(self._groups.of[present], self._groups.most)
@@ -173,7 +227,7 @@ class Server:
         statistics = state.statistics
         if self.problem.share_statistics:
             statistics = self._mean_statistics([accepted[name].statistics for name in names], statistics, groups)
-        return Settled({**server, **memory}, statistics, totals)
+        return replace(state, server={**server, **memory}, statistics=statistics, totals=totals)
 
     def _added(self, totals: Mapping[str, State], names: list[str], updates: State) -> dict[str, State]:
         """The sums with these clients' updates added to their own."""
@@ -200,21 +254,10 @@ class Server:
         return mean
 
 
-def recorded(
-    after: FederatedState,
-    z_0: Tensor,
-    inbox: Inbox,
-    bytes_up: int,
-    bytes_down: int,
-    seconds: float,
-    duals: Mapping[str, float] | None = None,
+def _record(
+    after: FederatedState, inbox: Inbox, duals: Mapping[str, float], bytes_up: int, bytes_down: int, seconds: float
 ) -> RoundRecord:
-    """The record of a round that began at z_0, or at what was sent of it.
-
-    duals: the norms of the clients' duals after it, where they are known already; see :func:`dual_norms`.
-    """
-    z_0 = inbox.sent_point(z_0)
-    duals = dual_norms(after.clients) if duals is None else duals
+    z_0 = inbox.sent_point(after.z)
     points = torch.stack([inbox.accepted[name].vectors["z"] for name in sorted(inbox.accepted)] or [z_0])
     drifts = (points - z_0).norm(dim=-1)
     by_client = {
@@ -236,7 +279,7 @@ def recorded(
     )
 
 
-def dual_norms(clients: Mapping[str, State]) -> dict[str, float]:
+def norms_of_duals(clients: Mapping[str, State]) -> dict[str, float]:
     """||dual_i|| by name, of those clients that have one."""
     duals = {name: own["dual"].norm() for name, own in clients.items() if "dual" in own}
     return dict(zip(duals, torch.stack(list(duals.values())).tolist(), strict=True)) if duals else {}

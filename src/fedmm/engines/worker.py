@@ -10,9 +10,10 @@ from fedmm.core.algorithm import Algorithm, Coefficients, State
 from fedmm.core.compression import algorithms_part, known_point, received, remembered, transmit
 from fedmm.core.federation import Terms
 from fedmm.core.layout import Layout
-from fedmm.core.mechanisms import Circumstances
-from fedmm.core.noise import NoiseSource, SeededNoise
+from fedmm.core.mechanisms import Circumstances, NoiseSource, SeededNoise
 from fedmm.core.problem import ClientProblem, LocalReport, Statistics
+from fedmm.engines.client_store import Kept
+from fedmm.engines.messages import Invitation, Update
 
 _USUAL = Terms()
 
@@ -27,6 +28,23 @@ class Worked:
     upload: State
     own: State
     report: LocalReport
+
+    @property
+    def kept(self) -> Kept:
+        """What the client keeps, once its update is counted."""
+        return Kept(self.own, self.report.statistics)
+
+    def answer(self, client: str, invitation: Invitation) -> Update:
+        """The update by which the client answers an invitation; running statistics travel where they came with it."""
+        return Update(
+            invitation.round,
+            client,
+            self.upload,
+            self.report.statistics if invitation.statistics else {},
+            self.report.metrics,
+            invitation.session,
+            invitation.counted,
+        )
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from fedmm.data.inputs import input_table
 from fedmm.data.transforms import view_table
 from fedmm.inference.load_run import FinishedRun
 from fedmm.inference.onnx_tables import Raw, columns_of, raw_rows, with_preparation
-from fedmm.models.mobilenet import Normalise
+from fedmm.models.backbones import Normalise
 from fedmm.models.network import AdversarialModule
 from fedmm.remote.tensor_files import checksum
 from fedmm.training.predictor import MODEL_FORMAT, RowsShown, rebuild_model

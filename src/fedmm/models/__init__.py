@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from fedmm.models.backbone import Backbone
+from fedmm.models.backbones import Backbone, MobileNetV2
 from fedmm.models.flat import FlatNetwork
-from fedmm.models.mobilenet import MobileNetV2
 from fedmm.models.network import Network
 from fedmm.models.zoo import MLP, Model, PaperCNN, PaperCNN3, SmallCNN
 

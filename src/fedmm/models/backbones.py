@@ -1,153 +1,51 @@
-"""Feature extractors from elsewhere: by their name in timm or torchvision, or from a function that can be imported."""
+"""Any network as a feature extractor: timm's, torchvision's, or your own; and MobileNetV2, as the paper has it."""
 
 from __future__ import annotations
 
-import difflib
+import math
+import warnings
+from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal, get_args
 
+import torch
 from torch import Tensor, nn
 
 from fedmm.core.errors import FedmmError, require
-from fedmm.core.imports import import_allowed
-from fedmm.models.pretrained import torchvisions_own
+from fedmm.core.validation import at_least, flag, one_of, within
+from fedmm.models.network import BatchNormPolicy, Centring
+from fedmm.models.pretrained import Imported, import_backbone, load_backbone, load_weights, torchvisions_own
+from fedmm.models.zoo import Model, require_image, require_widths
 
-TIMM, TORCHVISION = "timm", "torchvision"
-_WORDS = ("act_layer", "global_pool", "norm_layer", "pad_type", "pos_embed", "stem_type", "weight_init")
-"""Options of a library's networks that may be text: others name files, or places to download from."""
+Normalising = Literal["imagenet", "half", "none"]
+AutoNormalising = Literal["auto", "imagenet", "half", "none"]
+BLOCKS = 19
+"""Parts of the backbone, from the first convolution to the last."""
 
-
-class Imported(NamedTuple):
-    """A module without its classifier.
-
-    normalise: mean and deviation by which it wants its pictures, if it says so. colours: how many channels it takes, if
-    that is known.
-    """
-
-    module: nn.Module
-    normalise: tuple[tuple[float, ...], tuple[float, ...]] | None = None
-    colours: int | None = None
+MEAN_AND_STD = {
+    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "half": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+}
 
 
-def imported(backbone: str, options: Mapping[str, Any], shape: tuple[int, ...], *, pretrained: bool) -> Imported:
-    """The feature extractor ``LIBRARY:NAME`` or ``package.module:factory``, made with these keyword arguments.
+class Normalise(nn.Module):
+    """(x - mean) / std in each channel of pictures ``[rows, C, H, W]``."""
 
-    shape: of a row; timm's networks are made for its channels. What cannot be imported or made is refused, and so is a
-    module that the user has not allowed (:func:`fedmm.allow_import`).
-    """
-    where, _, name = backbone.partition(":")
-    require(
-        bool(where and name),
-        f"backbone must be 'timm:NAME', 'torchvision:NAME' or 'package.module:factory', not {backbone!r}",
-    )
-    if where in (TIMM, TORCHVISION):
-        _require_plain(backbone, name, options)
-    if where == TIMM:
-        return _timm(name, options, shape, pretrained)
-    if where == TORCHVISION:
-        return _torchvision(name, options, pretrained)
-    require(not pretrained, "pretrained is for timm and torchvision; let the factory load its weights, or use weights")
-    factory = import_allowed(backbone, "backbone")
-    require(
-        callable(factory),
-        f"backbone {backbone!r} is {type(factory).__name__}, not a function that returns an nn.Module",
-    )
-    return Imported(_made(factory, options, backbone))
+    mean: Tensor
+    std: Tensor
 
+    def __init__(self, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+        super().__init__()
+        self._said = f"mean={mean}, std={std}"
+        self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1))
+        self.register_buffer("std", torch.tensor(std).view(-1, 1, 1))
 
-def _timm(name: str, options: Mapping[str, Any], shape: tuple[int, ...], pretrained: bool) -> Imported:
-    try:
-        import timm  # noqa: PLC0415 - an optional dependency
-    except ImportError as problem:
-        raise FedmmError(f"backbone 'timm:{name}' needs timm: pip install 'fedmm[timm]'") from problem
-    if not timm.is_model(name.partition(".")[0]):
-        raise _unknown("timm", name, timm.list_models())
-    pictures = {"in_chans": shape[0]} if len(shape) == 3 and shape[0] != 3 else {}
-    arguments = {"num_classes": 0, **pictures, **options}
-    try:
-        module = timm.create_model(name, pretrained=pretrained, **arguments)
-    except Exception as problem:
-        if pretrained:
-            raise _no_weights(f"timm:{name}", problem) from problem
-        raise _failed(f"timm:{name}", problem) from problem
-    about: Mapping[str, Any] = getattr(module, "pretrained_cfg", None) or {}
-    scale = (tuple(about["mean"]), tuple(about["std"])) if about.get("mean") and about.get("std") else None
-    return Imported(module, scale, shape[0] if len(shape) == 3 else None)
+    def forward(self, x: Tensor) -> Tensor:
+        return (x - self.mean) / self.std
 
-
-def _torchvision(name: str, options: Mapping[str, Any], pretrained: bool) -> Imported:
-    try:
-        from torchvision import models  # noqa: PLC0415 - an optional dependency
-    except ImportError as problem:
-        raise FedmmError(f"backbone 'torchvision:{name}' needs torchvision: pip install 'fedmm[vision]'") from problem
-    known = models.list_models(module=models)
-    if name not in known:
-        raise _unknown("torchvision", name, known)
-
-    def factory(**arguments: Any) -> nn.Module:
-        module: nn.Module = models.get_model(name, weights=None, **arguments)
-        return module
-
-    module = _made(factory, options, f"torchvision:{name}")
-    if pretrained:
-        try:
-            module.load_state_dict(torchvisions_own(models.get_model_weights(name).DEFAULT))
-        except FedmmError:
-            raise
-        except Exception as problem:
-            raise _no_weights(f"torchvision:{name}", problem) from problem
-    heads = [path for path, layer in module.named_modules() if isinstance(layer, nn.Linear)]
-    require(bool(heads), f"backbone 'torchvision:{name}' has no linear classifier that could be taken off; use another")
-    parent, _, child = heads[-1].rpartition(".")
-    setattr(module.get_submodule(parent), child, nn.Identity())
-    return Imported(module, colours=3)
-
-
-def _require_plain(backbone: str, name: str, options: Mapping[str, Any]) -> None:
-    """Refuse what would have a library read a file or reach the network: its networks by name, with plain options."""
-    require(
-        not set(name) & set(":/\\@"),
-        f"backbone {backbone!r} must name one of the library's own networks, not a file or an address",
-    )
-    for option, value in options.items():
-        require(
-            not isinstance(value, str) or option in _WORDS,
-            f"options.{option} of {backbone!r} must be a number, true or false, not {value!r}: text is for "
-            f"{', '.join(_WORDS)} alone; weights are named by model.weights",
-        )
-
-
-def _made(factory: Any, options: Mapping[str, Any], backbone: str) -> nn.Module:
-    try:
-        module = factory(**options)
-    except Exception as problem:
-        raise _failed(backbone, problem) from problem
-    if not isinstance(module, nn.Module):
-        raise FedmmError(
-            f"backbone {backbone!r} made an object of type {type(module).__name__}; it must be an nn.Module"
-        )
-    return module
-
-
-def _unknown(library: str, name: str, known: list[str]) -> FedmmError:
-    near = difflib.get_close_matches(name, known, n=3)
-    hint = f"; did you mean {', '.join(map(repr, near))}?" if near else f"; its {len(known)} networks have other names"
-    return FedmmError(f"{library} has no network {name!r}{hint}")
-
-
-def _failed(backbone: str, problem: Exception) -> FedmmError:
-    return FedmmError(f"backbone {backbone!r} cannot be made with these options: {_reason(problem)}")
-
-
-def _no_weights(backbone: str, problem: Exception) -> FedmmError:
-    return FedmmError(
-        f"the weights of {backbone!r} cannot be had ({_reason(problem)}); with pretrained they are downloaded, so name "
-        "a file with model.weights instead"
-    )
-
-
-def _reason(problem: Exception) -> str:
-    return (str(problem).strip() or type(problem).__name__).splitlines()[0][:200]
+    def extra_repr(self) -> str:
+        return self._said
 
 
 class ThreeColours(nn.Module):
@@ -155,3 +53,213 @@ class ThreeColours(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x.expand(-1, 3, -1, -1)
+
+
+def _add_bottleneck(parts: OrderedDict[str, nn.Module], width: int, model: Backbone | MobileNetV2) -> nn.Sequential:
+    """The parts of a feature extractor with so many features, and the layer between them and the heads."""
+    parts["flatten"] = nn.Flatten()
+    if model.bottleneck:
+        parts["bottleneck"] = nn.Linear(width, model.bottleneck)
+        parts["relu"] = nn.ReLU()
+    if model.bottleneck_dropout:
+        parts["dropout"] = nn.Dropout(model.bottleneck_dropout)
+    return nn.Sequential(parts)
+
+
+@dataclass(frozen=True)
+class Backbone(Model):
+    """A network from elsewhere, a bottleneck layer, and the heads.
+
+    The parts of ``features`` are called as MobileNetV2's, so that the backbone's learning rate is that of the group
+    ``features.backbone``.
+
+    backbone: ``timm:NAME``, ``torchvision:NAME``, or ``package.module:factory``, a function that returns an nn.Module
+        from rows ``[rows, *shape]`` to features ``[rows, features]``. Importing a module runs its
+        code, so the user has to allow it: :func:`fedmm.allow_import`.
+    options: keyword arguments for it.
+    pretrained: the library's own weights, downloaded where they are not kept already.
+    weights: a safetensors, .pt or .pth file with the backbone's state dict, looked for from the current folder and then
+        in the data folder; weights of a classifier in it are not used.
+    normalise: what is done to pictures in [0, 1]. ``auto``: for networks of timm and torchvision what they want
+        (ImageNet's mean and deviation where they do not say), else nothing.
+    frozen: beginnings of names of the backbone's parts that are never changed, and no part of what is sent; ``*`` is
+        all of it.
+    bottleneck: width of the layer between the backbone's features and the heads, 0 for none.
+    bottleneck_dropout: dropout after it.
+    """
+
+    name: ClassVar[str] = "backbone"
+    summary: ClassVar[str] = "any network of timm or torchvision, or your own package.module:factory"
+    paths: ClassVar[tuple[str, ...]] = ("weights",)
+
+    adversary_hidden: tuple[int, ...] = (256,)
+    centre: Centring = "none"
+    batch_norm: BatchNormPolicy = "averaged"
+    backbone: str = "torchvision:resnet18"
+    options: Mapping[str, float | str | bool] = field(default_factory=dict, hash=False)
+    pretrained: bool = False
+    weights: str = ""
+    normalise: AutoNormalising = "auto"
+    frozen: tuple[str, ...] = ()
+    bottleneck: int = 256
+    bottleneck_dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least("bottleneck", self.bottleneck, 0)
+        if self.bottleneck:
+            require_widths("bottleneck", self.bottleneck)
+        within("bottleneck_dropout", self.bottleneck_dropout, 0.0, 0.99)
+        flag("pretrained", self.pretrained)
+        for option, value in self.options.items():
+            finite = not isinstance(value, float) or math.isfinite(value)
+            require(finite, f"options.{option} must be finite, not {value!r}")
+        one_of("normalise", self.normalise, get_args(AutoNormalising))
+        require(not (self.pretrained and self.weights), "pretrained and weights exclude each other; use one of them")
+        require(
+            not self.frozen or self.batch_norm == "frozen",
+            f"batch_norm must be 'frozen' with frozen parts, whose statistics {self.batch_norm!r} would change",
+        )
+        require(
+            not (self.weights or self.pretrained) or self.initialisation == "torch",
+            f"initialisation must be 'torch' with weights from elsewhere; {self.initialisation!r} would overwrite them",
+        )
+
+    def untrained(self) -> Backbone:
+        return replace(self, weights="", pretrained=False)
+
+    def features(self, shape: tuple[int, ...]) -> nn.Module:
+        with warnings.catch_warnings():  # of a library about itself
+            warnings.simplefilter("ignore")
+            found = import_backbone(self.backbone, self.options, shape, pretrained=self.pretrained)
+        if self.weights:
+            load_backbone(found.module, self.weights, self.backbone)
+        self._freeze(found.module)
+        parts: OrderedDict[str, nn.Module] = OrderedDict()
+        if found.colours == 3 and shape[0] == 1 and len(shape) == 3:
+            parts["colours"] = ThreeColours()
+        scale = self._scale(found, shape)
+        if scale is not None:
+            parts["normalise"] = Normalise(*scale)
+        parts["backbone"] = found.module
+        width = self._width(nn.Sequential(parts), shape)
+        return _add_bottleneck(parts, width, self)
+
+    def _scale(self, found: Imported, shape: tuple[int, ...]) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+        """Mean and deviation by which pictures of the shape are normalised; None for not at all."""
+        if self.normalise == "none" or (self.normalise == "auto" and found.colours is None):
+            return None
+        scale = found.normalise or MEAN_AND_STD["imagenet"]
+        if self.normalise != "auto":
+            scale = MEAN_AND_STD[self.normalise]
+        colours = found.colours or (shape[0] if len(shape) == 3 else 0)
+        if len(scale[0]) == colours:
+            return scale
+        require(
+            self.normalise == "auto",
+            f"normalise = {self.normalise!r} is for pictures of 3 channels; rows have shape {list(shape)}: use 'none'",
+        )
+        return None
+
+    def _freeze(self, backbone: nn.Module) -> None:
+        names = [name for name, _ in backbone.named_parameters()]
+        for beginning in self.frozen:
+            chosen = [n for n in names if beginning in ("*", n) or n.startswith(f"{beginning}.")]
+            if not chosen:
+                parts = dict.fromkeys(name.split(".")[0] for name in names)
+                raise FedmmError(
+                    f"frozen names {beginning!r}, no part of {self.backbone!r} (parts: {', '.join(parts)})"
+                )
+            for name in chosen:
+                backbone.get_parameter(name).requires_grad_(False)
+
+    def _width(self, parts: nn.Module, shape: tuple[int, ...]) -> int:
+        """How many features a row of the shape becomes."""
+        dtype = next((p.dtype for p in parts.parameters() if p.is_floating_point()), torch.float32)
+        try:
+            with torch.no_grad():
+                found = parts.eval()(torch.zeros((2, *shape), dtype=dtype))
+        except Exception as problem:
+            reason = (str(problem).strip() or type(problem).__name__).splitlines()[0][:200]
+            raise FedmmError(
+                f"backbone {self.backbone!r} does not take rows of shape {list(shape)}: {reason}"
+            ) from problem
+        parts.train()
+        fits = isinstance(found, Tensor) and found.dim() >= 2 and len(found) == 2
+        require(fits, f"backbone {self.backbone!r} must map [rows, ...] to a tensor of features [rows, features]")
+        return int(found.flatten(1).shape[1])
+
+
+@dataclass(frozen=True)
+class MobileNetV2(Model):
+    """torchvision's MobileNetV2 with a bottleneck layer, as in the paper's Office-31 experiments.
+
+    The parts of ``features`` are ``normalise``, ``backbone``, ``pool``, ``flatten``, ``bottleneck``, ``relu`` and
+    ``dropout``, so that the backbone's learning rate is that of the group ``features.backbone``.
+
+    weights: ``imagenet`` for torchvision's own, or a safetensors or .pth file with torchvision's names, looked for from
+        the current folder and then in the data folder; without it the start is random.
+    normalise: what the first layer does to pictures in [0, 1]: ImageNet's mean and deviation, as torchvision's own
+        weights need, ``half``: mean 0.5 and deviation 0.5, as Keras's need, or nothing.
+    frozen_blocks: the first so many of the backbone's 19 blocks are never changed, and no part of what is sent.
+    bottleneck: width of the layer between the backbone's 1,280 features and the heads; bottleneck_dropout: after it.
+    """
+
+    name: ClassVar[str] = "mobilenet_v2"
+    summary: ClassVar[str] = "MobileNetV2 with a bottleneck, random or from a weights file"
+    paths: ClassVar[tuple[str, ...]] = ("weights",)
+
+    task_hidden: tuple[int, ...] = ()
+    adversary_hidden: tuple[int, ...] = (256,)
+    centre: Centring = "none"
+    batch_norm: BatchNormPolicy = "frozen"
+    weights: str = ""
+    normalise: Normalising = "imagenet"
+    frozen_blocks: int = 0
+    bottleneck: int = 256
+    bottleneck_dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_widths("bottleneck", self.bottleneck)
+        within("bottleneck_dropout", self.bottleneck_dropout, 0.0, 0.99)
+        one_of("normalise", self.normalise, get_args(Normalising))
+        at_least("frozen_blocks", self.frozen_blocks, 0)
+        require(self.frozen_blocks <= BLOCKS, f"frozen_blocks must be at most {BLOCKS}, not {self.frozen_blocks}")
+        require(
+            not self.frozen_blocks or self.batch_norm == "frozen",
+            f"batch_norm must be 'frozen' with frozen_blocks, whose statistics {self.batch_norm!r} would change",
+        )
+        require(
+            not self.weights or self.initialisation == "torch",
+            f"initialisation must be 'torch' with weights from a file, which {self.initialisation!r} would overwrite",
+        )
+
+    def untrained(self) -> MobileNetV2:
+        return replace(self, weights="")
+
+    def features(self, shape: tuple[int, ...]) -> nn.Module:
+        require_image(self.name, shape)
+        require(shape[0] == 3, f"model {self.name!r} takes pictures of 3 channels, not of {shape[0]}")
+        backbone = self._backbone()
+        for block in list(backbone)[: self.frozen_blocks]:
+            block.requires_grad_(False)
+        parts: OrderedDict[str, nn.Module] = OrderedDict()
+        if self.normalise != "none":
+            parts["normalise"] = Normalise(*MEAN_AND_STD[self.normalise])
+        parts["backbone"] = backbone
+        parts["pool"] = nn.AdaptiveAvgPool2d(1)
+        return _add_bottleneck(parts, 1280, self)
+
+    def _backbone(self) -> nn.Sequential:
+        try:
+            from torchvision.models import MobileNet_V2_Weights, mobilenet_v2  # noqa: PLC0415 - an optional dependency
+        except ImportError as problem:
+            raise FedmmError("model 'mobilenet_v2' needs torchvision: pip install 'fedmm[vision]'") from problem
+        whole = mobilenet_v2(weights=None)
+        if self.weights == "imagenet":
+            whole.load_state_dict(torchvisions_own(MobileNet_V2_Weights.IMAGENET1K_V1))
+        elif self.weights:
+            load_weights(whole, self.weights, self.normalise)
+        assert isinstance(whole.features, nn.Sequential)
+        return whole.features

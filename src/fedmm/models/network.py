@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -14,7 +15,6 @@ from fedmm.core.objective import AdversaryShape, Objective, Outputs
 from fedmm.core.seeding import key
 from fedmm.core.validation import at_least, one_of, within
 from fedmm.models.dropout import seed_dropout
-from fedmm.models.heads import mlp, truncated_normal
 
 BatchNormPolicy = Literal["averaged", "frozen", "local"]
 Centring = Literal["none", "train_mean", "image_mean", "batch_mean"]
@@ -140,3 +140,25 @@ def _head(network: Network, shape: AdversaryShape) -> nn.Module:
     if network.initialisation == "truncated_normal":
         truncated_normal(head)
     return head
+
+
+def mlp(inputs: int, hidden: Sequence[int], outputs: int | None, dropout: float = 0.0) -> nn.Sequential:
+    """Linear layers with ReLU (and dropout) between them; ``outputs=None`` ends on the last hidden layer's ReLU."""
+    layers: list[nn.Module] = []
+    for width in hidden:
+        layers += [nn.Linear(inputs, width), nn.ReLU()]
+        if dropout:
+            layers.append(nn.Dropout(dropout))
+        inputs = width
+    if outputs is not None:
+        layers.append(nn.Linear(inputs, outputs))
+    return nn.Sequential(*layers)
+
+
+def truncated_normal(module: nn.Module) -> None:
+    """The start of the paper's published program: weights normal(0, 0.1) cut at two sigma, biases 0.1."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear | nn.Conv2d):
+            nn.init.trunc_normal_(layer.weight, std=0.1, a=-0.2, b=0.2)
+            if layer.bias is not None:
+                nn.init.constant_(layer.bias, 0.1)

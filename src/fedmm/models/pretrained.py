@@ -1,15 +1,17 @@
-"""Pre-trained weights from a file, or torchvision's own."""
+"""Networks and weights from elsewhere: timm's, torchvision's, a function that can be imported, a file."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from fedmm.core.errors import FedmmError, require
+from fedmm.core.imports import import_allowed
 from fedmm.core.paths import data_folder
 
 
@@ -19,14 +21,13 @@ def load_weights(module: nn.Module, given: str, normalise: str) -> None:
     given: its path; a relative one is looked for from the current folder, then in the data folder.
     normalise: how the input is scaled, refused where a safetensors file says that it needs another.
     """
-    path = _found(given)
+    path = _find(given)
     try:
         weights, about = _read(path)
         module.load_state_dict(weights, strict=True)
     except Exception as problem:
-        reason = (str(problem).strip() or type(problem).__name__).splitlines()[0]
         raise FedmmError(
-            f"{path} cannot be read as MobileNetV2 weights with torchvision's names: {reason}"
+            f"{path} cannot be read as MobileNetV2 weights with torchvision's names: {_reason(problem)}"
         ) from problem
     needs_half = "mean=0.5" in about.get("input", "").replace(" ", "")
     require(
@@ -43,7 +44,7 @@ def load_backbone(module: nn.Module, given: str, backbone: str) -> None:
 
     given: as in :func:`load_weights`.
     """
-    path = _found(given)
+    path = _find(given)
     try:
         weights: Mapping[str, Any] = _read(path)[0]
         for inside in ("state_dict", "model"):
@@ -57,7 +58,7 @@ def load_backbone(module: nn.Module, given: str, backbone: str) -> None:
         raise FedmmError(f"{path} cannot be read as weights of {backbone!r}: {reason}") from problem
 
 
-def _found(given: str) -> Path:
+def _find(given: str) -> Path:
     here = Path(given).expanduser()
     there = data_folder() / here
     return there if not here.exists() and there.exists() else here
@@ -78,8 +79,146 @@ def torchvisions_own(weights: Any) -> dict[str, Tensor]:
     try:
         state: dict[str, Tensor] = weights.get_state_dict(progress=False, check_hash=True)
     except Exception as problem:
-        reason = (str(problem).strip() or type(problem).__name__).splitlines()[0]
         raise FedmmError(
-            f"torchvision's weights cannot be had from {weights.url} ({reason}); name a file with model.weights instead"
+            f"torchvision's weights cannot be had from {weights.url} ({_reason(problem)}); name a file with "
+            "model.weights instead"
         ) from problem
     return state
+
+
+TIMM, TORCHVISION = "timm", "torchvision"
+_WORDS = ("act_layer", "global_pool", "norm_layer", "pad_type", "pos_embed", "stem_type", "weight_init")
+"""Options of a library's networks that may be text: others name files, or places to download from."""
+
+
+class Imported(NamedTuple):
+    """A module without its classifier.
+
+    normalise: mean and deviation by which it wants its pictures, if it says so. colours: how many channels it takes, if
+    that is known.
+    """
+
+    module: nn.Module
+    normalise: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    colours: int | None = None
+
+
+def import_backbone(backbone: str, options: Mapping[str, Any], shape: tuple[int, ...], *, pretrained: bool) -> Imported:
+    """The feature extractor ``LIBRARY:NAME`` or ``package.module:factory``, made with these keyword arguments.
+
+    shape: of a row; timm's networks are made for its channels. What cannot be imported or made is refused, and so is a
+    module that the user has not allowed (:func:`fedmm.allow_import`).
+    """
+    where, _, name = backbone.partition(":")
+    require(
+        bool(where and name),
+        f"backbone must be 'timm:NAME', 'torchvision:NAME' or 'package.module:factory', not {backbone!r}",
+    )
+    if where in (TIMM, TORCHVISION):
+        _require_plain(backbone, name, options)
+    if where == TIMM:
+        return _timm(name, options, shape, pretrained)
+    if where == TORCHVISION:
+        return _torchvision(name, options, pretrained)
+    require(not pretrained, "pretrained is for timm and torchvision; let the factory load its weights, or use weights")
+    factory = import_allowed(backbone, "backbone")
+    require(
+        callable(factory),
+        f"backbone {backbone!r} is {type(factory).__name__}, not a function that returns an nn.Module",
+    )
+    return Imported(_made(factory, options, backbone))
+
+
+def _timm(name: str, options: Mapping[str, Any], shape: tuple[int, ...], pretrained: bool) -> Imported:
+    try:
+        import timm  # noqa: PLC0415 - an optional dependency
+    except ImportError as problem:
+        raise FedmmError(f"backbone 'timm:{name}' needs timm: pip install 'fedmm[timm]'") from problem
+    if not timm.is_model(name.partition(".")[0]):
+        raise _unknown("timm", name, timm.list_models())
+    pictures = {"in_chans": shape[0]} if len(shape) == 3 and shape[0] != 3 else {}
+    arguments = {"num_classes": 0, **pictures, **options}
+    try:
+        module = timm.create_model(name, pretrained=pretrained, **arguments)
+    except Exception as problem:
+        if pretrained:
+            raise _no_weights(f"timm:{name}", problem) from problem
+        raise _failed(f"timm:{name}", problem) from problem
+    about: Mapping[str, Any] = getattr(module, "pretrained_cfg", None) or {}
+    scale = (tuple(about["mean"]), tuple(about["std"])) if about.get("mean") and about.get("std") else None
+    return Imported(module, scale, shape[0] if len(shape) == 3 else None)
+
+
+def _torchvision(name: str, options: Mapping[str, Any], pretrained: bool) -> Imported:
+    try:
+        from torchvision import models  # noqa: PLC0415 - an optional dependency
+    except ImportError as problem:
+        raise FedmmError(f"backbone 'torchvision:{name}' needs torchvision: pip install 'fedmm[vision]'") from problem
+    known = models.list_models(module=models)
+    if name not in known:
+        raise _unknown("torchvision", name, known)
+
+    def factory(**arguments: Any) -> nn.Module:
+        module: nn.Module = models.get_model(name, weights=None, **arguments)
+        return module
+
+    module = _made(factory, options, f"torchvision:{name}")
+    if pretrained:
+        try:
+            module.load_state_dict(torchvisions_own(models.get_model_weights(name).DEFAULT))
+        except FedmmError:
+            raise
+        except Exception as problem:
+            raise _no_weights(f"torchvision:{name}", problem) from problem
+    heads = [path for path, layer in module.named_modules() if isinstance(layer, nn.Linear)]
+    require(bool(heads), f"backbone 'torchvision:{name}' has no linear classifier that could be taken off; use another")
+    parent, _, child = heads[-1].rpartition(".")
+    setattr(module.get_submodule(parent), child, nn.Identity())
+    return Imported(module, colours=3)
+
+
+def _require_plain(backbone: str, name: str, options: Mapping[str, Any]) -> None:
+    """Refuse what would have a library read a file or reach the network: its networks by name, with plain options."""
+    require(
+        not set(name) & set(":/\\@"),
+        f"backbone {backbone!r} must name one of the library's own networks, not a file or an address",
+    )
+    for option, value in options.items():
+        require(
+            not isinstance(value, str) or option in _WORDS,
+            f"options.{option} of {backbone!r} must be a number, true or false, not {value!r}: text is for "
+            f"{', '.join(_WORDS)} alone; weights are named by model.weights",
+        )
+
+
+def _made(factory: Any, options: Mapping[str, Any], backbone: str) -> nn.Module:
+    try:
+        module = factory(**options)
+    except Exception as problem:
+        raise _failed(backbone, problem) from problem
+    if not isinstance(module, nn.Module):
+        raise FedmmError(
+            f"backbone {backbone!r} made an object of type {type(module).__name__}; it must be an nn.Module"
+        )
+    return module
+
+
+def _unknown(library: str, name: str, known: list[str]) -> FedmmError:
+    near = difflib.get_close_matches(name, known, n=3)
+    hint = f"; did you mean {', '.join(map(repr, near))}?" if near else f"; its {len(known)} networks have other names"
+    return FedmmError(f"{library} has no network {name!r}{hint}")
+
+
+def _failed(backbone: str, problem: Exception) -> FedmmError:
+    return FedmmError(f"backbone {backbone!r} cannot be made with these options: {_reason(problem)}")
+
+
+def _no_weights(backbone: str, problem: Exception) -> FedmmError:
+    return FedmmError(
+        f"the weights of {backbone!r} cannot be had ({_reason(problem)}); with pretrained they are downloaded, so name "
+        "a file with model.weights instead"
+    )
+
+
+def _reason(problem: Exception) -> str:
+    return (str(problem).strip() or type(problem).__name__).splitlines()[0][:200]

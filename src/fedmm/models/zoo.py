@@ -13,8 +13,7 @@ from torch import nn
 from fedmm.core.errors import require
 from fedmm.core.seeding import key
 from fedmm.core.validation import at_least, one_of, within
-from fedmm.models.heads import mlp, truncated_normal
-from fedmm.models.network import BatchNormPolicy, Centring, Network
+from fedmm.models.network import BatchNormPolicy, Centring, Network, mlp, truncated_normal
 
 _WIDEST, _MOST_WEIGHTS = 1_000_000, 1_000_000_000
 

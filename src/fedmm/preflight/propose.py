@@ -20,7 +20,7 @@ from fedmm.data.readers.arrays import layout_of, read_arrays, rows_of
 from fedmm.data.readers.images import picture_of, refuse_bad
 from fedmm.data.readers.table_formats import TABLES, TableFormat
 from fedmm.data.sources import read_file
-from fedmm.models.mobilenet import BLOCKS
+from fedmm.models.backbones import BLOCKS
 from fedmm.preflight.table_columns import Columns, columns_of, site_names, whereabouts
 
 _ARRAYS = (".npz", ".npy")

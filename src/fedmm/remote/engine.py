@@ -2,28 +2,67 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from fedmm.core.algorithm import Algorithm
-from fedmm.core.engine import FederatedState, RoundRecord
+from fedmm.core.engine import FederatedState, Refusal, RoundRecord
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.federation import Terms
 from fedmm.core.problem import FederatedProblem
-from fedmm.engines.in_process import first_state
-from fedmm.engines.messages import Update, size_in_bytes
-from fedmm.engines.server import Server, recorded
-from fedmm.remote.dual_norms import DualNorms
-from fedmm.remote.kinds import PROBLEM, TRAIN
-from fedmm.remote.messaging import Host, invitation_size
-from fedmm.remote.packed import Malformed, Packed
+from fedmm.engines.client_store import Kept
+from fedmm.engines.messages import Invitation, Update
+from fedmm.engines.server import OpenSum, Server, norms_of_duals
+from fedmm.remote.packed import PROBLEM, TRAIN, About, Ask, Malformed, Packed
 from fedmm.remote.packing import pack_invitation, read_update
 
 _USUAL = Terms()
 
-Ask = Callable[[str, Mapping[str, Packed]], Mapping[str, Packed]]
-"""Puts a question of a kind to each of these sites, and gives the answers of those that answered in time."""
+
+class Host:
+    """The server's half of rounds by messages: whom it invites, and what it makes of what arrives.
+
+    A state that is given to it decides for the server alone, and says which of its own states each site goes on from.
+    Another one than the last returned is a restart of the server. session: the first one; each restart has the next.
+    """
+
+    def __init__(self, server: Server, session: int = 0) -> None:
+        self.server = server
+        self._lost: set[str] = set()
+        self._session = session - 1
+        self._last: FederatedState | None = None
+
+    def invitations(self, state: FederatedState) -> dict[str, Invitation]:
+        """By site, those who are to take part in the next round."""
+        if state is not self._last:
+            self._session += 1
+        return self.server.invitations(state, session=self._session, restoring=self._lost)
+
+    def settle_round(
+        self,
+        state: FederatedState,
+        invitations: Mapping[str, Invitation],
+        updates: Sequence[Update],
+        *,
+        began: float,
+        kept: Callable[[str], Kept | None] = lambda client: None,
+        refused: Sequence[Refusal] = (),
+        open_sum: OpenSum | None = None,
+    ) -> tuple[FederatedState, RoundRecord]:
+        """As :meth:`Server.settle_round`, and notes who has lost its state, to give it back in the next round."""
+        assert self.server.terms.secure_sum == (open_sum is not None), "whoever asks for masks has to open their sum"
+        after, record = self.server.settle_round(
+            state, invitations, updates, began=began, kept=kept, refused=refused, open_sum=open_sum
+        )
+        self._lost = {update.client for update in updates if update.lost and update.round == state.round}
+        self.went_on(after)
+        return after, record
+
+    def went_on(self, state: FederatedState) -> None:
+        """Take a state for the one that was last returned."""
+        self._last = state
 
 
 class AskingEngine:
@@ -48,7 +87,7 @@ class AskingEngine:
         self._dual_norms = DualNorms(self.server)
 
     def start(self) -> FederatedState:
-        return first_state(self.server)
+        return self.server.start()
 
     def run_round(self, state: FederatedState) -> tuple[FederatedState, RoundRecord]:
         began = time.perf_counter()
@@ -57,13 +96,9 @@ class AskingEngine:
             TRAIN, {name: pack_invitation(self.problem.layout, each) for name, each in invitations.items()}
         )
         updates = [self._read(state.round, name, answers.get(name)) for name in invitations]
-        after, inbox = self._host.settle(state, invitations, updates)
-        up = sum(size_in_bytes(each.vectors) + size_in_bytes(each.statistics) for each in updates)
-        down = sum(map(invitation_size, invitations.values()))
-        z_0 = next(iter(invitations.values())).sent["z"]
-        record = recorded(after, z_0, inbox, up, down, time.perf_counter() - began)
-        told = {name: answers[name].about.get("dual_norm") for name in inbox.accepted}
-        return after, self._dual_norms.recorded(record, told, state, after)
+        after, record = self._host.settle_round(state, invitations, updates, began=began)
+        told = {name: answer.about for name, answer in answers.items()}
+        return after, self._dual_norms.add_to(record, told, state, after)
 
     def _read(self, t: int, name: str, answer: Packed | None) -> Update:
         """The update in an answer; in its place, a sentence that says why there is none."""
@@ -78,3 +113,40 @@ class AskingEngine:
         require(update.client == name, f"the site {name!r} answers in the name of {update.client!r}")
         require(not update.lost, f"the site {name!r} has lost its state after earlier rounds; begin the run again")
         return update
+
+
+@dataclass
+class DualNorms:
+    """||dual_i|| by site: what each tells of its own, or what the sum of its updates tells.
+
+    A site does not tell it where its updates carry noise, and has not told it yet where the server was restarted since:
+    there the sums know it, where the server keeps them.
+    """
+
+    server: Server
+    known: dict[str, float] = field(default_factory=dict)
+
+    def add_to(
+        self, record: RoundRecord, told: Mapping[str, About], before: FederatedState, after: FederatedState
+    ) -> RoundRecord:
+        """The record of a round with these norms. told: what the sites said with their updates, by name."""
+        counted = [name for name, t in after.counted.items() if t == before.round]
+        said = {name: told.get(name, {}).get("dual_norm") for name in counted}
+        self.known |= {name: norm for name, norm in said.items() if isinstance(norm, float) and math.isfinite(norm)}
+        self.known |= self._summed(before, after)
+        by_client = record.by_client
+        if "dual_norm" in by_client:
+            first = {name: norm for name, norm in by_client["dual_norm"].items() if name not in after.counted}
+            by_client = {**by_client, "dual_norm": {**first, **self.known}}
+        mean = (sum(norm**2 for norm in self.known.values()) / len(after.clients)) ** 0.5
+        return replace(record, dual_norm=float(mean), by_client=by_client)
+
+    def _summed(self, before: FederatedState, after: FederatedState) -> dict[str, float]:
+        algorithm, private = self.server.algorithm, self.server.terms.transmission.private
+        wanted = [name for name in after.totals if private or name not in self.known]
+        if not wanted:
+            return {}
+        c = algorithm.coefficients(self.server.problem.layout, before.round, self.server.rounds)
+        return norms_of_duals(
+            {name: algorithm.restored_client({"z": after.z}, after.totals[name], c) for name in wanted}
+        )

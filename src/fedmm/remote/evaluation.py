@@ -19,12 +19,10 @@ from torch import Tensor
 
 from fedmm.core.engine import FederatedState
 from fedmm.core.layout import Layout
-from fedmm.core.metrics import Measure
+from fedmm.core.metrics import Metric
 from fedmm.core.problem import FederatedProblem, Statistics
 from fedmm.engines.messages import Invitation
-from fedmm.remote.engine import Ask
-from fedmm.remote.kinds import MEASURE, PROBLEM
-from fedmm.remote.packed import Malformed, Packed, one_line
+from fedmm.remote.packed import MEASURE, PROBLEM, Ask, Malformed, Packed, one_line
 from fedmm.remote.packing import pack_invitation, read_invitation
 
 SUMS = "sums"
@@ -42,7 +40,7 @@ class Summed(NamedTuple):
     sums: Tensor
 
     @classmethod
-    def of_none(cls, measure: Measure, classes: int) -> Summed:
+    def of_none(cls, measure: Metric, classes: int) -> Summed:
         """The sums over no row."""
         return cls(0, torch.zeros(measure.count(classes), dtype=torch.float64))
 
@@ -52,24 +50,24 @@ SiteSums = Callable[[Sequence[str], Tensor, Statistics], Mapping[str, Summed]]
 
 
 @dataclass(frozen=True)
-class Panel:
+class MetricRequest:
     """What sites are asked for.
 
     wanted: by site, the measures on rows of its own, by column. classes: of a prediction.
     most_rows: over which a site may sum.
     """
 
-    wanted: Mapping[str, Mapping[str, Measure]]
+    wanted: Mapping[str, Mapping[str, Metric]]
     classes: int
     most_rows: int
 
     @cached_property
-    def measures(self) -> dict[str, Measure]:
+    def measures(self) -> dict[str, Metric]:
         """Everything that is measured at sites, by column."""
         return {column: measure for own in self.wanted.values() for column, measure in own.items()}
 
 
-class SiteMeasures:
+class SiteMetrics:
     """What the sites measure of the server's model, each on rows of its own; the server adds their sums.
 
     A column is told where the sites in it hold at least nine tenths of the rows that it would be measured on: a site
@@ -80,7 +78,7 @@ class SiteMeasures:
     def __init__(
         self,
         problem: FederatedProblem,
-        panel: Panel,
+        panel: MetricRequest,
         ask: Ask,
         say: Say = lambda line: None,
         complain: Say | None = None,
@@ -160,7 +158,7 @@ def pack_question(problem: FederatedProblem, state: FederatedState, columns: Seq
     return packed._replace(about={_ROUND: state.round, _COLUMNS: ",".join(columns)})
 
 
-def measured_at_site(
+def measure_at_site(
     name: str, layout: Layout, own: Statistics, question: Packed, sums: SiteSums, say: Say = lambda line: None
 ) -> Packed:
     """A site's answer; it says what leaves. own: the statistics that the site begins with, where none are shared."""
@@ -174,7 +172,7 @@ def measured_at_site(
     if _shapes(statistics) != _shapes(own):
         raise Malformed("the server sent running statistics that are not of this model")
     found = sums(columns.split(","), model.sent["z"].to(layout.dtype), statistics)
-    say(f"round {model.round}: {leaving(found)}")
+    say(f"round {model.round}: {describe_sums(found)}")
     parts = [torch.cat([each.sums.new_tensor([each.rows]), each.sums]).cpu() for each in found.values()]
     return Packed({SUMS: torch.cat(parts).numpy()}, {_CLIENT: name, _ROUND: model.round}, {})
 
@@ -183,7 +181,7 @@ def _shapes(statistics: Statistics) -> dict[str, torch.Size]:
     return {name: tensor.shape for name, tensor in statistics.items()}
 
 
-def leaving(found: Mapping[str, Summed]) -> str:
+def describe_sums(found: Mapping[str, Summed]) -> str:
     """What leaves a site, in words: by column, how many numbers over how many rows."""
     words = [
         f"{column} ({len(each.sums)} over {each.rows} rows)" if each.rows else f"{column} (zeros: too few rows)"
@@ -192,7 +190,7 @@ def leaving(found: Mapping[str, Summed]) -> str:
     return f"leaves sums for {', '.join(words)}"
 
 
-def read_sums(panel: Panel, name: str, round_: int, answer: Packed | None) -> dict[str, Summed]:
+def read_sums(panel: MetricRequest, name: str, round_: int, answer: Packed | None) -> dict[str, Summed]:
     """A site's sums by column; whatever is not what was asked for is refused by a reason."""
     if answer is None:
         raise Malformed("it did not answer")
@@ -220,7 +218,7 @@ def read_sums(panel: Panel, name: str, round_: int, answer: Packed | None) -> di
     return found
 
 
-def _plausible(panel: Panel, column: str, measure: Measure, rows: float, sums: Tensor) -> Summed:
+def _plausible(panel: MetricRequest, column: str, measure: Metric, rows: float, sums: Tensor) -> Summed:
     if rows != int(rows) or not 0 <= rows <= panel.most_rows:
         raise Malformed(
             f"its {column} is over {rows:g} rows, where a whole number from 0 to {panel.most_rows} is taken"

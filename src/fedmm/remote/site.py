@@ -4,17 +4,64 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
+from fedmm.core.compression import readable
 from fedmm.core.layout import Layout
-from fedmm.engines.messages import Invitation, Update
-from fedmm.remote.messaging import Site
+from fedmm.core.problem import Statistics
+from fedmm.engines.client_store import ClientMemory, Kept
+from fedmm.engines.messages import NEVER, Invitation, Update
+from fedmm.engines.worker import Worker
 from fedmm.remote.packed import Packed
 from fedmm.remote.packing import pack_update, read_invitation
+
+
+@dataclass(frozen=True)
+class Site:
+    """A client as it lives elsewhere: it answers invitations, and its memory survives whatever happens to an answer.
+
+    statistics: the running statistics that it begins with.
+    """
+
+    worker: Worker
+    memory: ClientMemory
+    statistics: Statistics = field(default_factory=dict)
+
+    def answer(self, invitation: Invitation) -> Update:
+        """Work, and keep the new state beside the one the server has counted, before anything is sent."""
+        kept = self.memory.state_for(invitation.counted) or self._begun(invitation)
+        if kept is None or not readable(invitation.travelling, kept.own):
+            return Update(invitation.round, self.worker.name, {}, session=invitation.session, lost=True)
+        worked = self.worker.run(
+            invitation.round,
+            invitation.travelling,
+            kept.own,
+            invitation.statistics or kept.statistics,
+            invitation.session,
+        )
+        self.memory.remember(invitation.round, worked.kept)
+        return worked.answer(self.worker.name, invitation)
+
+    def _begun(self, invitation: Invitation) -> Kept | None:
+        """The state of a site that has none for this invitation: new, or made again of what the server counted."""
+        algorithm, sent = self.worker.algorithm, invitation.travelling
+        if "z" not in sent:  # codes, which say nothing without the point that they begin at
+            return None
+        if invitation.counted == NEVER:
+            own = algorithm.init_client(sent["z"])
+        elif invitation.totals is not None or not algorithm.accumulates:
+            own = algorithm.restored_client(sent, invitation.totals or {}, self.worker.coefficients(invitation.round))
+        else:
+            return None
+        kept = Kept(own, self.statistics)
+        self.memory.remember(invitation.counted, kept)
+        return kept
+
 
 Mask = Callable[[Invitation, Update], Update]
 
 
-def answered(site: Site, layout: Layout, question: Packed, mask: Mask | None = None) -> Packed:
+def answer_question(site: Site, layout: Layout, question: Packed, mask: Mask | None = None) -> Packed:
     """A site's answer to an invitation, with the seconds it took and, unless updates are hidden, its dual's norm.
 
     mask: hides its update among the others of the round.

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from matplotlib.figure import Figure
 
-from fedmm.core.evidence import BELIEVED
+from fedmm.core.validators import BELIEVED
 from fedmm.reporting.boundaries import BoundaryPanel, Plane
 from fedmm.reporting.curves import CurvePanel
 from fedmm.reporting.images import ImagePanel

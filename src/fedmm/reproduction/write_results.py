@@ -22,7 +22,7 @@ from fedmm.training.history import History
 RESULTS = "results.jsonl"
 Line = dict[str, Any]
 
-MEASURES = ("target_accuracy", "source_accuracy", "source_risk", "target_information")
+METRICS = ("target_accuracy", "source_accuracy", "source_risk", "target_information")
 _WHERE_NOT_WHAT = (
     "device", "precision", "engine", "threads", "evaluate_every", "label",
     "actors", "ray_address", "stacked", "durable",
@@ -76,7 +76,7 @@ def result_line(run: PaperRun, history: History, status: str, provenance: Mappin
     """A run as one line: its last measures, and all of them over the rounds."""
     rows = [row for row in history if row.get("target_accuracy") is not None]
     each = run.experiment
-    series = {name: [_short(row.get(name)) for row in rows] for name in MEASURES}
+    series = {name: [_short(row.get(name)) for row in rows] for name in METRICS}
     return {
         "item": run.item,
         "panel": run.panel,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedmm.config.schema import Experiment
 from fedmm.core.errors import unknown
-from fedmm.core.transforms import WholeRows
+from fedmm.core.problem import WholeRows
 from fedmm.data.cache import cached
 from fedmm.data.domains import DomainPair, Labelled
 from fedmm.data.partition import Share

@@ -8,10 +8,9 @@ from statistics import fmean
 from typing import Any
 
 from fedmm.config.schema import SOURCE_ONLY
-from fedmm.core.evidence import BELIEVED, CANNOT_JUDGE, NOT_SUPPORTED, Verdict, judge_adaptation
 from fedmm.core.files import write_json
 from fedmm.core.label_shift import LabelShift
-from fedmm.core.validators import VALIDATORS
+from fedmm.core.validators import BELIEVED, CANNOT_JUDGE, NOT_SUPPORTED, VALIDATORS, Verdict, judge_adaptation
 from fedmm.runs.candidates import Candidate, derive_candidates
 from fedmm.runs.evidence import read_shift, signals_of
 from fedmm.runs.resume import completed_run

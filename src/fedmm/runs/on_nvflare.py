@@ -22,12 +22,10 @@ from fedmm.engines.messages import NEVER
 from fedmm.engines.server import Server
 from fedmm.models.precision import precision
 from fedmm.remote.durable_store import DurableMemory, state_folder
-from fedmm.remote.engine import Ask, AskingEngine
-from fedmm.remote.evaluation import Panel, SiteMeasures, measured_at_site
-from fedmm.remote.kinds import MEASURE
-from fedmm.remote.messaging import Site
-from fedmm.remote.packed import Packed
-from fedmm.remote.site import answered
+from fedmm.remote.engine import AskingEngine
+from fedmm.remote.evaluation import MetricRequest, SiteMetrics, measure_at_site
+from fedmm.remote.packed import MEASURE, Ask, Packed
+from fedmm.remote.site import Site, answer_question
 from fedmm.runs.build import DataCache, prepare
 from fedmm.training.adaptation import Adaptation
 from fedmm.training.site_evaluators import OwnSums, asked_for
@@ -75,8 +73,8 @@ class NVFlareEngines:
     def __init__(self, adaptation: Adaptation, ask: Ask, most_rows: int) -> None:
         self._adaptation = adaptation
         self._ask = ask
-        panel = Panel(asked_for(adaptation.probes), adaptation.function.classes, most_rows)
-        self._measures = SiteMeasures(adaptation.problem, panel, ask, _LOG.info, _LOG.warning)
+        panel = MetricRequest(asked_for(adaptation.probes), adaptation.function.classes, most_rows)
+        self._measures = SiteMetrics(adaptation.problem, panel, ask, _LOG.info, _LOG.warning)
 
     def __call__(self, algorithm: Algorithm) -> AskingEngine:
         adaptation = self._adaptation
@@ -132,8 +130,8 @@ def site(name: str, tables: Mapping[str, Any], states: str, threads: int) -> Cal
     def answer(kind: str, question: Packed) -> Packed:
         with precision(each.run.precision, layout.device):
             if kind == MEASURE:
-                return measured_at_site(name, layout, problem.statistics, question, sums, _LOG.info)
+                return measure_at_site(name, layout, problem.statistics, question, sums, _LOG.info)
             assert here is not None
-            return answered(here, layout, question)
+            return answer_question(here, layout, question)
 
     return answer

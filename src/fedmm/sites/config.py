@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, ClassVar, get_type_hints
 
 from fedmm.core.errors import FedmmError, require, unknown
+from fedmm.core.files import DOMAINS, Decimal, TableKeys
 from fedmm.core.imports import check_name
-from fedmm.core.site_data import DOMAINS, Decimal, TableKeys
 
 KINDS = ("share", "npz", "images", "table")
 _GONE = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedmm.core.errors import require
 from fedmm.core.federation import Terms
-from fedmm.core.noise import SecretNoise
+from fedmm.core.mechanisms import SecretNoise
 from fedmm.engines.secure_sum.ledger import MaskLedger
 from fedmm.engines.secure_sum.masking import MaskKey, Masks
 from fedmm.sites.config import SiteConfig

@@ -20,8 +20,7 @@ from fedmm.core.errors import FedmmError, require
 from fedmm.core.files import replace_file
 from fedmm.remote.flower.envelope import Verify, seal, unseal
 from fedmm.remote.flower.fleet import BEAT, FleetNode, Question, TurnedAway, Unreachable
-from fedmm.remote.kinds import FINAL, PROBLEM, TRAIN
-from fedmm.remote.packed import Malformed, Packed, contents, one_line
+from fedmm.remote.packed import FINAL, PROBLEM, TRAIN, Malformed, Packed, contents, one_line
 from fedmm.sites.clock import clock_problem
 from fedmm.sites.config import SiteConfig
 from fedmm.sites.credentials.client_certificates import site_context

@@ -20,8 +20,8 @@ from torch import Tensor
 from fedmm.config.dataclass_io import as_table
 from fedmm.config.schema import Experiment
 from fedmm.core.errors import FedmmError, require
+from fedmm.core.problem import View
 from fedmm.core.seeding import key, permutation
-from fedmm.core.transforms import View
 from fedmm.data.class_folders import ClassFolders, ReadFolders, found_in, read_folders
 from fedmm.data.labels import UNLABELLED
 from fedmm.data.rows import TensorRows, as_rows

@@ -11,9 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from fedmm.remote.bounded_json import read_json
-from fedmm.remote.kinds import NAME
-from fedmm.remote.packed import Malformed, Packed
+from fedmm.remote.packed import NAME, Malformed, Packed, read_json
 
 _CARD = "card"
 _MOST_DIMENSIONS, _LONGEST_SIDE = 8, 1 << 31

@@ -25,8 +25,7 @@ from fedmm.data.labels import UNLABELLED, numbered
 from fedmm.data.readers.cells import MISSING
 from fedmm.data.readers.table_formats import TableFormat
 from fedmm.data.readers.tables import read_table, require_columns, texts
-from fedmm.remote.kinds import NAME
-from fedmm.remote.packed import Packed
+from fedmm.remote.packed import NAME, Packed
 from fedmm.sites.config import DataSection, SiteConfig
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import torch
 from fedmm.config.schema import Experiment
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.imports import only_allowed
-from fedmm.core.noise import SecretNoise
+from fedmm.core.mechanisms import SecretNoise
 from fedmm.core.problem import FederatedProblem, LocalRound, Statistics
 from fedmm.engines.client_store import Kept
 from fedmm.engines.in_process import workers
@@ -24,12 +24,10 @@ from fedmm.engines.secure_sum.masking import Masks
 from fedmm.engines.server import Server
 from fedmm.models.precision import precision
 from fedmm.remote.durable_store import DurableMemory, state_folder
-from fedmm.remote.evaluation import measured_at_site
-from fedmm.remote.kinds import CONFIRM, DESCRIBE, INTRODUCE, MEASURE, OPEN, TRAIN
-from fedmm.remote.mask_messages import answered_question, pack_key, read_offer
-from fedmm.remote.messaging import Site
-from fedmm.remote.packed import Malformed, Packed, one_line
-from fedmm.remote.site import Mask, answered
+from fedmm.remote.evaluation import measure_at_site
+from fedmm.remote.packed import CONFIRM, DESCRIBE, INTRODUCE, MEASURE, OPEN, TRAIN, Malformed, Packed, one_line
+from fedmm.remote.packing import answer_sum_question, pack_key, read_offer
+from fedmm.remote.site import Mask, Site, answer_question
 from fedmm.sites.config import SiteConfig
 from fedmm.sites.masks import site_masks
 from fedmm.sites.owner.gate import Admitted, Gate
@@ -122,7 +120,7 @@ class SiteWork:
         if kind in (CONFIRM, OPEN):
             require(built.masks is not None, "there is no sum to open: the experiment has no secure_sum = true")
             assert built.masks is not None
-            return answered_question(built.masks, kind, question), 0.0
+            return answer_sum_question(built.masks, kind, question), 0.0
         t = question.about.get("round")
         if not isinstance(t, int) or t < 0:
             raise FedmmError("the server did not say which round this is")
@@ -132,7 +130,7 @@ class SiteWork:
             _begin(built)
         prepared = time.perf_counter() - began
         with precision(experiment.run.precision, built.problem.layout.device):
-            answer = answered(built.site, built.problem.layout, question, _mask(built, question))
+            answer = answer_question(built.site, built.problem.layout, question, _mask(built, question))
         answer.about["prepared"] = round(prepared, 3)
         return answer, built.precision if answer.arrays else 0.0
 
@@ -156,7 +154,7 @@ class SiteWork:
             "nothing is measured at this site: the experiment has noise in the updates, or probe_rows = 0",
         )
         with precision(run.precision, problem.layout.device):
-            return measured_at_site(
+            return measure_at_site(
                 self._config.site.name, problem.layout, problem.statistics, question, built.sums, self._say
             )
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from fedmm.theory.chain import Chain, as_printed, rederived
-from fedmm.theory.constants import Constants
-from fedmm.theory.descent import Descent, mended
-from fedmm.theory.estimation import Estimate, around, estimate_constants
-from fedmm.theory.phi import Phi, PhiAt
-from fedmm.theory.residuals import Observation, Observed, Residuals, observe
-from fedmm.theory.search import Penalties, least_penalties
+from fedmm.theory.constants import Constants, Estimate, around, estimate_constants
+from fedmm.theory.proofs import Chain, Descent, Penalties, as_printed, least_penalties, mended, rederived
+from fedmm.theory.residuals import Observation, Observed, Phi, PhiAt, Residuals, observe
 from fedmm.theory.stated import PenaltyRange, penalty_range
 
 __all__ = [

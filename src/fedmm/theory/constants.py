@@ -1,12 +1,28 @@
-"""The constants of the paper's assumptions."""
+"""The constants of the paper's assumptions, given, or estimated from Hessian-vector products at sampled points."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from fedmm.core.errors import require
+import torch
+from torch import Tensor
+
+from fedmm.core.errors import FedmmError, require
+from fedmm.core.layout import Layout, Point
 from fedmm.core.validation import at_least, not_negative, positive
+from fedmm.theory.residuals import Phi
+from fedmm.theory.spectra import (
+    Derivatives,
+    Function,
+    extreme_eigenvalues,
+    mean_of,
+    require_functions,
+    solve_definite,
+    spectral_norm,
+    symmetric_norm,
+)
 
 
 @dataclass(frozen=True)
@@ -54,3 +70,112 @@ class Constants:
         positive("B", B)
         kappa = L21 / B
         return cls(L11, L12, L21, L22, B, kappa, L11 + L12 * kappa, N)
+
+
+_TOLERANCE = 1e-12
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What was found at the sampled points; for quadratic games, whose Hessians are the same everywhere, exact.
+
+    bounds: L11, L12, L21, L22 and B as found, with kappa = L21 / B and L_Phi = L11 + L12 kappa.
+    measured: the same L and B, with kappa and L_Phi as found along ``psi*(omega)``: the norm of its derivative, and the
+        largest over the clients of the norm of that of ``d_omega f_i(omega, psi*(omega))``, which bounds Phi's own.
+
+    Each L, and the measured kappa and L_Phi, is a *lower* bound of the supremum that the theorem means, and B an
+    *upper* bound of the infimum: elsewhere the functions may bend more. Fewer Lanczos steps than a side has coordinates
+    err to the same side.
+    """
+
+    bounds: Constants
+    measured: Constants
+
+
+def estimate_constants(
+    functions: Sequence[Function], points: Sequence[tuple[Point, Point]], *, steps: int = 100
+) -> Estimate:
+    """Estimate the theorem's constants from spectra of Hessian blocks, the worst over all clients and points.
+
+    functions: f_i(omega, psi), one per client, twice differentiable and strongly concave in psi.
+    points: where to look, (omega, psi) each: for example :func:`around` a start, or the path of an observed run.
+    steps: Lanczos steps for each spectrum; exact to rounding where no side has more coordinates. A step of kappa's and
+        L_Phi's solves a linear system by conjugate gradients: on large problems begin with few steps and points.
+    """
+    require_functions(functions)
+    require(len(points) > 0, "estimate_constants needs at least one point to look at")
+    at_least("steps", steps, 1)
+    layout = Layout.of(*points[0])
+    require(0 < layout.min_size < layout.size, "both omega and psi need at least one coordinate")
+    phi = Phi(functions, points[0])
+    found = [_blocks(function, layout, layout.pack(*point), steps) for function in functions for point in points]
+    largest = torch.tensor([each[:3] for each in found], dtype=torch.float64).amax(dim=0)
+    L11, L12, L22 = (float(value) for value in largest)
+    B = min(each[3] for each in found)
+    if B <= 0:
+        client = min(range(len(found)), key=lambda k: found[k][3]) // len(points) + 1
+        raise FedmmError(
+            f"the function of client {client} is not strongly concave in psi at a given point: the largest eigenvalue "
+            f"of its Hessian there is {-B:.3g}, and the theorem needs it below 0"
+        )
+    along = [_response(functions, layout, phi, layout.pack(*point)[: layout.min_size], steps) for point in points]
+    kappa, L_Phi = max(k for k, _ in along), max(bend for _, bend in along)
+    bounds = Constants.of(L11=L11, L12=L12, L22=max(L22, B), B=B, N=len(functions))
+    measured = Constants(L11, L12, L12, bounds.L22, B, kappa, L_Phi, len(functions))
+    return Estimate(bounds, measured)
+
+
+def around(start: tuple[Point, Point], radius: float, count: int, seed: int = 0) -> list[tuple[Point, Point]]:
+    """The start and ``count`` points drawn evenly from the ball of that radius about it, over (omega, psi) together."""
+    positive("radius", radius)
+    at_least("count", count, 0)
+    layout = Layout.of(*start)
+    centre = layout.pack(*start)
+    generator = torch.Generator().manual_seed(seed)
+    found = [layout.unpack(centre)]
+    for _ in range(count):
+        direction = torch.randn(layout.size, generator=generator, dtype=torch.float64)
+        length = radius * torch.rand((), generator=generator, dtype=torch.float64) ** (1 / layout.size)
+        found.append(layout.unpack(centre + (length * direction / direction.norm()).to(centre)))
+    return found
+
+
+def _blocks(function: Function, layout: Layout, z: Tensor, steps: int) -> tuple[float, float, float, float]:
+    """L11, L12, L22 and B of one client at one point."""
+    here = Derivatives(function, layout, z)
+    omega, psi = here.side("omega"), here.side("psi")
+    bend = symmetric_norm(lambda v: here.block("omega", "omega", v), omega, steps)
+    mixed = spectral_norm(lambda v: here.block("omega", "psi", v), lambda u: here.block("psi", "omega", u), psi, steps)
+    low, high = extreme_eigenvalues(lambda v: here.block("psi", "psi", v), psi, steps)
+    return bend, mixed, max(-low, high), -high
+
+
+def _response(
+    functions: Sequence[Function], layout: Layout, phi: Phi, omega: Tensor, steps: int
+) -> tuple[float, float]:
+    """||d psi*|| at omega, and the largest norm of d/d omega of d_omega f_i(omega, psi*(omega))."""
+    z = torch.cat([omega, phi.at(omega).psi])
+    mean = Derivatives(mean_of(functions), layout, z)
+    like = mean.side("omega")
+
+    def inverse(v: Tensor) -> Tensor:
+        return solve_definite(lambda u: -mean.block("psi", "psi", u), v, _TOLERANCE)
+
+    def response(v: Tensor) -> Tensor:
+        return inverse(mean.block("psi", "omega", v))
+
+    def transposed(u: Tensor) -> Tensor:
+        return mean.block("omega", "psi", inverse(u))
+
+    bends = []
+    for function in functions:
+        here = Derivatives(function, layout, z)
+
+        def along(v: Tensor, here: Derivatives = here) -> Tensor:
+            return here.block("omega", "omega", v) + here.block("omega", "psi", response(v))
+
+        def back(u: Tensor, here: Derivatives = here) -> Tensor:
+            return here.block("omega", "omega", u) + transposed(here.block("psi", "omega", u))
+
+        bends.append(spectral_norm(along, back, like, steps))
+    return spectral_norm(response, transposed, like, steps), max(bends)

@@ -14,7 +14,7 @@ from fedmm.core.algorithm import Algorithm
 from fedmm.core.errors import require
 from fedmm.core.federation import Terms
 from fedmm.core.objective import Objective
-from fedmm.core.transforms import View, WholeRows
+from fedmm.core.problem import View, WholeRows
 from fedmm.data.rows import Keys
 from fedmm.models.network import Network
 from fedmm.objectives import DANN

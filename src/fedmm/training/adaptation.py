@@ -15,8 +15,7 @@ from fedmm.core.engine import Engine, FederatedState
 from fedmm.core.errors import Diverged, require
 from fedmm.core.federation import Terms
 from fedmm.core.objective import Objective, Outputs
-from fedmm.core.problem import Statistics
-from fedmm.core.transforms import View, WholeRows
+from fedmm.core.problem import Statistics, View, WholeRows
 from fedmm.core.validation import at_least, instance, require_device
 from fedmm.core.validators import validator
 from fedmm.data.row_format import RowFormat

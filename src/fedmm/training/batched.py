@@ -14,7 +14,7 @@ from torch import Tensor
 from fedmm.core.errors import Diverged
 from fedmm.core.objective import Outputs
 from fedmm.core.problem import Statistics
-from fedmm.engines.batched import MEASURES, Batched, Replica, round_record
+from fedmm.engines.batched import METRICS, Batched, Replica, round_record
 from fedmm.models.precision import Precision, precision
 from fedmm.models.stacked.network import StackedNetwork
 from fedmm.training.adaptation import Adaptation, Adapted
@@ -228,7 +228,7 @@ class StackRun:
             for replica, adaptation in enumerate(self.adaptations):
                 if each.number > done[replica]:
                     continue
-                values = dict(zip(MEASURES, of_round[replica], strict=True))
+                values = dict(zip(METRICS, of_round[replica], strict=True))
                 refused = self.engine.refusals(replica, judged[replica])
                 own = self.engine.clients_of(replica, of_clients[replica]) if of_clients else {}
                 record = round_record(each.number, values, self.engine, replica, seconds, refused, own)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedmm.core.engine import FederatedState
 from fedmm.core.errors import Diverged
-from fedmm.engines.batched import MEASURES, Batched
+from fedmm.engines.batched import METRICS, Batched
 from fedmm.training.adaptation import Adaptation
 from fedmm.training.guard import Watch
 from fedmm.training.history import Event, History
@@ -57,7 +57,7 @@ class StackGuard:
                 if watch.wants(round_):
                     watch.passed(self._engine.state(replica))
                 continue
-            values = dict(zip(MEASURES, measures[replica].tolist(), strict=True))
+            values = dict(zip(METRICS, measures[replica].tolist(), strict=True))
             limits = watch.limits()
             exploded = watch.trouble({name: values[name] for name in limits}, limits)
             offender = self._engine.offender(replica)

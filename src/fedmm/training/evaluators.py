@@ -16,7 +16,7 @@ from fedmm.core.metrics import (
     EmbeddedRisk,
     Entropy,
     Information,
-    Measure,
+    Metric,
     NeighbourhoodDensity,
     NuclearNorm,
     Risk,
@@ -52,10 +52,10 @@ class Probe:
     rows: TensorRows
     y: Tensor
     show: RowsShown
-    measures: Mapping[str, Measure]
+    measures: Mapping[str, Metric]
     odds: float | None = None
     client: Tensor | None = None
-    paired: Mapping[str, Measure] = field(default_factory=dict)
+    paired: Mapping[str, Metric] = field(default_factory=dict)
     held_by: tuple[str, ...] = ()
     compared: Tensor | None = None
 
@@ -63,7 +63,7 @@ class Probe:
         return len(self.rows)
 
     @property
-    def all_measures(self) -> dict[str, Measure]:
+    def all_measures(self) -> dict[str, Metric]:
         """Everything that is measured."""
         return {**self.measures, **self.paired}
 
@@ -196,8 +196,8 @@ def risk_probe(
     return replace(labelled, odds=odds)
 
 
-def _risks(odds: float | None) -> dict[str, Measure]:
-    risk: dict[str, Measure] = {"source_risk": Risk()}
+def _risks(odds: float | None) -> dict[str, Metric]:
+    risk: dict[str, Metric] = {"source_risk": Risk()}
     return risk if odds is None else {**risk, "dev_risk": EmbeddedRisk(), _HITS[SOURCE]: DomainHits(SOURCE)}
 
 
@@ -230,7 +230,7 @@ def _labelled(
     classes: int,
     show: RowsShown,
     device: torch.device,
-    measures: Mapping[str, Measure],
+    measures: Mapping[str, Metric],
     form: RowFormat,
 ) -> Probe:
     held = form.rows(data, what, labelled=True)
@@ -261,12 +261,12 @@ def target_probe(
     if not chosen:
         return None
     rows, client = _joined(chosen, device), _numbers(chosen, device)
-    measures: dict[str, Measure] = {"target_information": Information(), "target_entropy": Entropy()}
+    measures: dict[str, Metric] = {"target_information": Information(), "target_entropy": Entropy()}
     if classes <= _MOST_CLASSES:
         measures["target_bnm"] = NuclearNorm()
     if odds is not None:
         measures[_HITS[TARGET]] = DomainHits(TARGET)
-    paired: dict[str, Measure] = {"target_snd": NeighbourhoodDensity()}
+    paired: dict[str, Metric] = {"target_snd": NeighbourhoodDensity()}
     return Probe(rows, torch.zeros_like(client), show, measures, odds, client, paired, _names(held))
 
 

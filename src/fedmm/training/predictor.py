@@ -21,8 +21,7 @@ from torch.utils.data import DataLoader, Dataset
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.files import replace_file
 from fedmm.core.objective import Outputs
-from fedmm.core.problem import Statistics
-from fedmm.core.transforms import View, WholeRows
+from fedmm.core.problem import Statistics, View, WholeRows
 from fedmm.data.row_format import RowFormat
 from fedmm.data.rows import DatasetRows, TensorRows
 from fedmm.data.transforms import view_from, view_table

@@ -16,9 +16,8 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from fedmm.core.errors import FedmmError, require
-from fedmm.core.federation import Terms
+from fedmm.core.federation import Terms, head_count, taking_part
 from fedmm.core.mechanisms import GaussianUpdate
-from fedmm.core.participation import head_count, taking_part
 from fedmm.core.problem import FederatedProblem
 from fedmm.core.validation import positive
 from fedmm.data.domains import Input

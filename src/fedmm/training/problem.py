@@ -12,10 +12,8 @@ from torch import Tensor
 
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.objective import SOURCE, TARGET, Objective, RowWeights, row_weights
-from fedmm.core.problem import FederatedProblem, LocalReport, Statistics
+from fedmm.core.problem import FederatedProblem, HeldRows, LocalReport, Statistics, View, WholeRows
 from fedmm.core.seeding import key, rows
-from fedmm.core.stacking import HeldRows
-from fedmm.core.transforms import View, WholeRows
 from fedmm.core.validation import at_least
 from fedmm.data.row_format import Part, RowFormat, learn_format
 from fedmm.data.rows import Rows, TensorRows, has_length

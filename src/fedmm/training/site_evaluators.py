@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedmm.core.engine import FederatedState
 from fedmm.core.errors import unknown
-from fedmm.core.metrics import Measure
+from fedmm.core.metrics import Metric
 from fedmm.core.objective import Outputs
 from fedmm.core.problem import Statistics
 from fedmm.models.flat import FlatNetwork
@@ -26,9 +26,9 @@ class MeasuresElsewhere(Protocol):
         """By column, what was measured; what could not be is left out."""
 
 
-def asked_for(probes: Sequence[Probe]) -> dict[str, dict[str, Measure]]:
+def asked_for(probes: Sequence[Probe]) -> dict[str, dict[str, Metric]]:
     """By client, the measures of the probes whose rows are its own, by column."""
-    wanted: dict[str, dict[str, Measure]] = {}
+    wanted: dict[str, dict[str, Metric]] = {}
     for probe in probes:
         for name in probe.held_by:
             wanted.setdefault(name, {}).update(probe.all_measures)

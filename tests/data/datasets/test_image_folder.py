@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmm.core.errors import FedmmError
-from fedmm.core.transforms import WholeRows
+from fedmm.core.problem import WholeRows
 from fedmm.data.class_folders import hold_out
 from fedmm.data.datasets.image_folder import ImageFolder
 from fedmm.data.domains import DomainPair, Labelled

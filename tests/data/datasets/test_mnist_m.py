@@ -12,8 +12,8 @@ from fabricated import idx, mnist_files, needs_data, picture, source, write
 from torch import Tensor
 
 from fedmm.core.errors import FedmmError
+from fedmm.core.problem import WholeRows
 from fedmm.core.seeding import hashed, key
-from fedmm.core.transforms import WholeRows
 from fedmm.data.datasets.mnist_m import MnistM
 from fedmm.data.domains import DomainPair
 from fedmm.data.download.registry import sources

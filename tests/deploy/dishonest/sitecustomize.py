@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from flwr.app import ConfigRecord, RecordDict
 
-from fedmm.remote.flower.records import to_records
+from fedmm.remote.flower.envelope import to_records
 from fedmm.remote.packed import Packed
 from fedmm.sites import node
 

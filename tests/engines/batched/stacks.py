@@ -39,7 +39,7 @@ from fedmm.core.objective import Objective
 from fedmm.core.schedules import CosineDecay, DannDecay, DannWarmup, InverseDecay
 from fedmm.data import Dirichlet, DisjointClasses, DomainPair, Labelled, Partition, PSplit, Share, SourceTarget
 from fedmm.data.rows import TensorRows
-from fedmm.engines.batched import MEASURES, Batched, Replica
+from fedmm.engines.batched import METRICS, Batched, Replica
 from fedmm.models import Network, SmallCNN
 from fedmm.models.precision import precision
 from fedmm.models.stacked.network import StackedNetwork
@@ -251,7 +251,7 @@ def assert_agrees(stack: Batched, replica: int, measures: Tensor, reference: Rou
     state, record = reference
     assert_same_state(stack.state(replica), state, tolerance)
     distances = {name: getattr(record, name) for name in ("drift", "consensus_gap", "dual_norm")}
-    measured = dict(zip(MEASURES, measures[replica].tolist(), strict=True))
+    measured = dict(zip(METRICS, measures[replica].tolist(), strict=True))
     if stack.terms.transmission.private:
         assert not record.metrics
         assert not any(measured.pop(name) > 0 for name in ("loss", "domain_loss", "task_loss"))

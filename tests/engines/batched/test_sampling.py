@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from fedmm import DANN, Client, FedmmError, FedSGDA
+from fedmm.core.problem import HeldRows
 from fedmm.core.seeding import permutation
-from fedmm.core.stacking import HeldRows
 from fedmm.data.rows import TensorRows
 from fedmm.engines.batched.sampling import RoundSampler, RowPool
 from fedmm.models import FlatNetwork

@@ -27,7 +27,7 @@ from fedmm.core.aggregation import Aggregation
 from fedmm.core.algorithm import Algorithm
 from fedmm.data import SourceTarget
 from fedmm.engines.batched import BatchedEngine
-from fedmm.engines.batched.verdicts import REASONS
+from fedmm.engines.batched.settle import REASONS
 from fedmm.training.adaptation import Adaptation
 from fedmm.training.loop import train
 

@@ -17,24 +17,35 @@ from fedmm import ALGORITHMS, CoordinateMedian, FedAvgGDA, FedMM, FedmmError, Te
 from fedmm.core.algorithm import Algorithm
 from fedmm.engines.in_process import InProcess
 from fedmm.engines.messages import Invitation, Update
-from fedmm.engines.secure_sum.fixed_point import LARGEST, STEP, decode, encode
 from fedmm.engines.secure_sum.ledger import MaskLedger
-from fedmm.engines.secure_sum.masking import MASKED, Masks, NotOpened, Opening, SignedKey, mask, sum_codes, upload_codes
+from fedmm.engines.secure_sum.masking import (
+    LARGEST,
+    MASKED,
+    STEP,
+    Masks,
+    NotOpened,
+    Opening,
+    SignedKey,
+    decode,
+    encode,
+    mask,
+    sum_codes,
+    upload_codes,
+)
 from fedmm.remote.engine import AskingEngine
-from fedmm.remote.kinds import CONFIRM, OPEN
-from fedmm.remote.mask_messages import (
+from fedmm.remote.messaging import Exchange, Messaging
+from fedmm.remote.packed import CONFIRM, OPEN, Malformed, Packed
+from fedmm.remote.packing import (
     OFFER,
-    answered_question,
+    answer_sum_question,
     pack_key,
     pack_offer,
-    pack_question,
+    pack_sum_question,
     read_key,
     read_offer,
     read_opening,
     read_word,
 )
-from fedmm.remote.messaging import Exchange, Messaging
-from fedmm.remote.packed import Malformed, Packed
 from fedmm.training.privacy import require_no_guard
 
 NAMES = ["a", "b", "c", "d"]
@@ -393,10 +404,10 @@ def test_keys_questions_and_answers_travel_as_text() -> None:
     assert read_key(pack_key(masks["a"].signed())).key == masks["a"].key.public  # type: ignore[union-attr]
     assert read_offer({OFFER: pack_offer(sites.offer)}).keys() == sites.offer.keys()
     hidden, present = masked(masks, sites, plain), ["a", "b", "d"]
-    asked = pack_question(7, 3, present)
-    words = {name: read_word(answered_question(masks[name], CONFIRM, asked)) or b"" for name in present}
-    asked = pack_question(7, 3, present, words)
-    openings = {name: read_opening(answered_question(masks[name], OPEN, asked)) for name in present}
+    asked = pack_sum_question(7, 3, present)
+    words = {name: read_word(answer_sum_question(masks[name], CONFIRM, asked)) or b"" for name in present}
+    asked = pack_sum_question(7, 3, present, words)
+    openings = {name: read_opening(answer_sum_question(masks[name], OPEN, asked)) for name in present}
     arrived = {name: hidden[name] for name in present}
     assert np.array_equal(sum_codes(arrived, NAMES, openings), summed(plain, present))  # type: ignore[arg-type]
 
@@ -416,9 +427,9 @@ def test_questions_that_cannot_be_read_are_refused(changed: dict[str, Any]) -> N
     sites = Sites(NAMES)
     masks, plain = sites.masks(), updates()
     masked(masks, sites, plain)
-    question = pack_question(7, 3, NAMES, {})
+    question = pack_sum_question(7, 3, NAMES, {})
     with pytest.raises(Malformed):
-        answered_question(masks["a"], OPEN, question._replace(about={**question.about, **changed}))
+        answer_sum_question(masks["a"], OPEN, question._replace(about={**question.about, **changed}))
 
 
 @pytest.mark.parametrize("about", [{}, {"own_seed": "x", "gone_seeds": "{}"}, {"own_seed": "00", "gone_seeds": "[]"}])

@@ -18,16 +18,15 @@ from fedmm.engines.client_store import ClientMemory, Kept
 from fedmm.engines.in_process import workers
 from fedmm.engines.messages import NEVER, Update
 from fedmm.engines.server import Server
-from fedmm.remote.flower.client import client_app
+from fedmm.remote.flower.apps import client_app
 from fedmm.remote.flower.engine import FlowerEngine, Patience
-from fedmm.remote.flower.records import from_records, to_records
+from fedmm.remote.flower.envelope import from_records, to_records
 from fedmm.remote.flower.roster import Roster
 from fedmm.remote.flower.strategy import MinimaxStrategy
-from fedmm.remote.kinds import INTRODUCE, NAME
-from fedmm.remote.messaging import Exchange, Site
-from fedmm.remote.packed import Packed
+from fedmm.remote.messaging import Exchange
+from fedmm.remote.packed import INTRODUCE, NAME, Packed
 from fedmm.remote.packing import pack_update, read_invitation, read_update
-from fedmm.remote.site import answered
+from fedmm.remote.site import Site, answer_question
 
 FIRST_NODE = 7000
 USUAL = Terms()
@@ -53,7 +52,7 @@ class LoopbackGrid(LocalGrid):
         def handler(kind: str, question: Packed) -> Packed:
             if kind == INTRODUCE:
                 return Packed({}, {NAME: name}, {})
-            return answered(self.sites[name], self.layout, question)
+            return answer_question(self.sites[name], self.layout, question)
 
         return client_app(lambda node, run: handler, mods)
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 
 from fedmm.core.errors import FedmmError, require, unknown
-from fedmm.core.transforms import View, WholeRows
+from fedmm.core.problem import View, WholeRows
 from fedmm.core.validation import at_least, flag
 from fedmm.data.class_folders import ClassFolders, folders_of_sites, found_in, hold_out, read_folders, require_sizes
 from fedmm.data.domains import DomainPair, Labelled

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from fedmm.core.errors import require
-from fedmm.core.transforms import View, WholeRows
+from fedmm.core.problem import View, WholeRows
 from fedmm.core.validation import at_least, flag, one_of
 from fedmm.data.class_folders import ClassFolders, hold_out, require_sizes
 from fedmm.data.domains import DomainPair, Labelled

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedmm.core.errors import FedmmError, require
-from fedmm.core.site_data import TableKeys
+from fedmm.core.files import TableKeys
 from fedmm.core.validation import at_least, one_of
 from fedmm.data.columns.encoding import Scaling, learnt, scales_of
 from fedmm.data.domains import DomainPair, Labelled

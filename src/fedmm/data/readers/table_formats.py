@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TextIO, TypeVar
 
 from fedmm.core.errors import FedmmError, require
-from fedmm.core.site_data import Decimal, TableKeys
+from fedmm.core.files import Decimal, TableKeys
 from fedmm.core.validation import flag, one_of
 from fedmm.data.readers.cells import read_cell
 

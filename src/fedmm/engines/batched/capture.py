@@ -10,7 +10,7 @@ from torch import Tensor
 Work = Callable[[], None]
 
 
-def warmed_up(work: Work, changed: Sequence[Tensor], times: int = 2) -> None:
+def warm_up(work: Work, changed: Sequence[Tensor], times: int = 2) -> None:
     """Run ``work`` so that kernels are compiled and chosen, then put the tensors it ``changed`` back as they were."""
     kept = [tensor.clone() for tensor in changed]
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -24,7 +24,7 @@ def warmed_up(work: Work, changed: Sequence[Tensor], times: int = 2) -> None:
     torch.cuda.synchronize()
 
 
-def captured(works: Sequence[Work]) -> list[Work]:
+def capture_graphs(works: Sequence[Work]) -> list[Work]:
     """A replay for each work; they share their memory, so that only one may run at a time."""
     memory = torch.cuda.graph_pool_handle()
     replays = []

@@ -12,13 +12,11 @@ from torch import Tensor
 from fedmm.core.aggregation import Groups, groups_of
 from fedmm.core.algorithm import Algorithm, steps_by_client
 from fedmm.core.errors import require
-from fedmm.core.federation import Terms
+from fedmm.core.federation import Terms, head_count, taking_part
 from fedmm.core.layout import Layout
-from fedmm.core.noise import SeededNoise
+from fedmm.core.mechanisms import SeededNoise
 from fedmm.core.objective import RowWeights
-from fedmm.core.participation import head_count, taking_part
-from fedmm.core.problem import FederatedProblem
-from fedmm.core.stacking import StackableClient
+from fedmm.core.problem import FederatedProblem, StackableClient
 from fedmm.engines.batched.sampling import RoundSampler, RowPool
 
 

@@ -15,15 +15,13 @@ from fedmm.core.algorithm import Algorithm
 from fedmm.core.compression import vector_bytes
 from fedmm.core.engine import FederatedState, Refusal
 from fedmm.core.errors import require
-from fedmm.core.problem import LocalReport, Statistics
-from fedmm.core.stacking import NetworkStack
+from fedmm.core.problem import LocalReport, NetworkStack, Statistics
 from fedmm.engines.batched.bands import Band
-from fedmm.engines.batched.capture import captured, warmed_up
+from fedmm.engines.batched.capture import capture_graphs, warm_up
 from fedmm.engines.batched.clients import ClientStack, Replica
 from fedmm.engines.batched.local_steps import LocalWork
-from fedmm.engines.batched.settle import Settlement
-from fedmm.engines.batched.tensors import BY_CLIENT, MEASURES, StackTensors
-from fedmm.engines.batched.verdicts import REASONS
+from fedmm.engines.batched.settle import REASONS, Settlement
+from fedmm.engines.batched.tensors import BY_CLIENT, METRICS, StackTensors
 from fedmm.engines.worker import Worked
 
 Capture = Literal["none", "round", "step"]
@@ -206,10 +204,10 @@ class Batched:
 
             return run
 
-        warmed_up(small_round, self.now.changed())
+        warm_up(small_round, self.now.changed())
         if self._capture == "round":
-            return captured([self._whole_round])
-        return captured([one_step(number) for number in range(len(self.chunks))])
+            return capture_graphs([self._whole_round])
+        return capture_graphs([one_step(number) for number in range(len(self.chunks))])
 
     # States -----------------------------------------------------------------------------------------------------------
 
@@ -244,7 +242,7 @@ class Batched:
         None for a replica that is not looked at.
         """
         largest = torch.finfo(self.layout.dtype).max
-        table = [[torch.inf if each is None else each.get(name, largest) for name in MEASURES] for each in limits]
+        table = [[torch.inf if each is None else each.get(name, largest) for name in METRICS] for each in limits]
         finite = [each is not None for each in limits]
         wanted = torch.tensor(table, dtype=self.layout.dtype)
         wanted[finite] = wanted[finite].clamp(max=largest)

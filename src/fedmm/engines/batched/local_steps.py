@@ -12,8 +12,8 @@ from fedmm.core.federation import Terms
 from fedmm.core.layout import Layout
 from fedmm.core.mechanisms import Circumstances
 from fedmm.core.objective import RowWeights
+from fedmm.core.problem import NetworkStack
 from fedmm.core.seeding import normal
-from fedmm.core.stacking import NetworkStack
 from fedmm.engines.batched.clients import ClientStack
 from fedmm.engines.batched.tensors import StackTensors, over
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from fedmm.core.errors import require
+from fedmm.core.problem import HeldRows, StackableClient
 from fedmm.core.seeding import epoch_key, permutation
-from fedmm.core.stacking import HeldRows, StackableClient
 
 
 class RowPool:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedmm.core.aggregation import Groups, Sums, aggregated, group_centre, updates_of
+from fedmm.core.aggregation import CoordinateMedian, Groups, Sums, aggregated, group_centre, updates_of
 from fedmm.core.algorithm import State
 from fedmm.core.compression import algorithms_part
 from fedmm.core.federation import Terms
 from fedmm.engines.batched.bands import Band
 from fedmm.engines.batched.clients import ClientStack
 from fedmm.engines.batched.tensors import StackTensors, over
-from fedmm.engines.batched.verdicts import COUNTED, judged, mean_over, root_mean_square
 
 
 class Settlement:
@@ -49,7 +48,7 @@ class Settlement:
             r = band.replicas
             finite = ~now.working[r]
             finite |= torch.stack([vector.isfinite().all(dim=-1) for vector in uploads.values()]).all(dim=0)
-            now.verdicts[r] = judged(self._terms, uploads, band.sent()["z"], now.working[r], self._groups(r))
+            now.verdicts[r] = judge(self._terms, uploads, band.sent()["z"], now.working[r], self._groups(r))
             counted = now.verdicts[r] == COUNTED
             server, totals = self._server_update(number, counted)
             was_alive = now.alive[r].clone()
@@ -158,3 +157,53 @@ class Settlement:
         now = self._now
         done = now.rounds_done[replicas, None]
         return now.working[replicas] & (done > 0) & (now.counted_at[replicas] == done - 1)
+
+
+# Which updates are counted, and means over those that are -------------------------------------------------------------
+
+COUNTED, ABSENT, NOT_FINITE, TOO_LONG, UNUSUAL = range(5)
+REASONS = {
+    NOT_FINITE: "its update is not finite",
+    TOO_LONG: "the norm of its update is above the bound",
+    UNUSUAL: "the norm of its update is unusual in its group",
+}
+
+
+def judge(terms: Terms, uploads: State, z_0: Tensor, working: Tensor, groups: Groups) -> Tensor:
+    """What becomes of each client's update, uint8 ``[replicas, clients]``, as an inbox would judge it.
+
+    uploads: ``[replicas, clients, size]``; z_0: ``[replicas, 1, size]``; working: bool, who takes part.
+    """
+    verdict = torch.full_like(working, COUNTED, dtype=torch.uint8).masked_fill_(~working, ABSENT)
+    if not terms.may_refuse:
+        return verdict
+
+    def refuse(bad: Tensor, why: int) -> None:
+        verdict.masked_fill_((verdict == COUNTED) & bad, why)
+
+    if terms.on_bad_update == "skip":
+        for vectors in uploads.values():
+            refuse(~vectors.norm(dim=-1).isfinite(), NOT_FINITE)
+    norm = (uploads["z"] - z_0).norm(dim=-1)
+    if terms.max_update_norm > 0:
+        refuse(norm > terms.max_update_norm, TOO_LONG)
+    if terms.max_update_ratio > 0:
+        unusual = torch.zeros_like(working)
+        for group in range(groups.most):
+            members = (groups.of == group) & (verdict == COUNTED)
+            median = CoordinateMedian().centre(norm.unsqueeze(-1), members)
+            unusual |= members & (norm > terms.max_update_ratio * median)
+        refuse(unusual, UNUSUAL)
+    return verdict
+
+
+def mean_over(values: Tensor, chosen: Tensor, dim: int = -1) -> Tensor:
+    """The mean of the chosen values, 0 where there are none; those that are not chosen may be anything."""
+    number = chosen.sum(dim=dim).clamp_min(1)
+    return torch.where(chosen, values, 0.0).sum(dim=dim) / number
+
+
+def root_mean_square(vectors: Tensor, chosen: Tensor | None = None) -> Tensor:
+    """Over clients, all or the chosen ones: ``[replicas, clients, size]`` to ``[replicas]``."""
+    squares = vectors.square().sum(dim=-1)
+    return (squares.mean(dim=-1) if chosen is None else mean_over(squares, chosen)).sqrt()

@@ -8,7 +8,7 @@ import time
 from fedmm.core.engine import FederatedState, Refusal, RoundRecord
 from fedmm.core.errors import Diverged
 from fedmm.engines.batched.engine import Batched
-from fedmm.engines.batched.tensors import MEASURES
+from fedmm.engines.batched.tensors import METRICS
 
 
 class BatchedEngine:
@@ -26,7 +26,7 @@ class BatchedEngine:
         began = time.perf_counter()
         if state is not self._last:
             self.stack.load([state])
-        measures = dict(zip(MEASURES, self.stack.advance()[0].tolist(), strict=True))
+        measures = dict(zip(METRICS, self.stack.advance()[0].tolist(), strict=True))
         after = self.stack.state(0)
         if after.round == state.round:
             raise Diverged(self.stack.offender(0), state.round + 1)

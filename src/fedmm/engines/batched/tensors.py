@@ -16,9 +16,9 @@ from fedmm.engines.batched.bands import Band
 from fedmm.engines.batched.clients import ClientStack, Replica
 from fedmm.engines.messages import NEVER
 
-MEASURES = ("drift", "consensus_gap", "dual_norm", "loss", "task_loss", "domain_loss", "in_step", "clients")
+METRICS = ("drift", "consensus_gap", "dual_norm", "loss", "task_loss", "domain_loss", "in_step", "clients")
 BY_CLIENT = ("drift", "dual_norm")
-_MUST_BE_FINITE = [MEASURES.index(name) for name in ("drift", "consensus_gap", "dual_norm", "loss")]
+_MUST_BE_FINITE = [METRICS.index(name) for name in ("drift", "consensus_gap", "dual_norm", "loss")]
 
 
 class StackTensors:
@@ -68,7 +68,7 @@ class StackTensors:
         self.finished = [False] * shape[0]
         self.rounds_done = torch.zeros(shape[0], dtype=torch.int64, device=device)
         self.step = torch.zeros(1, dtype=torch.int64, device=device)
-        self.measures = torch.zeros(shape[0], len(MEASURES), dtype=dtype, device=device)
+        self.measures = torch.zeros(shape[0], len(METRICS), dtype=dtype, device=device)
         self.limits = torch.full_like(self.measures, torch.inf)
         self.by_client = torch.full((shape[0], len(BY_CLIENT), shape[1]), torch.nan, dtype=dtype, device=device)
         self.must_be_finite = torch.tensor(_MUST_BE_FINITE, device=device)  # numbers from the host cannot be captured

@@ -7,24 +7,24 @@ from contextlib import contextmanager
 
 import torch
 
-_MOST_LANES = 8
+_MOST_STREAMS = 8
 
 
-class Lanes:
+class CudaStreams:
     """Streams beside the current one, on a GPU; elsewhere nothing.
 
-    Work in a lane begins after what was asked of the current stream before. After :meth:`join` the current stream waits
-    for all lanes. The backward pass of work runs in its lane by itself.
+    Work in one begins after what was asked of the current stream before. After :meth:`join` the current stream waits
+    for all of them. The backward pass of work runs in its stream by itself.
     """
 
-    def __init__(self, most: int = _MOST_LANES) -> None:
+    def __init__(self, most: int = _MOST_STREAMS) -> None:
         self._most = most
         self._streams: list[torch.cuda.Stream] = []
         self._used: set[int] = set()
 
     @contextmanager
-    def lane(self, number: int, device: torch.device) -> Iterator[None]:
-        """Enter a lane; numbers beyond the most lanes share them."""
+    def use(self, number: int, device: torch.device) -> Iterator[None]:
+        """Run work in a stream; numbers beyond the most streams share them."""
         if device.type != "cuda":
             yield
             return
@@ -38,7 +38,7 @@ class Lanes:
             yield
 
     def join(self, device: torch.device) -> None:
-        """Let the current stream wait for every lane that was used."""
+        """Let the current stream wait for every stream that was used."""
         if device.type == "cuda":
             for number in sorted(self._used):
                 torch.cuda.current_stream(device).wait_stream(self._streams[number])

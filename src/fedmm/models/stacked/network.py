@@ -24,7 +24,7 @@ from fedmm.models.dropout import SeededDropout
 from fedmm.models.network import AdversarialModule
 from fedmm.models.precision import Precision
 from fedmm.models.stacked.bn_folding import FoldedNorms
-from fedmm.models.stacked.cuda_streams import Lanes
+from fedmm.models.stacked.cuda_streams import CudaStreams
 
 _ELEMENTWISE = (
     nn.ReLU,
@@ -74,7 +74,7 @@ class StackedNetwork:
         self.why_not = "it was asked for" if looped else stacking_obstacle(self.module)
         self.layer_by_layer = self.why_not is None
         self._channels_last = channels_last
-        self._lanes = Lanes()
+        self._streams = CudaStreams()
         self._dropouts = [name for name, m in self.module.named_modules() if isinstance(m, SeededDropout)]
         own = [_untrained(module) for module in modules]
         self._constants = {name: torch.stack([tensors[name] for tensors in own]) for name in own[0]}
@@ -151,7 +151,7 @@ class StackedNetwork:
         parts = []
         folds, folded = (self._folded or (None, module)) if module is self.module else (None, module)
         for g, point in enumerate(z.unbind()):
-            with self._lanes.lane(g, z.device):
+            with self._streams.use(g, z.device):
                 tensors = {name: tensor[g] for name, tensor in constants.items()}
                 tensors.update({block.name: tensor for block, tensor in self.layout.tensors(point)})
                 tensors.update({name: tensor[g] for name, tensor in statistics.items()})
@@ -161,7 +161,7 @@ class StackedNetwork:
                 if self._channels_last and rows.dim() == 4:
                     rows = rows.contiguous(memory_format=torch.channels_last)
                 parts.append(functional_call(folded, folds.fold(tensors) if folds else tensors, (rows,)))
-        self._lanes.join(z.device)
+        self._streams.join(z.device)
         return Outputs(*(torch.stack(column) for column in zip(*parts, strict=True)))
 
 

@@ -12,14 +12,12 @@ from flwr.serverapp import Grid
 
 from fedmm.core.engine import FederatedState, Refusal, RoundRecord
 from fedmm.core.errors import require
-from fedmm.engines.in_process import first_state
 from fedmm.engines.messages import Update
 from fedmm.engines.secure_sum.masking import Opening, require_all
 from fedmm.remote.flower.roster import Say
 from fedmm.remote.flower.strategy import MinimaxStrategy, Refused
-from fedmm.remote.kinds import CONFIRM, MEASURE, OPEN, PROBLEM
-from fedmm.remote.mask_messages import pack_question, read_opening, read_word
-from fedmm.remote.packed import About, Packed
+from fedmm.remote.packed import CONFIRM, MEASURE, OPEN, PROBLEM, About, Packed
+from fedmm.remote.packing import pack_sum_question, read_opening, read_word
 
 _MOST_OF, _LESS_OFTEN = 0.6, 3.0
 """The share of the time of the last answers after which the next ones are looked for, and how many times as long as a
@@ -65,7 +63,7 @@ class FlowerEngine:
     _look: float = 0.0
 
     def start(self) -> FederatedState:
-        return first_state(self.strategy.server)
+        return self.strategy.server.start()
 
     def run_round(self, state: FederatedState) -> tuple[FederatedState, RoundRecord]:
         strategy = self.strategy
@@ -102,7 +100,7 @@ class FlowerEngine:
         usual, state = self._usual, next(iter(updates.values()))
 
         def asked(kind: str, words: Mapping[str, bytes] | None, read: Callable[[Packed], T | None]) -> dict[str, T]:
-            question = pack_question(state.session, state.round, updates, words)
+            question = pack_sum_question(state.session, state.round, updates, words)
             answers, refusals = self._answers(kind, dict.fromkeys(updates, question))
             for refusal in refusals:
                 self.say(f"{refusal.client} does not help to open the sum: {refusal.reason}")

@@ -9,21 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from fedmm.remote.flower.records import from_records, to_records
-from fedmm.remote.packed import Arrays, Malformed, Packed
+from fedmm.remote.packed import Malformed, Packed, array_bytes, read_arrays
 
 _ENVELOPE, _PART = "fedmm", "fedmm.part"
 _INLINE, _PART_BYTES, _HEAD_BYTES = 1 << 20, 8 << 20, 4 << 20
-_MOST_ARRAYS, _MOST_AXES = 10_000, 16
-_NUMBERS = "fiub"
 
 Sign = Callable[[bytes], bytes]
 """The signature of a text."""
@@ -63,13 +58,13 @@ class Sealer:
 
 
 def plain(kind: str, node: int, packed: Packed) -> RecordDict:
-    """A message as Flower's own apps and mods read it: see :mod:`fedmm.remote.flower.records`."""
+    """A message as Flower's own apps and mods read it: see :mod:`fedmm.remote.flower.envelope`."""
     return to_records(packed)
 
 
 def seal(packed: Packed, kind: str = "", node: int = 0, run: int = 0, sign: Sign | None = None) -> RecordDict:
     """A message's content."""
-    body = b"".join(np.ascontiguousarray(array).tobytes() for array in packed.arrays.values())
+    arrays, body = array_bytes(packed.arrays)
     head = json.dumps(
         {
             "kind": kind,
@@ -77,7 +72,7 @@ def seal(packed: Packed, kind: str = "", node: int = 0, run: int = 0, sign: Sign
             "run": run,
             "about": packed.about,
             "metrics": packed.metrics,
-            "arrays": [[name, array.dtype.str, list(array.shape)] for name, array in packed.arrays.items()],
+            "arrays": arrays,
             "sha256": hashlib.sha256(body).hexdigest(),
         }
     ).encode()
@@ -114,7 +109,7 @@ def unseal(records: RecordDict, most_bytes: int | None = None) -> Envelope:
         table = json.loads(head)
         if table["sha256"] != hashlib.sha256(content).hexdigest():
             raise Malformed("its arrays are not those that its description is of")
-        packed = Packed(_arrays(table["arrays"], content), _about(table["about"]), _metrics(table["metrics"]))
+        packed = Packed(read_arrays(table["arrays"], content), _about(table["about"]), _metrics(table["metrics"]))
         return Envelope(packed, str(table["kind"]), int(table["node"]), int(table["run"]), head, signature)
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as problem:
         raise Malformed(f"its description cannot be read: {type(problem).__name__}") from problem
@@ -125,25 +120,6 @@ def _bytes(record: Mapping[str, Any]) -> bytes:
     if not isinstance(part, bytes):
         raise Malformed("a part of it is missing")
     return part
-
-
-def _arrays(described: list[Any], content: bytes) -> Arrays:
-    if len(described) > _MOST_ARRAYS:
-        raise Malformed(f"it sent {len(described)} arrays")
-    arrays, place = Arrays(), 0
-    for name, kind, shape in described:
-        dtype = np.dtype(str(kind))
-        sides = [int(side) for side in shape]
-        if dtype.kind not in _NUMBERS or len(sides) > _MOST_AXES or min(sides, default=0) < 0:
-            raise Malformed(f"it sent an array of {str(kind)[:20]} that cannot be read")
-        count = math.prod(sides)
-        if count * dtype.itemsize > len(content) - place:
-            raise Malformed("it sent fewer bytes than its arrays have")
-        arrays[str(name)] = np.frombuffer(content, dtype, count, place).reshape(sides)
-        place += count * dtype.itemsize
-    if place != len(content):
-        raise Malformed("it sent more bytes than its arrays have")
-    return arrays
 
 
 def _about(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -158,3 +134,47 @@ def _metrics(table: Mapping[str, Any]) -> dict[str, float]:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise Malformed(f"its measure {str(name)[:40]!r} is no number")
     return dict(table)
+
+
+# Messages as Flower's own records, so that its mods apply -------------------------------------------------------------
+
+ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
+
+
+def to_records(packed: Packed) -> RecordDict:
+    """A message's content."""
+    return RecordDict(
+        {
+            ARRAYS: ArrayRecord({name: Array(array) for name, array in packed.arrays.items()}),
+            CONFIG: ConfigRecord(dict(packed.about)),
+            METRICS: MetricRecord(dict(packed.metrics)),
+        }
+    )
+
+
+def from_records(records: RecordDict, most_bytes: int | None = None) -> Packed:
+    """What a message holds; more than one record of a kind, or more than ``most_bytes``, is refused."""
+    arrays, about, metrics = (
+        _only(kind, found)
+        for kind, found in (
+            ("ArrayRecord", records.array_records),
+            ("ConfigRecord", records.config_records),
+            ("MetricRecord", records.metric_records),
+        )
+    )
+    size = sum(len(array.data) for array in arrays.values())
+    if most_bytes is not None and size > most_bytes:
+        raise Malformed(f"it sent {size} bytes of arrays, where at most {most_bytes} are taken")
+    for name, value in metrics.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise Malformed(f"its measure {name!r} is no number")
+    try:
+        return Packed({name: array.numpy() for name, array in arrays.items()}, dict(about), dict(metrics))
+    except Exception as problem:  # whatever is in the bytes, it must not stop the others
+        raise Malformed(f"it sent an array that cannot be read: {problem}") from problem
+
+
+def _only(kind: str, found: Any) -> Any:
+    if len(found) > 1:
+        raise Malformed(f"it sent {len(found)} records of kind {kind}, where one is taken")
+    return next(iter(found.values()), {})

@@ -44,8 +44,7 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fedmm.core.errors import require
-from fedmm.remote.kinds import MESSAGE_TYPES
-from fedmm.remote.packed import Malformed, one_line
+from fedmm.remote.packed import MESSAGE_TYPES, Malformed, one_line
 
 TESTED = ("1.41.0",)
 """The versions of Flower whose Fleet API this was tested with."""

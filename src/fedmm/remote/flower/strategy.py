@@ -12,17 +12,13 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from fedmm.core.engine import FederatedState, Refusal, RoundRecord
-from fedmm.engines.in_process import first_state
 from fedmm.engines.messages import Invitation, Update, size_in_bytes
-from fedmm.engines.server import Server, recorded
-from fedmm.remote.dual_norms import DualNorms
+from fedmm.engines.server import OpenSum, Server
+from fedmm.remote.engine import DualNorms, Host
 from fedmm.remote.flower.envelope import read
-from fedmm.remote.flower.roster import Roster, Say, introduced
-from fedmm.remote.kinds import FINAL, MEASURE, MESSAGE_TYPES, PROBLEM, TRAIN
-from fedmm.remote.mask_messages import OFFER, pack_offer, read_key
-from fedmm.remote.messaging import Host, Open, invitation_size
-from fedmm.remote.packed import About, Malformed, Packed, one_line
-from fedmm.remote.packing import pack_invitation, read_update, read_vectors, vector_arrays
+from fedmm.remote.flower.roster import Roster, Say, wait_for_sites
+from fedmm.remote.packed import FINAL, MEASURE, MESSAGE_TYPES, PROBLEM, TRAIN, About, Malformed, Packed, one_line
+from fedmm.remote.packing import OFFER, pack_invitation, pack_offer, read_key, read_update, read_vectors, vector_arrays
 
 _NOTHING = Packed({}, {}, {})
 _MOST_VECTORS, _SPARE_BYTES = 4, 1 << 18
@@ -56,7 +52,7 @@ class MinimaxStrategy(Strategy):
         self.server = server
         self.roster = roster
         self.host = Host(server, session)
-        self.state = state or first_state(server)
+        self.state = state or server.start()
         self.record: RoundRecord | None = None
         self.timings: dict[str, About] = {}
         self.introduction = introduction
@@ -65,7 +61,7 @@ class MinimaxStrategy(Strategy):
         self._say = say
         self._invitations: dict[str, Invitation] = {}
         self._shared: About = {}
-        self._down: list[int] = []
+        self._bytes_down = 0
         self._began = 0.0
         self._dual_norms = DualNorms(server)
 
@@ -81,14 +77,14 @@ class MinimaxStrategy(Strategy):
         """An invitation for each site of the round that is connected. Another point in ``arrays`` replaces the own."""
         self.server.terms.require_plain("flower's own loop")
         if self.roster.missing:
-            introduced(grid, self.roster, self.introduction, timeout=self._ttl, say=self._say)
+            wait_for_sites(grid, self.roster, self.introduction, timeout=self._ttl, say=self._say)
         self._take(arrays)
         return [message for _, message in self.invite(server_round, config, grid, self.open())]
 
     def open(self) -> list[str]:
         """Begin a round; the names of those who are to take part."""
         self._began = time.perf_counter()
-        self._down = []
+        self._bytes_down = 0
         self.timings = {}
         self._invitations = self.host.invitations(self.state)
         self._shared = {}
@@ -108,7 +104,7 @@ class MinimaxStrategy(Strategy):
         for name in names:
             if name in nodes:
                 packed = pack_invitation(self.server.problem.layout, self._invitations[name])
-                self._down.append(invitation_size(self._invitations[name]))
+                self._bytes_down += self._invitations[name].size_in_bytes
                 told = packed._replace(about={**config, **self._told.get(name, {}), **self._shared, **packed.about})
                 messages.append((name, self._message(TRAIN, nodes[name], told, server_round)))
         return messages
@@ -140,15 +136,13 @@ class MinimaxStrategy(Strategy):
         self.timings[name] = packed.about
         return update
 
-    def close(self, updates: list[Update], refusals: list[Refusal], open_sum: Open | None = None) -> None:
+    def close(self, updates: list[Update], refusals: list[Refusal], open_sum: OpenSum | None = None) -> None:
         """End a round with these updates, and what else there was to refuse. open_sum: where updates are masked."""
-        z_0 = self.server.broadcast(self.state.server).sent["z"]
-        after, inbox = self.host.settle(self.state, self._invitations, updates, open_sum)
-        inbox.refused.extend(refusals)
-        up = sum(size_in_bytes(each.vectors) + size_in_bytes(each.statistics) for each in updates)
-        record = recorded(after, z_0, inbox, up, sum(self._down), time.perf_counter() - self._began)
-        told = {name: self.timings.get(name, {}).get("dual_norm") for name in inbox.accepted}
-        self.record = self._dual_norms.recorded(record, told, self.state, after)
+        after, record = self.host.settle_round(
+            self.state, self._invitations, updates, began=self._began, refused=refusals, open_sum=open_sum
+        )
+        record = replace(record, bytes_down=self._bytes_down)
+        self.record = self._dual_norms.add_to(record, self.timings, self.state, after)
         self.state = after
         for refusal in record.refused:
             self._say(f"round {record.round}: {refusal.client} was not counted: {refusal.reason}")

@@ -18,11 +18,9 @@ from nvflare.apis.server_engine_spec import ServerEngineSpec
 from nvflare.apis.shareable import ReservedHeaderKey, Shareable
 from nvflare.apis.signal import Signal
 
-from fedmm.remote.kinds import PROBLEM
-from fedmm.remote.nvflare.messages import to_packed, to_shareable
-from fedmm.remote.nvflare.places import Place
-from fedmm.remote.nvflare.questions import ANSWERS, receive_each, send_each
-from fedmm.remote.packed import Malformed, Packed
+from fedmm.remote.nvflare.executor import to_packed, to_shareable
+from fedmm.remote.nvflare.job import Place
+from fedmm.remote.packed import ANSWERS, PROBLEM, Malformed, Packed, receive_each, send_each
 
 _PAUSE = 0.2
 _UNREACHED = (ReturnCode.COMMUNICATION_ERROR, ReturnCode.TIMEOUT)

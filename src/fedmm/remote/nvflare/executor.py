@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from threading import Lock
 from typing import Any
 
+import numpy as np
+from nvflare.apis.dxo import DXO, DataKind, from_shareable
 from nvflare.apis.executor import Executor
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
@@ -14,10 +16,8 @@ from nvflare.apis.signal import Signal
 
 from fedmm.core.errors import FedmmError
 from fedmm.core.imports import import_allowed
-from fedmm.remote.kinds import INTRODUCE, PROBLEM
 from fedmm.remote.nvflare.job import BUILT_IN
-from fedmm.remote.nvflare.messages import to_packed, to_shareable
-from fedmm.remote.packed import Malformed, Packed
+from fedmm.remote.packed import INTRODUCE, PROBLEM, Malformed, Packed
 
 Handler = Callable[[str, Packed], Packed]
 """Answers a question of a kind."""
@@ -50,3 +50,28 @@ class SiteExecutor(Executor):  # type: ignore[misc] # NVFlare has no types
         except (FedmmError, Malformed) as problem:
             answer = Packed({}, {PROBLEM: str(problem)}, {})
         return to_shareable(answer)
+
+
+# Messages as data exchange objects, whose arrays NVFlare's filters see by name ----------------------------------------
+
+_ABOUT, _METRICS = "about", "metrics"
+
+
+def to_shareable(packed: Packed) -> Shareable:
+    """A message as it travels."""
+    return DXO(DataKind.WEIGHTS, dict(packed.arrays), {_ABOUT: packed.about, _METRICS: packed.metrics}).to_shareable()
+
+
+def to_packed(shareable: Shareable) -> Packed:
+    """The message that travelled so."""
+    try:
+        found = from_shareable(shareable)
+        about, metrics = found.get_meta_prop(_ABOUT), found.get_meta_prop(_METRICS)
+    except Exception as problem:  # whatever arrived, it is its sender's and told as such
+        raise Malformed(f"it sent no data exchange object: {problem}") from problem
+    if not isinstance(about, dict) or not isinstance(metrics, dict):
+        raise Malformed("it does not say what its message is about")
+    for name, array in found.data.items():
+        if not isinstance(array, np.ndarray):
+            raise Malformed(f"its {name!r} is no array")
+    return Packed(dict(found.data), about, metrics)

@@ -13,18 +13,11 @@ from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from multiprocessing.connection import Listener
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedmm.core.errors import FedmmError, require
-from fedmm.remote.framing import Pipe
-from fedmm.remote.kinds import INTRODUCE, PROBLEM
-from fedmm.remote.nvflare.job import Job
-from fedmm.remote.nvflare.places import PLACES, Place
-from fedmm.remote.nvflare.questions import receive_each, send_each
-from fedmm.remote.packed import Packed
-
-if TYPE_CHECKING:
-    from fedmm.remote.engine import Ask
+from fedmm.remote.nvflare.job import PLACES, Job, Place
+from fedmm.remote.packed import INTRODUCE, PROBLEM, Ask, Packed, Pipe, receive_each, send_each
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _START_SECONDS = 180.0

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from fedmm.remote.ray.actor import Share
 from fedmm.remote.ray.actors import Actors
 from fedmm.remote.ray.cluster import Cluster, ray_cluster
 from fedmm.remote.ray.engine import RayEngine
-from fedmm.remote.ray.share import Share
 
 __all__ = ["Actors", "Cluster", "RayEngine", "Share", "ray_cluster"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,17 +13,17 @@ from typing import NamedTuple
 import torch
 
 from fedmm.core.algorithm import Algorithm
+from fedmm.core.engine import FederatedState
 from fedmm.core.federation import Terms
+from fedmm.core.problem import FederatedProblem
+from fedmm.engines.batched import Batched
 from fedmm.engines.client_store import ClientMemory, Kept
 from fedmm.engines.in_process import workers
 from fedmm.engines.messages import Invitation, Update
-from fedmm.engines.server import Server, dual_norms
+from fedmm.engines.server import Server, norms_of_duals
 from fedmm.remote.durable_store import DurableMemory, state_folder
-from fedmm.remote.messaging import Site
-from fedmm.remote.ray.share import Share, ShareBuilder
-from fedmm.remote.ray.shared_memory import Board, BoardGone, Posted, read
-from fedmm.remote.ray.stacked import StackedClients, can_stack
-from fedmm.remote.ray.wire import Packed, packed, unpacked
+from fedmm.remote.ray.shared_memory import MemoryGone, Packed, Posted, SharedMemory, read, to_arrays, to_tensors
+from fedmm.remote.site import Site
 
 
 class Rules(NamedTuple):
@@ -57,7 +58,7 @@ class GivenState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Posting:
+class ActorSetup:
     """All that an actor needs to begin, or to begin again after its process died.
 
     names: its clients. threads: torch's, as many as the reference would have. durable: the folder where the clients'
@@ -86,10 +87,10 @@ class ClientActor:
     disk; a client whose state is not there does not answer, and has to be given it.
     """
 
-    def __init__(self, posting: Posting) -> None:
-        self._posting = posting
+    def __init__(self, setup: ActorSetup) -> None:
+        self._setup = setup
         self._made: _Made | None = None
-        self._board = Board()
+        self._shared = SharedMemory()
 
     def ready(self) -> list[str]:
         """The names of the clients, once they are built."""
@@ -97,7 +98,7 @@ class ClientActor:
 
     def load(self, states: Packed) -> None:
         """Replace the states of some clients, ``GivenState`` by name."""
-        given: dict[str, GivenState] = unpacked(states, self._device, own=True)
+        given: dict[str, GivenState] = to_tensors(states, self._device, own=True)
         for name, state in given.items():
             memory = self._memories[name]
             for round_ in list(memory.held):
@@ -105,30 +106,30 @@ class ClientActor:
             memory.remember(state.counted, state.kept)
 
     def echo(self, posted: Posted) -> Posted | None:
-        """The same message again, if this process can read the other's board."""
+        """The same message again, if this process can read the other's memory."""
         try:
-            return self._board.post(read(posted))[0]
-        except (BoardGone, OSError):
+            return self._shared.post(read(posted))[0]
+        except (MemoryGone, OSError):
             return None
 
-    def work_by_board(self, call: Posted, names: Sequence[str]) -> tuple[Posted, ...]:
+    def work_in_shared_memory(self, call: Posted, names: Sequence[str]) -> tuple[Posted, ...]:
         """As ``work``, from a call that was posted; posts the answers, and the states that they hold by themselves."""
         answers: dict[str, Answer] = self.work(read(call), names)
         states = {name: answer.kept for name, answer in answers.items()}
-        return self._board.post({name: answer._replace(kept=None) for name, answer in answers.items()}, states)
+        return self._shared.post({name: answer._replace(kept=None) for name, answer in answers.items()}, states)
 
     def work(self, call: Call, names: Sequence[str]) -> Packed:
         """A round of some of the clients: an ``Answer`` by name, where the state that it goes on from is there."""
         invitations: dict[str, Invitation] = {
-            name: unpacked(call.invitations[name], self._device)
+            name: to_tensors(call.invitations[name], self._device)
             for name in names
             if self._memories[name].state_for(call.invitations[name].counted) is not None
         }
         with self._share.around():
             updates = self._updates(call.rules, invitations)
         kept = {name: self._memories[name].held[call.round] for name in updates}
-        duals = dual_norms({name: each.own for name, each in kept.items()})
-        return packed({name: Answer(update, kept[name], duals.get(name)) for name, update in updates.items()})
+        duals = norms_of_duals({name: each.own for name, each in kept.items()})
+        return to_arrays({name: Answer(update, kept[name], duals.get(name)) for name, update in updates.items()})
 
     def _updates(self, rules: Rules, invitations: Mapping[str, Invitation]) -> dict[str, Update]:
         made = self._made_for(rules)
@@ -138,7 +139,7 @@ class ClientActor:
 
     def _made_for(self, rules: Rules) -> _Made:
         if self._made is None or self._made.rules != rules:
-            share, names = self._share, self._posting.names
+            share, names = self._share, self._setup.names
             each = workers(Server(share.problem, *rules))
             sites = {name: Site(each[name], self._memories[name]) for name in names}
             stack = StackedClients(share.stack(names, *rules)) if share.stack and can_stack(rules.terms) else None
@@ -151,17 +152,83 @@ class ClientActor:
 
     @cached_property
     def _share(self) -> Share:
-        torch.set_num_threads(self._posting.threads)
-        return self._posting.build()
+        torch.set_num_threads(self._setup.threads)
+        return self._setup.build()
 
     @cached_property
     def _memories(self) -> dict[str, ClientMemory]:
         built = {client.name for client in self._share.problem.clients}
-        return {name: self._memory(name) for name in self._posting.names if name in built}
+        return {name: self._memory(name) for name in self._setup.names if name in built}
 
     def _memory(self, name: str) -> ClientMemory:
-        if self._posting.durable is None:
+        if self._setup.durable is None:
             return ClientMemory()
-        root, run = self._posting.durable
+        root, run = self._setup.durable
         say = logging.getLogger("fedmm").warning
         return DurableMemory(state_folder(root, run, name), device=self._device, say=say)
+
+
+# An actor's clients ---------------------------------------------------------------------------------------------------
+
+StackClients = Callable[[Collection[str], Algorithm, int, Terms], Batched]
+"""One program for the clients of these names, from the algorithm, the number of rounds, and the terms."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """What an actor works on.
+
+    problem: with all clients of the federation; the actor asks its own alone to work.
+    stack: makes one program of its clients; without it they work one after the other, as the reference has them.
+    around: entered for all work, for example to set a precision.
+    """
+
+    problem: FederatedProblem
+    stack: StackClients | None = None
+    around: Callable[[], AbstractContextManager[None]] = nullcontext
+
+
+ShareBuilder = Callable[[], Share]
+"""Builds the clients where they are to work, data and all; Ray sends it there by pickling it."""
+
+
+def can_stack(terms: Terms) -> bool:
+    """Whether a stack can stand for clients on these terms; coded vectors and shared noise it leaves to each alone."""
+    return terms.uploads == terms.broadcasts == "exact" and not terms.transmission.private
+
+
+class StackedClients:
+    """Some clients in a stack of one replica: what its server makes of them is left out.
+
+    All of them work in every round; those that are not invited are not asked what came of it.
+    """
+
+    def __init__(self, stack: Batched) -> None:
+        self._stack = stack
+        self._problem = stack.replicas[0].problem
+        self._algorithm = stack.replicas[0].algorithm
+
+    def answers(self, invitations: Mapping[str, Invitation], memories: Mapping[str, ClientMemory]) -> dict[str, Update]:
+        """The updates of these clients, at least one; each one's new state is kept before anything is sent."""
+        kept = {name: memories[name].held[invitation.counted] for name, invitation in invitations.items()}
+        first = next(iter(invitations))
+        shared = invitations[first].statistics
+        each = {name: kept.get(name, kept[first]) for name in self._stack.clients.names[0]}
+        self._stack.load(
+            [
+                FederatedState(
+                    invitations[first].round,
+                    {**self._algorithm.init_server(invitations[first].sent["z"]), **invitations[first].sent},
+                    {name: own.own for name, own in each.items()},
+                    shared or self._problem.statistics,
+                    {name: own.statistics for name, own in each.items()},
+                )
+            ]
+        )
+        self._stack.advance()
+        worked = self._stack.worked(0)
+        updates = {}
+        for name, invitation in invitations.items():
+            memories[name].remember(invitation.round, worked[name].kept)
+            updates[name] = worked[name].answer(name, invitation)
+        return updates

@@ -12,11 +12,9 @@ import torch
 
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.validation import at_least
-from fedmm.remote.ray.actor import Answer, Call, ClientActor, GivenState, Posting
+from fedmm.remote.ray.actor import ActorSetup, Answer, Call, ClientActor, GivenState, ShareBuilder
 from fedmm.remote.ray.cluster import Cluster
-from fedmm.remote.ray.share import ShareBuilder
-from fedmm.remote.ray.shared_memory import Board, BoardGone, Posted, read
-from fedmm.remote.ray.wire import copied
+from fedmm.remote.ray.shared_memory import MemoryGone, Posted, SharedMemory, copy_arrays, read
 
 _PAUSE_SECONDS = 0.2
 """Between two looks whether an actor is back."""
@@ -24,14 +22,14 @@ _PAUSE_SECONDS = 0.2
 Submit = Callable[[Any], Any]
 """Calls an actor, and gives Ray's reference to what comes of it."""
 
-_PROBE = "is this board read?"
+_PROBE = "is this memory read?"
 
 
 def _as_it_is(reply: Any) -> Any:
     return reply
 
 
-def _answers_on_board(reply: tuple[Posted, Posted]) -> dict[str, Answer]:
+def _read_answers(reply: tuple[Posted, Posted]) -> dict[str, Answer]:
     answers, states = map(read, reply)
     return {name: answer._replace(kept=states[name]) for name, answer in answers.items()}
 
@@ -40,7 +38,7 @@ class Actors:
     """Processes that live as long as this object is not closed; Ray starts one that dies again.
 
     names: of all clients, which are dealt to the actors in turn. number: of actors; 0 for as many as there are cores
-    (or GPUs), and clients. gpus: each has a GPU of its own. durable: as in :class:`Posting`.
+    (or GPUs), and clients. gpus: each has a GPU of its own. durable: as in :class:`ActorSetup`.
     retries: how often a call is repeated on an actor that died, before the run gives up. patience: for how many seconds
     it is waited for one that died, which after the loss of a node may need room on another.
     """
@@ -59,8 +57,8 @@ class Actors:
     ) -> None:
         at_least("actors", number, 0)
         self._ray = cluster.ray
-        self._losses = (self._ray.exceptions.RayActorError, self._ray.exceptions.ObjectLostError, BoardGone)
-        self._board: Board | None = None
+        self._losses = (self._ray.exceptions.RayActorError, self._ray.exceptions.ObjectLostError, MemoryGone)
+        self._shared: SharedMemory | None = None
         self.retries = retries
         self.patience = patience
         available, what = (cluster.gpus, "GPUs") if gpus else (cluster.cores, "cores")
@@ -78,18 +76,18 @@ class Actors:
             scheduling_strategy="SPREAD",
         )
         threads = torch.get_num_threads()
-        self.handles = [made.remote(Posting(build, share, threads, durable)) for share in shares]
+        self.handles = [made.remote(ActorSetup(build, share, threads, durable)) for share in shares]
         self._at = {name: number for number, share in enumerate(shares) for name in share}
         calls = [(at, lambda handle: handle.ready.remote()) for at in range(number)]
-        for share, built in zip(shares, self._gathered(calls), strict=True):
+        for share, built in zip(shares, self._gather(calls), strict=True):
             missing = [name for name in share if name not in built]
             require(not missing, f"an actor was to build the client {missing[0]!r} and did not" if missing else "")
         if cluster.local:
-            self._board = self._shared_board()
+            self._shared = self._try_shared_memory()
 
     def sent(self, message: Call) -> Any:
         """A message where all actors can read it."""
-        return self._board.post(message)[0] if self._board else self._ray.put(message)
+        return self._shared.post(message)[0] if self._shared else self._ray.put(message)
 
     def load(self, states: Mapping[str, GivenState]) -> None:
         """Give clients the states that they are to go on from."""
@@ -98,7 +96,7 @@ class Actors:
             own = {name: states[name] for name in names}
             return lambda handle: handle.load.remote(own)
 
-        self._gathered([(at, loading(part)) for at, part in self._by_actor(states)])
+        self._gather([(at, loading(part)) for at, part in self._by_actor(states)])
 
     def work(self, call: Any, names: Iterable[str]) -> dict[str, Answer]:
         """A round of these clients, from a call that was ``sent``; those that have lost their states do not answer.
@@ -108,39 +106,37 @@ class Actors:
         """
 
         def working(own: list[str]) -> Submit:
-            if self._board:
-                return lambda handle: handle.work_by_board.remote(call, own)
+            if self._shared:
+                return lambda handle: handle.work_in_shared_memory.remote(call, own)
             return lambda handle: handle.work.remote(call, own)
 
-        opened = _answers_on_board if self._board else _as_it_is
-        parts = self._gathered([(at, working(part)) for at, part in self._by_actor(names)], opened)
+        opened = _read_answers if self._shared else _as_it_is
+        parts = self._gather([(at, working(part)) for at, part in self._by_actor(names)], opened)
         answers = {name: answer for part in parts for name, answer in part.items()}
-        if self._board and len(answers) == len(self._at):
+        if self._shared and len(answers) == len(self._at):
             return answers
-        return {name: answer._replace(kept=copied(answer.kept)) for name, answer in answers.items()}
+        return {name: answer._replace(kept=copy_arrays(answer.kept)) for name, answer in answers.items()}
 
     def close(self) -> None:
         """End the actors' processes."""
         for handle in self.handles:
             self._ray.kill(handle)
-        if self._board:
-            self._board.close()
+        if self._shared:
+            self._shared.close()
 
-    def _shared_board(self) -> Board | None:
-        """A board that all actors can read, and theirs can be read here; None where the system has no such thing."""
+    def _try_shared_memory(self) -> SharedMemory | None:
+        """Memory that all actors can read, and theirs can be read here; None where the system has no such thing."""
         if not hasattr(os, "memfd_create"):
             return None
-        board = Board()
+        shared = SharedMemory()
         try:
-            [posted] = board.post(_PROBE)
-            echoes = self._gathered(
-                [(at, lambda handle: handle.echo.remote(posted)) for at in range(len(self.handles))]
-            )
+            [posted] = shared.post(_PROBE)
+            echoes = self._gather([(at, lambda handle: handle.echo.remote(posted)) for at in range(len(self.handles))])
             if all(echo and read(echo) == _PROBE for echo in echoes):
-                return board
-        except (BoardGone, OSError):
+                return shared
+        except (MemoryGone, OSError):
             pass
-        board.close()
+        shared.close()
         return None
 
     def _by_actor(self, names: Iterable[str]) -> list[tuple[int, list[str]]]:
@@ -149,7 +145,7 @@ class Actors:
             parts.setdefault(self._at[name], []).append(name)
         return list(parts.items())
 
-    def _gathered(self, calls: Sequence[tuple[int, Submit]], opened: Callable[[Any], Any] = _as_it_is) -> list[Any]:
+    def _gather(self, calls: Sequence[tuple[int, Submit]], opened: Callable[[Any], Any] = _as_it_is) -> list[Any]:
         """What comes of calls, all at once; those lost with an actor or its node are made again when it is back.
 
         opened: makes of a reply what it holds.
@@ -159,7 +155,7 @@ class Actors:
             left = [number for number in range(len(calls)) if number not in results]
             references = [calls[number][1](self.handles[calls[number][0]]) for number in left]
             try:
-                results |= zip(left, map(opened, self._got(references)), strict=True)
+                results |= zip(left, map(opened, self._get(references)), strict=True)
                 break
             except self._losses as problem:
                 reason = _first_line(problem)
@@ -169,12 +165,12 @@ class Actors:
                     ) from problem
             for number, reference in zip(left, references, strict=True):
                 try:
-                    results[number] = opened(self._got(reference))
+                    results[number] = opened(self._get(reference))
                 except self._losses:
                     self._wait_for(self.handles[calls[number][0]])
         return [results[number] for number in range(len(calls))]
 
-    def _got(self, references: Any) -> Any:
+    def _get(self, references: Any) -> Any:
         """As ``ray.get``; a sentence that is meant for the user reaches him as it was said there."""
         try:
             return self._ray.get(references)
@@ -190,7 +186,7 @@ class Actors:
         deadline = time.monotonic() + self.patience
         while True:
             try:
-                self._got(handle.ready.remote())
+                self._get(handle.ready.remote())
                 return
             except self._ray.exceptions.RayActorError as problem:
                 if time.monotonic() > deadline:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from fedmm.core.algorithm import Algorithm
@@ -12,12 +12,11 @@ from fedmm.core.errors import FedmmError
 from fedmm.core.federation import Terms
 from fedmm.core.problem import FederatedProblem
 from fedmm.engines.client_store import Kept
-from fedmm.engines.in_process import first_state
-from fedmm.engines.messages import NEVER, Invitation, size_in_bytes
-from fedmm.engines.server import Server, dual_norms, recorded
+from fedmm.engines.messages import NEVER, Invitation
+from fedmm.engines.server import Server, norms_of_duals
 from fedmm.remote.ray.actor import Answer, Call, GivenState, Rules
 from fedmm.remote.ray.actors import Actors
-from fedmm.remote.ray.wire import packed, unpacked
+from fedmm.remote.ray.shared_memory import to_arrays, to_tensors
 
 _USUAL = Terms()
 _HANDED_OUT = ("clients", "client_statistics", "counted")
@@ -47,49 +46,37 @@ class RayEngine:
         self._duals: dict[str, float] = {}
 
     def start(self) -> FederatedState:
-        return first_state(self.server)
+        return self.server.start()
 
     def run_round(self, state: FederatedState) -> tuple[FederatedState, RoundRecord]:
         began = time.perf_counter()
         if self._last is None or any(getattr(state, part) is not getattr(self._last, part) for part in _HANDED_OUT):
             self._hand_out(state, self.server.names)
-            self._duals = dual_norms(state.clients)
+            self._duals = norms_of_duals(state.clients)
         invitations = self.server.invitations(state)
         answers = self._answers(state, invitations)
-        inbox = self.server.inbox(invitations)
-        bytes_up = 0
-        for name in invitations:
-            update = unpacked(answers[name].update, self.problem.layout.device)
-            bytes_up += size_in_bytes(update.vectors) + size_in_bytes(update.statistics)
-            inbox.put(update)
-        inbox.close()
+        device = self.problem.layout.device
 
-        accepted = inbox.accepted
-        settled = self.server.settle(state, accepted)
-        kept: dict[str, Kept] = {name: unpacked(answers[name].kept, self.problem.layout.device) for name in accepted}
-        after = replace(
+        def dual_norms(counted: Collection[str]) -> Mapping[str, float]:
+            told = {name: answers[name].dual_norm for name in counted}
+            self._duals = {**self._duals, **{name: norm for name, norm in told.items() if norm is not None}}
+            return self._duals
+
+        after, record = self.server.settle_round(
             state,
-            round=state.round + 1,
-            server=settled.server,
-            clients={**state.clients, **{name: each.own for name, each in kept.items()}},
-            statistics=settled.statistics,
-            client_statistics={**state.client_statistics, **{name: each.statistics for name, each in kept.items()}},
-            totals=settled.totals,
-            counted={**state.counted, **dict.fromkeys(accepted, state.round)},
+            invitations,
+            (to_tensors(answers[name].update, device) for name in invitations),
+            began=began,
+            kept=lambda name: to_tensors(answers[name].kept, device),
+            dual_norms=dual_norms,
         )
         self._last = after
-        told = {name: answers[name].dual_norm for name in accepted}
-        self._duals = {**self._duals, **{name: norm for name, norm in told.items() if norm is not None}}
-        bytes_down = sum(
-            size_in_bytes(each.travelling) + size_in_bytes(each.statistics) for each in invitations.values()
-        )
-        z_0 = next(iter(invitations.values())).sent["z"]
-        return after, recorded(after, z_0, inbox, bytes_up, bytes_down, time.perf_counter() - began, self._duals)
+        return after, record
 
     def _answers(self, state: FederatedState, invitations: Mapping[str, Invitation]) -> dict[str, Answer]:
         """An answer, still packed, from every client that is invited; one that lost its state is given it first."""
         travelling = {name: replace(each, sent=each.travelling, codes=None) for name, each in invitations.items()}
-        call = self.actors.sent(Call(state.round, self._rules, packed(travelling)))
+        call = self.actors.sent(Call(state.round, self._rules, to_arrays(travelling)))
         answers: dict[str, Answer] = {}
         lost: list[str] = []
         for _ in range(self.actors.retries + 1):
@@ -111,4 +98,4 @@ class RayEngine:
             )
             for name in names
         }
-        self.actors.load({name: packed(each) for name, each in given.items()})
+        self.actors.load({name: to_arrays(each) for name, each in given.items()})

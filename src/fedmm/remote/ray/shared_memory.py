@@ -1,13 +1,21 @@
-"""Messages between processes of one machine, in memory that they share: Ray's store is several processes away."""
+"""Messages between Ray's processes: arrays in place of tensors, on one machine in memory that they share.
+
+Ray's own object store is several processes away, and carries them where the actors are on several machines.
+"""
 
 from __future__ import annotations
 
 import os
 import pickle
+import warnings
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass, replace
 from importlib import import_module
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from torch import Tensor
 
 _TOKEN = 16
 _ALIGNED = 64
@@ -22,11 +30,11 @@ class Posted(NamedTuple):
     spans: tuple[tuple[int, int], ...]
 
 
-class BoardGone(Exception):  # noqa: N818 - reads as what happened
+class MemoryGone(Exception):  # noqa: N818 - reads as what happened
     """The process that posted a message has ended, or has posted others since."""
 
 
-class Board:
+class SharedMemory:
     """Where a process posts messages for others of the same user.
 
     They can be read until it posts again; who has read one keeps it, whatever becomes of this process.
@@ -38,14 +46,14 @@ class Board:
     def post(self, *messages: Any) -> tuple[Posted, ...]:
         """Post messages, each in memory of its own, in place of those of the last time."""
         self.close()
-        return tuple(self._posted(message) for message in messages)
+        return tuple(self._post(message) for message in messages)
 
     def close(self) -> None:
         """Post nothing."""
         while self._files:
             os.close(self._files.pop())
 
-    def _posted(self, message: Any) -> Posted:
+    def _post(self, message: Any) -> Posted:
         buffers: list[pickle.PickleBuffer] = []
         as_ray_does = import_module("ray.cloudpickle")  # an optional dependency
         text = as_ray_does.dumps(message, protocol=5, buffer_callback=buffers.append)
@@ -70,8 +78,71 @@ def read(posted: Posted) -> Any:
         # Python's own mmap keeps a file open for as long as there are views: with all states of a long run, too many
         memory = torch.from_file(posted.place, shared=False, size=size, dtype=torch.uint8)
     except RuntimeError as problem:
-        raise BoardGone(posted.place) from problem
+        raise MemoryGone(posted.place) from problem
     view = memory.numpy().data
     if view[:_TOKEN] != posted.token:
-        raise BoardGone(posted.place)
+        raise MemoryGone(posted.place)
     return pickle.loads(posted.text, buffers=[view[start:end] for start, end in posted.spans])
+
+
+# Tensors as arrays, which Ray passes between processes without copying them -------------------------------------------
+
+Packed = Any
+"""A message of which every tensor is an array."""
+
+
+def to_arrays(message: Any) -> Packed:
+    """A message of dicts, tuples and dataclasses, with arrays; a tensor that occurs twice travels once."""
+    known: dict[int, np.ndarray[Any, Any]] = {}
+
+    def to_array(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        if id(leaf) not in known:
+            known[id(leaf)] = leaf.detach().cpu().contiguous().numpy()
+        return known[id(leaf)]
+
+    return _map_leaves(message, to_array)
+
+
+def to_tensors(message: Packed, device: torch.device, *, own: bool = False) -> Any:
+    """The message with tensors on a device.
+
+    On a CPU they are views that must not be written to and, of Ray's store, live as long as it is connected; own: or
+    copies.
+    """
+
+    def to_tensor(leaf: Any) -> Any:
+        return torch.from_numpy(leaf).to(device, copy=own) if isinstance(leaf, np.ndarray) else leaf
+
+    return _map_leaves(message, to_tensor)
+
+
+def copy_arrays(message: Packed) -> Packed:
+    """The message with arrays of its own."""
+    return _map_leaves(message, lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf)
+
+
+def _map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
+    if isinstance(value, dict):
+        return {key: _map_leaves(each, change) for key, each in value.items()}
+    if isinstance(value, tuple):
+        each_changed = [_map_leaves(each, change) for each in value]
+        return type(value)(*each_changed) if hasattr(value, "_fields") else tuple(each_changed)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(
+            value, **{field.name: _map_leaves(getattr(value, field.name), change) for field in fields(value)}
+        )
+    return change(value)
+
+
+def _be_warned_once() -> None:
+    """Torch warns once of an array that cannot be written to, as views of Ray's memory are."""
+    array = np.zeros(1)
+    array.flags.writeable = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        torch.from_numpy(array)
+
+
+_be_warned_once()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 from typing import NamedTuple
 
-from fedmm.core.evidence import RULE
+from fedmm.core.validators import RULE
 from fedmm.reporting.html.charts import Chart, plain, rounded, short
 from fedmm.reporting.html.collect import Entry, Material, Method
 from fedmm.reporting.html.markup import Markup, element, joined, table

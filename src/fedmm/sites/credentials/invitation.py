@@ -12,7 +12,7 @@ from typing import Any
 
 from fedmm.config.toml import write_toml
 from fedmm.core.errors import FedmmError, require, unknown
-from fedmm.core.site_data import DOMAINS
+from fedmm.core.files import DOMAINS
 from fedmm.sites.config import KINDS
 from fedmm.sites.credentials.input_files import read_input_tables
 from fedmm.sites.credentials.keys import is_host, public_line

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmm.core.errors import FedmmError
-from fedmm.remote.kinds import CONFIRM, MEASURE, OPEN, TRAIN
-from fedmm.remote.packed import Packed, one_line
+from fedmm.remote.packed import CONFIRM, MEASURE, OPEN, TRAIN, Packed, one_line
 from fedmm.sites.config import SiteConfig
 from fedmm.sites.owner import ledger as events
 from fedmm.sites.owner.audit import AuditLog

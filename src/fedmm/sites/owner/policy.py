@@ -19,8 +19,8 @@ from fedmm.core.errors import FedmmError
 from fedmm.core.federation import Terms
 from fedmm.core.imports import is_covered
 from fedmm.core.mechanisms import GaussianUpdate
-from fedmm.models.backbones import TIMM, TORCHVISION
-from fedmm.remote.kinds import CONFIRM, INTRODUCE, OPEN, TRAIN
+from fedmm.models.pretrained import TIMM, TORCHVISION
+from fedmm.remote.packed import CONFIRM, INTRODUCE, OPEN, TRAIN
 from fedmm.sites.config import PolicySection
 from fedmm.sites.experiments import deployed_experiment, experiment_text, named_paths
 from fedmm.sites.owner.ledger import Ledger

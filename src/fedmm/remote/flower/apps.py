@@ -1,19 +1,23 @@
-"""A site's half as a Flower ClientApp. Needs no torch: what a site computes is behind a handler that is given."""
+"""A site's half as a Flower ClientApp and a server's as a ServerApp. Neither needs torch: what they do is given."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.supercore.inflatable import inflatable_utils
+from flwr.superlink.grid import http_grid
 
 from fedmm.core.errors import FedmmError
-from fedmm.remote.flower.envelope import read
-from fedmm.remote.flower.records import to_records
-from fedmm.remote.kinds import DESCRIBE, INTRODUCE, MEASURE, PROBLEM, TRAIN
-from fedmm.remote.packed import Malformed, Packed
+from fedmm.remote.flower.envelope import read, to_records
+from fedmm.remote.packed import DESCRIBE, INTRODUCE, MEASURE, PROBLEM, TRAIN, Malformed, Packed
+
+__all__ = ["Grid", "Handler", "Serve", "Site", "client_app", "run_number", "server_app"]
 
 Handler = Callable[[str, Packed], Packed]
 """Answers a question of one of the kinds."""
@@ -57,3 +61,32 @@ def client_app(site: Site, mods: Sequence[Any] = ()) -> ClientApp:
         return answered(MEASURE, message, context)
 
     return app
+
+
+_BACKOFF, _AT_ONCE = 0.05, 8
+
+Serve = Callable[[Grid, Mapping[str, Any]], None]
+"""Runs a federation over a grid, as the run's configuration says."""
+
+
+def server_app(serve: Serve) -> ServerApp:
+    """An app that runs a federation from its first round, or the one it goes on from, to its last."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        _shorten_waits()
+        serve(grid, context.run_config)
+
+    return app
+
+
+def run_number(grid: Grid) -> int:
+    """Flower's number of a grid's run; 0 of one that has none."""
+    return int(getattr(grid.run, "run_id", 0))
+
+
+def _shorten_waits() -> None:
+    """Flower lists a reply before its parts are there, and then waits a second; none of its options shortens that."""
+    pull = partial(inflatable_utils.pull_objects, initial_backoff=_BACKOFF, max_concurrent_pulls=_AT_ONCE)
+    setattr(http_grid, "pull_objects", pull)  # noqa: B010 - a name that Flower does not export

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from fedmm.core.participation import head_count, taking_part
+from fedmm.core.federation import head_count, taking_part
 
 NAMES = [f"client-{number:02d}" for number in range(10)]
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedmm.core.errors import FedmmError
 from fedmm.core.layout import Point
 from fedmm.theory import Constants, around, estimate_constants
-from fedmm.theory.derivatives import Function
+from fedmm.theory.spectra import Function
 
 FLOAT64 = torch.float64
 
