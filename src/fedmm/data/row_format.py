@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedmm.core.errors import require
 from fedmm.data.columns.encoding import Column
-from fedmm.data.labels import ordered
+from fedmm.data.labels import sort_names
 from fedmm.data.readers.tables import MISSING, is_numeric, is_plain, numbers, texts
 from fedmm.data.rows import DatasetRows, Keys, TensorRows, as_rows, has_length, in_memory, is_dataset, words
 
@@ -154,7 +154,7 @@ def _column(name: str, held: Sequence[tuple[pandas.Series, str]]) -> Column:
         require(is_plain(column), f"{about} holds dates, times or lists; turn them into numbers or words, or drop it")
     if all(column.dtype.name != "category" and is_numeric(column) for column, _ in held):
         return Column(name)
-    levels = ordered(text for column, _ in held for text in texts(column) if text not in MISSING)
+    levels = sort_names(text for column, _ in held for text in texts(column) if text not in MISSING)
     require(bool(levels), f"{held[0][1]} says nothing in any row; drop it")
     require(
         len(levels) <= _MOST_LEVELS,
@@ -182,7 +182,7 @@ def _classes(parts: Sequence[Part], keys: Keys | None) -> tuple[str, ...]:
     named = [what for _, what in found]
     numbered = next((part.what for part in parts if part.labelled and part.what not in named), None)
     require(numbered is None, f"{found[0][1]} has words as labels, {numbered} has not; give all clients' labels alike")
-    return ordered(str(label) for labels, _ in found for label in labels if isinstance(label, str) and label)
+    return sort_names(str(label) for labels, _ in found for label in labels if isinstance(label, str) and label)
 
 
 def _words(part: Part, keys: Keys | None) -> list[Any] | None:

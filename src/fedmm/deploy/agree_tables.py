@@ -11,8 +11,7 @@ from fedmm.config.schema import Experiment
 from fedmm.config.sites import RowsElsewhere
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.files import write_json
-from fedmm.data.columns.agreed import AgreedColumns
-from fedmm.data.columns.federated import Described, merge_descriptions, read_description
+from fedmm.data.columns.federated import AgreedColumns, Described, merge_descriptions, read_description
 from fedmm.data.inputs import TableInput, input_from, input_table
 from fedmm.remote.flower.questions import ask_sites
 from fedmm.remote.flower.roster import Roster

@@ -15,9 +15,8 @@ from fedmm.config.sites import ELSEWHERE, experiment_anywhere
 from fedmm.config.toml import write_toml
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.paths import data_folder
-from fedmm.data.class_folders import ClassFolders, folders_of_sites, found_in
 from fedmm.data.readers.arrays import layout_of, read_arrays, rows_of
-from fedmm.data.readers.images import picture_of, refuse_bad
+from fedmm.data.readers.images import ClassFolders, folders_of_sites, found_in, read_picture, refuse_bad
 from fedmm.data.readers.table_formats import TABLES, TableFormat
 from fedmm.data.sources import read_file
 from fedmm.models.mobilenet import BLOCKS
@@ -194,7 +193,7 @@ def _sizes(folders: Sequence[ClassFolders]) -> _Size:
         step = max(1, len(found.files) * len(folders) // _PICTURES_MEASURED)
         for file in found.files[::step]:
             try:
-                shorter.append(min(picture_of(read_file(found.folder, file), str(found.folder / file.path)).size))
+                shorter.append(min(read_picture(read_file(found.folder, file), str(found.folder / file.path)).size))
             except FedmmError as problem:
                 bad.append(str(problem))
     if not shorter:

@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 from fedmm.config.sites import ELSEWHERE
 from fedmm.core.errors import require
-from fedmm.data.labels import ordered
-from fedmm.data.readers.cells import MISSING
-from fedmm.data.readers.table_formats import TABLES
+from fedmm.data.labels import sort_names
+from fedmm.data.readers.table_formats import MISSING, TABLES
 from fedmm.data.readers.tables import is_numeric, read_table, texts
 from fedmm.preflight.propose import Found, Line, TableOptions, format_lines, written_sections
 from fedmm.preflight.table_columns import Columns, columns_of
@@ -32,7 +31,7 @@ def propose_site(path: Path, name: str, others: Sequence[str], given: TableOptio
     features = [column for column in frame.columns if column not in roles]
     require(bool(features), f"{path} has no column to learn from")
     categories = {
-        column: list(ordered(word for word in texts(frame[column]) if word not in MISSING))
+        column: list(sort_names(word for word in texts(frame[column]) if word not in MISSING))
         for column in features
         if column not in columns.dates and not is_numeric(frame[column], columns.format.decimal)
     }

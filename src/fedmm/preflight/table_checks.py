@@ -9,9 +9,16 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedmm.data.labels import ordered
-from fedmm.data.readers.cells import MISSING, date_formats, read_cell
-from fedmm.data.readers.table_formats import TEXT, TableFormat, looks_like_data, open_text
+from fedmm.data.labels import sort_names
+from fedmm.data.readers.table_formats import (
+    MISSING,
+    TEXT,
+    TableFormat,
+    date_formats,
+    looks_like_data,
+    open_text,
+    read_cell,
+)
 from fedmm.data.readers.tables import cell_kinds, is_dates, is_numeric, is_plain, texts
 
 if TYPE_CHECKING:
@@ -41,7 +48,7 @@ def unfilled_columns(
         yield f"{_are(nowhere, 'is', 'are')} empty in every row: {listed(nowhere)}"
     if sites is None:
         return
-    for site in ordered(sites):
+    for site in sort_names(sites):
         rows = [row for row, each in enumerate(sites) if each == site]
         gone = [name for name in lacking.get(site, ()) if name in columns and name not in nowhere]
         if gone:
@@ -64,7 +71,7 @@ def constant_at_a_site(
     """Measurements that are one number in all rows of a site: often that of nothing measured."""
     if sites is None:
         return
-    every = ordered(sites)
+    every = sort_names(sites)
     for name in columns:
         column = frame[name]
         if not is_numeric(column, decimal):

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 from fedmm.core.errors import FedmmError, require
 from fedmm.data.columns.encoding import is_free_text
-from fedmm.data.labels import ordered
-from fedmm.data.readers.cells import MISSING, date_formats, read_cell
-from fedmm.data.readers.table_formats import TABLES, TEXT, TableFormat, detect_format
+from fedmm.data.labels import sort_names
+from fedmm.data.readers.table_formats import MISSING, TABLES, TEXT, TableFormat, date_formats, detect_format, read_cell
 from fedmm.data.readers.tables import JoinedTables, cell_kinds, is_numeric, is_plain, read_table, read_tables, texts
 from fedmm.preflight import table_checks
 
@@ -113,7 +112,7 @@ def columns_of(
     used = [name for name in inputs if name not in drop]
     numbers_and_words = [name for name in used if name not in dates]
     counted = Counter(sites)
-    rows_of = {name: counted[name] for name in ordered(set(sites) - {""})}
+    rows_of = {name: counted[name] for name in sort_names(set(sites) - {""})}
     empty = tuple(name for name in rows_of if not any(a for a, b in zip(labels, sites, strict=True) if b == name))
     unlabelled = sum(not each for each in labels)
     sizes = list(rows_of.values()) or [unlabelled or len(labels), len(labels) - unlabelled]
@@ -144,7 +143,7 @@ def columns_of(
         classes=classes,
         sites=rows_of,
         unlabelled_sites=empty,
-        labels={name: held[name] for name in ordered(held)},
+        labels={name: held[name] for name in sort_names(held)},
         rows=len(labels),
         unlabelled=unlabelled,
         smallest=max(1, min(sizes)),
@@ -281,7 +280,7 @@ def _classes(labels: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     if not groups:
         return {}, said
     main = {each: max(group, key=lambda word: (counted[word], word)) for group in groups for each in group}
-    return {label: main.get(label, label) for label in ordered(counted)}, said
+    return {label: main.get(label, label) for label in sort_names(counted)}, said
 
 
 def _says_domain(values: Sequence[str]) -> bool:

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedmm.core.evidence import RULE, Signals, Verdict, judge_adaptation
 from fedmm.core.label_shift import LabelShift, estimate_label_shift
 from fedmm.core.validators import VALIDATORS
-from fedmm.data.columns.per_site import KEY as PER_SITE
+from fedmm.data.datasets.per_site import KEY as PER_SITE
 from fedmm.data.domains import DomainPair, Labelled
 from fedmm.data.leakage import fingerprints, shared
 from fedmm.data.partition import TargetSupervised

@@ -21,9 +21,8 @@ from fedmm.core.errors import FedmmError, require
 from fedmm.core.files import atomic_write
 from fedmm.data.columns.encoding import Column, Numbers, encoded, rescaled, scales_of
 from fedmm.data.columns.federated import describe
-from fedmm.data.labels import UNLABELLED, numbered
-from fedmm.data.readers.cells import MISSING
-from fedmm.data.readers.table_formats import TableFormat
+from fedmm.data.labels import UNLABELLED, number_labels
+from fedmm.data.readers.table_formats import MISSING, TableFormat
 from fedmm.data.readers.tables import read_table, require_columns, texts
 from fedmm.remote.kinds import NAME
 from fedmm.remote.packed import Packed
@@ -134,7 +133,7 @@ def _groups(ids: list[str]) -> Tensor:
 
 def _labels(written: list[str], section: DataSection, data: RowsElsewhere, say: Say) -> Tensor:
     named = [section.classes.get(text, f"\0{text}") if text and section.classes else text for text in written]
-    y, strange = numbered(named, data.classes)
+    y, strange = number_labels(named, data.classes)
     if strange:
         shown = ", ".join(repr(name.removeprefix("\0")) for name in strange[:5])
         say(f"table: labels that are no class of the experiment's ({', '.join(data.classes)}): {shown}")

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmm import FedmmError
-from fedmm.data.columns.agreed import BINS, AgreedColumns
-from fedmm.data.columns.federated import Merged, describe, merge_descriptions, read_description
+from fedmm.data.columns.federated import BINS, AgreedColumns, Merged, describe, merge_descriptions, read_description
 
 pandas = pytest.importorskip("pandas", reason="tables need fedmm[tables]")
 

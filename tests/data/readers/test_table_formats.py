@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedmm.core.errors import FedmmError
-from fedmm.data.readers.cells import date_formats, read_cell
-from fedmm.data.readers.table_formats import TableFormat, detect_format
+from fedmm.data.readers.table_formats import TableFormat, date_formats, detect_format, read_cell
 from fedmm.data.readers.tables import is_numeric, numbers, read_table, read_tables
 
 pandas = pytest.importorskip("pandas", reason="tables need fedmm[tables]")

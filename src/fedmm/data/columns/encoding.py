@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedmm.core.errors import require
 from fedmm.core.validation import flag, positive, within
-from fedmm.data.labels import ordered
+from fedmm.data.labels import sort_names
 from fedmm.data.readers.tables import MISSING, as_days, is_dates, is_numeric, is_plain, numbers, require_columns, texts
 
 if TYPE_CHECKING:
@@ -35,6 +35,32 @@ _FARTHEST = 1e30
 _NORMAL_QUARTILES = 1.3489795003921634
 """Between the quartiles of a normal distribution, in deviations."""
 _FEWEST_TEXTS, _WORDS_OF_TEXT = 20, 3
+
+
+class Standardiser(NamedTuple):
+    """Mean and deviation of each number of a row, or of each channel of a picture: float64 ``[1, numbers, ...]``."""
+
+    mean: Tensor
+    deviation: Tensor
+
+    @classmethod
+    def fit(cls, chunks: Sequence[Tensor], same: float) -> Standardiser:
+        """From rows ``[rows, numbers]`` or ``[rows, channels, ...]``; what is always the same is only centred.
+
+        same: of a mean, what a deviation is at least, where numbers differ at all.
+        """
+        if not chunks:
+            return cls(torch.zeros(()), torch.ones(()))
+        over = [axis for axis in range(chunks[0].dim()) if axis != 1]
+        count = sum(chunk.numel() for chunk in chunks) // chunks[0].shape[1]
+        mean = sum((chunk.double().sum(dim=over, keepdim=True) for chunk in chunks), torch.zeros(())) / count
+        squares = ((chunk.double() - mean).square().sum(dim=over, keepdim=True) for chunk in chunks)
+        deviation = (sum(squares, torch.zeros(())) / count).sqrt()
+        return cls(mean, torch.where(deviation <= same * mean.abs().clamp_min(1.0), 1.0, deviation))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Standardised rows, float32."""
+        return ((x.double() - self.mean) / self.deviation).float()
 
 
 @dataclass(frozen=True)
@@ -227,7 +253,7 @@ def _categorical(name: str, written: Sequence[str], what: str, most_levels: int,
         f"{what} holds free text, which cannot be learnt from; name it in data.drop, or in data.categorical if each "
         "text is a category",
     )
-    levels = ordered(text for text in written if text not in MISSING)
+    levels = sort_names(text for text in written if text not in MISSING)
     require(
         len(levels) <= most_levels,
         f"{what} holds {len(levels)} different words, such as {levels[0] if levels else '':.40}, more than most_levels "

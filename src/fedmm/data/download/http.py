@@ -35,7 +35,7 @@ class _Useless(Exception):  # noqa: N818 - reads as what happened
 
 
 @dataclass(frozen=True)
-class Patience:
+class Retries:
     """How long to try, and how much to take.
 
     attempts: at each address, with ``pause`` seconds before the second, twice that before the third and so on.
@@ -52,10 +52,10 @@ class Patience:
         require(self.most >= 1, f"a download's bound must be at least 1 byte, not {self.most}")
 
 
-PATIENT = Patience()
+RETRIES = Retries()
 
 
-def download(folder: Path, file: StoredFile, moved: Moved, patience: Patience = PATIENT) -> None:
+def download(folder: Path, file: StoredFile, moved: Moved, retries: Retries = RETRIES) -> None:
     """Bring a file into a folder from the first of its addresses that has it.
 
     Until its size and checksum are right it is called ``NAME.partial``; what an interrupted download left there is
@@ -68,7 +68,7 @@ def download(folder: Path, file: StoredFile, moved: Moved, patience: Patience = 
         partial.parent.mkdir(parents=True, exist_ok=True)
         moved(_size(partial))
         for address in file.addresses:
-            reason = _whole(address, partial, file, moved, patience)
+            reason = _whole(address, partial, file, moved, retries)
             if not reason:
                 partial.replace(path)
                 return
@@ -78,28 +78,28 @@ def download(folder: Path, file: StoredFile, moved: Moved, patience: Patience = 
     raise FedmmError(f"{path} could not be fetched from {', nor from '.join(reasons)}{expected(file)}")
 
 
-def _whole(address: str, partial: Path, file: StoredFile, moved: Moved, patience: Patience) -> str:
+def _whole(address: str, partial: Path, file: StoredFile, moved: Moved, retries: Retries) -> str:
     """Try until ``partial`` is the whole file and right; returns what is wrong with the address, or nothing."""
     failures = 0
     while True:
         before = _size(partial)
         try:
-            _transfer(address, partial, file, moved, patience)
+            _transfer(address, partial, file, moved, retries)
             return ""
         except _Useless as problem:
             return str(problem)
         except _Broken as problem:
             failures = 1 if _size(partial) > before else failures + 1
-            if failures >= patience.attempts:
+            if failures >= retries.attempts:
                 return str(problem)
-        time.sleep(patience.pause * failures)
+        time.sleep(retries.pause * failures)
 
 
-def _transfer(address: str, partial: Path, file: StoredFile, moved: Moved, patience: Patience) -> None:
+def _transfer(address: str, partial: Path, file: StoredFile, moved: Moved, retries: Retries) -> None:
     """Make ``partial`` the whole file and right; if that fails, what came of it stays to be resumed."""
-    start, bound = _size(partial), patience.most if file.size is None else file.size
+    start, bound = _size(partial), retries.most if file.size is None else file.size
     if start == 0 or start != file.size:
-        response = _opened(address, start, patience.timeout)
+        response = _opened(address, start, retries.timeout)
         if response is None:
             _discard(partial, moved)
             raise _Broken("what was left of an older download is too long")

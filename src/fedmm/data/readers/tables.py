@@ -15,8 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmm.core.errors import FedmmError, require
-from fedmm.data.readers.cells import MISSING, Cell, Kind, read_cell
-from fedmm.data.readers.table_formats import EXCEL, PARQUET, TABLES, TableFormat, open_text
+from fedmm.data.readers.table_formats import (
+    EXCEL,
+    MISSING,
+    PARQUET,
+    TABLES,
+    Cell,
+    Kind,
+    TableFormat,
+    open_text,
+    read_cell,
+)
 
 if TYPE_CHECKING:
     import pandas
