@@ -28,7 +28,7 @@ from deploy.table_sites import (  # noqa: E402
 
 from fedmm import FedmmError  # noqa: E402
 from fedmm.config.schema import Experiment  # noqa: E402
-from fedmm.data.columns.encoding import Scaling  # noqa: E402
+from fedmm.data.columns import Scaling  # noqa: E402
 from fedmm.data.datasets.table import Table  # noqa: E402
 from fedmm.data.inputs import TableInput, input_from  # noqa: E402
 from fedmm.data.rows import TensorRows  # noqa: E402

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.transforms import View, WholeRows
-from fedmm.data.columns.encoding import Column
+from fedmm.data.columns import Column
 
 _ROWS_AT_ONCE = 4096
 

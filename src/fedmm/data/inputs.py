@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedmm.core.errors import FedmmError, require, unknown
 from fedmm.core.validation import at_least, flag, one_of, positive, within
-from fedmm.data.columns.encoding import Column, Scale, Standardiser, encoded, rescaled, scales_of
+from fedmm.data.columns import Column, Scale, Standardiser, encoded, rescaled, scales_of
 from fedmm.data.domains import Input, ReadRows, RowStream
 from fedmm.data.labels import UNLABELLED, number_labels, sort_names
 from fedmm.data.readers.arrays import ALONE, ARRAYS, Layout, layout_of, named, read_arrays, rows_of, texts_of

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from fedmm.core.errors import require
-from fedmm.data.columns.encoding import Column
-from fedmm.data.labels import sort_names
-from fedmm.data.readers.tables import MISSING, is_numeric, is_plain, numbers, texts
-from fedmm.data.rows import DatasetRows, Keys, TensorRows, as_rows, has_length, in_memory, is_dataset, words
+from fedmm.data.columns import Column
+from fedmm.data.labels import list_words, sort_names
+from fedmm.data.readers.table_formats import MISSING
+from fedmm.data.readers.tables import is_numeric, is_plain, numbers, texts
+from fedmm.data.rows import DatasetRows, Keys, TensorRows, as_rows, has_length, in_memory, is_dataset
 
 if TYPE_CHECKING:
     import pandas
@@ -190,7 +191,7 @@ def _words(part: Part, keys: Keys | None) -> list[Any] | None:
     if isinstance(data, TensorRows | DatasetRows):
         return None
     if isinstance(data, tuple | list) and len(data) == 2 and not is_dataset(data):
-        return words(data[1])
+        return list_words(data[1])
     if not is_dataset(data) or not has_length(data) or not len(data):
         return None
     rows = DatasetRows(data, True, part.what, keys=keys)

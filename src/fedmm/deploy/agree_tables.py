@@ -11,13 +11,14 @@ from fedmm.config.schema import Experiment
 from fedmm.config.sites import RowsElsewhere
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.files import write_json
-from fedmm.data.columns.federated import AgreedColumns, Described, merge_descriptions, read_description
+from fedmm.data.columns import AgreedColumns
 from fedmm.data.inputs import TableInput, input_from, input_table
 from fedmm.remote.flower.questions import ask_sites
 from fedmm.remote.flower.roster import Roster
 from fedmm.remote.flower.server import Grid
 from fedmm.remote.kinds import DESCRIBE, NAME, PROBLEM
 from fedmm.remote.packed import Malformed, Packed, one_line
+from fedmm.sites.column_sums import Described, merge_descriptions, read_description
 from fedmm.sites.tables import DESCRIPTION, ENCODING
 
 ENCODING_FILE = "encoding.json"

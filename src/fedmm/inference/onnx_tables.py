@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from fedmm.core.errors import require
-from fedmm.data.columns.encoding import Column, encoded
+from fedmm.data.columns import Column, encoded
 from fedmm.data.domains import Input
 
 Raw = Mapping[str, "np.ndarray[Any, Any]"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from fedmm.config.schema import Experiment
 from fedmm.core.algorithm import steps_by_client
@@ -16,7 +18,7 @@ from fedmm.data.datasets.table import Table
 from fedmm.data.domains import DomainPair, Labelled
 from fedmm.data.inputs import TableInput
 from fedmm.data.labels import UNLABELLED
-from fedmm.data.leakage import distinct, fingerprints, shared, telling_columns
+from fedmm.data.leakage import count_shared, distinct_share, fingerprints
 from fedmm.data.partition import Share
 from fedmm.data.readers.tables import texts
 from fedmm.preflight import table_checks
@@ -32,6 +34,9 @@ _MOSTLY_DISTINCT = 0.9
 _TELLS_DOMAIN = 0.9
 _MOSTLY_MISSING = 0.5
 _ENOUGH_ROWS = 20
+_ROWS_TRIED, _FEWEST_OF_CLASS = 4000, 10
+TELLING = 0.98
+"""The share of rows, as a mean over classes, whose class a column must tell."""
 
 
 @dataclass(frozen=True)
@@ -94,11 +99,11 @@ class _Overlaps:
         if rows is None or not len(rows.x) or other not in self._prints:
             return
         prints = self._prints[name] if name in self._prints else fingerprints(rows.x)
-        count = shared(self._prints[other], prints)
+        count = count_shared(self._prints[other], prints)
         if not count:
             return
         many = f"{count} of {len(prints)} rows of the {name} set" if " " in name else f"{count} target rows"
-        if min(distinct(prints), distinct(self._prints[other])) < _MOSTLY_DISTINCT:
+        if min(distinct_share(prints), distinct_share(self._prints[other])) < _MOSTLY_DISTINCT:
             self.notes.append(
                 f"{many} are like rows of the {other}; many rows are alike in this data, so that says little"
             )
@@ -123,6 +128,37 @@ def _telling(pair: DomainPair) -> Iterator[str]:
             f"column {name!r} alone tells the class of {share:.0%} of the source's rows, each class counted alike: a "
             "copy of the label, or made from it? leave it out if it is not known for new rows"
         )
+
+
+def telling_columns(x: Tensor, y: Tensor, columns: Mapping[str, slice], at_least: float = TELLING) -> dict[str, float]:
+    """Columns that alone tell the class of rows that were not looked at, and of which share.
+
+    x: ``[rows, numbers]``; columns: which numbers are theirs. A tree is grown on every other row of each class. The
+    share is that of each class alike (balanced accuracy), so that to name the commonest class tells nothing; classes of
+    a few rows are not looked at.
+    """
+    from sklearn.tree import DecisionTreeClassifier  # noqa: PLC0415 - slow to import
+
+    spread = torch.linspace(0, len(y) - 1, min(len(y), _ROWS_TRIED)).round().long()
+    values, labels = x[spread].float().numpy(), y[spread].numpy()
+    counts = np.bincount(labels)
+    common = np.flatnonzero(counts >= _FEWEST_OF_CLASS)
+    if len(labels) < _ENOUGH_ROWS or len(common) < 2 or len(columns) < 2:
+        return {}
+    order = np.random.default_rng(0).permutation(len(labels))
+    by_class = [order[labels[order] == label] for label in common]
+    seen = np.concatenate([rows[::2] for rows in by_class])
+    kept = [rows[1::2] for rows in by_class]
+    found = {}
+    for name, which in columns.items():
+        tree = DecisionTreeClassifier(
+            min_samples_leaf=2, max_leaf_nodes=max(64, 4 * len(counts)), class_weight="balanced", random_state=0
+        )
+        tree.fit(values[seen, which], labels[seen])
+        share = float(np.mean([tree.score(values[rows, which], labels[rows]) for rows in kept]))
+        if share >= at_least:
+            found[name] = share
+    return found
 
 
 def _telling_domain(pair: DomainPair) -> Iterator[str]:
@@ -310,7 +346,5 @@ def _count(number: int, one: str, many: str) -> str:
     return f"{number} {one if number == 1 else many}"
 
 
-def _some(names: Any) -> str:
-    listed = list(names)
-    more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
-    return ", ".join(listed[:_SHOWN]) + more
+def _some(names: Iterable[str]) -> str:
+    return table_checks.list_some(list(names), _SHOWN)

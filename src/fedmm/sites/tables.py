@@ -19,13 +19,13 @@ from fedmm.config.schema import Experiment
 from fedmm.config.sites import RowsElsewhere
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.files import atomic_write
-from fedmm.data.columns.encoding import Column, Numbers, encoded, rescaled, scales_of
-from fedmm.data.columns.federated import describe
+from fedmm.data.columns import Column, Numbers, encoded, rescaled, scales_of
 from fedmm.data.labels import UNLABELLED, number_labels
 from fedmm.data.readers.table_formats import MISSING, TableFormat
 from fedmm.data.readers.tables import read_table, require_columns, texts
 from fedmm.remote.kinds import NAME
 from fedmm.remote.packed import Packed
+from fedmm.sites.column_sums import describe
 from fedmm.sites.config import DataSection, SiteConfig
 
 if TYPE_CHECKING:

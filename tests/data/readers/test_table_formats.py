@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from fedmm.core.errors import FedmmError
-from fedmm.data.readers.table_formats import TableFormat, date_formats, detect_format, read_cell
+from fedmm.data.readers.table_formats import TableFormat, read_cell
 from fedmm.data.readers.tables import is_numeric, numbers, read_table, read_tables
+from fedmm.preflight.detect_format import date_formats, detect_format
 
 pandas = pytest.importorskip("pandas", reason="tables need fedmm[tables]")
 

@@ -10,7 +10,7 @@ import torch
 
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.validation import at_least, flag, one_of
-from fedmm.data.columns.encoding import Standardiser
+from fedmm.data.columns import Standardiser
 from fedmm.data.domains import DomainPair, Labelled
 from fedmm.data.inputs import ArrayInput
 from fedmm.data.labels import UNLABELLED, sort_names

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmm.data.columns.encoding import Standardiser
+from fedmm.data.columns import Standardiser
 from fedmm.data.domains import DataSet, DomainPair, Labelled, Sites
 
 KEY = "standardise_per_site"

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.site_data import TableKeys
 from fedmm.core.validation import at_least, one_of
-from fedmm.data.columns.encoding import Scaling, learnt, scales_of
+from fedmm.data.columns import Scaling, learnt, scales_of
 from fedmm.data.domains import DomainPair, Labelled
 from fedmm.data.inputs import TableInput
 from fedmm.data.labels import UNLABELLED, number_labels, sort_names

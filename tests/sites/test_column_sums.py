@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmm import FedmmError
-from fedmm.data.columns.federated import BINS, AgreedColumns, Merged, describe, merge_descriptions, read_description
+from fedmm.data.columns import BINS, AgreedColumns
+from fedmm.sites.column_sums import Merged, describe, merge_descriptions, read_description
 
 pandas = pytest.importorskip("pandas", reason="tables need fedmm[tables]")
 
-from fedmm.data.columns.encoding import learnt, scales_of  # noqa: E402
+from fedmm.data.columns import learnt, scales_of  # noqa: E402
 
 HALF_ULP = 2.0**-53
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmm.core.errors import require
-from fedmm.core.validation import flag, positive, within
+from fedmm.core.validation import flag, one_of, positive, within
 from fedmm.data.labels import sort_names
-from fedmm.data.readers.tables import MISSING, as_days, is_dates, is_numeric, is_plain, numbers, require_columns, texts
+from fedmm.data.readers.table_formats import MISSING
+from fedmm.data.readers.tables import as_days, is_dates, is_numeric, is_plain, numbers, require_columns, texts
 
 if TYPE_CHECKING:
     import pandas
@@ -30,6 +31,11 @@ Numbers = NDArray[np.float64]
 Scaling = Literal["standard", "robust", "per_site", "none"]
 Scale = tuple[float, float]
 """A mean and a deviation, or what takes their place."""
+SiteScaling = Literal["standard", "robust", "per_site", "fixed", "none"]
+BINS = 64
+"""Of an agreed range, for quartiles."""
+FIELDS = 6
+"""Numbers by which a site describes a column, beside counts for quartiles."""
 _FARTHEST = 1e30
 """Deviations from the mean; float32 ends at 3e38."""
 _NORMAL_QUARTILES = 1.3489795003921634
@@ -117,6 +123,73 @@ class Column:
         require(not len(far), f"{what} holds a number in row {far[0] + 1 if len(far) else ''} that is far too large")
         columns = [scaled, missing] if self.indicator else [scaled]
         return np.stack(columns, axis=1).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class AgreedColumns:
+    """The columns of a federation's tables, in the order in which they become numbers.
+
+    categories: the words of the columns that hold words; all others hold numbers, or dates of the given form.
+    ranges: the least and the largest number of a column. scaling: of columns of numbers.
+    """
+
+    names: tuple[str, ...]
+    categories: Mapping[str, Sequence[str]]
+    dates: Mapping[str, str]
+    ranges: Mapping[str, Sequence[float]]
+    scaling: SiteScaling = "standard"
+
+    def __post_init__(self) -> None:
+        require(len(set(self.names)) == len(self.names), "features must name every column once")
+        one_of("scaling", self.scaling, get_args(SiteScaling))
+        for option in ("categories", "dates", "ranges"):
+            strange = [name for name in getattr(self, option) if name not in self.names]
+            require(not strange, f"{option} names the column {strange[:1]}, which features does not")
+        for name, words in self.categories.items():
+            require(
+                len(words) > 0 and len(set(words)) == len(words) and not set(words) & set(MISSING),
+                f"categories must list the words of column {name!r}, each once, and none that stands for nothing",
+            )
+            require(name not in self.dates and name not in self.ranges, f"column {name!r} holds categories or numbers")
+        for name, ends in self.ranges.items():
+            low, high = ends
+            right = math.isfinite(low) and math.isfinite(high) and low < high
+            require(right, f"ranges must give column {name!r} two numbers, the smaller first, not {list(ends)}")
+        lacking = [name for name in self.numbers if name not in self.ranges]
+        require(
+            self.scaling not in ("fixed", "robust") or not lacking,
+            f"ranges must have all columns of numbers for scaling = {self.scaling!r}; {lacking[:1]} is not there",
+        )
+
+    @property
+    def numbers(self) -> list[str]:
+        """The columns of numbers and dates."""
+        return [name for name in self.names if name not in self.categories]
+
+    @property
+    def learns(self) -> bool:
+        """Whether numbers that come of the sites' rows are in the encoding."""
+        return self.scaling != "fixed"
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of the array that describes a table."""
+        return len(self.names), FIELDS + (BINS + 1 if self.scaling == "robust" else 0)
+
+    def column(self, name: str) -> Column:
+        """A column as it is read, before it is scaled."""
+        return Column(name, levels=tuple(self.categories.get(name, ())), date=self.dates.get(name, ""))
+
+    def fixed(self) -> tuple[Column, ...]:
+        """The encoding by ranges alone: from -1 to 1 over each column's range, and always a number for missing ones."""
+        found = []
+        for name in self.names:
+            if name in self.categories:
+                found.append(self.column(name))
+                continue
+            low, high = self.ranges[name]
+            found.append(Column(name, (low + high) / 2, (high - low) / 2, True, date=self.dates.get(name, "")))
+        return tuple(found)
 
 
 def encoded(frame: pandas.DataFrame, columns: Sequence[Column], path: Path | str, decimal: str = ".") -> Tensor:
