@@ -110,7 +110,7 @@ class Column:
         """The numbers of a column without levels before they are scaled, ``[rows]``, NaN where there is none."""
         return as_days(column, self.date, what) if self.date else numbers(column, what, decimal)
 
-    def encoded(self, column: pandas.Series, what: str, decimal: str = ".") -> NDArray[np.float32]:
+    def encode(self, column: pandas.Series, what: str, decimal: str = ".") -> NDArray[np.float32]:
         """``[rows, width]``."""
         if self.levels:
             place = {level: number for number, level in enumerate(self.levels)}
@@ -192,14 +192,14 @@ class AgreedColumns:
         return tuple(found)
 
 
-def encoded(frame: pandas.DataFrame, columns: Sequence[Column], path: Path | str, decimal: str = ".") -> Tensor:
+def encode_columns(frame: pandas.DataFrame, columns: Sequence[Column], path: Path | str, decimal: str = ".") -> Tensor:
     """The rows of a table as numbers, float32 ``[rows, numbers]``."""
     require_columns(frame, (column.name for column in columns), path, "which the model was trained on")
-    parts = [column.encoded(frame[column.name], f"{path}: column {column.name!r}", decimal) for column in columns]
+    parts = [column.encode(frame[column.name], f"{path}: column {column.name!r}", decimal) for column in columns]
     return torch.from_numpy(np.concatenate(parts, axis=1))
 
 
-def learnt(
+def learn_columns(
     frame: pandas.DataFrame,
     *,
     numeric: Collection[str] = (),
@@ -253,7 +253,7 @@ def scales_of(
     return tuple(found)
 
 
-def rescaled(columns: Sequence[Column], scales: Sequence[Scale]) -> tuple[Column, ...]:
+def rescale(columns: Sequence[Column], scales: Sequence[Scale]) -> tuple[Column, ...]:
     """The columns with other means and deviations."""
     return tuple(
         replace(column, mean=mean, deviation=deviation)

@@ -160,7 +160,9 @@ class DomainPair:
 class DataSet(Protocol):
     """Options of a data set as a frozen dataclass; ``load`` makes its rows, always the same for the same options.
 
-    One of many files may have a method ``preview(most)``: a context that gives a :class:`Preview` of at most so many.
+    One with options of text says of each whether it names files (``paths``) or not (``words``), since a site lets
+    nobody else name its files. One of many files may have a method ``preview(most)``: a context that gives a
+    :class:`Preview` of at most so many.
     """
 
     name: ClassVar[str]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedmm.core.errors import FedmmError, require, unknown
 from fedmm.core.validation import at_least, flag, one_of, positive, within
-from fedmm.data.columns import Column, Scale, Standardiser, encoded, rescaled, scales_of
+from fedmm.data.columns import Column, Scale, Standardiser, encode_columns, rescale, scales_of
 from fedmm.data.domains import Input, ReadRows, RowStream
 from fedmm.data.labels import UNLABELLED, number_labels, sort_names
 from fedmm.data.readers.arrays import ALONE, ARRAYS, Layout, layout_of, named, read_arrays, rows_of, texts_of
@@ -241,7 +241,7 @@ class TableInput(TableFormat, _TableColumns):
 
     def rows(self, frame: pandas.DataFrame, path: Path | str, sites: Sequence[str] | None = None) -> ReadRows:
         """The rows of a table that was read from a path; sites: whose each is, where no column says it."""
-        x = self._scaled(frame, path, sites) if self.scales else encoded(frame, self.columns, path, self.decimal)
+        x = self._scaled(frame, path, sites) if self.scales else encode_columns(frame, self.columns, path, self.decimal)
         names = texts(frame[self.id]) if self.id in frame.columns else map(str, range(1, len(frame) + 1))
         if self.label not in frame.columns:
             return ReadRows(x, tuple(names))
@@ -277,7 +277,7 @@ class TableInput(TableFormat, _TableColumns):
                     f"by their own mean and deviation there must be {_FEWEST_OF_A_SITE}",
                 )
                 scales = scales_of(part, self.columns, path, self.decimal)
-            x[which] = encoded(part, rescaled(self.columns, scales), path, self.decimal)
+            x[which] = encode_columns(part, rescale(self.columns, scales), path, self.decimal)
         return x
 
 

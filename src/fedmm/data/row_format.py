@@ -65,7 +65,7 @@ class RowFormat:
                 missing = np.flatnonzero(np.isnan(numbers(values, about)))
                 where = int(missing[0]) if len(missing) else 0
                 require(not len(missing), f"{about} holds no number in row {where}; remove or fill such values first")
-            parts.append(column.encoded(values, about))
+            parts.append(column.encode(values, about))
         return torch.from_numpy(np.concatenate(parts, axis=1))
 
     def require_classes(self, count: int) -> None:

@@ -122,8 +122,8 @@ def sources_of(name: str) -> list[Source]:
 
 def _read_source(name: str, table: Mapping[str, Any]) -> Source:
     editions = tuple(_read_edition(name, edition) for edition in table["editions"])
-    about = (table[key] for key in ("summary", "licence", "citation"))
-    return Source(name, *about, editions, tuple(table.get("parts", ())))
+    summary, licence, citation = (table[key] for key in ("summary", "licence", "citation"))
+    return Source(name, summary, licence, citation, editions, tuple(table.get("parts", ())))
 
 
 def _read_edition(source: str, table: Mapping[str, Any]) -> Edition:

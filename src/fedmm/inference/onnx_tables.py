@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from fedmm.core.errors import require
-from fedmm.data.columns import Column, encoded
+from fedmm.data.columns import Column, encode_columns
 from fedmm.data.domains import Input
 
 Raw = Mapping[str, "np.ndarray[Any, Any]"]
@@ -43,7 +43,7 @@ def raw_rows(columns: Sequence[Column], x: Tensor) -> tuple[Raw, Tensor]:
             values = part[:, 0] * column.deviation + column.mean
             found[column.name] = np.array([np.nan, column.mean, *values])[:, None]
     frame = pandas.DataFrame({name: values[:, 0] for name, values in found.items()})
-    return found, encoded(frame, [replace(column, date="") for column in columns], Path("rows"))
+    return found, encode_columns(frame, [replace(column, date="") for column in columns], Path("rows"))
 
 
 def with_preparation(network: Any, columns: Sequence[Column], input_name: str, outputs: Sequence[str]) -> Any:

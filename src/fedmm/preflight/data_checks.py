@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -14,9 +14,9 @@ from torch import Tensor
 from fedmm.config.schema import Experiment
 from fedmm.core.algorithm import steps_by_client
 from fedmm.core.validators import VALIDATORS
+from fedmm.data.columns import Column
 from fedmm.data.datasets.table import Table
 from fedmm.data.domains import DomainPair, Labelled
-from fedmm.data.inputs import TableInput
 from fedmm.data.labels import UNLABELLED
 from fedmm.data.leakage import count_shared, distinct_share, fingerprints
 from fedmm.data.partition import Share
@@ -163,12 +163,12 @@ def telling_columns(x: Tensor, y: Tensor, columns: Mapping[str, slice], at_least
 
 def _telling_domain(pair: DomainPair) -> Iterator[str]:
     """Columns of a table by which source and target are told apart: no features are alike that are made from them."""
-    if not isinstance(pair.input, TableInput) or not len(pair.source.x) or not len(pair.target.x):
+    kinds = {column.name: column for column in pair.input.table_columns} if pair.input is not None else {}
+    if not kinds or not len(pair.source.x) or not len(pair.target.x):
         return
     columns = dict(list(columns_of(pair).items())[:_MOST_COLUMNS])
     x = torch.cat([pair.source.x, pair.target.x])
     domain = torch.cat([torch.zeros(len(pair.source.x)), torch.ones(len(pair.target.x))]).long()
-    kinds = {column.name: column for column in pair.input.columns}
     for name, share in telling_columns(x, domain, columns, _TELLS_DOMAIN).items():
         gaps = ""
         if kinds[name].levels or kinds[name].indicator:
@@ -186,10 +186,11 @@ def columns_of(pair: DomainPair) -> Mapping[str, slice]:
     """Which numbers of a row are a column's, by its name; rows that are no vectors have none."""
     if pair.source.x.dim() != 2:
         return {}
-    if not isinstance(pair.input, TableInput):
+    columns = pair.input.table_columns if pair.input is not None else ()
+    if not columns:
         return {str(number): slice(number, number + 1) for number in range(pair.source.x.shape[1])}
     found, start = {}, 0
-    for column in pair.input.columns:
+    for column in columns:
         found[column.name] = slice(start, start + column.width)
         start += column.width
     return found
@@ -197,8 +198,8 @@ def columns_of(pair: DomainPair) -> Mapping[str, slice]:
 
 def _silent_columns(experiment: Experiment, pair: DomainPair) -> Iterator[str]:
     """Columns that say the same in every row, or something else in every row."""
-    if isinstance(experiment.data, Table):
-        yield from _table_columns(experiment.data, pair)
+    if pair.input is not None and pair.input.table_columns:
+        yield from _table_columns(cast(Table, experiment.data), pair.input.table_columns)
     elif pair.source.x.dim() == 2:
         both = torch.cat([pair.source.x, pair.target.x])
         constant = (both == both[0]).all(dim=0).nonzero().squeeze(1).tolist()
@@ -207,15 +208,15 @@ def _silent_columns(experiment: Experiment, pair: DomainPair) -> Iterator[str]:
             yield f"{many} the same in every row: {_some(map(str, constant))}"
 
 
-def _table_columns(data: Table, pair: DomainPair) -> Iterator[str]:
+def _table_columns(data: Table, columns: Sequence[Column]) -> Iterator[str]:
     files = [Path(path).expanduser() for path in (data.files.values() or [data.file])]
-    if sum(path.stat().st_size for path in files) > _LARGEST_TABLE or not isinstance(pair.input, TableInput):
+    if sum(path.stat().st_size for path in files) > _LARGEST_TABLE:
         return
     for path in files:
         yield from table_checks.odd_header(path, data.format)
     frame, sites, _, lacking = data.opened()
     inputs = [name for name in frame.columns if name not in data.roles]
-    used = {column.name for column in pair.input.columns}
+    used = {column.name for column in columns}
     constant = [name for name in inputs if name not in used]
     if constant:
         many = _count(len(constant), "column says", "columns say")

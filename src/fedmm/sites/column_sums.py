@@ -2,7 +2,7 @@
 
 A site describes its table by an array with a row for each agreed column (:func:`describe`). The server checks these
 arrays (:func:`read_description`) and merges them (:func:`merge_descriptions`) into the columns that
-:func:`fedmm.data.columns.learnt` would find in all rows together:
+:func:`fedmm.data.columns.learn_columns` would find in all rows together:
 
     mean = sum of totals / n                                                 the same bits where sums are exact
     deviation = root of (sum of (squares_i + n_i (mean_i - mean)^2) / n)     the same but for the rounding of sums

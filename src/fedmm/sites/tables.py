@@ -19,7 +19,7 @@ from fedmm.config.schema import Experiment
 from fedmm.config.sites import RowsElsewhere
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.files import atomic_write
-from fedmm.data.columns import Column, Numbers, encoded, rescaled, scales_of
+from fedmm.data.columns import Column, Numbers, encode_columns, rescale, scales_of
 from fedmm.data.labels import UNLABELLED, number_labels
 from fedmm.data.readers.table_formats import MISSING, TableFormat
 from fedmm.data.readers.tables import read_table, require_columns, texts
@@ -83,8 +83,8 @@ def encode_table(config: SiteConfig, each: Experiment, encoding: str, say: Say) 
         _read_numbers(data, frame, [column.name for column in columns if not column.levels], config.data.decimal, say)
         frame = frame.assign(**dict.fromkeys(lacking))
         if data.scaling == "per_site":
-            columns = rescaled(columns, scales_of(frame, columns, "table", config.data.decimal))
-        x = encoded(frame, columns, "table", config.data.decimal).numpy()
+            columns = rescale(columns, scales_of(frame, columns, "table", config.data.decimal))
+        x = encode_columns(frame, columns, "table", config.data.decimal).numpy()
     found: dict[str, Any] = {}
     if len(source):
         found |= {"source_x": np.ascontiguousarray(x[source.numpy()]), "source_y": y.numpy()}

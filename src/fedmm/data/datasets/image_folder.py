@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
@@ -43,6 +43,7 @@ class ImageFolder:
     name: ClassVar[str] = "image_folder"
     summary: ClassVar[str] = "your own pictures: a source and a target folder of class folders"
     paths: ClassVar[tuple[str, ...]] = ("source", "target", "target_test", "sites")
+    words: ClassVar[tuple[str, ...]] = ("target_sites",)
 
     source: str = ""
     target: str = ""
@@ -160,7 +161,8 @@ class ImageFolder:
                     count = min(len(files), max(_FEWEST, len(files) * most // total))
                     kept += count
                     _link(root, Path(folder) / option, [files[k * len(files) // count] for k in range(count)])
-            yield Preview(replace(self, **{option: str(Path(folder) / option) for option in by_option}), kept, total)
+            linked: dict[str, Any] = {option: str(Path(folder) / option) for option in by_option}
+            yield Preview(replace(self, **linked), kept, total)
 
     def _pictures(self, option: str) -> list[list[Path]]:
         """The files below the folder that an option names, those of one folder together."""

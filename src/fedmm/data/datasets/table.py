@@ -13,7 +13,7 @@ from torch import Tensor
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.site_data import TableKeys
 from fedmm.core.validation import at_least, one_of
-from fedmm.data.columns import Scaling, learnt, scales_of
+from fedmm.data.columns import Scaling, learn_columns, scales_of
 from fedmm.data.domains import DomainPair, Labelled
 from fedmm.data.inputs import TableInput
 from fedmm.data.labels import UNLABELLED, number_labels, sort_names
@@ -85,6 +85,10 @@ class Table(TableKeys, _Columns):
     name: ClassVar[str] = "table"
     summary: ClassVar[str] = "your own CSV, Excel or Parquet files: a label column, and a site or domain column"
     paths: ClassVar[tuple[str, ...]] = ("file", "files", "target_test")
+    words: ClassVar[tuple[str, ...]] = (
+        "label", "classes", "site", "target_sites", "domain", "drop", "id", "numeric", "categorical", "dates",
+        "separator", "encoding", "columns", "sheet", "missing", "zero_missing",
+    )  # fmt: skip
 
     held_out: float = 0.1
     target_held_out: float = 0.0
@@ -183,7 +187,7 @@ class Table(TableKeys, _Columns):
         frame, sites, where, _ = opened
         shown = frame[[column for column in frame.columns if column not in self.roles]]
         train = torch.cat([split.source, split.target]).sort().values
-        columns = learnt(
+        columns = learn_columns(
             shown.iloc[train.numpy()],
             numeric=self.numeric,
             categorical=self.categorical,
@@ -209,9 +213,9 @@ class Table(TableKeys, _Columns):
             site=self.site if scales else "",
             scales=scales,
         )
-        rows = Labelled(kind.rows(frame, where, sites).x, y)
+        both = Labelled(kind.rows(frame, where, sites).x, y)
         tested = self._elsewhere(kind) if self.target_test else None
-        return build_pair(rows, rows, split, classes, tested=tested, source_sites=sites, target_sites=sites, input=kind)
+        return build_pair(both, both, split, classes, tested=tested, source_sites=sites, target_sites=sites, input=kind)
 
     @property
     def _untold(self) -> str:
