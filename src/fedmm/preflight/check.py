@@ -16,7 +16,7 @@ from fedmm.core.errors import require
 from fedmm.data.domains import DataSet, DomainPair, Labelled, Preview
 from fedmm.data.labels import UNLABELLED
 from fedmm.data.partition import Share
-from fedmm.preflight.data_checks import suspicions
+from fedmm.preflight.data_checks import check_data
 from fedmm.preflight.estimate import Estimate, estimate, faster_alone
 from fedmm.runs.build import DataCache, prepare
 from fedmm.runs.run import choose_engine
@@ -129,7 +129,7 @@ def check(experiment: Experiment, most_pictures: int = MOST_PICTURES) -> Checked
         findings.append(Finding("note", "a step is faster on one thread on this CPU: set run.threads = 1"))
     needs = _scaled(needs, part, -(-looked.run.rounds // looked.run.evaluate_every))
     findings += _long(experiment, needs.run)
-    found = suspicions(looked, pair, dealt, shares, whole=part.files >= part.of)
+    found = check_data(looked, pair, dealt, shares, whole=part.files >= part.of)
     findings += [Finding("warning", text) for text in found.warnings]
     findings += [Finding("note", text) for text in [*_partial(part), *pair.notes, *found.notes]]
     return Checked(

@@ -40,16 +40,16 @@ TELLING = 0.98
 
 
 @dataclass(frozen=True)
-class Suspicions:
+class DataFindings:
     """Sentences for the user."""
 
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
 
 
-def suspicions(
+def check_data(
     experiment: Experiment, pair: DomainPair, dealt: DomainPair, shares: Sequence[Share], *, whole: bool = True
-) -> Suspicions:
+) -> DataFindings:
     """Everything that was found; dealt: the pair as clients are dealt it; whole: whether these are all rows."""
     same, shift = _Overlaps(pair), shift_of_data(pair)
     shifted = [f"{shift.sentence(pair.class_names)}; {SHIFT_ADVICE}"] if shift and shift.notable else []
@@ -73,7 +73,7 @@ def suspicions(
         *_labels(pair),
         *(_passes(experiment, shares) if whole else ()),
     ]
-    return Suspicions(tuple(warnings), tuple(notes))
+    return DataFindings(tuple(warnings), tuple(notes))
 
 
 class _Note(str):

@@ -12,10 +12,10 @@ from fedmm.data.labels import sort_names
 from fedmm.data.readers.arrays import ARRAYS, layout_of, read_arrays, rows_of
 from fedmm.data.readers.images import ClassFolders, folders_of_sites, found_in, read_picture, refuse_bad
 from fedmm.data.readers.table_formats import MISSING, TABLES, TableFormat
-from fedmm.data.readers.tables import is_numeric, read_table, texts
+from fedmm.data.readers.tables import is_numeric, name_files, read_table, texts
 from fedmm.data.sources import read_file
 from fedmm.preflight.table_checks import list_some
-from fedmm.preflight.table_columns import Columns, TableOptions, find_columns, name_files, name_sites
+from fedmm.preflight.table_columns import Columns, TableOptions, find_columns, name_sites
 from fedmm.preflight.write_experiment import LARGE, Found, Line, list_missing, write_site
 
 _LARGER, _PICTURES_MEASURED = 160, 15

@@ -13,7 +13,16 @@ from fedmm.core.errors import FedmmError, require
 from fedmm.data.columns import is_free_text
 from fedmm.data.labels import sort_names
 from fedmm.data.readers.table_formats import MISSING, TABLES, TEXT, TableFormat, read_cell
-from fedmm.data.readers.tables import JoinedTables, cell_kinds, is_numeric, is_plain, read_table, read_tables, texts
+from fedmm.data.readers.tables import (
+    JoinedTables,
+    cell_kinds,
+    is_numeric,
+    is_plain,
+    name_files,
+    read_table,
+    read_tables,
+    texts,
+)
 from fedmm.preflight import table_checks
 from fedmm.preflight.detect_format import date_formats, detect_format
 from fedmm.preflight.table_checks import list_some
@@ -44,7 +53,7 @@ class Columns:
     """label, site, domain, id: columns by what they are for, empty where there is none. drop: of no use, and why.
 
     format: how the files are written. dates: columns of dates, and their form. classes: of each label, where some are
-    spelt in two ways. sites: the names of all sites, and those without any label; unlabelled: rows without label.
+    spelt in two ways. sites: how many rows each has; unlabelled: rows without label.
     labels: how many rows of each class there are. said: sentences on all that is not as it seems.
     """
 
@@ -57,7 +66,6 @@ class Columns:
     dates: Mapping[str, str]
     classes: Mapping[str, str]
     sites: Mapping[str, int]
-    unlabelled_sites: tuple[str, ...]
     labels: Mapping[str, int]
     rows: int
     unlabelled: int
@@ -117,7 +125,6 @@ def find_columns(files: Mapping[str, Path], given: TableOptions) -> Columns:
     numbers_and_words = [name for name in used if name not in dates]
     counted = Counter(sites)
     rows_of = {name: counted[name] for name in sort_names(set(sites) - {""})}
-    empty = tuple(name for name in rows_of if not any(a for a, b in zip(labels, sites, strict=True) if b == name))
     unlabelled = sum(not each for each in labels)
     sizes = list(rows_of.values()) or [unlabelled or len(labels), len(labels) - unlabelled]
     classes, alike = _classes(labels)
@@ -146,19 +153,12 @@ def find_columns(files: Mapping[str, Path], given: TableOptions) -> Columns:
         dates=dates,
         classes=classes,
         sites=rows_of,
-        unlabelled_sites=empty,
         labels={name: held[name] for name in sort_names(held)},
         rows=len(labels),
         unlabelled=unlabelled,
         smallest=max(1, min(sizes)),
         said=tuple(said),
     )
-
-
-def name_files(files: Mapping[str, Path]) -> str:
-    """What messages call the files."""
-    first, *others = map(str, files.values())
-    return f"{first} and {len(others)} more" if others else first
 
 
 def _read(files: Mapping[str, Path], format: TableFormat, kept: Collection[str] = ()) -> JoinedTables:

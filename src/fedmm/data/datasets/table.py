@@ -18,7 +18,7 @@ from fedmm.data.domains import DomainPair, Labelled
 from fedmm.data.inputs import TableInput
 from fedmm.data.labels import UNLABELLED, number_labels, sort_names
 from fedmm.data.readers.table_formats import TableFormat
-from fedmm.data.readers.tables import read_table, read_tables, require_columns, texts
+from fedmm.data.readers.tables import name_files, read_table, read_tables, require_columns, texts
 from fedmm.data.splitting import Split, build_pair, require_shares, split_rows, take_names
 
 if TYPE_CHECKING:
@@ -166,8 +166,7 @@ class Table(TableKeys, _Columns):
         if self.files:
             files = {site: Path(path).expanduser() for site, path in self.files.items()}
             frame, sites, lacking = read_tables(files, self.format, said, self.categorical, may_lack=self.label)
-            first, *others = map(str, files.values())
-            where = f"{first} and {len(others)} more" if others else first
+            where = name_files(files)
         else:
             path = Path(self.file).expanduser()
             frame, where = read_table(path, self.format, said, self.categorical), str(path)

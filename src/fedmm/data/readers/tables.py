@@ -247,6 +247,12 @@ def read_tables(
     )
 
 
+def name_files(files: Mapping[str, Path]) -> str:
+    """What messages call the files."""
+    first, *others = map(str, files.values())
+    return f"{first} and {len(others)} more" if others else first
+
+
 def require_columns(frame: pandas.DataFrame, wanted: Iterable[str], path: Path | str, why: str) -> None:
     """Refuse a table that lacks a column."""
     import difflib  # noqa: PLC0415 - only for an error
