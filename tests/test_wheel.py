@@ -33,7 +33,12 @@ def packaged() -> set[str]:
 def test_every_file_of_the_package_is_one_that_the_wheel_takes_along() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["fedmm"]
     others = {name for name in packaged() if not name.endswith(".py")}
-    assert {"py.typed", "data/checksums/mnist.sha256", "reporting/html/assets/report.html"} <= others
+    assert {
+        "py.typed",
+        "data/checksums/mnist.sha256",
+        "data/checksums/sources.toml",
+        "reporting/html/assets/report.html",
+    } <= others
     assert {name for name in others if not any(fnmatch.fnmatch(name, pattern) for pattern in settings)} == set()
     folders = {path.parent for path in PACKAGE.rglob("*.py")}
     assert [folder for folder in folders if not (folder / "__init__.py").exists()] == []

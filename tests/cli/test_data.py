@@ -12,8 +12,7 @@ from fabricated import mnist_files, office_files, originals, picture, read, sour
 from PIL import Image
 from serving import Fault, Site, serving
 
-from fedmm.data.download.registry import sources
-from fedmm.data.sources import Edition
+from fedmm.data.sources import Edition, sources
 
 MNIST = mnist_files()
 BSDS = {f"train/{number}.jpg": picture(number, 40, 35, "JPEG") for number in range(3)}

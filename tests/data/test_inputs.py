@@ -12,7 +12,7 @@ import torch
 from fabricated import picture, write
 
 from fedmm.core.errors import FedmmError
-from fedmm.data.columns.encoding import Column
+from fedmm.data.columns import Column
 from fedmm.data.domains import Input
 from fedmm.data.inputs import ArrayInput, ImageInput, TableInput, input_from, input_table
 from fedmm.data.labels import UNKNOWN

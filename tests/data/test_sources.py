@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from fedmm.core.errors import FedmmError
 from fedmm.data.datasets.office31 import DOMAINS
-from fedmm.data.download.registry import NEEDED, sources, sources_of
-from fedmm.data.sources import StoredFile, read_checksums
+from fedmm.data.sources import NEEDED, StoredFile, read_checksums, sources, sources_of
 
 digests = st.text("0123456789abcdef", min_size=64, max_size=64)
 parts = st.text(st.characters(exclude_characters="/\\", exclude_categories=["C", "Z"]), min_size=1, max_size=8)

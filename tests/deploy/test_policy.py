@@ -30,7 +30,7 @@ from fedmm import FedmmError
 from fedmm.config.schema import Experiment, RunOptions
 from fedmm.core.imports import allow_import
 from fedmm.core.mechanisms import SecretNoise, SeededNoise
-from fedmm.data import DATASETS
+from fedmm.data import DATASETS, Arrays, ImageFolder, Table
 from fedmm.deploy import server as serving
 from fedmm.deploy.federation import _with_older
 from fedmm.deploy.local import local_sites
@@ -95,16 +95,9 @@ def test_no_list_but_the_sites_own_lets_an_experiment_import(tmp_path: Path, mon
 # Files ----------------------------------------------------------------------------------------------------------------
 
 PATHS = {
-    ("image_folder", "source"), ("image_folder", "target"), ("image_folder", "target_test"), ("image_folder", "sites"),
-    ("arrays", "file"), ("arrays", "source"), ("arrays", "target"), ("arrays", "target_test"),
-    ("table", "file"), ("table", "files"), ("table", "target_test"),
     ("mobilenet_v2", "weights"), ("backbone", "weights"),
 }  # fmt: skip
 NO_PATHS = {
-    ("image_folder", "target_sites"), ("table", "label"), ("table", "classes"), ("table", "site"),
-    ("table", "target_sites"), ("table", "domain"), ("table", "drop"), ("table", "id"), ("table", "numeric"),
-    ("table", "categorical"), ("table", "dates"), ("table", "separator"), ("table", "encoding"), ("table", "columns"),
-    ("table", "sheet"), ("table", "missing"), ("table", "zero_missing"),
     ("backbone", "backbone"),  # an import, or a name of a library's
     ("backbone", "options"),  # words, or judged as paths
     ("backbone", "frozen"),
@@ -113,17 +106,30 @@ NO_PATHS = {
 }  # fmt: skip
 
 
+def texts(kind: type) -> set[str]:
+    """The options that hold text."""
+    hints = {option.name: str(typing.get_type_hints(kind)[option.name]) for option in dataclasses.fields(kind)}
+    return {name for name, hint in hints.items() if "str" in hint and "Mapping[str, float]" not in hint}
+
+
 def test_every_text_of_an_experiment_is_known_to_be_a_path_or_not() -> None:
     """A new option with text in it has to be thought about: does it reach a site's files?"""
-    known = {**DATASETS, **MODELS, "run": RunOptions}
-    texts = {
-        (name, option.name)
-        for name, kind in known.items()
-        for option in dataclasses.fields(kind)
-        if "str" in str(hint := typing.get_type_hints(kind)[option.name]) and "Mapping[str, float]" not in str(hint)
-    }
-    assert texts == PATHS | NO_PATHS
+    known = {**MODELS, "run": RunOptions}
+    assert {(name, text) for name, kind in known.items() for text in texts(kind)} == PATHS | NO_PATHS
     assert {(name, path) for name, kind in known.items() for path in getattr(kind, "paths", ())} == PATHS
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_a_data_set_says_of_every_text_whether_it_is_a_path(name: str) -> None:
+    paths, words = getattr(DATASETS[name], "paths", ()), getattr(DATASETS[name], "words", ())
+    assert texts(DATASETS[name]) == {*paths, *words}
+    assert not set(paths) & set(words)
+
+
+def test_the_texts_of_a_users_own_data_that_name_files_are_these() -> None:
+    assert ImageFolder.paths == ("source", "target", "target_test", "sites")
+    assert Arrays.paths == ("file", "source", "target", "target_test")
+    assert Table.paths == ("file", "files", "target_test")
 
 
 @pytest.mark.parametrize("there", [True, False])

@@ -28,13 +28,13 @@ from deploy.table_sites import (  # noqa: E402
 
 from fedmm import FedmmError  # noqa: E402
 from fedmm.config.schema import Experiment  # noqa: E402
-from fedmm.data.columns.encoding import Scaling  # noqa: E402
+from fedmm.data.columns import Scaling  # noqa: E402
 from fedmm.data.datasets.table import Table  # noqa: E402
 from fedmm.data.inputs import TableInput, input_from  # noqa: E402
 from fedmm.data.rows import TensorRows  # noqa: E402
 from fedmm.deploy import server as serving  # noqa: E402
 from fedmm.inference.load_run import open_run  # noqa: E402
-from fedmm.inference.predict import incoming, predicted  # noqa: E402
+from fedmm.inference.predict import open_rows, predict_rows  # noqa: E402
 from fedmm.remote.flower.engine import Patience  # noqa: E402
 from fedmm.remote.packed import DESCRIBE, INTRODUCE, NAME, Packed  # noqa: E402
 from fedmm.sites.config import read_site  # noqa: E402
@@ -127,8 +127,8 @@ def test_a_run_over_tables_predicts_for_files_and_goes_on_after_a_crash(tmp_path
     assert kind.headings == ("age", "crp", "ward", "ward missing", "sex=f", "sex=m", "sex=other")
     opened = open_run(folder)
     frames["north"].to_csv(tmp_path / "new.csv", index=False)
-    (part,) = incoming(opened, tmp_path / "new.csv").parts
-    assert predicted(opened, part).logarithms.shape == (60, 2)
+    (part,) = open_rows(opened, tmp_path / "new.csv").parts
+    assert predict_rows(opened, part).logarithms.shape == (60, 2)
     assert part.y is not None
     assert sorted(set(part.y.tolist())) == [0, 1]
     longer = agreed(run={"rounds": 4})

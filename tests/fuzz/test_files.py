@@ -27,9 +27,9 @@ from fedmm import FedmmError, load_model
 from fedmm.config.schema import experiment
 from fedmm.data import ImageFolder
 from fedmm.data.cache import cached
-from fedmm.data.readers.archives import unpack
-from fedmm.data.readers.idx import read_idx
-from fedmm.data.readers.images import picture_of, square_of
+from fedmm.data.datasets.mnist_m import read_idx
+from fedmm.data.download.fetch import unpack
+from fedmm.data.readers.images import read_picture, square_of
 from fedmm.data.sources import StoredFile, read_checksums, read_file
 from fedmm.models.backbones import MobileNetV2
 from fedmm.models.pretrained import load_weights
@@ -339,7 +339,7 @@ def test_a_damaged_picture_is_refused_or_a_picture(kind: str) -> None:
     @examples(30)
     @given(damaged(picture(1, 12, 9, kind)))
     def holds(content: bytes) -> None:
-        shown = answered(lambda: square_of(picture_of(content, "broken"), 8))
+        shown = answered(lambda: square_of(read_picture(content, "broken"), 8))
         assert shown is None or (shown.size, shown.mode) == ((8, 8), "RGB")
 
     holds()
@@ -356,12 +356,12 @@ def bomb(width: int, height: int) -> bytes:
 def test_a_picture_that_would_fill_the_memory_is_refused(size: tuple[int, int]) -> None:
     content = bomb(*size)
     assert len(content) < 100_000
-    assert answered(lambda: square_of(picture_of(content, "bomb.png"), 256)) is None
+    assert answered(lambda: square_of(read_picture(content, "bomb.png"), 256)) is None
 
 
 def test_a_program_is_no_picture() -> None:
     script = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n"
-    assert answered(lambda: picture_of(script, "picture.eps")) is None
+    assert answered(lambda: read_picture(script, "picture.eps")) is None
 
 
 def folder_of_pictures(folder: Path, *names: str | bytes) -> ImageFolder:

@@ -14,7 +14,7 @@ from fuzz.hostile import VALUES, answered, damaged, damaged_text, examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedmm.data.columns.encoding import Column
+from fedmm.data.columns import Column
 from fedmm.data.datasets.arrays import Arrays
 from fedmm.data.datasets.table import Table
 from fedmm.data.inputs import ArrayInput, ImageInput, TableInput, input_from, input_table

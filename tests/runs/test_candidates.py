@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fedmm.core.errors import FedmmError
-from fedmm.data.columns.per_site import PerSite
+from fedmm.data.datasets.per_site import PerSite
 from fedmm.runs.candidates import derive_candidates
 
 TABLES: dict[str, Any] = {

@@ -21,11 +21,9 @@ from fedmm.config.toml import set_values
 from fedmm.core.errors import require
 from fedmm.core.paths import data_folder
 from fedmm.data import DATASETS, DomainPair, Labelled
-from fedmm.data.download.fetch import Plan, fetch, mirror, plans
-from fedmm.data.download.http import PATIENT, Patience
-from fedmm.data.download.registry import NEEDED, sources, sources_of
-from fedmm.data.download.verify import check, holdings
-from fedmm.data.sources import Edition, Source
+from fedmm.data.download.fetch import Plan, check, count_files, fetch, mirror, plans
+from fedmm.data.download.http import RETRIES, Retries
+from fedmm.data.sources import NEEDED, Edition, Source, sources, sources_of
 from fedmm.reporting import Block, draw_sheet
 from fedmm.training.progress import bars
 
@@ -64,7 +62,7 @@ def list_(data_dir: _Folder = None) -> None:
 
 
 def _state(source: Source, folder: Path) -> str:
-    held = holdings(source, folder)
+    held = count_files(source, folder)
     files, wanted = sum(part.files for part in held), sum(part.wanted for part in held)
     editions = " and ".join(dict.fromkeys(part.edition.name for part in held))
     if files == 0:
@@ -93,7 +91,7 @@ def fetch_(
     edition: Annotated[str, typer.Option(help="Which edition of it; see the page on data.")] = "",
     most: Annotated[
         int, typer.Option("--max-bytes", help="Of a file whose size nobody published; a longer one is refused.")
-    ] = PATIENT.most,
+    ] = RETRIES.most,
 ) -> None:
     """Download what is missing or wrong, and check it. Interrupted downloads are resumed."""
     folder = data_dir or data_folder()
@@ -106,17 +104,17 @@ def fetch_(
             continue
         _say(f"{source.name}: {source.citation}; licence: {source.licence}")
         for plan in todo:
-            _carry_out(plan, replace(PATIENT, most=most))
+            _carry_out(plan, replace(RETRIES, most=most))
 
 
-def _carry_out(plan: Plan, patience: Patience) -> None:
+def _carry_out(plan: Plan, retries: Retries) -> None:
     what = ", ".join(archive.file for archive in plan.edition.archives) or _files(len(plan.edition.files))
     console = Console(stderr=True)
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     bar = Progress(TextColumn("[bold]{task.description}"), *columns, console=console, disable=not console.is_terminal)
     with bar:
         task = bar.add_task(f"{plan.name}: {what}", total=plan.bytes)
-        fetch(plan, lambda count: bar.advance(task, count), patience)
+        fetch(plan, lambda count: bar.advance(task, count), retries)
     note = f"; {plan.edition.note}" if plan.edition.note else ", every sha256 is right"
     _say(f"{plan.name}: {what} fetched into {plan.folder} ({plan.edition.name}){note}")
 
@@ -133,7 +131,7 @@ def check_(name: _Name, data_dir: _Folder = None) -> None:
 
 def _checked(source: Source, folder: Path) -> dict[str, Edition]:
     with bars(True) as bar:
-        task = bar.add_task(source.name, total=sum(part.wanted for part in holdings(source, folder)))
+        task = bar.add_task(source.name, total=sum(part.wanted for part in count_files(source, folder)))
         return check(source, folder, lambda: bar.advance(task))
 
 

@@ -48,7 +48,7 @@ def evaluate(
     """Say how good a run's model is on labelled rows: accuracy, AUC, F1, each class, confusions, calibration."""
     from fedmm.core.files import write_json  # noqa: PLC0415 - torch
     from fedmm.core.validation import at_least  # noqa: PLC0415 - torch
-    from fedmm.data.class_folders import skipped_note  # noqa: PLC0415 - torch
+    from fedmm.data.readers.images import skipped_note  # noqa: PLC0415 - torch
     from fedmm.inference.evaluate import evaluate as evaluated  # noqa: PLC0415 - torch
     from fedmm.inference.evaluate import rows_named  # noqa: PLC0415 - torch
     from fedmm.inference.load_run import open_run  # noqa: PLC0415 - torch

@@ -49,7 +49,9 @@ def init(
     overwrite: Annotated[bool, typer.Option("--overwrite", "--force", help="Replace a file that is there.")] = False,
 ) -> None:
     """Look at data and write a commented FILE.toml for it, which `fedmm check` and `fedmm run` take."""
-    from fedmm.preflight.propose import TableOptions, propose, written  # noqa: PLC0415 - torch
+    from fedmm.preflight.propose import propose, propose_site  # noqa: PLC0415 - torch
+    from fedmm.preflight.table_columns import TableOptions  # noqa: PLC0415 - torch
+    from fedmm.preflight.write_experiment import write_experiment  # noqa: PLC0415 - torch
     from fedmm.runs.run_folder import folder_name  # noqa: PLC0415 - torch
 
     named = tuple(name.strip() for name in columns.split(",")) if columns else ()
@@ -57,8 +59,6 @@ def init(
     require(bool(as_site) or not with_site, "--with-site is for --as-site, the site whose table this is")
     own = ""
     if as_site:
-        from fedmm.preflight.propose_sites import propose_site  # noqa: PLC0415 - torch
-
         alone = len(paths) == 1 and target is None and not site and not target_site
         require(alone, "--as-site takes the table of that site alone, without --target, --site and --target-site")
         found, own = propose_site(paths[0], as_site, with_site or [], given)
@@ -66,7 +66,7 @@ def init(
         found = propose(paths, target, target_sites=target_site or [], table=given)
     path = paths[0] if len(paths) == 1 else paths[0].resolve().parent
     file = out or Path(f"{folder_name(path.resolve().name.partition('.')[0])}.toml")
-    text = written(found, path, file)
+    text = write_experiment(found, path, file)
     site_file = file.with_name(f"{folder_name(as_site)}.toml") if as_site else None
     require(site_file != file, f"{file} would be the experiment and the site's file; name the experiment with --out")
     for name, content in ((file, text), (site_file, own)):

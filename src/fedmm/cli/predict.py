@@ -36,10 +36,16 @@ def predict(
     allow_import: AllowImport = None,
 ) -> None:
     """Predict the classes of new rows: a line each with its name, its class, and a probability for each class."""
-    from fedmm.data.class_folders import skipped_note  # noqa: PLC0415 - torch
+    from fedmm.data.readers.images import skipped_note  # noqa: PLC0415 - torch
     from fedmm.inference.load_run import open_run  # noqa: PLC0415 - torch
-    from fedmm.inference.predict import incoming, predicted, read_as  # noqa: PLC0415 - torch
-    from fedmm.inference.prediction_files import csv_stream, prediction_file, require_ending  # noqa: PLC0415 - torch
+    from fedmm.inference.predict import (  # noqa: PLC0415 - torch
+        csv_stream,
+        open_rows,
+        predict_rows,
+        prediction_file,
+        read_as,
+        require_ending,
+    )
     from fedmm.training.progress import bars  # noqa: PLC0415 - torch
 
     shown = str(out) == "-"
@@ -47,13 +53,13 @@ def predict(
         require_ending(out)
     opened = open_run(run, model, device=device)
     opened = read_as(opened, separator=separator, decimal=decimal, encoding=encoding, site=site)
-    rows = incoming(opened, data, skip_bad=skip_bad)
+    rows = open_rows(opened, data, skip_bad=skip_bad)
     with bars(True) as bar:
         task = bar.add_task("rows", total=rows.rows)
         to = nullcontext(csv_stream(sys.stdout, opened.class_names)) if shown else None
         with to or prediction_file(out, opened.class_names) as write:
             for part in rows.parts:
-                write(predicted(opened, part))
+                write(predict_rows(opened, part))
                 bar.advance(task, len(part.x))
     for note in skipped_note(rows.skipped):
         sys.stderr.write(f"{note}\n")

@@ -21,8 +21,8 @@ from fedmm.core.objective import Objective
 from fedmm.core.validation import at_least, flag, not_negative, one_of, positive, require_device
 from fedmm.core.validators import validator
 from fedmm.data import DATASETS, PARTITIONS
-from fedmm.data.columns.per_site import KEY as PER_SITE
-from fedmm.data.columns.per_site import PerSite
+from fedmm.data.datasets.per_site import KEY as PER_SITE
+from fedmm.data.datasets.per_site import PerSite
 from fedmm.data.domains import DataSet
 from fedmm.data.partition import Partition, TargetSupervised
 from fedmm.models import MODELS, Model

@@ -15,8 +15,7 @@ from fedmm.core.errors import require, unknown
 from fedmm.core.files import DOMAINS, TableKeys
 from fedmm.core.problem import View, WholeRows
 from fedmm.core.validation import at_least
-from fedmm.data.columns.agreed import AgreedColumns, SiteScaling
-from fedmm.data.columns.encoding import Column, Scale
+from fedmm.data.columns import AgreedColumns, Column, Scale, SiteScaling
 from fedmm.data.domains import DomainPair, Labelled
 from fedmm.data.inputs import TableInput
 from fedmm.data.readers.table_formats import TableFormat

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -13,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from fedmm.core.files import replace_file
 from fedmm.core.paths import cache_folder
 from fedmm.core.seeding import key
 
@@ -44,13 +44,10 @@ def _read(path: Path) -> dict[str, Tensor] | None:
 
 
 def _write(path: Path, tensors: dict[str, Tensor]) -> None:
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     with suppress(OSError, SafetensorError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_file(tensors, partial, {_CHECKSUM: _checksum(tensors)})
-        partial.replace(path)
-    with suppress(OSError):
-        partial.unlink(missing_ok=True)
+        with replace_file(path) as partial:
+            save_file(tensors, partial, {_CHECKSUM: _checksum(tensors)})
 
 
 def _checksum(tensors: Mapping[str, Tensor]) -> str:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Protocol
 
 from torch import Tensor
 
+from fedmm.core.errors import FedmmError, require
 from fedmm.core.problem import View, WholeRows
+from fedmm.data.columns import Column
+
+_ROWS_AT_ONCE = 4096
 
 
 class Labelled(NamedTuple):
@@ -35,22 +40,76 @@ class ReadRows(NamedTuple):
     y: Tensor | None = None
     strange: tuple[str, ...] = ()
 
+    def part(self, rows: slice) -> ReadRows:
+        """Some of the rows."""
+        return self._replace(x=self.x[rows], names=self.names[rows], y=None if self.y is None else self.y[rows])
 
-class Input(Protocol):
-    """A way from a path to rows."""
+
+@dataclass(frozen=True)
+class RowStream:
+    """Rows of a file, a folder or a data set: how many there are, and their parts in order.
+
+    skipped: a sentence for each bad picture that was left out of the parts so far.
+    """
+
+    rows: int
+    parts: Iterator[ReadRows]
+    skipped: list[str] = field(default_factory=list)
+
+    @classmethod
+    def cut(cls, rows: ReadRows) -> RowStream:
+        """Rows that are in memory, in parts of a size that a network can be given."""
+        starts = range(0, len(rows.x), _ROWS_AT_ONCE)
+        return cls(len(rows.x), (rows.part(slice(start, start + _ROWS_AT_ONCE)) for start in starts))
+
+
+@dataclass(frozen=True)
+class Input(ABC):
+    """A way from a path to rows. class_names: in the order of their labels."""
 
     name: ClassVar[str]
 
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """In the order of their labels."""
+    class_names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        words = isinstance(self.class_names, tuple) and all(isinstance(name, str) for name in self.class_names)
+        require(words, f"class_names must be a list of words, not {self.class_names!r:.60}")
 
     @property
     def learnt(self) -> bool:
         """Whether it holds numbers that come of the training rows."""
+        return False
 
+    @property
+    def table_columns(self) -> tuple[Column, ...]:
+        """How the columns of a table become the numbers of a row; none where rows are of no table."""
+        return ()
+
+    @property
+    def headings(self) -> tuple[str, ...]:
+        """What each number of a table's row is called."""
+        return tuple(heading for column in self.table_columns for heading in column.headings)
+
+    @property
+    def per_site(self) -> bool:
+        """Whether the rows of each site are scaled in a way of their own."""
+        return False
+
+    def written_as(self, *, separator: str = "", decimal: str = "", encoding: str = "", site: str = "") -> Input:
+        """The way for tables that are written otherwise, or are of a site that they do not name."""
+        raise FedmmError("--separator, --decimal, --encoding and --site are for models of tables")
+
+    def fits(self, path: Path) -> bool:
+        """Whether a path by its name can be read this way."""
+        return True
+
+    @abstractmethod
     def read(self, path: Path) -> ReadRows:
         """The rows of a file or folder; what cannot be read is refused in one sentence."""
+
+    def stream(self, path: Path, *, skip_bad: bool = False) -> RowStream:
+        """The same in parts; skip_bad: leave out files that cannot be read as pictures."""
+        return RowStream.cut(self.read(path))
 
 
 @dataclass(frozen=True)
@@ -99,9 +158,22 @@ class DomainPair:
 
 
 class DataSet(Protocol):
-    """Options of a data set as a frozen dataclass; ``load`` makes its rows, always the same for the same options."""
+    """Options of a data set as a frozen dataclass; ``load`` makes its rows, always the same for the same options.
+
+    One with options of text says of each whether it names files (``paths``) or not (``words``), since a site lets
+    nobody else name its files. One of many files may have a method ``preview(most)``: a context that gives a
+    :class:`Preview` of at most so many.
+    """
 
     name: ClassVar[str]
     summary: ClassVar[str]
 
     def load(self) -> DomainPair: ...
+
+
+class Preview(NamedTuple):
+    """A data set of some of the files, and how many of how many they are; 0 of 0 where there are none."""
+
+    data: DataSet
+    files: int = 0
+    of: int = 0

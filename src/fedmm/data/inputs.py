@@ -6,8 +6,8 @@ Each way is a frozen dataclass of plain values: :func:`input_table` writes it do
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
@@ -15,13 +15,12 @@ import torch
 from torch import Tensor
 
 from fedmm.core.errors import FedmmError, require, unknown
-from fedmm.core.files import Decimal
 from fedmm.core.validation import at_least, flag, one_of, positive, within
-from fedmm.data.class_folders import ClassFolders, found_in
-from fedmm.data.columns.encoding import Column, Scale, encoded, rescaled, scales_of
-from fedmm.data.domains import Input, ReadRows
-from fedmm.data.labels import UNLABELLED, numbered
-from fedmm.data.readers.arrays import ALONE, Layout, layout_of, named, read_arrays, rows_of, texts_of
+from fedmm.data.columns import Column, Scale, Standardiser, encode_columns, rescale, scales_of
+from fedmm.data.domains import Input, ReadRows, RowStream
+from fedmm.data.labels import UNLABELLED, number_labels, sort_names
+from fedmm.data.readers.arrays import ALONE, ARRAYS, Layout, layout_of, named, read_arrays, rows_of, texts_of
+from fedmm.data.readers.images import ClassFolders, found_in, read_squares, refuse_bad
 from fedmm.data.readers.table_formats import TableFormat
 from fedmm.data.readers.tables import read_table, require_columns, texts
 from fedmm.data.sources import StoredFile
@@ -31,17 +30,13 @@ if TYPE_CHECKING:
     import pandas
 
 
+_PICTURES_AT_ONCE = 256
 _FEWEST_OF_A_SITE = 20
 """Rows from which a site's mean and deviation are taken."""
 
 
-def _require_class_names(class_names: object) -> None:
-    words = isinstance(class_names, tuple) and all(isinstance(name, str) for name in class_names)
-    require(words, f"class_names must be a list of words, not {class_names!r:.60}")
-
-
 @dataclass(frozen=True)
-class ImageInput:
+class ImageInput(Input):
     """One picture, a folder of pictures, or a folder with a folder of pictures for each class.
 
     Each becomes uint8 ``[3, size, size]``: the square in the middle once its shorter side is ``stored_size`` pixels,
@@ -50,25 +45,42 @@ class ImageInput:
 
     name: ClassVar[str] = "images"
 
-    class_names: tuple[str, ...]
     stored_size: int
     image_size: int = 0
 
     def __post_init__(self) -> None:
-        _require_class_names(self.class_names)
+        super().__post_init__()
         at_least("stored_size", self.stored_size, 1)
         at_least("image_size", self.image_size, 0)
 
-    @property
-    def learnt(self) -> bool:
-        return False
+    def fits(self, path: Path) -> bool:
+        return path.suffix.lower() not in ARRAYS
 
     def read(self, path: Path) -> ReadRows:
-        one = path.is_file()
-        found = ClassFolders(path.parent, (StoredFile(path.name),)) if one else found_in(path)
-        labels, strange = numbered((Path(file.path).parent.name for file in found.files), self.class_names)
-        rows = self.shown(found.pictures(self.stored_size))
-        return ReadRows(rows, tuple(file.path for file in found.files), labels if found.class_names else None, strange)
+        parts = list(self.stream(path).parts)
+        known = [part.y for part in parts if part.y is not None]
+        strange = sort_names(name for part in parts for name in part.strange)
+        names = tuple(name for part in parts for name in part.names)
+        return ReadRows(torch.cat([part.x for part in parts]), names, torch.cat(known) if known else None, strange)
+
+    def stream(self, path: Path, *, skip_bad: bool = False) -> RowStream:
+        folders = ClassFolders(path.parent, (StoredFile(path.name),)) if path.is_file() else found_in(path)
+        skipped: list[str] = []
+        return RowStream(len(folders.files), self._parts(folders, skip_bad, skipped), skipped)
+
+    def _parts(self, folders: ClassFolders, skip_bad: bool, skipped: list[str]) -> Iterator[ReadRows]:
+        for start in range(0, len(folders.files), _PICTURES_AT_ONCE):
+            files = folders.files[start : start + _PICTURES_AT_ONCE]
+            squares = read_squares(folders.folder, files, self.stored_size)
+            skipped += squares.problems
+            if not squares.read or (skipped and not skip_bad):  # read on all the same, to name all that are bad
+                continue
+            names = tuple(files[place].path for place in squares.read)
+            y, strange = number_labels((Path(name).parent.name for name in names), self.class_names)
+            yield ReadRows(self.shown(squares.x), names, y if folders.class_names else None, strange)
+        if not skip_bad:
+            refuse_bad(skipped, "; mend or remove what is bad, or leave it out with --skip-bad")
+        require(len(skipped) < len(folders.files), f"no picture in {folders.folder} can be read: {(*skipped, '')[0]}")
 
     def shown(self, x: Tensor) -> Tensor:
         """Squares ``[rows, 3, stored_size, stored_size]``, or what of them is kept."""
@@ -76,7 +88,7 @@ class ImageInput:
 
 
 @dataclass(frozen=True)
-class ArrayInput:
+class ArrayInput(Input):
     """A .npy file with an array of rows, or a .npz archive with ``x`` and, where labels are known, ``y``.
 
     The archive of the data set ``arrays`` is read too: ``target_test_x`` or, without it, ``target_x``.
@@ -89,7 +101,6 @@ class ArrayInput:
     name: ClassVar[str] = "arrays"
     known: ClassVar[tuple[str, ...]] = (ALONE, "target_test_x", "target_x")
 
-    class_names: tuple[str, ...]
     shape: tuple[int, ...]
     bytes: bool
     layout: Layout = "auto"
@@ -98,7 +109,7 @@ class ArrayInput:
     deviation: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        _require_class_names(self.class_names)
+        super().__post_init__()
         fits = len(self.mean) == len(self.deviation) and (not self.mean or self.shape == (len(self.mean),))
         require(fits, "mean and deviation must have a number for each of a row's")
         for value in self.mean:
@@ -143,8 +154,8 @@ class ArrayInput:
         """Rows of numbers, standardised where that is to be done."""
         if not self.mean:
             return rows
-        mean, deviation = (torch.tensor(values, dtype=torch.float64) for values in (self.mean, self.deviation))
-        found = ((rows.double() - mean) / deviation).float()
+        scale = Standardiser(*(torch.tensor(values, dtype=torch.float64) for values in (self.mean, self.deviation)))
+        found = scale(rows)
         require(bool(torch.isfinite(found).all()), f"{what} holds a number that is far too large")
         return found
 
@@ -155,40 +166,36 @@ class ArrayInput:
         )
         texts = texts_of(y, what)
         if self.by_number and y.dtype.kind != "U":
-            return numbered(
+            return number_labels(
                 ["" if text == "-1" else text for text in texts], [str(n) for n in range(len(self.class_names))]
             )
-        return numbered(
+        return number_labels(
             ["" if text == "-1" and "-1" not in self.class_names else text for text in texts], self.class_names
         )
 
 
 @dataclass(frozen=True)
-class TableInput:
-    """A table with the columns of the training table; others are not looked at.
+class _TableColumns(Input):
+    """The first fields of :class:`TableInput`; those of the format come next."""
+
+    columns: tuple[Column, ...]
+    label: str = ""
+    id: str = ""
+
+
+@dataclass(frozen=True)
+class TableInput(TableFormat, _TableColumns):
+    """A table with the columns of the training table, written in the format; other columns are not looked at.
 
     columns: how each becomes numbers. label, id: columns with a row's class and its name, where the file has them.
     classes: the class of each label, where that is not the label itself.
     scales: by site, means and deviations in place of the columns' own, for training with ``scaling = "per_site"``.
     site: the column that says whose a row is; at: whose all rows of a file without that column are.
     fixed: whether columns are scaled by what was agreed on, and not by what training rows hold.
-    separator and the others: as in :class:`TableFormat`.
     """
 
     name: ClassVar[str] = "table"
 
-    class_names: tuple[str, ...]
-    columns: tuple[Column, ...]
-    label: str = ""
-    id: str = ""
-    separator: str = ","
-    decimal: Decimal = "."
-    encoding: str = "utf-8"
-    header: bool = True
-    names: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
-    zero_missing: tuple[str, ...] = ()
-    sheet: str = ""
     classes: Mapping[str, str] = field(default_factory=dict)
     site: str = ""
     at: str = ""
@@ -196,12 +203,12 @@ class TableInput:
     fixed: bool = False
 
     def __post_init__(self) -> None:
-        _require_class_names(self.class_names)
+        _TableColumns.__post_init__(self)
+        TableFormat.__post_init__(self)
         given: tuple[Any, ...] = self.columns
         made = tuple(Column(**{**each, "levels": tuple(each.get("levels", ()))}) if isinstance(each, dict) else each
                      for each in given)  # fmt: skip
         object.__setattr__(self, "columns", made)
-        _ = self.format  # refuses what cannot be one
         for option in ("label", "id", "site", "at"):
             require(isinstance(getattr(self, option), str), f"{option} must be text")
         labels = isinstance(self.classes, Mapping) and all(isinstance(each, str) for each in self.classes.values())
@@ -210,30 +217,31 @@ class TableInput:
         flag("fixed", self.fixed)
 
     @property
-    def format(self) -> TableFormat:
-        """How the cells of a file are read."""
-        return TableFormat(
-            self.separator, self.decimal, self.encoding, self.header, self.names, self.missing, self.zero_missing,
-            self.sheet,
-        )  # fmt: skip
-
-    @property
-    def headings(self) -> tuple[str, ...]:
-        """What each number of a row is called."""
-        return tuple(heading for column in self.columns for heading in column.headings)
+    def table_columns(self) -> tuple[Column, ...]:
+        return self.columns
 
     @property
     def learnt(self) -> bool:
         return not self.fixed
 
+    @property
+    def per_site(self) -> bool:
+        return bool(self.scales)
+
+    def written_as(self, *, separator: str = "", decimal: str = "", encoding: str = "", site: str = "") -> TableInput:
+        require(not site or self.per_site, "--site is for models of tables with scaling = 'per_site'")
+        given = {"separator": separator, "decimal": decimal, "encoding": encoding, "at": site}
+        changed: dict[str, Any] = {option: value for option, value in given.items() if value}
+        return replace(self, **changed)
+
     def read(self, path: Path) -> ReadRows:
         words = [column.name for column in self.columns if column.levels]
         texts_kept = [name for name in (self.label, self.id, self.site) if name]
-        return self.rows(read_table(path, self.format, texts_kept, words, may_lack=self.label), path)
+        return self.rows(read_table(path, self, texts_kept, words, may_lack=self.label), path)
 
     def rows(self, frame: pandas.DataFrame, path: Path | str, sites: Sequence[str] | None = None) -> ReadRows:
         """The rows of a table that was read from a path; sites: whose each is, where no column says it."""
-        x = self._scaled(frame, path, sites) if self.scales else encoded(frame, self.columns, path, self.decimal)
+        x = self._scaled(frame, path, sites) if self.scales else encode_columns(frame, self.columns, path, self.decimal)
         names = texts(frame[self.id]) if self.id in frame.columns else map(str, range(1, len(frame) + 1))
         if self.label not in frame.columns:
             return ReadRows(x, tuple(names))
@@ -243,7 +251,7 @@ class TableInput:
 
     def labels(self, written: Sequence[str]) -> tuple[Tensor, tuple[str, ...]]:
         """The numbers of classes of labels, and the labels that are of none."""
-        return numbered([self.classes.get(label, label) for label in written], self.class_names)
+        return number_labels([self.classes.get(label, label) for label in written], self.class_names)
 
     def _scaled(self, frame: pandas.DataFrame, path: Path | str, sites: Sequence[str] | None) -> Tensor:
         """Rows as numbers, each scaled as its site's; a site that training did not know is scaled by its own rows."""
@@ -269,7 +277,7 @@ class TableInput:
                     f"by their own mean and deviation there must be {_FEWEST_OF_A_SITE}",
                 )
                 scales = scales_of(part, self.columns, path, self.decimal)
-            x[which] = encoded(part, rescaled(self.columns, scales), path, self.decimal)
+            x[which] = encode_columns(part, rescale(self.columns, scales), path, self.decimal)
         return x
 
 
@@ -294,7 +302,7 @@ INPUTS: dict[str, type[Any]] = {kind.name: kind for kind in (ImageInput, ArrayIn
 
 def input_table(given: Input) -> dict[str, Any]:
     """A way as plain values, with its name."""
-    return {"name": given.name, **asdict(given)}  # type: ignore[call-overload]
+    return {"name": given.name, **asdict(given)}
 
 
 def input_from(table: Mapping[str, Any]) -> Input:

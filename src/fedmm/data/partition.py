@@ -82,18 +82,25 @@ class PSplit(Partition):
 
 
 @dataclass(frozen=True)
-class SourceTarget(Partition):
+class _OneDomainEach(Partition):
+    """Clients with source rows alone and clients with target rows alone."""
+
+    source_clients: int = 2
+    target_clients: int = 1
+
+    def __post_init__(self) -> None:
+        at_least("source_clients", self.source_clients, 1)
+        at_least("target_clients", self.target_clients, 1)
+
+
+@dataclass(frozen=True)
+class SourceTarget(_OneDomainEach):
     """Clients with source rows alone and clients with target rows alone; each domain is dealt evenly at random."""
 
     name: ClassVar[str] = "source_target"
     summary: ClassVar[str] = "source-only and target-only clients, rows dealt evenly at random"
 
     source_clients: int = 1
-    target_clients: int = 1
-
-    def __post_init__(self) -> None:
-        at_least("source_clients", self.source_clients, 1)
-        at_least("target_clients", self.target_clients, 1)
 
     def split(self, pair: DomainPair, seed: int) -> list[Share]:
         source, target = _shuffled(pair, seed, self.name)
@@ -104,18 +111,11 @@ class SourceTarget(Partition):
 
 
 @dataclass(frozen=True)
-class DisjointClasses(Partition):
+class DisjointClasses(_OneDomainEach):
     """Source-only clients with a block of consecutive classes each (0-4, 5-9), and target-only clients dealt evenly."""
 
     name: ClassVar[str] = "disjoint_classes"
     summary: ClassVar[str] = "source-only clients with classes of their own, target-only clients dealt evenly"
-
-    source_clients: int = 2
-    target_clients: int = 1
-
-    def __post_init__(self) -> None:
-        at_least("source_clients", self.source_clients, 1)
-        at_least("target_clients", self.target_clients, 1)
 
     def split(self, pair: DomainPair, seed: int) -> list[Share]:
         _, target = _shuffled(pair, seed, self.name)

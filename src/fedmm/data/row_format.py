@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from fedmm.core.errors import require
-from fedmm.data.columns.encoding import Column
-from fedmm.data.labels import ordered
-from fedmm.data.readers.tables import MISSING, is_numeric, is_plain, numbers, texts
-from fedmm.data.rows import DatasetRows, Keys, TensorRows, as_rows, has_length, in_memory, is_dataset, words
+from fedmm.data.columns import Column
+from fedmm.data.labels import list_words, sort_names
+from fedmm.data.readers.table_formats import MISSING
+from fedmm.data.readers.tables import is_numeric, is_plain, numbers, texts
+from fedmm.data.rows import DatasetRows, Keys, TensorRows, as_rows, has_length, in_memory, is_dataset
 
 if TYPE_CHECKING:
     import pandas
@@ -64,7 +65,7 @@ class RowFormat:
                 missing = np.flatnonzero(np.isnan(numbers(values, about)))
                 where = int(missing[0]) if len(missing) else 0
                 require(not len(missing), f"{about} holds no number in row {where}; remove or fill such values first")
-            parts.append(column.encoded(values, about))
+            parts.append(column.encode(values, about))
         return torch.from_numpy(np.concatenate(parts, axis=1))
 
     def require_classes(self, count: int) -> None:
@@ -154,7 +155,7 @@ def _column(name: str, held: Sequence[tuple[pandas.Series, str]]) -> Column:
         require(is_plain(column), f"{about} holds dates, times or lists; turn them into numbers or words, or drop it")
     if all(column.dtype.name != "category" and is_numeric(column) for column, _ in held):
         return Column(name)
-    levels = ordered(text for column, _ in held for text in texts(column) if text not in MISSING)
+    levels = sort_names(text for column, _ in held for text in texts(column) if text not in MISSING)
     require(bool(levels), f"{held[0][1]} says nothing in any row; drop it")
     require(
         len(levels) <= _MOST_LEVELS,
@@ -182,7 +183,7 @@ def _classes(parts: Sequence[Part], keys: Keys | None) -> tuple[str, ...]:
     named = [what for _, what in found]
     numbered = next((part.what for part in parts if part.labelled and part.what not in named), None)
     require(numbered is None, f"{found[0][1]} has words as labels, {numbered} has not; give all clients' labels alike")
-    return ordered(str(label) for labels, _ in found for label in labels if isinstance(label, str) and label)
+    return sort_names(str(label) for labels, _ in found for label in labels if isinstance(label, str) and label)
 
 
 def _words(part: Part, keys: Keys | None) -> list[Any] | None:
@@ -190,7 +191,7 @@ def _words(part: Part, keys: Keys | None) -> list[Any] | None:
     if isinstance(data, TensorRows | DatasetRows):
         return None
     if isinstance(data, tuple | list) and len(data) == 2 and not is_dataset(data):
-        return words(data[1])
+        return list_words(data[1])
     if not is_dataset(data) or not has_length(data) or not len(data):
         return None
     rows = DatasetRows(data, True, part.what, keys=keys)

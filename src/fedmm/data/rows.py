@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -14,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from fedmm.core.errors import FedmmError, require
+from fedmm.data.labels import name_type, read_label, read_labels
 
 Device = torch.device | str
 Keys = tuple[str, str]
@@ -24,7 +24,6 @@ LABEL_KEYS = ("y", "label", "labels", "fine_label", "target", "class")
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _MOST_ROWS_READ = 1_000_000
-_CLASSES_SHOWN = 10
 _DTYPES = (*_FLOATS, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
 
 
@@ -157,7 +156,7 @@ class DatasetRows:
         what = f"{self.what}, row {number}"
         x, label = self._item(number)
         if self.labelled:
-            self._known[number] = _label(label, what, self.classes)
+            self._known[number] = read_label(label, what, self.classes)
         row = _tensor(x, what, "let the dataset's transform make it a numpy array or a torch tensor")
         _require_finite(row.unsqueeze(0), what)
         return row
@@ -200,7 +199,7 @@ def as_rows(
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise FedmmError(
             f"{what} must be a pair (x, labels) of numpy arrays or torch tensors, or a map-style Dataset of such "
-            f"pairs, not {_kind(data)}"
+            f"pairs, not {name_type(data)}"
         )
     return _labelled(data[0], data[1], what, classes)
 
@@ -292,7 +291,7 @@ def _unlabelled(x: object, what: str) -> TensorRows:
 
 
 def _labelled(x: object, y: object, what: str, classes: Sequence[str]) -> TensorRows:
-    rows, labels = _unlabelled(x, what), _labels(y, what, classes)
+    rows, labels = _unlabelled(x, what), read_labels(y, what, classes)
     require(
         len(labels) == len(rows),
         f"{what} has {len(rows)} rows but {len(labels)} labels; give one label for each row",
@@ -329,7 +328,7 @@ def _tensor(x: object, what: str, advice: str) -> Tensor:
         except TypeError:
             raise FedmmError(f"{what} holds numpy {array.dtype} values; convert them to float32 or uint8") from None
     if not isinstance(x, Tensor):
-        raise FedmmError(f"{what} is {_kind(x)}; {advice}")
+        raise FedmmError(f"{what} is {name_type(x)}; {advice}")
     require(x.layout == torch.strided, f"{what} is a sparse tensor; give a dense one")
     require(x.dtype in _DTYPES, f"{what} holds {x.dtype} values; convert them to float32 or uint8")
     return x.detach()
@@ -355,7 +354,7 @@ def _from_list(values: Sequence[Any], what: str, advice: str) -> Tensor | np.nda
     except FedmmError:
         raise
     except (ValueError, TypeError, RuntimeError) as problem:
-        raise FedmmError(f"{what} is {_kind(values)} whose rows are not all of one shape; {advice}") from problem
+        raise FedmmError(f"{what} is {name_type(values)} whose rows are not all of one shape; {advice}") from problem
 
 
 def _require_finite(x: Tensor, what: str) -> None:
@@ -365,102 +364,6 @@ def _require_finite(x: Tensor, what: str) -> None:
     bad = (~torch.isfinite(x)).reshape(len(x), -1).any(dim=1).nonzero()
     where = f" in row {int(bad[0])}" if len(x) > 1 else ""
     raise FedmmError(f"{what} has a value that is NaN or infinite{where}; remove or fill such values first")
-
-
-def words(y: object) -> list[Any] | None:
-    """Labels of which some are words, as a list; None for others."""
-    if hasattr(y, "to_numpy"):
-        y = y.to_numpy()
-    if isinstance(y, np.ndarray):
-        if y.dtype.kind not in "UO" or y.ndim != 1:
-            return None
-        y = y.tolist()
-    if not isinstance(y, list | tuple) or not any(isinstance(value, str) for value in y):
-        return None
-    return list(y)
-
-
-def _is_missing(value: object) -> bool:
-    return (
-        value is None
-        or (isinstance(value, str) and not value)
-        or type(value).__name__ == "NAType"
-        or (isinstance(value, float) and math.isnan(value))
-    )
-
-
-def _labels(y: object, what: str, classes: Sequence[str] = ()) -> Tensor:
-    """y as int64 ``[rows]``; words by their place in ``classes``."""
-    named = words(y)
-    if named is not None:
-        place = {name: number for number, name in enumerate(classes)}
-        for row, name in enumerate(named):
-            if not isinstance(name, str) or name not in place:
-                _label(name, f"{what}, row {row}", classes)
-        return torch.tensor([place[name] for name in named])
-    if hasattr(y, "to_numpy"):
-        y = y.to_numpy()
-    if isinstance(y, list | tuple) or (isinstance(y, np.ndarray) and y.dtype.kind == "O"):
-        missing = next((row for row, value in enumerate(y) if _is_missing(value)), None)
-        require(missing is None, _no_label(f"{what}, row {missing}"))
-        try:
-            y = np.asarray(y.tolist() if isinstance(y, np.ndarray) else y)
-        except ValueError as problem:
-            raise FedmmError(f"{what} has labels that are {_kind(y)}; give one whole number for each row") from problem
-    require(
-        not classes or not isinstance(y, np.ndarray | Tensor), f"{what} has labels that are numbers; {_those(classes)}"
-    )
-    if isinstance(y, np.ndarray):
-        require(
-            y.dtype.kind in "biuf",
-            f"{what} has labels of numpy type {y.dtype}; give words, or number the classes from 0",
-        )
-        y = torch.from_numpy(y.astype(np.float64 if y.dtype.kind == "f" else np.int64))
-    if not isinstance(y, Tensor):
-        raise FedmmError(f"{what} has labels that are {_kind(y)}; give a numpy array, a torch tensor or a list")
-    require(not y.is_complex(), f"{what} has complex labels; number the classes from 0")
-    require(
-        y.ndim == 1, f"{what} has labels of shape {tuple(y.shape)}; give one whole number for each row, shape [rows]"
-    )
-    values = y.detach().to(torch.float64 if y.is_floating_point() else torch.int64)
-    if values.is_floating_point() and bool(values.isnan().any()):
-        raise FedmmError(_no_label(f"{what}, row {int(values.isnan().nonzero()[0])}"))
-    wrong = (values < 0) | (values != values.round())
-    if values.is_floating_point():  # a cast of what int64 cannot hold is undefined
-        wrong |= ~(values < 2.0**63)
-    bad = wrong.nonzero()
-    if len(bad) > 0:
-        raise _bad_label(values[bad[0, 0]].item(), f"{what}, row {int(bad[0])}")
-    return values.to(torch.int64)
-
-
-def _label(value: object, what: str, classes: Sequence[str] = ()) -> int:
-    """One label, from a number or an array or tensor with one element, or a word that names a class."""
-    require(not _is_missing(value), _no_label(what))
-    if isinstance(value, str) and classes:
-        require(value in classes, f"{what} has label {value!r:.40}; {_those(classes)}")
-        return classes.index(value)
-    if isinstance(value, np.ndarray | np.generic):
-        value = value.item() if value.size == 1 else value
-    elif isinstance(value, Tensor):
-        value = value.item() if value.numel() == 1 else value
-    require(not classes, f"{what} has label {value!r:.40}; {_those(classes)}")
-    if not isinstance(value, int | float) or not 0 <= value < 2**63 or not float(value).is_integer():
-        raise _bad_label(value, what)
-    return int(value)
-
-
-def _bad_label(value: object, what: str) -> FedmmError:
-    return FedmmError(f"{what} has label {value!r:.40}; labels must be whole numbers of 0 or more, below 2**63")
-
-
-def _no_label(what: str) -> str:
-    return f"{what} has no label; give rows without labels as target="
-
-
-def _those(classes: Sequence[str]) -> str:
-    shown = ", ".join(classes[:_CLASSES_SHOWN]) + (", ..." if len(classes) > _CLASSES_SHOWN else "")
-    return f"the classes are {shown}"
 
 
 def _is_number(value: object) -> bool:
@@ -473,10 +376,3 @@ def _reason(problem: Exception) -> str:
 
 def _no_labels(what: str) -> FedmmError:
     return FedmmError(f"{what} has no labels; only rows given as (x, labels) have them")
-
-
-def _kind(value: object) -> str:
-    """What a value is, for a message."""
-    if isinstance(value, tuple | list):
-        return f"a {type(value).__name__} of {len(value)}"
-    return "None" if value is None else f"an object of type {type(value).__name__}"

@@ -1,16 +1,23 @@
-"""What a public source of files is, and how its files are checked."""
+"""The public files behind the data sets: what each must be, where it can be had, and how it is read and checked."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
-from fedmm.core.errors import FedmmError, require
+from fedmm.core.errors import FedmmError, require, unknown
 from fedmm.core.paths import data_folder, is_folder
 
+NEEDED = {"mnist_m": ("mnist", "bsds500")}
+"""The sources of a data set that has no source of its name."""
+_CHECKSUMS = files("fedmm.data") / "checksums"
 _LINE = re.compile(r"([0-9a-f]{64}) ([0-9]{1,15}) ([^\s/\\][^\\]*)")
 
 
@@ -98,6 +105,43 @@ class Source:
         return _edition_there([edition.below(part) for edition in self.editions], folder)
 
 
+@cache
+def sources() -> dict[str, Source]:
+    """All sources by name, from ``checksums/sources.toml``."""
+    tables = tomllib.loads((_CHECKSUMS / "sources.toml").read_text(encoding="utf-8"))
+    return {name: _read_source(name, table) for name, table in tables.items()}
+
+
+def sources_of(name: str) -> list[Source]:
+    """The sources that a source's or a data set's name stands for."""
+    known = sources()
+    if name not in {*known, *NEEDED}:
+        raise unknown("data", name, {*known, *NEEDED})
+    return [known[source] for source in NEEDED.get(name, (name,))]
+
+
+def _read_source(name: str, table: Mapping[str, Any]) -> Source:
+    editions = tuple(_read_edition(name, edition) for edition in table["editions"])
+    summary, licence, citation = (table[key] for key in ("summary", "licence", "citation"))
+    return Source(name, summary, licence, citation, editions, tuple(table.get("parts", ())))
+
+
+def _read_edition(source: str, table: Mapping[str, Any]) -> Edition:
+    addresses, archives = table.get("addresses", ()), table.get("archives", {})
+    if "files" in table:
+        listed = [
+            StoredFile(path, sha256=digits, addresses=tuple(base + path for base in addresses))
+            for path, digits in table["files"].items()
+        ]
+    else:
+        text = (_CHECKSUMS / f"{source}.sha256").read_text(encoding="utf-8")
+        listed = read_checksums(text, addresses, f"{source}.sha256")
+    if archives:  # nobody published checksums of what is in them
+        listed = [StoredFile(file.path) for file in listed]
+    packed = tuple(Archive(folder, (address,)) for folder, address in archives.items())
+    return Edition(table["name"], tuple(listed), packed, table.get("note", ""))
+
+
 def read_checksums(text: str, addresses: Iterable[str] = (), what: str = "the list of checksums") -> list[StoredFile]:
     """Files from lines of "sha256 size path"; each address is completed by the last part of the path."""
     bases = tuple(addresses)
@@ -107,8 +151,7 @@ def read_checksums(text: str, addresses: Iterable[str] = (), what: str = "the li
         parts = match[3].split("/") if match else [""]
         if not match or any(part in ("", ".", "..") for part in parts) or match[3] in found:
             raise FedmmError(f"{what}, line {number}, must be 'sha256 size path' with a new path below the folder")
-        at = tuple(base + parts[-1] for base in bases)
-        found[match[3]] = StoredFile(match[3], int(match[2]), match[1], at)
+        found[match[3]] = StoredFile(match[3], int(match[2]), match[1], tuple(base + parts[-1] for base in bases))
     return list(found.values())
 
 

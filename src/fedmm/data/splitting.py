@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,8 +11,8 @@ from torch import Tensor
 from fedmm.core.errors import require
 from fedmm.core.seeding import key, permutation
 from fedmm.core.validation import within
-from fedmm.data.domains import Sites
-from fedmm.data.labels import UNLABELLED, ordered
+from fedmm.data.domains import DomainPair, Labelled, Sites
+from fedmm.data.labels import UNLABELLED, sort_names
 
 
 class Split(NamedTuple):
@@ -121,6 +121,44 @@ def _numbers(mask: Tensor) -> Tensor:
     return mask.nonzero().squeeze(1)
 
 
+def take_rows(rows: Labelled, index: Tensor) -> Labelled:
+    """Some of the rows, in ascending order; the rows themselves where that is all of them."""
+    return rows if len(index) == len(rows.y) else Labelled(rows.x[index], rows.y[index])
+
+
+def take_names(names: Sequence[str] | None, rows: Tensor | None) -> list[str] | None:
+    """The names of some rows; None where there are none, or no such rows."""
+    return None if names is None or rows is None else [names[row] for row in rows.tolist()]
+
+
+def build_pair(
+    source: Labelled,
+    target: Labelled,
+    split: Split,
+    class_names: Sequence[str],
+    *,
+    tested: Labelled | None = None,
+    source_sites: Sequence[str] | None = None,
+    target_sites: Sequence[str] | None = None,
+    **more: Any,
+) -> DomainPair:
+    """The pair of a split, whose held-out source rows are to validate and to test by.
+
+    tested: rows of the target that are for testing alone. source_sites, target_sites: the site's name of every row.
+    more: further fields of the pair.
+    """
+    held_out = take_rows(source, split.source_test)
+    if split.target_test is not None:
+        tested = take_rows(target, split.target_test)
+    sites = None
+    if source_sites is not None and target_sites is not None:
+        here = [take_names(source_sites, rows) for rows in (split.source, split.source_test)]
+        there = [take_names(target_sites, rows) for rows in (split.target, split.target_test)]
+        sites = sites_of(here[0] or (), there[0] or (), here[1], there[1])
+    train = take_rows(source, split.source), take_rows(target, split.target)
+    return DomainPair(*train, held_out, tested, class_names, held_out, sites=sites, **more)
+
+
 def sites_of(
     source: Sequence[str],
     target: Sequence[str],
@@ -128,21 +166,11 @@ def sites_of(
     target_test: Sequence[str] | None = None,
 ) -> Sites:
     """Who holds which rows, from the site's name of each; of test rows where it is known."""
-    names = ordered([*source, *target])
+    names = sort_names([*source, *target])
     number = {name: number for number, name in enumerate(names)}
 
-    def numbers(part: Sequence[str]) -> Tensor:
-        return torch.tensor([number.get(name, -1) for name in part], dtype=torch.int64)
+    def numbers(part: Sequence[str] | None) -> Tensor | None:
+        return None if part is None else torch.tensor([number.get(name, -1) for name in part], dtype=torch.int64)
 
-    tests = (None if part is None else numbers(part) for part in (source_test, target_test))
-    return Sites(names, numbers(source), numbers(target), *tests)
-
-
-def split_sites(source: Sequence[str], target: Sequence[str], split: Split) -> Sites:
-    """Who holds the rows of a split, from the site's name of every row of the source and of the target."""
-
-    def of(names: Sequence[str], rows: Tensor) -> list[str]:
-        return [names[row] for row in rows.tolist()]
-
-    tested = None if split.target_test is None else of(target, split.target_test)
-    return sites_of(of(source, split.source), of(target, split.target), of(source, split.source_test), tested)
+    held = torch.tensor([number[name] for name in source]), torch.tensor([number[name] for name in target])
+    return Sites(names, *held, numbers(source_test), numbers(target_test))

@@ -11,12 +11,12 @@ from fedmm.config.schema import Experiment
 from fedmm.config.sites import RowsElsewhere
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.files import write_json
-from fedmm.data.columns.agreed import AgreedColumns
-from fedmm.data.columns.federated import Described, merge_descriptions, read_description
+from fedmm.data.columns import AgreedColumns
 from fedmm.data.inputs import TableInput, input_from, input_table
 from fedmm.remote.flower.apps import Grid
 from fedmm.remote.flower.roster import Roster, ask_sites
 from fedmm.remote.packed import DESCRIBE, NAME, PROBLEM, Malformed, Packed, one_line
+from fedmm.sites.column_sums import Described, merge_descriptions, read_description
 from fedmm.sites.tables import DESCRIPTION, ENCODING
 
 ENCODING_FILE = "encoding.json"

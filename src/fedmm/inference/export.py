@@ -23,7 +23,7 @@ from fedmm.core.errors import FedmmError, require
 from fedmm.core.files import atomic_write
 from fedmm.core.seeding import key
 from fedmm.core.validation import one_of
-from fedmm.data.columns.encoding import Column
+from fedmm.data.columns import Column
 from fedmm.data.inputs import input_table
 from fedmm.data.transforms import view_table
 from fedmm.inference.load_run import FinishedRun

@@ -18,8 +18,8 @@ from fedmm.config.toml import read_toml
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.paths import is_name
 from fedmm.core.validation import one_of, require_device
-from fedmm.data.columns.per_site import KEY as PER_SITE
-from fedmm.data.columns.per_site import PerSite
+from fedmm.data.datasets.per_site import KEY as PER_SITE
+from fedmm.data.datasets.per_site import PerSite
 from fedmm.data.domains import Input
 from fedmm.models import Network
 from fedmm.runs.input_file import read_input

@@ -11,9 +11,8 @@ import numpy as np
 from torch import Tensor
 
 from fedmm.core.errors import require
-from fedmm.data.columns.encoding import Column, encoded
+from fedmm.data.columns import Column, encode_columns
 from fedmm.data.domains import Input
-from fedmm.data.inputs import TableInput
 
 Raw = Mapping[str, "np.ndarray[Any, Any]"]
 """Columns by name: float64 ``[rows, 1]`` with NaN for none, or words ``[rows, 1]``."""
@@ -22,9 +21,7 @@ _UNSEEN = "a word that no row had"
 
 def columns_of(given: Input | None) -> tuple[Column, ...]:
     """The columns that a model can prepare itself; none where rows are no table, or each site scales its own way."""
-    if not isinstance(given, TableInput) or given.scales:
-        return ()
-    return given.columns
+    return () if given is None or given.per_site else given.table_columns
 
 
 def raw_rows(columns: Sequence[Column], x: Tensor) -> tuple[Raw, Tensor]:
@@ -46,7 +43,7 @@ def raw_rows(columns: Sequence[Column], x: Tensor) -> tuple[Raw, Tensor]:
             values = part[:, 0] * column.deviation + column.mean
             found[column.name] = np.array([np.nan, column.mean, *values])[:, None]
     frame = pandas.DataFrame({name: values[:, 0] for name, values in found.items()})
-    return found, encoded(frame, [replace(column, date="") for column in columns], Path("rows"))
+    return found, encode_columns(frame, [replace(column, date="") for column in columns], Path("rows"))
 
 
 def with_preparation(network: Any, columns: Sequence[Column], input_name: str, outputs: Sequence[str]) -> Any:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -11,12 +13,11 @@ from torch import Tensor
 
 from fedmm.config.schema import Experiment
 from fedmm.core.errors import require
-from fedmm.data.domains import DomainPair, Labelled
+from fedmm.data.domains import DataSet, DomainPair, Labelled, Preview
 from fedmm.data.labels import UNLABELLED
 from fedmm.data.partition import Share
-from fedmm.preflight.data_checks import suspicions
+from fedmm.preflight.data_checks import check_data
 from fedmm.preflight.estimate import Estimate, estimate, faster_alone
-from fedmm.preflight.subsample import Part, part_of
 from fedmm.runs.build import DataCache, prepare
 from fedmm.runs.run import choose_engine
 
@@ -112,7 +113,7 @@ def check(experiment: Experiment, most_pictures: int = MOST_PICTURES) -> Checked
     if experiment.run.device not in ("cpu", "auto"):
         findings += _device(experiment.run.device)
     here = replace(experiment, run=replace(experiment.run, device="cpu"))
-    with part_of(experiment.data, most_pictures) as part:
+    with _preview(experiment.data, most_pictures) as part:
         looked = replace(here, data=part.data)
         pair = part.data.load()
     dealt = looked.partition.seen(pair)
@@ -128,7 +129,7 @@ def check(experiment: Experiment, most_pictures: int = MOST_PICTURES) -> Checked
         findings.append(Finding("note", "a step is faster on one thread on this CPU: set run.threads = 1"))
     needs = _scaled(needs, part, -(-looked.run.rounds // looked.run.evaluate_every))
     findings += _long(experiment, needs.run)
-    found = suspicions(looked, pair, dealt, shares, whole=part.files >= part.of)
+    found = check_data(looked, pair, dealt, shares, whole=part.files >= part.of)
     findings += [Finding("warning", text) for text in found.warnings]
     findings += [Finding("note", text) for text in [*_partial(part), *pair.notes, *found.notes]]
     return Checked(
@@ -142,6 +143,11 @@ def check(experiment: Experiment, most_pictures: int = MOST_PICTURES) -> Checked
         looked_at=(part.files, part.of) if part.files < part.of else (0, 0),
         seconds=time.perf_counter() - began,
     )
+
+
+def _preview(data: DataSet, most: int) -> AbstractContextManager[Preview]:
+    preview: Callable[[int], AbstractContextManager[Preview]] | None = getattr(data, "preview", None)
+    return nullcontext(Preview(data)) if preview is None else preview(most)
 
 
 class _Loaded(DataCache):
@@ -178,7 +184,7 @@ def _long(experiment: Experiment, seconds: float) -> list[Finding]:
     return [Finding("warning", text)]
 
 
-def _partial(part: Part) -> list[str]:
+def _partial(part: Preview) -> list[str]:
     if part.files >= part.of:
         return []
     return [f"{part.files} of {part.of} pictures were read; the counts are of these, memory and time of all"]
@@ -216,7 +222,7 @@ def _client(share: Share, pair: DomainPair) -> ClientRows:
     return ClientRows(share.name, len(share.source), len(share.target), tuple(counts.tolist()))
 
 
-def _scaled(needs: Estimate, part: Part, rounds: int) -> Estimate:
+def _scaled(needs: Estimate, part: Preview, rounds: int) -> Estimate:
     """Of all pictures where only some were read."""
     if part.files >= part.of:
         return needs

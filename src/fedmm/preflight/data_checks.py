@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from fedmm.config.schema import Experiment
 from fedmm.core.algorithm import steps_by_client
 from fedmm.core.validators import VALIDATORS
+from fedmm.data.columns import Column
 from fedmm.data.datasets.table import Table
 from fedmm.data.domains import DomainPair, Labelled
-from fedmm.data.inputs import TableInput
 from fedmm.data.labels import UNLABELLED
-from fedmm.data.leakage import distinct, fingerprints, shared, telling_columns
+from fedmm.data.leakage import count_shared, distinct_share, fingerprints
 from fedmm.data.partition import Share
 from fedmm.data.readers.tables import texts
 from fedmm.preflight import table_checks
@@ -32,19 +34,22 @@ _MOSTLY_DISTINCT = 0.9
 _TELLS_DOMAIN = 0.9
 _MOSTLY_MISSING = 0.5
 _ENOUGH_ROWS = 20
+_ROWS_TRIED, _FEWEST_OF_CLASS = 4000, 10
+TELLING = 0.98
+"""The share of rows, as a mean over classes, whose class a column must tell."""
 
 
 @dataclass(frozen=True)
-class Suspicions:
+class DataFindings:
     """Sentences for the user."""
 
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
 
 
-def suspicions(
+def check_data(
     experiment: Experiment, pair: DomainPair, dealt: DomainPair, shares: Sequence[Share], *, whole: bool = True
-) -> Suspicions:
+) -> DataFindings:
     """Everything that was found; dealt: the pair as clients are dealt it; whole: whether these are all rows."""
     same, shift = _Overlaps(pair), shift_of_data(pair)
     shifted = [f"{shift.sentence(pair.class_names)}; {SHIFT_ADVICE}"] if shift and shift.notable else []
@@ -68,7 +73,7 @@ def suspicions(
         *_labels(pair),
         *(_passes(experiment, shares) if whole else ()),
     ]
-    return Suspicions(tuple(warnings), tuple(notes))
+    return DataFindings(tuple(warnings), tuple(notes))
 
 
 class _Note(str):
@@ -94,11 +99,11 @@ class _Overlaps:
         if rows is None or not len(rows.x) or other not in self._prints:
             return
         prints = self._prints[name] if name in self._prints else fingerprints(rows.x)
-        count = shared(self._prints[other], prints)
+        count = count_shared(self._prints[other], prints)
         if not count:
             return
         many = f"{count} of {len(prints)} rows of the {name} set" if " " in name else f"{count} target rows"
-        if min(distinct(prints), distinct(self._prints[other])) < _MOSTLY_DISTINCT:
+        if min(distinct_share(prints), distinct_share(self._prints[other])) < _MOSTLY_DISTINCT:
             self.notes.append(
                 f"{many} are like rows of the {other}; many rows are alike in this data, so that says little"
             )
@@ -125,14 +130,45 @@ def _telling(pair: DomainPair) -> Iterator[str]:
         )
 
 
+def telling_columns(x: Tensor, y: Tensor, columns: Mapping[str, slice], at_least: float = TELLING) -> dict[str, float]:
+    """Columns that alone tell the class of rows that were not looked at, and of which share.
+
+    x: ``[rows, numbers]``; columns: which numbers are theirs. A tree is grown on every other row of each class. The
+    share is that of each class alike (balanced accuracy), so that to name the commonest class tells nothing; classes of
+    a few rows are not looked at.
+    """
+    from sklearn.tree import DecisionTreeClassifier  # noqa: PLC0415 - slow to import
+
+    spread = torch.linspace(0, len(y) - 1, min(len(y), _ROWS_TRIED)).round().long()
+    values, labels = x[spread].float().numpy(), y[spread].numpy()
+    counts = np.bincount(labels)
+    common = np.flatnonzero(counts >= _FEWEST_OF_CLASS)
+    if len(labels) < _ENOUGH_ROWS or len(common) < 2 or len(columns) < 2:
+        return {}
+    order = np.random.default_rng(0).permutation(len(labels))
+    by_class = [order[labels[order] == label] for label in common]
+    seen = np.concatenate([rows[::2] for rows in by_class])
+    kept = [rows[1::2] for rows in by_class]
+    found = {}
+    for name, which in columns.items():
+        tree = DecisionTreeClassifier(
+            min_samples_leaf=2, max_leaf_nodes=max(64, 4 * len(counts)), class_weight="balanced", random_state=0
+        )
+        tree.fit(values[seen, which], labels[seen])
+        share = float(np.mean([tree.score(values[rows, which], labels[rows]) for rows in kept]))
+        if share >= at_least:
+            found[name] = share
+    return found
+
+
 def _telling_domain(pair: DomainPair) -> Iterator[str]:
     """Columns of a table by which source and target are told apart: no features are alike that are made from them."""
-    if not isinstance(pair.input, TableInput) or not len(pair.source.x) or not len(pair.target.x):
+    kinds = {column.name: column for column in pair.input.table_columns} if pair.input is not None else {}
+    if not kinds or not len(pair.source.x) or not len(pair.target.x):
         return
     columns = dict(list(columns_of(pair).items())[:_MOST_COLUMNS])
     x = torch.cat([pair.source.x, pair.target.x])
     domain = torch.cat([torch.zeros(len(pair.source.x)), torch.ones(len(pair.target.x))]).long()
-    kinds = {column.name: column for column in pair.input.columns}
     for name, share in telling_columns(x, domain, columns, _TELLS_DOMAIN).items():
         gaps = ""
         if kinds[name].levels or kinds[name].indicator:
@@ -150,10 +186,11 @@ def columns_of(pair: DomainPair) -> Mapping[str, slice]:
     """Which numbers of a row are a column's, by its name; rows that are no vectors have none."""
     if pair.source.x.dim() != 2:
         return {}
-    if not isinstance(pair.input, TableInput):
+    columns = pair.input.table_columns if pair.input is not None else ()
+    if not columns:
         return {str(number): slice(number, number + 1) for number in range(pair.source.x.shape[1])}
     found, start = {}, 0
-    for column in pair.input.columns:
+    for column in columns:
         found[column.name] = slice(start, start + column.width)
         start += column.width
     return found
@@ -161,8 +198,8 @@ def columns_of(pair: DomainPair) -> Mapping[str, slice]:
 
 def _silent_columns(experiment: Experiment, pair: DomainPair) -> Iterator[str]:
     """Columns that say the same in every row, or something else in every row."""
-    if isinstance(experiment.data, Table):
-        yield from _table_columns(experiment.data, pair)
+    if pair.input is not None and pair.input.table_columns:
+        yield from _table_columns(cast(Table, experiment.data), pair.input.table_columns)
     elif pair.source.x.dim() == 2:
         both = torch.cat([pair.source.x, pair.target.x])
         constant = (both == both[0]).all(dim=0).nonzero().squeeze(1).tolist()
@@ -171,15 +208,15 @@ def _silent_columns(experiment: Experiment, pair: DomainPair) -> Iterator[str]:
             yield f"{many} the same in every row: {_some(map(str, constant))}"
 
 
-def _table_columns(data: Table, pair: DomainPair) -> Iterator[str]:
+def _table_columns(data: Table, columns: Sequence[Column]) -> Iterator[str]:
     files = [Path(path).expanduser() for path in (data.files.values() or [data.file])]
-    if sum(path.stat().st_size for path in files) > _LARGEST_TABLE or not isinstance(pair.input, TableInput):
+    if sum(path.stat().st_size for path in files) > _LARGEST_TABLE:
         return
     for path in files:
         yield from table_checks.odd_header(path, data.format)
     frame, sites, _, lacking = data.opened()
     inputs = [name for name in frame.columns if name not in data.roles]
-    used = {column.name for column in pair.input.columns}
+    used = {column.name for column in columns}
     constant = [name for name in inputs if name not in used]
     if constant:
         many = _count(len(constant), "column says", "columns say")
@@ -310,7 +347,5 @@ def _count(number: int, one: str, many: str) -> str:
     return f"{number} {one if number == 1 else many}"
 
 
-def _some(names: Any) -> str:
-    listed = list(names)
-    more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
-    return ", ".join(listed[:_SHOWN]) + more
+def _some(names: Iterable[str]) -> str:
+    return table_checks.list_some(list(names), _SHOWN)

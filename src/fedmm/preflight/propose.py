@@ -2,69 +2,28 @@
 
 from __future__ import annotations
 
-import importlib.util
-import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import torch
-
-from fedmm.config.sites import ELSEWHERE, experiment_anywhere
-from fedmm.config.toml import write_toml
+from fedmm.config.sites import ELSEWHERE
 from fedmm.core.errors import FedmmError, require
-from fedmm.core.paths import data_folder
-from fedmm.data.class_folders import ClassFolders, folders_of_sites, found_in
-from fedmm.data.readers.arrays import layout_of, read_arrays, rows_of
-from fedmm.data.readers.images import picture_of, refuse_bad
-from fedmm.data.readers.table_formats import TABLES, TableFormat
+from fedmm.data.labels import sort_names
+from fedmm.data.readers.arrays import ARRAYS, layout_of, read_arrays, rows_of
+from fedmm.data.readers.images import ClassFolders, folders_of_sites, found_in, read_picture, refuse_bad
+from fedmm.data.readers.table_formats import MISSING, TABLES, TableFormat
+from fedmm.data.readers.tables import is_numeric, name_files, read_table, texts
 from fedmm.data.sources import read_file
-from fedmm.models.backbones import BLOCKS
-from fedmm.preflight.table_columns import Columns, columns_of, site_names, whereabouts
+from fedmm.preflight.table_checks import list_some
+from fedmm.preflight.table_columns import (
+    Columns,
+    TableOptions,
+    find_columns,
+    name_sites,
+)
+from fedmm.preflight.write_experiment import LARGE, Found, Line, list_missing, write_site
 
-_ARRAYS = (".npz", ".npy")
-_LARGE, _MEDIUM, _PICTURES_MEASURED = 160, 72, 15
-_BATCH, _FEWEST = 64, 8
-_SLOW_BACKBONE = {"features.backbone": 0.001, "*": 0.01}
-_SHOWN = 8
-_MOBILENET = "mobilenetv2"
-"""The folder of its weights in the data folder."""
-
-
-class Line(NamedTuple):
-    """A key of a section, its value, and what is said of it; ``off`` lines are there to be switched on."""
-
-    key: str
-    value: Any
-    comment: str = ""
-    off: bool = False
-
-
-@dataclass(frozen=True)
-class Found:
-    """Data: which row of DATASETS takes it, and the lines of its section.
-
-    shape: of a row; smallest: the rows of the smallest client; by_site: whether the data says who holds what;
-    said: sentences on what was found.
-    """
-
-    kind: str
-    data: tuple[Line, ...]
-    shape: tuple[int, ...]
-    smallest: int
-    by_site: bool
-    said: tuple[str, ...] = field(default=())
-
-
-class TableOptions(NamedTuple):
-    """The user's word on tables: which columns hold classes and sites, whether there is a header, and other names."""
-
-    label: str = ""
-    site: str = ""
-    header: bool | None = None
-    columns: tuple[str, ...] = ()
-    sheet: str = ""
+_LARGER, _PICTURES_MEASURED = 160, 15
 
 
 def propose(
@@ -95,7 +54,7 @@ def propose(
     require(len(paths) == 1, f"several paths must be tables ({', '.join(TABLES)}), one of each site")
     if path.is_dir():
         return _folders(path, target, target_sites)
-    if path.name.lower().endswith(_ARRAYS):
+    if path.name.lower().endswith(ARRAYS):
         require(not target_sites, "--target-site is for tables and folders of sites; an archive says target_x itself")
         return _arrays(path, target)
     raise FedmmError(
@@ -113,7 +72,7 @@ def _tables_in(paths: Sequence[Path]) -> dict[str, Path]:
             return {}
     if not found or not all(each.is_file() and each.name.lower().endswith(TABLES) for each in found):
         return {}
-    return site_names(found)
+    return name_sites(found)
 
 
 # Pictures -------------------------------------------------------------------------------------------------------------
@@ -165,15 +124,15 @@ def _two_folders(source: Path, target: Path, test: Path | None) -> Found:
 def _sites(path: Path, target_sites: Sequence[str]) -> Found:
     sites = folders_of_sites(path)
     for name in target_sites:
-        require(name in sites, f"{path} has no site {name!r} for --target-site; it has {_some(list(sites))}")
+        require(name in sites, f"{path} has no site {name!r} for --target-site; it has {list_some(sites)}")
     unsorted = [name for name, found in sites.items() if not found.class_names]
     require(
         bool(target_sites or unsorted),
-        f"every site in {path} has class folders; say which are the target with --target-site: {_some(list(sites))}",
+        f"every site in {path} has class folders; say which are the target with --target-site: {list_some(sites)}",
     )
     size = _sizes(list(sites.values()))
     counted = [f"{name} ({len(found.files)})" for name, found in sites.items()]
-    lines = [Line("sites", str(path), f"a folder for each site: {_some(counted)}")]
+    lines = [Line("sites", str(path), f"a folder for each site: {list_some(counted)}")]
     if target_sites:
         lines.append(Line("target_sites", list(target_sites), "their labels are for testing alone"))
     said = [f"a folder of {len(sites)} sites with pictures; the target: {', '.join([*target_sites, *unsorted])}"]
@@ -194,60 +153,31 @@ def _sizes(folders: Sequence[ClassFolders]) -> _Size:
         step = max(1, len(found.files) * len(folders) // _PICTURES_MEASURED)
         for file in found.files[::step]:
             try:
-                shorter.append(min(picture_of(read_file(found.folder, file), str(found.folder / file.path)).size))
+                shorter.append(min(read_picture(read_file(found.folder, file), str(found.folder / file.path)).size))
             except FedmmError as problem:
                 bad.append(str(problem))
     if not shorter:
         refuse_bad(bad)
     middle = sorted(shorter)[len(shorter) // 2]
-    if middle >= _LARGE:
+    if middle >= _LARGER:
         stored, shown = 256, 224
-    elif middle >= _MEDIUM:
+    elif middle >= LARGE:
         stored, shown = 72, 64
     else:
         stored, shown = middle, max(1, middle - middle // 8)
-    if shown > _MEDIUM:
+    if shown > LARGE:
         said = f"pixels of a side, whose middle image_size the network sees; yours have about {middle}"
         augment = Line("augment", False, "so that frozen layers look at every picture once, and no more")
-        notes = _what_is_missing()
+        notes = list_missing()
     else:
         said = f"pixels of a side, of which training cuts out image_size at random; yours have about {middle}"
         augment = Line("augment", False, "switch on for what must not be mirrored, such as letters", True)
         notes = ()
     skip = Line("skip_bad", True, "files that cannot be read as pictures are left out", not bad)
     if bad:
-        notes += (f"{len(bad)} of {len(bad) + len(shorter)} pictures that were looked at are bad: {_some(bad)}",)
+        notes += (f"{len(bad)} of {len(bad) + len(shorter)} pictures that were looked at are bad: {list_some(bad)}",)
     lines = (Line("stored_size", stored, said), Line("image_size", shown), augment, skip)
     return _Size(lines, (3, shown, shown), notes)
-
-
-def _weights() -> tuple[Line, ...]:
-    """ImageNet's for MobileNetV2: a file in the data folder, else torchvision's own."""
-    folder = data_folder() / _MOBILENET
-    try:
-        files = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    except OSError:
-        files = []
-    for name in files:
-        keras = name == "mobilenet_v2_imagenet_keras.safetensors"
-        if keras or (name.startswith("mobilenet_v2-") and name.endswith(".pth")):
-            line = Line("weights", f"{_MOBILENET}/{name}", "ImageNet's, from the data folder")
-            return (line, Line("normalise", "half", "as these weights need it")) if keras else (line,)
-    return (Line("weights", "imagenet", "torchvision's own, downloaded once"),)
-
-
-def _what_is_missing() -> tuple[str, ...]:
-    """What a pre-trained network needs and is not on this machine, a sentence each."""
-    notes = []
-    if importlib.util.find_spec("torchvision") is None:
-        notes.append("the network needs torchvision, which is not installed: pip install 'fedmm[vision]'")
-    kept = Path(torch.hub.get_dir()) / "checkpoints"
-    if _weights()[0].value == "imagenet" and not any(kept.glob("mobilenet_v2-*.pth")):
-        notes.append(
-            "torchvision's ImageNet weights are not on this machine: the first run downloads them (14 MB); without a "
-            "network, name a file with model.weights"
-        )
-    return tuple(notes)
 
 
 # Arrays and tables ----------------------------------------------------------------------------------------------------
@@ -259,7 +189,7 @@ def _arrays(path: Path, target: Path | None) -> Found:
         for name in ("source_x", "source_y", "target_x"):
             require(
                 name in arrays,
-                f"{path} has no array {name!r} (it has {_some(list(arrays))}); an archive of one domain, with x and y, "
+                f"{path} has no array {name!r} (it has {list_some(arrays)}); an archive of one domain, with x and y, "
                 "needs the other's as --target",
             )
         x, there = arrays["source_x"], arrays["target_x"]
@@ -267,11 +197,11 @@ def _arrays(path: Path, target: Path | None) -> Found:
         held = f"source_x, source_y, target_x{''.join(f', {name}' for name in known)}"
         lines = [Line("file", str(path), f"holds {held}")]
     else:
-        require(target.suffix.lower() in _ARRAYS, f"{path} is an archive, and so must --target be, not {target}")
+        require(target.suffix.lower() in ARRAYS, f"{path} is an archive, and so must --target be, not {target}")
         for name in ("x", "y"):
-            require(name in arrays, f"{path} must hold arrays x and y; it has {_some(list(arrays))}")
+            require(name in arrays, f"{path} must hold arrays x and y; it has {list_some(arrays)}")
         other = read_arrays(target)
-        require("x" in other, f"{target} must hold an array x; it has {_some(list(other))}")
+        require("x" in other, f"{target} must hold an array x; it has {list_some(other)}")
         x, there = arrays["x"], other["x"]
         lines = [
             Line("source", str(path), f"{len(x)} rows with labels"),
@@ -283,16 +213,16 @@ def _arrays(path: Path, target: Path | None) -> Found:
 
 
 def _table(files: Mapping[str, Path], given: TableOptions, target_sites: Sequence[str]) -> Found:
-    found = columns_of(files, given.label, given.site, header=given.header, names=given.columns, sheet=given.sheet)
-    joined, where = len(files) > 1, whereabouts(files)
+    found = find_columns(files, given)
+    joined, where = len(files) > 1, name_files(files)
     require(
         not target_sites or bool(found.sites),
         f"--target-site needs a column that says who holds a row; name it with --site, of {where}",
     )
     for name in target_sites:
         place = f"column {found.site!r} of {where}" if found.site else where
-        require(name in found.sites, f"{place} has no {name!r}; it has {_some(list(found.sites))}")
-    held = _some([f"{name} ({rows})" for name, rows in found.sites.items()])
+        require(name in found.sites, f"{place} has no {name!r}; it has {list_some(found.sites)}")
+    held = list_some([f"{name} ({rows})" for name, rows in found.sites.items()])
     if joined:
         named = {site: str(path) for site, path in files.items()}
         lines = [Line("files", named, f"a table for each site: {held}")]
@@ -304,7 +234,7 @@ def _table(files: Mapping[str, Path], given: TableOptions, target_sites: Sequenc
     elif not target_sites and not found.unlabelled:
         raise FedmmError(
             f"every row of {where} has a label, so nothing says which rows are the target; say "
-            + (f"--target-site and one of: {_some(list(found.sites))}" if found.sites else "--site and --target-site")
+            + (f"--target-site and one of: {list_some(found.sites)}" if found.sites else "--site and --target-site")
         )
     if found.site:
         lines.append(Line("site", found.site, f"who holds a row: {held}"))
@@ -315,7 +245,7 @@ def _table(files: Mapping[str, Path], given: TableOptions, target_sites: Sequenc
     said = f"a table of {found.rows} rows: label {found.label!r}" + (f", site {found.site!r}" if found.site else "")
     if joined:
         said = f"{len(files)} tables, one of each site, of {found.rows} rows: label {found.label!r}, sites {held}"
-    counted = _some([f"{name} ({rows} rows)" for name, rows in found.labels.items()])
+    counted = list_some([f"{name} ({rows} rows)" for name, rows in found.labels.items()])
     classes = f"{len(found.labels)} classes: {counted}" + (
         f"; {found.unlabelled} without label" if found.unlabelled else ""
     )
@@ -373,110 +303,48 @@ def format_lines(found: Columns) -> list[Line]:
     return lines
 
 
-# The file -------------------------------------------------------------------------------------------------------------
+# One site of many -----------------------------------------------------------------------------------------------------
 
 
-def written(found: Found, source: Path, file: Path) -> str:
-    """The commented TOML; it is refused here if the program would refuse it."""
-    at_sites = found.kind == ELSEWHERE
-    small = _smaller_batch(found.smallest)
-    large = len(found.shape) == 3 and min(found.shape[1:]) > _MEDIUM
-    batch = min(small, 32) if large else small
-    rounds, rate = (100, 0.01) if large else (200, 0.02)
-    sections = {
-        "run": (
-            Line("rounds", rounds, "of communication; stop_by ends earlier"),
-            Line("batch_size", batch, f"rows of a local step; the smallest client holds about {found.smallest}"),
-            Line("seed", 0, "one seed, one result"),
-            Line("device", "auto", "the GPU where there is one"),
-            *(() if large else (Line("threads", 1, "such a small network is fastest on one core"),)),
-            Line(
-                "best_by", "target_information", "the best model is kept by this, which needs no labels of the target"
-            ),
-            Line("stop_by", "target_information", "end early by the same", True),
-            Line("patience", 50, "rounds without a better value", True),
-        ),
-        "data": (Line("name", found.kind), *found.data),
-        "partition": ()
-        if at_sites
-        else (
-            Line("name", "by_site", "a client for each site")
-            if found.by_site
-            else Line("name", "source_target", "one client with labels, one without"),
-        ),
-        "model": _network(found.shape),
-        "objective": (
-            Line("name", "dann", "or cdan, mdd; source_only for what is had without adapting"),
-            Line("nu_schedule", "dann_warmup", "classes first, then more and more that domains look alike"),
-        ),
-        "algorithm": (
-            Line("name", "fedmm_smoothed", "or fedmm, fedavg_gda, ...; `fedmm list` shows all"),
-            Line("lr_min", rate, "of features and classifier"),
-            Line("lr_max", rate, "of the domain classifier"),
-            *((Line("lr_min", _SLOW_BACKBONE, "for a backbone that is not all frozen", True),) if large else ()),
-        ),
+class SiteProposal(NamedTuple):
+    """An experiment's data, and the text of the site's file."""
+
+    found: Found
+    site: str
+
+
+def propose_site(path: Path, name: str, others: Sequence[str], given: TableOptions) -> SiteProposal:
+    """Look at the table of one site. others: the names of those that will take part too."""
+    require(path.is_file(), f"--as-site needs the table of that site ({', '.join(TABLES)}), and {path} is no file")
+    columns = find_columns({name: path}, given._replace(site=""))
+    roles = {columns.label, columns.id, columns.domain, columns.site, *columns.drop}
+    frame = read_table(path, columns.format, [columns.label])
+    features = [column for column in frame.columns if column not in roles]
+    require(bool(features), f"{path} has no column to learn from")
+    categories = {
+        column: list(sort_names(word for word in texts(frame[column]) if word not in MISSING))
+        for column in features
+        if column not in columns.dates and not is_numeric(frame[column], columns.format.decimal)
     }
-    text = [
-        f"# An experiment for {_plain(source.name)}, written by `fedmm init`. Every key may be changed; what is left",
-        "# out has its default. Paths are seen from the folder in which the command is given.",
-        f"#   fedmm check {_plain(str(file))}    looks at data and settings, and says what the run will need",
-        f"#   fedmm run {_plain(str(file))}      trains, and leaves a run folder",
-        "",
+    format = format_lines(columns)
+    classes = list(dict.fromkeys(columns.classes.values())) or list(columns.labels)
+    data = [
+        Line("sites", [name, *others], "all that take part"),
+        Line("classes", classes, "in the order of their numbers"),
+        Line("features", features, "the columns that are learnt from; a site without one is refused"),
+        Line("lacking", "missing", "or its rows say nothing there", True),
+        *((Line("categories", categories, "the same at all sites; add words that others have"),) if categories else ()),
+        *((Line("dates", dict(columns.dates), "become days since 1970"),) if columns.dates else ()),
+        Line("scaling", "standard", "by sums that sites send; fixed goes by ranges, and needs none"),
+        Line("ranges", {features[0]: [0, 100]}, "the least and the largest number of a column", True),
+        Line("label", columns.label, "of files to predict for, and how they are written"),
+        *((Line("class_of", dict(columns.classes)),) if columns.classes else ()),
+        *(line for line in format if line.key != "sheet"),
     ]
-    if at_sites:
-        text[1:4] = [
-            "# out has its default. The coordinator keeps this file; every site has one of its own.",
-            f"#   fedmm deploy run {_plain(str(file))}    trains over the federation's sites",
-        ]
-    content = "\n".join([*text, *written_sections(sections)])
-    experiment_anywhere(tomllib.loads(content))
-    return content
-
-
-def written_sections(sections: Mapping[str, Sequence[Line]]) -> list[str]:
-    """The lines of commented sections; empty ones are left out."""
-    return [line for name, lines in sections.items() if lines for line in (f"[{name}]", *_aligned(lines), "")]
-
-
-def _network(shape: tuple[int, ...]) -> tuple[Line, ...]:
-    """A built-in network for rows of a shape."""
-    if len(shape) != 3:
-        return (Line("name", "mlp", "fully connected"), Line("hidden", [128, 64]))
-    if min(shape[1:]) <= _MEDIUM:
-        return (
-            Line("name", "small_cnn", "two strided convolutions, for small pictures; paper_cnn is larger"),
-            Line("initialisation", "truncated_normal", "torch's own start is too small to learn from in good time"),
-        )
-    return (
-        Line("name", "mobilenet_v2", "needs torchvision; model.name = 'backbone' takes any of timm or torchvision"),
-        *_weights(),
-        Line("frozen_blocks", BLOCKS, "all of the backbone; with thousands of pictures fewer, and augment = true"),
+    said = (
+        f"a table of {columns.rows} rows at {name}: label {columns.label!r}, {len(features)} columns to learn from",
+        f"{len(classes)} classes: {', '.join(classes)}",
+        *columns.said,
     )
-
-
-def _smaller_batch(rows: int) -> int:
-    """The largest power of two that goes four times into the rows, between 8 and 64."""
-    batch = _BATCH
-    while batch > max(rows // 4, _FEWEST):
-        batch //= 2
-    return batch
-
-
-def _aligned(lines: Sequence[Line]) -> list[str]:
-    """``key = value  # comment``, with comments below each other."""
-    pairs = [("# " if line.off else "") + write_toml({"x": {line.key: line.value}}).splitlines()[1] for line in lines]
-    width = max((len(pair) for pair in pairs if len(pair) <= 44), default=0)
-    return [
-        f"{pair:{width}}  # {_plain(line.comment)}" if line.comment else pair
-        for pair, line in zip(pairs, lines, strict=True)
-    ]
-
-
-def _plain(comment: str) -> str:
-    """On one line, in letters that a TOML comment may hold."""
-    return "".join(letter if letter.isprintable() else "?" for letter in comment)
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+    found = Found(ELSEWHERE, tuple(data), (1,), columns.smallest, False, said)
+    return SiteProposal(found, write_site(path, name, columns, features, format))

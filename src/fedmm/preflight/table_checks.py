@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedmm.data.labels import ordered
-from fedmm.data.readers.cells import MISSING, date_formats, read_cell
-from fedmm.data.readers.table_formats import TEXT, TableFormat, looks_like_data, open_text
+from fedmm.data.labels import sort_names
+from fedmm.data.readers.table_formats import MISSING, TEXT, TableFormat, open_text, read_cell
 from fedmm.data.readers.tables import cell_kinds, is_dates, is_numeric, is_plain, texts
+from fedmm.preflight.detect_format import date_formats, looks_like_data
 
 if TYPE_CHECKING:
     import pandas
@@ -26,10 +26,10 @@ _THOUSANDS = re.compile(r"[+-]?\d{1,3}[.,]\d{3}")
 _TOTALS = {"total", "totals", "sum", "mean", "average", "summe", "gesamt", "mittelwert", "total:", "summe:"}
 
 
-def listed(names: Collection[str]) -> str:
+def list_some(names: Collection[str], most: int = _SHOWN) -> str:
     """The first of some names, and how many more there are."""
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(list(names)[:_SHOWN]) + more
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(list(names)[:most]) + more
 
 
 def unfilled_columns(
@@ -38,14 +38,14 @@ def unfilled_columns(
     """Columns in which a site, or nobody, has any value."""
     nowhere = [name for name in columns if not _known(frame[name])]
     if nowhere:
-        yield f"{_are(nowhere, 'is', 'are')} empty in every row: {listed(nowhere)}"
+        yield f"{_are(nowhere, 'is', 'are')} empty in every row: {list_some(nowhere)}"
     if sites is None:
         return
-    for site in ordered(sites):
+    for site in sort_names(sites):
         rows = [row for row, each in enumerate(sites) if each == site]
         gone = [name for name in lacking.get(site, ()) if name in columns and name not in nowhere]
         if gone:
-            yield f"the file of {site} has no {_are(gone, 'column', 'columns', count=False)} {listed(gone)}"
+            yield f"the file of {site} has no {_are(gone, 'column', 'columns', count=False)} {list_some(gone)}"
         part = frame.iloc[rows]
         known = {name: _known(part[name]) for name in columns if name not in nowhere and name not in gone}
         never = [name for name, count in known.items() if not count]
@@ -53,9 +53,9 @@ def unfilled_columns(
             f"{name} ({count} of {len(rows)} rows)" for name, count in known.items() if 0 < count <= _HARDLY * len(rows)
         ]
         if never:
-            yield f"{site} never filled {listed(never)}"
+            yield f"{site} never filled {list_some(never)}"
         if hardly:
-            yield f"{site} hardly filled {listed(hardly)}"
+            yield f"{site} hardly filled {list_some(hardly)}"
 
 
 def constant_at_a_site(
@@ -64,7 +64,7 @@ def constant_at_a_site(
     """Measurements that are one number in all rows of a site: often that of nothing measured."""
     if sites is None:
         return
-    every = ordered(sites)
+    every = sort_names(sites)
     for name in columns:
         column = frame[name]
         if not is_numeric(column, decimal):
@@ -82,7 +82,7 @@ def constant_at_a_site(
             number = here[0]
             also = [f"{known[other].count(number)} of {sites.count(other)} of {other}" for other in every
                     if other != site and known[other].count(number)]  # fmt: skip
-            more = f", and in {listed(also)}" if also else ""
+            more = f", and in {list_some(also)}" if also else ""
             advice = f"zero_missing = [{name!r}]" if number == 0 else f"missing = ['{number:g}']"
             yield (
                 f"column {name!r} is {number:g} in every row of {site} that has a value ({len(here)}){more}; if that "
@@ -169,17 +169,14 @@ def odd_header(path: Path, format: TableFormat) -> Iterator[str]:
     """What is wrong with the first line of a text file."""
     if not path.name.lower().endswith(TEXT) or not format.header:
         return
-    separator = (
-        "\t" if format.separator == "," and path.name.lower().endswith((".tsv", ".tsv.gz")) else format.separator
-    )
     try:
         with open_text(path, format.encoding) as file:
-            cells = next(csv.reader(file, delimiter=separator), [])
+            cells = next(csv.reader(file, delimiter=format.separator_of(path)), [])
     except (OSError, ValueError, csv.Error, EOFError):
         return
     if cells and looks_like_data(cells, format.decimal):
         yield (
-            f"the first line of {path} names the columns, but holds numbers: {listed(cells)}; if it is data, say "
+            f"the first line of {path} names the columns, but holds numbers: {list_some(cells)}; if it is data, say "
             "data.header = false"
         )
     names = [cell.strip("\ufeff") for cell in cells]

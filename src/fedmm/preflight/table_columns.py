@@ -7,15 +7,25 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from fedmm.core.errors import FedmmError, require
-from fedmm.data.columns.encoding import is_free_text
-from fedmm.data.labels import ordered
-from fedmm.data.readers.cells import MISSING, date_formats, read_cell
-from fedmm.data.readers.table_formats import TABLES, TEXT, TableFormat, detect_format
-from fedmm.data.readers.tables import JoinedTables, cell_kinds, is_numeric, is_plain, read_table, read_tables, texts
+from fedmm.data.columns import is_free_text
+from fedmm.data.labels import sort_names
+from fedmm.data.readers.table_formats import MISSING, TABLES, TEXT, TableFormat, read_cell
+from fedmm.data.readers.tables import (
+    JoinedTables,
+    cell_kinds,
+    is_numeric,
+    is_plain,
+    name_files,
+    read_table,
+    read_tables,
+    texts,
+)
 from fedmm.preflight import table_checks
+from fedmm.preflight.detect_format import date_formats, detect_format
+from fedmm.preflight.table_checks import list_some
 
 if TYPE_CHECKING:
     import pandas
@@ -36,7 +46,6 @@ _DOMAINS = {"source", "target"}
 _MOST_CLASSES, _MOST_SITES, _MOST_LEVELS = 50, 200, 100
 _FEWEST_IDS, _ROWS_OF_AN_ID = 10, 20
 _NUMBERS_AMONG_WORDS, _STRAY_WORDS, _FEWEST_ROWS = 0.9, 5, 20
-_SHOWN = 8
 
 
 @dataclass(frozen=True)
@@ -44,7 +53,7 @@ class Columns:
     """label, site, domain, id: columns by what they are for, empty where there is none. drop: of no use, and why.
 
     format: how the files are written. dates: columns of dates, and their form. classes: of each label, where some are
-    spelt in two ways. sites: the names of all sites, and those without any label; unlabelled: rows without label.
+    spelt in two ways. sites: how many rows each has; unlabelled: rows without label.
     labels: how many rows of each class there are. said: sentences on all that is not as it seems.
     """
 
@@ -57,7 +66,6 @@ class Columns:
     dates: Mapping[str, str]
     classes: Mapping[str, str]
     sites: Mapping[str, int]
-    unlabelled_sites: tuple[str, ...]
     labels: Mapping[str, int]
     rows: int
     unlabelled: int
@@ -66,20 +74,23 @@ class Columns:
     said: tuple[str, ...] = field(default=())
 
 
-def columns_of(
-    files: Mapping[str, Path],
-    label: str,
-    site: str,
-    *,
-    header: bool | None = None,
-    names: Sequence[str] = (),
-    sheet: str = "",
-) -> Columns:
+class TableOptions(NamedTuple):
+    """The user's word on tables: which columns hold classes and sites, whether there is a header, and other names."""
+
+    label: str = ""
+    site: str = ""
+    header: bool | None = None
+    columns: tuple[str, ...] = ()
+    sheet: str = ""
+
+
+def find_columns(files: Mapping[str, Path], given: TableOptions) -> Columns:
     """Look at a table, or at one for each site; what stays open is asked for.
 
-    files: by site; of one file the name does not matter. label, site, header, names, sheet: the user's word on it.
+    files: by site; of one file the name does not matter.
     """
-    where, joined = whereabouts(files), len(files) > 1
+    label, site, header, names, sheet = given
+    where, joined = name_files(files), len(files) > 1
     require(not (joined and site), "--site is not needed where each site has a file of its own")
     format = replace(detect_format(list(files.values())), sheet=sheet)
     if header is not None:
@@ -89,10 +100,10 @@ def columns_of(
     frame, sites, lacking = _read(files, format)
     every = list(frame.columns)
     nameless = " (it has no header; name its columns with --columns)" if not format.header and not names else ""
-    for option, given in (("--label", label), ("--site", site)):
+    for option, name in (("--label", label), ("--site", site)):
         require(
-            not given or given in every,
-            f"{where} has no column {given!r} for {option}; it has {_some(every)}{nameless}",
+            not name or name in every,
+            f"{where} has no column {name!r} for {option}; it has {list_some(every)}{nameless}",
         )
     total = table_checks.last_row_is_a_total(frame)
     require(not total, f"{where}: {total}")
@@ -113,8 +124,7 @@ def columns_of(
     used = [name for name in inputs if name not in drop]
     numbers_and_words = [name for name in used if name not in dates]
     counted = Counter(sites)
-    rows_of = {name: counted[name] for name in ordered(set(sites) - {""})}
-    empty = tuple(name for name in rows_of if not any(a for a, b in zip(labels, sites, strict=True) if b == name))
+    rows_of = {name: counted[name] for name in sort_names(set(sites) - {""})}
     unlabelled = sum(not each for each in labels)
     sizes = list(rows_of.values()) or [unlabelled or len(labels), len(labels) - unlabelled]
     classes, alike = _classes(labels)
@@ -143,19 +153,12 @@ def columns_of(
         dates=dates,
         classes=classes,
         sites=rows_of,
-        unlabelled_sites=empty,
-        labels={name: held[name] for name in ordered(held)},
+        labels={name: held[name] for name in sort_names(held)},
         rows=len(labels),
         unlabelled=unlabelled,
         smallest=max(1, min(sizes)),
         said=tuple(said),
     )
-
-
-def whereabouts(files: Mapping[str, Path]) -> str:
-    """What messages call the files."""
-    first, *others = map(str, files.values())
-    return f"{first} and {len(others)} more" if others else first
 
 
 def _read(files: Mapping[str, Path], format: TableFormat, kept: Collection[str] = ()) -> JoinedTables:
@@ -165,13 +168,14 @@ def _read(files: Mapping[str, Path], format: TableFormat, kept: Collection[str] 
     return JoinedTables(read_table(path, format, kept), [], {})
 
 
-def site_names(paths: Sequence[Path]) -> dict[str, Path]:
+def name_sites(paths: Sequence[Path]) -> dict[str, Path]:
     """Files by what tells their names apart: ``a.north.csv`` and ``a.south.csv`` are north and south."""
     names = [_stem(path) for path in paths]
     if len(set(names)) < len(names):
         names = [path.resolve().parent.name for path in paths]
     require(
-        len(set(names)) == len(names), f"the files {_some([str(path) for path in paths])} must have names of their own"
+        len(set(names)) == len(names),
+        f"the files {list_some([str(path) for path in paths])} must have names of their own",
     )
     if len(names) > 1:
         parts = [re.split(r"([._\- ]+)", name) for name in names]
@@ -281,7 +285,7 @@ def _classes(labels: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     if not groups:
         return {}, said
     main = {each: max(group, key=lambda word: (counted[word], word)) for group in groups for each in group}
-    return {label: main.get(label, label) for label in ordered(counted)}, said
+    return {label: main.get(label, label) for label in sort_names(counted)}, said
 
 
 def _says_domain(values: Sequence[str]) -> bool:
@@ -301,7 +305,7 @@ def _the_label(where: str, written: dict[str, list[str]], others: set[str]) -> s
         bool(able), f"{where} has no column that could hold classes (2 to {_MOST_CLASSES} different values); --label"
     )
     counted = [f"{name} ({len(set(written[name]) - {''})} values)" for name in able]
-    raise FedmmError(f"which column of {where} holds the classes? say --label and one of: {_some(counted)}")
+    raise FedmmError(f"which column of {where} holds the classes? say --label and one of: {list_some(counted)}")
 
 
 def _the_site(where: str, written: dict[str, list[str]], others: set[str]) -> str:
@@ -313,7 +317,7 @@ def _the_site(where: str, written: dict[str, list[str]], others: set[str]) -> st
     ]
     if len(named) > 1:
         counted = [f"{name} ({len(set(written[name]))} values)" for name in named]
-        raise FedmmError(f"which column of {where} says who holds a row? say --site and one of: {_some(counted)}")
+        raise FedmmError(f"which column of {where} says who holds a row? say --site and one of: {list_some(counted)}")
     return named[0] if named else ""
 
 
@@ -369,8 +373,3 @@ def _is_called(name: str, words: Sequence[str]) -> bool:
     apart = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)
     parts = [part for part in re.split(r"[^A-Za-z]+", apart.lower()) if part]
     return bool(parts) and (parts[0] in words or parts[-1] in words)
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more

@@ -10,8 +10,8 @@ from fedmm.algorithms import ALGORITHMS
 from fedmm.config.schema import SOURCE_ONLY, Experiment, experiment
 from fedmm.config.sweep_grid import SWEEP
 from fedmm.core.errors import require, unknown
-from fedmm.data.columns.per_site import KEY as PER_SITE
-from fedmm.data.columns.per_site import PerSite
+from fedmm.data.datasets.per_site import KEY as PER_SITE
+from fedmm.data.datasets.per_site import PerSite
 from fedmm.data.partition import TargetSupervised
 from fedmm.objectives import OBJECTIVES
 from fedmm.training.selection import DEFAULT

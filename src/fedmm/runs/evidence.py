@@ -12,9 +12,9 @@ from torch import Tensor
 
 from fedmm.core.label_shift import LabelShift, estimate_label_shift
 from fedmm.core.validators import RULE, VALIDATORS, Signals, Verdict, judge_adaptation
-from fedmm.data.columns.per_site import KEY as PER_SITE
+from fedmm.data.datasets.per_site import KEY as PER_SITE
 from fedmm.data.domains import DomainPair, Labelled
-from fedmm.data.leakage import fingerprints, shared
+from fedmm.data.leakage import count_shared, fingerprints
 from fedmm.data.partition import TargetSupervised
 from fedmm.objectives.source_only import SourceOnly
 
@@ -118,7 +118,7 @@ def count_trained_test_rows(pair: DomainPair) -> int:
     """How many test rows of the target are among those that are trained on without their labels."""
     if pair.target_test is None or not len(pair.target_test.x) or not len(pair.target.x):
         return 0
-    return shared(fingerprints(pair.target.x), fingerprints(pair.target_test.x))
+    return count_shared(fingerprints(pair.target.x), fingerprints(pair.target_test.x))
 
 
 def signals_of(summaries: Sequence[Summary]) -> Signals:

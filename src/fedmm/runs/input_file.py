@@ -8,7 +8,7 @@ from pathlib import Path
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.files import write_json
 from fedmm.data.domains import DomainPair, Input
-from fedmm.data.inputs import TableInput, input_from, input_table
+from fedmm.data.inputs import input_from, input_table
 from fedmm.runs.run_folder import INPUT
 
 _FORMAT = "fedmm-input-1"
@@ -17,7 +17,7 @@ _FORMAT = "fedmm-input-1"
 def write_input(folder: Path, pair: DomainPair) -> None:
     """Say what a model that was trained on the pair takes and tells apart."""
     table = None if pair.input is None else input_table(pair.input)
-    named = {"headings": list(pair.input.headings)} if isinstance(pair.input, TableInput) else {}
+    named = {"headings": list(pair.input.headings)} if pair.input is not None and pair.input.headings else {}
     write_json(folder / INPUT, {"format": _FORMAT, "class_names": list(pair.class_names), "input": table, **named})
 
 

@@ -15,7 +15,7 @@ from fedmm.config.schema import Experiment, experiment
 from fedmm.core.algorithm import Algorithm
 from fedmm.core.engine import Engine, FederatedState
 from fedmm.core.errors import require
-from fedmm.data.columns.per_site import PerSite
+from fedmm.data.datasets.per_site import PerSite
 from fedmm.engines.client_store import Kept
 from fedmm.engines.in_process import workers
 from fedmm.engines.messages import NEVER

@@ -17,8 +17,8 @@ from fedmm._version import __version__
 from fedmm.config.schema import Experiment
 from fedmm.core.engine import FederatedState
 from fedmm.core.errors import Diverged, FedmmError, require
-from fedmm.data.columns.per_site import KEY as PER_SITE
-from fedmm.data.columns.per_site import PerSite
+from fedmm.data.datasets.per_site import KEY as PER_SITE
+from fedmm.data.datasets.per_site import PerSite
 from fedmm.data.domains import DomainPair
 from fedmm.runs.build import DataCache, prepare, tested_rows
 from fedmm.runs.evidence import count_trained_test_rows, shift_of_model, shift_table, shift_warning

@@ -11,8 +11,8 @@ from fedmm.config.schema import Experiment
 from fedmm.config.sites import ELSEWHERE, RowsElsewhere, experiment_anywhere
 from fedmm.config.toml import set_values, write_toml
 from fedmm.core.errors import require
-from fedmm.data.columns.per_site import KEY as PER_SITE
-from fedmm.data.columns.per_site import PerSite
+from fedmm.data.datasets.per_site import KEY as PER_SITE
+from fedmm.data.datasets.per_site import PerSite
 from fedmm.models.backbones import MobileNetV2
 from fedmm.sites.credentials.input_files import STDIN, read_input_tables
 

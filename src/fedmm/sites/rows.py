@@ -22,8 +22,8 @@ from fedmm.config.schema import Experiment
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.problem import View
 from fedmm.core.seeding import key, permutation
-from fedmm.data.class_folders import ClassFolders, ReadFolders, found_in, read_folders
 from fedmm.data.labels import UNLABELLED
+from fedmm.data.readers.images import ClassFolders, ReadFolders, found_in, read_folders
 from fedmm.data.rows import TensorRows, as_rows
 from fedmm.data.transforms import view_from, view_table
 from fedmm.sites.config import DataSection, SiteConfig

@@ -19,13 +19,12 @@ from fedmm.config.schema import Experiment
 from fedmm.config.sites import RowsElsewhere
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.files import atomic_write
-from fedmm.data.columns.encoding import Column, Numbers, encoded, rescaled, scales_of
-from fedmm.data.columns.federated import describe
-from fedmm.data.labels import UNLABELLED, numbered
-from fedmm.data.readers.cells import MISSING
-from fedmm.data.readers.table_formats import TableFormat
+from fedmm.data.columns import Column, Numbers, encode_columns, rescale, scales_of
+from fedmm.data.labels import UNLABELLED, number_labels
+from fedmm.data.readers.table_formats import MISSING, TableFormat
 from fedmm.data.readers.tables import read_table, require_columns, texts
 from fedmm.remote.packed import NAME, Packed
+from fedmm.sites.column_sums import describe
 from fedmm.sites.config import DataSection, SiteConfig
 
 if TYPE_CHECKING:
@@ -83,8 +82,8 @@ def encode_table(config: SiteConfig, each: Experiment, encoding: str, say: Say) 
         _read_numbers(data, frame, [column.name for column in columns if not column.levels], config.data.decimal, say)
         frame = frame.assign(**dict.fromkeys(lacking))
         if data.scaling == "per_site":
-            columns = rescaled(columns, scales_of(frame, columns, "table", config.data.decimal))
-        x = encoded(frame, columns, "table", config.data.decimal).numpy()
+            columns = rescale(columns, scales_of(frame, columns, "table", config.data.decimal))
+        x = encode_columns(frame, columns, "table", config.data.decimal).numpy()
     found: dict[str, Any] = {}
     if len(source):
         found |= {"source_x": np.ascontiguousarray(x[source.numpy()]), "source_y": y.numpy()}
@@ -133,7 +132,7 @@ def _groups(ids: list[str]) -> Tensor:
 
 def _labels(written: list[str], section: DataSection, data: RowsElsewhere, say: Say) -> Tensor:
     named = [section.classes.get(text, f"\0{text}") if text and section.classes else text for text in written]
-    y, strange = numbered(named, data.classes)
+    y, strange = number_labels(named, data.classes)
     if strange:
         shown = ", ".join(repr(name.removeprefix("\0")) for name in strange[:5])
         say(f"table: labels that are no class of the experiment's ({', '.join(data.classes)}): {shown}")

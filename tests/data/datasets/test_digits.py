@@ -11,8 +11,7 @@ from torch import Tensor
 
 from fedmm.core.errors import FedmmError
 from fedmm.data.datasets import digits
-from fedmm.data.datasets.blend import patches, posed
-from fedmm.data.datasets.digits import DIGITS, Digits, scans
+from fedmm.data.datasets.digits import DIGITS, Digits, patches, posed, scans
 from fedmm.data.domains import DomainPair
 
 

@@ -7,14 +7,11 @@ from typing import Any
 import pytest
 import torch
 from fabricated import picture, write
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fedmm.core.errors import FedmmError
 from fedmm.core.problem import WholeRows
-from fedmm.data.class_folders import hold_out
 from fedmm.data.datasets.image_folder import ImageFolder
-from fedmm.data.domains import DomainPair, Labelled
+from fedmm.data.domains import DomainPair
 from fedmm.data.labels import UNLABELLED
 from fedmm.data.transforms import CropAndFlip
 
@@ -128,26 +125,6 @@ def test_options_are_checked() -> None:
     ):
         with pytest.raises(FedmmError, match=message):
             ImageFolder(**options)
-
-
-# Holding out ----------------------------------------------------------------------------------------------------------
-
-
-@given(st.lists(st.integers(1, 40), min_size=1, max_size=5), st.floats(0.01, 0.99), st.integers(0, 2**32))
-def test_the_same_share_of_every_class_is_held_out(counts: list[int], share: float, seed: int) -> None:
-    y = torch.cat([torch.full((count,), label) for label, count in enumerate(counts)])
-    rows = Labelled(torch.arange(len(y)), y)
-    if max(counts) == 1:
-        with pytest.raises(FedmmError, match="every class has only one"):
-            hold_out(rows, share, seed)
-        return
-    train, kept = hold_out(rows, share, seed)
-    assert sorted(train.x.tolist() + kept.x.tolist()) == list(range(len(y)))
-    assert train.x.tolist() == sorted(train.x.tolist())
-    for label, count in enumerate(counts):
-        held = int((kept.y == label).sum())
-        assert held == min(max(1, round(share * count)), count - 1)
-        assert torch.equal(rows.y[kept.x], kept.y)
 
 
 def test_all_bad_pictures_of_all_folders_are_named_at_once(folder: Path) -> None:

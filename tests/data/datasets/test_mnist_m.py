@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import hashlib
 import re
 from pathlib import Path
@@ -9,16 +10,17 @@ import numpy as np
 import pytest
 import torch
 from fabricated import idx, mnist_files, needs_data, picture, source, write
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from fedmm.core.errors import FedmmError
 from fedmm.core.problem import WholeRows
 from fedmm.core.seeding import hashed, key
-from fedmm.data.datasets.mnist_m import MnistM
+from fedmm.data.datasets.mnist_m import MnistM, read_idx
 from fedmm.data.domains import DomainPair
-from fedmm.data.download.registry import sources
-from fedmm.data.readers.idx import read_idx
-from fedmm.data.readers.images import picture_of
+from fedmm.data.readers.images import read_picture
+from fedmm.data.sources import sources
 
 DIGITS = mnist_files()
 PHOTOGRAPHS = {f"train/{number}.png": picture(number, 40 + number, 35) for number in range(5)}
@@ -81,7 +83,7 @@ def test_the_source_shows_the_digit_in_three_channels(folder: Path) -> None:
 @pytest.mark.parametrize("kind", ["binarised", "grey"])
 def test_the_target_is_the_difference_of_a_patch_and_the_digit(folder: Path, kind: str) -> None:
     pair = load(digits=kind, seed=3)
-    pictures = [np.asarray(picture_of(content, "x")).astype(int) for content in PHOTOGRAPHS.values()]
+    pictures = [np.asarray(read_picture(content, "x")).astype(int) for content in PHOTOGRAPHS.values()]
     for part, shown, target, first in (
         ("train", pair.source, pair.target, 5000),
         ("test", pair.source_test, pair.target_test, 0),
@@ -205,3 +207,53 @@ def test_mnist_m_is_the_same_to_the_pixel_everywhere(real: DomainPair) -> None:
 def test_the_classes_are_those_of_mnist(real: DomainPair) -> None:
     # The published counts of the 10,000 test digits.
     assert real.source_test.y.bincount().tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+
+
+# idx files ------------------------------------------------------------------------------------------------------------
+
+shapes = st.lists(st.integers(0, 4), min_size=1, max_size=3)
+
+
+@given(shapes, st.integers(0, 255))
+def test_an_array_comes_back(shape: list[int], value: int) -> None:
+    array = np.full(shape, value, np.uint8)
+    found = read_idx(idx(array), len(shape), "x.gz")
+    assert found.dtype == np.uint8
+    np.testing.assert_array_equal(found, array)
+
+
+@given(st.binary(max_size=40), st.integers(1, 3))
+def test_any_bytes_are_read_or_refused(content: bytes, dimensions: int) -> None:
+    for packed in (content, gzip.compress(content)):
+        try:
+            read_idx(packed, dimensions, "x.gz")
+        except FedmmError as refused:
+            assert str(refused).startswith("x.gz ")  # noqa: PT017 - or it is read
+
+
+@given(st.data())
+def test_a_file_that_is_cut_anywhere_is_refused(data: st.DataObject) -> None:
+    packed = idx(np.arange(60, dtype=np.uint8).reshape(3, 4, 5))
+    cut = data.draw(st.integers(0, len(packed) - 1))
+    with pytest.raises(FedmmError, match=r"x\.gz "):
+        read_idx(packed[:cut], 3, "x.gz")
+
+
+HEADER = bytes([0, 0, 8, 1, 0, 0, 0, 3])
+
+
+@pytest.mark.parametrize(
+    ("packed", "message"),
+    [
+        (b"not gzip", "x.gz cannot be read as a gzipped idx file: Not a gzipped file"),
+        (gzip.compress(b""), "must begin with the magic number 0x00000801"),
+        (gzip.compress(bytes([0, 0, 8, 3, 0, 0, 0, 3])), "with 1 dimensions, not with 00000803"),
+        (gzip.compress(bytes([0, 0, 13, 1, 0, 0, 0, 3])), "not with 00000d01"),
+        (gzip.compress(HEADER + b"ab"), "x.gz must have 3 bytes after its header, for sizes [3], not 2"),
+        (gzip.compress(HEADER + b"abcd"), "for sizes [3], not 4"),
+    ],
+    ids=["not gzip", "empty", "other dimensions", "other type", "too short", "too long"],
+)
+def test_what_is_no_idx_file_is_refused(packed: bytes, message: str) -> None:
+    with pytest.raises(FedmmError, match=re.escape(message)):
+        read_idx(packed, 1, "x.gz")

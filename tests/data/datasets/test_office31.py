@@ -12,7 +12,7 @@ from fabricated import needs_data, office_files, originals, source, write
 from fedmm.core.errors import FedmmError
 from fedmm.data.datasets.office31 import Office31
 from fedmm.data.domains import DomainPair
-from fedmm.data.download.registry import sources
+from fedmm.data.sources import sources
 from fedmm.data.transforms import CropAndFlip
 
 FILES = office_files()

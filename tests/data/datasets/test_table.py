@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from fedmm.core.errors import FedmmError
-from fedmm.data.columns.encoding import Column
+from fedmm.data.columns import Column
 from fedmm.data.datasets.table import Table
 from fedmm.data.domains import DomainPair
 from fedmm.data.inputs import TableInput, input_from, input_table

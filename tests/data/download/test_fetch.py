@@ -12,10 +12,10 @@ from serving import Fault, Site, serving
 
 from fedmm.core.errors import FedmmError
 from fedmm.data.download.fetch import Plan, fetch, mirror, plans
-from fedmm.data.download.http import Patience
+from fedmm.data.download.http import Retries
 from fedmm.data.sources import Edition, Source
 
-HURRIED = Patience(attempts=2, pause=0.0, timeout=60.0)
+HURRIED = Retries(attempts=2, pause=0.0, timeout=60.0)
 LETTERS = {f"deep/{letter}.txt": letter.encode() * 50 for letter in "abcdefghijkl"}
 OFFICE = office_files(("amazon", "webcam"))
 
@@ -29,7 +29,7 @@ def site() -> Iterator[Site]:
 def fetched(wanted: Source, folder: Path, **options: str) -> list[Plan]:
     todo = plans(wanted, folder, **options)
     for plan in todo:
-        fetch(plan, patience=HURRIED)
+        fetch(plan, retries=HURRIED)
     return todo
 
 

@@ -10,12 +10,12 @@ import pytest
 from serving import Fault, Site, serving
 
 from fedmm.core.errors import FedmmError
-from fedmm.data.download.http import Patience, download
+from fedmm.data.download.http import Retries, download
 from fedmm.data.sources import StoredFile
 
 CONTENT = bytes(range(256)) * 1000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
-HURRIED = Patience(attempts=3, pause=0.0, timeout=60.0)
+HURRIED = Retries(attempts=3, pause=0.0, timeout=60.0)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from PIL import Image
 
 from fedmm.core.errors import FedmmError
 from fedmm.data.readers import images
-from fedmm.data.readers.images import picture_of, square_of, squares
+from fedmm.data.readers.images import read_picture, square_of, squares
 from fedmm.data.sources import StoredFile
 
 
@@ -25,7 +25,7 @@ def saved(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
 
 
 def colours(content: bytes) -> list[Any]:
-    found = picture_of(content, "x")
+    found = read_picture(content, "x")
     assert found.mode == "RGB"
     return np.asarray(found).tolist()
 
@@ -64,7 +64,7 @@ def test_a_picture_on_its_side_is_set_upright() -> None:
     lying = Image.new("RGB", (3, 2))
     turned = Image.Exif()
     turned[0x0112] = 6  # to be turned clockwise by a quarter
-    assert picture_of(saved(lying, "JPEG", exif=turned), "x").size == (2, 3)
+    assert read_picture(saved(lying, "JPEG", exif=turned), "x").size == (2, 3)
 
 
 def test_the_square_is_the_middle_of_a_picture_brought_to_size() -> None:
@@ -86,7 +86,7 @@ def test_squares_come_in_the_order_of_the_files(tmp_path: Path) -> None:
     assert found.shape == (20, 3, 16, 16)
     assert found.dtype == torch.uint8
     for row, content in zip(found, files.values(), strict=True):
-        assert torch.equal(row, torch.from_numpy(np.array(square_of(picture_of(content, "x"), 16))).permute(2, 0, 1))
+        assert torch.equal(row, torch.from_numpy(np.array(square_of(read_picture(content, "x"), 16))).permute(2, 0, 1))
 
 
 def test_files_are_decoded_once_unless_they_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +94,7 @@ def test_files_are_decoded_once_unless_they_change(tmp_path: Path, monkeypatch: 
     files = [StoredFile("a.png"), StoredFile("b.png")]
     first = squares(tmp_path, files, 16)
     with monkeypatch.context() as nothing:
-        nothing.setattr(images, "picture_of", None)
+        nothing.setattr(images, "read_picture", None)
         assert squares(tmp_path, files, 16) is first
     write(tmp_path, {"b.png": picture(3)})
     os.utime(tmp_path / "b.png", ns=(1, 1))
@@ -113,4 +113,4 @@ def test_what_is_no_picture_is_refused_by_name(tmp_path: Path, content: bytes) -
 def test_a_picture_that_would_fill_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
     with pytest.raises(FedmmError, match=r"x cannot be read as a picture: .*decompression bomb"):
-        picture_of(picture(0), "x")
+        read_picture(picture(0), "x")

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedmm.core.errors import FedmmError
-from fedmm.data.readers.cells import date_formats, read_cell
-from fedmm.data.readers.table_formats import TableFormat, detect_format
+from fedmm.data.readers.table_formats import TableFormat, read_cell
 from fedmm.data.readers.tables import is_numeric, numbers, read_table, read_tables
 
 pandas = pytest.importorskip("pandas", reason="tables need fedmm[tables]")
@@ -57,42 +56,13 @@ def test_a_number_with_the_other_decimal_mark_is_refused_with_what_to_say() -> N
         numbers(pandas.Series(["1,5"]), "t.csv: column 'k'")
 
 
-def test_dates_are_known_by_all_of_them() -> None:
-    assert date_formats(["2024-01-31", "", "2023-12-01"]) == ["%Y-%m-%d"]
-    assert date_formats(["31.12.2023"]) == ["%d.%m.%Y"]
-    assert date_formats(["01/02/2023", "13/02/2023"]) == ["%d/%m/%Y"]
-    assert date_formats(["01/02/2023"]) == ["%d/%m/%Y", "%m/%d/%Y"]
-    assert date_formats(["2024-01-31", "later"]) == date_formats([]) == []
-
-
 GERMAN = "Größe;Name (kurz, lang)\r\n1,75;ä\r\n1,80;b\r\n"
-
-
-@pytest.mark.parametrize(
-    ("encoding", "found"), [("utf-8", "utf-8"), ("utf-8-sig", "utf-8"), ("latin-1", "latin-1"), ("utf-16", "utf-16")]
-)
-def test_a_german_file_is_detected_and_read_in_any_encoding(tmp_path: Path, encoding: str, found: str) -> None:
-    (tmp_path / "t.csv").write_bytes(GERMAN.encode(encoding))
-    format = detect_format([tmp_path / "t.csv"])
-    assert format == TableFormat(separator=";", decimal=",", encoding=found)
-    frame = read_table(tmp_path / "t.csv", format)
-    assert list(frame.columns) == ["Größe", "Name (kurz, lang)"]
-    assert frame["Größe"].tolist() == [1.75, 1.8]
 
 
 def test_a_file_in_another_encoding_is_refused_with_what_to_say(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_bytes(GERMAN.encode("latin-1"))
     with pytest.raises(FedmmError, match=r"not written in utf-8; say data.encoding = 'latin-1'"):
         read_table(tmp_path / "t.csv", TableFormat(separator=";"))
-
-
-def test_a_first_line_of_numbers_is_no_header(tmp_path: Path) -> None:
-    (tmp_path / "t.data").write_text("63.0,1,?,0\n67.0,0,3,2\n")
-    format = detect_format([tmp_path / "t.data"])
-    assert not format.header
-    assert list(read_table(tmp_path / "t.data", format).columns) == ["c1", "c2", "c3", "c4"]
-    named = TableFormat(header=False, names=("age", "sex", "ca", "num"))
-    assert read_table(tmp_path / "t.data", named)["ca"].isna().tolist() == [True, False]
 
 
 def test_a_file_without_header_may_have_one_and_may_lack_its_label(tmp_path: Path) -> None:
@@ -129,13 +99,6 @@ def test_tables_of_sites_are_joined_by_their_columns(tmp_path: Path) -> None:
     assert joined.lacking == {"a": ("extra",), "b": ("ca",)}
     assert joined.frame["age"].tolist() == [1, 2, 3.5]
     assert joined.frame["age"].dtype.kind == "f"
-
-
-def test_files_that_are_not_written_alike_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("age,k\n1,2\n")
-    (tmp_path / "b.csv").write_text("age;k\n1;2\n")
-    with pytest.raises(FedmmError, match="not written alike"):
-        detect_format([tmp_path / "a.csv", tmp_path / "b.csv"])
 
 
 def test_a_workbook_is_read_by_its_sheet(tmp_path: Path) -> None:

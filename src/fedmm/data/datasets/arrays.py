@@ -10,11 +10,12 @@ import torch
 
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.validation import at_least, flag, one_of
+from fedmm.data.columns import Standardiser
 from fedmm.data.domains import DomainPair, Labelled
 from fedmm.data.inputs import ArrayInput
-from fedmm.data.labels import UNLABELLED, ordered
+from fedmm.data.labels import UNLABELLED, sort_names
 from fedmm.data.readers.arrays import Array, Layout, layout_of, read_arrays, rows_of, texts_of
-from fedmm.data.splitting import require_shares, split_rows, split_sites
+from fedmm.data.splitting import build_pair, require_shares, split_rows
 
 _NAMES = "class_names"
 _SAME = 1e-7
@@ -85,23 +86,21 @@ class Arrays:
             tested_elsewhere=tested is not None,
         )
         if self.standardise and not kind.bytes and len(kind.shape) == 1:
-            kind = _standardising(kind, torch.cat([source.x[split.source], target.x[split.target]]))
+            scale = Standardiser.fit([torch.cat([source.x[split.source], target.x[split.target]])], _SAME)
+            kind = replace(kind, mean=tuple(scale.mean[0].tolist()), deviation=tuple(scale.deviation[0].tolist()))
             source = Labelled(kind.scaled(source.x, where["source_x"]), source.y)
             target = Labelled(kind.scaled(target.x, where["target_x"]), target.y)
             if tested is not None:
                 tested = Labelled(kind.scaled(tested.x, where["target_test_x"]), tested.y)
-        kept = _chosen(source, split.source_test)
-        if split.target_test is not None:
-            tested = _chosen(target, split.target_test)
-        return DomainPair(
-            _chosen(source, split.source),
-            _chosen(target, split.target),
-            kept,
-            tested,
+        return build_pair(
+            source,
+            target,
+            split,
             kind.class_names,
-            kept,
+            tested=tested,
+            source_sites=sites and sites[0],
+            target_sites=sites and sites[1],
             input=kind,
-            sites=split_sites(*sites, split) if sites else None,
         )
 
     def _read(self) -> tuple[dict[str, Array], dict[str, str]]:
@@ -138,7 +137,7 @@ class Arrays:
         first = rows_of(arrays["source_x"][:1], layout, where["source_x"])
         labels = texts_of(arrays["source_y"], where["source_y"])
         named = arrays.get(_NAMES)
-        names = texts_of(named, where[_NAMES]) if named is not None else ordered(set(labels) - {"-1", ""})
+        names = texts_of(named, where[_NAMES]) if named is not None else sort_names(set(labels) - {"-1", ""})
         require(len(set(names)) == len(names), f"{where.get(_NAMES)} names a class twice")
         require(len(names) >= 2, f"{where['source_y']} must tell two classes apart at least, not {len(names)}")
         return ArrayInput(tuple(names), tuple(first.shape[1:]), first.dtype == torch.uint8, layout, named is not None)
@@ -151,14 +150,6 @@ class Arrays:
         )
         require(bool((rows.y != UNLABELLED).all()), f"{where['target_test_y']} must have a label for every row")
         return rows
-
-
-def _standardising(kind: ArrayInput, train: torch.Tensor) -> ArrayInput:
-    """The same with the mean and deviation of training rows; a number that is always the same is only centred."""
-    mean = train.double().mean(dim=0)
-    deviation = (train.double() - mean).square().mean(dim=0).sqrt()
-    same = deviation <= _SAME * mean.abs().clamp_min(1.0)
-    return replace(kind, mean=tuple(mean.tolist()), deviation=tuple(torch.where(same, 1.0, deviation).tolist()))
 
 
 def _labels(kind: ArrayInput, arrays: dict[str, Array], where: dict[str, str], part: str) -> torch.Tensor:
@@ -188,7 +179,3 @@ def _sites(
         require(len(found[name]) == rows, f"{where[name]} has {len(found[name])} values, but there are {rows} rows")
         require("" not in found[name], f"{where[name]} has an empty value; every row needs the name of its site")
     return found["source_site"], found["target_site"]
-
-
-def _chosen(rows: Labelled, which: torch.Tensor) -> Labelled:
-    return rows if len(which) == len(rows.y) else Labelled(rows.x[which], rows.y[which])

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
 from fedmm.core.errors import FedmmError, require, unknown
 from fedmm.core.problem import View, WholeRows
-from fedmm.core.validation import at_least, flag
-from fedmm.data.class_folders import ClassFolders, folders_of_sites, found_in, hold_out, read_folders, require_sizes
-from fedmm.data.domains import DomainPair, Labelled
+from fedmm.core.validation import at_least, flag, within
+from fedmm.data.domains import DomainPair, Labelled, Preview
 from fedmm.data.inputs import ImageInput
-from fedmm.data.splitting import split_rows, split_sites
+from fedmm.data.readers.images import ClassFolders, folders_of_sites, found_in, read_folders, require_sizes
+from fedmm.data.splitting import build_pair, split_rows
 from fedmm.data.transforms import CropAndFlip
+
+_FEWEST = 3
+"""Pictures of a class that a preview holds, where there are so many."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,7 @@ class ImageFolder:
     name: ClassVar[str] = "image_folder"
     summary: ClassVar[str] = "your own pictures: a source and a target folder of class folders"
     paths: ClassVar[tuple[str, ...]] = ("source", "target", "target_test", "sites")
+    words: ClassVar[tuple[str, ...]] = ("target_sites",)
 
     source: str = ""
     target: str = ""
@@ -60,104 +67,150 @@ class ImageFolder:
     def load(self) -> DomainPair:
         if self.sites:
             require(not (self.source or self.target), "sites stands instead of source and target; leave them out")
-            return self._of_sites(folders_of_sites(Path(self.sites).expanduser()))
+            return self._load_sites(folders_of_sites(Path(self.sites).expanduser()))
         source, target = _found("source", self.source), _found("target", self.target)
-        test = _found("target_test", self.target_test) if self.target_test else target
+        test = _found("target_test", self.target_test) if self.target_test else None
         classes = source.class_names
         require(bool(classes), f"source {self.source} has no class folders; sort its pictures into one for each class")
         require(
-            test is target or bool(test.class_names),
-            f"{test.folder} has no class folders, so there is nothing to test on; sort its pictures into class folders",
+            test is None or bool(test.class_names),
+            f"{test and test.folder} has no class folders, so there is nothing to test on; sort its pictures into "
+            "class folders",
         )
         for option, folders in (("target", target), ("target_test", test)):
-            for name in sorted(set(classes) ^ set(folders.class_names or classes)):
+            for name in sorted(set(classes) ^ set((folders and folders.class_names) or classes)):
                 has, lacks = ("source", option) if name in classes else (option, "source")
                 raise FedmmError(
                     f"{has} has a class {name!r} that {lacks} lacks; both must have the same class folders"
                 )
-        (labelled, shown, *tests), notes = self._read([source, target, *([] if test is target else [test])], classes)
-        train, kept = hold_out(labelled, self.held_out, self.seed)
-        tested = (*tests, shown)[0] if test.class_names else None
-        return DomainPair(
-            train, shown, kept, tested, classes, kept, view=self._view, input=self._input(classes), notes=notes
-        )
+        return self._build({"": source}, {"": target}, test, classes)
 
-    def _of_sites(self, folders: Mapping[str, ClassFolders]) -> DomainPair:
+    def _load_sites(self, folders: Mapping[str, ClassFolders]) -> DomainPair:
         for name in self.target_sites:
             if name not in folders:
                 raise unknown("site in target_sites", name, folders)
-        there = [name for name, found in folders.items() if name in self.target_sites or not found.class_names]
-        here = [name for name in folders if name not in there]
+        target = {name: own for name, own in folders.items() if name in self.target_sites or not own.class_names}
+        source = {name: own for name, own in folders.items() if name not in target}
         require(
-            bool(here), f"{self.sites} has no site of the source: one with class folders that target_sites leaves out"
+            bool(source), f"{self.sites} has no site of the source: one with class folders that target_sites leaves out"
         )
-        require(bool(there), f"{self.sites} has no site of the target; name one, or more, as target_sites")
-        classes = tuple(sorted({label for name in here for label in folders[name].class_names}))
-        for name in there:
-            for label in folders[name].class_names:
+        require(bool(target), f"{self.sites} has no site of the target; name one, or more, as target_sites")
+        classes = tuple(sorted({label for own in source.values() for label in own.class_names}))
+        for name, own in target.items():
+            for label in own.class_names:
                 require(label in classes, f"site {name!r} has a class {label!r} that no site of the source has")
         test = _found("target_test", self.target_test) if self.target_test else None
         if test is not None:
-            self._require_known(test, classes)
-        several = [*(folders[name] for name in (*here, *there)), *([] if test is None else [test])]
-        read, notes = self._read(several, classes)
-        source, source_sites = _joined(dict(zip(here, read, strict=False)))
-        target, target_sites = _joined(dict(zip(there, read[len(here) :], strict=False)))
+            require(bool(test.class_names), f"{test.folder} has no class folders, so there is nothing to test on")
+            for label in test.class_names:
+                require(label in classes, f"target_test has a class {label!r} that the source lacks")
+        return self._build(source, target, test, classes)
+
+    def _build(
+        self,
+        here: Mapping[str, ClassFolders],
+        there: Mapping[str, ClassFolders],
+        test: ClassFolders | None,
+        classes: tuple[str, ...],
+    ) -> DomainPair:
+        """The pair of folders by site; test: pictures of the target that are for testing alone."""
+        several = [*here.values(), *there.values(), *([] if test is None else [test])]
+        read, notes = read_folders(several, self.stored_size, skip_bad=self.skip_bad)
+        prepared = ImageInput(classes, self.stored_size, 0 if self.augment else self.image_size)
+        rows = [Labelled(prepared.shown(x), folders.labels(classes)) for folders, x in read]
+        source, source_sites = _joined(dict(zip(here, rows, strict=False)))
+        target, target_sites = _joined(dict(zip(there, rows[len(here) :], strict=False)))
         split = split_rows(
             source.y,
             target.y,
             held_out=self.held_out,
             target_held_out=0.0,
             seed=self.seed,
-            source_sites=source_sites,
+            source_sites=source_sites if self.sites else None,
             tested_elsewhere=test is not None,
         )
-        kept = Labelled(source.x[split.source_test], source.y[split.source_test])
-        tested = None if test is None else read[-1]
-        if split.target_test is not None:
-            every = len(split.target_test) == len(target.y)
-            tested = target if every else Labelled(target.x[split.target_test], target.y[split.target_test])
-        return DomainPair(
-            Labelled(source.x[split.source], source.y[split.source]),
+        return build_pair(
+            source,
             target,
-            kept,
-            tested,
+            split,
             classes,
-            kept,
-            view=self._view,
-            input=self._input(classes),
-            sites=split_sites(source_sites, target_sites, split),
+            tested=None if test is None else rows[-1],
+            source_sites=source_sites if self.sites else None,
+            target_sites=target_sites if self.sites else None,
+            view=choose_view(self.image_size, augment=self.augment),
+            input=prepared,
             notes=notes,
         )
 
-    def _require_known(self, test: ClassFolders, classes: Sequence[str]) -> None:
-        """Refuse to test on classes that are not among those of the source."""
-        require(bool(test.class_names), f"{test.folder} has no class folders, so there is nothing to test on")
-        for label in test.class_names:
-            require(label in classes, f"target_test has a class {label!r} that the source lacks")
+    @contextmanager
+    def preview(self, most: int) -> Iterator[Preview]:
+        """The data set itself or, where it has more than ``most`` pictures, one of evenly spread ones.
 
-    @property
-    def _view(self) -> View:
-        return CropAndFlip(self.image_size) if self.augment else WholeRows()
-
-    def _input(self, classes: Sequence[str]) -> ImageInput:
-        return ImageInput(tuple(classes), self.stored_size, 0 if self.augment else self.image_size)
-
-    def _read(self, several: Sequence[ClassFolders], classes: Sequence[str]) -> tuple[list[Labelled], tuple[str, ...]]:
-        """The rows of folders as they are stored, and what was left out, in words.
-
-        Without augmentation they are the centre of each picture.
+        The files of the smaller one are links in a folder that is gone afterwards.
         """
-        found, notes = read_folders(several, self.stored_size, skip_bad=self.skip_bad)
-        return [Labelled(self._input(classes).shown(x), folders.labels(classes)) for folders, x in found], notes
+        by_option = {option: self._pictures(option) for option in self.paths if getattr(self, option)}
+        total = sum(len(files) for groups in by_option.values() for files in groups)
+        if total <= most:
+            yield Preview(self, total, total)
+            return
+        with tempfile.TemporaryDirectory(prefix="fedmm-check-") as folder:
+            kept = 0
+            for option, groups in by_option.items():
+                root = Path(getattr(self, option)).expanduser().resolve()
+                for files in groups:
+                    count = min(len(files), max(_FEWEST, len(files) * most // total))
+                    kept += count
+                    _link(root, Path(folder) / option, [files[k * len(files) // count] for k in range(count)])
+            linked: dict[str, Any] = {option: str(Path(folder) / option) for option in by_option}
+            yield Preview(replace(self, **linked), kept, total)
+
+    def _pictures(self, option: str) -> list[list[Path]]:
+        """The files below the folder that an option names, those of one folder together."""
+        root = Path(getattr(self, option)).expanduser()
+        groups: dict[Path, list[Path]] = defaultdict(list)
+        for site, folders in (folders_of_sites(root) if option == "sites" else {"": found_in(root)}).items():
+            for file in folders.files:
+                path = Path(site) / file.path
+                groups[path.parent].append(path)
+        return list(groups.values())
+
+
+def _link(root: Path, folder: Path, files: Sequence[Path]) -> None:
+    for file in files:
+        link = folder / file
+        link.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            link.symlink_to(root / file)
+        except OSError as problem:
+            raise FedmmError(f"links to pictures cannot be made in {folder.parent}: {problem.strerror}") from problem
 
 
 def _joined(parts: Mapping[str, Labelled]) -> tuple[Labelled, list[str]]:
     """The rows of several sites, and the site's name of each."""
+    names = [name for name, part in parts.items() for _ in part.y]
+    if len(parts) == 1:
+        return next(iter(parts.values())), names
     rows = Labelled(torch.cat([part.x for part in parts.values()]), torch.cat([part.y for part in parts.values()]))
-    return rows, [name for name, part in parts.items() for _ in part.y]
+    return rows, names
 
 
 def _found(option: str, folder: str) -> ClassFolders:
     require(bool(folder), f"{option} must name a folder of pictures")
     return found_in(Path(folder).expanduser())
+
+
+def choose_view(image_size: int, *, augment: bool) -> View:
+    """How stored squares are shown: cut out at random in training, or as they are."""
+    return CropAndFlip(image_size) if augment else WholeRows()
+
+
+def require_sizes(image_size: int, stored_size: int, held_out: float) -> None:
+    """Refuse what no data set of pictures can do."""
+    at_least("image_size", image_size, 1)
+    at_least("stored_size", stored_size, 1)
+    require(
+        image_size <= stored_size <= 4096,
+        f"stored_size must be between image_size = {image_size} and 4096, not {stored_size}",
+    )
+    within("held_out", held_out, 0.0, 1.0)
+    require(0.0 < held_out < 1.0, f"held_out must be above 0 and below 1, not {held_out:g}")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+import math
+import zlib
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -11,15 +14,13 @@ import torch
 from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor
 
-from fedmm.core.errors import require
+from fedmm.core.errors import FedmmError, require
 from fedmm.core.seeding import hashed, key
 from fedmm.core.validation import at_least, one_of
 from fedmm.data.cache import cached
 from fedmm.data.domains import DomainPair, Labelled
-from fedmm.data.download.registry import sources
-from fedmm.data.readers.idx import read_idx
-from fedmm.data.readers.images import picture_of
-from fedmm.data.sources import Source, read_file
+from fedmm.data.readers.images import read_picture
+from fedmm.data.sources import Source, read_file, sources
 
 SIDE = 28
 VALIDATION_ROWS = 5000
@@ -27,6 +28,9 @@ VALIDATION_ROWS = 5000
 
 _RECIPE = 1
 """Counts up whenever the same options would give other pixels."""
+
+_BYTE_CODE = 0x08
+"""The type code of unsigned bytes in idx files, the only one MNIST has."""
 
 _Bytes = npt.NDArray[np.uint8]
 
@@ -96,7 +100,7 @@ def blended(mnist: Source, photographs: Source, *, digits: str, seed: int) -> di
     """
     folder, pictures_folder = mnist.folder("mnist_m"), photographs.folder("mnist_m")
     pictures = [
-        np.asarray(picture_of(read_file(pictures_folder, file), str(pictures_folder / file.path)))
+        np.asarray(read_picture(read_file(pictures_folder, file), str(pictures_folder / file.path)))
         for file in photographs.editions[0].files
     ]
     content = {file.path: read_file(folder, file) for file in mnist.editions[0].files}
@@ -116,6 +120,27 @@ def blended(mnist: Source, photographs: Source, *, digits: str, seed: int) -> di
         blend = _blend(images, pictures, key(seed, "mnist_m", part))
         made |= {f"{part}_digit": images, f"{part}_blend": blend, f"{part}_y": labels}
     return {name: torch.from_numpy(array.copy()) for name, array in made.items()}
+
+
+def read_idx(packed: bytes, dimensions: int, what: str) -> _Bytes:
+    """The array of a gzipped idx file of bytes with so many dimensions; a file that is not one is refused by name."""
+    try:
+        content = gzip.decompress(packed)
+    except (OSError, EOFError, zlib.error) as problem:
+        raise FedmmError(f"{what} cannot be read as a gzipped idx file: {problem}") from problem
+    header = 4 + 4 * dimensions
+    if len(content) < header or content[:4] != bytes([0, 0, _BYTE_CODE, dimensions]):
+        raise FedmmError(
+            f"{what} must begin with the magic number {_BYTE_CODE << 8 | dimensions:#010x}, an idx file of bytes with "
+            f"{dimensions} dimensions, not with {content[:4].hex() or 'nothing'}"
+        )
+    shape = np.frombuffer(content, ">u4", dimensions, offset=4).tolist()
+    if len(content) - header != math.prod(shape):
+        raise FedmmError(
+            f"{what} must have {math.prod(shape)} bytes after its header, for sizes {shape}, "
+            f"not {len(content) - header}"
+        )
+    return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
 
 
 def _blend(images: _Bytes, pictures: list[_Bytes], part: int) -> _Bytes:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from fedmm.core.errors import require
-from fedmm.core.problem import View, WholeRows
 from fedmm.core.validation import at_least, flag, one_of
-from fedmm.data.class_folders import ClassFolders, hold_out, require_sizes
+from fedmm.data.datasets.image_folder import choose_view, require_sizes
 from fedmm.data.domains import DomainPair, Labelled
-from fedmm.data.download.registry import sources
-from fedmm.data.transforms import CropAndFlip
+from fedmm.data.inputs import ImageInput
+from fedmm.data.readers.images import ClassFolders
+from fedmm.data.sources import sources
+from fedmm.data.splitting import build_pair, split_rows
 
 Domain = Literal["amazon", "dslr", "webcam"]
 DOMAINS = ("amazon", "dslr", "webcam")
@@ -53,16 +53,13 @@ class Office31:
     def load(self) -> DomainPair:
         source, target = _domain(self.source), _domain(self.target)
         classes = source.class_names
-        train, kept = hold_out(self._stored(source, classes), self.held_out, self.seed)
-        shown = self._stored(target, classes)
-        view: View = CropAndFlip(self.image_size) if self.augment else WholeRows()
-        return DomainPair(train, shown, kept, shown, classes, kept, view=view)
-
-    def _stored(self, domain: ClassFolders, classes: Sequence[str]) -> Labelled:
-        rows = domain.load(classes, self.stored_size)
-        if self.augment:
-            return rows
-        return Labelled(CropAndFlip(self.image_size).evaluate(rows.x).contiguous(), rows.y)
+        stored = ImageInput(classes, self.stored_size, 0 if self.augment else self.image_size)
+        here, there = (
+            Labelled(stored.shown(domain.pictures(self.stored_size)), domain.labels(classes))
+            for domain in (source, target)
+        )
+        split = split_rows(here.y, there.y, held_out=self.held_out, target_held_out=0.0, seed=self.seed)
+        return build_pair(here, there, split, classes, view=choose_view(self.image_size, augment=self.augment))
 
 
 def _domain(name: str) -> ClassFolders:

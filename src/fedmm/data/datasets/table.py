@@ -13,13 +13,13 @@ from torch import Tensor
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.files import TableKeys
 from fedmm.core.validation import at_least, one_of
-from fedmm.data.columns.encoding import Scaling, learnt, scales_of
+from fedmm.data.columns import Scaling, learn_columns, scales_of
 from fedmm.data.domains import DomainPair, Labelled
 from fedmm.data.inputs import TableInput
-from fedmm.data.labels import UNLABELLED, numbered, ordered
+from fedmm.data.labels import UNLABELLED, number_labels, sort_names
 from fedmm.data.readers.table_formats import TableFormat
-from fedmm.data.readers.tables import read_table, read_tables, require_columns, texts
-from fedmm.data.splitting import Split, require_shares, split_rows, split_sites
+from fedmm.data.readers.tables import name_files, read_table, read_tables, require_columns, texts
+from fedmm.data.splitting import Split, build_pair, require_shares, split_rows, take_names
 
 if TYPE_CHECKING:
     import pandas
@@ -85,6 +85,10 @@ class Table(TableKeys, _Columns):
     name: ClassVar[str] = "table"
     summary: ClassVar[str] = "your own CSV, Excel or Parquet files: a label column, and a site or domain column"
     paths: ClassVar[tuple[str, ...]] = ("file", "files", "target_test")
+    words: ClassVar[tuple[str, ...]] = (
+        "label", "classes", "site", "target_sites", "domain", "drop", "id", "numeric", "categorical", "dates",
+        "separator", "encoding", "columns", "sheet", "missing", "zero_missing",
+    )  # fmt: skip
 
     held_out: float = 0.1
     target_held_out: float = 0.0
@@ -134,7 +138,7 @@ class Table(TableKeys, _Columns):
         require(len(here) > 0, f"{where} has no row of the source: labelled rows to learn from")
         require(len(there) > 0, f"{where} has no row of the target{self._untold}")
         classes = self._classes(labels, here, where)
-        y, strange = numbered(labels, classes)
+        y, strange = number_labels(labels, classes)
         require(
             not strange,
             f"{where} has target rows of the class {strange[0] if strange else ''!r}, which no row of the source has; "
@@ -147,9 +151,9 @@ class Table(TableKeys, _Columns):
             held_out=self.held_out,
             target_held_out=self.target_held_out,
             seed=self.seed,
-            source_sites=_at(sites, here),
-            source_groups=_at(groups, here),
-            target_groups=_at(groups, there),
+            source_sites=take_names(sites, here),
+            source_groups=take_names(groups, here),
+            target_groups=take_names(groups, there),
             tested_elsewhere=bool(self.target_test),
         )
         return self._pair(opened, classes, y, _in_table(split, here, there))
@@ -162,8 +166,7 @@ class Table(TableKeys, _Columns):
         if self.files:
             files = {site: Path(path).expanduser() for site, path in self.files.items()}
             frame, sites, lacking = read_tables(files, self.format, said, self.categorical, may_lack=self.label)
-            first, *others = map(str, files.values())
-            where = f"{first} and {len(others)} more" if others else first
+            where = name_files(files)
         else:
             path = Path(self.file).expanduser()
             frame, where = read_table(path, self.format, said, self.categorical), str(path)
@@ -183,7 +186,7 @@ class Table(TableKeys, _Columns):
         frame, sites, where, _ = opened
         shown = frame[[column for column in frame.columns if column not in self.roles]]
         train = torch.cat([split.source, split.target]).sort().values
-        columns = learnt(
+        columns = learn_columns(
             shown.iloc[train.numpy()],
             numeric=self.numeric,
             categorical=self.categorical,
@@ -196,7 +199,7 @@ class Table(TableKeys, _Columns):
         scales = {}
         if self.scaling == "per_site":
             assert sites is not None  # __post_init__
-            for site in ordered(sites):
+            for site in sort_names(sites):
                 rows = [row for row in train.tolist() if sites[row] == site]
                 scales[site] = scales_of(shown.iloc[rows], columns, where, self.decimal)
         kind = TableInput(
@@ -209,23 +212,9 @@ class Table(TableKeys, _Columns):
             site=self.site if scales else "",
             scales=scales,
         )
-        x = kind.rows(frame, where, sites).x
-
-        def part(rows: Tensor) -> Labelled:
-            return Labelled(x[rows], y[rows])
-
-        kept = part(split.source_test)
+        both = Labelled(kind.rows(frame, where, sites).x, y)
         tested = self._elsewhere(kind) if self.target_test else None
-        return DomainPair(
-            part(split.source),
-            part(split.target),
-            kept,
-            part(split.target_test) if split.target_test is not None else tested,
-            classes,
-            kept,
-            input=kind,
-            sites=split_sites(sites, sites, split) if sites else None,
-        )
+        return build_pair(both, both, split, classes, tested=tested, source_sites=sites, target_sites=sites, input=kind)
 
     @property
     def _untold(self) -> str:
@@ -239,7 +228,7 @@ class Table(TableKeys, _Columns):
         written = texts(frame[self.label])
         if not self.classes:
             return written
-        strange = ordered(label for label in written if label and label not in self.classes)
+        strange = sort_names(label for label in written if label and label not in self.classes)
         require(
             not strange,
             f"{where} has the label {strange[0] if strange else ''!r:.60} in column {self.label!r}, which data.classes "
@@ -254,7 +243,7 @@ class Table(TableKeys, _Columns):
         )
         for site in self.target_sites:
             if site not in sites:
-                known = ", ".join(ordered(sites))
+                known = ", ".join(sort_names(sites))
                 raise FedmmError(
                     f"{where} has no row of the site {site!r}, which data.target_sites names (sites: {known:.300})"
                 )
@@ -288,7 +277,7 @@ class Table(TableKeys, _Columns):
 
     def _classes(self, labels: list[str], source: Tensor, where: str) -> tuple[str, ...]:
         written = {labels[row] for row in source.tolist()}
-        classes = tuple(name for name in dict.fromkeys(self.classes.values()) if name in written) or ordered(written)
+        classes = tuple(name for name in dict.fromkeys(self.classes.values()) if name in written) or sort_names(written)
         require(
             len(classes) >= 2,
             f"{where} has one class alone, {classes[0]!r:.60}, among the labelled rows of the source; there must be "
@@ -324,7 +313,3 @@ def _in_table(split: Split, source: Tensor, target: Tensor) -> Split:
 def _groups(names: Sequence[str], sites: Sequence[str] | None) -> list[str]:
     """What rows of one id at one site share; a row without an id is alone."""
     return [f"{sites[row] if sites else ''}\0{name or f'{chr(0)}{row}'}" for row, name in enumerate(names)]
-
-
-def _at(values: Sequence[str] | None, rows: Tensor) -> list[str] | None:
-    return None if values is None else [values[row] for row in rows.tolist()]

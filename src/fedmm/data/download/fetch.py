@@ -1,23 +1,111 @@
-"""A source's files into the data folder: each is skipped where it is right, and checked before it gets its name."""
+"""A source's files in the data folder: what is there and right, and fetching what is not.
+
+Each file is checked before it gets its name; of an archive, which may hold anything, only the wanted files are written.
+"""
 
 from __future__ import annotations
 
+import lzma
 import os
+import shutil
+import tarfile
 import tempfile
 import threading
+import zlib
+from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 from urllib.parse import quote
 
 from fedmm.core.errors import FedmmError, require, unknown
-from fedmm.data.download.http import PATIENT, Moved, Patience, download
-from fedmm.data.download.verify import check_edition, part_name, wrong_files
-from fedmm.data.readers.archives import unpack
-from fedmm.data.sources import Archive, Edition, Source, StoredFile
+from fedmm.data.download.http import RETRIES, Moved, Retries, download
+from fedmm.data.readers.images import read_picture
+from fedmm.data.sources import Archive, Edition, Source, StoredFile, read_file, size_of
 
 _SIDE_BY_SIDE = 8
 """Downloads at a time: hundreds of small files wait for answers, not for bytes."""
+_LARGEST_PICTURE, _LARGEST_ARCHIVE = 100_000_000, 10_000_000_000
+"""Bytes; no picture and no domain is larger, and a few packed bytes can stand for any number of others."""
+
+# What is there --------------------------------------------------------------------------------------------------------
+
+
+class FileCount(NamedTuple):
+    """How much of a source, or of a part, is in the data folder, by names and sizes alone.
+
+    files, wanted: files that are there, and that should be. bytes: of those that are there.
+    """
+
+    edition: Edition
+    files: int
+    wanted: int
+    bytes: int
+
+
+def count_files(source: Source, data_folder: Path) -> list[FileCount]:
+    """How much of each of a source's parts is there."""
+    folder = data_folder / source.name
+    found = []
+    for part in source.parts or ("",):
+        edition = source.edition_in(folder, part)
+        sizes = [(file.size, size_of(folder / file.path)) for file in edition.files]
+        there = [found for size, found in sizes if found is not None and size in (None, found)]
+        found.append(FileCount(edition, len(there), len(edition.files), sum(there)))
+    return found
+
+
+def check(source: Source, data_folder: Path, seen: Callable[[], None] = lambda: None) -> dict[str, Edition]:
+    """The editions in which a source's parts are there, by name; the first file that is not as it should be is refused.
+
+    seen: called after each file.
+    """
+    folder = data_folder / source.name
+    editions = {part_name(source, part): source.edition_in(folder, part) for part in source.parts or ("",)}
+    for edition in editions.values():
+        check_edition(edition, folder, seen)
+    return editions
+
+
+def part_name(source: Source, part: str) -> str:
+    """What a part of a source is called."""
+    return f"{source.name}/{part}" if part else source.name
+
+
+def check_edition(edition: Edition, folder: Path, seen: Callable[[], None] = lambda: None) -> None:
+    """Refuse the first file of an edition in a source's folder that is not as it should be."""
+    problems = [problem for problem in _problems(edition, folder, seen) if problem]
+    if problems:
+        more = f" ({len(problems) - 1} more files are not as they should be)" if len(problems) > 1 else ""
+        raise FedmmError(problems[0] + more)
+
+
+def wrong_files(edition: Edition, folder: Path) -> tuple[StoredFile, ...]:
+    """The files of an edition that are not in a source's folder as they should be."""
+    problems = _problems(edition, folder, lambda: None)
+    return tuple(file for file, problem in zip(edition.files, problems, strict=True) if problem)
+
+
+def _problems(edition: Edition, folder: Path, seen: Callable[[], None]) -> list[str]:
+    """For each file what is wrong with it, or nothing; without a checksum it must be a picture."""
+
+    def problem_with(file: StoredFile) -> str:
+        try:
+            content = read_file(folder, file)
+            if not file.sha256:
+                read_picture(content, str(folder / file.path))
+            return ""
+        except FedmmError as problem:
+            return str(problem)
+        finally:
+            seen()
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(problem_with, edition.files))
+
+
+# Fetching -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -95,7 +183,7 @@ def _mirrored(edition: Edition, name: str, mirror: str) -> Edition:
     )
 
 
-def fetch(plan: Plan, moved: Moved = lambda count: None, patience: Patience = PATIENT) -> None:
+def fetch(plan: Plan, moved: Moved = lambda count: None, retries: Retries = RETRIES) -> None:
     """Carry out a plan; what cannot be had, or is not what it should be, is refused by name."""
     for file in plan.edition.files:
         if not (file.addresses or plan.edition.archives):
@@ -103,16 +191,16 @@ def fetch(plan: Plan, moved: Moved = lambda count: None, patience: Patience = PA
                 f"{plan.folder / file.path} has no public address; name another edition, or a mirror in FEDMM_MIRROR"
             )
     for archive in plan.edition.archives:
-        _fetch_archive(plan.folder, plan.edition, archive, moved, patience)
+        _fetch_archive(plan.folder, plan.edition, archive, moved, retries)
     if not plan.edition.archives:
-        _fetch_files(plan.folder, plan.edition.files, moved, patience)
+        _fetch_files(plan.folder, plan.edition.files, moved, retries)
 
 
 class _Stopped(Exception):  # noqa: N818 - reads as what happened
     """Another download failed, or Ctrl-C."""
 
 
-def _fetch_files(folder: Path, files: tuple[StoredFile, ...], moved: Moved, patience: Patience) -> None:
+def _fetch_files(folder: Path, files: tuple[StoredFile, ...], moved: Moved, retries: Retries) -> None:
     stop = threading.Event()
 
     def moved_unless_stopped(count: int) -> None:
@@ -121,7 +209,7 @@ def _fetch_files(folder: Path, files: tuple[StoredFile, ...], moved: Moved, pati
         moved(count)
 
     with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
-        running = [pool.submit(download, folder, file, moved_unless_stopped, patience) for file in files]
+        running = [pool.submit(download, folder, file, moved_unless_stopped, retries) for file in files]
         try:
             wait(running, return_when=FIRST_EXCEPTION)
         finally:
@@ -134,12 +222,12 @@ def _fetch_files(folder: Path, files: tuple[StoredFile, ...], moved: Moved, pati
             raise problem
 
 
-def _fetch_archive(folder: Path, edition: Edition, archive: Archive, moved: Moved, patience: Patience) -> None:
+def _fetch_archive(folder: Path, edition: Edition, archive: Archive, moved: Moved, retries: Retries) -> None:
     """Unpack beside the real names, check, then move file by file; an archive that is there already is used."""
     path = folder / archive.file
     ours = not path.exists()
     if ours:
-        download(folder, StoredFile(archive.file, addresses=archive.addresses), moved, patience)
+        download(folder, StoredFile(archive.file, addresses=archive.addresses), moved, retries)
     wanted = edition.below(archive.folder)
     try:
         with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=folder) as name:
@@ -153,3 +241,44 @@ def _fetch_archive(folder: Path, edition: Edition, archive: Archive, moved: Move
     finally:
         if ours:
             path.unlink(missing_ok=True)
+
+
+def unpack(archive: Path, files: Iterable[StoredFile], folder: Path) -> None:
+    """Write the files from an archive into a folder; each is found by the last two parts of its path, class and name.
+
+    Links, devices, paths that lead elsewhere, and archives that lack a file are refused.
+    """
+    wanted = {PurePosixPath(file.path).parts[-2:]: file for file in files}
+    try:
+        with tarfile.open(archive) as opened:
+            for member in opened:
+                path = PurePosixPath(member.name)
+                require(
+                    not path.is_absolute() and ".." not in path.parts and (member.isfile() or member.isdir()),
+                    f"{archive} is not unpacked: it holds {member.name!r}, which is a link or leads out of its folder",
+                )
+                end = member.offset_data + member.size
+                require(
+                    end <= _LARGEST_ARCHIVE, f"{archive} is not unpacked: it holds more than {_LARGEST_ARCHIVE} bytes"
+                )
+                file = wanted.get(path.parts[-2:]) if member.isfile() else None
+                if file is not None:
+                    require(member.size <= _LARGEST_PICTURE, f"{archive} is not unpacked: {member.name} is too large")
+                    _write_member(opened, member, folder / file.path)
+                    del wanted[path.parts[-2:]]
+    except FedmmError:
+        raise
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, ValueError, OverflowError, MemoryError) as problem:
+        raise FedmmError(f"{archive} is truncated or corrupt: {problem}") from problem
+    except OSError as problem:
+        raise FedmmError(f"{archive} cannot be unpacked into {folder}: {problem.strerror or problem}") from problem
+    missing = [file.path for file in wanted.values()]
+    require(not missing, f"{archive} lacks {len(missing)} files, the first of them {missing[0] if missing else ''}")
+
+
+def _write_member(opened: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
+    content = opened.extractfile(member)
+    assert content is not None  # it is a file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("xb") as stream:
+        shutil.copyfileobj(content, stream)

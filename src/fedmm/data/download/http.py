@@ -35,7 +35,7 @@ class _Useless(Exception):  # noqa: N818 - reads as what happened
 
 
 @dataclass(frozen=True)
-class Patience:
+class Retries:
     """How long to try, and how much to take.
 
     attempts: at each address, with ``pause`` seconds before the second, twice that before the third and so on.
@@ -52,77 +52,114 @@ class Patience:
         require(self.most >= 1, f"a download's bound must be at least 1 byte, not {self.most}")
 
 
-PATIENT = Patience()
+RETRIES = Retries()
 
 
-def download(folder: Path, file: StoredFile, moved: Moved, patience: Patience = PATIENT) -> None:
+def download(folder: Path, file: StoredFile, moved: Moved, retries: Retries = RETRIES) -> None:
     """Bring a file into a folder from the first of its addresses that has it.
 
     Until its size and checksum are right it is called ``NAME.partial``; what an interrupted download left there is
     completed.
     """
     path = folder / file.path
-    partial = path.with_name(path.name + PARTIAL)
+    transfer = _Transfer(path.with_name(path.name + PARTIAL), file, moved, retries)
     reasons = []
     try:
-        partial.parent.mkdir(parents=True, exist_ok=True)
-        moved(_size(partial))
+        transfer.partial.parent.mkdir(parents=True, exist_ok=True)
+        moved(transfer.size)
         for address in file.addresses:
-            reason = _whole(address, partial, file, moved, patience)
+            reason = transfer.complete(address)
             if not reason:
-                partial.replace(path)
+                transfer.partial.replace(path)
                 return
             reasons.append(f"{address} ({reason})")
     except OSError as problem:
-        raise FedmmError(f"{partial} cannot be written: {problem.strerror or problem}") from problem
+        raise FedmmError(f"{transfer.partial} cannot be written: {problem.strerror or problem}") from problem
     raise FedmmError(f"{path} could not be fetched from {', nor from '.join(reasons)}{expected(file)}")
 
 
-def _whole(address: str, partial: Path, file: StoredFile, moved: Moved, patience: Patience) -> str:
-    """Try until ``partial`` is the whole file and right; returns what is wrong with the address, or nothing."""
-    failures = 0
-    while True:
-        before = _size(partial)
-        try:
-            _transfer(address, partial, file, moved, patience)
-            return ""
-        except _Useless as problem:
-            return str(problem)
-        except _Broken as problem:
-            failures = 1 if _size(partial) > before else failures + 1
-            if failures >= patience.attempts:
+@dataclass(frozen=True)
+class _Transfer:
+    """One file on its way to ``partial``."""
+
+    partial: Path
+    file: StoredFile
+    moved: Moved
+    retries: Retries
+
+    @property
+    def size(self) -> int:
+        """Bytes that are there."""
+        return self.partial.stat().st_size if self.partial.exists() else 0
+
+    def complete(self, address: str) -> str:
+        """Try until the file is whole and right; returns what is wrong with the address, or nothing."""
+        failures = 0
+        while True:
+            before = self.size
+            try:
+                self._attempt(address)
+                return ""
+            except _Useless as problem:
                 return str(problem)
-        time.sleep(patience.pause * failures)
+            except _Broken as problem:
+                failures = 1 if self.size > before else failures + 1
+                if failures >= self.retries.attempts:
+                    return str(problem)
+            time.sleep(self.retries.pause * failures)
 
+    def _attempt(self, address: str) -> None:
+        """Make the file whole and right; if that fails, what came of it stays to be resumed."""
+        start = self.size
+        if start == 0 or start != self.file.size:
+            self._receive(address, start)
+        with self.partial.open("rb") as stream:
+            sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+        if not sha256.startswith(self.file.sha256):
+            self._discard()
+            raise (
+                _Broken("what was left of an older download is wrong") if start else _Useless(f"its sha256 is {sha256}")
+            )
 
-def _transfer(address: str, partial: Path, file: StoredFile, moved: Moved, patience: Patience) -> None:
-    """Make ``partial`` the whole file and right; if that fails, what came of it stays to be resumed."""
-    start, bound = _size(partial), patience.most if file.size is None else file.size
-    if start == 0 or start != file.size:
-        response = _opened(address, start, patience.timeout)
+    def _receive(self, address: str, start: int) -> None:
+        bound = self.retries.most if self.file.size is None else self.file.size
+        response = _open(address, start, self.retries.timeout)
         if response is None:
-            _discard(partial, moved)
+            self._discard()
             raise _Broken("what was left of an older download is too long")
         with response:
             begin, total = _extent(response, start)
-            if file.size is not None and total not in (None, file.size):
+            if self.file.size is not None and total not in (None, self.file.size):
                 raise _Useless(f"it has {total} bytes there")
             if total is not None and total > bound:
                 raise _Useless(f"it has {total} bytes there, more than the {bound} that are accepted")
-            moved(begin - start)
-            size = _append(response, partial, begin, moved, bound)
+            self.moved(begin - start)
+            size = self._append(response, begin, bound)
         if size > bound:
-            _discard(partial, moved)
+            self._discard()
             raise _Useless(f"it sends more than {bound} bytes")
         if total is not None and size < total:
             raise _Broken(f"it broke off after {size} of {total} bytes")
-    found = _digest(partial)
-    if not found.startswith(file.sha256):
-        _discard(partial, moved)
-        raise _Broken("what was left of an older download is wrong") if start else _Useless(f"its sha256 is {found}")
+
+    def _append(self, response: HTTPResponse, begin: int, bound: int) -> int:
+        """Write what comes, from byte ``begin`` on, until it is more than ``bound``; returns the file's size then."""
+        with self.partial.open("r+b" if begin else "wb") as stream:
+            stream.seek(begin)
+            while stream.tell() <= bound:
+                with _network():
+                    block = response.read1(_BLOCK)  # whatever is there already, so that Ctrl-C need not wait
+                if not block:
+                    break
+                stream.write(block)
+                self.moved(len(block))
+            return stream.tell()
+
+    def _discard(self) -> None:
+        self.moved(-self.size)
+        self.partial.unlink()
 
 
-def _opened(address: str, start: int, timeout: float) -> HTTPResponse | None:
+def _open(address: str, start: int, timeout: float) -> HTTPResponse | None:
     """The answer of a server that has the file; None where it has fewer bytes than are to be skipped."""
     headers = {"User-Agent": "fedmm"} | ({"Range": f"bytes={start}-"} if start else {})
     with _network():
@@ -148,21 +185,6 @@ def _extent(response: HTTPResponse, start: int) -> tuple[int, int | None]:
     return start, int(match[2]) if match[2] != "*" else None
 
 
-def _append(response: HTTPResponse, partial: Path, begin: int, moved: Moved, bound: int) -> int:
-    """Write what comes, from byte ``begin`` on, until it is more than ``bound``; returns the size of the file then."""
-    with partial.open("r+b" if begin else "wb") as stream:
-        stream.seek(begin)
-        while True:
-            with _network():
-                block = response.read1(_BLOCK)  # whatever is there already, so that Ctrl-C need not wait
-            if not block:
-                return stream.tell()
-            stream.write(block)
-            moved(len(block))
-            if stream.tell() > bound:
-                return stream.tell()
-
-
 @contextmanager
 def _network() -> Iterator[None]:
     """What goes wrong on the way is worth another try."""
@@ -170,17 +192,3 @@ def _network() -> Iterator[None]:
         yield
     except (OSError, HTTPException) as problem:
         raise _Broken(str(getattr(problem, "reason", "") or problem) or type(problem).__name__) from problem
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
-
-
-def _discard(partial: Path, moved: Moved) -> None:
-    moved(-_size(partial))
-    partial.unlink()
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

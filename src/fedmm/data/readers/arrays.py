@@ -17,6 +17,7 @@ from fedmm.core.errors import FedmmError, require
 
 Layout = Literal["auto", "channels_first", "channels_last"]
 Array = NDArray[Any]
+ARRAYS = (".npz", ".npy")
 ALONE = "x"
 """What the array of a .npy file is called."""
 

@@ -1,4 +1,4 @@
-"""Pictures from files, as squares of bytes."""
+"""Pictures from files as squares of bytes, and folders that hold one folder of pictures for each class."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import io
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,24 +19,29 @@ import torch
 from torch import Tensor
 
 from fedmm.core.errors import FedmmError, require
+from fedmm.data.labels import UNLABELLED
 from fedmm.data.sources import StoredFile, read_file
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
+_SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+_OF_SYSTEMS = {"thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx"}
+"""Files that Windows and macOS leave in folders of pictures; those of others are hidden by a dot."""
+SKIP = "; mend or remove what is bad, or leave it out with data.skip_bad = true"
 _FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """Others run programs, or are no pictures of pixels."""
 _MOST_PIXELS = 89_000_000
 _LONGEST = 200
 """How many times its shorter side the longer may be: all of a picture is resized before its middle is cut out."""
 _IN_MEMORY = re.compile(r"<[\w.]*BytesIO object at 0x[0-9a-fA-F]+>")
-_SHOWN = 20
-"""Bad pictures that are named in one sentence."""
+_MOST_BAD, _MOST_SKIPPED = 20, 5
+"""Bad pictures that are named in one sentence, and those that were skipped."""
 _KEPT = 3
 """Folders of squares that stay in memory, since tasks share domains: Office-31 has three."""
 
 
-def picture_of(content: bytes, what: str) -> Picture:
+def read_picture(content: bytes, what: str) -> Picture:
     """The picture in a file's bytes, of any kind, as upright red, green and blue; what is clear becomes white."""
     from PIL import Image, ImageOps, UnidentifiedImageError  # noqa: PLC0415 - slow to import, and only pictures need it
 
@@ -94,9 +100,9 @@ def read_squares(folder: Path, files: Sequence[StoredFile], size: int) -> Square
 
 def refuse_bad(problems: Sequence[str], advice: str = "") -> None:
     """Refuse pictures that could not be read, all in one sentence. advice: what could be done about it."""
-    more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+    more = f"; and {len(problems) - _MOST_BAD} more" if len(problems) > _MOST_BAD else ""
     many = f"{len(problems)} pictures are bad: " if len(problems) > 1 else ""
-    require(not problems, f"{many}{'; '.join(problems[:_SHOWN])}{more}{advice}")
+    require(not problems, f"{many}{'; '.join(problems[:_MOST_BAD])}{more}{advice}")
 
 
 @lru_cache(maxsize=_KEPT)
@@ -110,7 +116,7 @@ def _squares(folder: Path, files: tuple[StoredFile, ...], stamps: tuple[object, 
         with suppress(OSError, RuntimeError):  # a link that leads to itself
             path = path.resolve() if path.is_symlink() else path
         try:
-            whole = picture_of(read_file(folder, file), str(path))
+            whole = read_picture(read_file(folder, file), str(path))
         except FedmmError as problem:
             return str(problem)
         try:
@@ -137,3 +143,104 @@ def _stamp(path: Path) -> object:
     except OSError:
         return None
     return status.st_mtime_ns, status.st_size
+
+
+@dataclass(frozen=True)
+class ClassFolders:
+    """Files ``.../class/picture`` below ``folder``; or, where classes are not known, pictures right in it."""
+
+    folder: Path
+    files: tuple[StoredFile, ...]
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Sorted; none where classes are not known."""
+        return tuple(sorted({_class(file) for file in self.files} - {""}))
+
+    def labels(self, class_names: Sequence[str]) -> Tensor:
+        """The place of each file's class, int64 ``[files]``; -1 where it is not known."""
+        number = {"": UNLABELLED} | {name: number for number, name in enumerate(class_names)}
+        return torch.tensor([number[_class(file)] for file in self.files], dtype=torch.int64)
+
+    def pictures(self, size: int) -> Tensor:
+        """All pictures as squares, uint8 ``[files, 3, size, size]``."""
+        return squares(self.folder, self.files, size)
+
+
+class ReadFolders(NamedTuple):
+    """The files that could be read, and their pictures as squares, uint8 ``[files, 3, size, size]``."""
+
+    folders: ClassFolders
+    x: Tensor
+
+
+def read_folders(
+    several: Iterable[ClassFolders], size: int, *, skip_bad: bool
+) -> tuple[list[ReadFolders], tuple[str, ...]]:
+    """The pictures of several folders, and what was left out of them, in words; without ``skip_bad`` nothing may be."""
+    found, problems = [], list[str]()
+    for folders in several:
+        x, read, bad = read_squares(folders.folder, folders.files, size)
+        left = replace(folders, files=tuple(folders.files[place] for place in read))
+        found.append(ReadFolders(left, x))
+        problems += bad
+        for name in (set(map(_class, folders.files)) - set(map(_class, left.files))) if skip_bad else ():
+            raise FedmmError(f"no picture in {folders.folder / name} can be read: {bad[0]}")
+    if not skip_bad:
+        refuse_bad(problems, SKIP)
+    return found, skipped_note(problems)
+
+
+def skipped_note(problems: Sequence[str]) -> tuple[str, ...]:
+    """A line on pictures that were left out, where there are any."""
+    if not problems:
+        return ()
+    more = f"; and {len(problems) - _MOST_SKIPPED} more" if len(problems) > _MOST_SKIPPED else ""
+    many = "pictures were" if len(problems) > 1 else "picture was"
+    return (f"{len(problems)} bad {many} skipped: {'; '.join(problems[:_MOST_SKIPPED])}{more}",)
+
+
+def _class(file: StoredFile) -> str:
+    return Path(file.path).parent.name
+
+
+def found_in(folder: Path) -> ClassFolders:
+    """What lies in a folder: folders of pictures, or pictures. Hidden files, and what systems leave, are skipped.
+
+    A file in a class's folder is taken for a picture whatever it is called; beside the classes' folders there may be
+    files, but no pictures.
+    """
+    try:
+        folders = [path for path in _shown(folder) if path.is_dir()]
+        loose = [path for path in _shown(folder) if path.suffix.lower() in _SUFFIXES and not path.is_dir()]
+        inside = {path: _shown(path) for path in folders}
+    except OSError as problem:
+        raise FedmmError(f"{folder} cannot be read as a folder of pictures: {problem.strerror}") from problem
+    for path, pictures in inside.items():
+        require(bool(pictures), f"the class folder {path} is empty; put pictures in it or remove it")
+        for picture in pictures:
+            require(
+                not picture.is_dir(), f"{picture} is a folder inside a class's folder, which must hold pictures alone"
+            )
+    require(
+        not (folders and loose), f"{loose[0] if loose else ''} lies beside the class folders; move it into one of them"
+    )
+    paths = loose or [picture for pictures in inside.values() for picture in pictures]
+    require(bool(paths), f"{folder} holds neither class folders nor pictures")
+    return ClassFolders(folder, tuple(StoredFile(path.relative_to(folder).as_posix()) for path in paths))
+
+
+def folders_of_sites(folder: Path) -> dict[str, ClassFolders]:
+    """What lies in the folder of each site, by its name."""
+    try:
+        paths = [path for path in _shown(folder) if path.is_dir()]
+    except OSError as problem:
+        raise FedmmError(f"{folder} cannot be read as a folder of sites: {problem.strerror}") from problem
+    require(bool(paths), f"{folder} holds no folder of a site")
+    return {path.name: found_in(path) for path in paths}
+
+
+def _shown(folder: Path) -> list[Path]:
+    """What is in a folder, neither hidden nor left there by a system, in order."""
+    shown = (path for path in folder.iterdir() if not path.name.startswith("."))
+    return sorted(path for path in shown if path.name.lower() not in _OF_SYSTEMS)

@@ -15,16 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmm.core.errors import FedmmError, require
-from fedmm.data.readers.cells import MISSING, Cell, Kind, read_cell
-from fedmm.data.readers.table_formats import EXCEL, PARQUET, TABLES, TableFormat, open_text
+from fedmm.data.readers.table_formats import (
+    EXCEL,
+    MISSING,
+    PARQUET,
+    TABLES,
+    Kind,
+    TableFormat,
+    open_text,
+    read_cell,
+)
 
 if TYPE_CHECKING:
     import pandas
-
-__all__ = [
-    "MISSING", "JoinedTables", "as_days", "cell_kinds", "is_dates", "is_numeric", "is_plain", "numbers", "read_table",
-    "read_tables", "require_columns", "texts",
-]  # fmt: skip
 
 _WHOLE = re.compile(r"-?\d+\.0")
 _NAMELESS = re.compile(r"Unnamed: \d+")
@@ -85,9 +88,7 @@ def read_table(
 def _text_file(
     path: Path, format: TableFormat, texts: Collection[str], words: Collection[str], may_lack: str, pandas: Any
 ) -> pandas.DataFrame:
-    separator = format.separator
-    if separator == "," and path.name.lower().endswith((".tsv", ".tsv.gz")):
-        separator = "\t"
+    separator = format.separator_of(path)
     common = {"sep": separator, "encoding": format.encoding, "compression": "infer"}
     head = pandas.read_csv(path, nrows=0, **common)
     columns, header = [str(column) for column in head.columns], format.header
@@ -103,25 +104,30 @@ def _text_file(
             f"{path} seems to have its cells separated by {other!r}: say data.separator = {other!r} (--separator of "
             "predict and evaluate)",
         )
+    options = common | _cell_options(columns, header, format, texts, words)
+    options |= {"decimal": format.decimal, "index_col": False, "low_memory": False}
     with warnings.catch_warnings():
         warnings.simplefilter("error", pandas.errors.ParserWarning)
-        options = {
-            "header": 0 if header else None,
-            **({} if format.header else {"names": columns}),
-            "decimal": format.decimal,
-            "index_col": False,
-            "low_memory": False,
-            "keep_default_na": False,
-            "na_values": {column: [""] if column in texts else list(MISSING) for column in columns},
-            "dtype": {column: "object" for column in columns if column in texts or column in words},
-        }
         try:
-            frame: pandas.DataFrame = pandas.read_csv(path, **common, **options)
+            frame: pandas.DataFrame = pandas.read_csv(path, **options)
         except pandas.errors.ParserWarning:
             _require_no_more_cells(path, format, separator, len(columns))
             warnings.simplefilter("ignore", pandas.errors.ParserWarning)
-            frame = pandas.read_csv(path, **common, **options)
-    return frame.drop(columns=[column for column in frame.columns if _NAMELESS.fullmatch(str(column))])
+            frame = pandas.read_csv(path, **options)
+    return _without_nameless(frame)
+
+
+def _cell_options(
+    columns: list[str], header: bool, format: TableFormat, texts: Collection[str], words: Collection[str]
+) -> dict[str, Any]:
+    """What both of pandas' readers are told of a file with these columns."""
+    return {
+        "header": 0 if header else None,
+        **({} if format.header else {"names": columns}),
+        "keep_default_na": False,
+        "na_values": {column: [""] if column in texts else list(MISSING) for column in columns},
+        "dtype": {column: "object" for column in columns if column in texts or column in words},
+    }
 
 
 def _require_no_more_cells(path: Path, format: TableFormat, separator: str, columns: int) -> None:
@@ -164,21 +170,19 @@ def _excel(
         )
         sheet = format.sheet if len(sheets) > 1 else sheets[0]
         require(sheet in sheets, f"{path} has no sheet {sheet!r}, which data.sheet names; it has {listed}")
-        options: dict[str, Any] = {"sheet_name": sheet, "keep_default_na": False}
-        head = pandas.read_excel(book, header=0 if format.header else None, nrows=1, **options)
+        head = pandas.read_excel(
+            book, sheet_name=sheet, header=0 if format.header else None, nrows=1, keep_default_na=False
+        )
         columns, header = [str(column) for column in head.columns], format.header
         if not header:
             columns, header = _names(_texts(head.iloc[0]) if len(head) else columns, format, may_lack, path)
-        frame: pandas.DataFrame = pandas.read_excel(
-            book,
-            header=0 if header else None,
-            **({} if format.header else {"names": columns}),
-            na_values={column: [""] if column in texts else list(MISSING) for column in columns},
-            dtype={column: "object" for column in columns if column in texts or column in words},
-            **options,
-        )
-    frame = frame.drop(columns=[column for column in frame.columns if _NAMELESS.fullmatch(str(column))])
-    return frame.dropna(how="all").reset_index(drop=True)
+        options = _cell_options(columns, header, format, texts, words)
+        frame: pandas.DataFrame = pandas.read_excel(book, sheet_name=sheet, **options)
+    return _without_nameless(frame).dropna(how="all").reset_index(drop=True)
+
+
+def _without_nameless(frame: pandas.DataFrame) -> pandas.DataFrame:
+    return frame.drop(columns=[column for column in frame.columns if _NAMELESS.fullmatch(str(column))])
 
 
 def _parquet(path: Path, pandas: Any) -> pandas.DataFrame:
@@ -243,6 +247,12 @@ def read_tables(
     )
 
 
+def name_files(files: Mapping[str, Path]) -> str:
+    """What messages call the files."""
+    first, *others = map(str, files.values())
+    return f"{first} and {len(others)} more" if others else first
+
+
 def require_columns(frame: pandas.DataFrame, wanted: Iterable[str], path: Path | str, why: str) -> None:
     """Refuse a table that lacks a column."""
     import difflib  # noqa: PLC0415 - only for an error
@@ -296,7 +306,7 @@ def is_numeric(column: pandas.Series, decimal: str = ".") -> bool:
     """
     if column.dtype.kind in "biuf":
         return True
-    kinds = Counter(cell.kind for cell in _cells(texts(column), decimal))
+    kinds = cell_kinds(column, decimal)
     return not kinds["word"] and (not kinds["censored"] or kinds["censored"] < kinds["number"] + kinds["percent"])
 
 
@@ -305,7 +315,7 @@ def cell_kinds(column: pandas.Series, decimal: str = ".") -> Counter[Kind]:
     if column.dtype.kind in "biuf":
         gone = int(column.isna().sum())
         return Counter({"number": len(column) - gone, "missing": gone})
-    return Counter(cell.kind for cell in _cells(texts(column), decimal))
+    return Counter(read_cell(text, decimal).kind for text in texts(column))
 
 
 def numbers(column: pandas.Series, what: str, decimal: str = ".") -> NDArray[np.float64]:
@@ -316,15 +326,11 @@ def numbers(column: pandas.Series, what: str, decimal: str = ".") -> NDArray[np.
         require(not len(bad), f"{what} is infinite in row {bad[0] + 1 if len(bad) else ''}; remove or fill it")
         return found
     written = texts(column)
-    cells = _cells(written, decimal)
+    cells = [read_cell(text, decimal) for text in written]
     for row, (text, cell) in enumerate(zip(written, cells, strict=True), start=1):
         if cell.kind == "word":
             raise FedmmError(f"{what} holds {text:.40} in row {row}, which is no number{_other_mark(text, decimal)}")
     return np.array([cell.value for cell in cells], dtype=np.float64)
-
-
-def _cells(written: list[str], decimal: str) -> list[Cell]:
-    return [read_cell(text, decimal) for text in written]
 
 
 def _other_mark(text: str, decimal: str) -> str:

@@ -14,13 +14,13 @@ from torch import Tensor
 from fedmm.config.schema import experiment
 from fedmm.core.errors import FedmmError
 from fedmm.data import Arrays, Digits
-from fedmm.data.columns.per_site import PerSite
+from fedmm.data.datasets.per_site import PerSite
 from fedmm.data.domains import DomainPair, Labelled
 from fedmm.data.splitting import sites_of
 from fedmm.inference.evaluate import evaluate, rows_named
 from fedmm.inference.export import export_model
 from fedmm.inference.load_run import open_run
-from fedmm.inference.predict import incoming
+from fedmm.inference.predict import open_rows
 from fedmm.runs.run import run_experiment
 from fedmm.sites.experiments import deployed_experiment
 
@@ -150,7 +150,7 @@ def test_a_run_is_evaluated_on_standardised_rows_and_refuses_files(tmp_path: Pat
     assert found.scores.accuracy == pytest.approx(summary["target_accuracy"])
     np.save(tmp_path / "new.npy", np.zeros((2, 1, 8, 8), dtype=np.float32))
     with pytest.raises(FedmmError, match="which a file does not say"):
-        incoming(run, tmp_path / "new.npy")
+        open_rows(run, tmp_path / "new.npy")
     with pytest.raises(FedmmError, match="which a file does not say"):
         export_model(run, "safetensors", tmp_path / "model.safetensors")
     assert not (tmp_path / "model.safetensors").exists()

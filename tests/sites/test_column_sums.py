@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmm import FedmmError
-from fedmm.data.columns.agreed import BINS, AgreedColumns
-from fedmm.data.columns.federated import Merged, describe, merge_descriptions, read_description
+from fedmm.data.columns import BINS, AgreedColumns
+from fedmm.sites.column_sums import Merged, describe, merge_descriptions, read_description
 
 pandas = pytest.importorskip("pandas", reason="tables need fedmm[tables]")
 
-from fedmm.data.columns.encoding import learnt, scales_of  # noqa: E402
+from fedmm.data.columns import learn_columns, scales_of  # noqa: E402
 
 HALF_ULP = 2.0**-53
 
@@ -35,7 +35,7 @@ def merged(parts: list[Any], columns: AgreedColumns, min_rows: int = 1) -> Merge
 
 def of_all(parts: list[Any], scaling: Any = "standard") -> Any:
     frame = pandas.DataFrame({"x": np.concatenate([np.asarray(part, dtype=np.float64) for part in parts])})
-    return learnt(frame, scaling=scaling, most_levels=10, path="all")
+    return learn_columns(frame, scaling=scaling, most_levels=10, path="all")
 
 
 def rounding(parts: list[Any]) -> tuple[float, float]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from fedmm.data.columns import Standardiser
 from fedmm.data.domains import DataSet, DomainPair, Labelled, Sites
 
 KEY = "standardise_per_site"
@@ -44,11 +45,11 @@ class PerSite:
 
         def scaled(rows: Labelled, held_by: Tensor | None, domain: str) -> Labelled:
             if held_by is None:
-                return Labelled(domains[domain].of(rows.x), rows.y)
+                return Labelled(_scaled(domains[domain], rows.x), rows.y)
             x = rows.x.new_empty(rows.x.shape, dtype=torch.float32)
             for number in sorted(set(held_by.tolist())):
                 scale = scales.get(number, domains[domain])
-                x[held_by == number] = scale.of(rows.x[held_by == number])
+                x[held_by == number] = _scaled(scale, rows.x[held_by == number])
             return Labelled(x, rows.y)
 
         tested = scaled(pair.source_test, sites.source_test, "source")
@@ -66,28 +67,14 @@ class PerSite:
         )
 
 
-class _Scale(NamedTuple):
-    """Mean and deviation, float64, in a shape that goes over rows."""
-
-    mean: Tensor
-    deviation: Tensor
-
-    def of(self, x: Tensor) -> Tensor:
-        parts = [((part.double() - self.mean) / self.deviation).float() for part in torch.split(x, _ROWS_AT_ONCE)]
-        return torch.cat(parts) if len(x) else x.float()
-
-
-def _scale(parts: Iterable[Tensor]) -> _Scale:
-    """Of rows ``[rows, numbers]`` or ``[rows, channels, ...]``; what is always the same is only centred."""
+def _scale(parts: Iterable[Tensor]) -> Standardiser:
     chunks = [chunk for part in parts if len(part) for chunk in torch.split(part, _ROWS_AT_ONCE)]
-    if not chunks:
-        return _Scale(torch.zeros(()), torch.ones(()))
-    over = [axis for axis in range(chunks[0].dim()) if axis != 1]
-    count = sum(chunk.numel() for chunk in chunks) // chunks[0].shape[1]
-    mean = sum((chunk.double().sum(dim=over, keepdim=True) for chunk in chunks), torch.zeros(())) / count
-    squares = ((chunk.double() - mean).square().sum(dim=over, keepdim=True) for chunk in chunks)
-    deviation = (sum(squares, torch.zeros(())) / count).sqrt()
-    return _Scale(mean, torch.where(deviation <= _SAME * mean.abs().clamp_min(1.0), 1.0, deviation))
+    return Standardiser.fit(chunks, _SAME)
+
+
+def _scaled(scale: Standardiser, x: Tensor) -> Tensor:
+    """In parts, since a copy of all pictures as float64 would be large."""
+    return torch.cat([scale(part) for part in torch.split(x, _ROWS_AT_ONCE)]) if len(x) else x.float()
 
 
 def _domains_as_sites(pair: DomainPair) -> Sites:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmm.core.errors import require
-from fedmm.core.validation import flag, positive, within
-from fedmm.data.labels import ordered
-from fedmm.data.readers.tables import MISSING, as_days, is_dates, is_numeric, is_plain, numbers, require_columns, texts
+from fedmm.core.validation import flag, one_of, positive, within
+from fedmm.data.labels import sort_names
+from fedmm.data.readers.table_formats import MISSING
+from fedmm.data.readers.tables import as_days, is_dates, is_numeric, is_plain, numbers, require_columns, texts
 
 if TYPE_CHECKING:
     import pandas
@@ -30,11 +31,42 @@ Numbers = NDArray[np.float64]
 Scaling = Literal["standard", "robust", "per_site", "none"]
 Scale = tuple[float, float]
 """A mean and a deviation, or what takes their place."""
+SiteScaling = Literal["standard", "robust", "per_site", "fixed", "none"]
+BINS = 64
+"""Of an agreed range, for quartiles."""
+FIELDS = 6
+"""Numbers by which a site describes a column, beside counts for quartiles."""
 _FARTHEST = 1e30
 """Deviations from the mean; float32 ends at 3e38."""
 _NORMAL_QUARTILES = 1.3489795003921634
 """Between the quartiles of a normal distribution, in deviations."""
 _FEWEST_TEXTS, _WORDS_OF_TEXT = 20, 3
+
+
+class Standardiser(NamedTuple):
+    """Mean and deviation of each number of a row, or of each channel of a picture: float64 ``[1, numbers, ...]``."""
+
+    mean: Tensor
+    deviation: Tensor
+
+    @classmethod
+    def fit(cls, chunks: Sequence[Tensor], same: float) -> Standardiser:
+        """From rows ``[rows, numbers]`` or ``[rows, channels, ...]``; what is always the same is only centred.
+
+        same: of a mean, what a deviation is at least, where numbers differ at all.
+        """
+        if not chunks:
+            return cls(torch.zeros(()), torch.ones(()))
+        over = [axis for axis in range(chunks[0].dim()) if axis != 1]
+        count = sum(chunk.numel() for chunk in chunks) // chunks[0].shape[1]
+        mean = sum((chunk.double().sum(dim=over, keepdim=True) for chunk in chunks), torch.zeros(())) / count
+        squares = ((chunk.double() - mean).square().sum(dim=over, keepdim=True) for chunk in chunks)
+        deviation = (sum(squares, torch.zeros(())) / count).sqrt()
+        return cls(mean, torch.where(deviation <= same * mean.abs().clamp_min(1.0), 1.0, deviation))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Standardised rows, float32."""
+        return ((x.double() - self.mean) / self.deviation).float()
 
 
 @dataclass(frozen=True)
@@ -78,7 +110,7 @@ class Column:
         """The numbers of a column without levels before they are scaled, ``[rows]``, NaN where there is none."""
         return as_days(column, self.date, what) if self.date else numbers(column, what, decimal)
 
-    def encoded(self, column: pandas.Series, what: str, decimal: str = ".") -> NDArray[np.float32]:
+    def encode(self, column: pandas.Series, what: str, decimal: str = ".") -> NDArray[np.float32]:
         """``[rows, width]``."""
         if self.levels:
             place = {level: number for number, level in enumerate(self.levels)}
@@ -93,14 +125,81 @@ class Column:
         return np.stack(columns, axis=1).astype(np.float32)
 
 
-def encoded(frame: pandas.DataFrame, columns: Sequence[Column], path: Path | str, decimal: str = ".") -> Tensor:
+@dataclass(frozen=True)
+class AgreedColumns:
+    """The columns of a federation's tables, in the order in which they become numbers.
+
+    categories: the words of the columns that hold words; all others hold numbers, or dates of the given form.
+    ranges: the least and the largest number of a column. scaling: of columns of numbers.
+    """
+
+    names: tuple[str, ...]
+    categories: Mapping[str, Sequence[str]]
+    dates: Mapping[str, str]
+    ranges: Mapping[str, Sequence[float]]
+    scaling: SiteScaling = "standard"
+
+    def __post_init__(self) -> None:
+        require(len(set(self.names)) == len(self.names), "features must name every column once")
+        one_of("scaling", self.scaling, get_args(SiteScaling))
+        for option in ("categories", "dates", "ranges"):
+            strange = [name for name in getattr(self, option) if name not in self.names]
+            require(not strange, f"{option} names the column {strange[:1]}, which features does not")
+        for name, words in self.categories.items():
+            require(
+                len(words) > 0 and len(set(words)) == len(words) and not set(words) & set(MISSING),
+                f"categories must list the words of column {name!r}, each once, and none that stands for nothing",
+            )
+            require(name not in self.dates and name not in self.ranges, f"column {name!r} holds categories or numbers")
+        for name, ends in self.ranges.items():
+            low, high = ends
+            right = math.isfinite(low) and math.isfinite(high) and low < high
+            require(right, f"ranges must give column {name!r} two numbers, the smaller first, not {list(ends)}")
+        lacking = [name for name in self.numbers if name not in self.ranges]
+        require(
+            self.scaling not in ("fixed", "robust") or not lacking,
+            f"ranges must have all columns of numbers for scaling = {self.scaling!r}; {lacking[:1]} is not there",
+        )
+
+    @property
+    def numbers(self) -> list[str]:
+        """The columns of numbers and dates."""
+        return [name for name in self.names if name not in self.categories]
+
+    @property
+    def learns(self) -> bool:
+        """Whether numbers that come of the sites' rows are in the encoding."""
+        return self.scaling != "fixed"
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of the array that describes a table."""
+        return len(self.names), FIELDS + (BINS + 1 if self.scaling == "robust" else 0)
+
+    def column(self, name: str) -> Column:
+        """A column as it is read, before it is scaled."""
+        return Column(name, levels=tuple(self.categories.get(name, ())), date=self.dates.get(name, ""))
+
+    def fixed(self) -> tuple[Column, ...]:
+        """The encoding by ranges alone: from -1 to 1 over each column's range, and always a number for missing ones."""
+        found = []
+        for name in self.names:
+            if name in self.categories:
+                found.append(self.column(name))
+                continue
+            low, high = self.ranges[name]
+            found.append(Column(name, (low + high) / 2, (high - low) / 2, True, date=self.dates.get(name, "")))
+        return tuple(found)
+
+
+def encode_columns(frame: pandas.DataFrame, columns: Sequence[Column], path: Path | str, decimal: str = ".") -> Tensor:
     """The rows of a table as numbers, float32 ``[rows, numbers]``."""
     require_columns(frame, (column.name for column in columns), path, "which the model was trained on")
-    parts = [column.encoded(frame[column.name], f"{path}: column {column.name!r}", decimal) for column in columns]
+    parts = [column.encode(frame[column.name], f"{path}: column {column.name!r}", decimal) for column in columns]
     return torch.from_numpy(np.concatenate(parts, axis=1))
 
 
-def learnt(
+def learn_columns(
     frame: pandas.DataFrame,
     *,
     numeric: Collection[str] = (),
@@ -154,7 +253,7 @@ def scales_of(
     return tuple(found)
 
 
-def rescaled(columns: Sequence[Column], scales: Sequence[Scale]) -> tuple[Column, ...]:
+def rescale(columns: Sequence[Column], scales: Sequence[Scale]) -> tuple[Column, ...]:
     """The columns with other means and deviations."""
     return tuple(
         replace(column, mean=mean, deviation=deviation)
@@ -227,7 +326,7 @@ def _categorical(name: str, written: Sequence[str], what: str, most_levels: int,
         f"{what} holds free text, which cannot be learnt from; name it in data.drop, or in data.categorical if each "
         "text is a category",
     )
-    levels = ordered(text for text in written if text not in MISSING)
+    levels = sort_names(text for text in written if text not in MISSING)
     require(
         len(levels) <= most_levels,
         f"{what} holds {len(levels)} different words, such as {levels[0] if levels else '':.40}, more than most_levels "

@@ -8,7 +8,7 @@ import pytest
 from fabricated import office_files, originals, picture, source, write
 
 from fedmm.core.errors import FedmmError
-from fedmm.data.download.verify import check, holdings
+from fedmm.data.download.fetch import check, count_files
 from fedmm.data.sources import Source
 
 FILES = {"a.bin": b"first", "deep/b.bin": b"second"}
@@ -33,7 +33,7 @@ def test_files_that_are_right_pass(small: Source, tmp_path: Path) -> None:
         "small": "main"
     }
     assert len(seen) == 2
-    (held,) = holdings(small, tmp_path)
+    (held,) = count_files(small, tmp_path)
     assert (held.files, held.wanted, held.bytes) == (2, 2, 11)
 
 
@@ -52,13 +52,13 @@ def test_a_missing_file_is_refused_by_name_with_its_checksum(small: Source, tmp_
     (tmp_path / "small/deep/b.bin").unlink()
     with pytest.raises(FedmmError, match=f"b.bin cannot be read: No such file.*; its sha256 must be {SECOND}"):
         check(small, tmp_path)
-    assert holdings(small, tmp_path)[0].files == 1
+    assert count_files(small, tmp_path)[0].files == 1
 
 
 def test_several_bad_files_are_counted(small: Source, tmp_path: Path) -> None:
     with pytest.raises(FedmmError, match=r"a\.bin cannot be read.* \(1 more files are not as they should be\)"):
         check(small, tmp_path / "elsewhere")
-    assert holdings(small, tmp_path / "elsewhere")[0].files == 0
+    assert count_files(small, tmp_path / "elsewhere")[0].files == 0
 
 
 def test_each_part_may_be_of_its_own_edition(office: Source, tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_each_part_may_be_of_its_own_edition(office: Source, tmp_path: Path) -> 
         "office/amazon": "main",
         "office/webcam": "originals",
     }
-    assert [held.files for held in holdings(office, tmp_path)] == [17, 17]
+    assert [held.files for held in count_files(office, tmp_path)] == [17, 17]
 
 
 def test_a_picture_without_a_checksum_must_be_one(office: Source, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 A site describes its table by an array with a row for each agreed column (:func:`describe`). The server checks these
 arrays (:func:`read_description`) and merges them (:func:`merge_descriptions`) into the columns that
-:func:`fedmm.data.columns.encoding.learnt` would find in all rows together:
+:func:`fedmm.data.columns.learn_columns` would find in all rows together:
 
     mean = sum of totals / n                                                 the same bits where sums are exact
     deviation = root of (sum of (squares_i + n_i (mean_i - mean)^2) / n)     the same but for the rounding of sums
@@ -18,8 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmm.core.errors import require
-from fedmm.data.columns.agreed import BINS, FIELDS, AgreedColumns
-from fedmm.data.columns.encoding import Column, Numbers, Scale, deviation_of, numeric_column, robust_scale, sums_of
+from fedmm.data.columns import (
+    BINS,
+    FIELDS,
+    AgreedColumns,
+    Column,
+    Numbers,
+    Scale,
+    deviation_of,
+    numeric_column,
+    robust_scale,
+    sums_of,
+)
 
 UNTOLD = -1
 """In place of a count that is too small to be told."""
@@ -219,7 +229,7 @@ def _quartiles(filled: Sequence[Described], ends: Sequence[float]) -> tuple[floa
 
 
 def _own_scale(column: Column, told: Described) -> Scale:
-    """A site's own mean and deviation, as :func:`fedmm.data.columns.encoding.scales_of` finds them."""
+    """A site's own mean and deviation, as :func:`fedmm.data.columns.scales_of` finds them."""
     if column.levels or not told.known:
         return column.mean, column.deviation
     deviation = deviation_of(told.total, told.squares, told.known, f"column {column.name!r}")

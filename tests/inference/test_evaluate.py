@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from fedmm import FedmmError
-from fedmm.inference.scores import scores, wilson
+from fedmm.inference.evaluate import compute_scores, wilson
 
 
 def test_four_rows_of_two_classes() -> None:
     # Classes 0 0 1 1, predicted 0 1 1 1 with probability 0.9, 0.6, 0.8, 0.7: one row of class 0 is wrong.
     p = torch.tensor([[0.9, 0.1], [0.4, 0.6], [0.2, 0.8], [0.3, 0.7]], dtype=torch.float64)
-    found = scores(torch.tensor([0, 0, 1, 1]), p.log(), ["a", "b"], bins=2)
+    found = compute_scores(torch.tensor([0, 0, 1, 1]), p.log(), ["a", "b"], bins=2)
     assert found.rows == 4
     assert found.accuracy == pytest.approx(3 / 4)
     assert found.balanced_accuracy == pytest.approx((1 / 2 + 1) / 2)
@@ -35,14 +35,14 @@ def test_four_rows_of_two_classes() -> None:
 def test_bins_hold_their_upper_edge_and_a_gap_is_weighted_by_its_rows() -> None:
     # With 4 bins, 0.5 lies in (0.25, 0.5] and 1.0 in (0.75, 1]: gaps |0.5 - 0| and |1 - 1|, one row each.
     p = torch.tensor([[0.5, 0.5], [0.0, 1.0]], dtype=torch.float64)
-    found = scores(torch.tensor([1, 1]), p.log(), ["a", "b"], bins=4)
+    found = compute_scores(torch.tensor([1, 1]), p.log(), ["a", "b"], bins=4)
     assert [each.rows for each in found.bins] == [0, 1, 0, 1]
     assert found.ece == pytest.approx(0.25)
 
 
 def test_a_class_without_rows_or_predictions_does_not_count() -> None:
     p = torch.tensor([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1]], dtype=torch.float64)
-    found = scores(torch.tensor([0, 0]), p.log(), ["a", "b", "never"])
+    found = compute_scores(torch.tensor([0, 0]), p.log(), ["a", "b", "never"])
     assert found.balanced_accuracy == 0.5
     assert found.macro_f1 == pytest.approx((2 / 3 + 0) / 2)  # b was predicted, and is never right
     never = found.classes[2]
@@ -52,14 +52,14 @@ def test_a_class_without_rows_or_predictions_does_not_count() -> None:
 
 def test_a_row_that_was_thought_impossible_has_a_finite_loss() -> None:
     logits = torch.tensor([[200.0, 0.0]], dtype=torch.float64)
-    assert scores(torch.tensor([1]), logits.log_softmax(dim=1), ["a", "b"]).nll == pytest.approx(200.0)
+    assert compute_scores(torch.tensor([1]), logits.log_softmax(dim=1), ["a", "b"]).nll == pytest.approx(200.0)
 
 
 def test_what_cannot_be_scored_is_refused() -> None:
     with pytest.raises(FedmmError, match="no labelled rows"):
-        scores(torch.tensor([], dtype=torch.int64), torch.zeros(0, 2), ["a", "b"])
+        compute_scores(torch.tensor([], dtype=torch.int64), torch.zeros(0, 2), ["a", "b"])
     with pytest.raises(FedmmError, match="--bins must be at least 1"):
-        scores(torch.tensor([0]), torch.zeros(1, 2), ["a", "b"], bins=0)
+        compute_scores(torch.tensor([0]), torch.zeros(1, 2), ["a", "b"], bins=0)
 
 
 def test_the_area_under_the_curve_is_sklearns_also_with_ties() -> None:
@@ -68,7 +68,7 @@ def test_the_area_under_the_curve_is_sklearns_also_with_ties() -> None:
     generator = torch.Generator().manual_seed(0)
     y = torch.randint(0, 2, (200,), generator=generator)
     p = ((torch.rand(200, generator=generator) + 0.3 * y) * 8).round() / 16 + 0.05  # few values: many ties
-    found = scores(y, torch.stack([1 - p, p], dim=1).log(), ["a", "b"])
+    found = compute_scores(y, torch.stack([1 - p, p], dim=1).log(), ["a", "b"])
     assert found.auc == pytest.approx(roc_auc_score(y.numpy(), p.numpy()), abs=1e-12)
     low, high = found.intervals["auc"]
     assert low < found.auc < high
@@ -76,8 +76,8 @@ def test_the_area_under_the_curve_is_sklearns_also_with_ties() -> None:
 
 def test_there_is_no_area_under_the_curve_of_three_classes_or_of_one() -> None:
     p = torch.tensor([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1]], dtype=torch.float64)
-    assert scores(torch.tensor([0, 1]), p.log(), ["a", "b", "c"]).auc is None
-    one = scores(torch.tensor([0, 0]), p[:, :2].log_softmax(dim=1), ["a", "b"])
+    assert compute_scores(torch.tensor([0, 1]), p.log(), ["a", "b", "c"]).auc is None
+    one = compute_scores(torch.tensor([0, 0]), p[:, :2].log_softmax(dim=1), ["a", "b"])
     assert one.auc is None
     assert "auc" not in one.intervals
 
@@ -91,7 +91,7 @@ def test_an_interval_of_a_share_is_wilsons() -> None:
 
 def test_perfect_scores_on_few_rows_have_wide_intervals() -> None:
     p = torch.tensor([[0.9, 0.1]] * 5 + [[0.1, 0.9]] * 5, dtype=torch.float64)
-    found = scores(torch.tensor([0] * 5 + [1] * 5), p.log(), ["a", "b"])
+    found = compute_scores(torch.tensor([0] * 5 + [1] * 5), p.log(), ["a", "b"])
     assert (found.accuracy, found.balanced_accuracy, found.auc) == (1.0, 1.0, 1.0)
     for low, high in found.intervals.values():
         assert low < 0.85
@@ -100,7 +100,7 @@ def test_perfect_scores_on_few_rows_have_wide_intervals() -> None:
 
 def test_the_majority_class_stands_beside_accuracy() -> None:
     p = torch.tensor([[0.9, 0.1]] * 10, dtype=torch.float64)
-    found = scores(torch.tensor([0] * 7 + [1] * 3), p.log(), ["well", "ill"])
+    found = compute_scores(torch.tensor([0] * 7 + [1] * 3), p.log(), ["well", "ill"])
     assert found.accuracy == found.majority == pytest.approx(0.7)
     assert found.majority_class == "well"
     assert found.auc == 0.5  # all are tied

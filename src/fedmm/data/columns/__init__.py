@@ -1,1 +1,0 @@
-"""Columns of tables as numbers, in one place or agreed between sites."""

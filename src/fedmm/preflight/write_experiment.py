@@ -1,0 +1,211 @@
+"""The commented TOML file of an experiment that was proposed, and that of a site."""
+
+from __future__ import annotations
+
+import importlib.util
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from fedmm.config.sites import ELSEWHERE, experiment_anywhere
+from fedmm.config.toml import write_toml
+from fedmm.core.paths import data_folder
+from fedmm.models.backbones import BLOCKS
+from fedmm.preflight.table_columns import Columns
+
+LARGE = 72
+"""Pixels of a side above which pictures need a pre-trained network."""
+_BATCH, _FEWEST = 64, 8
+_SLOW_BACKBONE = {"features.backbone": 0.001, "*": 0.01}
+_MOBILENET = "mobilenetv2"
+"""The folder of its weights in the data folder."""
+
+
+class Line(NamedTuple):
+    """A key of a section, its value, and what is said of it; ``off`` lines are there to be switched on."""
+
+    key: str
+    value: Any
+    comment: str = ""
+    off: bool = False
+
+
+@dataclass(frozen=True)
+class Found:
+    """Data: which row of DATASETS takes it, and the lines of its section.
+
+    shape: of a row; smallest: the rows of the smallest client; by_site: whether the data says who holds what;
+    said: sentences on what was found.
+    """
+
+    kind: str
+    data: tuple[Line, ...]
+    shape: tuple[int, ...]
+    smallest: int
+    by_site: bool
+    said: tuple[str, ...] = field(default=())
+
+
+def write_experiment(found: Found, source: Path, file: Path) -> str:
+    """The commented TOML; it is refused here if the program would refuse it."""
+    at_sites = found.kind == ELSEWHERE
+    small = _smaller_batch(found.smallest)
+    large = len(found.shape) == 3 and min(found.shape[1:]) > LARGE
+    batch = min(small, 32) if large else small
+    rounds, rate = (100, 0.01) if large else (200, 0.02)
+    sections = {
+        "run": (
+            Line("rounds", rounds, "of communication; stop_by ends earlier"),
+            Line("batch_size", batch, f"rows of a local step; the smallest client holds about {found.smallest}"),
+            Line("seed", 0, "one seed, one result"),
+            Line("device", "auto", "the GPU where there is one"),
+            *(() if large else (Line("threads", 1, "such a small network is fastest on one core"),)),
+            Line(
+                "best_by", "target_information", "the best model is kept by this, which needs no labels of the target"
+            ),
+            Line("stop_by", "target_information", "end early by the same", True),
+            Line("patience", 50, "rounds without a better value", True),
+        ),
+        "data": (Line("name", found.kind), *found.data),
+        "partition": ()
+        if at_sites
+        else (
+            Line("name", "by_site", "a client for each site")
+            if found.by_site
+            else Line("name", "source_target", "one client with labels, one without"),
+        ),
+        "model": _network(found.shape),
+        "objective": (
+            Line("name", "dann", "or cdan, mdd; source_only for what is had without adapting"),
+            Line("nu_schedule", "dann_warmup", "classes first, then more and more that domains look alike"),
+        ),
+        "algorithm": (
+            Line("name", "fedmm_smoothed", "or fedmm, fedavg_gda, ...; `fedmm list` shows all"),
+            Line("lr_min", rate, "of features and classifier"),
+            Line("lr_max", rate, "of the domain classifier"),
+            *((Line("lr_min", _SLOW_BACKBONE, "for a backbone that is not all frozen", True),) if large else ()),
+        ),
+    }
+    text = [
+        f"# An experiment for {_plain(source.name)}, written by `fedmm init`. Every key may be changed; what is left",
+        "# out has its default. Paths are seen from the folder in which the command is given.",
+        f"#   fedmm check {_plain(str(file))}    looks at data and settings, and says what the run will need",
+        f"#   fedmm run {_plain(str(file))}      trains, and leaves a run folder",
+        "",
+    ]
+    if at_sites:
+        text[1:4] = [
+            "# out has its default. The coordinator keeps this file; every site has one of its own.",
+            f"#   fedmm deploy run {_plain(str(file))}    trains over the federation's sites",
+        ]
+    content = "\n".join([*text, *_write_sections(sections)])
+    experiment_anywhere(tomllib.loads(content))
+    return content
+
+
+def _write_sections(sections: Mapping[str, Sequence[Line]]) -> list[str]:
+    """The lines of commented sections; empty ones are left out."""
+    return [line for name, lines in sections.items() if lines for line in (f"[{name}]", *_aligned(lines), "")]
+
+
+def _network(shape: tuple[int, ...]) -> tuple[Line, ...]:
+    """A built-in network for rows of a shape."""
+    if len(shape) != 3:
+        return (Line("name", "mlp", "fully connected"), Line("hidden", [128, 64]))
+    if min(shape[1:]) <= LARGE:
+        return (
+            Line("name", "small_cnn", "two strided convolutions, for small pictures; paper_cnn is larger"),
+            Line("initialisation", "truncated_normal", "torch's own start is too small to learn from in good time"),
+        )
+    return (
+        Line("name", "mobilenet_v2", "needs torchvision; model.name = 'backbone' takes any of timm or torchvision"),
+        *_weights(),
+        Line("frozen_blocks", BLOCKS, "all of the backbone; with thousands of pictures fewer, and augment = true"),
+    )
+
+
+def _smaller_batch(rows: int) -> int:
+    """The largest power of two that goes four times into the rows, between 8 and 64."""
+    batch = _BATCH
+    while batch > max(rows // 4, _FEWEST):
+        batch //= 2
+    return batch
+
+
+def _aligned(lines: Sequence[Line]) -> list[str]:
+    """``key = value  # comment``, with comments below each other."""
+    pairs = [("# " if line.off else "") + write_toml({"x": {line.key: line.value}}).splitlines()[1] for line in lines]
+    width = max((len(pair) for pair in pairs if len(pair) <= 44), default=0)
+    return [
+        f"{pair:{width}}  # {_plain(line.comment)}" if line.comment else pair
+        for pair, line in zip(pairs, lines, strict=True)
+    ]
+
+
+def _plain(comment: str) -> str:
+    """On one line, in letters that a TOML comment may hold."""
+    return "".join(letter if letter.isprintable() else "?" for letter in comment)
+
+
+def write_site(path: Path, name: str, columns: Columns, features: Sequence[str], format: Sequence[Line]) -> str:
+    """The commented TOML of a site with a table."""
+    sections = {
+        "site": (
+            Line("name", name),
+            Line("state", f"state/{name}", "what the site keeps; paths are relative to this file"),
+        ),
+        "data": (
+            Line("kind", "table"),
+            Line("path", str(path.resolve())),
+            Line("domain", "source", "target: no labels, or none that are read; both: rows without are the target"),
+            Line("label", columns.label),
+            *((Line("classes", dict(columns.classes), "of each label"),) if columns.classes else ()),
+            Line("features", list(features), "the columns that may be learnt from, whoever asks"),
+            *((Line("id", columns.id, "names the rows, and is no input"),) if columns.id else ()),
+            *((Line("drop", list(columns.drop), "not looked at"),) if columns.drop else ()),
+            *format,
+            Line("rename", {"mine": features[0]}, "columns that are called otherwise here", True),
+        ),
+        "superlink": (
+            Line("address", "link.example.org:9092"),
+            Line("certificate", "ca.crt", "of the authority that signed the SuperLink's"),
+            Line("key", name, f"made by `fedmm deploy key {name}`"),
+            Line("coordinator", "coordinator.pub", "whose messages are answered"),
+        ),
+        "policy": (Line("min_rows", 20, "no sum over fewer rows leaves the site, and no model trained on fewer"),),
+    }
+    head = f"# The file of the site {name}, written by `fedmm init`; it stays there. `fedmm deploy site` runs it."
+    return "\n".join([head, "", *_write_sections(sections)])
+
+
+def _weights() -> tuple[Line, ...]:
+    """ImageNet's for MobileNetV2: a file in the data folder, else torchvision's own."""
+    folder = data_folder() / _MOBILENET
+    try:
+        files = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    except OSError:
+        files = []
+    for name in files:
+        keras = name == "mobilenet_v2_imagenet_keras.safetensors"
+        if keras or (name.startswith("mobilenet_v2-") and name.endswith(".pth")):
+            line = Line("weights", f"{_MOBILENET}/{name}", "ImageNet's, from the data folder")
+            return (line, Line("normalise", "half", "as these weights need it")) if keras else (line,)
+    return (Line("weights", "imagenet", "torchvision's own, downloaded once"),)
+
+
+def list_missing() -> tuple[str, ...]:
+    """What a pre-trained network needs and is not on this machine, a sentence each."""
+    notes = []
+    if importlib.util.find_spec("torchvision") is None:
+        notes.append("the network needs torchvision, which is not installed: pip install 'fedmm[vision]'")
+    kept = Path(torch.hub.get_dir()) / "checkpoints"
+    if _weights()[0].value == "imagenet" and not any(kept.glob("mobilenet_v2-*.pth")):
+        notes.append(
+            "torchvision's ImageNet weights are not on this machine: the first run downloads them (14 MB); without a "
+            "network, name a file with model.weights"
+        )
+    return tuple(notes)
