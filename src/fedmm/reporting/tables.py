@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, stdev
 
@@ -73,9 +73,8 @@ def _row(label: str, runs: Sequence[Run]) -> Row:
 
 def markdown_table(rows: Sequence[Row]) -> str:
     """The rows as a Markdown table; the columns of the spread appear where some label has several seeds."""
-    headings, *lines = [[_escaped(cell) for cell in line] for line in _cells(rows)]
-    rule = [":--", *["--:"] * (len(headings) - 1)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in [headings, rule, *lines]) + "\n"
+    headings, *lines = _cells(rows)
+    return markdown_lines([headings, [":--", *["--:"] * (len(headings) - 1)], *lines])
 
 
 def rich_table(rows: Sequence[Row], title: str | None = None) -> Table:
@@ -136,5 +135,7 @@ def _short(value: float) -> str:
     return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:,.0f}"
 
 
-def _escaped(cell: str) -> str:
-    return " ".join(cell.replace("|", "\\|").split())
+def markdown_lines(lines: Iterable[Sequence[str]]) -> str:
+    """The lines of a Markdown table from their cells, whose text stays in its cell."""
+    cells = [[" ".join(cell.replace("|", "\\|").split()) for cell in line] for line in lines]
+    return "".join("| " + " | ".join(line) + " |\n" for line in cells)
