@@ -7,7 +7,7 @@ its runs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -88,10 +88,14 @@ class Run:
         plain = self.objective == "source_only"
         return f"source only ({self.algorithm})" if plain else f"{self.algorithm}, {self.objective}"
 
+    @property
+    def megabytes(self) -> float:
+        """Sent in both directions, in 10^6 bytes."""
+        return (self.bytes_up + self.bytes_down) / 1e6
+
     def series(self, name: str) -> Series:
-        """A quantity of ``rounds.jsonl`` by its name, without the rounds where it is absent, null or not finite."""
-        known = {t: value for t, record in self.records.items() if (value := finite(record.get(name))) is not None}
-        return Series(list(known), list(known.values()))
+        """A quantity of ``rounds.jsonl`` by its name, over the rounds in which it was measured."""
+        return read_series(self.records, name)
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,17 @@ class Comparison:
         for run in self.runs:
             groups.setdefault(run.label, []).append(run)
         return groups
+
+
+def read_series(records: Mapping[int, Mapping[str, object]], name: str) -> Series:
+    """A quantity of ``rounds.jsonl`` by its name, without the rounds where it is absent, null or not finite."""
+    known = {t: value for t, record in records.items() if (value := finite(record.get(name))) is not None}
+    return Series(list(known), list(known.values()))
+
+
+def last_values(runs: Iterable[Run], name: str) -> list[float]:
+    """What a quantity was when it was last measured, of the runs that measured it."""
+    return [series.values[-1] for run in runs if (series := run.series(name)).rounds]
 
 
 def read_kind(folder: Path | str) -> str:

@@ -11,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from fedmm.core.validators import VALIDATORS
-from fedmm.reporting.read import Comparison, Run
+from fedmm.reporting.read import Comparison, Run, last_values
 
 _ABSENT = "-"
-VALIDATOR_COLUMNS = tuple(each.column for each in VALIDATORS.values() if not each.oracle)
+VALIDATOR_COLUMNS = tuple(validator.column for validator in VALIDATORS.values() if not validator.oracle)
 """Columns of the history by which a model may be chosen without target labels."""
 
 
@@ -61,13 +61,9 @@ def _row(label: str, runs: Sequence[Run]) -> Row:
         high=max(accuracies) if several else None,
         std=stdev(accuracies) if several else None,
         seconds=fmean(run.seconds for run in runs),
-        megabytes=fmean((run.bytes_up + run.bytes_down) / 1e6 for run in runs),
+        megabytes=fmean(run.megabytes for run in runs),
         stopped=dict(Counter(run.status for run in runs if run.status != "completed")),
-        validators={
-            column: values
-            for column in VALIDATOR_COLUMNS
-            if (values := [series.values[-1] for run in runs if (series := run.series(column)).rounds])
-        },
+        validators={column: values for column in VALIDATOR_COLUMNS if (values := last_values(runs, column))},
     )
 
 

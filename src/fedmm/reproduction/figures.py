@@ -16,17 +16,7 @@ from fedmm.reporting.curves import Curve
 from fedmm.reporting.style import FAINT, INK, PLAIN, add_titles, lines_height, new_figure, titles_height
 from fedmm.reporting.tables import markdown_lines
 from fedmm.reproduction.items import Item
-from fedmm.reproduction.panels import (
-    BOUND,
-    CROSS,
-    SMALL,
-    TEXT,
-    Line,
-    Panel,
-    collect_panels,
-    draw_panel,
-    final_percent,
-)
+from fedmm.reproduction.panels import BOUND, CROSS, SMALL, TEXT, Line, Panel, collect_panels, draw_panel, final_percent
 from fedmm.reproduction.results import FULL, RunResult, by_cell
 from fedmm.reproduction.tables import ABSENT
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedmm.core.errors import FedmmError, require
 from fedmm.reporting.fields import read_toml
-from fedmm.reporting.read import Array, Run, Series, read_records, read_run, read_summary, read_tensors
+from fedmm.reporting.read import Array, Run, Series, read_records, read_run, read_series, read_summary, read_tensors
 
 _DEEPEST = 4
 """How far below a folder runs are looked for."""
@@ -208,34 +208,25 @@ def _unfinished(folder: Path, tables: Tables) -> Run:
     def name(section: str) -> str:
         return str(tables.get(section, {}).get("name", "unknown"))
 
-    run = Run(
+    def values(column: str) -> list[float]:
+        return read_series(records, column).values
+
+    unlabelled = "source only" if name("objective") == "source_only" else name("algorithm")
+    return Run(
         folder=folder,
-        label=str(tables.get("run", {}).get("label") or _unlabelled(name("algorithm"), name("objective"))),
+        label=str(tables.get("run", {}).get("label") or unlabelled),
         algorithm=name("algorithm"),
         objective=name("objective"),
         data=name("data"),
         seed=seed if isinstance(seed, int) else 0,
         status="unfinished",
-        target_accuracy=None,
-        source_accuracy=None,
-        seconds=0.0,
-        bytes_up=0,
-        bytes_down=0,
+        target_accuracy=next(reversed(values("target_accuracy")), None),
+        source_accuracy=next(reversed(values("source_accuracy")), None),
+        seconds=sum(values("seconds")),
+        bytes_up=int(sum(values("bytes_up"))),
+        bytes_down=int(sum(values("bytes_down"))),
         records=records,
     )
-    last = {domain: run.series(f"{domain}_accuracy").values[-1:] for domain in ("target", "source")}
-    return replace(
-        run,
-        target_accuracy=last["target"][0] if last["target"] else None,
-        source_accuracy=last["source"][0] if last["source"] else None,
-        seconds=sum(run.series("seconds").values),
-        bytes_up=int(sum(run.series("bytes_up").values)),
-        bytes_down=int(sum(run.series("bytes_down").values)),
-    )
-
-
-def _unlabelled(algorithm: str, objective: str) -> str:
-    return "source only" if objective == "source_only" else algorithm
 
 
 def _tables(path: Path) -> Tables:
@@ -266,9 +257,10 @@ def _names(path: Path, key: str) -> tuple[str, ...]:
 
 def _methods(entries: Sequence[Entry]) -> list[Method]:
     """Runs of one label and one configuration together; labels with several configurations say what differs."""
-    by_label: dict[str, dict[str, list[Entry]]] = {}
+    by_label: dict[str, dict[frozenset[object], list[Entry]]] = {}
     for entry in entries:
-        by_label.setdefault(entry.run.label, {}).setdefault(_identity(entry.tables), []).append(entry)
+        settings = frozenset(_settings(entry.tables).items())
+        by_label.setdefault(entry.run.label, {}).setdefault(settings, []).append(entry)
     methods: list[Method] = []
     taken: set[str] = set()
     for label, kinds in by_label.items():
@@ -290,26 +282,21 @@ def _named_apart(label: str, entry: Entry, keys: Sequence[tuple[str, str]], numb
     return f"{label}, {', '.join(values)}"
 
 
-def _identity(tables: Tables) -> str:
-    return json.dumps(
-        {
-            section: {key: value for key, value in table.items() if section != "run" or key not in _ALIKE}
-            for section, table in tables.items()
-        },
-        sort_keys=True,
-        default=str,
-    )
+def _settings(tables: Tables) -> dict[tuple[str, str], str]:
+    """All settings by section and key, but for seeds, names and where a run was computed."""
+    return {
+        (section, key): json.dumps(value, sort_keys=True, default=str)
+        for section, table in tables.items()
+        for key, value in table.items()
+        if section != "run" or key not in _ALIKE
+    }
 
 
 def differing(configurations: Sequence[Tables]) -> list[tuple[str, str]]:
     """The sections and keys in which configurations differ, but for seeds, names and where they ran."""
-    places = {(section, key): None for tables in configurations for section, table in tables.items() for key in table}
-    return [
-        (section, key)
-        for section, key in places
-        if (section != "run" or key not in _ALIKE)
-        and len({json.dumps(tables.get(section, {}).get(key), default=str) for tables in configurations}) > 1
-    ]
+    settings = [_settings(tables) for tables in configurations]
+    keys = dict.fromkeys(key for values in settings for key in values)
+    return [key for key in keys if len({values.get(key, "null") for values in settings}) > 1]
 
 
 def shown(value: object) -> str:

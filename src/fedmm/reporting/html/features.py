@@ -60,10 +60,7 @@ def feature_section(report: Report) -> Section:
         f"with the first seed). Circles are source rows, diamonds target rows.{more}"
     )
     controls = Controls(
-        [
-            ("method", method_options(mapped, report)),
-            ("colour by", [("domain", "domain"), ("class", "class")]),
-        ]
+        [("method", method_options(mapped, report)), ("colour by", [("domain", "domain"), ("class", "class")])]
     )
     return Section("features", "Features", [Text(words), controls, Grid(charts)])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean, stdev
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
@@ -13,7 +13,7 @@ from fedmm.core.evidence import RULE
 from fedmm.reporting.html.charts import Chart, plain, rounded, short
 from fedmm.reporting.html.collect import Entry, Method, Report
 from fedmm.reporting.html.parts import Part, Section, Table, Text, name_method, two_lines
-from fedmm.reporting.read import Run
+from fedmm.reporting.read import Run, last_values
 from fedmm.reporting.tables import VALIDATOR_COLUMNS, seeds_in_words
 
 LOWER_IS_BETTER = (
@@ -128,14 +128,12 @@ def _row(number: int, method: Method, labelled: bool, validators: Sequence[str])
         ]
     else:
         cells += [_rounds(found, metric) or "-"]
-        last = {column: [s.values[-1] for run in runs if (s := run.series(column)).rounds] for column in validators}
-        cells += [seeds_in_words(values) for values in last.values()]
-    megabytes = fmean((run.bytes_up + run.bytes_down) / 1e6 for run in runs)
+        cells += [seeds_in_words(last_values(runs, column)) for column in validators]
     return [
         *cells,
         spread([run.source_accuracy for run in runs]),
         _span([max(run.records, default=0) for run in runs]),
-        short(megabytes),
+        short(fmean(run.megabytes for run in runs)),
         short(fmean(run.seconds for run in runs)),
     ]
 
@@ -166,39 +164,39 @@ def _with_note(value: str, note: str | Markup) -> object:
 
 def _dots(report: Report) -> Chart | None:
     """The final target accuracy of every run, a line of dots for each method; the mean is a bar."""
-    data = []
+    data: list[dict[str, Any]] = []
     means: list[str] = []
-    names: dict[int, str] = {}
+    names: list[str] = []
     for number, method in enumerate(report.methods):
         known = [100 * run.target_accuracy for run in method.runs if run.target_accuracy is not None]
         if not known:
             continue
-        means.append(f"{method.label} {fmean(known):.1f}%")
-        common = {"type": "scatter", "meta": number, "name": plain(method.label)}
-        hover = {"hovertemplate": "%{x:.1f}%<extra>%{fullData.name}</extra>"}
-        names[place := len(names)] = plain(_cut(method.label))
-        marker = {"color": f"$line{number}", "size": 10, "opacity": 0.75}
-        data.append(
-            {**common, **hover, "mode": "markers", "x": rounded(known), "y": [place] * len(known), "marker": marker}
-        )
-        if len(known) > 1:
-            bar = {
-                "color": f"$line{number}",
-                "size": 22,
-                "symbol": "line-ns",
-                "line": {"width": 3, "color": f"$line{number}"},
+        colour = f"$line{number}"
+        bar = {"color": colour, "size": 22, "symbol": "line-ns", "line": {"width": 3, "color": colour}}
+        marks = [(known, {"color": colour, "size": 10, "opacity": 0.75}), ([fmean(known)], bar)]
+        data += [
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "meta": number,
+                "name": plain(method.label),
+                "x": rounded(values),
+                "y": [len(means)] * len(values),
+                "marker": marker,
+                "hovertemplate": "%{x:.1f}%<extra>%{fullData.name}</extra>",
             }
-            data.append(
-                {**common, **hover, "mode": "markers", "x": rounded([fmean(known)]), "y": [place], "marker": bar}
-            )
+            for values, marker in marks[: len(known)]
+        ]
+        means.append(f"{method.label} {fmean(known):.1f}%")
+        names.append(plain(_cut(method.label)))
     if not data or len(report.methods) < 2:
         return None
     layout = {
         "xaxis": {"ticksuffix": "%", "title": {"text": "target accuracy after the last round"}},
         "yaxis": {
             "range": [len(names) - 0.5, -0.5],
-            "tickvals": list(names),
-            "ticktext": list(names.values()),
+            "tickvals": list(range(len(names))),
+            "ticktext": names,
             "zeroline": False,
         },
         "hovermode": "closest",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ from fedmm.reporting.html.features import Maps
 from fedmm.reporting.html.headline import choice_of, chosen_round, spread
 from fedmm.reporting.html.metrics import COLUMNS
 from fedmm.reporting.html.parts import method_curves
-from fedmm.reporting.read import Array
+from fedmm.reporting.read import Array, last_values
 from fedmm.reporting.style import FAINT, INK, PLAIN, RULE, Stroke, new_figure, quiet, save, whole_rounds
 
 _WIDTH, _ACROSS = 7.0, 2
@@ -109,24 +110,16 @@ def _cells(report: Report) -> list[list[str]]:
     measured = ("target, last (%)", "chosen, no labels", "oracle") if labelled else columns
     rows = [["method", "seeds", *measured, "MB", "seconds"]]
     for method in report.methods:
-        chosen = [found for _, found in map(choice_of, method.entries) if found]
-        oracle = [found for run in method.runs if (found := chosen_round(run, "target_accuracy"))]
-        megabytes = np.mean([(run.bytes_up + run.bytes_down) / 1e6 for run in method.runs])
+        runs = method.runs
         accuracies = (
-            [run.target_accuracy for run in method.runs],
-            [found.accuracy for found in chosen],
-            [found.accuracy for found in oracle],
+            [run.target_accuracy for run in runs],
+            [chosen.accuracy for _, chosen in map(choice_of, method.entries) if chosen],
+            [oracle.accuracy for run in runs if (oracle := chosen_round(run, "target_accuracy"))],
         )
-        last = [[s.values[-1] for run in method.runs if (s := run.series(name)).rounds] for name in columns]
-        rows.append(
-            [
-                method.label[:34],
-                str(len(method.runs)),
-                *(map(spread, accuracies) if labelled else [f"{np.mean(each):.3g}" if each else "-" for each in last]),
-                f"{megabytes:.1f}",
-                f"{np.mean([run.seconds for run in method.runs]):.1f}",
-            ]
-        )
+        last = [last_values(runs, column) for column in columns]
+        results = map(spread, accuracies) if labelled else [f"{fmean(each):.3g}" if each else "-" for each in last]
+        costs = [f"{fmean(run.megabytes for run in runs):.1f}", f"{fmean(run.seconds for run in runs):.1f}"]
+        rows.append([method.label[:34], str(len(runs)), *results, *costs])
     return rows
 
 

@@ -87,21 +87,10 @@ def _matrix(counts: Array, entry: Entry) -> Figure:
     }
     if len(counts) <= _NUMBERED:
         heat["texttemplate"] = "%{z:.0f}"
+    axis = {"type": "category", "automargin": True, "showgrid": False}
     layout: Figure = {
-        "xaxis": {
-            "title": {"text": "predicted"},
-            "type": "category",
-            "side": "bottom",
-            "automargin": True,
-            "showgrid": False,
-        },
-        "yaxis": {
-            "title": {"text": "true"},
-            "type": "category",
-            "autorange": "reversed",
-            "automargin": True,
-            "showgrid": False,
-        },
+        "xaxis": {**axis, "title": {"text": "predicted"}, "side": "bottom"},
+        "yaxis": {**axis, "title": {"text": "true"}, "autorange": "reversed"},
         "hovermode": "closest",
     }
     return {"data": [heat], "layout": layout}
