@@ -26,7 +26,7 @@ from fedmm.config.demos import demo_experiments
 from fedmm.core.algorithm import Algorithm
 from fedmm.reporting.boundaries import Plane, boundary_strip
 from fedmm.reporting.read import read_run
-from fedmm.reporting.style import FAINT, INK, RULE, SMALL, TEXT, new_figure, quiet, save
+from fedmm.reporting.style import FAINT, INK, RULE, SMALL, TEXT, new_figure, quiet, save, whole_part
 from fedmm.runs.run import run_experiment
 
 IMAGES = Path(__file__).parent / "images"
@@ -214,7 +214,7 @@ def draw_moons() -> None:
                 print(f"{label}: {run.target_accuracy:.1%}", flush=True)
     strip = boundary_strip(planes, "target accuracy and decision boundary, seed 0")
     figure = new_figure(strip.height)
-    part = figure.subfigures()
+    part = whole_part(figure)
     part.suptitle(strip.heading, x=0.014, ha="left", fontsize=TEXT, weight="bold", color=INK)
     strip.draw(part)
     save(figure, IMAGES / "moons_boundaries.png", dpi=150)

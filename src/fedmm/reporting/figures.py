@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
@@ -219,7 +220,7 @@ def _draw_accuracies(axes: Axes, run: Run) -> None:
     edges = spread_apart(wanted, [height] * len(wanted), 1.0)
     for (domain, curve), edge in zip(measured.items(), edges, strict=True):
         words = f"{domain}\n{curve.mean[-1]:.1f}%"
-        style = {"fontsize": TEXT, "color": looks[domain].colour, "weight": "bold"}
+        style: dict[str, Any] = {"fontsize": TEXT, "color": looks[domain].colour, "weight": "bold"}
         axes.text(1.02, 1 - edge, words, transform=axes.transAxes, va="top", **style)
 
 

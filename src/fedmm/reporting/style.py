@@ -26,7 +26,7 @@ MARGIN, AXIS = 0.14, 0.56
 """Inches: around all that is drawn, and below a strip for the numbers and the name of its axis."""
 _LINE, _LETTER = 1.3, 0.56
 """From one base line to the next, and the width of a usual letter, in sizes of the font."""
-PLAIN = {"text.parse_math": False}
+PLAIN: dict[Any, Any] = {"text.parse_math": False}
 """Settings of matplotlib under which names are drawn as they are written, dollars and all."""
 
 _COLOURS = {
@@ -116,15 +116,20 @@ def new_figure(height: float, width: float = WIDTH) -> Figure:
     return figure
 
 
+def whole_part(figure: Figure | SubFigure) -> SubFigure:
+    """All that a figure's titles and legends leave of it."""
+    part: SubFigure = figure.subfigures(1, 1, squeeze=False)[0, 0]
+    return part
+
+
 def add_titles(figure: Figure, title: str, about: str, *, size: float = TITLE, small: float = TEXT) -> SubFigure:
     """A title and a fainter line of explanation at the top; the returned part of the figure is what they leave."""
     width = float(figure.get_figwidth())
     heading: dict[str, Any] = {"x": MARGIN / WIDTH, "ha": "left"}
     figure.suptitle(wrap_text(title, width, size * 1.1), fontsize=size, weight="bold", color=INK, **heading)
-    below: SubFigure = figure.subfigures()
+    below = whole_part(figure)
     below.suptitle(wrap_text(about, width, small), fontsize=small, color=FAINT, **heading)
-    rest: SubFigure = below.subfigures()
-    return rest
+    return whole_part(below)
 
 
 def titles_height(title: str, about: str, width: float = WIDTH, *, size: float = TITLE, small: float = TEXT) -> float:

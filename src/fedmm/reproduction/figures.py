@@ -15,9 +15,9 @@ from matplotlib.lines import Line2D
 from fedmm.reporting.curves import Curve
 from fedmm.reporting.style import FAINT, INK, PLAIN, add_titles, lines_height, new_figure, titles_height
 from fedmm.reporting.tables import markdown_lines
-from fedmm.reproduction.items import Item
+from fedmm.reproduction.items import FULL, Item
 from fedmm.reproduction.panels import BOUND, CROSS, SMALL, TEXT, Line, Panel, collect_panels, draw_panel, final_percent
-from fedmm.reproduction.results import FULL, RunResult, by_cell
+from fedmm.reproduction.results import RunResult, by_cell
 from fedmm.reproduction.tables import ABSENT
 
 _WIDTHS = {1: 5.0, 2: 6.0}
@@ -143,12 +143,12 @@ def _write_rates(axes: Axes, rates: Rates) -> None:
     heading = "FedSGDA: not computed" if rates.level is None else f"first reaches {rates.level:.1f} % in round"
     rows: list[tuple[str, str, dict[str, Any]]] = [(heading, "", {"color": FAINT})]
     for line, t in rates.reached:
-        style = {"color": line.stroke.colour, "weight": "bold"}
+        style: dict[str, Any] = {"color": line.stroke.colour, "weight": "bold"}
         rows.append((line.label, _NEVER if t is None else f"{t:,}", style))
-    for number, (label, reached, style) in enumerate(rows):
+    for number, (label, reached, look) in enumerate(rows):
         offset = (0, -29 - 72 * number * lines_height("", SMALL))
         common: dict[str, Any] = {"fontsize": SMALL, "va": "top", "annotation_clip": False}
-        axes.annotate(label, (0, 0), offset, "axes fraction", "offset points", **common, **style)
+        axes.annotate(label, (0, 0), offset, "axes fraction", "offset points", **common, **look)
         if reached:
             axes.annotate(reached, (1, 0), offset, "axes fraction", "offset points", ha="right", color=INK, **common)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib import rc_context
@@ -26,7 +26,7 @@ from fedmm.reporting.html.headline import choice_of, chosen_round, spread
 from fedmm.reporting.html.metrics import COLUMNS
 from fedmm.reporting.html.parts import method_curves
 from fedmm.reporting.read import Array, last_values
-from fedmm.reporting.style import FAINT, INK, PLAIN, RULE, Stroke, new_figure, quiet, save, whole_rounds
+from fedmm.reporting.style import FAINT, INK, PLAIN, RULE, Stroke, new_figure, quiet, save, whole_part, whole_rounds
 
 _WIDTH, _ACROSS = 7.0, 2
 """Inches, and plots beside each other: each is then as wide as a column of text."""
@@ -36,7 +36,7 @@ _TEXT, _SMALL, _TITLE = 8.0, 7.0, 10.5
 _DPI = 300
 _ROWS_A_PAGE, _MOST_NAMES, _MOST_MAPS, _NUMBERED = 3, 12, 4, 12
 _SHADE = LinearSegmentedColormap.from_list("shares", ("#FFFFFF", "#0B4F8A"))
-_SETTINGS = {**PLAIN, "pdf.fonttype": 42, "font.size": _TEXT}
+_SETTINGS: dict[Any, Any] = {**PLAIN, "pdf.fonttype": 42, "font.size": _TEXT}
 
 
 class Plot(NamedTuple):
@@ -76,9 +76,9 @@ def _page(report: Report, plots: Sequence[Plot], *, table: bool) -> Figure:
     parts = [_LINE * (len(cells) + 1), rows * _PLOT + _LINE * -(-len(handles) // 4)]
     figure = new_figure(0.4 + sum(parts), _WIDTH)
     figure.suptitle(report.title[:110], x=0.014, ha="left", fontsize=_TITLE, weight="bold", color=INK)
-    body = figure.subfigures()
+    body = whole_part(figure)
     if cells:
-        above, body = body.subfigures(2, 1, height_ratios=parts)
+        above, body = body.subfigures(2, 1, squeeze=False, height_ratios=parts)[:, 0]
         _draw_table(above.subplots(), cells)
     if handles:
         body.legend(
