@@ -20,7 +20,7 @@ from matplotlib.axes import Axes
 from torch import Tensor
 
 from fedmm import FedAvgGDA, FedMM
-from fedmm.reporting.style import FAINT, INK, RULE, SMALL, new_figure, place, quiet, save, write
+from fedmm.reporting.style import FAINT, INK, RULE, SMALL, new_figure, quiet, save
 from fedmm.theory import (
     Constants,
     Observation,
@@ -133,9 +133,9 @@ ROUNDS = 120
 
 def draw(found: dict[str, Any]) -> None:
     figure = new_figure(4.5)
-    left, right = place(figure, 0.75, 0.55, 4.0, 3.3), place(figure, 5.65, 0.55, 4.15, 3.3)
-    write(figure, 0.18, 0.12, "Gradient of Phi at the server's point", weight="bold")
-    write(figure, 5.08, 0.12, "Rounds until it stays below 1e-6", weight="bold")
+    left, right = figure.subplots(1, 2)
+    left.set_title("Gradient of Phi at the server's point", loc="left", weight="bold")
+    right.set_title("Rounds until it stays below 1e-6", loc="left", weight="bold")
     for axes in (left, right):
         quiet(axes)
         axes.set_yscale("log")

@@ -24,9 +24,9 @@ from torch import Tensor
 import fedmm
 from fedmm.config.demos import demo_experiments
 from fedmm.core.algorithm import Algorithm
-from fedmm.reporting.boundaries import BoundaryPanel, Plane
+from fedmm.reporting.boundaries import Plane, boundary_strip
 from fedmm.reporting.read import read_run
-from fedmm.reporting.style import FAINT, INK, MARGIN, RULE, SMALL, TEXT, new_figure, place, quiet, save, write
+from fedmm.reporting.style import FAINT, INK, RULE, SMALL, TEXT, new_figure, quiet, save, whole_part
 from fedmm.runs.run import run_experiment
 
 IMAGES = Path(__file__).parent / "images"
@@ -103,17 +103,21 @@ def point(end: fedmm.Solution) -> tuple[float, float]:
     return float(end.omega), float(end.psi)
 
 
-def plane(figure: Figure, left: float, top: float, side: float) -> Axes:
-    """The plane of (x, y)."""
-    axes = place(figure, left, top, side, side)
-    axes.set(xlim=(-2.9, 2.9), ylim=(-2.9, 2.9), xticks=[-2, 0, 2], yticks=[-2, 0, 2])
+def panels(left: str, right: str) -> tuple[Figure, Axes, Axes]:
+    """A figure of the plane of (x, y) beside an axis of rounds, each below its title."""
+    figure = new_figure(SIDE + 1.2, WIDTH)
+    axes, rounds = figure.subplots(1, 2)
+    for part, title in ((axes, left), (rounds, right)):
+        part.set_title(title, loc="left", weight="bold", fontsize=TEXT - 1, color=INK)
+    quiet(rounds)
+    axes.set(xlim=(-2.9, 2.9), ylim=(-2.9, 2.9), xticks=[-2, 0, 2], yticks=[-2, 0, 2], box_aspect=1)
     axes.set_xlabel("x descends", fontsize=SMALL, color=FAINT, labelpad=2)
     axes.set_ylabel("y ascends", fontsize=SMALL, color=FAINT, labelpad=0)
     axes.tick_params(labelsize=SMALL, labelcolor=FAINT, length=0)
     axes.grid(color=RULE, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[:].set_color(RULE)
-    return axes
+    return figure, axes, rounds
 
 
 def draw_saddles(axes: Axes) -> None:
@@ -128,15 +132,12 @@ def draw_saddles(axes: Axes) -> None:
 
 def draw_why() -> None:
     """One round that begins at the saddle: with averaging it does not stay there, with duals it does."""
-    figure = new_figure(SIDE + 1.2, WIDTH)
+    figure, axes, rounds = panels("FedAvgGDA, one round from the saddle", "FedMM's duals, their part in x")
     at = saddle()
     local = [path(METHODS["FedSGDA"], 20, start=at, clients=[f]) for f in CLIENTS]
     mean = np.mean([steps[-1] for steps in local], axis=0)
     assert np.allclose(mean, point(solved(METHODS["FedAvgGDA"], 1, start=at)))
 
-    left = MARGIN + 0.35
-    write(figure, left - 0.3, MARGIN, "FedAvgGDA, one round from the saddle", weight="bold", fontsize=TEXT - 1)
-    axes = plane(figure, left, 0.55, SIDE)
     for steps, colour in zip(local, OWN, strict=True):
         axes.plot(*steps.T, color=colour, marker=".", markersize=6, linewidth=1.4)
         axes.plot(*np.array([steps[-1], mean]).T, color=FAINT, linewidth=1, linestyle=(0, (4, 3)))
@@ -145,10 +146,7 @@ def draw_why() -> None:
     axes.annotate("mean", (mean[0] + 0.2, mean[1] - 0.2), fontsize=SMALL, color=COLOURS["FedAvgGDA"], va="top")
     axes.annotate("saddle", (at[0] - 0.1, at[1] - 0.3), fontsize=SMALL, color=INK, va="top", ha="center")
 
-    wide = WIDTH - MARGIN - (left + SIDE + 0.75) - 0.7
-    write(figure, left + SIDE + 0.35, MARGIN, "FedMM's duals, their part in x", weight="bold", fontsize=TEXT - 1)
-    axes = place(figure, left + SIDE + 0.75, 0.55, wide, SIDE)
-    quiet(axes)
+    axes = rounds
     duals = np.array([[own["dual"].numpy() for own in end.clients] for end in ends(METHODS["FedMM"], LOOK)])
     for number, (f, colour) in enumerate(zip(CLIENTS, OWN, strict=True)):
         pull = f.field(at)[0]
@@ -166,21 +164,15 @@ def draw_why() -> None:
 
 def draw_game() -> None:
     """Where the server's point goes, and how far from the saddle it is."""
-    figure = new_figure(SIDE + 1.2, WIDTH)
+    figure, axes, rounds = panels(f"the server's point, {ROUNDS} rounds", "distance to the saddle of the mean")
     paths = {name: path(algorithm, ROUNDS) for name, algorithm in METHODS.items()}
-    left = MARGIN + 0.35
-    write(figure, left - 0.3, MARGIN, f"the server's point, {ROUNDS} rounds", weight="bold", fontsize=TEXT - 1)
-    axes = plane(figure, left, 0.55, SIDE)
     for name, points in paths.items():
         axes.plot(*points.T, color=COLOURS[name], marker=".", markersize=5, linewidth=1.6, zorder=3 + (name == "FedMM"))
     draw_saddles(axes)
     axes.plot(*START, marker="o", markersize=6, color=INK)
     axes.annotate("start", (START[0], START[1] - 0.2), fontsize=SMALL, color=INK, ha="center", va="top")
 
-    wide = WIDTH - MARGIN - (left + SIDE + 0.9) - 0.95
-    write(figure, left + SIDE + 0.35, MARGIN, "distance to the saddle of the mean", weight="bold", fontsize=TEXT - 1)
-    axes = place(figure, left + SIDE + 0.9, 0.55, wide, SIDE)
-    quiet(axes)
+    axes = rounds
     for name, points in paths.items():
         distances = np.linalg.norm(points - saddle(), axis=1)
         axes.semilogy(distances, color=COLOURS[name], linewidth=2)
@@ -220,9 +212,11 @@ def draw_moons() -> None:
                 label = f"{each.run.label}, {rounds} rounds"
                 planes.append(Plane(label, run.target_accuracy, run.samples, run.boundary))
                 print(f"{label}: {run.target_accuracy:.1%}", flush=True)
-    panel = BoundaryPanel(planes, "target accuracy and decision boundary, seed 0")
-    figure = new_figure(panel.height + 2 * MARGIN)
-    panel.draw(figure, MARGIN)
+    strip = boundary_strip(planes, "target accuracy and decision boundary, seed 0")
+    figure = new_figure(strip.height)
+    part = whole_part(figure)
+    part.suptitle(strip.heading, x=0.014, ha="left", fontsize=TEXT, weight="bold", color=INK)
+    strip.draw(part)
     save(figure, IMAGES / "moons_boundaries.png", dpi=150)
 
 

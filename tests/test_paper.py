@@ -13,12 +13,14 @@ import pytest
 from doc_tables import rows_below
 
 from fedmm.reproduction import draw_item
-from fedmm.reproduction.items import FULL, Item, PaperRun, items
-from fedmm.reproduction.write_results import RESULTS, digest, identity, read_lines
+from fedmm.reproduction.items import FULL, Item, read_items
+from fedmm.reproduction.plan import PaperRun, plan_runs
+from fedmm.reproduction.results import RESULTS, identity, read_lines
+from fedmm.reproduction.write_results import digest
 
 PAPER = Path(__file__).parents[1] / "paper"
 README = PAPER / "README.md"
-ITEMS = items(PAPER)
+ITEMS = read_items(PAPER)
 OWN = {name: item for name, item in ITEMS.items() if item.runs_of == name}
 SCALES = [(name, scale) for name, item in OWN.items() for scale in item.scales]
 
@@ -36,7 +38,7 @@ def name_of(run: PaperRun) -> tuple[object, ...]:
 
 @pytest.mark.parametrize(("name", "scale"), SCALES)
 def test_every_file_makes_experiments_at_every_scale(name: str, scale: str) -> None:
-    runs = OWN[name].runs(scale)
+    runs = plan_runs(OWN[name], scale)
     assert runs
     assert len({name_of(run) for run in runs}) == len(runs)
     assert all(run.experiment.label for run in runs)
@@ -45,7 +47,7 @@ def test_every_file_makes_experiments_at_every_scale(name: str, scale: str) -> N
 
 @each_own
 def test_a_figure_can_be_tried_quickly(item: Item) -> None:
-    full, smoke = item.runs(FULL), item.runs("smoke")
+    full, smoke = plan_runs(item, FULL), plan_runs(item, "smoke")
     assert {(run.panel, run.curve) for run in smoke} == {(run.panel, run.curve) for run in full}
     assert max(run.experiment.run.rounds for run in smoke) <= 5
     assert len(smoke) <= len(full)
@@ -64,7 +66,7 @@ def test_panels_of_an_item_are_those_of_the_runs_it_is_made_of(item: Item) -> No
 
 @each_own
 def test_every_result_is_of_a_run_that_is_there(item: Item) -> None:
-    known = {name_of(run) for run in item.runs(FULL)}
+    known = {name_of(run) for run in plan_runs(item, FULL)}
     lines = read_lines(item.folder / RESULTS)
     assert {identity(line) for line in lines} <= known
     for line in lines:
@@ -82,7 +84,7 @@ def test_every_result_is_of_a_run_that_is_there(item: Item) -> None:
 
 @each_own
 def test_every_result_is_of_its_file_as_it_stands(item: Item) -> None:
-    digests = {name_of(run): digest(run) for run in item.runs(FULL)}
+    digests = {name_of(run): digest(run) for run in plan_runs(item, FULL)}
     stale = [identity(line) for line in read_lines(item.folder / RESULTS) if line["digest"] != digests[identity(line)]]
     assert not stale, "run them again; or, where an option was added, let digest() leave it out at its default"
 

@@ -16,7 +16,7 @@ from cli.commands import Command, runner
 from fabricated import read
 from reproduction.small_paper import changed, numbers, tick_at_every_look, write_paper
 
-from fedmm.reproduction.write_results import read_lines
+from fedmm.reproduction.results import read_lines
 from fedmm.training.batched import StackRun
 
 DRAWN = {"figure_1.svg", "figure_1.png", "figure_1.md"}

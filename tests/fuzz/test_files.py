@@ -34,10 +34,10 @@ from fedmm.data.sources import StoredFile, read_checksums, read_file
 from fedmm.models.backbones import MobileNetV2
 from fedmm.models.pretrained import load_weights
 from fedmm.reporting import read_comparison, read_run
-from fedmm.reproduction.item import read_item
-from fedmm.reproduction.items import items
-from fedmm.reproduction.results import read_results
-from fedmm.reproduction.write_results import append_lines, read_lines
+from fedmm.reproduction.items import read_item, read_items
+from fedmm.reproduction.plan import plan_runs
+from fedmm.reproduction.results import read_lines, read_results
+from fedmm.reproduction.write_results import append_lines
 from fedmm.runs.run import run_experiment
 from fedmm.training.snapshots import load_snapshot
 
@@ -300,7 +300,7 @@ def test_a_damaged_paper_is_read_or_refused(tmp_path: Path) -> None:
     def holds(data: st.DataObject) -> None:
         path = data.draw(st.sampled_from(sorted(files)))
         path.write_bytes(data.draw(damaged_text(files[path])))
-        answered(lambda: [each.runs() for each in items(paper).values()])
+        answered(lambda: [plan_runs(each) for each in read_items(paper).values()])
         answered(lambda: [read_item(folder) for folder in (paper / "figure_1", paper / "table_1")])
         path.write_bytes(files[path])
 
@@ -314,7 +314,7 @@ def test_a_panel_is_a_folder_of_its_item(tmp_path: Path, panel: str) -> None:
     text = f"title = 'x'\nform = 'curves'\npanels = [{json.dumps(panel)}]\n"
     (paper / "figure_1/item.toml").write_text(text)
     (paper / "table_1/item.toml").unlink()
-    assert answered(lambda: [each.runs() for each in items(paper).values()]) is None
+    assert answered(lambda: [plan_runs(each) for each in read_items(paper).values()]) is None
     assert not answered(lambda: read_item(paper / "figure_1").expected())
 
 

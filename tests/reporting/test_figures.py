@@ -14,7 +14,7 @@ from PIL import Image
 import fedmm.reporting
 from fedmm.core.errors import FedmmError
 from fedmm.reporting import draw_comparison, draw_run, read_comparison, style
-from fedmm.reporting.curves import accuracy_curve
+from fedmm.reporting.curves import column_curve
 from fedmm.reporting.images import pixels
 from fedmm.reporting.style import spread_apart, strokes
 
@@ -121,7 +121,7 @@ def test_a_place_that_cannot_be_written_is_named(folders: Any) -> None:
 
 def test_the_mean_covers_the_rounds_that_all_seeds_measured(folders: Any) -> None:
     folder = folders.comparison({"FedMM": [[0.2, None, 0.6, 0.8], [0.4, 0.5, 0.8], [None]]})
-    curve = accuracy_curve(read_comparison(folder).runs)
+    curve = column_curve(read_comparison(folder).runs, "target_accuracy", 100.0)
     assert curve.rounds == [1, 3]
     assert curve.mean == pytest.approx([30, 70])
     assert curve.low == pytest.approx([20, 60])

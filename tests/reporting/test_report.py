@@ -20,12 +20,12 @@ from fedmm.cli.app import _show_comparison
 from fedmm.core.errors import FedmmError
 from fedmm.core.validators import NOT_SUPPORTED, RULE
 from fedmm.reporting import comparison_rows, draw_comparison, read_comparison, validator_table
-from fedmm.reporting.html import gather, write_pdf, write_png
+from fedmm.reporting.html import collect_runs, write_pdf, write_png
 from fedmm.reporting.html.charts import Lines
 from fedmm.reporting.html.colours import method_strokes
 from fedmm.reporting.html.costs import cost_of, levels
+from fedmm.reporting.html.features import _plane
 from fedmm.reporting.html.headline import choice_of, chosen_round
-from fedmm.reporting.html.maps import _plane
 from fedmm.reporting.html.metrics import rank_correlation
 from fedmm.reporting.html.page import page, sections
 
@@ -84,7 +84,7 @@ def ended(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 
 
 def shown(*folders: Path) -> Page:
-    return Page(page(gather(folders), "/* plotly */"))
+    return Page(page(collect_runs(folders), "/* plotly */"))
 
 
 def add_exhibits(folder: Path, *, images: bool = True, labelled: bool = True) -> None:
@@ -246,26 +246,29 @@ def test_rows_of_a_table_are_a_table(folders: Folders) -> None:
 def test_the_same_runs_give_the_same_page_and_a_map_is_kept(folders: Folders) -> None:
     run = folders.run()
     add_exhibits(run)
-    first = page(gather([run]), "")
+    first = page(collect_runs([run]), "")
     kept = load_file(run / "maps.safetensors")
     assert sorted(each.shape for each in kept.values()) == [(24, 2), (24, 2)]
-    assert page(gather([run]), "") == first
+    assert page(collect_runs([run]), "") == first
     (run / "maps.safetensors").write_bytes(b"torn")
-    assert page(gather([run]), "") == first
+    assert page(collect_runs([run]), "") == first
 
 
 def test_runs_of_one_label_that_differ_are_told_apart(folders: Folders) -> None:
     one, two = folders.run("one"), folders.run("two")
     (one / "experiment.toml").write_text("[algorithm]\nlr_min = 0.1\n[run]\nseed = 0\n")
     (two / "experiment.toml").write_text("[algorithm]\nlr_min = 0.2\n[run]\nseed = 0\n")
-    assert [method.label for method in gather([one, two, one]).methods] == ["FedMM, lr_min 0.1", "FedMM, lr_min 0.2"]
+    assert [method.label for method in collect_runs([one, two, one]).methods] == [
+        "FedMM, lr_min 0.1",
+        "FedMM, lr_min 0.2",
+    ]
     (two / "experiment.toml").write_text("[algorithm]\nlr_min = 0.1\n[run]\nseed = 7\n")
-    (method,) = gather([one, two]).methods
+    (method,) = collect_runs([one, two]).methods
     assert len(method.entries) == 2
 
 
 def test_a_comparison_keeps_its_order_and_title(comparison: Path) -> None:
-    found = gather([comparison])
+    found = collect_runs([comparison])
     assert found.title == "two moons"
     assert [method.label for method in found.methods] == ["FedMM", "FedAvgGDA"]
     assert [len(method.entries) for method in found.methods] == [2, 1]
@@ -275,7 +278,7 @@ def test_rounds_are_chosen_with_and_without_labels(folders: Folders) -> None:
     run = folders.run(accuracies=(0.5, 0.9, 0.7))
     rewrite(run, target_information=[0.1, 0.2, 0.3], source_risk=[0.3, 0.1, 0.2])
     (run / "experiment.toml").write_text('[run]\nbest_by = "source_risk"\n')
-    (entry,) = gather([run]).entries
+    (entry,) = collect_runs([run]).entries
     assert choice_of(entry) == ("source_risk", (2, 0.9))
     assert chosen_round(entry.run, "target_information") == (3, 0.7)
     assert chosen_round(entry.run, "target_accuracy") == (2, 0.9)
@@ -284,16 +287,16 @@ def test_rounds_are_chosen_with_and_without_labels(folders: Folders) -> None:
 
 def test_costs_are_counted_until_an_accuracy_is_reached(folders: Folders) -> None:
     """Each round sends 1 MB up and 2 MB down and takes 0.5 s; 70% is first measured in round 3."""
-    (entry,) = gather([folders.run(accuracies=(0.5, 0.6, 0.7, 0.65))]).entries
+    (entry,) = collect_runs([folders.run(accuracies=(0.5, 0.6, 0.7, 0.65))]).entries
     assert cost_of(entry.run, 70) == (3, 3.0, 6.0, 1.5)
     assert cost_of(entry.run, 71) is None
-    assert levels(gather([entry.run.folder])) == [55, 60, 65, 70]
+    assert levels(collect_runs([entry.run.folder])) == [55, 60, 65, 70]
 
 
 def test_rank_correlation_is_signed_so_that_one_is_best(folders: Folders) -> None:
     run = folders.run(accuracies=(0.1, 0.2, 0.3, 0.4, 0.5))
     rewrite(run, target_snd=[1, 2, 3, 4, 5], source_risk=[5, 4, 3, 2, 1], target_bnm=[1, 1, 1, 1, 1])
-    (entry,) = gather([run]).entries
+    (entry,) = collect_runs([run]).entries
     assert rank_correlation(entry.run, "target_snd") == pytest.approx(1.0)
     assert rank_correlation(entry.run, "source_risk") == pytest.approx(1.0)
     assert rank_correlation(entry.run, "target_bnm") is None
@@ -308,17 +311,19 @@ def test_long_runs_are_thinned(folders: Folders) -> None:
 
 
 def test_many_methods_fit_on_a_page(folders: Folders) -> None:
-    material = gather([folders.comparison({f"setting {i}": [[0.5, 0.6]] for i in range(30)})])
-    lines = Lines([method.label for method in material.methods], method_strokes(material))
-    assert len(sections(material, lines)) == len(SECTIONS)
+    report = collect_runs([folders.comparison({f"setting {i}": [[0.5, 0.6]] for i in range(30)})])
+    lines = Lines([method.label for method in report.methods], method_strokes(report))
+    assert len(sections(report, lines)) == len(SECTIONS)
 
 
 def test_papers_get_a_pdf_and_a_png(comparison: Path, tmp_path: Path) -> None:
     add_exhibits(comparison / "runs/0")
-    material = gather([comparison])
-    assert write_pdf(material, tmp_path / "new" / "r.pdf").read_bytes().startswith(b"%PDF")
-    assert write_png(material, tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
-    assert write_pdf(gather([comparison]), tmp_path / "s.pdf").read_bytes() == (tmp_path / "new/r.pdf").read_bytes()
+    report = collect_runs([comparison])
+    assert write_pdf(report, tmp_path / "new" / "r.pdf").read_bytes().startswith(b"%PDF")
+    assert write_png(report, tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
+    assert (
+        write_pdf(collect_runs([comparison]), tmp_path / "s.pdf").read_bytes() == (tmp_path / "new/r.pdf").read_bytes()
+    )
 
 
 # The command ----------------------------------------------------------------------------------------------------------
@@ -370,11 +375,11 @@ def test_broken_files_are_named(folders: Folders) -> None:
     run = folders.run()
     (run / "exhibits.safetensors").write_bytes(b"torn")
     with pytest.raises(FedmmError, match="is not a readable safetensors file"):
-        gather([run])
+        collect_runs([run])
     (run / "exhibits.safetensors").unlink()
     (run / "experiment.toml").write_text("[[[")
     with pytest.raises(FedmmError, match="not valid TOML"):
-        gather([run])
+        collect_runs([run])
 
 
 @pytest.mark.parametrize(

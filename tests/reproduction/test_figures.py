@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 import fedmm.reproduction
 from fedmm.core.errors import FedmmError
 from fedmm.reporting import style
 from fedmm.reporting.curves import Curve
 from fedmm.reproduction import draw_item, read_item, read_results
-from fedmm.reproduction.figures import draw_curves
-from fedmm.reproduction.looks import looks
-from fedmm.reproduction.rates import first_reach
+from fedmm.reproduction.figures import draw_curves, first_reach
+from fedmm.reproduction.panels import paper_strokes
 
 ITEM = """
 title = "Figure 5: FedMM beside FedAvgGDA"
@@ -37,7 +37,7 @@ def _coarse(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _texts(figure: Figure) -> list[str]:
-    return [text.get_text() for text in [*figure.texts, *(text for axes in figure.axes for text in axes.texts)]]
+    return [text.get_text() for text in figure.findobj(Text)]
 
 
 def _figure(paper: Any, toml: str = ITEM) -> Figure:
@@ -138,14 +138,14 @@ def test_a_level_counts_as_reached_when_it_is_met() -> None:
 
 def test_labels_stay_apart_without_colour(paper: Any, line: Any) -> None:
     names = ["fedavg_gda", "fedmm", "fedprox_gda", "scaffold_gda", "fedsgda"]
-    strokes = looks(read_results(paper.write(*(line("one", name, [0.5]) for name in names))))
+    strokes = paper_strokes(read_results(paper.write(*(line("one", name, [0.5]) for name in names))))
     assert len({stroke.dash for stroke in strokes.values()}) == len({stroke.colour for stroke in strokes.values()}) == 5
     assert (strokes["fedmm"].dash, strokes["fedmm"].colour) == ("-", "#D55E00")
 
 
 def test_curves_of_one_method_run_through_a_colour_map(paper: Any, line: Any) -> None:
     lines = [line("one", f"p_{p}", [0.5], label=f"p = 0.{p}", algorithm="fedavg_gda") for p in range(5, 10)]
-    strokes = looks(read_results(paper.write(*lines)))
+    strokes = paper_strokes(read_results(paper.write(*lines)))
     lightness = [sum(int(stroke.colour[i : i + 2], 16) for i in (1, 3, 5)) for stroke in strokes.values()]
     assert lightness == sorted(lightness)
     assert len(set(lightness)) == 5
@@ -185,7 +185,7 @@ def test_runs_of_any_length_are_drawn(paper: Any, line: Any, accuracies: list[fl
 def test_the_public_face_is_sorted_and_all_but_running_reads_files_only() -> None:
     assert fedmm.reproduction.__all__ == sorted(fedmm.reproduction.__all__)
     (folder,) = fedmm.reproduction.__path__
-    reading = [path for path in Path(folder).glob("*.py") if path.stem not in ("items", "run", "write_results")]
+    reading = [path for path in Path(folder).glob("*.py") if path.stem not in ("plan", "run", "write_results")]
     imported = re.findall(r"^ *(?:from|import) (\S+)", "\n".join(path.read_text() for path in reading), re.M)
     ours = {name for name in imported if name.startswith("fedmm")}
     rooms = ("fedmm.reporting.", *(f"fedmm.reproduction.{path.stem}" for path in reading))

@@ -15,9 +15,10 @@ from reproduction.small_paper import changed, numbers, tick_at_every_look, write
 
 from fedmm.core.errors import FedmmError
 from fedmm.engines.batched import Batched
-from fedmm.reproduction.items import PaperRun, items
+from fedmm.reproduction.items import read_items
+from fedmm.reproduction.plan import PaperRun, plan_runs
+from fedmm.reproduction.results import RESULTS, read_lines
 from fedmm.reproduction.run import Reproduced, Where, reproduce
-from fedmm.reproduction.write_results import RESULTS, read_lines
 from fedmm.training.batched import StackRun
 from fedmm.training.snapshots import load_snapshot
 
@@ -34,7 +35,7 @@ class Desk:
         self.said: list[str] = []
 
     def runs(self, item: str = "figure_1", **chosen: Any) -> list[PaperRun]:
-        return items(self.paper)[item].runs(**chosen)
+        return plan_runs(read_items(self.paper)[item], **chosen)
 
     def reproduce(
         self, runs: Sequence[PaperRun] | None = None, elsewhere: Sequence[Path] = (), **where: Any

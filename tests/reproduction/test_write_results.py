@@ -18,16 +18,14 @@ from fedmm.config.schema import RunOptions, experiment
 from fedmm.core.errors import FedmmError
 from fedmm.core.schedules import DannDecay
 from fedmm.reproduction import write_results as results
-from fedmm.reproduction.items import PaperRun
+from fedmm.reproduction.plan import PaperRun
+from fedmm.reproduction.results import RESULTS, identity, read_lines
 from fedmm.reproduction.write_results import (
     _SINCE,
-    RESULTS,
     append_lines,
     collect,
     digest,
-    identity,
-    read_lines,
-    relabelled,
+    relabel,
     result_line,
     stamp,
 )
@@ -155,7 +153,7 @@ def test_a_run_that_was_never_measured_has_no_accuracy() -> None:
 def test_a_result_for_another_panel_keeps_its_numbers() -> None:
     found = result_line(paper_run(), history(0.5), "completed", {"command": "x"})
     other = replace(paper_run(run={"label": "again"}), item="figure_2", panel="other", curve="again", role="bound")
-    copied = relabelled(found, other)
+    copied = relabel(found, other)
     assert copied == result_line(other, history(0.5), "completed", {"command": "x"})
     assert found["panel"] == "even", "the original is left alone"
 

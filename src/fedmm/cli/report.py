@@ -23,7 +23,7 @@ def report(
 
     pdf and png are for papers. Runs still under way, and older ones that kept less, are shown as far as they go.
     """
-    from fedmm.reporting.html import gather, write_html, write_pdf, write_png  # noqa: PLC0415 - slow to import
+    from fedmm.reporting.html import collect_runs, write_html, write_pdf, write_png  # noqa: PLC0415 - slow to import
 
     ending = out.suffix.removeprefix(".").lower()
     ending = "html" if ending == "htm" else ending
@@ -35,9 +35,9 @@ def report(
     endings = {kind} if kind == "png" else {kind, ""}
     fits = kind in FORMATS and ending in endings
     require(fits, f"--out {out} must end in .{kind if format else ', .'.join(FORMATS)}: no other file can be written")
-    material = gather(runs)
-    written = {"html": write_html, "pdf": write_pdf, "png": write_png}[kind](material, out)
-    count = len(material.entries)
-    if material.holds_rows and kind == "html":
+    report_data = collect_runs(runs)
+    written = {"html": write_html, "pdf": write_pdf, "png": write_png}[kind](report_data, out)
+    count = len(report_data.entries)
+    if report_data.holds_rows and kind == "html":
         say("rows of the data are inside; run.keep_rows = false leaves them out of a run and of its reports")
     say(f"{written}: {count} run{'s' if count > 1 else ''}, {written.stat().st_size / 1e6:.1f} MB")

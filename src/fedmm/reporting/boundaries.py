@@ -9,28 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
-from matplotlib.figure import Figure
+from matplotlib.figure import SubFigure
 from matplotlib.lines import Line2D
 
 from fedmm.reporting.read import Boundary, Samples
-from fedmm.reporting.style import (
-    FAINT,
-    INK,
-    MARGIN,
-    RULE,
-    SMALL,
-    TEXT,
-    WIDTH,
-    lines_height,
-    place,
-    wrapped,
-    write,
-)
+from fedmm.reporting.style import FAINT, INK, RULE, SMALL, TEXT, WIDTH, Strip, lines_height, wrap_text
 from fedmm.reporting.tables import percent
 
-_GAP, _HEADING, _LEGEND = 0.2, 0.36, 0.22
 _PER_ROW, _WIDEST = 4, 4.8
-_ACCURACY_COLUMNS = 7
 _CLASSES = (("#7B3294", "o"), ("#1B7837", "^"))
 _TINT = LinearSegmentedColormap.from_list("class_probability", ("#DECBE8", "#FFFFFF", "#C8E6CA"))
 _STEPS = np.linspace(-0.001, 1.001, 12)
@@ -55,66 +41,36 @@ class Plane(NamedTuple):
     boundary: Boundary
 
 
-class _Window(NamedTuple):
-    """The part of the plane that is shown."""
+def boundary_strip(planes: Sequence[Plane], heading: str) -> Strip:
+    """Axes for each label: a run's decision boundary over the source and the target points."""
+    left, right, bottom, top = _window(planes)
+    proportion = min(max((top - bottom) / (right - left), 0.5), 1.25)
+    rows = math.ceil(len(planes) / _PER_ROW)
+    columns = math.ceil(len(planes) / rows)
+    width = min((WIDTH - 0.3) / columns - 0.15, _WIDEST)
+    names = [wrap_text(plane.label, width - 0.6) for plane in planes]
+    titles = sum(
+        max(lines_height(name, TEXT) for name in names[i : i + columns]) for i in range(0, len(names), columns)
+    )
 
-    left: float
-    right: float
-    bottom: float
-    top: float
+    def draw(part: SubFigure) -> None:
+        grid = part.subplots(rows, columns, squeeze=False).ravel()
+        for axes, plane, name in zip(grid, planes, names, strict=False):
+            axes.set_title(name, loc="left", fontsize=TEXT, color=INK)
+            if plane.accuracy is not None:
+                axes.set_title(f"{percent(plane.accuracy)}%", loc="right", fontsize=TEXT, color=FAINT)
+            _draw_points(axes, plane)
+            axes.set(xlim=(left, right), ylim=(bottom, top), xticks=[], yticks=[], box_aspect=proportion, anchor="W")
+            axes.spines[:].set_color(RULE)
+        for axes in grid[len(planes) :]:
+            axes.set_axis_off()
+        _add_legend(part)
 
-    @property
-    def proportion(self) -> float:
-        """Height over width, within what a panel can show."""
-        return min(max((self.top - self.bottom) / (self.right - self.left), 0.5), 1.25)
-
-
-class BoundaryPanel:
-    """One panel a label: a run's decision boundary over the source and the target points."""
-
-    def __init__(self, planes: Sequence[Plane], heading: str) -> None:
-        self._heading = heading
-        self._window = _window(planes)
-        rows = math.ceil(len(planes) / _PER_ROW)
-        columns = math.ceil(len(planes) / rows)
-        self._width = min((WIDTH - 2 * MARGIN - (columns - 1) * _GAP) / columns, _WIDEST)
-        self._side = self._width * self._window.proportion
-        self._rows = [planes[i : i + columns] for i in range(0, len(planes), columns)]
-        self.height = _HEADING + sum(self._title(row) + self._side + _GAP for row in self._rows) + _LEGEND
-
-    def draw(self, figure: Figure, top: float) -> None:
-        """Draw the panels with their upper edge at ``top`` inches below the figure's."""
-        write(figure, MARGIN, top, self._heading, weight="bold")
-        top += _HEADING
-        for row in self._rows:
-            top += self._title(row)
-            for column, plane in enumerate(row):
-                self._draw_plane(figure, MARGIN + column * (self._width + _GAP), top, plane)
-            top += self._side + _GAP
-        _draw_legend(figure, top)
-
-    def _name(self, plane: Plane) -> str:
-        return wrapped(plane.label, max(int(self._width * 72 / (0.6 * TEXT)) - _ACCURACY_COLUMNS, 8))
-
-    def _title(self, row: Sequence[Plane]) -> float:
-        return max(lines_height(self._name(plane), TEXT) for plane in row) + 0.05
-
-    def _draw_plane(self, figure: Figure, left: float, top: float, plane: Plane) -> None:
-        name = self._name(plane)
-        above = top - 0.05
-        write(figure, left, above - lines_height(name, TEXT), name)
-        if plane.accuracy is not None:
-            upper = above - lines_height(name, TEXT)
-            write(figure, left + self._width, upper, f"{percent(plane.accuracy)}%", ha="right", color=FAINT)
-        axes = place(figure, left, top, self._width, self._side)
-        _draw_points(axes, plane)
-        left_edge, right, bottom, upper_edge = self._window
-        axes.set(xlim=(left_edge, right), ylim=(bottom, upper_edge), xticks=[], yticks=[])
-        axes.spines[:].set_color(RULE)
+    return Strip(0.75 + titles + rows * (width * proportion + 0.15), draw, heading)
 
 
-def _window(planes: Sequence[Plane]) -> _Window:
-    """All points with room around them, as far as the first grid reaches."""
+def _window(planes: Sequence[Plane]) -> list[float]:
+    """Left, right, bottom and top of all points with room around them, as far as the first grid reaches."""
     samples = [plane.samples for plane in planes]
     points = np.concatenate([x for sample in samples for x in (sample.source_x, sample.target_x)])
     edges = []
@@ -122,7 +78,7 @@ def _window(planes: Sequence[Plane]) -> _Window:
         low, high = points[:, axis].min(), points[:, axis].max()
         room = 0.15 * (high - low) or 1.0
         edges += [float(max(low - room, grid.min())), float(min(high + room, grid.max()))]
-    return _Window(*edges)
+    return edges
 
 
 def _draw_points(axes: Axes, plane: Plane) -> None:
@@ -136,25 +92,14 @@ def _draw_points(axes: Axes, plane: Plane) -> None:
         axes.plot(*plane.samples.source_x[plane.samples.source_y == label].T, color=colour, marker=marker, **_FILLED)
 
 
-def _draw_legend(figure: Figure, top: float) -> None:
+def _add_legend(part: SubFigure) -> None:
     handles = [
         Line2D([], [], color=colour, marker=marker, label=f"source, class {label}", **_FILLED)
         for label, (colour, marker) in enumerate(_CLASSES)
     ]
     handles.append(Line2D([], [], label="target, unlabelled", **_HOLLOW))
     handles.append(Line2D([], [], label="decision boundary", **_LINE))
-    corner = (MARGIN / WIDTH, 1 - top / figure.get_figheight())
-    figure.legend(
-        handles=handles,
-        loc="upper left",
-        bbox_to_anchor=corner,
-        ncols=len(handles),
-        frameon=False,
-        fontsize=SMALL,
-        labelcolor=FAINT,
-        borderpad=0,
-        borderaxespad=0,
-        handlelength=1.4,
-        handletextpad=0.5,
-        markerscale=1.4,
-    )
+    part.legend(
+        handles=handles, loc="outside lower left", ncols=len(handles), frameon=False, fontsize=SMALL, labelcolor=FAINT,
+        handlelength=1.4, handletextpad=0.5, markerscale=1.4,
+    )  # fmt: skip

@@ -10,15 +10,16 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from matplotlib.figure import Figure
+from matplotlib.axes import Axes
+from matplotlib.figure import SubFigure
 from matplotlib.ticker import MaxNLocator
 from rich.table import Table
 from rich.text import Text
 
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.validators import VALIDATORS
-from fedmm.reporting.figures import compose
-from fedmm.reporting.style import AXIS, FAINT, INK, MARGIN, RULE, SMALL, TEXT, WIDTH, place, text_width, write
+from fedmm.reporting.style import FAINT, INK, RULE, SMALL, TEXT, Strip, compose
+from fedmm.reporting.tables import markdown_lines
 
 _ACCURACIES = ("target_accuracy", "source_accuracy", "domain_accuracy")
 _SHOWN = ("target_accuracy", "target_information", "target_bnm", "source_risk")
@@ -26,7 +27,6 @@ _SHOWN = ("target_accuracy", "target_information", "target_bnm", "source_risk")
 _HIGHER = {validator.column: validator.higher for validator in VALIDATORS.values()}
 _SUPPORTED = {True: "yes", False: "no", None: "unclear"}
 _COLOURS = {True: "#D55E00", False: "#0072B2", None: "#0072B2"}
-_ROW, _HEADING, _BETWEEN = 0.36, 0.62, 0.3
 
 Values = Sequence[float | None]
 
@@ -69,7 +69,7 @@ def markdown_compared(table: Mapping[str, Any]) -> str:
     paragraphs = [
         f"# {table['title']}",
         *sentences(table),
-        "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines),
+        markdown_lines(lines).rstrip("\n"),
         f"After {table['rounds']} rounds, {over}; accuracies in percent.",
         "\n".join(f"- {e['label']}: {e['verdict']['sentence']}" for e in table["candidates"] if "verdict" in e),
     ]
@@ -105,54 +105,46 @@ def draw_compared(folder: Path) -> Path:
     about = f"{table['verdict']['sentence']} A dot is a seed, a bar their mean" + (
         f" over {seeds}" if seeds > 1 else ""
     )
-    return compose(table["title"], f"{about}; the dashed line is source only.", [_Dots(table)], folder / "compare.png")
+    strip = Strip(0.36 * len(table["candidates"]) + 1.1, lambda part: _draw_dots(part, table))
+    return compose(table["title"], f"{about}; the dashed line is source only.", [strip], folder / "compare.png")
 
 
-class _Dots:
-    """Candidates below each other, a panel for each measure."""
+def _draw_dots(part: SubFigure, table: Mapping[str, Any]) -> None:
+    """Candidates below each other, axes for each metric."""
+    entries = table["candidates"]
+    columns = [column for column in _SHOWN if column in _measured(table)]
+    grid = part.subplots(1, len(columns), squeeze=False, sharey=True)[0]
+    for axes, column in zip(grid, columns, strict=True):
+        _draw_column(axes, column, entries)
+    grid[0].set_yticks([row + 0.5 for row in range(len(entries))], [_name(entry) for entry in entries])
+    for label, entry in zip(grid[0].get_yticklabels(), entries, strict=True):
+        label.set(fontsize=TEXT, color=INK, weight="bold" if entry["label"] == table["verdict"]["use"] else "normal")
 
-    def __init__(self, table: Mapping[str, Any]) -> None:
-        self._entries = table["candidates"]
-        self._use = table["verdict"]["use"]
-        self._columns = [column for column in _SHOWN if column in _measured(table)]
-        self.height = _HEADING + _ROW * len(self._entries) + AXIS
 
-    def draw(self, figure: Figure, top: float) -> None:
-        """Draw the panels with their upper edge at ``top`` inches below the figure's."""
-        names = [_name(entry) for entry in self._entries]
-        weights = ["bold" if entry["label"] == self._use else "normal" for entry in self._entries]
-        left = MARGIN + 0.2 + max(text_width(figure, n, weight=w) for n, w in zip(names, weights, strict=True))
-        for row, (name, weight) in enumerate(zip(names, weights, strict=True)):
-            write(figure, MARGIN, top + _HEADING + _ROW * (row + 0.5) - TEXT / 110, name, weight=weight)
-        count = len(self._columns)
-        width = (WIDTH - MARGIN - left - _BETWEEN * (count - 1)) / count
-        for number, column in enumerate(self._columns):
-            self._panel(figure, column, left + number * (width + _BETWEEN), top, width)
-
-    def _panel(self, figure: Figure, column: str, left: float, top: float, width: float) -> None:
-        oracle = ", labels" if column == "target_accuracy" else ""
-        better = "higher" if _HIGHER[column] else "lower"
-        write(figure, left, top, _title(column), weight="bold", fontsize=SMALL)
-        write(figure, left, top + 0.2, f"{better} is better{oracle}", color=FAINT, fontsize=SMALL)
-        axes = place(figure, left, top + _HEADING, width, _ROW * len(self._entries))
-        axes.set_ylim(len(self._entries), 0)
-        axes.set_yticks([])
-        axes.spines[["top", "right", "left"]].set_visible(False)
-        axes.spines["bottom"].set_color(FAINT)
-        axes.tick_params(axis="x", labelsize=SMALL, labelcolor=FAINT, color=FAINT, length=3.5)
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=3))
-        scale = 100.0 if column in _ACCURACIES else 1.0
-        for row, entry in enumerate(self._entries):
-            values = [scale * value for value in entry["measures"].get(column, ()) if value is not None]
-            colour = _COLOURS[entry["verdict"]["supported"]] if "verdict" in entry else FAINT
-            axes.axhline(row + 0.5, color=RULE, linewidth=0.8, zorder=0)
-            axes.scatter(values, [row + 0.5] * len(values), s=26, color=colour, alpha=0.55, linewidths=0, zorder=3)
-            if values:
-                mean = fmean(values)
-                axes.plot([mean, mean], [row + 0.24, row + 0.76], color=colour, linewidth=2.4, zorder=4)
-                if not row:
-                    axes.axvline(mean, color=INK, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
-        axes.margins(x=0.1)
+def _draw_column(axes: Axes, column: str, entries: Sequence[Mapping[str, Any]]) -> None:
+    oracle = ", labels" if column == "target_accuracy" else ""
+    better = "higher" if _HIGHER[column] else "lower"
+    axes.set_title(_title(column), loc="left", fontsize=SMALL, weight="bold", color=INK, pad=22)
+    axes.annotate(
+        f"{better} is better{oracle}", (0, 1), (0, 6), "axes fraction", "offset points", fontsize=SMALL, color=FAINT
+    )
+    axes.set_ylim(len(entries), 0)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color(FAINT)
+    axes.tick_params(axis="x", labelsize=SMALL, labelcolor=FAINT, color=FAINT, length=3.5)
+    axes.tick_params(axis="y", length=0)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=3))
+    for row, entry in enumerate(entries):
+        values = _numbers(column, entry["measures"].get(column, ()))
+        colour = _COLOURS[entry["verdict"]["supported"]] if "verdict" in entry else FAINT
+        axes.axhline(row + 0.5, color=RULE, linewidth=0.8, zorder=0)
+        axes.scatter(values, [row + 0.5] * len(values), s=26, color=colour, alpha=0.55, linewidths=0, zorder=3)
+        if values:
+            mean = fmean(values)
+            axes.plot([mean, mean], [row + 0.24, row + 0.76], color=colour, linewidth=2.4, zorder=4)
+            if not row:
+                axes.axvline(mean, color=INK, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
+    axes.margins(x=0.1)
 
 
 def _measured(table: Mapping[str, Any]) -> list[str]:
@@ -181,14 +173,15 @@ def _numbers(column: str, values: Values) -> list[float]:
 
 
 def _short(column: str, values: Values) -> str:
-    found, digits = _numbers(column, values), 1 if column in _ACCURACIES else 2
-    if len(found) < 2:
-        return f"{found[0]:.{digits}f}" if found else "-"
-    return f"{fmean(found):.{digits}f} ±{stdev(found):.{digits}f}"
+    return _spread(_numbers(column, values), 1 if column in _ACCURACIES else 2, "{mean} ±{std}")
 
 
 def _long(column: str, values: Values) -> str:
-    found, digits = _numbers(column, values), 1 if column in _ACCURACIES else 3
-    if len(found) < 2:
-        return f"{found[0]:.{digits}f}" if found else "-"
-    return f"{fmean(found):.{digits}f} ({min(found):.{digits}f} to {max(found):.{digits}f})"
+    return _spread(_numbers(column, values), 1 if column in _ACCURACIES else 3, "{mean} ({low} to {high})")
+
+
+def _spread(values: Sequence[float], digits: int, form: str) -> str:
+    if len(values) < 2:
+        return f"{values[0]:.{digits}f}" if values else "-"
+    numbers = {"mean": fmean(values), "std": stdev(values), "low": min(values), "high": max(values)}
+    return form.format(**{name: f"{number:.{digits}f}" for name, number in numbers.items()})

@@ -2,31 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from statistics import fmean
+from typing import Any
 
-from matplotlib.figure import Figure
+from matplotlib.axes import Axes
+from matplotlib.figure import SubFigure
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from fedmm.core.validators import BELIEVED
-from fedmm.reporting.boundaries import BoundaryPanel, Plane
-from fedmm.reporting.curves import CurvePanel
-from fedmm.reporting.images import ImagePanel
-from fedmm.reporting.read import Comparison, Run, read_comparison, read_run
-from fedmm.reporting.rounds import RoundsPanel
-from fedmm.reporting.style import FAINT, MARGIN, TEXT, TITLE, lines_height, new_figure, save, strokes, wrapped, write
+from fedmm.reporting.boundaries import Plane, boundary_strip
+from fedmm.reporting.curves import Curve, column_curve, draw_curve
+from fedmm.reporting.images import image_strips
+from fedmm.reporting.read import Comparison, Run, Series, read_comparison, read_run
+from fedmm.reporting.style import (
+    AXIS,
+    FAINT,
+    INK,
+    SMALL,
+    TEXT,
+    Strip,
+    Stroke,
+    compose,
+    limit_percent,
+    limit_rounds,
+    lines_height,
+    quiet,
+    spread_apart,
+    strokes,
+    whole_rounds,
+    wrap_text,
+)
+from fedmm.reporting.tables import Row, comparison_rows, percent
 
-_BETWEEN = 0.3
-"""Inches from one panel to the next."""
-
-
-class Panel(Protocol):
-    """A part of a figure over its whole width, ``height`` inches high."""
-
-    height: float
-
-    def draw(self, figure: Figure, top: float) -> None:
-        """Draw the part with its upper edge at ``top`` inches below the figure's."""
+_INNER = 4.2
+"""Inches: the height of a panel of curves without its axis."""
+_NAME_WIDTH = 2.3
+"""Inches that the name of a line may take before it is broken."""
+_LEADER = 1.06
+"""Where the number at the end of a line stands, in widths of the axes."""
+_DISTANCES = {"consensus_gap": "consensus gap", "dual_norm": "dual norm", "drift": "client drift"}
+_SOURCE = Stroke(FAINT, (0, (4, 1.6)), 1.6, 3)
+_WIDE_RANGE = 50.0
+"""A ratio of largest to smallest above which an axis is logarithmic."""
 
 
 def draw_run(folder: Path | str) -> list[Path]:
@@ -34,7 +53,8 @@ def draw_run(folder: Path | str) -> list[Path]:
     run = read_run(folder)
     stopped = "" if run.status == "completed" else f", {run.status}"
     about = f"{run.method}, {run.data}, seed {run.seed}{stopped}"
-    return [compose(run.label, about, [RoundsPanel(run), *_domains([run], [run])], run.folder / "rounds.png")]
+    rounds = Strip(_INNER + AXIS + 0.2, lambda part: _draw_rounds(part, run))
+    return [compose(run.label, about, [rounds, *_domain_strips([run], [run])], run.folder / "rounds.png")]
 
 
 def draw_comparison(folder: Path | str) -> list[Path]:
@@ -44,39 +64,13 @@ def draw_comparison(folder: Path | str) -> list[Path]:
     """
     comparison = read_comparison(folder)
     looks = strokes(comparison.groups())
-    curves = [CurvePanel(comparison, looks, column) for column in _drawn_columns(comparison)]
+    curves = [_curve_strip(comparison, looks, column) for column in _drawn_columns(comparison)]
     firsts = [runs[0] for runs in comparison.groups().values()]
-    panels = [*curves, *_domains(firsts, comparison.runs)]
-    return [compose(comparison.title, _drawn(comparison), panels, comparison.folder / "comparison.png")]
+    strips = [*curves, *_domain_strips(firsts, comparison.runs)]
+    return [compose(comparison.title, _describe(comparison), strips, comparison.folder / "comparison.png")]
 
 
-def compose(title: str, about: str, panels: Sequence[Panel], path: Path) -> Path:
-    """A title with a line of explanation, and panels below each other."""
-    title, about = wrapped(title, 80), wrapped(about, 96)
-    below_title = MARGIN + lines_height(title, TITLE) + 0.06
-    top = below_title + lines_height(about, TEXT) + 0.16
-    figure = new_figure(top + sum(panel.height for panel in panels) + _BETWEEN * (len(panels) - 1) + MARGIN)
-    write(figure, MARGIN, MARGIN, title, fontsize=TITLE, weight="bold")
-    write(figure, MARGIN, below_title, about, color=FAINT)
-    for panel in panels:
-        panel.draw(figure, top)
-        top += panel.height + _BETWEEN
-    return save(figure, path)
-
-
-def _domains(firsts: Sequence[Run], runs: Sequence[Run]) -> list[Panel]:
-    """The boundary of each label's first run for points in the plane, sample images for images, else nothing."""
-    planes = [
-        Plane(run.label, run.target_accuracy, run.samples, run.boundary)
-        for run in firsts
-        if run.samples is not None and run.samples.points and run.boundary is not None
-    ]
-    if planes:
-        seeds = {run.seed for run in firsts}
-        of_seed = f", seed {seeds.pop()}" if len(seeds) == 1 and len(runs) > len(firsts) else ""
-        return [BoundaryPanel(planes, f"decision boundary after the last round{of_seed}")]
-    images = [run.samples for run in runs if run.samples is not None and run.samples.images]
-    return [ImagePanel(images[0])] if images else []
+# A comparison ---------------------------------------------------------------------------------------------------------
 
 
 def _drawn_columns(comparison: Comparison) -> list[str]:
@@ -89,7 +83,7 @@ def _drawn_columns(comparison: Comparison) -> list[str]:
     return ["target_accuracy"] if "target_accuracy" in measured or not measured else measured
 
 
-def _drawn(comparison: Comparison) -> str:
+def _describe(comparison: Comparison) -> str:
     columns = _drawn_columns(comparison)
     what = "target accuracy"
     if columns and "target_accuracy" not in columns:
@@ -100,3 +94,157 @@ def _drawn(comparison: Comparison) -> str:
         return what
     seeds = str(high) if low == high else f"{low} to {high}"
     return f"{what}, mean over {seeds} seeds; band: lowest to highest"
+
+
+def _curve_strip(comparison: Comparison, looks: Mapping[str, Stroke], column: str) -> Strip:
+    """One line a label, with its final value and name at the line's end."""
+    accuracy = column == "target_accuracy"
+    curves = {
+        label: column_curve(runs, column, 100.0 if accuracy else 1.0) for label, runs in comparison.groups().items()
+    }
+    rows = comparison_rows(comparison)
+    names = [wrap_text(f"{row.label}\n{row.note}" if row.note else row.label, _NAME_WIDTH) for row in rows]
+    inner = max(_INNER, sum(lines_height(name, TEXT) + 0.05 for name in names))
+
+    def draw(part: SubFigure) -> None:
+        axes = part.subplots()
+        quiet(axes)
+        for label, curve in curves.items():
+            draw_curve(axes, curve, looks[label])
+        limit_rounds(axes, [t for curve in curves.values() for run in curve.runs for t in run.rounds])
+        if accuracy:
+            limit_percent(axes, [value for curve in curves.values() for run in curve.runs for value in run.values])
+        else:
+            axes.set_ylabel(column.replace("_", " "), fontsize=SMALL, color=FAINT)
+        ends = [(f"{_final_value(row, column)}", name, looks[row.label]) for row, name in zip(rows, names, strict=True)]
+        _name_ends(axes, ends, [curves[row.label].end for row in rows], inner)
+
+    return Strip(inner + AXIS, draw)
+
+
+def _final_value(row: Row, column: str) -> str:
+    if column == "target_accuracy":
+        return percent(row.accuracy) + ("%" if row.accuracy is not None else "")
+    values = row.validators.get(column, ())
+    return f"{fmean(values):.3g}" if values else "-"
+
+
+def _name_ends(
+    axes: Axes, names: Sequence[tuple[str, str, Stroke]], ends: Sequence[tuple[int, float] | None], inches: float
+) -> None:
+    """A number and a name for each line, as near to its end as the others leave room, and a leader to them."""
+    low, high = axes.get_ylim()
+    heights = [(lines_height(name, TEXT) + 0.05) / inches for _, name, _ in names]
+    half_line = lines_height("", TEXT) / inches / 2
+    below = [(high - end[1]) / (high - low) if end else 1.0 for end in ends]
+    edges = spread_apart([edge - half_line for edge in below], heights, 1.0)
+    beside = 0.74 * TEXT * max((len(number) for number, _, _ in names), default=0) + 4
+    for (number, name, stroke), end, edge in zip(names, ends, edges, strict=True):
+        at = (_LEADER, 1 - edge)
+        arrow = {"arrowstyle": "-", "color": stroke.colour, "linewidth": 1.1, "linestyle": stroke.dash}
+        axes.annotate(
+            number,
+            xy=end or at,
+            xycoords="data" if end else "axes fraction",
+            xytext=at,
+            textcoords="axes fraction",
+            arrowprops={**arrow, "relpos": (0, 0.5), "shrinkA": 1, "shrinkB": 0} if end else None,
+            annotation_clip=False,
+            va="top",
+            fontsize=TEXT,
+            weight="bold",
+            color=stroke.colour,
+        )
+        axes.annotate(
+            name, at, (beside, 0), "axes fraction", "offset points", va="top", fontsize=TEXT, color=INK,
+            annotation_clip=False,
+        )  # fmt: skip
+
+
+def _domain_strips(firsts: Sequence[Run], runs: Sequence[Run]) -> list[Strip]:
+    """The boundary of each label's first run for points in the plane, sample images for images, else nothing."""
+    planes = [
+        Plane(run.label, run.target_accuracy, run.samples, run.boundary)
+        for run in firsts
+        if run.samples is not None and run.samples.points and run.boundary is not None
+    ]
+    if planes:
+        seeds = {run.seed for run in firsts}
+        of_seed = f", seed {seeds.pop()}" if len(seeds) == 1 and len(runs) > len(firsts) else ""
+        return [boundary_strip(planes, f"decision boundary after the last round{of_seed}")]
+    images = [run.samples for run in runs if run.samples is not None and run.samples.images]
+    return image_strips(images[0]) if images else []
+
+
+# A run ----------------------------------------------------------------------------------------------------------------
+
+
+def _draw_rounds(part: SubFigure, run: Run) -> None:
+    """A large panel of accuracies beside small ones of consensus gap, dual norm and drift, all over the same rounds."""
+    grid = part.subplot_mosaic([["accuracy", name] for name in _DISTANCES], width_ratios=[2.2, 1])
+    times = len(run.series("rolled_back_to").rounds)
+    gone_back = f"; the guard went back at the dotted line{'s' * (times > 1)}" if times else ""
+    _entitle(grid["accuracy"], f"accuracy{gone_back}")
+    _draw_accuracies(grid["accuracy"], run)
+    for name, title in _DISTANCES.items():
+        axes, series = grid[name], run.series(name)
+        logarithmic = _spans_magnitudes(series)
+        _entitle(axes, title + (", log scale" if logarithmic else ""))
+        _draw_distance(axes, column_curve([run], name), logarithmic)
+        limit_rounds(axes, list(run.records))
+        axes.xaxis.set_major_locator(whole_rounds(5))
+        if axes is not list(grid.values())[-1]:
+            axes.tick_params(labelbottom=False)
+            axes.set_xlabel("")
+
+
+def _entitle(axes: Axes, title: str) -> None:
+    axes.set_title(title, loc="left", fontsize=TEXT, weight="bold", color=INK)
+
+
+def _draw_accuracies(axes: Axes, run: Run) -> None:
+    quiet(axes)
+    looks = {"target": Stroke(strokes({run.label: [run]})[run.label].colour, "-", 2.6, 3), "source": _SOURCE}
+    curves = {domain: column_curve([run], f"{domain}_accuracy", 100.0) for domain in looks}
+    measured = {domain: curve for domain, curve in curves.items() if curve.rounds}
+    for domain, curve in measured.items():
+        draw_curve(axes, curve, looks[domain])
+    for t in run.series("rolled_back_to").rounds:
+        axes.axvline(t, color=FAINT, linewidth=1.0, linestyle=(0, (1, 2)), zorder=1)
+    low, high = limit_percent(axes, [value for curve in measured.values() for value in curve.mean])
+    limit_rounds(axes, list(run.records))
+    if not measured:
+        _write_inside(axes, "not measured in any round")
+    height = (lines_height("\n", TEXT) + 0.08) / _INNER
+    wanted = [(high - curve.mean[-1]) / (high - low) - height / 2 for curve in measured.values()]
+    edges = spread_apart(wanted, [height] * len(wanted), 1.0)
+    for (domain, curve), edge in zip(measured.items(), edges, strict=True):
+        words = f"{domain}\n{curve.mean[-1]:.1f}%"
+        style: dict[str, Any] = {"fontsize": TEXT, "color": looks[domain].colour, "weight": "bold"}
+        axes.text(1.02, 1 - edge, words, transform=axes.transAxes, va="top", **style)
+
+
+def _draw_distance(axes: Axes, curve: Curve, logarithmic: bool) -> None:
+    quiet(axes)
+    if not any(curve.mean):
+        axes.set_yticks([])
+        _write_inside(axes, "0 in every round" if curve.mean else "not measured in any round")
+        return
+    draw_curve(axes, curve, Stroke(INK, "-", 1.6, 3))
+    if logarithmic:
+        axes.set_yscale("log", nonpositive="mask")
+        axes.yaxis.set_major_locator(LogLocator(numticks=5))
+        axes.yaxis.set_minor_locator(NullLocator())
+    else:
+        axes.set_ylim(0, 1.08 * max(curve.mean))
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=3))
+    axes.yaxis.set_major_formatter("{x:g}")
+
+
+def _spans_magnitudes(series: Series) -> bool:
+    positive = [value for value in series.values if value > 0]
+    return bool(positive) and max(positive) > _WIDE_RANGE * min(positive)
+
+
+def _write_inside(axes: Axes, words: str) -> None:
+    axes.text(0.5, 0.5, words, transform=axes.transAxes, ha="center", va="center", color=FAINT, fontsize=TEXT)

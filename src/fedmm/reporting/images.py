@@ -1,70 +1,70 @@
-"""A few images of both domains, one row each."""
+"""Images in rows: a few of both domains of a run, and sheets of a data set."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib.figure import Figure
+from matplotlib.figure import SubFigure
 
 from fedmm.reporting.read import Array, Samples
-from fedmm.reporting.style import FAINT, MARGIN, SMALL, WIDTH, place, write
+from fedmm.reporting.style import FAINT, SMALL, WIDTH, Strip, compose
 
-_HEADING, _CAPTION, _GAP = 0.3, 0.25, 0.16
 _FEWEST, _MOST = 8, 12
-"""Images in a row: more than _MOST are left out, fewer than _FEWEST do not grow."""
-_PITCH = 1.07
+"""Images of a run in a row: more than _MOST are left out. Fewer than _FEWEST do not grow."""
+_PITCH = 1.06
 """From one image to the next, in widths of an image."""
-
 _TINY = 16
 """Pixels on a side below which single pixels would hide what the image shows, so that it is smoothed."""
+_LETTER = 0.58
+"""The width of a letter, in sizes of the font, by which captions are shrunk to their column."""
 
 
-class _Row(NamedTuple):
+class Block(NamedTuple):
+    """Samples of one domain: images ``[rows, columns, C, H, W]``, and what stands below each column, or nothing."""
+
     heading: str
     images: Array
-    captions: list[str]
+    captions: Sequence[str]
 
 
-class ImagePanel:
-    """Two rows of images: the source site's with their classes, the target site's without."""
+def draw_sheet(path: Path, title: str, about: str, blocks: Sequence[Block]) -> Path:
+    """Write a picture of the blocks below each other."""
+    return compose(title, about, [_block_strip(block) for block in blocks], path)
 
-    def __init__(self, samples: Samples) -> None:
-        classes = [str(label) for label in samples.source_y[:_MOST].tolist()]
-        source = _Row("source site (labelled)", samples.source_x[:_MOST], classes)
-        target = _Row("target site (unlabelled)", samples.target_x[:_MOST], [])
-        self._rows = [row for row in (source, target) if len(row.images)]
-        slots = max([_FEWEST, *(len(row.images) for row in self._rows)])
-        self._width = (WIDTH - 2 * MARGIN) / (1 + (slots - 1) * _PITCH)
-        self.height = sum(self._height(row) for row in self._rows) + _GAP * (len(self._rows) - 1)
 
-    def draw(self, figure: Figure, top: float) -> None:
-        """Draw the rows with their upper edge at ``top`` inches below the figure's."""
-        for row in self._rows:
-            write(figure, MARGIN, top, row.heading, weight="bold")
-            self._draw_row(figure, top + _HEADING, row)
-            top += self._height(row) + _GAP
+def image_strips(samples: Samples) -> list[Strip]:
+    """A row of the source site's images with their classes, and one of the target site's without."""
+    classes = [str(label) for label in samples.source_y[:_MOST].tolist()]
+    source = Block("source site (labelled)", samples.source_x[None, :_MOST], classes)
+    target = Block("target site (unlabelled)", samples.target_x[None, :_MOST], [])
+    return [_block_strip(block) for block in (source, target) if block.images.size]
 
-    def _image_height(self, row: _Row) -> float:
-        height, width = row.images.shape[-2:]
-        return float(self._width * height / width)
 
-    def _height(self, row: _Row) -> float:
-        return _HEADING + self._image_height(row) + (_CAPTION if row.captions else 0.0)
+def _block_strip(block: Block) -> Strip:
+    rows, columns, _, *size = block.images.shape
+    slots = max(columns, _FEWEST)
+    high, down = size[0] / size[1], size[0] / size[1] + _PITCH - 1
+    side = (WIDTH - 0.3) / (slots * _PITCH)
 
-    def _draw_row(self, figure: Figure, top: float, row: _Row) -> None:
-        widths = 1 + (len(row.images) - 1) * _PITCH
-        axes = place(figure, MARGIN, top, widths * self._width, self._image_height(row))
-        smoothing = "nearest" if min(row.images.shape[-2:]) >= _TINY else "bicubic"
-        for position, image in enumerate(pixels(row.images)):
-            left = position * _PITCH
-            axes.imshow(image, extent=(left, left + 1, 0, 1), interpolation=smoothing)
-        axes.set(xlim=(0, widths), ylim=(0, 1), aspect="auto")
-        axes.set_axis_off()
-        below = top + self._image_height(row) + 0.04
-        for position, caption in enumerate(row.captions):
-            middle = MARGIN + (position * _PITCH + 0.5) * self._width
-            write(figure, middle, below, caption, ha="center", fontsize=SMALL, color=FAINT)
+    def draw(part: SubFigure) -> None:
+        axes = part.subplots()
+        smoothing = "nearest" if min(size) >= _TINY else "bicubic"
+        for number, image in enumerate(pixels(block.images.reshape(rows * columns, -1, *size))):
+            row, column = divmod(number, columns)
+            left, top = column * _PITCH, row * down
+            axes.imshow(image, extent=(left, left + 1, top + high, top), interpolation=smoothing)
+        axes.set(xlim=(0, slots * _PITCH), ylim=(rows * down, 0), anchor="NW", aspect="equal", yticks=[])
+        longest = max(map(len, block.captions), default=1) or 1
+        font = min(SMALL, 72 * side / (_LETTER * longest))
+        places = [column * _PITCH + 0.5 for column in range(len(block.captions))]
+        axes.set_xticks(places, block.captions, fontsize=font, color=FAINT)
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+
+    return Strip(0.5 + rows * down * side + (0.25 if any(block.captions) else 0.0), draw, block.heading)
 
 
 def pixels(images: Array) -> Array:

@@ -7,8 +7,7 @@ its runs.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,9 +19,10 @@ from safetensors.numpy import load_file
 
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.paths import is_name
-from fedmm.reporting.fields import Fields, finite
+from fedmm.reporting.fields import Fields, finite, read_json, read_json_lines
 
 Array = NDArray[Any]
+_HINT = "give the folder of a finished run or comparison"
 
 
 @dataclass(frozen=True)
@@ -88,10 +88,14 @@ class Run:
         plain = self.objective == "source_only"
         return f"source only ({self.algorithm})" if plain else f"{self.algorithm}, {self.objective}"
 
+    @property
+    def megabytes(self) -> float:
+        """Sent in both directions, in 10^6 bytes."""
+        return (self.bytes_up + self.bytes_down) / 1e6
+
     def series(self, name: str) -> Series:
-        """A quantity of ``rounds.jsonl`` by its name, without the rounds where it is absent, null or not finite."""
-        found = {t: value for t, record in self.records.items() if (value := finite(record.get(name))) is not None}
-        return Series(list(found), list(found.values()))
+        """A quantity of ``rounds.jsonl`` by its name, over the rounds in which it was measured."""
+        return read_series(self.records, name)
 
 
 @dataclass(frozen=True)
@@ -104,21 +108,32 @@ class Comparison:
 
     def groups(self) -> dict[str, list[Run]]:
         """The runs by label, labels in the order in which they first appear."""
-        found: dict[str, list[Run]] = {}
+        groups: dict[str, list[Run]] = {}
         for run in self.runs:
-            found.setdefault(run.label, []).append(run)
-        return found
+            groups.setdefault(run.label, []).append(run)
+        return groups
+
+
+def read_series(records: Mapping[int, Mapping[str, object]], name: str) -> Series:
+    """A quantity of ``rounds.jsonl`` by its name, without the rounds where it is absent, null or not finite."""
+    known = {t: value for t, record in records.items() if (value := finite(record.get(name))) is not None}
+    return Series(list(known), list(known.values()))
+
+
+def last_values(runs: Iterable[Run], name: str) -> list[float]:
+    """What a quantity was when it was last measured, of the runs that measured it."""
+    return [series.values[-1] for run in runs if (series := run.series(name)).rounds]
 
 
 def read_kind(folder: Path | str) -> str:
     """What a folder holds: ``run`` or ``comparison``."""
-    return _Summary.read(Path(folder)).text("kind")
+    return _read_summary(Path(folder)).text("kind")
 
 
 def read_run(folder: Path | str) -> Run:
     """The run in a folder, whole or up to the round in which it stopped."""
     folder = Path(folder)
-    summary = _Summary.read(folder, kind="run")
+    summary = _read_summary(folder, kind="run")
     return Run(
         folder=folder,
         label=summary.text("label"),
@@ -141,65 +156,42 @@ def read_run(folder: Path | str) -> Run:
 def read_comparison(folder: Path | str) -> Comparison:
     """The comparison in a folder with all its runs, which go by the labels that the comparison gives them."""
     folder = Path(folder)
-    summary = _Summary.read(folder, kind="comparison")
-    entries = summary.entries("runs")
+    summary = _read_summary(folder, kind="comparison")
+    listed = summary.values.get("runs")
+    if not isinstance(listed, list) or not listed or not all(isinstance(value, dict) for value in listed):
+        raise FedmmError(f"{summary.where} must give 'runs' as a list of at least one run")
+    entries = [Fields(summary.where, value) for value in listed]
     for entry in entries:
         name = entry.text("folder")
         below = all(map(is_name, name.split("/")))
-        require(below, f"{summary.path} must name a folder below its own for each run, not {name!r:.60}")
+        require(below, f"{summary.where} must name a folder below its own for each run, not {name!r:.60}")
     runs = [replace(read_run(folder / entry.text("folder")), label=entry.text("label")) for entry in entries]
     return Comparison(folder, summary.text("title"), tuple(runs))
 
 
-@dataclass(frozen=True)
-class _Summary(Fields):
-    """The JSON object of ``path``, or an object in it."""
-
-    path: Path
-
-    @classmethod
-    def read(cls, folder: Path, kind: str | None = None) -> _Summary:
-        path = folder / "summary.json"
-        content = _bytes(path)
-        try:
-            values = json.loads(content)
-        except (ValueError, RecursionError):
-            raise FedmmError(f"{path} is not valid JSON; the run that wrote it must be repeated") from None
-        require(isinstance(values, dict), f"{path} must hold a JSON object, not {type(values).__name__}")
-        summary = cls(path, values, path)
-        found = summary.text("kind")
-        require(found in ("run", "comparison"), f"{path} gives kind {found!r}; it must be 'run' or 'comparison'")
-        require(kind in (None, found), f"{path} describes a {found}, not a {kind}")
-        return summary
-
-    def entries(self, name: str) -> list[_Summary]:
-        values = self.values.get(name)
-        if not isinstance(values, list) or not values or not all(isinstance(value, dict) for value in values):
-            raise FedmmError(f"{self.path} must give {name!r} as a list of at least one run")
-        return [_Summary(self.path, value, self.path) for value in values]
+def _read_summary(folder: Path, kind: str | None = None) -> Fields:
+    path = folder / "summary.json"
+    summary = read_json(path, _HINT)
+    given = summary.text("kind")
+    require(given in ("run", "comparison"), f"{path} gives kind {given!r}; it must be 'run' or 'comparison'")
+    require(kind in (None, given), f"{path} describes a {given}, not a {kind}")
+    return summary
 
 
 def read_summary(folder: Path | str) -> Mapping[str, object]:
     """All that the ``summary.json`` of a folder says."""
-    return _Summary.read(Path(folder)).values
+    return _read_summary(Path(folder)).values
 
 
 def read_records(path: Path) -> dict[int, Mapping[str, object]]:
     """The lines of ``rounds.jsonl`` by round. A last line cut short is dropped; a round written twice counts once."""
-    lines = [(number, line) for number, line in enumerate(_bytes(path).split(b"\n"), start=1) if line.strip()]
-    found: dict[int, Mapping[str, object]] = {}
-    for number, line in lines:
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            if number == lines[-1][0]:
-                break
-            raise FedmmError(f"{path} is not valid JSON in line {number}") from None
+    records: dict[int, Mapping[str, object]] = {}
+    for number, record in read_json_lines(path, _HINT):
         t = record.get("round") if isinstance(record, dict) else None
         if isinstance(t, bool) or not isinstance(t, int):
             raise FedmmError(f"{path} has no whole number 'round' in line {number}")
-        found[t] = record
-    return dict(sorted(found.items()))
+        records[t] = record
+    return dict(sorted(records.items()))
 
 
 def _samples(path: Path) -> Samples | None:
@@ -221,10 +213,7 @@ def _boundary(path: Path) -> Boundary | None:
 
 
 def _tensors(path: Path, *names: str) -> list[Array]:
-    try:
-        tensors = load_file(path)
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError):
-        raise FedmmError(f"{path} is not a readable safetensors file") from None
+    tensors = read_tensors(path)
     missing = [name for name in names if name not in tensors]
     require(not missing, f"{path} lacks the tensor {missing[0]!r}" if missing else "")
     arrays = [np.asarray(tensors[name]) for name in names]
@@ -232,10 +221,9 @@ def _tensors(path: Path, *names: str) -> list[Array]:
     return arrays
 
 
-def _bytes(path: Path) -> bytes:
+def read_tensors(path: Path) -> dict[str, Array]:
+    """The tensors of a safetensors file by name."""
     try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise FedmmError(f"{path} is missing; give the folder of a finished run or comparison") from None
-    except (OSError, ValueError) as error:
-        raise FedmmError(f"{path} cannot be read: {getattr(error, 'strerror', error)}") from None
+        return dict(load_file(path))
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError):
+        raise FedmmError(f"{path} is not a readable safetensors file") from None

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from matplotlib import rc_context
+from matplotlib import colormaps, rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex, to_rgb
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import MaxNLocator
 
 from fedmm.core.errors import require
@@ -22,10 +22,12 @@ WIDTH = 10.0
 DPI = 200
 INK, FAINT, RULE = "#222222", "#6B6B6B", "#E4E4E4"
 TEXT, SMALL, TITLE = 12.0, 10.5, 15.0
-MARGIN, AXIS = 0.18, 0.56
-"""Inches: around a figure, and below a panel for the numbers and the name of its axis."""
-LINE_HEIGHT, _ASCENT = 1.3, 1.0
-"""From one base line to the next, and from the top of a line to its base, in sizes of the font."""
+MARGIN, AXIS = 0.14, 0.56
+"""Inches: around all that is drawn, and below a strip for the numbers and the name of its axis."""
+_LINE, _LETTER = 1.3, 0.56
+"""From one base line to the next, and the width of a usual letter, in sizes of the font."""
+PLAIN: dict[Any, Any] = {"text.parse_math": False}
+"""Settings of matplotlib under which names are drawn as they are written, dollars and all."""
 
 _COLOURS = {
     "source_only": "#8C8C8C",
@@ -42,7 +44,9 @@ _METADATA: dict[str, dict[str, str | None]] = {
 }
 """What pictures would say of when and by what they were written, by their endings."""
 _SPARE = ("#E69F00", "#332288", "#882255", "#000000")
-_DASHES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (1.4, 1.2)), (0, (5, 1.4, 1.2, 1.4)))
+DASHES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (1.4, 1.2)), (0, (5, 1.4, 1.2, 1.4)))
+_LIGHTEST = 0.84
+"""How far into the colour map a family goes; beyond it yellow fades on white."""
 _SHADES = (0.0, -0.5, 0.4)
 """Nearer to black below 0, to white above. With four dashes, twelve labels of one algorithm stay apart."""
 
@@ -66,19 +70,32 @@ class Stroke(NamedTuple):
     rank: int
 
 
+class Strip(NamedTuple):
+    """A part of a picture over its whole width, about so many inches high, below a heading where it has one."""
+
+    height: float
+    draw: Callable[[SubFigure], None]
+    heading: str = ""
+
+
 def strokes(groups: Mapping[str, Sequence[Drawn]]) -> dict[str, Stroke]:
     """A stroke for each label: the colour says the algorithm; shade and dash tell labels of one algorithm apart."""
     keys = {label: _colour_key(runs[0]) for label, runs in groups.items()}
     unlisted = [key for key in dict.fromkeys(keys.values()) if key not in _COLOURS]
     colours = _COLOURS | {key: _SPARE[i % len(_SPARE)] for i, key in enumerate(unlisted)}
     seen: dict[str, int] = {}
-    found = {}
+    drawn = {}
     for label, key in keys.items():
-        place = seen[key] = seen.get(key, -1) + 1
+        position = seen[key] = seen.get(key, -1) + 1
         ours = key == "fedmm"
-        colour = _shaded(colours[key], _SHADES[place % len(_SHADES)])
-        found[label] = Stroke(colour, _DASHES[place % len(_DASHES)], 2.8 if ours else 1.9, 3 + ours)
-    return found
+        colour = _shaded(colours[key], _SHADES[position % len(_SHADES)])
+        drawn[label] = Stroke(colour, DASHES[position % len(DASHES)], 2.8 if ours else 1.9, 3 + ours)
+    return drawn
+
+
+def family_colours(count: int) -> list[str]:
+    """Colours in even steps of lightness from dark to light, for settings of one algorithm in their order."""
+    return [str(to_hex(colormaps["viridis"](_LIGHTEST * i / max(count - 1, 1)))).upper() for i in range(count)]
 
 
 def _shaded(colour: str, shade: float) -> str:
@@ -92,25 +109,46 @@ def _colour_key(run: Drawn) -> str:
 
 
 def new_figure(height: float, width: float = WIDTH) -> Figure:
-    """A white figure (inches) with its own Agg canvas; nothing of pyplot's global state is touched."""
-    figure = Figure(figsize=(width, height), dpi=DPI, facecolor="white")
+    """A white figure (inches) laid out by its content, with its own canvas; pyplot's global state is not touched."""
+    figure = Figure(figsize=(width, height), dpi=DPI, facecolor="white", layout="constrained")
+    figure.get_layout_engine().set(w_pad=MARGIN * width / WIDTH, h_pad=0.07)  # type: ignore[union-attr, call-arg]
     FigureCanvasAgg(figure)
     return figure
 
 
-def place(figure: Figure, left: float, top: float, width: float, height: float) -> Axes:
-    """Axes at a place given in inches from the figure's top left corner."""
-    across, down = figure.get_size_inches()
-    return figure.add_axes((left / across, 1 - (top + height) / down, width / across, height / down))
+def whole_part(figure: Figure | SubFigure) -> SubFigure:
+    """All that a figure's titles and legends leave of it."""
+    part: SubFigure = figure.subfigures(1, 1, squeeze=False)[0, 0]
+    return part
 
 
-def write(figure: Figure, left: float, top: float, words: str, **style: Any) -> None:
-    """Text from a place in inches below the figure's top left corner; lines stand on evenly spaced base lines."""
-    style = {"fontsize": TEXT, "color": INK, **style}
-    for position, line in enumerate(words.splitlines()):
-        base = top + (position * LINE_HEIGHT + _ASCENT) * style["fontsize"] / 72
-        across, down = figure.get_size_inches()
-        figure.text(left / across, 1 - base / down, line, va="baseline", parse_math=False, **style)
+def add_titles(figure: Figure, title: str, about: str, *, size: float = TITLE, small: float = TEXT) -> SubFigure:
+    """A title and a fainter line of explanation at the top; the returned part of the figure is what they leave."""
+    width = float(figure.get_figwidth())
+    heading: dict[str, Any] = {"x": MARGIN / WIDTH, "ha": "left"}
+    figure.suptitle(wrap_text(title, width, size * 1.1), fontsize=size, weight="bold", color=INK, **heading)
+    below = whole_part(figure)
+    below.suptitle(wrap_text(about, width, small), fontsize=small, color=FAINT, **heading)
+    return whole_part(below)
+
+
+def titles_height(title: str, about: str, width: float = WIDTH, *, size: float = TITLE, small: float = TEXT) -> float:
+    """Inches that :func:`add_titles` takes."""
+    title, about = wrap_text(title, width, size * 1.1), wrap_text(about, width, small)
+    return lines_height(title, size) + lines_height(about, small) + 0.2
+
+
+def compose(title: str, about: str, strips: Sequence[Strip], path: Path) -> Path:
+    """Write a picture: a title with a line of explanation, and strips below each other."""
+    with rc_context(PLAIN):
+        figure = new_figure(titles_height(title, about) + sum(strip.height for strip in strips))
+        body = add_titles(figure, title, about)
+        parts = body.subfigures(len(strips), 1, squeeze=False, height_ratios=[strip.height for strip in strips])
+        for part, strip in zip(parts[:, 0], strips, strict=True):
+            if strip.heading:
+                part.suptitle(strip.heading, x=MARGIN / WIDTH, ha="left", fontsize=TEXT, weight="bold", color=INK)
+            strip.draw(part)
+        return save(figure, path)
 
 
 def save(figure: Figure, path: Path, dpi: float | None = None) -> Path:
@@ -186,25 +224,12 @@ def _inside(edge: float, height: float, length: float) -> float:
     return max(min(edge, length - height), 0.0)
 
 
-def wrapped(words: str, columns: int) -> str:
-    """Text with every line broken into lines of at most ``columns`` characters."""
+def wrap_text(words: str, inches: float, size: float = TEXT) -> str:
+    """Text with every line broken so that it is hardly wider than ``inches`` in a font of this size."""
+    columns = max(int(inches * 72 / (_LETTER * size)), 8)
     return "\n".join(textwrap.fill(line, columns) for line in words.splitlines())
-
-
-def fitted(figure: Figure, words: str, inches: float, **style: Any) -> str:
-    """Text with every line broken so that it is hardly wider than ``inches`` as :func:`write` would set it."""
-    widest = max(text_width(figure, line, **style) / max(len(line), 1) for line in words.splitlines() or [""])
-    return wrapped(words, max(int(inches / widest), 1)) if widest else words
 
 
 def lines_height(words: str, size: float) -> float:
     """The height in inches of text, by its lines."""
-    return (words.count("\n") + 1) * LINE_HEIGHT * size / 72
-
-
-def text_width(figure: Figure, words: str, **style: Any) -> float:
-    """The width in inches of text as :func:`write` would set it."""
-    text = figure.text(0, 0, words, parse_math=False, **{"fontsize": TEXT, **style})
-    width = float(text.get_window_extent().width) / figure.dpi
-    text.remove()
-    return width
+    return (words.count("\n") + 1) * _LINE * size / 72

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, stdev
 
@@ -11,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from fedmm.core.validators import VALIDATORS
-from fedmm.reporting.read import Comparison, Run
+from fedmm.reporting.read import Comparison, Run, last_values
 
 _ABSENT = "-"
-VALIDATOR_COLUMNS = tuple(each.column for each in VALIDATORS.values() if not each.oracle)
+VALIDATOR_COLUMNS = tuple(validator.column for validator in VALIDATORS.values() if not validator.oracle)
 """Columns of the history by which a model may be chosen without target labels."""
 
 
@@ -61,21 +61,16 @@ def _row(label: str, runs: Sequence[Run]) -> Row:
         high=max(accuracies) if several else None,
         std=stdev(accuracies) if several else None,
         seconds=fmean(run.seconds for run in runs),
-        megabytes=fmean((run.bytes_up + run.bytes_down) / 1e6 for run in runs),
+        megabytes=fmean(run.megabytes for run in runs),
         stopped=dict(Counter(run.status for run in runs if run.status != "completed")),
-        validators={
-            column: values
-            for column in VALIDATOR_COLUMNS
-            if (values := [series.values[-1] for run in runs if (series := run.series(column)).rounds])
-        },
+        validators={column: values for column in VALIDATOR_COLUMNS if (values := last_values(runs, column))},
     )
 
 
 def markdown_table(rows: Sequence[Row]) -> str:
     """The rows as a Markdown table; the columns of the spread appear where some label has several seeds."""
-    headings, *lines = [[_escaped(cell) for cell in line] for line in _cells(rows)]
-    rule = [":--", *["--:"] * (len(headings) - 1)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in [headings, rule, *lines]) + "\n"
+    headings, *lines = _cells(rows)
+    return markdown_lines([headings, [":--", *["--:"] * (len(headings) - 1)], *lines])
 
 
 def rich_table(rows: Sequence[Row], title: str | None = None) -> Table:
@@ -136,5 +131,7 @@ def _short(value: float) -> str:
     return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:,.0f}"
 
 
-def _escaped(cell: str) -> str:
-    return " ".join(cell.replace("|", "\\|").split())
+def markdown_lines(lines: Iterable[Sequence[str]]) -> str:
+    """The lines of a Markdown table from their cells, whose text stays in its cell."""
+    cells = [[" ".join(cell.replace("|", "\\|").split()) for cell in line] for line in lines]
+    return "".join("| " + " | ".join(line) + " |\n" for line in cells)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fedmm.reproduction.draw import draw_item
-from fedmm.reproduction.item import Item, read_item
-from fedmm.reproduction.results import PaperRun, read_results
-from fedmm.reproduction.summary import results_table
+from fedmm.reproduction.items import Item, read_item, read_items
+from fedmm.reproduction.results import RunResult, read_results
+from fedmm.reproduction.tables import results_table
 
-__all__ = ["Item", "PaperRun", "draw_item", "read_item", "read_results", "results_table"]
+__all__ = ["Item", "RunResult", "draw_item", "read_item", "read_items", "read_results", "results_table"]

@@ -3,84 +3,94 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from string import ascii_lowercase
+from typing import Any
 
+from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
-from fedmm.reporting.style import FAINT, fitted, lines_height, new_figure, place, text_width, write
-from fedmm.reproduction.item import Item
-from fedmm.reproduction.legend import Legend
-from fedmm.reproduction.panels import SMALL, TEXT, Panel, draw_panel, panels_of
-from fedmm.reproduction.rates import mark_rates, rates_of, write_rates
-from fedmm.reproduction.results import FULL, PaperRun, by_cell
+from fedmm.reporting.curves import Curve
+from fedmm.reporting.style import FAINT, INK, PLAIN, add_titles, lines_height, new_figure, titles_height
+from fedmm.reporting.tables import markdown_lines
+from fedmm.reproduction.items import FULL, Item
+from fedmm.reproduction.panels import BOUND, CROSS, SMALL, TEXT, Line, Panel, collect_panels, draw_panel, final_percent
+from fedmm.reproduction.results import RunResult, by_cell
+from fedmm.reproduction.tables import ABSENT
 
 _WIDTHS = {1: 5.0, 2: 6.0}
 _JOURNAL = 7.0
 """Inches: the width of a journal's page, taken by figures of three columns or more."""
 _TITLE = 9.0
-_MARGIN, _LEFT, _RIGHT, _BETWEEN = 0.1, 0.5, 0.12, 0.2
-_HEADING, _TICKS, _AXIS_NAME, _BELOW = 0.2, 0.2, 0.17, 0.13
-"""Inches: above a panel for its title, and below it for the numbers and the name of its axis, and for nothing."""
+_AXIS, _LABEL = 0.5, 0.2
+"""Inches: above and below a panel for its title and numbers, and for the name of its axis."""
 _SHAPES = {1: 0.62}
 _SHAPE = 0.72
 """A panel's height by its width."""
+_NEVER = "not reached"
 
 
-def draw_curves(item: Item, runs: Sequence[PaperRun]) -> Figure:
+def draw_curves(item: Item, runs: Sequence[RunResult]) -> Figure:
     """The figure of an item's runs; form ``rates`` also says when each curve reaches FedSGDA's final accuracy."""
-    panels = panels_of(item, runs)
+    panels = collect_panels(item, runs)
     columns = min(item.columns, len(panels))
-    width = _WIDTHS.get(columns, _JOURNAL)
-    across = (width - _LEFT - _RIGHT - (columns - 1) * _BETWEEN) / columns
-    down = across * _SHAPES.get(columns, _SHAPE)
-    rates = [rates_of(panel) for panel in panels] if item.form == "rates" else []
-
-    scratch = new_figure(1.0, width)
-    title = fitted(scratch, item.title, width - 2 * _MARGIN, fontsize=_TITLE, weight="bold")
-    about = fitted(scratch, _about(item, runs), width - 2 * _MARGIN, fontsize=SMALL)
-    legend = Legend(panels, _LEFT, width - _RIGHT, scratch)
-    below_title = _MARGIN + lines_height(title, _TITLE)
-    legend_top = below_title + lines_height(about, SMALL) + 0.08
-    top = legend_top + legend.height + 0.12
-    names, name_size = _names(panels, across, scratch)
-
-    unnamed_axes = 0 if rates else len(panels) - columns
-    words = max(found.height for found in rates) + _AXIS_NAME if rates else 0.0
-    pitch = _HEADING + down + _TICKS + words + _BELOW
     rows = -(-len(panels) // columns)
-    figure = new_figure(top + rows * pitch + (0.0 if rates else _AXIS_NAME) + 0.04, width)
+    width = _WIDTHS.get(columns, _JOURNAL)
+    across = (width - 0.5) / columns - 0.15
+    down = across * _SHAPES.get(columns, _SHAPE)
+    rates = [panel_rates(panel) for panel in panels] if item.form == "rates" else []
+    letters = [f"({letter}) " for letter in ascii_lowercase] if 1 < len(panels) <= len(ascii_lowercase) else []
+    names = [letter + panel.title for letter, panel in zip(letters or [""] * len(panels), panels, strict=False)]
+    name_size = min(TEXT, 72 * across / (0.64 * max(map(len, names), default=1)))
+    handles = _legend_handles(panels)
+    entries = max(int(width / (0.5 + 0.065 * max((len(str(h.get_label())) for h in handles), default=1))), 1)
+    entries = min(entries, max(len(handles), 1))
 
-    write(figure, _MARGIN, _MARGIN, title, fontsize=_TITLE, weight="bold")
-    write(figure, _MARGIN, below_title, about, fontsize=SMALL, color=FAINT)
-    legend.draw(figure, legend_top)
-    for position, panel in enumerate(panels):
-        row, column = divmod(position, columns)
-        left, upper = _LEFT + column * (across + _BETWEEN), top + row * pitch
-        write(figure, left, upper, names[position], fontsize=name_size, weight="bold")
-        axes = place(figure, left, upper + _HEADING, across, down)
-        draw_panel(axes, panel, item.logarithmic)
-        if position >= unnamed_axes and not panel.empty:
-            axes.set_xlabel("communication rounds", fontsize=SMALL, color=FAINT, labelpad=2)
-        if column:
-            axes.tick_params(labelleft=False)
-        else:
-            axes.set_ylabel("target accuracy (%)", fontsize=SMALL, color=FAINT)
-        if rates:
-            mark_rates(axes, rates[position])
-            below = upper + _HEADING + down + _TICKS + _AXIS_NAME + 0.02
-            write_rates(figure, rates[position], left, below, across)
+    title, about = item.title, _describe(item, runs)
+    height = titles_height(title, about, width, size=_TITLE, small=SMALL) + rows * (down + _AXIS) + _LABEL
+    height += -(-len(handles) // entries) * 0.17 + 0.1 + rows * max((found.height for found in rates), default=0.0)
+    with rc_context(PLAIN):
+        figure = new_figure(height, width)
+        body = add_titles(figure, title, about, size=_TITLE, small=SMALL)
+        if handles:
+            body.legend(
+                handles=handles, loc="outside upper left", ncols=entries, frameon=False, fontsize=SMALL,
+                labelcolor=INK, handlelength=3.4, columnspacing=1.4, borderpad=0, borderaxespad=1.4,
+            )  # fmt: skip
+        grid = body.subplots(rows, columns, squeeze=False).ravel()
+        for position, (axes, panel) in enumerate(zip(grid, panels, strict=False)):
+            draw_panel(axes, panel, logarithmic=item.logarithmic, inches=down)
+            axes.set_title(names[position], loc="left", fontsize=name_size, weight="bold", color=INK)
+            if (rates or position >= len(panels) - columns) and not panel.empty:
+                axes.set_xlabel("communication rounds", fontsize=SMALL, color=FAINT, labelpad=2)
+            if position % columns:
+                axes.tick_params(labelleft=False)
+            else:
+                axes.set_ylabel("target accuracy (%)", fontsize=SMALL, color=FAINT)
+            if rates:
+                _mark_rates(axes, rates[position])
+                _write_rates(axes, rates[position])
+        for axes in grid[len(panels) :]:
+            axes.remove()
     return figure
 
 
-def _names(panels: Sequence[Panel], across: float, scratch: Figure) -> tuple[list[str], float]:
-    """The panels' titles, with letters where there are several, and the size of font at which all fit."""
-    letters = [f"({letter}) " for letter in ascii_lowercase] if 1 < len(panels) <= len(ascii_lowercase) else []
-    names = [letter + panel.title for letter, panel in zip(letters or [""] * len(panels), panels, strict=False)]
-    widest = max(text_width(scratch, name, fontsize=TEXT, weight="bold") for name in names)
-    return names, TEXT * min(1.0, across / widest)
+def _legend_handles(panels: Sequence[Panel]) -> list[Line2D]:
+    lines = [line for panel in panels for line in panel.lines]
+    styles: dict[str, dict[str, Any]] = {
+        line.label: {"color": line.stroke.colour, "linestyle": line.stroke.dash, "linewidth": line.stroke.width}
+        for line in lines
+    }
+    if any(run.diverged for line in lines for run in line.runs):
+        styles["diverged"] = {"color": INK, "linestyle": "", **CROSS}
+    if any(panel.bounds for panel in panels):
+        styles["bound"] = BOUND
+    return [Line2D([], [], label=label, **style) for label, style in styles.items()]
 
 
-def _about(item: Item, runs: Sequence[PaperRun]) -> str:
+def _describe(item: Item, runs: Sequence[RunResult]) -> str:
     counts = [len(group) for group in by_cell(run for run in runs if run.role == "method").values()] or [0]
     low, high = min(counts), max(counts)
     seeds = str(high) if low == high else f"{low} to {high}"
@@ -89,3 +99,67 @@ def _about(item: Item, runs: Sequence[PaperRun]) -> str:
     about += ["grey line: FedSGDA's final accuracy"] if item.form == "rates" else []
     about += [f"scale: {scale}" for scale in sorted({run.scale for run in runs} - {FULL})]
     return "; ".join(about)
+
+
+# How fast: the round in which each curve first reaches FedSGDA's final accuracy ---------------------------------------
+
+
+@dataclass(frozen=True)
+class Rates:
+    """FedSGDA's final accuracy in percent, None if it has none, and the round in which each line first reaches it."""
+
+    level: float | None
+    reached: Sequence[tuple[Line, int | None]]
+
+    @property
+    def height(self) -> float:
+        return (1 + len(self.reached)) * lines_height("", SMALL)
+
+
+def panel_rates(panel: Panel) -> Rates:
+    """The rates of a panel."""
+    level = final_percent([run for line in panel.lines for run in line.runs if run.algorithm == "fedsgda"])
+    return Rates(level, [] if level is None else [(line, first_reach(line.curve, level)) for line in panel.lines])
+
+
+def first_reach(curve: Curve, level: float) -> int | None:
+    """The first round in which the mean over seeds is at ``level`` percent or above, None if it never is."""
+    return next((t for t, value in zip(curve.rounds, curve.mean, strict=True) if value >= level - 1e-9), None)
+
+
+def _mark_rates(axes: Axes, rates: Rates) -> None:
+    """The level as a line, and a dot where a curve reaches it."""
+    if rates.level is None:
+        return
+    axes.axhline(rates.level, color=FAINT, linewidth=0.6, zorder=1.5)
+    for line, t in rates.reached:
+        if t is not None:
+            value = line.curve.mean[line.curve.rounds.index(t)]
+            axes.plot(t, value, "o", color=line.stroke.colour, ms=4, mec="white", mew=0.7, zorder=6, clip_on=False)
+
+
+def _write_rates(axes: Axes, rates: Rates) -> None:
+    """A line of text for each curve, below the axes."""
+    heading = "FedSGDA: not computed" if rates.level is None else f"first reaches {rates.level:.1f} % in round"
+    rows: list[tuple[str, str, dict[str, Any]]] = [(heading, "", {"color": FAINT})]
+    for line, t in rates.reached:
+        style: dict[str, Any] = {"color": line.stroke.colour, "weight": "bold"}
+        rows.append((line.label, _NEVER if t is None else f"{t:,}", style))
+    for number, (label, reached, look) in enumerate(rows):
+        offset = (0, -29 - 72 * number * lines_height("", SMALL))
+        common: dict[str, Any] = {"fontsize": SMALL, "va": "top", "annotation_clip": False}
+        axes.annotate(label, (0, 0), offset, "axes fraction", "offset points", **common, **look)
+        if reached:
+            axes.annotate(reached, (1, 0), offset, "axes fraction", "offset points", ha="right", color=INK, **common)
+
+
+def rates_table(panels: Sequence[Panel]) -> str:
+    """The same for all panels as a Markdown table."""
+    labels = list(dict.fromkeys(line.label for panel in panels for line in panel.lines))
+    lines = [["", "FedSGDA's final (%)", *labels], [":--", "--:", *["--:"] * len(labels)]]
+    for panel in panels:
+        rates = panel_rates(panel)
+        rounds = {line.label: _NEVER if t is None else f"{t:,}" for line, t in rates.reached}
+        level = ABSENT if rates.level is None else f"{rates.level:.1f}"
+        lines.append([panel.title, level, *(rounds.get(label, ABSENT) for label in labels)])
+    return f"{markdown_lines(lines)}\nThe round in which the mean over seeds first reaches FedSGDA's final accuracy.\n"

@@ -6,134 +6,128 @@ paper/figure_5/dann_1s1t/fedmm.toml      an experiment, with its seeds in [sweep
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedmm.config.extends import merged, read_tables
-from fedmm.config.schema import Experiment
-from fedmm.config.sweep_grid import SWEEP, grid
-from fedmm.config.toml import read_toml
-from fedmm.core.errors import FedmmError, require, unknown
+from fedmm.core.errors import require, unknown
 from fedmm.core.paths import is_folder, is_name
+from fedmm.reporting.fields import Fields, read_toml
 
-ITEM = "item.toml"
-PANEL_BASE = "panel.toml"
+FORMS = ("curves", "rates", "accuracy_table", "rounds_table")
 FULL = "full"
-_ABOUT = "reproduce"
-
-
-@dataclass(frozen=True)
-class PaperRun:
-    """One run of a curve. role: ``method``, or ``bound`` for what no federated method could be."""
-
-    item: str
-    panel: str
-    curve: str
-    role: str
-    scale: str
-    experiment: Experiment
+"""The scale of the paper's own experiments."""
+ITEM, _PANEL_BASE = "item.toml", "panel.toml"
+"""What the experiments of a panel share; no experiment itself."""
+Cell = tuple[str, str]
+"""A panel and a curve, by name."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """A figure or a table. runs_of: the item from whose runs it is made, where it has none of its own."""
+    """A figure (its panels hold curves) or a table (its panels are rows, its curves columns).
 
-    name: str
+    runs_of: the item whose runs it is made of, itself for most.
+    scale_changes: for each smaller scale, the values that it changes in every experiment, by section.
+    columns_of: the curves of each objective, for tables.
+    paper_accuracy, paper_rounds: the paper's own numbers, in percent and in hundreds of rounds.
+    """
+
     folder: Path
-    about: Mapping[str, Any]
+    title: str
+    form: str
+    panels: tuple[str, ...]
+    runs_of: str
+    columns: int = 3
+    curves: tuple[str, ...] = ()
+    logarithmic: bool = False
+    panel_titles: Mapping[str, str] = field(default_factory=dict)
+    columns_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    paper_accuracy: Mapping[Cell, float] = field(default_factory=dict)
+    paper_rounds: Mapping[Cell, float] = field(default_factory=dict)
+    scale_changes: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
 
     @property
-    def panels(self) -> list[str]:
-        return list(self.about["panels"])
-
-    @property
-    def runs_of(self) -> str:
-        return str(self.about.get("runs_of", self.name))
+    def name(self) -> str:
+        return self.folder.name
 
     @property
     def scales(self) -> list[str]:
-        return [FULL, *(name for name in self.about.get("scale", {}) if name != FULL)]
+        return [FULL, *(name for name in self.scale_changes if name != FULL)]
 
-    def runs(
-        self, scale: str = FULL, panels: Sequence[str] = (), curves: Sequence[str] = (), seeds: Sequence[int] = ()
-    ) -> list[PaperRun]:
-        """All runs at a scale; of some panels, curves and seeds where these are given."""
-        if scale not in self.scales:
-            raise unknown(f"scale of {self.name}", scale, self.scales)
-        for panel in panels:
-            if panel not in self.panels:
-                raise unknown(f"panel of {self.name}", panel, self.panels)
-        known = {path.stem for panel in self.panels for path in self._files(panel)}
-        for curve in curves:
-            if curve not in known:
-                raise unknown(f"curve of {self.name}", curve, sorted(known))
-        runs = [
-            run
-            for panel in self.panels
-            if not panels or panel in panels
-            for path in self._files(panel)
-            if not curves or path.stem in curves
-            for run in self._curve(panel, path, scale)
-        ]
-        there = {str(run.experiment.run.seed) for run in runs}
-        for seed in seeds:
-            if str(seed) not in there:
-                raise unknown(f"seed of {self.name}", str(seed), there)
-        return [run for run in runs if not seeds or run.experiment.run.seed in seeds]
+    def panel_title(self, panel: str) -> str:
+        return self.panel_titles.get(panel, panel)
 
-    def _files(self, panel: str) -> list[Path]:
-        files = sorted(path for path in (self.folder / panel).glob("*.toml") if path.name != PANEL_BASE)
-        require(bool(files), f"{self.folder / panel} holds no curve of panel {panel!r}; add a TOML file for each")
-        return files
+    def curve_files(self, panel: str) -> list[Path]:
+        """The TOML file of each curve of a panel, in the folder of the item whose runs it is made of."""
+        folder = self.folder.parent / self.runs_of / panel
+        return sorted(path for path in folder.glob("*.toml") if path.name != _PANEL_BASE)
 
-    def _curve(self, panel: str, path: Path, scale: str) -> list[PaperRun]:
-        tables = read_tables(path)
-        about = tables.pop(_ABOUT, {})
-        role = about.get("role", "method") if isinstance(about, dict) else None
-        require(role in ("method", "bound"), f"{path}: reproduce.role must be 'method' or 'bound'")
-        changes = self.about.get("scale", {}).get(scale, {})
-        if SWEEP not in tables:
-            tables[SWEEP] = {"run.seed": [0]}
-            changes = {section: table for section, table in changes.items() if section != SWEEP}
-        tables = merged(tables, changes)
-        try:
-            experiments = grid(tables)
-        except FedmmError as problem:
-            raise FedmmError(f"{path}: {problem}") from problem
-        label = tables.get("run", {}).get("label")
-        for each in experiments:
-            require(each.label == label, f"{path}: run.label is missing, or [sweep] has more than run.seed")
-        return [PaperRun(self.name, panel, path.stem, str(role), scale, each) for each in experiments]
+    def expected(self) -> list[Cell]:
+        """The cells that have an experiment, in order.
+
+        A panel's experiments are the TOML files of its folder; where it has none, every listed curve counts.
+        """
+        named = dict.fromkeys([*self.curves, *(curve for curves in self.columns_of.values() for curve in curves)])
+        cells: list[Cell] = []
+        for panel in self.panels:
+            files = [path.stem for path in self.curve_files(panel)]
+            cells += [(panel, curve) for curve in (in_order(files, self.curves) if files else named)]
+        return cells
 
 
-def items(paper: Path) -> dict[str, Item]:
+def in_order(names: Iterable[str], listed: Iterable[str]) -> list[str]:
+    """The names without repetition: those that are listed in the order of the list, then the others by name."""
+    given, order = set(names), list(dict.fromkeys(listed))
+    return [name for name in order if name in given] + sorted(given.difference(order))
+
+
+def read_item(folder: Path | str) -> Item:
+    """The item of a folder with an ``item.toml``."""
+    folder = Path(folder).resolve()
+    path = folder / ITEM
+    table = read_toml(path, "give the folder of a figure or table")
+    panels = table.names("panels")
+    require(bool(panels), f"{path} must list at least one of its 'panels'")
+    require(all(map(is_name, panels)), f"{path} must list 'panels' by the names of their folders beside it")
+    scales = {
+        scale: {section: changes.values for section, changes in sections.tables().items()}
+        for scale, sections in table.table("scale").tables().items()
+    }
+    paper = table.table("paper")
+    return Item(
+        folder=folder,
+        title=table.text("title"),
+        form=table.one_of("form", FORMS),
+        panels=panels,
+        columns=table.whole("columns", 3, least=1),
+        curves=table.names("curves"),
+        runs_of=table.text("runs_of", folder.name),
+        logarithmic=table.one_of("x", ("linear", "log"), "linear") == "log",
+        panel_titles={panel: about.text("title", panel) for panel, about in table.table("panel").tables().items()},
+        columns_of={
+            objective: table.table("columns_of").names(objective) for objective in table.table("columns_of").values
+        },
+        paper_accuracy=_cells(paper.table("accuracy")),
+        paper_rounds=_cells(paper.table("rounds")),
+        scale_changes=scales,
+    )
+
+
+def _cells(table: Fields) -> dict[Cell, float]:
+    """Numbers by panel and curve, from a table of tables."""
+    return {(panel, curve): row.number(curve) for panel, row in table.tables().items() for curve in row.values}
+
+
+def read_items(paper: Path) -> dict[str, Item]:
     """The items in a folder such as ``paper/``, by name."""
     files = sorted(paper.glob(f"*/{ITEM}")) if is_folder(paper) else []
     require(
         bool(files), f"{paper} holds no {ITEM} of a figure or table; run this in a checkout, or name the folder --paper"
     )
-    found = {path.parent.name: _item(path) for path in files}
-    for item in found.values():
-        if item.runs_of not in found:
-            raise unknown(f"item in runs_of of {item.folder / ITEM}", item.runs_of, found)
-    return found
-
-
-def _item(path: Path) -> Item:
-    about = read_toml(path)
-    panels = about.get("panels")
-    require(
-        isinstance(panels, list)
-        and bool(panels)
-        and all(isinstance(panel, str) and is_name(panel) for panel in panels),
-        f"{path}: panels must be a list of the panels' folders",
-    )
-    scales = about.get("scale", {})
-    require(
-        isinstance(scales, dict)
-        and all(isinstance(each, dict) and all(isinstance(t, dict) for t in each.values()) for each in scales.values()),
-        f"{path}: scale must hold tables of changes for each scale, such as [scale.smoke.run]",
-    )
-    return Item(path.parent.name, path.parent, about)
+    items = {path.parent.name: read_item(path.parent) for path in files}
+    for item in items.values():
+        if item.runs_of not in items:
+            raise unknown(f"item in runs_of of {item.folder / ITEM}", item.runs_of, items)
+    return items

@@ -11,16 +11,36 @@ from matplotlib.axes import Axes
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import LogLocator, NullLocator
 
-from fedmm.reporting.curves import Curve, accuracy_curve, draw_curve
-from fedmm.reporting.style import FAINT, INK, RULE, Stroke, lines_height, spread_apart, whole_rounds
-from fedmm.reproduction.item import Item, in_order
-from fedmm.reproduction.looks import looks
-from fedmm.reproduction.results import PaperRun, by_cell
+from fedmm.reporting.curves import Curve, column_curve, draw_curve
+from fedmm.reporting.style import (
+    FAINT,
+    INK,
+    RULE,
+    Stroke,
+    family_colours,
+    lines_height,
+    spread_apart,
+    strokes,
+    whole_rounds,
+)
+from fedmm.reproduction.items import Item, in_order
+from fedmm.reproduction.results import RunResult, by_cell
 
 TEXT, SMALL, TINY = 8.0, 7.0, 6.0
 """Sizes of fonts in points, for a figure of a journal's width."""
 BOUND: dict[str, Any] = {"color": INK, "linewidth": 0.7, "linestyle": (0, (4, 3))}
 CROSS: dict[str, Any] = {"marker": "X", "markersize": 6.5, "markeredgecolor": "white", "markeredgewidth": 0.7}
+
+_DASHES: tuple[Any, ...] = (
+    (0, (5, 1.5)),
+    (0, (1.2, 1.2)),
+    (0, (6, 1.4, 1.2, 1.4)),
+    (0, (3, 1.2)),
+    (0, (6, 1.4, 1.2, 1.4, 1.2, 1.4)),
+    (0, (9, 2)),
+)
+_OURS, _OTHERS = 1.6, 1.15
+"""Widths of lines in points."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +48,7 @@ class Line:
     """The runs of one method in one panel, drawn as one line."""
 
     label: str
-    runs: Sequence[PaperRun]
+    runs: Sequence[RunResult]
     curve: Curve
     stroke: Stroke
 
@@ -51,30 +71,63 @@ class Panel:
         return [t for line in self.lines for run in line.curve.runs for t in run.rounds]
 
 
-def panels_of(item: Item, runs: Sequence[PaperRun]) -> list[Panel]:
+def collect_panels(item: Item, runs: Sequence[RunResult]) -> list[Panel]:
     """The panels of an item, in its order; a label looks the same in all of them."""
     curves = in_order((run.curve for run in runs), item.curves)
     cells = by_cell(runs)
-    strokes = looks(sorted((run for run in runs if run.role == "method"), key=lambda run: curves.index(run.curve)))
-    found = []
+    looks = paper_strokes(
+        sorted((run for run in runs if run.role == "method"), key=lambda run: curves.index(run.curve))
+    )
+    panels = []
     for panel in dict.fromkeys([*item.panels, *sorted(run.panel for run in runs)]):
         groups = [cells[panel, curve] for curve in curves if (panel, curve) in cells]
         methods = [group for group in groups if group[0].role == "method"]
         finals = {group[0].label: final_percent(group) for group in groups if group[0].role == "bound"}
-        lines = [Line(group[0].label, group, accuracy_curve(group), strokes[group[0].label]) for group in methods]
+        lines = [
+            Line(group[0].label, group, column_curve(group, "target_accuracy", 100.0), looks[group[0].label])
+            for group in methods
+        ]
         bounds = {label: value for label, value in finals.items() if value is not None}
-        found.append(Panel(item.panel_title(panel), lines, bounds))
-    return found
+        panels.append(Panel(item.panel_title(panel), lines, bounds))
+    return panels
 
 
-def final_percent(runs: Sequence[PaperRun]) -> float | None:
+def paper_strokes(runs: Sequence[RunResult]) -> dict[str, Stroke]:
+    """A stroke for each label, in the order of the runs; labels stay apart by their dashes where there is no colour.
+
+    Methods keep the colour they have in all figures. Labels of one method alone are a family in its order, and run
+    through a colour map of even lightness steps. The first FedMM, or else the first label, is the solid line.
+    """
+    groups: dict[str, list[RunResult]] = {}
+    for run in runs:
+        groups.setdefault(run.label, []).append(run)
+    algorithms = {label: group[0].algorithm for label, group in groups.items()}
+    family = len(set(algorithms.values())) == 1 and len(groups) > 2
+    colours = dict(zip(groups, family_colours(len(groups)), strict=True)) if family else {}
+    ours = next((label for label, name in algorithms.items() if name == "fedmm"), next(iter(groups), ""))
+    dashes = iter(_DASHES * len(groups))
+    return {
+        label: Stroke(
+            colours.get(label, stroke.colour),
+            "-" if label == ours else next(dashes),
+            _OURS if algorithms[label] == "fedmm" and not family else _OTHERS,
+            stroke.rank,
+        )
+        for label, stroke in strokes(groups).items()
+    }
+
+
+def final_percent(runs: Sequence[RunResult]) -> float | None:
     """The final accuracy in percent, mean over the runs that have one."""
     known = [100 * run.target_accuracy for run in runs if run.target_accuracy is not None]
     return fmean(known) if known else None
 
 
-def draw_panel(axes: Axes, panel: Panel, logarithmic: bool) -> None:
-    """Draw the lines, a cross where a run diverged, and the bounds; a panel without any says that it is empty."""
+def draw_panel(axes: Axes, panel: Panel, *, logarithmic: bool, inches: float) -> None:
+    """Draw the lines, a cross where a run diverged, and the bounds; a panel without any says that it is empty.
+
+    inches: about how high the axes are.
+    """
     _frame(axes)
     if panel.empty:
         axes.text(0.5, 0.5, "not computed", transform=axes.transAxes, ha="center", va="center", color=FAINT, size=TEXT)
@@ -86,7 +139,7 @@ def draw_panel(axes: Axes, panel: Panel, logarithmic: bool) -> None:
             if run.diverged:
                 _draw_divergence(axes, run, line.stroke)
     _limit_rounds(axes, panel.rounds or [1], logarithmic)
-    _draw_bounds(axes, panel)
+    _draw_bounds(axes, panel, inches)
 
 
 def _frame(axes: Axes) -> None:
@@ -100,7 +153,7 @@ def _frame(axes: Axes) -> None:
     axes.set_yticks(range(0, 101, 20))
 
 
-def _draw_divergence(axes: Axes, run: PaperRun, stroke: Stroke) -> None:
+def _draw_divergence(axes: Axes, run: RunResult, stroke: Stroke) -> None:
     """The run alone, thinly, with a cross at the last round in which it was measured."""
     rounds, fractions = run.series("target_accuracy")
     if rounds:
@@ -127,10 +180,9 @@ def _limit_rounds(axes: Axes, rounds: Sequence[int], logarithmic: bool) -> None:
         label.set_horizontalalignment("right" if along > 0.97 else "center")
 
 
-def _draw_bounds(axes: Axes, panel: Panel) -> None:
+def _draw_bounds(axes: Axes, panel: Panel, inches: float) -> None:
     """Thin dashed lines, with name and number at the right: above the line, or below where fewer curves pass."""
     bounds = panel.bounds
-    inches = axes.get_window_extent().height / axes.get_figure(root=True).dpi  # type: ignore[union-attr]
     height = 100 * lines_height("", TINY) / inches
     late = [
         value
@@ -148,13 +200,6 @@ def _draw_bounds(axes: Axes, panel: Panel) -> None:
         axes.axhline(value, zorder=2.5, **BOUND)
         words = f"{label} {value:.1f}"
         base = 1 - (edge + 0.8 * height) / 100
-        style: dict[str, Any] = {
-            "ha": "right",
-            "va": "baseline",
-            "fontsize": TINY,
-            "color": INK,
-            "zorder": 7,
-            "parse_math": False,
-        }
+        style: dict[str, Any] = {"ha": "right", "va": "baseline", "fontsize": TINY, "color": INK, "zorder": 7}
         text = axes.text(0.99, base, words, transform=axes.transAxes, **style)
         text.set_path_effects([withStroke(linewidth=2.0, foreground="white")])

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fedmm.core.errors import FedmmError, require
-from fedmm.reporting.fields import Fields, finite
+from fedmm.reporting.fields import Fields, finite, read_bytes
 from fedmm.reporting.read import Series
-from fedmm.reproduction.item import Cell, Item
+from fedmm.reproduction.items import FULL, Cell, Item
 
-FULL = "full"
-"""The scale of the paper's own experiments."""
+RESULTS = "results.jsonl"
+Line = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class PaperRun:
+class RunResult:
     """One finished run. Its accuracy is a fraction in [0, 1], None where it was never measured.
 
     role: ``method``, or ``bound`` for a run that only says what is possible.
@@ -53,44 +54,71 @@ class PaperRun:
         return self.measured.get(name, Series([], []))
 
 
-def read_results(path: Path | str) -> list[PaperRun]:
+def read_results(path: Path | str) -> list[RunResult]:
     """The runs of a file. Of lines for one panel, curve, seed and scale the last counts; a torn last one is dropped."""
     path = Path(path)
-    lines = [(number, line) for number, line in enumerate(_bytes(path).split(b"\n"), start=1) if line.strip()]
-    found: dict[tuple[object, ...], PaperRun] = {}
-    for number, line in lines:
-        try:
-            values = json.loads(line)
-        except (ValueError, RecursionError):
-            if number == lines[-1][0]:
-                break
-            raise FedmmError(f"{path} is not valid JSON in line {number}") from None
-        require(isinstance(values, dict), f"{path} must hold a JSON object in line {number}")
-        run = _run(Fields(f"{path}, line {number},", values))
-        found[run.item, run.panel, run.curve, run.seed, run.scale] = run
-    return list(found.values())
+    results: dict[tuple[object, ...], RunResult] = {}
+    for number, line in _numbered_lines(path):
+        run = _run(Fields(f"{path}, line {number},", line))
+        results[run.item, run.panel, run.curve, run.seed, run.scale] = run
+    return list(results.values())
 
 
-def runs_of_item(runs: Sequence[PaperRun], item: Item, path: Path) -> list[PaperRun]:
+def read_lines(path: Path) -> list[Line]:
+    """The newest line of each run in a results file as it was written; no file, no lines."""
+    lines: dict[tuple[Any, ...], Line] = {}
+    for _, line in _numbered_lines(path) if path.exists() else ():
+        lines.pop(identity(line), None)
+        lines[identity(line)] = line
+    return list(lines.values())
+
+
+def identity(line: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What a line is the result of."""
+    return tuple(line[key] for key in ("panel", "curve", "seed", "scale"))
+
+
+def parse_line(content: bytes) -> Line | None:
+    """A line of a results file, or None for what is none."""
+    try:
+        line: Line = json.loads(content)
+        hash((line["digest"], *identity(line)))
+        json.dumps(line, allow_nan=False)  # else it could not be copied
+        return line
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _numbered_lines(path: Path) -> Iterator[tuple[int, Line]]:
+    """The lines that are results, with their numbers; a last one that was torn by a crash is no line."""
+    contents = read_bytes(path, "`fedmm reproduce` writes it as its runs end").split(b"\n")
+    for number, content in enumerate(contents, start=1):
+        line = parse_line(content)
+        if line is not None:
+            yield number, line
+        elif content.strip() and number < len(contents):
+            raise FedmmError(f"{path}, line {number}, is no result of a run; remove the line")
+
+
+def select_runs(runs: Sequence[RunResult], item: Item, path: Path) -> list[RunResult]:
     """The runs that an item shows, all of one scale: the full one where any run has it, else the latest."""
-    name = item.runs_of or item.name
-    own = [run for run in runs if run.item == name]
+    own = [run for run in runs if run.item == item.runs_of]
     others = sorted({run.item for run in runs})
-    require(bool(own) or not runs, f"{path} holds runs of {', '.join(others)} and none of {name}")
+    require(bool(own) or not runs, f"{path} holds runs of {', '.join(others)} and none of {item.runs_of}")
     scale = FULL if any(run.scale == FULL for run in own) else own[-1].scale if own else FULL
     return sorted((run for run in own if run.scale == scale), key=lambda run: run.seed)
 
 
-def by_cell(runs: Iterable[PaperRun]) -> dict[Cell, list[PaperRun]]:
+def by_cell(runs: Iterable[RunResult]) -> dict[Cell, list[RunResult]]:
     """The runs by panel and curve; those of one cell differ in their seeds alone."""
-    found: dict[Cell, list[PaperRun]] = {}
+    cells: dict[Cell, list[RunResult]] = {}
     for run in runs:
-        found.setdefault(run.cell, []).append(run)
-    return found
+        cells.setdefault(run.cell, []).append(run)
+    return cells
 
 
-def _run(line: Fields) -> PaperRun:
-    return PaperRun(
+def _run(line: Fields) -> RunResult:
+    return RunResult(
         item=line.text("item"),
         panel=line.text("panel"),
         curve=line.text("curve"),
@@ -104,12 +132,12 @@ def _run(line: Fields) -> PaperRun:
         status=line.one_of("status", ("completed", "diverged")),
         target_accuracy=line.accuracy("target_accuracy"),
         measured=_measured(line),
-        provenance=_object(line, "provenance"),
+        provenance=line.table("provenance", needed=True).values,
     )
 
 
 def _measured(line: Fields) -> dict[str, Series]:
-    columns = _object(line, "series")
+    columns = line.table("series", needed=True).values
     rounds = columns.get("round", [])
     whole = isinstance(rounds, list) and all(isinstance(t, int) and not isinstance(t, bool) for t in rounds)
     if not isinstance(rounds, list) or not whole or rounds != sorted(set(rounds)):
@@ -124,19 +152,3 @@ def _measured(line: Fields) -> dict[str, Series]:
     fractions = all(0 <= value <= 1 for value in accuracies)
     require(fractions, f"{line.where} must give 'series.target_accuracy' as fractions in [0, 1]")
     return found
-
-
-def _object(line: Fields, name: str) -> Mapping[str, object]:
-    value = line.values.get(name)
-    if not isinstance(value, dict):
-        raise FedmmError(f"{line.where} must give {name!r} as a JSON object, not {value!r:.60}")
-    return value
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise FedmmError(f"{path} is missing; `fedmm reproduce` writes it as its runs end") from None
-    except OSError as error:
-        raise FedmmError(f"{path} cannot be read: {error.strerror}") from None

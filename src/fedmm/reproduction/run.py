@@ -13,8 +13,9 @@ import torch
 from fedmm.config.sweep_grid import groups
 from fedmm.core.errors import FedmmError
 from fedmm.models.precision import Precision
-from fedmm.reproduction.items import PaperRun
-from fedmm.reproduction.write_results import append_lines, digest, identity, read_lines, relabelled, result_line, stamp
+from fedmm.reproduction.plan import PaperRun
+from fedmm.reproduction.results import identity, read_lines
+from fedmm.reproduction.write_results import append_lines, digest, relabel, result_line, stamp
 from fedmm.runs.build import DataCache, prepare
 from fedmm.runs.run import provenance
 from fedmm.runs.runs_progress import RunsProgress
@@ -111,7 +112,7 @@ def _copied(pending: Sequence[PaperRun], results: Path, elsewhere: Sequence[Path
         if line is None:
             left.append(run)
         else:
-            copies.append(relabelled(line, run))
+            copies.append(relabel(line, run))
     if copies:
         append_lines(results, copies)
         say(f"{len(copies)} runs are the same experiments as others and were copied")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import fmean, stdev
 from typing import NamedTuple
 
-from fedmm.reproduction.item import Cell, Item, in_order
-from fedmm.reproduction.results import PaperRun, by_cell
+from fedmm.reporting.tables import markdown_lines
+from fedmm.reproduction.items import Cell, Item, in_order
+from fedmm.reproduction.results import RunResult, by_cell, read_results
 
 ABSENT, DAGGER = "–", "†"  # noqa: RUF001 - a dash as wide as a number
 _METHODS = {
@@ -85,7 +87,7 @@ class Grid:
         return "" if number.paper is None else f"({self.style.paper(number.paper)})"
 
 
-def accuracy_grids(item: Item, runs: Sequence[PaperRun]) -> list[Grid]:
+def accuracy_grids(item: Item, runs: Sequence[RunResult]) -> list[Grid]:
     """Final target accuracy in percent: of the methods, and below of the bounds where there are any."""
     notes = [
         "Target accuracy (%) after the last round, mean over seeds"
@@ -103,7 +105,7 @@ def accuracy_grids(item: Item, runs: Sequence[PaperRun]) -> list[Grid]:
     return grids
 
 
-def rounds_grids(item: Item, runs: Sequence[PaperRun]) -> list[Grid]:
+def rounds_grids(item: Item, runs: Sequence[RunResult]) -> list[Grid]:
     """Hundreds of rounds until a run is trained."""
     notes = [
         "Communication rounds (×100) until a run is trained: the first evaluated round whose target accuracy is within"  # noqa: RUF001
@@ -115,7 +117,7 @@ def rounds_grids(item: Item, runs: Sequence[PaperRun]) -> list[Grid]:
     return [_grid(item, runs, method_columns(item, runs), trained_after, item.paper_rounds, _HUNDREDS, notes)]
 
 
-def trained_after(run: PaperRun) -> float | None:
+def trained_after(run: RunResult) -> float | None:
     """Hundreds of rounds until the accuracy is within one point of the final one, None if nothing was measured."""
     series = run.series("target_accuracy")
     final = run.target_accuracy
@@ -126,7 +128,7 @@ def trained_after(run: PaperRun) -> float | None:
     return None if first is None else first / 100
 
 
-def method_columns(item: Item, runs: Sequence[PaperRun]) -> list[Column]:
+def method_columns(item: Item, runs: Sequence[RunResult]) -> list[Column]:
     """The methods' columns as in the paper: grouped by method, and by objective within."""
     objective_of = {curve: objective for objective, curves in item.columns_of.items() for curve in curves}
     objective_of |= {run.curve: run.objective for run in runs if run.role == "method" and run.curve not in objective_of}
@@ -143,7 +145,7 @@ def method_columns(item: Item, runs: Sequence[PaperRun]) -> list[Column]:
     ]
 
 
-def bound_columns(item: Item, runs: Sequence[PaperRun]) -> list[Column]:
+def bound_columns(item: Item, runs: Sequence[RunResult]) -> list[Column]:
     """A column for each curve that is no method's, computed or not."""
     methods = {column.curve for column in method_columns(item, runs)}
     labels = {run.curve: run.label for run in runs}
@@ -157,13 +159,7 @@ def markdown(grid: Grid) -> str:
     lines = [["", *heads], [":--", *["--:"] * len(heads)]]
     for row in grid.rows:
         lines.append([row.title, *(_cell(grid, number) for number in row.numbers)])
-    table = "\n".join("| " + " | ".join(escaped(cell) for cell in line) + " |" for line in lines)
-    return table + "\n\n" + "\n\n".join(f"{note}." for note in grid.notes) + "\n"
-
-
-def escaped(cell: str) -> str:
-    """Text that stays in its cell of a Markdown table."""
-    return " ".join(cell.replace("|", "\\|").split())
+    return markdown_lines(lines) + "\n" + "\n\n".join(f"{note}." for note in grid.notes) + "\n"
 
 
 def _cell(grid: Grid, number: Number) -> str:
@@ -174,9 +170,9 @@ def _cell(grid: Grid, number: Number) -> str:
 
 def _grid(
     item: Item,
-    runs: Sequence[PaperRun],
+    runs: Sequence[RunResult],
     columns: list[Column],
-    measure: Callable[[PaperRun], float | None],
+    measure: Callable[[RunResult], float | None],
     paper: Mapping[Cell, float],
     style: Style,
     notes: list[str],
@@ -193,7 +189,7 @@ def _grid(
     return Grid(columns, rows, style, [*notes, *_remarks(item, columns, rows, cells)])
 
 
-def _number(runs: Sequence[PaperRun], measure: Callable[[PaperRun], float | None], paper: float | None) -> Number:
+def _number(runs: Sequence[RunResult], measure: Callable[[RunResult], float | None], paper: float | None) -> Number:
     values = [value for run in runs if (value := measure(run)) is not None]
     return Number(
         value=fmean(values) if values else None,
@@ -236,7 +232,7 @@ def _with_best(grid: Grid) -> list[Row]:
 
 
 def _remarks(
-    item: Item, columns: Sequence[Column], rows: Sequence[Row], cells: Mapping[Cell, list[PaperRun]]
+    item: Item, columns: Sequence[Column], rows: Sequence[Row], cells: Mapping[Cell, list[RunResult]]
 ) -> list[str]:
     """What the marks of a grid mean, for those that it has."""
     numbers = [number for row in rows for number in row.numbers]
@@ -258,14 +254,64 @@ def _remarks(
     return found
 
 
-def _method_name(method: str, runs: Sequence[PaperRun], curves: set[str]) -> str:
+def _method_name(method: str, runs: Sequence[RunResult], curves: set[str]) -> str:
     labels = {run.label for run in runs if run.curve in curves}
     return labels.pop() if len(labels) == 1 else _METHODS.get(method, method.replace("_", " "))
 
 
-def _several(runs: Sequence[PaperRun]) -> bool:
+def _several(runs: Sequence[RunResult]) -> bool:
     return any(len(group) > 1 for group in by_cell(runs).values())
 
 
-def _percent(run: PaperRun) -> float | None:
+def _percent(run: RunResult) -> float | None:
     return None if run.target_accuracy is None else 100 * run.target_accuracy
+
+
+# All runs -------------------------------------------------------------------------------------------------------------
+
+
+def results_table(results: Path | str) -> str:
+    """The runs of a results file in order of its lines; scales stand apart where there are several."""
+    runs = read_results(results)
+    scales = list(dict.fromkeys(run.scale for run in runs))
+    tables = [runs_table([run for run in runs if run.scale == scale]) for scale in scales]
+    if len(scales) < 2:
+        return tables[0] if tables else runs_table([])
+    return "\n".join(f"Scale: {scale}\n\n{table}" for scale, table in zip(scales, tables, strict=True))
+
+
+def runs_table(
+    runs: Sequence[RunResult],
+    panels: Sequence[str] | None = None,
+    curves: Sequence[str] | None = None,
+    titles: Mapping[str, str] | None = None,
+) -> str:
+    """The runs as a Markdown table, in the order of the panels and curves that are named."""
+    cells = by_cell(runs)
+    panels = in_order((run.panel for run in runs), panels or [run.panel for run in runs])
+    curves = in_order((run.curve for run in runs), curves or [run.curve for run in runs])
+    lines = [
+        ["panel", "curve", "seeds", "target (%)", "min to max", "rounds", "status"],
+        [":--", ":--", *["--:"] * 4, ":--"],
+    ]
+    lines += [
+        [(titles or {}).get(panel, panel), *_summary(cells[panel, curve])]
+        for panel in panels
+        for curve in curves
+        if (panel, curve) in cells
+    ]
+    return markdown_lines(lines)
+
+
+def _summary(runs: Sequence[RunResult]) -> list[str]:
+    known = [100 * run.target_accuracy for run in runs if run.target_accuracy is not None]
+    rounds = sorted({run.rounds for run in runs})
+    diverged = sum(run.diverged for run in runs)
+    return [
+        runs[0].label + (" (bound)" if runs[0].role == "bound" else ""),
+        str(len(runs)),
+        f"{fmean(known):.1f}" if known else ABSENT,
+        f"{min(known):.1f} to {max(known):.1f}" if len(known) > 1 else ABSENT,
+        " to ".join(f"{t:,}" for t in dict.fromkeys([rounds[0], rounds[-1]])),
+        f"{diverged} of {len(runs)} diverged" if diverged else "completed",
+    ]

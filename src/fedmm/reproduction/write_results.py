@@ -15,14 +15,13 @@ from typing import Any
 
 from fedmm.core.errors import FedmmError
 from fedmm.core.files import write_json
-from fedmm.reproduction.items import FULL, PaperRun
+from fedmm.reproduction.items import FULL
+from fedmm.reproduction.plan import PaperRun
+from fedmm.reproduction.results import RESULTS, Line, parse_line, read_lines
 from fedmm.training.guard import Guard
 from fedmm.training.history import History
 
-RESULTS = "results.jsonl"
-Line = dict[str, Any]
-
-METRICS = ("target_accuracy", "source_accuracy", "source_risk", "target_information")
+_METRICS = ("target_accuracy", "source_accuracy", "source_risk", "target_information")
 _WHERE_NOT_WHAT = (
     "device", "precision", "engine", "threads", "evaluate_every", "label",
     "actors", "ray_address", "stacked", "durable",
@@ -52,11 +51,6 @@ _NOTHING = object()
 _DIGITS = 5
 
 
-def identity(line: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What a line is the result of."""
-    return tuple(line[key] for key in ("panel", "curve", "seed", "scale"))
-
-
 def digest(run: PaperRun) -> str:
     """A fingerprint of everything that decides a run's numbers; where it runs and what it is called do not count."""
     tables = run.experiment.tables()
@@ -73,19 +67,19 @@ def digest(run: PaperRun) -> str:
 
 
 def result_line(run: PaperRun, history: History, status: str, provenance: Mapping[str, Any]) -> Line:
-    """A run as one line: its last measures, and all of them over the rounds."""
+    """A run as one line: its last metrics, and all of them over the rounds."""
     rows = [row for row in history if row.get("target_accuracy") is not None]
-    each = run.experiment
-    series = {name: [_short(row.get(name)) for row in rows] for name in METRICS}
+    experiment = run.experiment
+    series = {name: [_short(row.get(name)) for row in rows] for name in _METRICS}
     return {
         "item": run.item,
         "panel": run.panel,
         "curve": run.curve,
-        "label": each.label,
+        "label": experiment.label,
         "role": run.role,
-        "objective": each.objective.name,
-        "algorithm": each.algorithm.name,
-        "seed": each.run.seed,
+        "objective": experiment.objective.name,
+        "algorithm": experiment.algorithm.name,
+        "seed": experiment.run.seed,
         "scale": run.scale,
         "rounds": len(history),
         "status": status,
@@ -96,7 +90,7 @@ def result_line(run: PaperRun, history: History, status: str, provenance: Mappin
     }
 
 
-def relabelled(line: Line, run: PaperRun) -> Line:
+def relabel(line: Line, run: PaperRun) -> Line:
     """A result as that of another run of the same experiment."""
     names = {"item": run.item, "panel": run.panel, "curve": run.curve, "role": run.role, "scale": run.scale}
     return {**line, **names, "label": run.experiment.label}
@@ -105,35 +99,6 @@ def relabelled(line: Line, run: PaperRun) -> Line:
 def _short(value: float | int | None) -> float | None:
     """Few digits; JSON knows no infinity, so that a number that is not finite becomes null."""
     return None if value is None or not math.isfinite(value) else float(f"{value:.{_DIGITS}g}")
-
-
-def read_lines(path: Path) -> list[Line]:
-    """The newest line of each run in a results file; a line torn by a crash is no line. No file: no lines."""
-    try:
-        text = path.read_bytes() if path.exists() else b""
-    except OSError as problem:
-        raise FedmmError(f"{path} cannot be read: {problem.strerror}") from problem
-    found: dict[tuple[Any, ...], Line] = {}
-    raws = text.split(b"\n")
-    for number, raw in enumerate(raws, start=1):
-        line = _parsed(raw)
-        if line is not None:
-            found.pop(identity(line), None)
-            found[identity(line)] = line
-        elif raw.strip() and number < len(raws):
-            raise FedmmError(f"{path}, line {number}, is no result of a run; remove the line")
-    return list(found.values())
-
-
-def _parsed(raw: bytes) -> Line | None:
-    """A line of a results file, or None for what is none."""
-    try:
-        line: Line = json.loads(raw)
-        hash((line["digest"], *identity(line)))
-        json.dumps(line, allow_nan=False)  # else it could not be copied
-        return line
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
 
 
 def append_lines(path: Path, lines: Iterable[Line]) -> None:
@@ -147,7 +112,7 @@ def append_lines(path: Path, lines: Iterable[Line]) -> None:
             file.seek(0)
             before = file.read()
             last = before[before.rfind(b"\n") + 1 :]
-            if last and _parsed(last) is None:
+            if last and parse_line(last) is None:
                 file.truncate(len(before) - len(last))
             elif last:
                 text = "\n" + text

@@ -17,7 +17,7 @@ from fedmm.core.problem import View, WholeRows
 from fedmm.core.validation import at_least, flag, within
 from fedmm.data.domains import DomainPair, Labelled, Preview
 from fedmm.data.inputs import ImageInput
-from fedmm.data.readers.images import ClassFolders, folders_of_sites, found_in, read_folders, require_sizes
+from fedmm.data.readers.images import ClassFolders, folders_of_sites, found_in, read_folders
 from fedmm.data.splitting import build_pair, split_rows
 from fedmm.data.transforms import CropAndFlip
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fedmm.reporting.html.collect import gather
+from fedmm.reporting.html.collect import collect_runs
 from fedmm.reporting.html.page import write_html
-from fedmm.reporting.html.paper import write_pdf, write_png
+from fedmm.reporting.html.pdf import write_pdf, write_png
 
-__all__ = ["gather", "write_html", "write_pdf", "write_png"]
+__all__ = ["collect_runs", "write_html", "write_pdf", "write_png"]

@@ -6,17 +6,17 @@ import html
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
-from fedmm.reporting.html.bands import Band, thinned
-from fedmm.reporting.style import Stroke
+from fedmm.reporting.curves import Curve
+from fedmm.reporting.style import DASHES, Stroke
 
 Figure = dict[str, Any]
 _MOST_POINTS, _MANY, _MOST_POINTS_OF_MANY = 400, 12, 120
 _DIGITS = 5
 _WIDE_RANGE = 50.0
 """A ratio of largest to smallest above which an axis is logarithmic at first."""
-_DASHES = {0: "solid", 1: "dash", 2: "dot", 3: "dashdot"}
+_DASH_NAMES = dict(zip(DASHES, ("solid", "dash", "dot", "dashdot"), strict=True))
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class Chart:
     widest: pixels that it takes at most, 0 for all there are.
     """
 
+    kind: ClassVar[str] = "chart"
     name: str
     title: str
     alt: str
@@ -43,7 +44,6 @@ class Lines:
 
     def __init__(self, labels: Sequence[str], strokes: Sequence[Stroke]) -> None:
         self.labels = labels
-        self._dashes = _dash_names(strokes)
         self._strokes = strokes
         self.most = _MOST_POINTS if len(labels) <= _MANY else _MOST_POINTS_OF_MANY
 
@@ -51,7 +51,7 @@ class Lines:
         self,
         name: str,
         title: str,
-        bands: Mapping[int, Band],
+        curves: Mapping[int, Curve],
         *,
         unit: str = "",
         x_title: str = "round",
@@ -61,24 +61,24 @@ class Lines:
     ) -> Chart:
         """One line a method with the range of its seeds behind it.
 
-        bands: by the number of the method. x: other places of the points than their rounds, by the same numbers.
+        curves: by the number of the method. x: other places of the points than their rounds, by the same numbers.
         log: a logarithmic axis at first, where values span magnitudes.
         """
         data: list[Figure] = []
-        for number, each in bands.items():
-            data += self._traces(number, each, list(x[number]) if x else each.rounds, unit, x_title)
-        positive = [value for each in bands.values() for value in each.mean if value > 0]
-        scales = bool(positive) and not unit and min(v for each in bands.values() for v in each.low) > 0
+        for number, curve in curves.items():
+            data += self._traces(number, curve, list(x[number]) if x else curve.rounds, unit, x_title)
+        positive = [value for curve in curves.values() for value in curve.mean if value > 0]
+        scales = bool(positive) and not unit and min(v for curve in curves.values() for v in curve.low) > 0
         wide = log and scales and max(positive) > _WIDE_RANGE * min(positive)
         y_axis: Figure = {"ticksuffix": unit if unit == "%" else "", "type": "log" if wide else "linear"}
-        if not wide and not unit and positive and min(min(each.low) for each in bands.values()) >= 0:
+        if not wide and not unit and positive and min(min(curve.low) for curve in curves.values()) >= 0:
             y_axis["rangemode"] = "tozero"
         layout = {
             "xaxis": {"title": {"text": x_title}, "rangemode": "tozero"},
             "yaxis": y_axis,
-            "hovermode": "x unified" if len(bands) <= 8 and x is None else "closest",
+            "hovermode": "x unified" if len(curves) <= 8 and x is None else "closest",
         }
-        last = [(self.labels[number], f"{short(each.last)}{unit}") for number, each in bands.items()]
+        last = [(self.labels[number], f"{short(curve.mean[-1])}{unit}") for number, curve in curves.items()]
         ends = "; ".join(f"{label} ends at {value}" for label, value in last[:8])
         return Chart(
             name,
@@ -90,13 +90,13 @@ class Lines:
             last=last,
         )
 
-    def _traces(self, number: int, each: Band, x: list[Any], unit: str, x_title: str) -> list[Figure]:
-        at = thinned(len(x), self.most)
+    def _traces(self, number: int, curve: Curve, x: list[Any], unit: str, x_title: str) -> list[Figure]:
+        at = thin(len(x), self.most)
         places = rounded([x[i] for i in at])
         common = {"meta": number, "type": "scatter", "mode": "lines", "name": plain(self.labels[number])}
         traces: list[Figure] = []
-        if each.runs > 1:
-            high, low = ([values[i] for i in at] for values in (each.high, each.low))
+        if len(curve.runs) > 1:
+            high, low = ([values[i] for i in at] for values in (curve.high, curve.low))
             traces.append(
                 {
                     **common,
@@ -108,9 +108,10 @@ class Lines:
                     "hoverinfo": "skip",
                 }
             )
-        line = {"color": f"$line{number}", "dash": self._dashes[number], "width": self._strokes[number].width * 0.85}
-        for tail in each.tails if not isinstance(x[0], float) else ():
-            end = thinned(len(tail.rounds), self.most)
+        stroke = self._strokes[number]
+        line = {"color": f"$line{number}", "dash": _DASH_NAMES.get(stroke.dash, "solid"), "width": stroke.width * 0.85}
+        for tail in curve.tails if not isinstance(x[0], float) else ():
+            end = thin(len(tail.rounds), self.most)
             points = {"x": [tail.rounds[i] for i in end], "y": rounded([tail.values[i] for i in end])}
             traces.append({**common, **points, "line": {**line, "width": 1}, "opacity": 0.6, "hoverinfo": "skip"})
         where = "%{x:.3~f}" if isinstance(x[0], float) else "%{x}"
@@ -118,7 +119,7 @@ class Lines:
             {
                 **common,
                 "x": places,
-                "y": rounded([each.mean[i] for i in at]),
+                "y": rounded([curve.mean[i] for i in at]),
                 "mode": "lines+markers" if len(places) == 1 else "lines",
                 "line": line,
                 "marker": {"color": f"$line{number}"},
@@ -126,12 +127,6 @@ class Lines:
             }
         )
         return traces
-
-
-def _dash_names(strokes: Sequence[Stroke]) -> list[str]:
-    """Plotly's names for the strokes' dashes."""
-    kinds: list[Any] = ["-", (0, (5, 1.6)), (0, (1.4, 1.2)), (0, (5, 1.4, 1.2, 1.4))]
-    return [_DASHES[kinds.index(stroke.dash)] if stroke.dash in kinds else "solid" for stroke in strokes]
 
 
 def plain(words: str) -> str:
@@ -153,3 +148,10 @@ def short(value: float) -> str:
     if size and (size < 1e-3 or size >= 1e5):
         return f"{value:.2e}"
     return f"{value:.1f}" if size >= 10 else f"{value:.3g}"
+
+
+def thin(length: int, most: int) -> list[int]:
+    """Places 0 .. length - 1, or so many of them evenly spread, with the first and the last."""
+    if length <= most:
+        return list(range(length))
+    return sorted({round(place * (length - 1) / (most - 1)) for place in range(most)})

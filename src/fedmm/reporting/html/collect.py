@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
-
 from fedmm.core.errors import FedmmError, require
-from fedmm.reporting.read import Array, Run, Series, read_records, read_run, read_summary
+from fedmm.reporting.fields import read_toml
+from fedmm.reporting.read import Array, Run, Series, read_records, read_run, read_series, read_summary, read_tensors
 
 _DEEPEST = 4
 """How far below a folder runs are looked for."""
@@ -23,6 +20,7 @@ _ALIKE = (
 )  # fmt: skip
 """Keys of ``[run]`` in which runs of one method may differ."""
 _MOST_DIFFERENCES = 2
+_HINT = "name the folder of a run or comparison"
 _TOGETHER = (
     {"map_domain": 1, "map_label": 1, "map_predicted": 1, "map_before": 2, "map_after": 2},
     {"sample_x": 0, "sample_label": 1, "sample_class": 2, "sample_probability": 2},
@@ -37,22 +35,21 @@ class Entry:
     """One run of a report.
 
     tables: its resolved configuration; summary: its ``summary.json``, empty while it has none.
-    exhibits: tensors by name, as the run kept them to be looked at; empty for runs that kept none.
+    tensors: by name, as the run kept them to be looked at; empty for runs that kept none.
     headings: what the numbers of a row are called; empty where they have no names.
     """
 
     run: Run
     tables: Tables
     summary: Mapping[str, Any]
-    exhibits: Mapping[str, Array]
+    tensors: Mapping[str, Array]
     class_names: tuple[str, ...]
     headings: tuple[str, ...] = ()
 
     @property
     def guard_events(self) -> list[Mapping[str, Any]]:
         """What the guard did, in order."""
-        events = self.summary.get("guard")
-        return [event for event in events if isinstance(event, dict)] if isinstance(events, list) else []
+        return list(_objects(self.summary.get("guard")))
 
     @property
     def best_by(self) -> str:
@@ -88,7 +85,7 @@ class Method:
 
 
 @dataclass(frozen=True)
-class Material:
+class Report:
     """Everything that a report shows."""
 
     title: str
@@ -108,29 +105,32 @@ class Material:
     @property
     def holds_rows(self) -> bool:
         """Whether rows of the data, or features of single rows, are among what is shown."""
-        return any(name in entry.exhibits for entry in self.entries for name in ("sample_x", "map_after"))
+        return any(name in entry.tensors for entry in self.entries for name in ("sample_x", "map_after"))
 
     def measured(self, column: str) -> bool:
         """Whether some run has the column."""
         return any(entry.run.series(column).rounds for entry in self.entries)
 
 
-def gather(paths: Sequence[Path]) -> Material:
+def collect_runs(paths: Sequence[Path]) -> Report:
     """The runs in these folders: runs, comparisons, sweeps, or any folder with runs below it."""
     require(bool(paths), "name at least one folder with runs")
-    found: dict[Path, Entry] = {}
+    entries: dict[Path, Entry] = {}
+    abouts = []
     for path in paths:
         require("\0" not in str(path) and path.is_dir(), f"{path} is no folder; name the folder of a run or comparison")
-        labels = _labels(path)
-        places = {name: place for place, name in enumerate(labels)}
+        abouts.append(_read_about(path))
+        labels = _labels(abouts[-1])
+        order = {name: position for position, name in enumerate(labels)}
         names = {folder.relative_to(path).as_posix(): folder for folder in _run_folders(path)}
         require(bool(names), f"{path} holds no run; name the folder of a run, comparison or sweep")
-        for name in sorted(names, key=lambda name: places.get(name, len(places))):
+        for name in sorted(names, key=lambda name: order.get(name, len(order))):
             entry = _entry(names[name])
             label = labels.get(name, entry.run.label)
-            found.setdefault(names[name].resolve(), replace(entry, run=replace(entry.run, label=label)))
-    methods = _methods(list(found.values()))
-    return Material(_title(paths, methods), tuple(methods), tuple(each for path in paths for each in _verdicts(path)))
+            entries.setdefault(names[name].resolve(), replace(entry, run=replace(entry.run, label=label)))
+    methods = _methods(list(entries.values()))
+    verdicts = tuple(verdict for about in abouts for verdict in _verdicts(about))
+    return Report(_title(abouts, methods), tuple(methods), verdicts)
 
 
 def _run_folders(path: Path, depth: int = 0) -> Iterator[Path]:
@@ -138,11 +138,11 @@ def _run_folders(path: Path, depth: int = 0) -> Iterator[Path]:
         yield path
     elif depth < _DEEPEST:
         try:
-            below = sorted(each for each in path.iterdir() if each.is_dir() and not each.is_symlink())
+            below = sorted(folder for folder in path.iterdir() if folder.is_dir() and not folder.is_symlink())
         except OSError as problem:
             raise FedmmError(f"{path} cannot be read: {problem.strerror}") from None
-        for each in below:
-            yield from _run_folders(each, depth + 1)
+        for folder in below:
+            yield from _run_folders(folder, depth + 1)
 
 
 def _is_run(folder: Path) -> bool:
@@ -151,35 +151,36 @@ def _is_run(folder: Path) -> bool:
     return (folder / "summary.json").exists() and read_summary(folder).get("kind") == "run"
 
 
-def _labels(path: Path) -> dict[str, str]:
-    """The labels that a comparison gives its runs, by their folders; none while it has none."""
+def _read_about(path: Path) -> Mapping[str, Any]:
+    """What the summary of a folder says; nothing while there is none."""
     try:
-        entries = read_summary(path).get("runs")
+        return read_summary(path)
     except FedmmError:
         return {}
-    listed = [each for each in entries if isinstance(each, dict)] if isinstance(entries, list) else []
-    return {str(each.get("folder")): str(each["label"]) for each in listed if isinstance(each.get("label"), str)}
 
 
-def _verdicts(path: Path) -> list[tuple[str, str]]:
+def _objects(values: object) -> list[dict[str, Any]]:
+    """The objects of a list in JSON; none where it is no list."""
+    return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []
+
+
+def _labels(about: Mapping[str, Any]) -> dict[str, str]:
+    """The labels that a comparison gives its runs, by their folders."""
+    entries = _objects(about.get("runs"))
+    return {str(entry.get("folder")): entry["label"] for entry in entries if isinstance(entry.get("label"), str)}
+
+
+def _verdicts(about: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What a comparison says of its methods; nothing where it says nothing."""
-    try:
-        evidence = read_summary(path).get("evidence")
-    except FedmmError:
-        return []
-    listed = evidence.get("verdicts") if isinstance(evidence, dict) else None
-    said = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
-    return [(str(each.get("label")), str(each.get("sentence"))) for each in said]
+    evidence = about.get("evidence")
+    listed = _objects(evidence.get("verdicts")) if isinstance(evidence, dict) else []
+    return [(str(verdict.get("label")), str(verdict.get("sentence"))) for verdict in listed]
 
 
-def _title(paths: Sequence[Path], methods: Sequence[Method]) -> str:
-    if len(paths) == 1:
-        try:
-            title = read_summary(paths[0]).get("title")
-        except FedmmError:
-            title = None
-        if isinstance(title, str) and title:
-            return title
+def _title(abouts: Sequence[Mapping[str, Any]], methods: Sequence[Method]) -> str:
+    title = abouts[0].get("title") if len(abouts) == 1 else None
+    if isinstance(title, str) and title:
+        return title
     data = {entry.run.data for method in methods for entry in method.entries}
     what = methods[0].label if len(methods) == 1 else f"{len(methods)} methods"
     return f"{what} on {', '.join(sorted(data))}"
@@ -192,7 +193,7 @@ def _entry(folder: Path) -> Entry:
         run=read_run(folder) if finished else _unfinished(folder, tables),
         tables=tables,
         summary=read_summary(folder) if finished else {},
-        exhibits=_exhibits(folder / "exhibits.safetensors"),
+        tensors=_kept_tensors(folder / "exhibits.safetensors"),
         class_names=_names(folder / "input.json", "class_names"),
         headings=_names(folder / "input.json", "headings"),
     )
@@ -207,53 +208,35 @@ def _unfinished(folder: Path, tables: Tables) -> Run:
     def name(section: str) -> str:
         return str(tables.get(section, {}).get("name", "unknown"))
 
-    run = Run(
+    def values(column: str) -> list[float]:
+        return read_series(records, column).values
+
+    unlabelled = "source only" if name("objective") == "source_only" else name("algorithm")
+    return Run(
         folder=folder,
-        label=str(tables.get("run", {}).get("label") or _unlabelled(name("algorithm"), name("objective"))),
+        label=str(tables.get("run", {}).get("label") or unlabelled),
         algorithm=name("algorithm"),
         objective=name("objective"),
         data=name("data"),
         seed=seed if isinstance(seed, int) else 0,
         status="unfinished",
-        target_accuracy=None,
-        source_accuracy=None,
-        seconds=0.0,
-        bytes_up=0,
-        bytes_down=0,
+        target_accuracy=next(reversed(values("target_accuracy")), None),
+        source_accuracy=next(reversed(values("source_accuracy")), None),
+        seconds=sum(values("seconds")),
+        bytes_up=int(sum(values("bytes_up"))),
+        bytes_down=int(sum(values("bytes_down"))),
         records=records,
     )
-    last = {domain: run.series(f"{domain}_accuracy").values[-1:] for domain in ("target", "source")}
-    return replace(
-        run,
-        target_accuracy=last["target"][0] if last["target"] else None,
-        source_accuracy=last["source"][0] if last["source"] else None,
-        seconds=sum(run.series("seconds").values),
-        bytes_up=int(sum(run.series("bytes_up").values)),
-        bytes_down=int(sum(run.series("bytes_down").values)),
-    )
-
-
-def _unlabelled(algorithm: str, objective: str) -> str:
-    return "source only" if objective == "source_only" else algorithm
 
 
 def _tables(path: Path) -> Tables:
-    try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    except OSError as problem:
-        raise FedmmError(f"{path} cannot be read: {problem.strerror}") from None
-    except (ValueError, RecursionError):
-        raise FedmmError(f"{path} is not valid TOML; the run that wrote it must be repeated") from None
+    tables = read_toml(path, _HINT).values if path.exists() else {}
     return {section: table for section, table in tables.items() if isinstance(table, dict)}
 
 
-def _exhibits(path: Path) -> dict[str, Array]:
-    if not path.exists():
-        return {}
-    try:
-        found = dict(load_file(path))
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError):
-        raise FedmmError(f"{path} is not a readable safetensors file") from None
+def _kept_tensors(path: Path) -> dict[str, Array]:
+    """What a run kept to be looked at, without tensors that do not fit together."""
+    found = read_tensors(path) if path.exists() else {}
     kept: dict[str, Array] = {}
     for group in _TOGETHER:
         parts = {name: found[name] for name in group if name in found}
@@ -274,9 +257,10 @@ def _names(path: Path, key: str) -> tuple[str, ...]:
 
 def _methods(entries: Sequence[Entry]) -> list[Method]:
     """Runs of one label and one configuration together; labels with several configurations say what differs."""
-    by_label: dict[str, dict[str, list[Entry]]] = {}
+    by_label: dict[str, dict[frozenset[object], list[Entry]]] = {}
     for entry in entries:
-        by_label.setdefault(entry.run.label, {}).setdefault(_identity(entry.tables), []).append(entry)
+        settings = frozenset(_settings(entry.tables).items())
+        by_label.setdefault(entry.run.label, {}).setdefault(settings, []).append(entry)
     methods: list[Method] = []
     taken: set[str] = set()
     for label, kinds in by_label.items():
@@ -298,26 +282,21 @@ def _named_apart(label: str, entry: Entry, keys: Sequence[tuple[str, str]], numb
     return f"{label}, {', '.join(values)}"
 
 
-def _identity(tables: Tables) -> str:
-    return json.dumps(
-        {
-            section: {key: value for key, value in table.items() if section != "run" or key not in _ALIKE}
-            for section, table in tables.items()
-        },
-        sort_keys=True,
-        default=str,
-    )
+def _settings(tables: Tables) -> dict[tuple[str, str], str]:
+    """All settings by section and key, but for seeds, names and where a run was computed."""
+    return {
+        (section, key): json.dumps(value, sort_keys=True, default=str)
+        for section, table in tables.items()
+        for key, value in table.items()
+        if section != "run" or key not in _ALIKE
+    }
 
 
 def differing(configurations: Sequence[Tables]) -> list[tuple[str, str]]:
     """The sections and keys in which configurations differ, but for seeds, names and where they ran."""
-    places = {(section, key): None for tables in configurations for section, table in tables.items() for key in table}
-    return [
-        (section, key)
-        for section, key in places
-        if (section != "run" or key not in _ALIKE)
-        and len({json.dumps(tables.get(section, {}).get(key), default=str) for tables in configurations}) > 1
-    ]
+    settings = [_settings(tables) for tables in configurations]
+    keys = dict.fromkeys(key for values in settings for key in values)
+    return [key for key in keys if len({values.get(key, "null") for values in settings}) > 1]
 
 
 def shown(value: object) -> str:

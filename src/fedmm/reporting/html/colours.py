@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-from matplotlib import colormaps
 from matplotlib.colors import to_hex, to_rgb
 
-from fedmm.reporting.html.collect import Material
-from fedmm.reporting.style import Stroke, strokes
+from fedmm.reporting.html.collect import Report
+from fedmm.reporting.style import DASHES, Stroke, family_colours, strokes
 
 _BACKGROUND = {"light": "#FFFFFF", "dark": "#1B1E23"}
 _CONTRAST = {"light": 2.4, "dark": 4.0}
@@ -18,7 +16,7 @@ _CLASSES = (
     "#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#8C8C8C", "#EE8866", "#44AA99", "#882255",
 )  # fmt: skip
 _FILL = 0.16
-_MOST_SHADES, _LIGHTEST = 3, 0.86
+_MOST_SHADES = 3
 _BASE = {
     "light": {
         "ink": "#22262B", "faint": "#646B73", "rule": "#E3E5E8", "back": "#FFFFFF", "source": "#0072B2",
@@ -33,17 +31,15 @@ CLASS_COLOURS = len(_CLASSES)
 Theme = dict[str, str]
 
 
-def method_strokes(material: Material) -> list[Stroke]:
+def method_strokes(report: Report) -> list[Stroke]:
     """How the lines of each method are drawn, in the methods' order; the same as in pictures of a comparison.
 
     Many settings of one algorithm, as in a sweep, go from dark to light instead.
     """
-    methods = material.methods
+    methods = report.methods
     if len(methods) > _MOST_SHADES and len({(m.first.run.algorithm, m.first.run.objective) for m in methods}) == 1:
-        places = np.linspace(0.0, _LIGHTEST, len(methods))
-        return [Stroke(str(to_hex(colormaps["viridis"](place))).upper(), "-", 1.9, 3) for place in places]
-    found = strokes({method.label: method.runs for method in methods})
-    return [found[method.label] for method in methods]
+        return [Stroke(colour, DASHES[0], 1.9, 3) for colour in family_colours(len(methods))]
+    return list(strokes({method.label: method.runs for method in methods}).values())
 
 
 def themes(lines: Sequence[Stroke]) -> dict[str, Theme]:

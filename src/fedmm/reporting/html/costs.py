@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate
 from statistics import fmean
 from typing import NamedTuple
 
-from fedmm.reporting.html.bands import Band, band, cumulative, thinned
-from fedmm.reporting.html.charts import Chart, Lines, rounded, short
-from fedmm.reporting.html.collect import Material
-from fedmm.reporting.html.headline import named
-from fedmm.reporting.html.markup import Markup, element, joined, table
-from fedmm.reporting.html.sections import Grid, Part, Section, absent, bands_of, sentence
-from fedmm.reporting.read import Run
+from fedmm.reporting.curves import Curve, mean_curve
+from fedmm.reporting.html.charts import Chart, Lines, rounded, short, thin
+from fedmm.reporting.html.collect import Report
+from fedmm.reporting.html.parts import (
+    Grid,
+    Part,
+    Section,
+    Slider,
+    Table,
+    Text,
+    absent,
+    method_curves,
+    name_method,
+    shared_or_longest,
+    two_lines,
+)
+from fedmm.reporting.read import Run, Series
 
 _STEPS = (1, 2, 5, 10)
 _MOST_LEVELS = 5
@@ -29,30 +40,30 @@ class Cost(NamedTuple):
     seconds: float
 
 
-def communication_section(material: Material, lines: Lines) -> Section:
+def communication_section(report: Report, lines: Lines) -> Section:
     """Bytes up and down, and what an accuracy cost."""
     charts = []
     for column, title in (("bytes_up", "megabytes sent up, in all"), ("bytes_down", "megabytes sent down, in all")):
-        found = {
-            number: each
-            for number, method in enumerate(material.methods)
-            if (each := band([cumulative(run, column, 1e-6) for run in method.runs])) is not None
+        curves = {
+            number: shared_or_longest(curve)
+            for number, method in enumerate(report.methods)
+            if (curve := mean_curve([_cumulate(run, column, 1e-6) for run in method.runs])).runs
         }
-        if found:
-            charts.append(lines.chart(column.replace("_", "-"), title, found, unit=" MB", height=260))
+        if curves:
+            charts.append(lines.chart(column.replace("_", "-"), title, curves, unit=" MB", height=260))
     if not charts:
         return Section("communication", "Communication", [absent("These runs did not count the bytes they sent.")])
-    parts: list[Part] = [sentence("Of all clients together; a megabyte is a million bytes.")]
-    against = _accuracy_by_bytes(material, lines)
+    parts: list[Part] = [Text("Of all clients together; a megabyte is a million bytes.")]
+    against = _accuracy_by_bytes(report, lines)
     if against:
-        parts += [against, *_levels(material)]
+        parts += [against, *_levels(report)]
     else:
         parts.append(absent("Without target accuracy there is no cost of reaching one."))
     return Section("communication", "Communication", [*parts, Grid(charts)])
 
 
-def _accuracy_by_bytes(material: Material, lines: Lines) -> Chart | None:
-    found = {number: each for number, each in enumerate(cumulative_megabytes(material)) if each}
+def _accuracy_by_bytes(report: Report, lines: Lines) -> Chart | None:
+    found = {number: each for number, each in enumerate(accuracy_by_megabytes(report)) if each}
     if not found:
         return None
     places = {number: megabytes for number, (megabytes, _) in found.items()}
@@ -61,18 +72,24 @@ def _accuracy_by_bytes(material: Material, lines: Lines) -> Chart | None:
     return lines.chart("accuracy-by-bytes", title, bands, unit="%", x_title="MB", x=places, height=360)
 
 
-def cumulative_megabytes(material: Material) -> list[tuple[list[float], Band] | None]:
+def accuracy_by_megabytes(report: Report) -> list[tuple[list[float], Curve] | None]:
     """For each method, megabytes up and down until the rounds in which accuracy was measured, and the accuracies."""
-    found: list[tuple[list[float], Band] | None] = [None] * len(material.methods)
-    for number, each in bands_of(material, "target_accuracy", 100.0).items():
-        totals = [_megabytes(run) for run in material.methods[number].runs if run.series("target_accuracy").rounds]
+    found: list[tuple[list[float], Curve] | None] = [None] * len(report.methods)
+    for number, each in method_curves(report, "target_accuracy", 100.0).items():
+        totals = [_megabytes(run) for run in report.methods[number].runs if run.series("target_accuracy").rounds]
         if all(t in total for total in totals for t in each.rounds):
             found[number] = [float(fmean(total[t] for total in totals)) for t in each.rounds], each
     return found
 
 
+def _cumulate(run: Run, column: str, times: float = 1.0) -> Series:
+    """The sum of a column up to each round."""
+    rounds, values = run.series(column)
+    return Series(rounds, [times * total for total in accumulate(values)])
+
+
 def _megabytes(run: Run) -> dict[int, float]:
-    up, down = (dict(zip(*cumulative(run, column, 1e-6), strict=True)) for column in _SENT)
+    up, down = (dict(zip(*_cumulate(run, column, 1e-6), strict=True)) for column in _SENT)
     return {t: up[t] + down[t] for t in up if t in down}
 
 
@@ -90,9 +107,9 @@ def cost_of(run: Run, accuracy: float) -> Cost | None:
     return Cost(reached, spent("bytes_up") / 1e6, spent("bytes_down") / 1e6, spent("seconds"))
 
 
-def levels(material: Material) -> list[int]:
+def levels(report: Report) -> list[int]:
     """A few round accuracies in percent that some run reached and none began with."""
-    values = [run.series("target_accuracy").values for run in (entry.run for entry in material.entries)]
+    values = [run.series("target_accuracy").values for run in (entry.run for entry in report.entries)]
     known = [each for each in values if each]
     if not known:
         return []
@@ -102,36 +119,22 @@ def levels(material: Material) -> list[int]:
     return [level for level in range(int(first), 101, step) if level <= high][-_MOST_LEVELS:]
 
 
-def _levels(material: Material) -> list[Markup]:
-    shown = levels(material)
+def _levels(report: Report) -> list[Part]:
+    shown = levels(report)
     if not shown:
         return []
     rows = []
-    for number, method in enumerate(material.methods):
+    for number, method in enumerate(report.methods):
         cells = [_cost_cell(method.runs, level) for level in shown]
-        rows.append([named(number, method.label), *cells])
+        rows.append([name_method(number, method.label), *cells])
     headings = ["method", *(f"{level}%" for level in shown)]
     words = "What it took to measure a target accuracy for the first time: the mean over the seeds that did."
-    slider = element(
-        "label",
-        element("span", "another accuracy"),
-        element(
-            "input", type="range", min="0", max="100", step="0.5", value=str(shown[-1]), id="level",
-            aria_describedby="level-value",
-        ),
-        element("output", f"{shown[-1]}%", id="level-value"),
-        class_="slider",
-    )  # fmt: skip
-    empty = [[named(number, method.label), *"----"] for number, method in enumerate(material.methods)]
-    asked = table(
-        ["method", "round", "MB up", "MB down", "seconds", "seeds"],
-        [[*row, "-"] for row in empty],
-        "cost of the chosen accuracy",
-    )
+    empty = [[name_method(number, method.label), *"-----"] for number, method in enumerate(report.methods)]
+    headings_asked = ["method", "round", "MB up", "MB down", "seconds", "seeds"]
     return [
-        sentence(words),
-        table(headings, rows, "cost of some accuracies"),
-        element("div", slider, asked, class_="ask", id="ask"),
+        Text(words),
+        Table(headings, rows, "cost of some accuracies"),
+        Slider(shown[-1], Table(headings_asked, empty, "cost of the chosen accuracy")),
     ]
 
 
@@ -141,22 +144,20 @@ def _cost_cell(runs: Sequence[Run], level: float) -> object:
         return "never"
     some = f", {len(costs)} of {len(runs)} seeds" if len(costs) < len(runs) else ""
     megabytes = fmean(cost.megabytes_up + cost.megabytes_down for cost in costs)
-    return joined(
-        [f"round {fmean(cost.round for cost in costs):.0f}", element("small", f"{short(megabytes)} MB{some}")]
-    )
+    return two_lines(f"round {fmean(cost.round for cost in costs):.0f}", f"{short(megabytes)} MB{some}")
 
 
-def cost_data(material: Material, most: int = 400) -> list[list[dict[str, list[float]]]]:
+def cost_data(report: Report, most: int = 400) -> list[list[dict[str, list[float]]]]:
     """For the slider, by method and seed: best accuracy so far, and what had been spent, where it rose."""
     found = []
-    for method in material.methods:
+    for method in report.methods:
         seeds = []
         for run in method.runs:
             rounds, values = run.series("target_accuracy")
             rises = [i for i, value in enumerate(values) if value > max(values[:i], default=-1.0)]
-            rises = [rises[i] for i in thinned(len(rises), most)]
+            rises = [rises[i] for i in thin(len(rises), most)]
             totals = {
-                name: dict(zip(*cumulative(run, name, times), strict=True))
+                name: dict(zip(*_cumulate(run, name, times), strict=True))
                 for name, times in (("bytes_up", 1e-6), ("bytes_down", 1e-6), ("seconds", 1.0))
             }
             seeds.append(
@@ -170,16 +171,16 @@ def cost_data(material: Material, most: int = 400) -> list[list[dict[str, list[f
     return found
 
 
-def time_section(material: Material, lines: Lines) -> Section:
+def time_section(report: Report, lines: Lines) -> Section:
     """Seconds a round."""
-    bands = bands_of(material, "seconds")
+    bands = method_curves(report, "seconds")
     if not bands:
         return Section("time", "Time", [absent("These runs did not take their time.")])
     hardware = {
         ", ".join(f"{key} {value}" for key, value in about.items())
-        for entry in material.entries
+        for entry in report.entries
         if isinstance(about := entry.summary.get("hardware"), dict)
     }
     where = f" On {'; '.join(sorted(hardware))}." if hardware else ""
     chart = lines.chart("seconds", "seconds a round", bands, height=260)
-    return Section("time", "Time", [sentence(f"Seconds of each round, training and messages.{where}"), chart])
+    return Section("time", "Time", [Text(f"Seconds of each round, training and messages.{where}"), chart])

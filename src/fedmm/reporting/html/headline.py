@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean, stdev
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from markupsafe import Markup
 
 from fedmm.core.validators import RULE
 from fedmm.reporting.html.charts import Chart, plain, rounded, short
-from fedmm.reporting.html.collect import Entry, Material, Method
-from fedmm.reporting.html.markup import Markup, element, joined, table
-from fedmm.reporting.html.sections import Section, sentence
-from fedmm.reporting.read import Run
+from fedmm.reporting.html.collect import Entry, Method, Report
+from fedmm.reporting.html.parts import Part, Section, Table, Text, name_method, two_lines
+from fedmm.reporting.read import Run, last_values
 from fedmm.reporting.tables import VALIDATOR_COLUMNS, seeds_in_words
 
 LOWER_IS_BETTER = (
     "source_risk", "dev_risk", "target_entropy", "domain_accuracy", "proxy_a_distance", "loss", "task_loss",
 )  # fmt: skip
-_LONG = 30
 ORACLES = ("target_accuracy", "oracle")
-"""Measures that look at target labels."""
+"""Metrics that look at target labels."""
 
 
 class Chosen(NamedTuple):
@@ -30,35 +30,35 @@ class Chosen(NamedTuple):
     accuracy: float | None
 
 
-def chosen_round(run: Run, measure: str) -> Chosen | None:
-    """The round that is best by a measure; None where it was never measured."""
-    rounds, values = run.series(measure)
+def chosen_round(run: Run, metric: str) -> Chosen | None:
+    """The round that is best by a metric; None where it was never measured."""
+    rounds, values = run.series(metric)
     if not rounds:
         return None
-    best = min(values) if measure in LOWER_IS_BETTER else max(values)
+    best = min(values) if metric in LOWER_IS_BETTER else max(values)
     at = rounds[values.index(best)]
     accuracies = dict(zip(*run.series("target_accuracy"), strict=True))
     return Chosen(at, accuracies.get(at))
 
 
 def choice_of(entry: Entry) -> tuple[str, Chosen | None]:
-    """The measure by which a run chose without target labels, and what it chose; else the first that it measured."""
+    """The metric by which a run chose without target labels, and what it chose; else the first that it measured."""
     wanted = [entry.best_by] if entry.best_by and not is_oracle(entry.best_by) else []
-    for measure in [*wanted, "target_information", "dev_risk", "target_snd", "target_bnm", "source_risk"]:
-        found = chosen_round(entry.run, measure)
+    for metric in [*wanted, "target_information", "dev_risk", "target_snd", "target_bnm", "source_risk"]:
+        found = chosen_round(entry.run, metric)
         if found:
-            return measure, found
+            return metric, found
     return "", None
 
 
-def is_oracle(measure: str) -> bool:
-    """Whether a measure looks at target labels."""
-    return measure in ORACLES or measure.startswith("oracle")
+def is_oracle(metric: str) -> bool:
+    """Whether a metric looks at target labels."""
+    return metric in ORACLES or metric.startswith("oracle")
 
 
-def headline(material: Material) -> Section:
+def headline(report: Report) -> Section:
     """The table, and a dot for every run."""
-    labelled = material.measured("target_accuracy") or any(e.run.target_accuracy is not None for e in material.entries)
+    labelled = report.measured("target_accuracy") or any(e.run.target_accuracy is not None for e in report.entries)
     headings: list[object] = ["method", "seeds"]
     if labelled:
         headings += [
@@ -68,11 +68,11 @@ def headline(material: Material) -> Section:
         ]
     else:
         headings += [two_lines("chosen round", "without target labels")]
-        headings += [two_lines(each, "last round") for each in _validators(material)]
+        headings += [two_lines(each, "last round") for each in _validators(report)]
     headings += ["source accuracy", "rounds", "MB", "seconds"]
-    validators = [] if labelled else _validators(material)
-    rows = [_row(number, method, labelled, validators) for number, method in enumerate(material.methods)]
-    spread = "mean ± standard deviation over the seeds" if material.seeds > 1 else "of one seed"
+    validators = [] if labelled else _validators(report)
+    rows = [_row(number, method, labelled, validators) for number, method in enumerate(report.methods)]
+    spread = "mean ± standard deviation over the seeds" if report.seeds > 1 else "of one seed"
     words = (
         f"Target accuracies in percent, {spread}. "
         "Only the column called oracle has looked at target labels to choose a round."
@@ -80,45 +80,31 @@ def headline(material: Material) -> Section:
         else "No target labels were given, so no accuracy on the target is known: here is what needs no labels, mean "
         "and range over the seeds. None of it proves that a method is better than another."
     )
-    parts: list[Markup | Chart] = [
-        sentence(words),
-        table(headings, rows, "what each method reached", class_="headline"),
+    parts: list[Part] = [
+        Text(words),
+        Table(headings, rows, "what each method reached", class_="headline"),
+        *map(Text, _evidence(report)),
     ]
-    chart = _dots(material)
-    return Section("headline", "Results", [*parts, *map(sentence, _evidence(material)), *([chart] if chart else [])])
+    chart = _dots(report)
+    return Section("headline", "Results", [*parts, *([chart] if chart else [])])
 
 
-def _validators(material: Material) -> list[str]:
-    return [column for column in VALIDATOR_COLUMNS if column != "source_accuracy" and material.measured(column)]
+def _validators(report: Report) -> list[str]:
+    return [column for column in VALIDATOR_COLUMNS if column != "source_accuracy" and report.measured(column)]
 
 
-def _evidence(material: Material) -> list[str]:
+def _evidence(report: Report) -> list[str]:
     """Label shift as the runs estimated it, the verdicts on adapting, and the rule."""
     words = []
-    for method in material.methods:
+    for method in report.methods:
         found = [each for entry in method.entries if isinstance(each := entry.summary.get("label_shift"), dict)]
         notable = [each for each in found if each.get("notable") and isinstance(each.get("sentence"), str)]
         if notable:
             words.append(f"As {method.label} tells it ({len(notable)} of {len(found)} runs), {notable[0]['sentence']}.")
-    if len(material.methods) > 1 or words:
-        words += [f"{label}: {said}." for label, said in material.verdicts]
+    if len(report.methods) > 1 or words:
+        words += [f"{label}: {said}." for label, said in report.verdicts]
         words.append(f"Whether to adapt: {RULE}. No validator alone is enough.")
     return words
-
-
-def two_lines(upper: str, lower: str | Markup) -> Markup:
-    """A heading with a line of explanation."""
-    return joined([upper, element("small", lower)])
-
-
-def swatch(number: int) -> Markup:
-    """A dot in the colour of a method."""
-    return element("span", class_="swatch", style=f"background:var(--line{number})", aria_hidden="true")
-
-
-def named(number: int, label: str) -> Markup:
-    """A method's label behind its dot; only a long one is broken into lines."""
-    return element("span", swatch(number), label, class_="name long" if len(label) > _LONG else "name")
 
 
 def _row(number: int, method: Method, labelled: bool, validators: Sequence[str]) -> list[object]:
@@ -127,29 +113,27 @@ def _row(number: int, method: Method, labelled: bool, validators: Sequence[str])
     early = sum(isinstance(entry.summary.get("stopped_early"), dict) for entry in method.entries)
     stopped += Counter({"stopped early": early})
     note = ", ".join(f"{count} of {len(runs)} {status}" for status, count in stopped.items())
-    name = joined([named(number, method.label), element("small", note) if note else ""])
-    seeds = element("span", len(runs), title="seeds " + ", ".join(str(run.seed) for run in runs))
+    name = name_method(number, method.label)
+    seeds = Markup('<span title="seeds {}">{}</span>').format(", ".join(str(run.seed) for run in runs), len(runs))
     choices = [choice_of(entry) for entry in method.entries]
-    measure = next((name for name, found in choices if found), "")
+    metric = next((name for name, found in choices if found), "")
     found = [each for _, each in choices if each]
-    cells: list[object] = [name, seeds]
+    cells: list[object] = [two_lines(name, note) if note else name, seeds]
     if labelled:
         oracle = [each for run in runs if (each := chosen_round(run, "target_accuracy"))]
         cells += [
             spread([run.target_accuracy for run in runs]),
-            _with_note(spread([each.accuracy for each in found]), _rounds(found, measure)),
+            _with_note(spread([each.accuracy for each in found]), _rounds(found, metric)),
             _with_note(spread([each.accuracy for each in oracle]), _rounds(oracle)),
         ]
     else:
-        cells += [_rounds(found, measure) or "-"]
-        last = {column: [s.values[-1] for run in runs if (s := run.series(column)).rounds] for column in validators}
-        cells += [seeds_in_words(values) for values in last.values()]
-    megabytes = fmean((run.bytes_up + run.bytes_down) / 1e6 for run in runs)
+        cells += [_rounds(found, metric) or "-"]
+        cells += [seeds_in_words(last_values(runs, column)) for column in validators]
     return [
         *cells,
         spread([run.source_accuracy for run in runs]),
         _span([max(run.records, default=0) for run in runs]),
-        short(megabytes),
+        short(fmean(run.megabytes for run in runs)),
         short(fmean(run.seconds for run in runs)),
     ]
 
@@ -162,11 +146,11 @@ def spread(accuracies: Sequence[float | None]) -> str:
     return f"{fmean(known):.1f} ± {stdev(known):.1f}" if len(known) > 1 else f"{known[0]:.1f}"
 
 
-def _rounds(chosen: Sequence[Chosen], measure: str = "") -> str | Markup:
+def _rounds(chosen: Sequence[Chosen], metric: str = "") -> str | Markup:
     if not chosen:
         return ""
     rounds = f"round {_span([each.round for each in chosen])}"
-    return joined([rounds, element("small", f"by {measure}")]) if measure else rounds
+    return two_lines(rounds, f"by {metric}") if metric else rounds
 
 
 def _span(numbers: Sequence[int]) -> str:
@@ -178,41 +162,41 @@ def _with_note(value: str, note: str | Markup) -> object:
     return two_lines(value, note) if note else value
 
 
-def _dots(material: Material) -> Chart | None:
+def _dots(report: Report) -> Chart | None:
     """The final target accuracy of every run, a line of dots for each method; the mean is a bar."""
-    data = []
+    data: list[dict[str, Any]] = []
     means: list[str] = []
-    names: dict[int, str] = {}
-    for number, method in enumerate(material.methods):
+    names: list[str] = []
+    for number, method in enumerate(report.methods):
         known = [100 * run.target_accuracy for run in method.runs if run.target_accuracy is not None]
         if not known:
             continue
-        means.append(f"{method.label} {fmean(known):.1f}%")
-        common = {"type": "scatter", "meta": number, "name": plain(method.label)}
-        hover = {"hovertemplate": "%{x:.1f}%<extra>%{fullData.name}</extra>"}
-        names[place := len(names)] = plain(_cut(method.label))
-        marker = {"color": f"$line{number}", "size": 10, "opacity": 0.75}
-        data.append(
-            {**common, **hover, "mode": "markers", "x": rounded(known), "y": [place] * len(known), "marker": marker}
-        )
-        if len(known) > 1:
-            bar = {
-                "color": f"$line{number}",
-                "size": 22,
-                "symbol": "line-ns",
-                "line": {"width": 3, "color": f"$line{number}"},
+        colour = f"$line{number}"
+        bar = {"color": colour, "size": 22, "symbol": "line-ns", "line": {"width": 3, "color": colour}}
+        marks = [(known, {"color": colour, "size": 10, "opacity": 0.75}), ([fmean(known)], bar)]
+        data += [
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "meta": number,
+                "name": plain(method.label),
+                "x": rounded(values),
+                "y": [len(means)] * len(values),
+                "marker": marker,
+                "hovertemplate": "%{x:.1f}%<extra>%{fullData.name}</extra>",
             }
-            data.append(
-                {**common, **hover, "mode": "markers", "x": rounded([fmean(known)]), "y": [place], "marker": bar}
-            )
-    if not data or len(material.methods) < 2:
+            for values, marker in marks[: len(known)]
+        ]
+        means.append(f"{method.label} {fmean(known):.1f}%")
+        names.append(plain(_cut(method.label)))
+    if not data or len(report.methods) < 2:
         return None
     layout = {
         "xaxis": {"ticksuffix": "%", "title": {"text": "target accuracy after the last round"}},
         "yaxis": {
             "range": [len(names) - 0.5, -0.5],
-            "tickvals": list(names),
-            "ticktext": list(names.values()),
+            "tickvals": list(range(len(names))),
+            "ticktext": names,
             "zeroline": False,
         },
         "hovermode": "closest",

@@ -7,12 +7,22 @@ import hashlib
 import io
 
 import numpy as np
+from markupsafe import Markup
 
 from fedmm.reporting.html.charts import Chart, Figure, plain, rounded
-from fedmm.reporting.html.collect import Entry, Material
-from fedmm.reporting.html.headline import named, swatch
-from fedmm.reporting.html.markup import Markup, element, joined, table
-from fedmm.reporting.html.sections import Controls, Section, absent, method_options, sentence
+from fedmm.reporting.html.collect import Entry, Report
+from fedmm.reporting.html.parts import (
+    Card,
+    Controls,
+    Gallery,
+    Part,
+    Section,
+    Table,
+    Text,
+    absent,
+    method_options,
+    name_method,
+)
 from fedmm.reporting.read import Array
 
 _MOST_METHODS, _MOST_ROWS = 8, 24
@@ -22,14 +32,14 @@ _TINY = 16
 """Pixels of a side below which an image is smoothed, as single pixels would hide what it shows."""
 
 
-def confusion_section(material: Material) -> Section:
+def confusion_section(report: Report) -> Section:
     """Which classes are taken for which, of each method's first run, on the target and on the source."""
     figures: dict[str, Figure] = {}
     there: dict[str, None] = {}
     methods: dict[int, None] = {}
     for domain in ("target", "source"):
-        for number, method in enumerate(material.methods):
-            counts = method.first.exhibits.get(f"confusion_{domain}")
+        for number, method in enumerate(report.methods):
+            counts = method.first.tensors.get(f"confusion_{domain}")
             if counts is not None and counts.ndim == 2 and counts.sum() > 0:
                 figures[f"{number}|{domain}"] = _matrix(counts, method.first)
                 there[domain] = methods[number] = None
@@ -53,8 +63,8 @@ def confusion_section(material: Material) -> Section:
     )
     if "target" not in there:
         words += " Of source rows alone: no label of the target is known."
-    controls = Controls([("method", method_options(methods, material)), ("rows of the", [(d, d) for d in there])])
-    return Section("confusion", "Confusion", [sentence(words), controls, chart])
+    controls = Controls([("method", method_options(methods, report)), ("rows of the", [(d, d) for d in there])])
+    return Section("confusion", "Confusion", [Text(words), controls, chart])
 
 
 def _matrix(counts: Array, entry: Entry) -> Figure:
@@ -77,38 +87,27 @@ def _matrix(counts: Array, entry: Entry) -> Figure:
     }
     if len(counts) <= _NUMBERED:
         heat["texttemplate"] = "%{z:.0f}"
+    axis = {"type": "category", "automargin": True, "showgrid": False}
     layout: Figure = {
-        "xaxis": {
-            "title": {"text": "predicted"},
-            "type": "category",
-            "side": "bottom",
-            "automargin": True,
-            "showgrid": False,
-        },
-        "yaxis": {
-            "title": {"text": "true"},
-            "type": "category",
-            "autorange": "reversed",
-            "automargin": True,
-            "showgrid": False,
-        },
+        "xaxis": {**axis, "title": {"text": "predicted"}, "side": "bottom"},
+        "yaxis": {**axis, "title": {"text": "true"}, "autorange": "reversed"},
         "hovermode": "closest",
     }
     return {"data": [heat], "layout": layout}
 
 
-def sample_section(material: Material) -> Section:
+def sample_section(report: Report) -> Section:
     """A few target rows with what each method says of them."""
     groups: dict[str, dict[int, Entry]] = {}
-    for number, method in enumerate(material.methods):
-        x = method.first.exhibits.get("sample_x")
+    for number, method in enumerate(report.methods):
+        x = method.first.tensors.get("sample_x")
         if x is not None and len(x):
             digest = hashlib.sha256(str(x.shape).encode() + np.ascontiguousarray(x).tobytes()).hexdigest()
             groups.setdefault(digest, {})[number] = method.first
     if not groups:
         return Section("samples", "Predictions", [absent("These runs kept no rows with their predictions.")])
-    parts = [
-        sentence(
+    parts: list[Part] = [
+        Text(
             "Target rows that were picked by chance, and the likeliest class by each method with its probability. "
             "A tick is a right prediction, a cross a wrong one; rows without known labels have neither. Numbers of a "
             "table are shown as the network sees them: scaled."
@@ -117,73 +116,52 @@ def sample_section(material: Material) -> Section:
     for members in groups.values():
         shown = dict(list(members.items())[:_MOST_METHODS])
         if len(groups) > 1:
-            parts.append(sentence(f"Rows of {', '.join(material.methods[number].label for number in shown)}:"))
-        labels = {number: material.methods[number].label for number in shown}
-        images = next(iter(shown.values())).exhibits["sample_x"].ndim == 4
+            parts.append(Text(f"Rows of {', '.join(report.methods[number].label for number in shown)}:"))
+        labels = {number: report.methods[number].label for number in shown}
+        images = next(iter(shown.values())).tensors["sample_x"].ndim == 4
         parts.append(_gallery(shown, labels) if images else _rows(shown, labels))
         if len(members) > len(shown):
-            parts.append(sentence(f"The predictions of the last {len(members) - len(shown)} methods are left out."))
+            parts.append(Text(f"The predictions of the last {len(members) - len(shown)} methods are left out."))
     return Section("samples", "Predictions", parts)
 
 
-def _gallery(shown: dict[int, Entry], labels: dict[int, str]) -> Markup:
+def _gallery(shown: dict[int, Entry], labels: dict[int, str]) -> Gallery:
     first = next(iter(shown.values()))
-    images, true = first.exhibits["sample_x"], first.exhibits["sample_label"]
+    images, true = first.tensors["sample_x"], first.tensors["sample_label"]
     cards = []
     for row in range(min(len(images), _MOST_ROWS)):
-        told = [_verdict(entry, row, number, labels[number]) for number, entry in shown.items()]
-        class_ = f"class {first.name_of(int(true[row]))}" if true[row] >= 0 else "class not known"
-        alt = f"target row {row + 1}, {class_}"
-        small = "smooth" if max(images.shape[-2:]) < _TINY else None
-        picture = element("img", src=_png(images[row]), alt=alt, class_=small, loading="lazy")
-        caption = element("figcaption", element("b", class_), *told)
-        cards.append(element("figure", picture, caption, class_="card"))
-    return element("div", *cards, class_="gallery")
+        said = [(number, labels[number], _describe_prediction(entry, row)) for number, entry in shown.items()]
+        heading = f"class {first.name_of(int(true[row]))}" if true[row] >= 0 else "class not known"
+        cards.append(Card(_png(images[row]), f"target row {row + 1}, {heading}", heading, said))
+    return Gallery(cards, smooth=max(images.shape[-2:]) < _TINY)
 
 
-def _verdict(entry: Entry, row: int, number: int, label: str) -> Markup:
-    """What a method says of a row, on one line."""
-    return element(
-        "span",
-        swatch(number),
-        element("span", label, class_="who"),
-        _said(entry, row),
-        class_="verdict",
-        data_method=number,
-    )
+def _describe_prediction(entry: Entry, row: int) -> Markup:
+    """The likeliest class with its probability, and whether it is right where that is known."""
+    likeliest = int(entry.tensors["sample_class"][row, 0])
+    probability = float(entry.tensors["sample_probability"][row, 0])
+    true = int(entry.tensors["sample_label"][row])
+    said = Markup('<span class="said">{} {:.0f}% </span>').format(entry.name_of(likeliest), 100 * probability)
+    if true < 0:
+        return said
+    word, mark = ("right", "✓") if likeliest == true else ("wrong", "✗")
+    return said + Markup('<span class="{0}" role="img" aria-label="{0}">{1}</span>').format(word, mark)
 
 
-def _said(entry: Entry, row: int) -> Markup:
-    likeliest = int(entry.exhibits["sample_class"][row, 0])
-    probability = float(entry.exhibits["sample_probability"][row, 0])
-    true = int(entry.exhibits["sample_label"][row])
-    mark: Markup | str = ""
-    if true >= 0:
-        right = likeliest == true
-        mark = element(
-            "span",
-            "✓" if right else "✗",
-            class_="right" if right else "wrong",
-            role="img",
-            aria_label="right" if right else "wrong",
-        )
-    return joined([element("span", f"{entry.name_of(likeliest)} {100 * probability:.0f}% ", class_="said"), mark])
-
-
-def _rows(shown: dict[int, Entry], labels: dict[int, str]) -> Markup:
+def _rows(shown: dict[int, Entry], labels: dict[int, str]) -> Table:
     first = next(iter(shown.values()))
-    x, true = first.exhibits["sample_x"], first.exhibits["sample_label"]
+    x, true = first.tensors["sample_x"], first.tensors["sample_label"]
     known = bool((true >= 0).any())
     width = x.shape[1]
     columns = first.headings[:width] if len(first.headings) >= width else [f"x{place + 1}" for place in range(width)]
     headings: list[object] = ["row", *columns, *(["class"] if known else [])]
-    headings += [named(number, label) for number, label in labels.items()]
+    headings += [name_method(number, label) for number, label in labels.items()]
     rows: list[list[object]] = []
     for row in range(min(len(x), _MOST_ROWS)):
         cells: list[object] = [row + 1, *(f"{value:.3g}" for value in x[row])]
         cells += [first.name_of(int(true[row])) if true[row] >= 0 else "-"] if known else []
-        rows.append([*cells, *(_said(entry, row) for entry in shown.values())])
-    return table(headings, rows, "target rows and their predictions")
+        rows.append([*cells, *(_describe_prediction(entry, row) for entry in shown.values())])
+    return Table(headings, rows, "target rows and their predictions")
 
 
 def _png(image: Array) -> str:

@@ -1,1 +1,0 @@
-"""The page's template, style and program."""

@@ -1,0 +1,238 @@
+"""The report on paper: small plots for a column of text, as a PDF of several pages or one PNG of the main ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_pdf import PdfPages
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from fedmm.core.files import atomic_write
+from fedmm.reporting.curves import Curve, draw_curve
+from fedmm.reporting.html.collect import Entry, Report
+from fedmm.reporting.html.colours import method_strokes
+from fedmm.reporting.html.costs import accuracy_by_megabytes
+from fedmm.reporting.html.features import Maps
+from fedmm.reporting.html.headline import choice_of, chosen_round, spread
+from fedmm.reporting.html.metrics import COLUMNS
+from fedmm.reporting.html.parts import method_curves
+from fedmm.reporting.read import Array, last_values
+from fedmm.reporting.style import FAINT, INK, PLAIN, RULE, Stroke, new_figure, quiet, save, whole_part, whole_rounds
+
+_WIDTH, _ACROSS = 7.0, 2
+"""Inches, and plots beside each other: each is then as wide as a column of text."""
+_PLOT, _LINE = 2.35, 0.18
+"""Inches: the height of a plot with its title, and of a line of text."""
+_TEXT, _SMALL, _TITLE = 8.0, 7.0, 10.5
+_DPI = 300
+_ROWS_A_PAGE, _MOST_NAMES, _MOST_MAPS, _NUMBERED = 3, 12, 4, 12
+_SHADE = LinearSegmentedColormap.from_list("shares", ("#FFFFFF", "#0B4F8A"))
+_SETTINGS: dict[Any, Any] = {**PLAIN, "pdf.fonttype": 42, "font.size": _TEXT}
+
+
+class Plot(NamedTuple):
+    """A part of a page, and whether it is one of the main ones."""
+
+    title: str
+    draw: Callable[[Axes], None]
+    main: bool = False
+
+
+def write_pdf(report: Report, path: Path) -> Path:
+    """Write all plots, six a page, below a table of the results."""
+    plots = _plots(report)
+    first, later = (_ROWS_A_PAGE - 1) * _ACROSS, _ROWS_A_PAGE * _ACROSS
+    pages = [plots[:first], *(plots[at : at + later] for at in range(first, len(plots), later))]
+    with (
+        atomic_write(path) as partial,
+        rc_context(_SETTINGS),
+        PdfPages(partial, metadata={"CreationDate": None, "Title": report.title}) as file,
+    ):
+        for number, page in enumerate(pages):
+            file.savefig(_page(report, page, table=number == 0))
+    return path
+
+
+def write_png(report: Report, path: Path) -> Path:
+    """Write the main plots as one picture."""
+    main = [plot for plot in _plots(report) if plot.main]
+    with rc_context(_SETTINGS):
+        return save(_page(report, main, table=False), path, dpi=_DPI)
+
+
+def _page(report: Report, plots: Sequence[Plot], *, table: bool) -> Figure:
+    cells = _cells(report) if table else []
+    handles = _legend_handles(report)
+    rows = max(-(-len(plots) // _ACROSS), 1)
+    parts = [_LINE * (len(cells) + 1), rows * _PLOT + _LINE * -(-len(handles) // 4)]
+    figure = new_figure(0.4 + sum(parts), _WIDTH)
+    figure.suptitle(report.title[:110], x=0.014, ha="left", fontsize=_TITLE, weight="bold", color=INK)
+    body = whole_part(figure)
+    if cells:
+        above, body = body.subfigures(2, 1, squeeze=False, height_ratios=parts)[:, 0]
+        _draw_table(above.subplots(), cells)
+    if handles:
+        body.legend(
+            handles=handles, loc="outside upper left", ncols=min(4, len(handles)), frameon=False,
+            fontsize=_SMALL + 0.5, labelcolor=INK, borderpad=0, borderaxespad=1.0,
+        )  # fmt: skip
+    grid = body.subplots(rows, _ACROSS, squeeze=False).ravel()
+    for axes, plot in zip(grid, plots, strict=False):
+        axes.set_title(plot.title, loc="left", fontsize=_TEXT, weight="bold", color=INK)
+        plot.draw(axes)
+    for axes in grid[len(plots) :]:
+        axes.set_axis_off()
+    return figure
+
+
+def _legend_handles(report: Report) -> list[Line2D]:
+    """A line for each method; none where there is one method alone."""
+    handles = [
+        Line2D([], [], color=stroke.colour, linestyle=stroke.dash, linewidth=1.6, label=method.label[:40])
+        for method, stroke in zip(report.methods, method_strokes(report), strict=True)
+    ]
+    return handles[:_MOST_NAMES] if len(handles) > 1 else []
+
+
+def _cells(report: Report) -> list[list[str]]:
+    """Headings, then a row for each method; validators stand for accuracies where no target labels are known."""
+    labelled = any(run.target_accuracy is not None for method in report.methods for run in method.runs)
+    columns = ("target_information", "target_bnm", "source_risk")
+    measured = ("target, last (%)", "chosen, no labels", "oracle") if labelled else columns
+    rows = [["method", "seeds", *measured, "MB", "seconds"]]
+    for method in report.methods:
+        runs = method.runs
+        accuracies = (
+            [run.target_accuracy for run in runs],
+            [chosen.accuracy for _, chosen in map(choice_of, method.entries) if chosen],
+            [oracle.accuracy for run in runs if (oracle := chosen_round(run, "target_accuracy"))],
+        )
+        last = [last_values(runs, column) for column in columns]
+        results = map(spread, accuracies) if labelled else [f"{fmean(each):.3g}" if each else "-" for each in last]
+        costs = [f"{fmean(run.megabytes for run in runs):.1f}", f"{fmean(run.seconds for run in runs):.1f}"]
+        rows.append([method.label[:34], str(len(runs)), *results, *costs])
+    return rows
+
+
+def _draw_table(axes: Axes, cells: Sequence[Sequence[str]]) -> None:
+    """Cells set to the right of their columns, but for the first column."""
+    axes.set(xlim=(0, 1), ylim=(len(cells), 0))
+    axes.set_axis_off()
+    for number, row in enumerate(cells):
+        for cell, right in zip(row, (0.0, 0.34, 0.50, 0.68, 0.81, 0.90, 1.0), strict=True):
+            colour, side = INK if number else FAINT, "right" if right else "left"
+            axes.text(right, number + 0.5, cell, fontsize=_TEXT, ha=side, va="center", color=colour)
+
+
+def _plots(report: Report) -> list[Plot]:
+    strokes = method_strokes(report)
+    plots = []
+    for column, (title, unit) in COLUMNS.items():
+        curves = method_curves(report, column, 100.0 if unit == "%" else 1.0)
+        if curves:
+            main = column in ("target_accuracy", "target_information", "consensus_gap")
+            lines = [(curve, strokes[number], None) for number, curve in curves.items()]
+            plots.append(Plot(title, _lines(lines, unit), main))
+    by_bytes = zip(accuracy_by_megabytes(report), strokes, strict=True)
+    found = [(measured[1], stroke, measured[0]) for measured, stroke in by_bytes if measured]
+    if found:
+        plots.append(Plot("target accuracy by megabytes, up and down", _lines(found, "%", "MB"), main=True))
+    return plots + _maps(report) + _confusions(report)
+
+
+def _lines(
+    lines: Sequence[tuple[Curve, Stroke, list[float] | None]], unit: str, x_title: str = "round"
+) -> Callable[[Axes], None]:
+    """Curves with their strokes, and other places of their points than the rounds."""
+
+    def draw(axes: Axes) -> None:
+        quiet(axes)
+        axes.tick_params(axis="both", labelsize=_SMALL, pad=2)
+        axes.tick_params(axis="x", length=2)
+        for curve, stroke, x in lines:
+            draw_curve(axes, curve, stroke, x=x, thin=0.6)
+        axes.set_xlabel(x_title, fontsize=_SMALL, color=FAINT)
+        axes.xaxis.set_major_locator(whole_rounds(6) if x_title == "round" else MaxNLocator(6))
+        if unit == "%":
+            axes.yaxis.set_major_formatter("{x:g}%")
+
+    return draw
+
+
+def _maps(report: Report) -> list[Plot]:
+    maps = Maps()
+    plots: list[Plot] = []
+    for method in _first_methods(report):
+        found = maps.of(method)
+        for moment, words in (("before", "before training"), ("after", "after the last round")):
+            if moment in found:
+                title = f"features {words}: {method.run.label[:26]}"
+                plots.append(Plot(title, _map(found[moment], method.tensors["map_domain"]), main=not plots[1:]))
+    return plots
+
+
+def _first_methods(report: Report) -> list[Entry]:
+    """The first runs of some methods; a FedMM before others."""
+    firsts = [method.first for method in report.methods]
+    return sorted(firsts, key=lambda entry: not entry.run.algorithm.startswith("fedmm"))[:_MOST_MAPS]
+
+
+def _map(points: Array, domains: Array) -> Callable[[Axes], None]:
+    def draw(axes: Axes) -> None:
+        for number, (name, colour, filled) in enumerate((("source", "#0072B2", True), ("target", "#D55E00", False))):
+            here = domains == number
+            axes.plot(
+                *points[here].T,
+                linestyle="none",
+                marker="o" if filled else "D",
+                markersize=2.6,
+                markeredgewidth=0.0 if filled else 0.5,
+                markeredgecolor=colour,
+                markerfacecolor=colour if filled else "none",
+                alpha=0.8,
+                label=name,
+            )
+        axes.set(xticks=[], yticks=[])
+        axes.spines[:].set_color(RULE)
+        axes.legend(
+            loc="upper left", bbox_to_anchor=(0, -0.01), ncols=2, frameon=False, fontsize=_SMALL, labelcolor=FAINT
+        )
+
+    return draw
+
+
+def _confusions(report: Report) -> list[Plot]:
+    plots = []
+    for entry in _first_methods(report):
+        counts = entry.tensors.get("confusion_target")
+        if counts is not None and counts.ndim == 2 and counts.sum() > 0:
+            plots.append(Plot(f"target classes: {entry.run.label[:30]}", _matrix(counts, entry)))
+    return plots
+
+
+def _matrix(counts: Array, entry: Entry) -> Callable[[Axes], None]:
+    def draw(axes: Axes) -> None:
+        shares = 100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+        axes.imshow(shares, cmap=_SHADE, vmin=0, vmax=100, aspect="auto", interpolation="nearest")
+        if len(counts) <= _NUMBERED:
+            for (row, column), share in np.ndenumerate(shares):
+                colour = "white" if share > 55 else INK
+                axes.text(column, row, f"{share:.0f}", ha="center", va="center", fontsize=5.5, color=colour)
+            names = [entry.name_of(number)[:10] for number in range(len(counts))]
+            axes.set_xticks(range(len(counts)), names, rotation=90 if max(map(len, names)) > 2 else 0)
+            axes.set_yticks(range(len(counts)), names)
+        axes.tick_params(labelsize=6, length=0, labelcolor=FAINT, pad=2)
+        axes.spines[:].set_visible(False)
+        axes.set_xlabel("predicted", fontsize=_SMALL, color=FAINT)
+        axes.set_ylabel("true", fontsize=_SMALL, color=FAINT)
+
+    return draw
