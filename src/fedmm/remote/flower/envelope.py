@@ -156,5 +156,5 @@ def _about(table: Mapping[str, Any]) -> dict[str, Any]:
 def _metrics(table: Mapping[str, Any]) -> dict[str, float]:
     for name, value in table.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise Malformed(f"its measure {str(name)[:40]!r} is no number")
+            raise Malformed(f"its metric {str(name)[:40]!r} is not a number")
     return dict(table)

@@ -37,7 +37,7 @@ def from_records(records: RecordDict, most_bytes: int | None = None) -> Packed:
         raise Malformed(f"it sent {size} bytes of arrays, where at most {most_bytes} are taken")
     for name, value in metrics.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise Malformed(f"its measure {name!r} is no number")
+            raise Malformed(f"its metric {name!r} is not a number")
     try:
         return Packed({name: array.numpy() for name, array in arrays.items()}, dict(about), dict(metrics))
     except Exception as problem:  # whatever is in the bytes, it must not stop the others
