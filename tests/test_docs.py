@@ -339,3 +339,22 @@ def test_the_threat_model_names_tests_that_are_there() -> None:
         if name:
             assert f"def {name.removeprefix('::')}(" in source, (file, name)
     assert len(files) > 10
+
+
+# Named ----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_files_that_the_architecture_names_exist() -> None:
+    """Paths are relative to ``src/fedmm``, or to the repository; those of one round stand in a block of code."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([a-z][\w./]*(?:\.py|\.md|/))`", text))
+    named |= set(re.findall(r"^ {4}.*?\b(\w+/\w+\.py)", text, re.MULTILINE))
+    assert len(named) > 50
+    missing = [name for name in named if not any((ROOT / place / name).exists() for place in ("", "src/fedmm"))]
+    assert not missing
+
+
+def test_the_architecture_names_every_room() -> None:
+    rooms = {f"{path.parent.name}/" for path in (ROOT / "src" / "fedmm").glob("*/__init__.py")}
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `(\w+/)` \|", text, re.MULTILINE)) == rooms

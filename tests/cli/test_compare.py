@@ -54,7 +54,7 @@ def test_it_leaves_tables_a_picture_and_a_verdict_and_goes_on_without_running_ag
     assert {path: path.stat().st_mtime_ns for path in folder.glob("*/rounds.jsonl")} == runs
     other = command("compare", "mine.toml", *SMALL[:-1], "2", "--resume")
     assert other.code == 2
-    assert "was begun with another configuration" in other.err
+    assert "was started with another configuration" in other.err
     taken = command("compare", "mine.toml", *SMALL, "--out", folder)
     assert taken.code == 2
     assert "is not empty" in taken.err

@@ -88,6 +88,6 @@ def test_a_run_that_was_begun_is_not_begun_again(
     (folder / "experiment.toml").write_text("")
     code, _, err = ended(monkeypatch, capsys, "run", MOONS)
     assert code == 2
-    assert "the run 'moons' was begun before; `fedmm deploy resume moons` goes on with it" in err
+    assert "the run 'moons' was started before; `fedmm deploy resume moons` continues it" in err
     code, _, err = ended(monkeypatch, capsys, "run", MOONS, "--name", "other")
     assert (code, "no SuperLink answers at 127.0.0.1:1" in err) == (2, True)

@@ -173,7 +173,7 @@ def test_ctrl_c_in_a_round_keeps_what_is_unfinished(command: Command, monkeypatc
         patch.setattr(StackRun, "evaluate", interrupted)
         ended = command(*ONE)
     assert (ended.code, ended.err) == (130, "stopped\n")
-    assert "the same command goes on from there" in ended.out
+    assert "the same command continues from there" in ended.out
     assert len(list(STATES.iterdir())) == 1
     assert command(*ONE).code == 0
     assert list(STATES.iterdir()) == []
@@ -221,7 +221,7 @@ def test_ctrl_c_keeps_what_is_unfinished_and_the_same_command_goes_on(command: C
     finally:
         process.kill()
     assert (process.returncode, err) == (130, "stopped\n")
-    assert "the same command goes on from there" in out
+    assert "the same command continues from there" in out
     assert len(list(STATES.iterdir())) == 1
     ended = command(*ONE)
     assert ended.code == 0

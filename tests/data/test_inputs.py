@@ -151,7 +151,7 @@ def test_a_table_without_its_label_and_id_has_neither(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("ages,city\n1,Rome\n", r"no column 'age', .* did you mean 'ages'\? \(columns: ages, city\)"),
-        ("age,city\nold,Rome\n", "column 'age' holds old in row 1, which is no number"),
+        ("age,city\nold,Rome\n", "column 'age' holds old in row 1, which is not a number"),
         ("age,city\n1,Rome\ninf,Rome\n", "'age' is infinite in row 2"),
         ("age;city\n1;Rome\n", "say data.separator = ';'"),
         ("age,city\n", "has no rows"),

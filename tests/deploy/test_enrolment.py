@@ -228,7 +228,7 @@ def test_a_run_begins_with_a_quorum_and_the_others_join_later(tmp_path: Path) ->
     counted = [row["clients"] for row in rounds(tmp_path)]
     assert counted[:2] == [1, 1]
     assert counted[-1] == 2
-    assert "the run goes on without target-1, who may join later; until then no round waits for them" in log(tmp_path)
+    assert "the run continues without target-1, who may join later; until then no round waits for them" in log(tmp_path)
     assert "site 'target-1' joins the run, which began without it" in log(tmp_path)
     assert not (tmp_path / "runs" / "one" / "refused.jsonl").exists()
     card = sites_file(tmp_path)["target-1"]
@@ -308,7 +308,7 @@ def test_a_late_site_that_holds_other_rows_than_listed_is_turned_away(tmp_path: 
     grid = late_grid(tmp_path, each, {"target-1": 1})
     spoil_card(grid, "target-1", lambda card: json.dumps({**card, "source": True, "target": False}))
     serve(grid, served(tmp_path, each, min_sites=1))
-    assert "it holds other domains (source) than the run was begun with (target)" in log(tmp_path)
+    assert "it holds other domains (source) than the run started with (target)" in log(tmp_path)
     assert [row["clients"] for row in rounds(tmp_path)] == [1] * 4
 
 

@@ -274,7 +274,7 @@ def test_another_experiment_is_not_gone_on_with(tmp_path: Path) -> None:
     each = small(run={"rounds": 1})
     serve(grid_of(tmp_path, each), served(tmp_path, each))
     other = small(run={"rounds": 2})
-    with pytest.raises(FedmmError, match=r"begun with another configuration.*run\.rounds was 1, now 2"):
+    with pytest.raises(FedmmError, match=r"started with another configuration.*run\.rounds was 1, now 2"):
         serve(grid_of(tmp_path, other), served(tmp_path, other, resume=True))
 
 

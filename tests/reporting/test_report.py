@@ -186,7 +186,7 @@ def test_a_run_without_target_labels_has_no_target_accuracy(folders: Folders) ->
     assert "oracle" not in found.text
     assert "round 2" in found.text
     assert "✓" not in found.text
-    assert "Of source rows alone: no label of the target is known." in found.text
+    assert "Source rows only: there are no target labels." in found.text
 
 
 def test_a_run_that_is_under_way_is_shown_as_far_as_it_goes(folders: Folders) -> None:

@@ -232,7 +232,7 @@ def test_when_the_time_is_up_states_are_kept_and_the_same_call_goes_on(
     assert first.left > 0
     assert first.now == len(desk.lines())
     assert len(desk.kept()) in (2, 4)
-    assert desk.said[-1].startswith(f"interrupted: the states of unfinished runs are in {desk.states}; ")
+    assert desk.said[-1].startswith(f"interrupted: states of unfinished runs are in {desk.states}; ")
     assert desk.reproduce() == Reproduced(first.now, first.left, 0)
     assert desk.numbers() == straight.numbers()
     assert desk.kept() == []

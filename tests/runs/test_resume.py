@@ -196,7 +196,7 @@ def test_data_that_changed_is_noticed(tmp_path: Path, engine: str) -> None:
     rows = [[float(number), float(number % 7)] for number in range(40)]
     run_until(on(rows), tmp_path / "run", 4)
     rows[3][1] = 100.0
-    with pytest.raises(FedmmError, match=r"the data has changed since the run in .* was begun: client '.*' held"):
+    with pytest.raises(FedmmError, match=r"the data has changed since the run in .* started: client '.*' held"):
         run_experiment(on(rows), tmp_path / "run", resume=True)
 
 
@@ -204,7 +204,7 @@ def test_data_that_changed_is_noticed(tmp_path: Path, engine: str) -> None:
 def test_a_damaged_list_of_what_was_held_is_named(tmp_path: Path, text: str) -> None:
     run_until(small(), tmp_path / "run", 2)
     (tmp_path / "run" / "held.json").write_text(text)
-    with pytest.raises(FedmmError, match=r"held\.json cannot be read, so it is not known what the run was begun with"):
+    with pytest.raises(FedmmError, match=r"held\.json cannot be read, so it is unknown how the run was started"):
         run_experiment(small(), tmp_path / "run", resume=True)
 
 

@@ -236,7 +236,7 @@ def test_another_grid_is_refused_with_the_differences(tmp_path: Path, monkeypatc
     with pytest.raises(FedmmError) as refused:
         swept(tmp_path, other, resume=True)
     assert str(refused.value) == (
-        f"the comparison in {tmp_path} was begun with another configuration, so it cannot go on with this one: "
+        f"the comparison in {tmp_path} was started with another configuration, so it cannot be resumed with this one: "
         "fedmm-hidden=-6-seed2 is new; fedmm-hidden=-5-seed0 is gone; fedmm-hidden=-5-seed1 is gone; "
         "fedmm-hidden=-6-seed0: run.rounds was 6, now 9; fedmm-hidden=-6-seed1: run.rounds was 6, now 9"
     )

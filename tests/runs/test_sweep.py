@@ -116,8 +116,8 @@ def test_a_single_run_may_be_batched(tmp_path: Path) -> None:
     batched = replace(each, run=replace(each.run, engine="batched"))
     run_experiment(batched, tmp_path / "batched", progress=False, say=said.append)
     engines = [line for line in said if line.startswith("engine")]
-    assert engines[0].startswith("engine in_process: one run on a CPU")
-    assert engines[1] == "engine batched: as asked for"
+    assert engines[0].startswith("engine in_process: a single run on a CPU")
+    assert engines[1] == "engine batched: as requested"
     assert_same_rounds(tmp_path / "batched", tmp_path / "reference")
 
 

@@ -244,7 +244,7 @@ def test_another_call_is_refused_with_the_differences(name: str, tmp_path: Path)
     with pytest.raises(FedmmError) as refused:
         kept(tmp_path, **changes)
     assert words in str(refused.value)
-    assert str(refused.value).startswith(f"the run in {tmp_path} was begun with another configuration")
+    assert str(refused.value).startswith(f"the run in {tmp_path} was started with another configuration")
     assert "\n" not in str(refused.value)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 

@@ -20,7 +20,7 @@ AllowImport = Annotated[
         "--allow-import",
         metavar="NAME",
         callback=_allow,
-        help="Let the files given name code of this module (package.module or package.module:factory), which runs it. "
+        help="Allow the given files to import and run this module (package.module or package.module:factory). "
         "May be repeated.",
     ),
 ]

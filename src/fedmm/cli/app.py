@@ -89,7 +89,7 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it.")] = False,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
 ) -> None: ...
 
 
@@ -101,7 +101,7 @@ def run(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder; runs/NAME by default.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an older run in that folder.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint in that folder.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from that folder's newest checkpoint.")] = False,
     engine: Annotated[str | None, typer.Option(help="auto, in_process, batched, ray, nvflare or nvflare_poc.")] = None,
     ray_address: Annotated[
         str | None, typer.Option(help="Run on the Ray cluster at this address, such as HOST:6379.")
@@ -111,7 +111,7 @@ def run(
     ] = None,
     rounds: Annotated[int | None, typer.Option(help="The same as --set run.rounds=N.")] = None,
     seed: Annotated[int | None, typer.Option(help="The same as --set run.seed=N.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress: the last line alone.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print only the last line.")] = False,
     allow_import: AllowImport = None,
 ) -> None:
     """Train as FILE.toml says and leave a run folder: rounds, summary, model, picture. With [sweep], a grid of runs."""
@@ -175,7 +175,7 @@ def sweep(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The folder; runs/NAME by default.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an older sweep in that folder.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the sweep in that folder.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the sweep in that folder.")] = False,
     allow_import: AllowImport = None,
 ) -> None:
     """Run every combination of the lists in [sweep], stacked into as few programs as possible."""
@@ -248,8 +248,8 @@ def demo(
     out: Annotated[
         Path | None, typer.Option(help="The folder; runs/demo by default (runs/demo-NAME for others).")
     ] = None,
-    workers: Annotated[int, typer.Option(help="Runs side by side; 0: one for each core.")] = 0,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the comparison in that folder.")] = False,
+    workers: Annotated[int, typer.Option(help="Runs in parallel; 0: one per core.")] = 0,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the comparison in that folder.")] = False,
 ) -> None:
     """Compare source-only training, FedAvgGDA, FedProxGDA and FedMM on data that comes with our dependencies."""
     at_least("--seeds", seeds, 1)
@@ -285,10 +285,10 @@ def reproduce(
         Path | None, typer.Option(help="Another results file than the item's own; drawn in a folder beside it.")
     ] = None,
     paper: Annotated[Path, typer.Option(help="The folder with the paper's items.")] = Path("paper"),
-    draw: Annotated[bool, typer.Option("--draw", help="Run nothing: draw what is there.")] = False,
+    draw: Annotated[bool, typer.Option("--draw", help="Run nothing; draw the existing results.")] = False,
     allow_import: AllowImport = None,
 ) -> None:
-    """Reproduce a figure or table of the paper: run what is missing, go on with what was interrupted, draw it."""
+    """Reproduce a figure or table of the paper: run what is missing, resume what was interrupted, draw it."""
     where = Where(device, named_precision(precision, "--precision"), stack, seconds)
     for each in find_items(item, paper):
         left = reproduce_item(
@@ -314,16 +314,16 @@ def privacy(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Change a value: section.key=value. May be repeated.")
     ] = None,
-    epsilon: Annotated[float, typer.Option(help="Also say which noise would keep this epsilon.")] = 0.0,
+    epsilon: Annotated[float, typer.Option(help="Also compute the noise for this epsilon.")] = 0.0,
     allow_import: AllowImport = None,
 ) -> None:
-    """Say what the noise of FILE.toml is worth, and how much a wanted epsilon needs. Nothing is trained."""
+    """Compute the epsilon of FILE.toml's noise, and the noise for a given epsilon. Trains nothing."""
     tell_privacy(set_values(read_tables(file), settings or []), epsilon, _say)
 
 
 @app.command(name="list")
 def list_() -> None:
-    """What there is: algorithms, objectives, data sets, partitions, models, aggregations, presets, schedules."""
+    """List all algorithms, objectives, data sets, partitions, models, aggregations, presets, schedules."""
     tables: dict[str, Mapping[str, Any]] = {
         "algorithms": ALGORITHMS,
         "objectives": OBJECTIVES,

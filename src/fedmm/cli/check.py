@@ -27,14 +27,14 @@ def check(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Change a value: section.key=value. May be repeated.")
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="End with exit code 1 where there are warnings.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Say everything as JSON instead.")] = False,
-    pictures: Annotated[int, typer.Option(help="How many pictures to read of folders with more.")] = 600,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with code 1 if there are warnings.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON instead.")] = False,
+    pictures: Annotated[int, typer.Option(help="How many pictures to read from larger folders.")] = 600,
     allow_import: AllowImport = None,
 ) -> None:
-    """Look at data and configuration before hours are spent: classes, shapes, leaks, memory, time. Nothing is trained.
+    """Check data and configuration before you train: classes, shapes, data leakage, memory, time.
 
-    Ends with exit code 0, with 1 under --strict where there are warnings, and with 2 where it could not run.
+    The exit code is 0, or 1 with --strict if there are warnings, or 2 if the experiment cannot run.
     """
     from fedmm.config.extends import read_tables  # noqa: PLC0415 - torch
     from fedmm.config.schema import experiment  # noqa: PLC0415 - torch

@@ -24,17 +24,17 @@ def compare(
     objectives: Annotated[
         str, typer.Option(help="The objectives to adapt with, separated by commas.")
     ] = "dann,cdan,mdd",
-    seeds: Annotated[int, typer.Option(help="How many seeds of each method; below 3 nothing is judged.")] = 3,
-    rounds: Annotated[int | None, typer.Option(help="Of every run, instead of the file's run.rounds.")] = None,
+    seeds: Annotated[int, typer.Option(help="Seeds per method; there is no verdict with fewer than 3.")] = 3,
+    rounds: Annotated[int | None, typer.Option(help="Rounds of every run, instead of the file's run.rounds.")] = None,
     out: Annotated[Path | None, typer.Option(help="The folder; runs/NAME-compare by default.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an older comparison in that folder.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the comparison in that folder.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the comparison in that folder.")] = False,
     allow_import: AllowImport = None,
 ) -> None:
     """Train source only, per-site standardisation, FedAvgGDA and FedMM on the data of FILE.toml; say which to use.
 
-    The verdict goes by validators, never by labels of the target, and may be that the evidence does not support
-    adapting. The folder holds compare.md, compare.csv, compare.json, compare.png, and a folder for each run.
+    The verdict uses validators, never target labels, and may be that the evidence does not support adapting.
+    The folder holds compare.md, compare.csv, compare.json, compare.png, and a folder for each run.
     """
     from fedmm.config.extends import read_tables  # noqa: PLC0415 - torch
     from fedmm.config.toml import set_values  # noqa: PLC0415 - torch
@@ -64,7 +64,7 @@ def compare(
         say=say,
     )
     if table is None:
-        say(f"stopped; what was done is in {folder}, and --resume goes on with it")
+        say(f"stopped; finished runs are in {folder}, and --resume continues the comparison")
         raise typer.Exit(_INTERRUPTED)
     for name, text in (("compare.md", markdown_compared(table)), ("compare.csv", csv_compared(table))):
         with atomic_write(folder / name) as partial:

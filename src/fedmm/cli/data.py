@@ -50,7 +50,7 @@ def _say(line: str) -> None:
 
 @data_app.command(name="list")
 def list_(data_dir: _Folder = None) -> None:
-    """What there is, where it lies, and whether it is complete by names and sizes."""
+    """List data sets, their folders, and whether they are complete by names and sizes."""
     folder = data_dir or data_folder()
     width = 2 + max(map(len, [*sources(), *NEEDED]))
     for source in sources().values():
@@ -90,7 +90,7 @@ def fetch_(
     data_dir: _Folder = None,
     edition: Annotated[str, typer.Option(help="Which edition of it; see the page on data.")] = "",
     most: Annotated[
-        int, typer.Option("--max-bytes", help="Of a file whose size nobody published; a longer one is refused.")
+        int, typer.Option("--max-bytes", help="Size limit for files without a published size.")
     ] = RETRIES.most,
 ) -> None:
     """Download what is missing or wrong, and check it. Interrupted downloads are resumed."""

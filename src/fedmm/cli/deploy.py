@@ -36,7 +36,7 @@ from fedmm.sites.credentials.client_certificates import issue_certificates
 from fedmm.sites.credentials.keys import make_node_key
 
 deploy_app = typer.Typer(
-    help="Federations of sites that do not trust each other, by Flower.",
+    help="Federations of sites that do not trust each other, over Flower.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -71,14 +71,14 @@ def deploy_up(
         str, typer.Option(help="Where the SuperLink listens: an address of this machine's own.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Its port; 0 for any that is free.")] = 0,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Plain text, on this machine alone.")] = False,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Plain text, only on this machine.")] = False,
     in_memory: Annotated[bool, typer.Option("--in-memory", help="A SuperLink that keeps nothing on disk.")] = False,
     per_process: Annotated[int, typer.Option(help="How many sites share a process.")] = 1,
     site: Annotated[
         list[Path] | None,
         typer.Option(help="A site's own file, where the experiment's rows are at sites. May be repeated."),
     ] = None,
-    foreground: Annotated[bool, typer.Option("--foreground", help="Stay until Ctrl-C, then end everything.")] = False,
+    foreground: Annotated[bool, typer.Option("--foreground", help="Run until Ctrl-C, then stop everything.")] = False,
     allow_import: AllowImport = None,
 ) -> None:
     """Start a SuperLink and a site for each share of the experiment's data, on this machine."""
@@ -123,10 +123,10 @@ def deploy_run(
     name: Annotated[str | None, typer.Option(help="What the run is called; the file's name by default.")] = None,
     patience: Annotated[float, typer.Option(help="Seconds that a round waits for its sites.")] = 600.0,
     min_sites: Annotated[
-        int, typer.Option(help="With how many sites the run begins; others join later. 0: all that are listed.")
+        int, typer.Option(help="How many sites the run needs to start; others join later. 0: all listed sites.")
     ] = 0,
 ) -> None:
-    """Train over the federation's sites; Ctrl-C ends the run, which `resume` goes on with."""
+    """Train over the federation's sites; Ctrl-C ends the run, and `resume` continues it."""
     from fedmm.sites.experiments import experiment_text, listed_sites, read_experiment, require_quorum  # noqa: PLC0415 - torch  # noqa: PLC0415 - torch
 
     there, run = Federation(federation), name or file.stem
@@ -138,7 +138,7 @@ def deploy_run(
     folder = there.run(run)
     require(
         not (folder / "experiment.toml").exists(),
-        f"the run {run!r} was begun before; `fedmm deploy resume {run}{_at(federation)}` goes on with it, --name makes "
+        f"the run {run!r} was started before; `fedmm deploy resume {run}{_at(federation)}` continues it, --name makes "
         "another",
     )
     number = submit(
@@ -154,7 +154,7 @@ def deploy_resume(
     patience: Annotated[float, typer.Option(help="Seconds that a round waits for its sites.")] = 600.0,
     allow_import: AllowImport = None,
 ) -> None:
-    """Go on with a run after its last finished round, as a new run of Flower's; a dead SuperLink is started again."""
+    """Continue a run after its last finished round, as a new Flower run; restarts a dead SuperLink."""
     there = Federation(federation)
     opened(there)
     _followed(there, run, resume(there, run, patience=patience, say=_say))
@@ -164,20 +164,20 @@ def _followed(there: Federation, run: str, number: int) -> None:
     try:
         status = follow(there, run, number, _say)
     except KeyboardInterrupt:
-        _say(f"ending the run; `fedmm deploy resume {run}{_at(there.folder)}` goes on with it")
+        _say(f"ending the run; `fedmm deploy resume {run}{_at(there.folder)}` continues it")
         stop_run(there, number)
         raise
     require(
         "completed" in status,
         f"the run {run} ended with {status}; {there.run(run) / 'server.log'} says why, and `fedmm deploy resume "
-        f"{run}{_at(there.folder)}` goes on with it",
+        f"{run}{_at(there.folder)}` continues it",
     )
     _say(f"{run}: {status}; everything is in {there.run(run)}")
 
 
 @deploy_app.command("status")
 def deploy_status(federation: _Folder = _DEFAULT) -> None:
-    """Which processes run, and how far the runs are."""
+    """Show the running processes and the progress of the runs."""
     there = Federation(federation)
     made = opened(there)
     _say(f"SuperLink {made.address}{' in plain text' if made.insecure else ', TLS and node authentication'}")
@@ -198,7 +198,7 @@ def deploy_status(federation: _Folder = _DEFAULT) -> None:
 
 @deploy_app.command("down")
 def deploy_down(federation: _Folder = _DEFAULT) -> None:
-    """End everything that the federation runs on this machine."""
+    """Stop everything that the federation runs on this machine."""
     there = Federation(federation)
     opened(there)
     _say(f"{down(there)} processes ended")
@@ -256,7 +256,7 @@ def deploy_site(
         typer.Argument(help="The site's file; several for sites that share a process.", metavar="SITE.toml..."),
     ],
 ) -> None:
-    """Run a site until it is told to end: it asks its SuperLink for questions, and answers them itself."""
+    """Run a site until it is stopped: it polls its SuperLink for questions and answers them itself."""
     from fedmm.sites.node import run_sites, say_to_stderr  # noqa: PLC0415 - Flower
 
     run_sites([read_site(file) for file in files], say_to_stderr)
@@ -268,8 +268,8 @@ def deploy_clean(
         Path | None, typer.Argument(help="A site's file; without one, the coordinator's folder.", metavar="[SITE.toml]")
     ] = None,
     federation: _Folder = _DEFAULT,
-    keep: Annotated[list[str] | None, typer.Option(help="A run that stays. May be repeated.")] = None,
-    days: Annotated[float, typer.Option(help="What was used in so many days stays.")] = 30.0,
+    keep: Annotated[list[str] | None, typer.Option(help="A run to keep. May be repeated.")] = None,
+    days: Annotated[float, typer.Option(help="Keep what was used in this many days.")] = 30.0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:

@@ -34,18 +34,18 @@ def evaluate(
         Path | None, typer.Option(help="Also draw confusion matrix and reliability: .png, .svg or .pdf.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="best, as the run announced it, or last; by default best where there is one.")
+        str | None, typer.Option(help="best, as the run announced it, or last; the default is best if there is one.")
     ] = None,
-    bins: Annotated[int, typer.Option(help="Bins of equal width of the probability, for calibration.")] = 15,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out files that are no pictures.")] = False,
+    bins: Annotated[int, typer.Option(help="Number of equal-width bins for calibration.")] = 15,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip files that are not pictures.")] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, ...")] = "cpu",
-    separator: Annotated[str, typer.Option(help="Tables: between cells, where it is not as in training.")] = "",
-    decimal: Annotated[str, typer.Option(help="Tables: the decimal mark, where it is not as in training.")] = "",
-    encoding: Annotated[str, typer.Option(help="Tables: the encoding, where it is not as in training.")] = "",
-    site: Annotated[str, typer.Option(help="Tables scaled per site: whose the rows are.")] = "",
+    separator: Annotated[str, typer.Option(help="Tables: the cell separator, if it differs from training.")] = "",
+    decimal: Annotated[str, typer.Option(help="Tables: the decimal mark, if it differs from training.")] = "",
+    encoding: Annotated[str, typer.Option(help="Tables: the encoding, if it differs from training.")] = "",
+    site: Annotated[str, typer.Option(help="Tables scaled per site: the site of the rows.")] = "",
     allow_import: AllowImport = None,
 ) -> None:
-    """Say how good a run's model is on labelled rows: accuracy, AUC, F1, each class, confusions, calibration."""
+    """Evaluate a run's model on labelled rows: accuracy, AUC, F1, per-class scores, confusions, calibration."""
     from fedmm.core.files import write_json  # noqa: PLC0415 - torch
     from fedmm.core.validation import at_least  # noqa: PLC0415 - torch
     from fedmm.data.readers.images import skipped_note  # noqa: PLC0415 - torch

@@ -18,9 +18,9 @@ def export(
     format: Annotated[str, typer.Option(help="onnx, torchscript or safetensors.")] = "onnx",
     out: Annotated[Path | None, typer.Option(help="The file; RUN/exported.onnx and so on by default.")] = None,
     model: Annotated[
-        str | None, typer.Option(help="best, as the run announced it, or last; by default best where there is one.")
+        str | None, typer.Option(help="best, as the run announced it, or last; the default is best if there is one.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
     allow_import: AllowImport = None,
 ) -> None:
     """Write the model of a run as one file for other programs: from rows as they are stored to probabilities.

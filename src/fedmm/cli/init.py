@@ -22,7 +22,7 @@ def init(
         ),
     ],
     target: Annotated[
-        Path | None, typer.Option(help="The target's folder or archive, where it is not inside PATH.")
+        Path | None, typer.Option(help="The target's folder or archive, if it is not inside PATH.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The file to write; NAME.toml here by default.")] = None,
     label: Annotated[str, typer.Option(help="Tables: the column of classes.")] = "",
@@ -35,7 +35,7 @@ def init(
     ] = "",
     sheet: Annotated[str, typer.Option(help="The sheet of an Excel workbook that has several.")] = "",
     target_site: Annotated[
-        list[str] | None, typer.Option(help="A site that is the target, where labels do not say so. May be repeated.")
+        list[str] | None, typer.Option(help="A site that is the target, if labels do not show it. May be repeated.")
     ] = None,
     as_site: Annotated[
         str,
@@ -44,9 +44,9 @@ def init(
         ),
     ] = "",
     with_site: Annotated[
-        list[str] | None, typer.Option(help="With --as-site, another that takes part. May be repeated.")
+        list[str] | None, typer.Option(help="With --as-site, another site that takes part. May be repeated.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", "--force", help="Replace a file that is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", "--force", help="Replace an existing file.")] = False,
 ) -> None:
     """Look at data and write a commented FILE.toml for it, which `fedmm check` and `fedmm run` take."""
     from fedmm.preflight.propose import propose, propose_site  # noqa: PLC0415 - torch

@@ -43,7 +43,7 @@ def deploy_accept(
         list[Path], typer.Argument(help="The public keys that came back; - reads lines.", metavar="NAME.pub...")
     ],
 ) -> None:
-    """Let invited sites in: put their public keys into keys/, and tell them to the SuperLink where it runs."""
+    """Accept invited sites: store their public keys in keys/, and register them at a running SuperLink."""
     from fedmm.deploy.invite import accept  # noqa: PLC0415 - needs the extra
 
     accept(Federation(federation), files, say)
@@ -57,13 +57,13 @@ def deploy_join(
         "site.toml"
     ),
     data: Annotated[Path | None, typer.Option(help="Where the site's rows are.")] = None,
-    kind: Annotated[str, typer.Option(help="What they are; as the invitation says by default.")] = "",
-    domain: Annotated[str, typer.Option(help="Their domain; as the invitation says by default.")] = "",
-    state: Annotated[str, typer.Option(help="The folder for what the site keeps; state/NAME by default.")] = "",
+    kind: Annotated[str, typer.Option(help="The kind of the rows; by default as in the invitation.")] = "",
+    domain: Annotated[str, typer.Option(help="The domain of the rows; by default as in the invitation.")] = "",
+    state: Annotated[str, typer.Option(help="The folder for the site's state; state/NAME by default.")] = "",
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Another value of the site's file: section.key=value.")
     ] = None,
-    fingerprint: Annotated[str, typer.Option(help="As the coordinator reads it out; another one is refused.")] = "",
+    fingerprint: Annotated[str, typer.Option(help="As the coordinator reads it out; any other is refused.")] = "",
 ) -> None:
     """Take an invitation: make the site's key and its file; the public key goes back to the coordinator."""
     from fedmm.sites.credentials.invitation import read_invitation  # noqa: PLC0415 - needs the extra

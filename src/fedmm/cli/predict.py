@@ -25,14 +25,14 @@ def predict(
         "-"
     ),
     model: Annotated[
-        str | None, typer.Option(help="best, as the run announced it, or last; by default best where there is one.")
+        str | None, typer.Option(help="best, as the run announced it, or last; the default is best if there is one.")
     ] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out files that are no pictures.")] = False,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip files that are not pictures.")] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, ...")] = "cpu",
-    separator: Annotated[str, typer.Option(help="Tables: between cells, where it is not as in training.")] = "",
-    decimal: Annotated[str, typer.Option(help="Tables: the decimal mark, where it is not as in training.")] = "",
-    encoding: Annotated[str, typer.Option(help="Tables: the encoding, where it is not as in training.")] = "",
-    site: Annotated[str, typer.Option(help="Tables scaled per site: whose the rows are.")] = "",
+    separator: Annotated[str, typer.Option(help="Tables: the cell separator, if it differs from training.")] = "",
+    decimal: Annotated[str, typer.Option(help="Tables: the decimal mark, if it differs from training.")] = "",
+    encoding: Annotated[str, typer.Option(help="Tables: the encoding, if it differs from training.")] = "",
+    site: Annotated[str, typer.Option(help="Tables scaled per site: the site of the rows.")] = "",
     allow_import: AllowImport = None,
 ) -> None:
     """Predict the classes of new rows: a line each with its name, its class, and a probability for each class."""

@@ -21,7 +21,7 @@ def report(
 ) -> None:
     """Write one file that shows the runs side by side: a page for any browser, without a server or a network.
 
-    pdf and png are for papers. Runs still under way, and older ones that kept less, are shown as far as they go.
+    pdf and png are for papers. Runs in progress are shown up to their latest round.
     """
     from fedmm.reporting.html import collect_runs, write_html, write_pdf, write_png  # noqa: PLC0415 - slow to import
 

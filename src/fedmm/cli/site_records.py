@@ -24,7 +24,7 @@ def approve(
         typer.Argument(help="Its hash, 8 characters or more, or the experiment itself.", metavar="HASH|FILE.toml"),
     ] = None,
 ) -> None:
-    """List the experiments that a site was asked for, or approve one (policy.require_approval)."""
+    """List the experiments that a site was asked to run, or approve one (policy.require_approval)."""
     config = read_site(file)
     if what is not None:
         _console.print(f"approved {approve_experiment(config, what)}")
@@ -40,7 +40,7 @@ def audit(
         str, typer.Option(help="A head that was noted elsewhere: it must be the hash of an entry.", metavar="HASH")
     ] = "",
 ) -> None:
-    """Check the chain of a site's audit log and print it; exit code 2 where it is broken."""
+    """Check the chain of a site's audit log and print it; exit code 2 if it is broken."""
 
     def show(entry: Entry) -> None:
         typer.echo(describe_entry(entry, whole=json))

@@ -48,9 +48,9 @@ def deploy_watch(
     run: _Run = None,
     federation: _Folder = _DEFAULT,
     once: Annotated[bool, typer.Option("--once", help="Show it once, and leave.")] = False,
-    every: Annotated[float, typer.Option(help="Seconds between two looks.")] = 1.0,
+    every: Annotated[float, typer.Option(help="Seconds between updates.")] = 1.0,
 ) -> None:
-    """Watch a run: its sites, rounds, bytes and refusals; Ctrl-C leaves, and the run goes on."""
+    """Watch a run: its sites, rounds, bytes and refusals; Ctrl-C does not stop the run."""
     require(0.1 <= every <= 3600, f"--every must be from 0.1 to 3600 seconds, not {every:g}")
     watched = _Watched(Federation(federation), run)
     console = Console()

@@ -116,7 +116,7 @@ class Terms:
             "restore": self.keeps_totals(algorithm),
         }
         for option in (name for name, looks in reads.items() if looks):
-            require(False, f"secure_sum shows the server the sum of the updates alone, and {option} needs each of them")
+            require(False, f"with secure_sum the server sees only the sum of updates, and {option} needs each of them")
         require(
             self.uploads == self.broadcasts == "exact",
             "secure_sum needs uploads and broadcasts to be 'exact': codes of single updates are no function of their "

@@ -48,7 +48,7 @@ class Enrolment:
         flaw = self._expected.flaw(name, card)
         before = self.cards.get(name)
         if not flaw and before and before.domain != card.domain:
-            flaw = f"it holds other domains ({card.domain}) than the run was begun with ({before.domain})"
+            flaw = f"it holds other domains ({card.domain}) than the run started with ({before.domain})"
         if flaw:
             return flaw
         other = difference(packed.about.get("versions"), f"the site {name!r}")
@@ -87,7 +87,7 @@ class Enrolment:
         self._write()
         if roster.late:
             waiting = ", ".join(sorted(roster.late))
-            self._say(f"the run goes on without {waiting}, who may join later; until then no round waits for them")
+            self._say(f"the run continues without {waiting}, who may join later; until then no round waits for them")
 
     def _too_few(self, missing: list[str], roster: Roster, seconds: float, min_sites: int) -> str:
         there = len(self.listed) - len(missing)

@@ -288,4 +288,4 @@ def _state(at_work: bool, summary: Mapping[str, Any], log: list[str], *, began: 
         return shown(summary.get("status", "ended")), True
     if log and " error: " in log[-1]:
         return "ended with an error", True
-    return ("not running; `fedmm deploy resume` goes on with it" if began or log else "not begun"), False
+    return ("not running; `fedmm deploy resume` continues it" if began or log else "not begun"), False

@@ -321,7 +321,7 @@ def _choices(experiment: Experiment) -> Iterator[str]:
 
 def _labels(pair: DomainPair) -> Iterator[str]:
     if pair.target_test is None:
-        yield "no label of the target is known: its accuracy is not measured, and choices go by what needs no labels"
+        yield "no target labels: target accuracy is not measured, and models are selected by validators that need none"
     known = int((pair.target.y != UNLABELLED).sum())
     if pair.target_test is not None and known:
         yield f"{known} of {len(pair.target.y)} target rows have labels; training never sees them"

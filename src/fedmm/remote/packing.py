@@ -144,7 +144,7 @@ def _tensor(layout: Layout, array: NDArray[Any]) -> Tensor:
     try:
         return torch.from_numpy(np.array(array)).to(layout.device)
     except TypeError:
-        raise Malformed(f"it sent an array of {array.dtype}, which is no number") from None
+        raise Malformed(f"it sent an array of {array.dtype}, which is not a number") from None
 
 
 def _whole_number(about: Mapping[str, object], name: str) -> int:

@@ -83,7 +83,7 @@ def reproduce(
                 break
             status = _run(stack, results, where, command, stop, bar)
             if status == "interrupted":
-                say(f"interrupted: the states of unfinished runs are in {states}; the same command goes on from there")
+                say(f"interrupted: states of unfinished runs are in {states}; the same command continues from there")
                 if not stop():
                     raise KeyboardInterrupt
                 break

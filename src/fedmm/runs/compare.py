@@ -37,7 +37,7 @@ def compare_methods(
 ) -> Table | None:
     """Train every candidate for every seed, judge them, and write ``compare.json``, which is returned.
 
-    None after Ctrl-C: what was done is kept, and ``resume`` goes on with it. A run that diverges is part of the answer.
+    None after Ctrl-C: what was done is kept, and ``resume`` continues it. A run that diverges is part of the answer.
     """
     candidates = derive_candidates(tables, objectives, seeds)
     first = candidates[0].experiments[0]

@@ -45,7 +45,7 @@ def begun_runs(
 ) -> list[Begun]:
     """The newest states that all of these runs have after one round; none where they begin, or begin again.
 
-    A run that was begun with another configuration, or with other rows, is refused.
+    A run that was started with another configuration, or with other rows, is refused.
     """
     if not any((folder / EXPERIMENT).exists() for folder in folders):
         return []
@@ -64,7 +64,7 @@ def begun_runs(
 
 
 def require_same_run(each: Experiment, folder: Path) -> None:
-    """Refuse a folder whose run was begun with another configuration."""
+    """Refuse a folder whose run was started with another configuration."""
     before = experiment(read_toml(folder / EXPERIMENT))
     refuse_others(differences(before.tables(), each.tables()), f"the run in {folder}")
 
@@ -82,14 +82,14 @@ def require_same_rows(adaptation: Adaptation, folder: Path) -> None:
     try:
         before = dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as problem:
-        raise FedmmError(f"{path} cannot be read, so it is not known what the run was begun with: {problem}") from None
+        raise FedmmError(f"{path} cannot be read, so it is unknown how the run was started: {problem}") from None
     now = held_rows(adaptation)
     others = [name for name in now if before.get(name) != now[name]] or sorted(set(before) - set(now))
     if others:
         raise FedmmError(
-            f"the data has changed since the run in {folder} was begun: client {others[0]!r} held "
+            f"the data has changed since the run in {folder} started: client {others[0]!r} held "
             f"{before.get(others[0], 'nothing')}, now {now.get(others[0], 'nothing')}; "
-            "bring the old data back, or begin another run"
+            "bring the old data back, or start another run"
         )
 
 

@@ -41,7 +41,7 @@ _SAMPLE_IMAGES, _SAMPLE_POINTS, _GRID = 12, 300, 160
 _ELSEWHERE = {"ray": ray_engines, "nvflare": nvflare_engines, "nvflare_poc": nvflare_engines}
 """Engines whose clients are in other processes."""
 
-NO_TARGET_LABELS = "no label of the target is known, so that its accuracy was not measured"
+NO_TARGET_LABELS = "there are no target labels, so target accuracy was not measured"
 
 Summary = dict[str, Any]
 
@@ -135,10 +135,10 @@ def choose_engine(experiment: Experiment, adaptation: Adaptation) -> tuple[str, 
         used = experiment.run.engine == "ray" or not getattr(experiment.run, option)
         require(used, f"run.{option} is for the engine 'ray', and run.engine is {experiment.run.engine!r}")
     if experiment.run.engine != "auto":
-        return experiment.run.engine, "as asked for"
+        return experiment.run.engine, "as requested"
     if adaptation.function.layout.device.type == "cuda":
         return "batched", "on a GPU the clients' steps run as one captured program"
-    return "in_process", "one run on a CPU, where the reference is as fast and bit-identical"
+    return "in_process", "a single run on a CPU: the reference engine is as fast, and reproducible bit for bit"
 
 
 Outcome = tuple[Summary, Diverged | None]

@@ -96,11 +96,11 @@ def differences(before: Mapping[str, Mapping[str, Any]], now: Mapping[str, Mappi
 
 
 def refuse_others(found: Sequence[str], what: str) -> None:
-    """Refuse to go on with what was begun with another configuration."""
+    """Refuse to go on with what was started with another configuration."""
     if found:
         more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
         raise FedmmError(
-            f"{what} was begun with another configuration, so it cannot go on with this one: "
+            f"{what} was started with another configuration, so it cannot be resumed with this one: "
             f"{'; '.join(found[:_SHOWN])}{more}"
         )
 

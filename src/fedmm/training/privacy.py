@@ -141,7 +141,7 @@ def require_nothing_else_is_told(*, probe_rows: int, centre: str, trains_statist
     """Refuse whatever would tell of clients' rows, beside their updates and without noise."""
     require(
         probe_rows == 0,
-        "probe_rows must be 0 where updates carry noise: what is measured on the clients' own rows has none",
+        "probe_rows must be 0 where updates carry noise: metrics on the clients' own rows carry none",
     )
     require(
         centre != "train_mean",

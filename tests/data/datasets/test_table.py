@@ -146,7 +146,7 @@ def test_columns_that_say_nothing_are_left_out(tmp_path: Path) -> None:
 def test_kinds_that_are_not_guessed(tmp_path: Path) -> None:
     assert columns(load(tmp_path, categorical=("age",)))["age"].levels[:2] == ("20", "21")
     assert list(columns(load(tmp_path, drop=("age",)))) == ["city"]
-    assert "column 'city' holds Oslo in row 1, which is no number" in refusal(tmp_path, numeric=("city",))
+    assert "column 'city' holds Oslo in row 1, which is not a number" in refusal(tmp_path, numeric=("city",))
 
 
 def test_a_class_called_none_is_a_class(tmp_path: Path) -> None:

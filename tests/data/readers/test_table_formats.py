@@ -52,7 +52,7 @@ def test_limits_are_numbers_among_numbers_and_words_among_limits() -> None:
 
 
 def test_a_number_with_the_other_decimal_mark_is_refused_with_what_to_say() -> None:
-    with pytest.raises(FedmmError, match=r"holds 1,5 in row 1, which is no number with '.' .*data.decimal = ','"):
+    with pytest.raises(FedmmError, match=r"holds 1,5 in row 1, which is not a number with '.' .*data.decimal = ','"):
         numbers(pandas.Series(["1,5"]), "t.csv: column 'k'")
 
 

@@ -329,7 +329,7 @@ def numbers(column: pandas.Series, what: str, decimal: str = ".") -> NDArray[np.
     cells = [read_cell(text, decimal) for text in written]
     for row, (text, cell) in enumerate(zip(written, cells, strict=True), start=1):
         if cell.kind == "word":
-            raise FedmmError(f"{what} holds {text:.40} in row {row}, which is no number{_other_mark(text, decimal)}")
+            raise FedmmError(f"{what} holds {text:.40} in row {row}, which is not a number{_other_mark(text, decimal)}")
     return np.array([cell.value for cell in cells], dtype=np.float64)
 
 

@@ -132,7 +132,7 @@ def _about(table: Mapping[str, Any]) -> dict[str, Any]:
 def _metrics(table: Mapping[str, Any]) -> dict[str, float]:
     for name, value in table.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise Malformed(f"its measure {str(name)[:40]!r} is no number")
+            raise Malformed(f"its metric {str(name)[:40]!r} is not a number")
     return dict(table)
 
 
@@ -167,7 +167,7 @@ def from_records(records: RecordDict, most_bytes: int | None = None) -> Packed:
         raise Malformed(f"it sent {size} bytes of arrays, where at most {most_bytes} are taken")
     for name, value in metrics.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise Malformed(f"its measure {name!r} is no number")
+            raise Malformed(f"its metric {name!r} is not a number")
     try:
         return Packed({name: array.numpy() for name, array in arrays.items()}, dict(about), dict(metrics))
     except Exception as problem:  # whatever is in the bytes, it must not stop the others

@@ -161,7 +161,7 @@ class Actors:
                 reason = _first_line(problem)
                 if deaths == self.retries:
                     raise FedmmError(
-                        f"an actor died {deaths + 1} time(s) in one call, so the run cannot go on: {reason}"
+                        f"an actor died {deaths + 1} time(s) in one call, so the run cannot continue: {reason}"
                     ) from problem
             for number, reference in zip(left, references, strict=True):
                 try:
@@ -192,7 +192,7 @@ class Actors:
                 if time.monotonic() > deadline:
                     raise FedmmError(
                         f"an actor is not back after {self.patience:g} s; has Ray lost a node and no room on "
-                        "another? With more nodes or fewer actors the run goes on from its last checkpoint"
+                        "another? With more nodes or fewer actors the run continues from its last checkpoint"
                     ) from problem
             time.sleep(_PAUSE_SECONDS)
 

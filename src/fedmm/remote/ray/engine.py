@@ -86,7 +86,7 @@ class RayEngine:
             if not lost:
                 return answers
         raise FedmmError(
-            f"the actor of client {lost[0]!r} died again and again in round {state.round + 1}, so the run cannot go on"
+            f"the actor of client {lost[0]!r} died repeatedly in round {state.round + 1}, so the run cannot continue"
         )
 
     def _hand_out(self, state: FederatedState, names: Iterable[str]) -> None:

@@ -62,7 +62,7 @@ def confusion_section(report: Report) -> Section:
         "Of the run with the first seed, after its last round."
     )
     if "target" not in there:
-        words += " Of source rows alone: no label of the target is known."
+        words += " Source rows only: there are no target labels."
     controls = Controls([("method", method_options(methods, report)), ("rows of the", [(d, d) for d in there])])
     return Section("confusion", "Confusion", [Text(words), controls, chart])
 
