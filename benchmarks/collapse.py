@@ -76,7 +76,7 @@ def traced(rounds: int) -> list[dict[str, Any]]:
     cache = DataCache()
     candidates = [candidate(algorithm, seed, rounds) for algorithm in ALGORITHMS for seed in SEEDS]
     adaptations = [prepare(each, cache) for each in candidates]
-    stack = StackRun(adaptations, "fp32", StackSettings(looped=True), lambda replica, row: None)
+    stack = StackRun(adaptations, "fp32", StackSettings(looped=True))
     traces: list[dict[str, Any]] = [
         {"algorithm": each.algorithm.name, "seed": each.run.seed, "trace": []} for each in candidates
     ]

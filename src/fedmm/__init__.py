@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
+from warnings import warn as _warn
 
 from fedmm._version import __version__ as __version__
 
@@ -33,10 +34,10 @@ if _TYPE_CHECKING:
     from fedmm.objectives import CDAN, DANN, MDD, OBJECTIVES, SourceOnly
     from fedmm.training.adapt import adapt
     from fedmm.training.adaptation import Adapted
+    from fedmm.training.callbacks import Callback, EarlyStopping
     from fedmm.training.guard import Guard
     from fedmm.training.predictor import Predictor, load_model
     from fedmm.training.problem import Client
-    from fedmm.training.selection import Stopping
     from fedmm.training.solve import Solution, solve
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "OBJECTIVES",
     "SCHEDULES",
     "Adapted",
+    "Callback",
     "Client",
     "ClippedUpdate",
     "Constant",
@@ -56,6 +58,7 @@ __all__ = [
     "DannDecay",
     "DannWarmup",
     "Diverged",
+    "EarlyStopping",
     "FedAvgGDA",
     "FedMM",
     "FedProxGDA",
@@ -72,7 +75,6 @@ __all__ = [
     "SmoothedFedMM",
     "Solution",
     "SourceOnly",
-    "Stopping",
     "Terms",
     "TllibWarmup",
     "TrimmedMean",
@@ -103,7 +105,7 @@ _HOME = {
     "fedmm.training.adapt": ("adapt",),
     "fedmm.training.adaptation": ("Adapted",),
     "fedmm.training.problem": ("Client",),
-    "fedmm.training.selection": ("Stopping",),
+    "fedmm.training.callbacks": ("Callback", "EarlyStopping"),
     "fedmm.training.guard": ("Guard",),
     "fedmm.training.predictor": ("Predictor", "load_model"),
     "fedmm.config.presets": ("Preset", "preset"),
@@ -113,10 +115,16 @@ _HOME = {
 }
 """Where each name is defined: it is imported when it is first asked for, so that what needs no torch starts at once."""
 
+_RENAMED = {"Stopping": "EarlyStopping"}
+"""Names that still work, with a warning, and what they are called now."""
+
 
 if not _TYPE_CHECKING:  # a type checker would take it for leave to ask for any name
 
     def __getattr__(name: str) -> object:
+        if name in _RENAMED:
+            _warn(f"fedmm.{name} is now fedmm.{_RENAMED[name]}", DeprecationWarning, stacklevel=2)
+            return __getattr__(_RENAMED[name])
         for home, names in _HOME.items():
             if name in names:
                 value = globals()[name] = getattr(_import_module(home), name)

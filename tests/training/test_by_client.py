@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 from engines.batched.stacks import STACKS
-from experiment.test_probes import probed
 from problems import adapt, source_client, target_client
+from training.test_evaluators import probed
 
 import fedmm
 from fedmm.core.engine import RoundRecord
@@ -25,17 +25,15 @@ def of_clients(row: Any) -> dict[str, float]:
 @pytest.mark.parametrize("name", ["mixed", "bounded", "half of the clients"])
 def test_both_engines_tell_of_each_client_the_same(name: str) -> None:
     runs = [replace(run, rounds=3) for run in STACKS[name]]
-    found: dict[int, list[Any]] = {}
     stack = StackRun(
         [probed(run, terms=run.terms) for run in runs],
         "fp32",
         StackSettings(),
-        lambda replica, row: found.setdefault(replica, []).append(row),
     )
     stack.run(3, 2)
     for replica, run in enumerate(runs):
         reference, _ = probed(run, terms=run.terms).run(evaluate_every=2)
-        for row, other in zip(found[replica], reference.history, strict=True):
+        for row, other in zip(stack.histories[replica], reference.history, strict=True):
             assert of_clients(row) == pytest.approx(of_clients(other), rel=1e-9, abs=1e-9)
             assert bool(of_clients(row)) == (row["round"] > 1)
 

@@ -98,7 +98,7 @@ def test_after_a_restart_nothing_that_is_there_is_written_again(tmp_path: Path) 
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "checkpoints" / "parts").glob("*")}
     ((back, history),) = newest_common([kept(tmp_path)], CPU, print)
     again = kept(tmp_path)
-    again.go_on(back.round, CPU)
+    again.go_on(back, CPU)
     again.save(after(back, NAMES[:1]), history)
     assert {path: path.stat().st_mtime_ns for path in before if path.exists()} == before
     assert len(files(tmp_path)) == len(before) + 1
@@ -142,7 +142,7 @@ def test_a_crash_at_any_moment_leaves_a_checkpoint_that_can_be_read(
     assert_same_state(back, states[back.round], 0.0)
     assert all(torch.equal(back.totals[name]["z"], states[back.round].totals[name]["z"]) for name in NAMES)
     again = kept(tmp_path)
-    again.go_on(back.round, CPU)
+    again.go_on(back, CPU)
     again.save(after(back, NAMES), History())
     assert len(files(tmp_path)) == 1 + 2 * len(NAMES)
 
@@ -167,7 +167,7 @@ def test_a_damaged_part_falls_back_to_the_checkpoint_before(tmp_path: Path, dama
     assert back.round == 1
     assert "the checkpoint before it is tried" in said[0]
     again = kept(tmp_path)
-    again.go_on(1, CPU)
+    again.go_on(back, CPU)
     again.save(after(back, NAMES), History())  # the same bits, and so the same names as those that are damaged
     assert newest_common([kept(tmp_path)], CPU, print)[0][0].round == 2
 
@@ -178,7 +178,7 @@ def test_checkpoints_in_one_file_are_read_and_gone_on_with(tmp_path: Path) -> No
     ((back, history),) = newest_common([kept(tmp_path)], CPU, print)
     assert_same_state(back, state, 0.0)
     again = kept(tmp_path)
-    again.go_on(1, CPU)
+    again.go_on(back, CPU)
     again.save(after(back, NAMES), history)
     assert again.rounds() == [2, 1]
     assert newest_common([kept(tmp_path)], CPU, print)[0][0].round == 2

@@ -54,12 +54,10 @@ def probed(run: Run, **options: Any) -> Adaptation:
 @pytest.mark.parametrize("name", ["mixed", "batch norm local", "cropped bytes", "objective cdan", "objective mdd"])
 def test_both_engines_measure_the_same(name: str, looped: bool) -> None:
     runs = [replace(run, rounds=3) for run in STACKS[name]]
-    found: dict[int, list[dict[str, Any]]] = {}
     stack = StackRun(
         [probed(run) for run in runs],
         "fp32",
         StackSettings(looped=looped),
-        lambda replica, row: found.setdefault(replica, []).append(row),
     )
     assert stack.run(3, 2) == "completed"
     columns = ["target_accuracy", "source_accuracy", "source_risk", "target_information", "target_entropy"]
@@ -69,13 +67,13 @@ def test_both_engines_measure_the_same(name: str, looped: bool) -> None:
         columns += ["domain_accuracy", "proxy_a_distance"]
     for replica, run in enumerate(runs):
         reference, _ = probed(run).run(evaluate_every=2)
-        for row, other in zip(found[replica], reference.history, strict=True):
+        for row, other in zip(stack.histories[replica], reference.history, strict=True):
             last = len(columns) + 1
             assert list(row)[1:last] == list(other)[1:last] == columns
             for column in columns:
                 expected = other[column]
                 assert row[column] == (None if expected is None else pytest.approx(expected, rel=1e-9, abs=1e-9))
-        assert [row["source_risk"] is None for row in found[replica]] == [True, False, False]
+        assert [row["source_risk"] is None for row in stack.histories[replica]] == [True, False, False]
 
 
 def test_the_measures_are_those_of_the_models_own_predictions() -> None:

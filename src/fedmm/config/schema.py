@@ -28,8 +28,8 @@ from fedmm.data.partition import Partition, TargetSupervised
 from fedmm.models import MODELS, Model
 from fedmm.models.precision import Precision
 from fedmm.objectives import OBJECTIVES, SourceOnly
+from fedmm.training.callbacks import DEFAULT, EarlyStopping
 from fedmm.training.guard import Guard
-from fedmm.training.selection import DEFAULT, Stopping
 
 _DEFAULT_NAMES = {
     "partition": "source_target",
@@ -63,7 +63,7 @@ class RunOptions:
     threads: torch's threads; 0 leaves them as they are. Results are bit-identical for one number of threads.
     checkpoint_every, checkpoint_seconds: rounds and seconds between two checkpoints, 0 for none by that count.
     keep_checkpoints: how many of the last stay. best_by: the validator by which the best model is kept beside them.
-    stop_by, patience, min_rounds, min_delta: as in :class:`fedmm.Stopping`.
+    stop_by, patience, min_rounds, min_delta: as in :class:`fedmm.EarlyStopping`.
     track: ``tensorboard``, ``mlflow`` or both, where the run is shown while it goes on.
     keep_rows: whether a few rows of the data, and what the model makes of them, are kept in the run's folder, for
         pictures and reports.
@@ -128,7 +128,7 @@ class RunOptions:
         if self.best_by:
             validator(self.best_by, "best_by")
         Terms(**self.terms)
-        Stopping(self.stop_by, self.patience, self.min_rounds, self.min_delta)
+        EarlyStopping(self.stop_by, self.patience, self.min_rounds, self.min_delta)
         for client, weight in self.client_weights.items():
             positive(f"client_weights.{client}", weight)
         if self.preset and self.preset not in PRESETS:
@@ -144,9 +144,9 @@ class RunOptions:
         return {name: getattr(self, name) for name in names}
 
     @property
-    def stopping(self) -> Stopping:
+    def stopping(self) -> EarlyStopping:
         """When the run ends early."""
-        return Stopping(self.stop_by, self.patience, self.min_rounds, self.min_delta)
+        return EarlyStopping(self.stop_by, self.patience, self.min_rounds, self.min_delta)
 
     @property
     def torch_device(self) -> torch.device:

@@ -14,7 +14,7 @@ from fedmm.data.columns.per_site import KEY as PER_SITE
 from fedmm.data.columns.per_site import PerSite
 from fedmm.data.partition import TargetSupervised
 from fedmm.objectives import OBJECTIVES
-from fedmm.training.selection import DEFAULT
+from fedmm.training.callbacks import DEFAULT
 
 PER_SITE_LABEL = "per-site standardisation"
 _NONE = "source_only"

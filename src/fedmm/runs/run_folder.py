@@ -18,10 +18,11 @@ from torch import Tensor
 
 from fedmm.config.dataclass_io import Table
 from fedmm.config.toml import read_toml, write_toml
-from fedmm.core.engine import Refusal
+from fedmm.core.engine import FederatedState, Refusal
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.files import replace_file, write_json
-from fedmm.training.history import Row
+from fedmm.training.callbacks import Callback
+from fedmm.training.history import History, Row
 
 EXPERIMENT, ROUNDS, SUMMARY, MODEL = "experiment.toml", "rounds.jsonl", "summary.json", "model.safetensors"
 SAMPLES, BOUNDARY, REFUSED = "samples.safetensors", "boundary.safetensors", "refused.jsonl"
@@ -85,7 +86,7 @@ def latest_folder(folder: Path) -> Path:
     return folder if number == 2 else folder.with_name(f"{folder.name}-{number - 1}")
 
 
-class RunFolder:
+class RunFolder(Callback):
     """The files of one run; ``before`` are the rounds of a run that goes on."""
 
     def __init__(self, folder: Path, tables: Mapping[str, Table], before: Iterable[Row] = ()) -> None:
@@ -101,6 +102,17 @@ class RunFolder:
             if (folder / REFUSED).exists():
                 _whole(folder / REFUSED, _until(folder / REFUSED, len(lines)))
             self._rounds: IO[str] = rounds.open("a" if lines else "w", encoding="utf-8")
+
+    def begin(self, state: FederatedState, history: History) -> None:
+        self._refusals = history.refusals
+
+    def wants_state(self, round_: int) -> bool:
+        return False
+
+    def after_round(self, state: FederatedState | None, row: Row) -> None:
+        self.append(row)
+        round_ = int(row["round"] or 0)
+        self.refuse(round_, self._refusals.get(round_, ()))
 
     def append(self, row: Row) -> None:
         """One more round, on disk before the next begins."""

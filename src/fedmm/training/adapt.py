@@ -19,21 +19,19 @@ from fedmm.data.rows import Keys
 from fedmm.models.network import Network
 from fedmm.objectives import DANN
 from fedmm.training.adaptation import Adaptation, Adapted
+from fedmm.training.callbacks import DEFAULT, Callback, EarlyStopping, OnRound
+from fedmm.training.checkpoints import open_call_folder
 from fedmm.training.fingerprint import fingerprint
 from fedmm.training.guard import Guard
 from fedmm.training.history import Row
-from fedmm.training.keeping import kept_in
-from fedmm.training.problem import (
-    Client,
-)
-from fedmm.training.selection import DEFAULT, Stopping
+from fedmm.training.problem import Client
 
 _DANN = DANN()
 _SMOOTHED_FEDMM = SmoothedFedMM()
 _WHOLE_ROWS = WholeRows()
 _USUAL = Terms()
 _NO_GUARD = Guard()
-_TO_THE_END = Stopping()
+_TO_THE_END = EarlyStopping()
 
 
 def adapt(
@@ -55,9 +53,10 @@ def adapt(
     terms: Terms = _USUAL,
     guard: Guard = _NO_GUARD,
     best_by: str = DEFAULT,
-    stopping: Stopping = _TO_THE_END,
+    stopping: EarlyStopping = _TO_THE_END,
     progress: bool = True,
     on_round: Callable[[Row], None] | None = None,
+    callbacks: Sequence[Callback] = (),
     resume: str | Path | None = None,
     checkpoint_every: int = 0,
     checkpoint_seconds: float = 60.0,
@@ -81,8 +80,10 @@ def adapt(
     terms: on what terms clients take part: which share of them in a round, what the server accepts, how it aggregates.
     guard: what is done about rounds that are not finite, or explode: by default the former end the run.
     best_by: the validator by which the model of the best round is kept, as ``best`` of the result; empty for none.
-    stopping: a validator by which the training ends early, for example ``Stopping("target_information", patience=20)``.
+    stopping: a validator by which the training ends early, for example
+        ``EarlyStopping("target_information", patience=20)``.
     progress: a bar on the terminal. on_round: called with each round's row of the history.
+    callbacks: objects that watch the training, and may end it: see :class:`fedmm.Callback`.
     resume: a folder for checkpoints. Where it holds some of the same call, training goes on from the newest, to the
         same end to the bit; a call that had completed returns its result at once, and any other call is refused.
     checkpoint_every, checkpoint_seconds: rounds and seconds between two checkpoints, 0 for none by that count; the last
@@ -100,22 +101,20 @@ def adapt(
         keys=keys,
     )  # fmt: skip
     require(on_round is None or callable(on_round), f"on_round must be a function of a row, not {on_round!r:.60}")
-    best = adaptation.chooser()
-    if resume is None:
-        adapted, error = adaptation.run(evaluate_every=evaluate_every, progress=progress, on_round=on_round, best=best)
-    else:
+    best = adaptation.best_model()
+    watching: list[Callback] = [best, *([OnRound(on_round)] if on_round else []), *callbacks]
+    resume_from = None
+    if resume is not None:
         about = fingerprint(adaptation, seed=seed, batch_size=batch_size, evaluate_every=evaluate_every)
-        kept = kept_in(
+        opened = open_call_folder(
             resume, about, adaptation.function.layout.device,
             every=checkpoint_every, seconds=checkpoint_seconds, keep=keep_checkpoints, best=best,
         )  # fmt: skip
-        for line in kept.said:
+        for line in opened.said:
             warnings.warn(line, stacklevel=2)
-        adapted, error = adaptation.run(
-            evaluate_every=evaluate_every, progress=progress, on_round=on_round,
-            begun=kept.begun, keep=kept.checkpoints.after_round, best=best,
-        )  # fmt: skip
-        kept.checkpoints.close(adapted.state, adapted.history)
+        resume_from = opened.resume_from
+        watching.append(opened.checkpoints)
+    adapted, error = adaptation.run(watching, resume_from, evaluate_every=evaluate_every, progress=progress)
     if error:
         error.partial = adapted
         raise error

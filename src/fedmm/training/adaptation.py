@@ -25,6 +25,17 @@ from fedmm.engines.in_process import InProcess
 from fedmm.models.flat import FlatNetwork
 from fedmm.models.network import Network
 from fedmm.models.precision import Precision, precision
+from fedmm.training.callbacks import (
+    DEFAULT,
+    Best,
+    BestModel,
+    Callback,
+    EarlyStopping,
+    Status,
+    Stopped,
+    Training,
+    best_model_in,
+)
 from fedmm.training.evaluators import (
     accuracy_probes,
     columns,
@@ -36,10 +47,10 @@ from fedmm.training.evaluators import (
     told_domains,
 )
 from fedmm.training.guard import Guard
-from fedmm.training.history import History, Row
-from fedmm.training.loop import Begun, Choosing, Guarded, Status, Training, train
+from fedmm.training.history import History
+from fedmm.training.loop import Evaluation, Guarded, train
 from fedmm.training.predictor import ARRAYS, Predictor, RowsShown
-from fedmm.training.privacy import privacy_account, require_no_guard, require_nothing_else_is_told
+from fedmm.training.privacy import EpsilonColumn, privacy_account, require_no_guard, require_nothing_else_is_told
 from fedmm.training.problem import (
     Client,
     adaptation_problem,
@@ -49,13 +60,13 @@ from fedmm.training.problem import (
     take_stock,
 )
 from fedmm.training.progress import RoundProgress
-from fedmm.training.selection import DEFAULT, Best, Chooser, Stopped, Stopping
 from fedmm.training.site_evaluators import MeasuresElsewhere
+from fedmm.training.snapshots import ResumePoint
 
 _WHOLE_ROWS = WholeRows()
 _USUAL = Terms()
 _NO_GUARD = Guard()
-_TO_THE_END = Stopping()
+_TO_THE_END = EarlyStopping()
 
 
 class Adapted(Predictor):
@@ -145,7 +156,7 @@ class Adaptation:
         terms: Terms = _USUAL,
         guard: Guard = _NO_GUARD,
         best_by: str = "",
-        stopping: Stopping = _TO_THE_END,
+        stopping: EarlyStopping = _TO_THE_END,
         input_mean: float | None = None,
         batches: Mapping[str, tuple[int, int]] | None = None,
         held_back: Mapping[str, Rows] | None = None,
@@ -157,7 +168,7 @@ class Adaptation:
         instance("algorithm", algorithm, Algorithm)
         instance("terms", terms, Terms)
         instance("guard", guard, Guard)
-        instance("stopping", stopping, Stopping)
+        instance("stopping", stopping, EarlyStopping)
         _require_options(best_by, dtype, view)
         for option, value, low in (("rounds", rounds, 1), ("seed", seed, 0), ("probe_rows", probe_rows, 0)):
             at_least(option, value, low)
@@ -219,9 +230,13 @@ class Adaptation:
         require(unasked, f"{option} = {name!r} is not measured in this run: it needs {validator(name, option).needs}")
         return ""
 
-    def chooser(self) -> Chooser:
+    def best_model(self) -> BestModel:
         """What keeps the best model of a run."""
-        return Chooser(self.best_by)
+        return BestModel(self.best_by, self.prediction_statistics)
+
+    def callbacks(self) -> list[Callback]:
+        """The callbacks that belong to the training itself: early stopping and the privacy account."""
+        return [replace(self.stopping), *([EpsilonColumn(self.account)] if self.account else [])]
 
     def engine_for(self, algorithm: Algorithm) -> InProcess:
         """The reference engine, for this algorithm or one with other steps."""
@@ -229,44 +244,31 @@ class Adaptation:
 
     def run(
         self,
+        callbacks: Sequence[Callback] = (),
+        resume_from: ResumePoint | None = None,
         *,
         evaluate_every: int = 1,
         progress: bool = False,
-        on_round: Callable[[Row], None] | None = None,
         chosen: Precision = "fp32",
-        begun: Begun | None = None,
-        keep: Callable[[FederatedState, History], None] | None = None,
         engines: Callable[[Algorithm], Engine] | None = None,
-        best: Chooser | None = None,
     ) -> tuple[Adapted, Diverged | None]:
         """Train. A client that diverges ends the run: the model is then that of the last good round.
 
-        begun, keep: as in :func:`fedmm.training.loop.train`. engines: by algorithm, others than the reference;
-        where they measure what is elsewhere, the clients' own rows are not looked at here.
-        best: what keeps the best model, where it is kept on disk too.
+        callbacks, resume_from: as in :func:`fedmm.training.loop.train`. A ``BestModel`` among the callbacks is used
+        instead of one of this run's own. engines: by algorithm, others than the reference; where they measure what is
+        elsewhere, the clients' own rows are not looked at here.
         """
         at_least("evaluate_every", evaluate_every, 1)
         elsewhere = engines.measured if isinstance(engines, MeasuresElsewhere) else None
-        around = precision(chosen, self.function.layout.device)
-        with around, RoundProgress(self.label, self.rounds, show=progress) as bar:
-
-            def after_round(row: Row) -> None:
-                bar(row)
-                if on_round:
-                    on_round(row)
-
+        best = [] if best_model_in(callbacks) else [self.best_model()]
+        with precision(chosen, self.function.layout.device):
             training = train(
                 engines(self.algorithm) if engines else self.engine,
                 self.rounds,
-                evaluate=partial(self.evaluate, elsewhere=elsewhere),
-                measures=self.measures,
-                evaluate_every=evaluate_every,
-                on_round=after_round,
-                begun=begun,
-                keep=keep,
+                [*self.callbacks(), *best, RoundProgress(self.label, self.rounds, show=progress), *callbacks],
+                resume_from,
+                evaluation=Evaluation(partial(self.evaluate, elsewhere=elsewhere), self.measures, evaluate_every),
                 guarded=Guarded(self.guard, self.algorithm, engines or self.engine_for) if self.guard.watches else None,
-                account=self.account,
-                choosing=Choosing(self.stopping, best or self.chooser(), self.prediction_statistics),
             )
         return self.adapted(training), training.error
 

@@ -45,7 +45,7 @@ def fingerprint(adaptation: Adaptation, **run: Any) -> dict[str, Table]:
         "objective": plain(adaptation.objective),
         "terms": plain(adaptation.terms),
         "guard": plain(adaptation.guard),
-        "stopping": plain(adaptation.stopping),
+        "stopping": {**plain(adaptation.stopping), "name": "Stopping"},  # the name it had in the first checkpoints
         "view": plain(adaptation.view),
         "model": {
             "parameters": function.layout.size,

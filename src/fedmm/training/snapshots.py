@@ -18,6 +18,8 @@ from fedmm.remote.tensor_files import UnreadableFile, read_tensors, write_tensor
 from fedmm.training.client_files import Parts
 from fedmm.training.history import History
 
+ResumePoint = tuple[FederatedState, History]
+"""What a run goes on from: a state, and the rounds that led there."""
 _FORMAT, _IN_PARTS = "fedmm-snapshot-4", "fedmm-snapshot-5"
 
 
@@ -93,7 +95,7 @@ def parts_of(path: Path) -> set[str]:
         return set()
 
 
-def load_snapshot(path: Path, device: torch.device) -> tuple[FederatedState, History]:
+def load_snapshot(path: Path, device: torch.device) -> ResumePoint:
     """The state and the history in a file."""
     try:
         tensors, about = read_tensors(path)
