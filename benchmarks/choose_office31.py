@@ -168,14 +168,8 @@ def _adaptation(pair: DomainPair, candidate: Candidate, seed: int, rounds: int, 
         model.build((1280,), 31, seed),
         candidate.objective,
         candidate.algorithm,
-        rounds,
-        validation=None,
+        fedmm.TrainOptions(rounds=rounds, batch_size=BATCH, seed=seed, device=device, probe_rows=10_000, best_by=""),
         source_validation=pair.source_validation,
-        probe_rows=10_000,
-        batch_size=BATCH,
-        seed=seed,
-        device=device,
-        dtype=torch.float32,
     )
 
 

@@ -15,11 +15,13 @@ from fedmm._version import __version__ as __version__
 if _TYPE_CHECKING:
     from fedmm.algorithms import ALGORITHMS, FedAvgGDA, FedMM, FedProxGDA, FedSGDA, ScaffoldGDA, SmoothedFedMM
     from fedmm.config.presets import Preset, preset
+    from fedmm.config.schema import Experiment, experiment
     from fedmm.core.aggregation import CoordinateMedian, GeometricMedian, TrimmedMean
     from fedmm.core.errors import Diverged, FedmmError
     from fedmm.core.federation import Terms
     from fedmm.core.imports import allow_import
     from fedmm.core.mechanisms import ClippedUpdate, GaussianUpdate
+    from fedmm.core.options import TrainOptions
     from fedmm.core.schedules import (
         SCHEDULES,
         Constant,
@@ -30,8 +32,10 @@ if _TYPE_CHECKING:
         TllibWarmup,
     )
     from fedmm.data.transforms import CropAndFlip
+    from fedmm.inference.load_run import open_run
     from fedmm.models.network import Network
     from fedmm.objectives import CDAN, DANN, MDD, OBJECTIVES, SourceOnly
+    from fedmm.runs.run import run_experiment
     from fedmm.training.adapt import adapt
     from fedmm.training.adaptation import Adapted
     from fedmm.training.callbacks import Callback, EarlyStopping
@@ -59,6 +63,7 @@ __all__ = [
     "DannWarmup",
     "Diverged",
     "EarlyStopping",
+    "Experiment",
     "FedAvgGDA",
     "FedMM",
     "FedProxGDA",
@@ -77,11 +82,15 @@ __all__ = [
     "SourceOnly",
     "Terms",
     "TllibWarmup",
+    "TrainOptions",
     "TrimmedMean",
     "adapt",
     "allow_import",
+    "experiment",
     "load_model",
+    "open_run",
     "preset",
+    "run_experiment",
     "solve",
 ]
 
@@ -101,6 +110,7 @@ _HOME = {
     ),
     "fedmm.core.federation": ("Terms",),
     "fedmm.core.mechanisms": ("ClippedUpdate", "GaussianUpdate"),
+    "fedmm.core.options": ("TrainOptions",),
     "fedmm.data.transforms": ("CropAndFlip",),
     "fedmm.training.adapt": ("adapt",),
     "fedmm.training.adaptation": ("Adapted",),
@@ -109,6 +119,9 @@ _HOME = {
     "fedmm.training.guard": ("Guard",),
     "fedmm.training.predictor": ("Predictor", "load_model"),
     "fedmm.config.presets": ("Preset", "preset"),
+    "fedmm.config.schema": ("Experiment", "experiment"),
+    "fedmm.inference.load_run": ("open_run",),
+    "fedmm.runs.run": ("run_experiment",),
     "fedmm.training.solve": ("Solution", "solve"),
     "fedmm.models.network": ("Network",),
     "fedmm.objectives": ("CDAN", "DANN", "MDD", "OBJECTIVES", "SourceOnly"),

@@ -27,9 +27,10 @@ from deploy.test_serving import grid_of, log, served, small
 from doc_tables import rows_below
 
 from fedmm import FedmmError
-from fedmm.config.schema import Experiment, RunOptions
+from fedmm.config.schema import Experiment
 from fedmm.core.imports import allow_import
 from fedmm.core.noise import SecretNoise, SeededNoise
+from fedmm.core.options import TrainOptions
 from fedmm.data import DATASETS
 from fedmm.deploy import server as serving
 from fedmm.deploy.federation import _with_older
@@ -116,7 +117,7 @@ NO_PATHS = {
 
 def test_every_text_of_an_experiment_is_known_to_be_a_path_or_not() -> None:
     """A new option with text in it has to be thought about: does it reach a site's files?"""
-    known = {**DATASETS, **MODELS, "run": RunOptions}
+    known = {**DATASETS, **MODELS, "run": TrainOptions}
     texts = {
         (name, option.name)
         for name, kind in known.items()

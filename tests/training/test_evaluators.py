@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from engines.batched.stacks import BATCH, STACKS, Run, cropped, pictures
-from problems import CLASSES, FLOAT64, adapt, labels, mixed_client, rows, source_client, target_client
+from problems import CLASSES, FLOAT64, adapt, labels, mixed_client, rows, source_client, target_client, train_options
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
@@ -28,23 +28,26 @@ SHOW = RowsShown(WholeRows(), (1,))
 CPU = torch.device("cpu")
 
 
-def probed(run: Run, **options: Any) -> Adaptation:
+def probed(run: Run, probe_rows: int = 9, evaluate_every: int = 2, **options: Any) -> Adaptation:
     pair = run.pair
     given = {
         "validation": {"target": pair.target_test, "source": pair.source_test},
         "source_validation": pair.source_test,
-        "probe_rows": 9,
     }
     return Adaptation(
         [run._client(share) for share in run.partition.split(pair, run.seed)],
         run.network(run.seed),
         run.objective,
         run.algorithm,
-        run.rounds,
-        batch_size=BATCH,
-        seed=run.seed,
-        device="cpu",
-        dtype=FLOAT64,
+        train_options(
+            FLOAT64,
+            rounds=run.rounds,
+            batch_size=BATCH,
+            seed=run.seed,
+            probe_rows=probe_rows,
+            best_by="",
+            evaluate_every=evaluate_every,
+        ),
         view=pair.view,
         **given | options,
     )
@@ -66,7 +69,7 @@ def test_both_engines_measure_the_same(name: str, looped: bool) -> None:
         columns[3:3] = ["dev_risk"]
         columns += ["domain_accuracy", "proxy_a_distance"]
     for replica, run in enumerate(runs):
-        reference, _ = probed(run).run(evaluate_every=2)
+        reference, _ = probed(run).run()
         for row, other in zip(stack.histories[replica], reference.history, strict=True):
             last = len(columns) + 1
             assert list(row)[1:last] == list(other)[1:last] == columns
@@ -197,7 +200,7 @@ def test_target_rows_of_a_dataset_are_probed() -> None:
 
 def test_crops_of_the_centre_are_measured() -> None:
     run = replace(STACKS["cropped"][0], pair=cropped(pictures))
-    model, _ = probed(run, probe_rows=100).run()
+    model, _ = probed(run, probe_rows=100, evaluate_every=1).run()
     p = model.predict_proba(run.pair.view.evaluate(run.pair.target.x))
     assert model.history[-1]["target_entropy"] == pytest.approx(float(-torch.xlogy(p, p).sum(dim=1).mean()))
 

@@ -71,7 +71,7 @@ def test_a_rollback_goes_to_a_good_state_with_calmer_steps_and_is_told_everywher
 
 def test_both_engines_notice_the_same_and_end_at_the_same_model(tmp_path: Path) -> None:
     each = wild(policy="rollback")
-    adapted, _ = prepare(each, CACHE).run(evaluate_every=10)
+    adapted, _ = prepare(each, CACHE).run()
     stack = StackRun([prepare(each, CACHE)], "fp32", StackSettings())
     stack.run(ROUNDS, 10)
     together, error = stack.adapted(0, "completed")

@@ -209,19 +209,12 @@ def standing_in(each: Experiment, names: list[str], cards: Mapping[str, Card], c
         network,
         each.objective,
         each.algorithm,
-        run.rounds,
+        run,
         validation=tested_rows(pair) or None,
         source_validation=pair.source_validation,
-        probe_rows=run.probe_rows,
-        batch_size=run.batch_size,
-        seed=run.seed,
-        device=device,
-        dtype=run.torch_dtype,
         view=pair.view,
         terms=replace(each.terms, restore=not each.terms.secure_sum),
         guard=each.guard,
-        best_by=run.best_by,
-        stopping=run.stopping,
         input_mean=mean_input(cards),
         batches={name: cards[name].batch for name in names},
         held_back={name: _row(cards[name], labelled=True) for name in names if cards[name].validation},
@@ -374,13 +367,7 @@ def _run(
         Tracks(each, folder, begun[0].round if begun else 0) as tracks,
     ):
         shown = OnRound(lambda row: status.after_round(int(row["round"] or 0), engines.timings))
-        adapted, error = adaptation.run(
-            [best, files, tracks, shown, checkpoints],
-            begun,
-            evaluate_every=each.run.evaluate_every,
-            chosen=each.run.precision,
-            engines=engines,
-        )
+        adapted, error = adaptation.run([best, files, tracks, shown, checkpoints], begun, engines=engines)
         summary = finish_run(files, known, adaptation, adapted, cache, {"name": "flower"})
         held = {holding.name: {"holds": holding.domains} for holding in adaptation.holdings}
         files.summarise({**summary, "clients": held})  # how many rows they hold, only the sites know

@@ -14,7 +14,7 @@ from fedmm.core.files import write_json
 from fedmm.runs.run_folder import EXPERIMENT, HELD, MODEL, SUMMARY
 from fedmm.training.adaptation import Adaptation
 from fedmm.training.callbacks import BestModel
-from fedmm.training.checkpoints import Checkpoints, newest_common
+from fedmm.training.checkpoints import Checkpoints, checkpoints_of, newest_common
 from fedmm.training.fingerprint import differences, held_rows, refuse_others
 from fedmm.training.snapshots import ResumePoint
 
@@ -25,15 +25,7 @@ def run_checkpoints(
     each: Experiment, folder: Path, best: BestModel | None = None, *, in_parts: bool = False
 ) -> Checkpoints:
     """The checkpoints of a run, as its section ``[run]`` wants them, with the best model beside them."""
-    run = each.run
-    return Checkpoints(
-        folder,
-        every=run.checkpoint_every,
-        seconds=run.checkpoint_seconds,
-        keep=run.keep_checkpoints,
-        best=best,
-        in_parts=in_parts,
-    )
+    return checkpoints_of(each.run, folder, best, in_parts=in_parts)
 
 
 def resume_points(

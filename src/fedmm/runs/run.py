@@ -200,9 +200,7 @@ def _run_one(
             adapted = adaptation.run(
                 callbacks[0],
                 points[0] if points else None,
-                evaluate_every=experiment.run.evaluate_every,
                 progress=progress,
-                chosen=experiment.run.precision,
                 engines=engines,
             )
             return [adapted]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,15 @@ from fedmm.core.algorithm import Algorithm
 from fedmm.core.errors import require
 from fedmm.core.federation import Terms
 from fedmm.core.objective import Objective
+from fedmm.core.options import DEFAULT_VALIDATOR, TERMS, TrainOptions
 from fedmm.core.transforms import View, WholeRows
+from fedmm.core.validation import instance, require_device
 from fedmm.data.rows import Keys
 from fedmm.models.network import Network
 from fedmm.objectives import DANN
 from fedmm.training.adaptation import Adaptation, Adapted
-from fedmm.training.callbacks import DEFAULT, Callback, EarlyStopping, OnRound
+from fedmm.training.callbacks import Callback, EarlyStopping, OnRound
 from fedmm.training.checkpoints import open_call_folder
-from fedmm.training.fingerprint import fingerprint
 from fedmm.training.guard import Guard
 from fedmm.training.history import Row
 from fedmm.training.problem import Client
@@ -52,7 +54,7 @@ def adapt(
     view: View = _WHOLE_ROWS,
     terms: Terms = _USUAL,
     guard: Guard = _NO_GUARD,
-    best_by: str = DEFAULT,
+    best_by: str = DEFAULT_VALIDATOR,
     stopping: EarlyStopping = _TO_THE_END,
     progress: bool = True,
     on_round: Callable[[Row], None] | None = None,
@@ -94,28 +96,43 @@ def adapt(
     Rows may be numpy arrays, torch tensors, lists, pandas DataFrames, Datasets, or DataLoaders, which are read once.
     The columns of DataFrames are found by name; words, in columns or as labels, are numbered over all clients.
     """
-    adaptation = Adaptation(
-        clients, model, objective, algorithm, rounds,
-        validation=validation, source_validation=source_validation, probe_rows=probe_rows, batch_size=batch_size,
-        seed=seed, device=device, dtype=dtype, view=view, terms=terms, guard=guard, best_by=best_by, stopping=stopping,
-        keys=keys,
-    )  # fmt: skip
+    instance("terms", terms, Terms)
+    instance("stopping", stopping, EarlyStopping)
     require(on_round is None or callable(on_round), f"on_round must be a function of a row, not {on_round!r:.60}")
+    _require_options(best_by, dtype, view)
+    require_device(device)
+    options = TrainOptions(
+        rounds=rounds, seed=seed, batch_size=batch_size, evaluate_every=evaluate_every, probe_rows=probe_rows,
+        device=str(device), dtype=str(dtype).removeprefix("torch."),  # type: ignore[arg-type]
+        checkpoint_every=checkpoint_every, checkpoint_seconds=checkpoint_seconds, keep_checkpoints=keep_checkpoints,
+        best_by=best_by, **asdict(stopping), **{name: getattr(terms, name) for name in TERMS},
+    )  # fmt: skip
+    adaptation = Adaptation(
+        clients, model, objective, algorithm, options,
+        validation=validation, source_validation=source_validation, view=view, terms=terms, guard=guard, keys=keys,
+    )  # fmt: skip
     best = adaptation.best_model()
     watching: list[Callback] = [best, *([OnRound(on_round)] if on_round else []), *callbacks]
     resume_from = None
     if resume is not None:
-        about = fingerprint(adaptation, seed=seed, batch_size=batch_size, evaluate_every=evaluate_every)
-        opened = open_call_folder(
-            resume, about, adaptation.function.layout.device,
-            every=checkpoint_every, seconds=checkpoint_seconds, keep=keep_checkpoints, best=best,
-        )  # fmt: skip
-        for line in opened.said:
+        checkpoints, resume_from, said = open_call_folder(resume, adaptation, best)
+        for line in said:
             warnings.warn(line, stacklevel=2)
-        resume_from = opened.resume_from
-        watching.append(opened.checkpoints)
-    adapted, error = adaptation.run(watching, resume_from, evaluate_every=evaluate_every, progress=progress)
+        watching.append(checkpoints)
+    adapted, error = adaptation.run(watching, resume_from, progress=progress)
     if error:
         error.partial = adapted
         raise error
     return adapted
+
+
+def _require_options(best_by: object, dtype: object, view: object) -> None:
+    require(isinstance(best_by, str), f"best_by must be a validator's name, or empty, not {best_by!r:.60}")
+    require(
+        isinstance(dtype, torch.dtype) and dtype.is_floating_point,
+        f"dtype must be a float dtype of torch, not {dtype!r}",
+    )
+    shows = all(callable(getattr(view, part, None)) for part in ("shape", "train", "evaluate"))
+    require(
+        shows and not isinstance(view, type), f"view must be a view such as fedmm.CropAndFlip(224), not {view!r:.60}"
+    )

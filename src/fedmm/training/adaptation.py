@@ -15,18 +15,18 @@ from fedmm.core.engine import Engine, FederatedState
 from fedmm.core.errors import Diverged, require
 from fedmm.core.federation import Terms
 from fedmm.core.objective import Objective, Outputs
+from fedmm.core.options import DEFAULT_VALIDATOR, TrainOptions
 from fedmm.core.problem import Statistics
 from fedmm.core.transforms import View, WholeRows
-from fedmm.core.validation import at_least, instance, require_device
+from fedmm.core.validation import instance
 from fedmm.core.validators import validator
 from fedmm.data.row_format import RowFormat
 from fedmm.data.rows import Keys, Rows
 from fedmm.engines.in_process import InProcess
 from fedmm.models.flat import FlatNetwork
 from fedmm.models.network import Network
-from fedmm.models.precision import Precision, precision
+from fedmm.models.precision import precision
 from fedmm.training.callbacks import (
-    DEFAULT,
     Best,
     BestModel,
     Callback,
@@ -64,9 +64,7 @@ from fedmm.training.site_evaluators import MeasuresElsewhere
 from fedmm.training.snapshots import ResumePoint
 
 _WHOLE_ROWS = WholeRows()
-_USUAL = Terms()
 _NO_GUARD = Guard()
-_TO_THE_END = EarlyStopping()
 
 
 class Adapted(Predictor):
@@ -129,8 +127,9 @@ class WholeNetwork:
 
 
 class Adaptation:
-    """An adaptation that is checked and built, and can be run; the arguments are those of :func:`adapt`.
+    """An adaptation that is checked and built, and can be run; the other arguments are those of :func:`adapt`.
 
+    terms: what the options say of them, by default.
     input_mean: of all clients' training inputs, where the clients here only stand for some that are elsewhere.
     batches: by such a client that holds both domains, how many rows of its batches are of each, where that is known.
     held_back: by client, labelled source rows that it keeps from training; looked at without ``source_validation``.
@@ -143,20 +142,13 @@ class Adaptation:
         model: Network,
         objective: Objective,
         algorithm: Algorithm,
-        rounds: int,
+        options: TrainOptions,
         *,
-        validation: Any,
+        validation: Any = None,
         source_validation: Any = None,
-        probe_rows: int = 0,
-        batch_size: int,
-        seed: int,
-        device: torch.device | str,
-        dtype: torch.dtype,
         view: View = _WHOLE_ROWS,
-        terms: Terms = _USUAL,
+        terms: Terms | None = None,
         guard: Guard = _NO_GUARD,
-        best_by: str = "",
-        stopping: EarlyStopping = _TO_THE_END,
         input_mean: float | None = None,
         batches: Mapping[str, tuple[int, int]] | None = None,
         held_back: Mapping[str, Rows] | None = None,
@@ -166,14 +158,11 @@ class Adaptation:
         instance("model", model, Network)
         instance("objective", objective, Objective)
         instance("algorithm", algorithm, Algorithm)
-        instance("terms", terms, Terms)
         instance("guard", guard, Guard)
-        instance("stopping", stopping, EarlyStopping)
-        _require_options(best_by, dtype, view)
-        for option, value, low in (("rounds", rounds, 1), ("seed", seed, 0), ("probe_rows", probe_rows, 0)):
-            at_least(option, value, low)
-        require_device(device)
-        self.rounds = rounds
+        seed, batch_size, probe_rows = options.seed, options.batch_size, options.probe_rows
+        self.options = options
+        self.rounds = options.rounds
+        self.stopping = EarlyStopping(**options.stopping)
         self.algorithm = algorithm
         self.objective = objective
         self.label = f"{algorithm.name} {objective.name}"
@@ -181,16 +170,15 @@ class Adaptation:
         self.form.require_classes(model.classes)
         self.holdings = take_stock(clients, objective, model.classes)
         self.problem, self.function = adaptation_problem(
-            self.holdings, model, objective, seed=seed, batch_size=batch_size, dtype=dtype, device=device, view=view,
-            mean=input_mean,
+            self.holdings, model, objective, seed=seed, batch_size=batch_size, dtype=options.torch_dtype,
+            device=options.torch_device, view=view, mean=input_mean,
         )  # fmt: skip
         self.problem = replace(self.problem, listed=client_names(clients))
         self.view = view
         self.show = RowsShown(view, tuple(self.holdings[0].sample.shape[1:]))
         self._whole = whole
-        self._seed = seed
         self.guard = guard
-        self.terms = guard.terms(terms)
+        self.terms = guard.terms(terms or Terms(**options.terms))
         require_no_guard(self.terms, guarded=guard.watches)
         self.engine = self.engine_for(algorithm)
         self.account = privacy_account(self.terms, self.problem)
@@ -218,15 +206,14 @@ class Adaptation:
             self.probes += [] if told is None else [told]
         self.probes += [] if unlabelled is None else [unlabelled]
         self.measures = columns(self.probes)
-        self.best_by = self._measured("best_by", best_by)
-        self._measured("stop_by", stopping.stop_by)
-        self.stopping = stopping
+        self.best_by = self._measured("best_by", options.best_by)
+        self._measured("stop_by", options.stop_by)
 
     def _measured(self, option: str, name: str) -> str:
         """A validator's name; refused where this run does not measure it, but for the default, which is then none."""
         if not name or validator(name, option).column in self.measures:
             return name
-        unasked = option == "best_by" and name == DEFAULT
+        unasked = option == "best_by" and name == DEFAULT_VALIDATOR
         require(unasked, f"{option} = {name!r} is not measured in this run: it needs {validator(name, option).needs}")
         return ""
 
@@ -247,9 +234,7 @@ class Adaptation:
         callbacks: Sequence[Callback] = (),
         resume_from: ResumePoint | None = None,
         *,
-        evaluate_every: int = 1,
         progress: bool = False,
-        chosen: Precision = "fp32",
         engines: Callable[[Algorithm], Engine] | None = None,
     ) -> tuple[Adapted, Diverged | None]:
         """Train. A client that diverges ends the run: the model is then that of the last good round.
@@ -258,16 +243,17 @@ class Adaptation:
         instead of one of this run's own. engines: by algorithm, others than the reference; where they measure what is
         elsewhere, the clients' own rows are not looked at here.
         """
-        at_least("evaluate_every", evaluate_every, 1)
         elsewhere = engines.measured if isinstance(engines, MeasuresElsewhere) else None
         best = [] if best_model_in(callbacks) else [self.best_model()]
-        with precision(chosen, self.function.layout.device):
+        with precision(self.options.precision, self.function.layout.device):
             training = train(
                 engines(self.algorithm) if engines else self.engine,
                 self.rounds,
                 [*self.callbacks(), *best, RoundProgress(self.label, self.rounds, show=progress), *callbacks],
                 resume_from,
-                evaluation=Evaluation(partial(self.evaluate, elsewhere=elsewhere), self.measures, evaluate_every),
+                evaluation=Evaluation(
+                    partial(self.evaluate, elsewhere=elsewhere), self.measures, self.options.evaluate_every
+                ),
                 guarded=Guarded(self.guard, self.algorithm, engines or self.engine_for) if self.guard.watches else None,
             )
         return self.adapted(training), training.error
@@ -289,8 +275,8 @@ class Adaptation:
             return self.function, self.show
         layout, whole = self.function.layout, self._whole
         function = FlatNetwork(
-            whole.network, self.objective, whole.view.evaluate(whole.sample), seed=self._seed, dtype=layout.dtype,
-            device=layout.device,
+            whole.network, self.objective, whole.view.evaluate(whole.sample), seed=self.options.seed,
+            dtype=layout.dtype, device=layout.device,
         )  # fmt: skip
         assert function.layout.blocks == layout.blocks
         return function, RowsShown(whole.view, tuple(whole.sample.shape[1:]))
@@ -335,15 +321,3 @@ class Adaptation:
             name: torch.stack([s[name] for s in own]).double().mean(dim=0).to(tensor.dtype)
             for name, tensor in state.statistics.items()
         }
-
-
-def _require_options(best_by: object, dtype: object, view: object) -> None:
-    require(isinstance(best_by, str), f"best_by must be a validator's name, or empty, not {best_by!r:.60}")
-    require(
-        isinstance(dtype, torch.dtype) and dtype.is_floating_point,
-        f"dtype must be a float dtype of torch, not {dtype!r}",
-    )
-    shows = all(callable(getattr(view, part, None)) for part in ("shape", "train", "evaluate"))
-    require(
-        shows and not isinstance(view, type), f"view must be a view such as fedmm.CropAndFlip(224), not {view!r:.60}"
-    )

@@ -13,13 +13,12 @@ from torch import Tensor
 
 from fedmm.core.engine import FederatedState, RoundRecord
 from fedmm.core.errors import Diverged, FedmmError, require
+from fedmm.core.options import require_stopping
 from fedmm.core.problem import Statistics
-from fedmm.core.validation import at_least, not_negative
 from fedmm.core.validators import Validator, validator
 from fedmm.training.history import History, Row, Value
 from fedmm.training.snapshots import load_snapshot, save_snapshot
 
-DEFAULT = "target_information"
 Status = Literal["completed", "interrupted", "diverged"]
 
 
@@ -151,10 +150,8 @@ class EarlyStopping(Callback):
     min_delta: float = 0.0
 
     def __post_init__(self) -> None:
+        require_stopping(self.stop_by, self.patience, self.min_rounds, self.min_delta)
         self._by = validator(self.stop_by, "stop_by") if self.stop_by else None
-        at_least("patience", self.patience, 1)
-        at_least("min_rounds", self.min_rounds, 0)
-        not_negative("min_delta", self.min_delta)
 
     def begin(self, state: FederatedState | None, history: Iterable[Row]) -> None:
         """Look at the rounds so far."""

@@ -5,21 +5,20 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from fedmm.core.engine import FederatedState
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.files import write_json
-from fedmm.core.validation import at_least, not_negative
+from fedmm.core.options import TrainOptions
+from fedmm.training.adaptation import Adaptation
 from fedmm.training.callbacks import BestModel, Callback, Training
 from fedmm.training.client_files import Parts
-from fedmm.training.fingerprint import differences, refuse_others
+from fedmm.training.fingerprint import differences, fingerprint, refuse_others
 from fedmm.training.history import History, Row
 from fedmm.training.snapshots import ResumePoint, load_snapshot, parts_of, save_snapshot
 
@@ -201,40 +200,32 @@ def _before_the_next(point: ResumePoint) -> ResumePoint:
     return state, history
 
 
-@dataclass(frozen=True)
-class CallFolder:
-    """Where states are written, what to go on from, and ``said``: what was wrong with what was there."""
-
-    checkpoints: Checkpoints
-    resume_from: ResumePoint | None
-    said: list[str]
+def checkpoints_of(
+    options: TrainOptions, folder: Path, best: BestModel | None = None, *, in_parts: bool = False
+) -> Checkpoints:
+    """The checkpoints of a run, as its options want them, with the best model beside them."""
+    every, seconds, keep = options.checkpoint_every, options.checkpoint_seconds, options.keep_checkpoints
+    return Checkpoints(folder, every=every, seconds=seconds, keep=keep, best=best, in_parts=in_parts)
 
 
 def open_call_folder(
-    folder: str | Path,
-    about: Mapping[str, Mapping[str, Any]],
-    device: torch.device,
-    *,
-    every: int,
-    seconds: float,
-    keep: int,
-    best: BestModel,
-) -> CallFolder:
-    """The folder of a call of :func:`fedmm.adapt` that is described by ``about``; one of another call is refused."""
-    at_least("checkpoint_every", every, 0)
-    not_negative("checkpoint_seconds", seconds)
-    at_least("keep_checkpoints", keep, 1)
+    folder: str | Path, adaptation: Adaptation, best: BestModel
+) -> tuple[Checkpoints, ResumePoint | None, list[str]]:
+    """The folder of a call of :func:`fedmm.adapt`; one of another call is refused.
+
+    Returns where states are written, what to go on from, and what was wrong with what was there.
+    """
     require(isinstance(folder, str | Path), f"resume must be a folder's name, not {folder!r}")
     folder = Path(folder)
-    checkpoints = Checkpoints(folder, every=every, seconds=seconds, keep=keep, best=best)
-    now = json.loads(json.dumps(about))
+    checkpoints = checkpoints_of(adaptation.options, folder, best)
+    now = json.loads(json.dumps(fingerprint(adaptation)))
     if not (folder / ABOUT).exists():
         require(
             not (folder / FOLDER).exists(),
             f"{folder} holds checkpoints of something else than fedmm.adapt; name another folder with resume",
         )
         write_json(folder / ABOUT, now)
-        return CallFolder(checkpoints, None, [])
+        return checkpoints, None, []
     try:
         before = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
         found = differences(before, now)
@@ -242,10 +233,10 @@ def open_call_folder(
         raise FedmmError(f"{folder / ABOUT} cannot be read; name another folder with resume") from problem
     refuse_others([_with_hint(each) for each in found], f"the run in {folder}")
     said: list[str] = []
-    points = newest_common([checkpoints], device, said.append)
+    points = newest_common([checkpoints], adaptation.function.layout.device, said.append)
     if said and not points:
         said.append(f"{folder} holds no checkpoint that can be read; the run begins again")
-    return CallFolder(checkpoints, points[0] if points else None, said)
+    return checkpoints, points[0] if points else None, said
 
 
 def _with_hint(difference: str) -> str:

@@ -13,14 +13,12 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from fedmm.core.errors import FedmmError, require
+from fedmm.core.options import options_that_affect
 from fedmm.reporting.read import Array, Run, Series, read_records, read_run, read_summary
 
 _DEEPEST = 4
 """How far below a folder runs are looked for."""
-_ALIKE = (
-    "seed", "label", "engine", "device", "threads", "actors", "ray_address", "stacked", "durable", "track", "keep_rows",
-    "checkpoint_every", "checkpoint_seconds", "keep_checkpoints",
-)  # fmt: skip
+_ALIKE = options_that_affect("seed", "rounding", "place", "name")
 """Keys of ``[run]`` in which runs of one method may differ."""
 _MOST_DIFFERENCES = 2
 _TOGETHER = (
