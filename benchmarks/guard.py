@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from common import processor, typed_command
 
-from fedmm.config.extends import read_tables
 from fedmm.config.schema import Experiment, experiment
+from fedmm.config.toml import read_tables
 from fedmm.runs.build import DataCache, prepare
 from fedmm.training.batched import StackRun, StackSettings
 from fedmm.training.tuning import tune

@@ -32,9 +32,9 @@ import torch
 from common import measured_on, typed_command
 from scipy.stats import spearmanr
 
-from fedmm.config.extends import merged, read_tables
 from fedmm.config.schema import Experiment, experiment
 from fedmm.config.sweep_grid import grid, groups
+from fedmm.config.toml import merged, read_tables
 from fedmm.core.validators import VALIDATORS, Validator
 from fedmm.runs.build import DataCache, prepare
 from fedmm.training.batched import StackRun

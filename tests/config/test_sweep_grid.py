@@ -13,7 +13,7 @@ from fedmm.config.toml import read_toml
 from fedmm.core.errors import FedmmError
 from fedmm.objectives import CDAN
 from fedmm.runs.build import DataCache, prepare
-from fedmm.runs.overview import folder_names
+from fedmm.runs.comparison import folder_names
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sweep.toml"
 

@@ -36,10 +36,9 @@ def check(
 
     Ends with exit code 0, with 1 under --strict where there are warnings, and with 2 where it could not run.
     """
-    from fedmm.config.extends import read_tables  # noqa: PLC0415 - torch
     from fedmm.config.schema import experiment  # noqa: PLC0415 - torch
     from fedmm.config.sweep_grid import SWEEP, grid  # noqa: PLC0415 - torch
-    from fedmm.config.toml import set_values  # noqa: PLC0415 - torch
+    from fedmm.config.toml import read_tables, set_values  # noqa: PLC0415 - torch
     from fedmm.core.validation import at_least  # noqa: PLC0415 - torch
     from fedmm.preflight.check import check as checked  # noqa: PLC0415 - torch
 

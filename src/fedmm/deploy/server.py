@@ -50,10 +50,10 @@ from fedmm.sites.versions import versions
 from fedmm.training.adaptation import Adaptation
 from fedmm.training.callbacks import OnRound
 from fedmm.training.checkpoints import newest_common
+from fedmm.training.evaluators import asked_for
 from fedmm.training.fingerprint import differences, refuse_others
 from fedmm.training.privacy import require_nothing_learnt
 from fedmm.training.problem import Client
-from fedmm.training.site_evaluators import asked_for
 from fedmm.training.snapshots import ResumePoint
 
 LOG = "server.log"

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedmm.config.extends import merged, read_tables
 from fedmm.config.schema import Experiment
 from fedmm.config.sweep_grid import SWEEP, grid
-from fedmm.config.toml import read_toml
+from fedmm.config.toml import merged, read_tables, read_toml
 from fedmm.core.errors import FedmmError, require, unknown
 from fedmm.core.paths import is_folder, is_name
 

@@ -30,7 +30,7 @@ from fedmm.remote.packed import Packed
 from fedmm.remote.site import answered
 from fedmm.runs.build import DataCache, prepare
 from fedmm.training.adaptation import Adaptation
-from fedmm.training.site_evaluators import OwnSums, asked_for
+from fedmm.training.evaluators import OwnSums, asked_for
 
 _STATES = "clients"
 """The folder in a run's folder where the clients' states lie."""

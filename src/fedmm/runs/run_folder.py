@@ -21,9 +21,12 @@ from fedmm.config.toml import read_toml, write_toml
 from fedmm.core.engine import FederatedState, Refusal
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.files import replace_file, write_json
+from fedmm.data.domains import DomainPair, Input
+from fedmm.data.inputs import TableInput, input_from, input_table
 from fedmm.training.callbacks import Callback
 from fedmm.training.history import History, Row
 
+_INPUT_FORMAT = "fedmm-input-1"
 EXPERIMENT, ROUNDS, SUMMARY, MODEL = "experiment.toml", "rounds.jsonl", "summary.json", "model.safetensors"
 SAMPLES, BOUNDARY, REFUSED = "samples.safetensors", "boundary.safetensors", "refused.jsonl"
 INPUT, HELD, MAPS = "input.json", "held.json", "maps.safetensors"
@@ -198,3 +201,28 @@ def _written(what: str, folder: Path) -> Iterator[None]:
 
 def _unwritten(what: str, folder: Path, problem: Exception) -> FedmmError:
     return FedmmError(f"{what} cannot be written to {folder}: {getattr(problem, 'strerror', None) or problem}")
+
+
+def write_input(folder: Path, pair: DomainPair) -> None:
+    """Say what a model that was trained on the pair takes and tells apart."""
+    table = None if pair.input is None else input_table(pair.input)
+    named = {"headings": list(pair.input.headings)} if isinstance(pair.input, TableInput) else {}
+    write_json(
+        folder / INPUT, {"format": _INPUT_FORMAT, "class_names": list(pair.class_names), "input": table, **named}
+    )
+
+
+def read_input(folder: Path) -> tuple[tuple[str, ...], Input | None]:
+    """The names of a run's classes, and its way from files to rows; None for a built-in data set."""
+    path = folder / INPUT
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        require(content["format"] == _INPUT_FORMAT, f"{path} was written by another version of fedmm")
+        names = tuple(map(str, content["class_names"]))
+        return names, None if content["input"] is None else input_from(content["input"])
+    except FedmmError:
+        raise
+    except OSError as problem:
+        raise FedmmError(f"{path} cannot be read: {problem.strerror}; a finished run has it") from problem
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as problem:
+        raise FedmmError(f"{path} does not say what the run's model takes: {problem}") from problem

@@ -39,10 +39,9 @@ from fedmm.sites.rows import SiteRows, site_rows
 from fedmm.sites.site_info import Card
 from fedmm.sites.tables import ENCODING, describe_table, require_tables
 from fedmm.sites.versions import difference, versions
-from fedmm.training.evaluators import Probe, held_back_probe, source_probe, target_probe
+from fedmm.training.evaluators import OwnSums, Probe, held_back_probe, source_probe, target_probe
 from fedmm.training.predictor import RowsShown
 from fedmm.training.problem import Holding, adaptation_problem, batch_split, input_sum
-from fedmm.training.site_evaluators import OwnSums
 
 Say = Callable[[str], None]
 _REMEDY = "the site's owner can list it in policy.allow_imports"

@@ -37,6 +37,7 @@ from fedmm.training.callbacks import (
     best_model_in,
 )
 from fedmm.training.evaluators import (
+    MeasuresElsewhere,
     accuracy_probes,
     columns,
     held_back_probe,
@@ -60,7 +61,6 @@ from fedmm.training.problem import (
     take_stock,
 )
 from fedmm.training.progress import RoundProgress
-from fedmm.training.site_evaluators import MeasuresElsewhere
 from fedmm.training.snapshots import ResumePoint
 
 _WHOLE_ROWS = WholeRows()

@@ -1,11 +1,11 @@
-"""Several prepared runs of one shape as one program: building it, choosing how it runs, running it."""
+"""Several prepared runs of one shape as one program: building it, running it, their guards and best models."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -19,10 +19,10 @@ from fedmm.engines.batched import MEASURES, Batched, Replica, round_record
 from fedmm.models.precision import Precision, precision
 from fedmm.models.stacked.network import StackedNetwork
 from fedmm.training.adaptation import Adaptation, Adapted
-from fedmm.training.batched_guard import StackGuard, stop_of
 from fedmm.training.callbacks import BestModel, Callback, RunLog, Status, Training, best_model_in
 from fedmm.training.checkpoints import Checkpoints
 from fedmm.training.evaluators import evaluated
+from fedmm.training.guard import Watch
 from fedmm.training.history import Event, History, Row
 from fedmm.training.loop import ctrl_c_waits
 from fedmm.training.snapshots import ResumePoint
@@ -117,9 +117,7 @@ class StackRun:
         self._closed: set[int] = set()
         self._around = partial(precision, chosen, adaptations[0].function.layout.device)
         self._pending: list[_Round] = []
-        self._constants = self.network.constants(
-            torch.arange(len(adaptations), device=adaptations[0].function.layout.device)
-        )
+        self._constants = self.network.constants(torch.arange(len(adaptations), device=self.engine.layout.device))
 
     def run(self, rounds: int, evaluate_every: int, stop: Callable[[], bool] = lambda: False) -> Status:
         """Run to the end, until Ctrl-C, or until ``stop`` says so; every finished round goes to the callbacks.
@@ -256,9 +254,8 @@ class StackRun:
 
     def _close_ended(self, done: Sequence[int]) -> None:
         """Close the replicas that ended before the others."""
-        self._close(
-            [n for n, rounds in enumerate(done) if rounds < self.engine.round or self.engine.finished[n]], "completed"
-        )
+        ended = [n for n, rounds in enumerate(done) if rounds < self.engine.round or self.engine.finished[n]]
+        self._close(ended, "completed")
 
     def _close(self, replicas: Iterable[int], status: Status) -> None:
         still_open = [replica for replica in replicas if replica not in self._closed]
@@ -329,3 +326,74 @@ class StackBest:
             statistics = {name: value[replica].clone() for name, value in self._statistics.items()}
             model.take(histories[replica][round_ - 1], self._z[replica].clone(), statistics)
             self._known[replica] = round_
+
+
+class StackGuard:
+    """The guards of a stack's replicas, of which at least one watches.
+
+    A bad round is noticed on the device, in the round itself, and leaves a replica as it was. What it measured is read
+    after every round, which is the guard's cost: the device is waited for.
+    """
+
+    def __init__(
+        self,
+        adaptations: Sequence[Adaptation],
+        engine: Batched,
+        states: Sequence[FederatedState],
+        histories: Sequence[History],
+    ) -> None:
+        self._engine = engine
+        self._histories = histories
+        self._watches = [
+            Watch(each.guard, each.algorithm, state, history) if each.guard.watches else None
+            for each, state, history in zip(adaptations, states, histories, strict=True)
+        ]
+        for replica, (watch, state) in enumerate(zip(self._watches, states, strict=True)):
+            if watch and histories[replica].events and not state.ended:
+                engine.restore(replica, state, watch.algorithm)
+
+    def before_round(self) -> None:
+        """Tell the device what the next round may measure."""
+        self._engine.set_limits([watch.limits() if watch else None for watch in self._watches])
+
+    def after_round(self, measures: Tensor) -> dict[int, Event]:
+        """Bring back the replicas whose round was bad, where their guards want that; what was done, by replica.
+
+        measures: ``[replicas, measures]`` of the round.
+        """
+        events: dict[int, Event] = {}
+        round_ = self._engine.round
+        for replica, (watch, alive) in enumerate(zip(self._watches, self._engine.alive.tolist(), strict=True)):
+            if watch is None or self._engine.finished[replica] or _stopped(self._histories[replica]):
+                continue
+            if alive:
+                if watch.wants(round_):
+                    watch.passed(self._engine.state(replica))
+                continue
+            values = dict(zip(MEASURES, measures[replica].tolist(), strict=True))
+            limits = watch.limits()
+            exploded = watch.trouble({name: values[name] for name in limits}, limits)
+            offender = self._engine.offender(replica)
+            bad = Diverged(offender, round_, "" if offender else exploded)
+            try:
+                back = watch.back(round_, bad)
+            except Diverged:
+                continue
+            self._engine.restore(replica, back, watch.algorithm)
+            events[replica] = self._histories[replica].events[-1]
+        return events
+
+    def with_fallback(self, replica: int, state: FederatedState) -> FederatedState:
+        """A replica's state with the good ones that it may go back to."""
+        watch = self._watches[replica]
+        return replace(state, fallback=watch.fallback) if watch else state
+
+
+def _stopped(history: History) -> bool:
+    return bool(history.events) and history.events[-1]["policy"] == "stop"
+
+
+def stop_of(history: History) -> Diverged | None:
+    """Why a guard ended a run; None where none did."""
+    last = history.events[-1] if _stopped(history) else None
+    return Diverged("", last["round"], last["reason"]) if last else None

@@ -17,10 +17,9 @@ from fedmm.core.files import write_json
 from fedmm.core.options import TrainOptions
 from fedmm.training.adaptation import Adaptation
 from fedmm.training.callbacks import BestModel, Callback, Training
-from fedmm.training.client_files import Parts
 from fedmm.training.fingerprint import differences, fingerprint, refuse_others
 from fedmm.training.history import History, Row
-from fedmm.training.snapshots import ResumePoint, load_snapshot, parts_of, save_snapshot
+from fedmm.training.snapshots import Parts, ResumePoint, load_snapshot, parts_of, save_snapshot
 
 FOLDER = "checkpoints"
 ABOUT = "adaptation.json"

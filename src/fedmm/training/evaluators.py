@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from fedmm.core.errors import FedmmError, require
+from fedmm.core.engine import FederatedState
+from fedmm.core.errors import FedmmError, require, unknown
 from fedmm.core.metrics import (
     Accuracy,
     DomainHits,
@@ -24,10 +25,12 @@ from fedmm.core.metrics import (
     proxy_a_distance,
 )
 from fedmm.core.objective import SOURCE, TARGET, Outputs
+from fedmm.core.problem import Statistics
 from fedmm.core.seeding import key, permutation
 from fedmm.data.row_format import RowFormat
 from fedmm.data.rows import Rows, TensorRows
-from fedmm.models.flat import rows_at_once
+from fedmm.models.flat import FlatNetwork, rows_at_once
+from fedmm.remote.evaluation import Summed
 from fedmm.training.predictor import RowsShown
 
 _MOST_NEIGHBOURS = 200
@@ -310,3 +313,60 @@ def _joined(chosen: Sequence[tuple[Rows, Tensor]], device: torch.device) -> Tens
 
 def _same(one: Tensor, other: Tensor) -> bool:
     return (one.data_ptr(), one.shape, one.stride()) == (other.data_ptr(), other.shape, other.stride())
+
+
+@runtime_checkable
+class MeasuresElsewhere(Protocol):
+    """Engines by algorithm whose clients measure the server's model on rows of their own."""
+
+    def measured(self, state: FederatedState) -> Mapping[str, Tensor]:
+        """By column, what was measured; what could not be is left out."""
+
+
+def asked_for(probes: Sequence[Probe]) -> dict[str, dict[str, Measure]]:
+    """By client, the measures of the probes whose rows are its own, by column."""
+    wanted: dict[str, dict[str, Measure]] = {}
+    for probe in probes:
+        for name in probe.held_by:
+            wanted.setdefault(name, {}).update(probe.all_measures)
+    return dict(sorted(wanted.items()))
+
+
+@dataclass(frozen=True)
+class OwnSums:
+    """A client's sums over rows of its own, by column.
+
+    probes: of its rows. min_rows: sums over fewer rows are not given.
+    """
+
+    function: FlatNetwork
+    probes: Sequence[Probe]
+    min_rows: int = 1
+
+    def __call__(self, columns: Sequence[str], z: Tensor, statistics: Statistics) -> dict[str, Summed]:
+        """The sums of a model for each of these columns."""
+
+        def outputs(x: Tensor) -> Outputs:
+            return Outputs(*(each.unsqueeze(0) for each in self.function.evaluate(z, statistics, x[0])))
+
+        found: dict[str, Summed] = {}
+        for probe in self.probes:
+            wanted = _only(probe, columns)
+            enough = [column for column in wanted.columns if probe.rows_in(column) >= max(self.min_rows, 1)]
+            sums = summed([_only(probe, enough)], outputs) if enough else {}
+            for column, measure in wanted.all_measures.items():
+                none = Summed.of_none(measure, self.function.classes)
+                found[column] = Summed(probe.rows_in(column), sums[column][0]) if column in sums else none
+        for column in columns:
+            if column not in found:
+                raise unknown("measure that the server asks for", column, sorted(found))
+        return {column: found[column] for column in columns}
+
+
+def _only(probe: Probe, columns: Sequence[str]) -> Probe:
+    """A probe that measures no others than these."""
+    measures, paired = (
+        {column: measure for column, measure in each.items() if column in columns}
+        for each in (probe.measures, probe.paired)
+    )
+    return replace(probe, measures=measures, paired=paired)

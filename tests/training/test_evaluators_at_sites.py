@@ -15,7 +15,7 @@ from fedmm.config.schema import experiment
 from fedmm.remote.packed import Packed
 from fedmm.runs.build import DataCache, prepare
 from fedmm.runs.on_nvflare import NVFlareEngines, site
-from fedmm.training.site_evaluators import OwnSums, asked_for
+from fedmm.training.evaluators import OwnSums, asked_for
 
 DIGITS: dict[str, Any] = {
     "run": {"rounds": 2, "batch_size": 16, "threads": 1, "probe_rows": 500, "dtype": "float64"},

@@ -13,7 +13,7 @@ from engines.batched.stacks import assert_same_state
 from fedmm import FedmmError
 from fedmm.core.engine import FederatedState
 from fedmm.remote import tensor_files
-from fedmm.training import client_files as parts_module
+from fedmm.training import snapshots
 from fedmm.training.checkpoints import Checkpoints, newest_common
 from fedmm.training.history import History
 
@@ -73,10 +73,11 @@ def test_a_part_is_written_when_it_changes_and_removed_with_the_last_checkpoint_
     write = tensor_files.write_tensors
 
     def counting(path: Path, *more: Any) -> None:
-        written.append(path)
+        if path.parent.name == "parts":
+            written.append(path)
         write(path, *more)
 
-    monkeypatch.setattr(parts_module, "write_tensors", counting)
+    monkeypatch.setattr(snapshots, "write_tensors", counting)
     checkpoints, state = kept(tmp_path), first()
     checkpoints.save(state, History())
     assert len(written) == 2  # the first duals are all alike, and so are the first sums
@@ -186,7 +187,7 @@ def test_checkpoints_in_one_file_are_read_and_gone_on_with(tmp_path: Path) -> No
 
 def test_a_name_that_leads_elsewhere_is_no_part(tmp_path: Path) -> None:
     with pytest.raises(tensor_files.UnreadableFile, match="names no part"):
-        parts_module.Parts(tmp_path).get("../secret")
+        snapshots.Parts(tmp_path).get("../secret")
 
 
 def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
