@@ -20,7 +20,7 @@ from fedmm.core.transforms import WholeRows
 from fedmm.data.rows import TensorRows
 from fedmm.training.adaptation import Adaptation
 from fedmm.training.batched import StackRun, StackSettings
-from fedmm.training.evaluators import target_probe
+from fedmm.training.evaluators import target_evaluator
 from fedmm.training.predictor import RowsShown
 from fedmm.training.problem import domain_odds, take_stock
 
@@ -164,13 +164,13 @@ def test_clients_are_probed_in_proportion_to_what_they_hold(most: int) -> None:
     x = torch.arange(30.0).unsqueeze(1)
     parts = {"a": range(0, 5), "b": range(5, 20), "c": range(20, 30)}
     held = {name: TensorRows(x, index=torch.tensor(part)) for name, part in parts.items()}
-    probe = target_probe(held, most, 0, SHOW, CPU, 2)
-    assert probe is not None
-    chosen = probe.take(slice(None)).flatten().tolist()
-    assert len(chosen) == len(set(chosen)) == len(probe) == min(most, 30)
+    evaluator = target_evaluator(held, most, 0, SHOW, CPU, 2)
+    assert evaluator is not None
+    chosen = evaluator.take(slice(None)).flatten().tolist()
+    assert len(chosen) == len(set(chosen)) == len(evaluator) == min(most, 30)
     for part in parts.values():
         assert abs(sum(int(row) in part for row in chosen) - min(most, 30) * len(part) / 30) <= 1
-    copied = target_probe(
+    copied = target_evaluator(
         {n: TensorRows(x[part.start : part.stop]) for n, part in parts.items()}, most, 0, SHOW, CPU, 2
     )
     assert copied is not None
@@ -179,8 +179,8 @@ def test_clients_are_probed_in_proportion_to_what_they_hold(most: int) -> None:
 
 def test_the_seed_chooses_the_rows_that_are_probed() -> None:
     held = {"a": TensorRows(torch.arange(100.0).unsqueeze(1))}
-    probes = [target_probe(held, 10, seed, SHOW, CPU, 2) for seed in (0, 0, 1)]
-    first, again, other = (probe.take(slice(None)) for probe in probes if probe is not None)
+    evaluators = [target_evaluator(held, 10, seed, SHOW, CPU, 2) for seed in (0, 0, 1)]
+    first, again, other = (evaluator.take(slice(None)) for evaluator in evaluators if evaluator is not None)
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 

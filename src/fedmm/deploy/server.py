@@ -50,7 +50,7 @@ from fedmm.sites.versions import versions
 from fedmm.training.adaptation import Adaptation
 from fedmm.training.callbacks import OnRound
 from fedmm.training.checkpoints import newest_common
-from fedmm.training.evaluators import asked_for
+from fedmm.training.evaluators import metrics_by_client
 from fedmm.training.fingerprint import differences, refuse_others
 from fedmm.training.privacy import require_nothing_learnt
 from fedmm.training.problem import Client
@@ -295,7 +295,9 @@ class _Engines:
 
     def __post_init__(self) -> None:
         adaptation = self.adaptation
-        asked = {name: own for name, own in asked_for(adaptation.probes).items() if name not in self.sites.late}
+        asked = {
+            name: own for name, own in metrics_by_client(adaptation.evaluators).items() if name not in self.sites.late
+        }
         panel = Panel(asked, adaptation.function.classes, self.experiment.run.probe_rows)
         self._measures = SiteMeasures(adaptation.problem, panel, self._ask, self.say)
 
@@ -339,7 +341,7 @@ class _Engines:
             "odds": self.adaptation.odds,
             **self.columns,
         }
-        alphas = {holding.name: holding.alpha for holding in self.adaptation.holdings}
+        alphas = {holding.name: holding.alpha for holding in self.adaptation.client_data}
         return {
             name: {**self.told, "plan": json.dumps({**shared, "alpha": alphas.get(name, 1.0)})}
             for name in self.adaptation.problem.listed
@@ -369,7 +371,7 @@ def _run(
         shown = OnRound(lambda row: status.after_round(int(row["round"] or 0), engines.timings))
         adapted, error = adaptation.run([best, files, tracks, shown, checkpoints], begun, engines=engines)
         summary = finish_run(files, known, adaptation, adapted, cache, {"name": "flower"})
-        held = {holding.name: {"holds": holding.domains} for holding in adaptation.holdings}
+        held = {holding.name: {"holds": holding.domains} for holding in adaptation.client_data}
         files.summarise({**summary, "clients": held})  # how many rows they hold, only the sites know
         tracks.finish(summary)
     if each.run.best_by and not (summary.get("best") or summary.get("oracle_best")):

@@ -341,7 +341,7 @@ def _summary(experiment: Experiment, adaptation: Adaptation, adapted: Adapted) -
                 "source_rows": len(holding.source) if holding.source is not None else 0,
                 "target_rows": len(holding.target) if holding.target is not None else 0,
             }
-            for holding in adaptation.holdings
+            for holding in adaptation.client_data
         },
         **provenance(adaptation.function.layout.device),
     }

@@ -38,14 +38,14 @@ from fedmm.training.callbacks import (
 )
 from fedmm.training.evaluators import (
     MeasuresElsewhere,
-    accuracy_probes,
+    accuracy_evaluators,
     columns,
-    held_back_probe,
-    measured,
-    risk_probe,
-    source_probe,
-    target_probe,
-    told_domains,
+    domain_metrics,
+    evaluate,
+    held_back_evaluator,
+    risk_evaluator,
+    source_evaluator,
+    target_evaluator,
 )
 from fedmm.training.guard import Guard
 from fedmm.training.history import History
@@ -168,14 +168,14 @@ class Adaptation:
         self.label = f"{algorithm.name} {objective.name}"
         clients, self.form = format_clients(clients, keys)
         self.form.require_classes(model.classes)
-        self.holdings = take_stock(clients, objective, model.classes)
+        self.client_data = take_stock(clients, objective, model.classes)
         self.problem, self.function = adaptation_problem(
-            self.holdings, model, objective, seed=seed, batch_size=batch_size, dtype=options.torch_dtype,
+            self.client_data, model, objective, seed=seed, batch_size=batch_size, dtype=options.torch_dtype,
             device=options.torch_device, view=view, mean=input_mean,
         )  # fmt: skip
         self.problem = replace(self.problem, listed=client_names(clients))
         self.view = view
-        self.show = RowsShown(view, tuple(self.holdings[0].sample.shape[1:]))
+        self.show = RowsShown(view, tuple(self.client_data[0].sample.shape[1:]))
         self._whole = whole
         self.guard = guard
         self.terms = guard.terms(terms or Terms(**options.terms))
@@ -190,22 +190,22 @@ class Adaptation:
             )
         there = self.function.layout.device
         standing_in = input_mean is not None
-        odds = domain_odds(self.holdings, objective, batch_size, standing_in=standing_in, told=batches)
+        odds = domain_odds(self.client_data, objective, batch_size, standing_in=standing_in, told=batches)
         self.odds = odds
-        self.probes = accuracy_probes(validation, model.classes, self.show, there, self.form)
+        self.evaluators = accuracy_evaluators(validation, model.classes, self.show, there, self.form)
         targets = {str(client.name): client.target for client in clients if client.target is not None}
-        unlabelled = target_probe(targets, probe_rows, seed, self.show, there, model.classes, odds)
+        unlabelled = target_evaluator(targets, probe_rows, seed, self.show, there, model.classes, odds)
         if source_validation is not None:
-            self.probes.append(risk_probe(source_validation, model.classes, self.show, there, odds, self.form))
+            self.evaluators.append(risk_evaluator(source_validation, model.classes, self.show, there, odds, self.form))
         elif held_back:
-            risks = held_back_probe(held_back, probe_rows, seed, self.show, there, odds)
-            self.probes += [] if risks is None else [risks]
+            risks = held_back_evaluator(held_back, probe_rows, seed, self.show, there, odds)
+            self.evaluators += [] if risks is None else [risks]
         elif unlabelled is not None and odds is not None:
-            sources = {holding.name: holding.source for holding in self.holdings if holding.source is not None}
-            told = source_probe(sources, probe_rows, seed, self.show, there, odds)
-            self.probes += [] if told is None else [told]
-        self.probes += [] if unlabelled is None else [unlabelled]
-        self.measures = columns(self.probes)
+            sources = {holding.name: holding.source for holding in self.client_data if holding.source is not None}
+            told = source_evaluator(sources, probe_rows, seed, self.show, there, odds)
+            self.evaluators += [] if told is None else [told]
+        self.evaluators += [] if unlabelled is None else [unlabelled]
+        self.measures = columns(self.evaluators)
         self.best_by = self._measured("best_by", options.best_by)
         self._measured("stop_by", options.stop_by)
 
@@ -284,7 +284,7 @@ class Adaptation:
     def evaluate(
         self, state: FederatedState, elsewhere: Callable[[FederatedState], Mapping[str, Tensor]] | None = None
     ) -> dict[str, float | None]:
-        """What the probes measure of the server's model; None for what could not be measured.
+        """What the evaluators measure of the server's model; None for what could not be measured.
 
         elsewhere: what clients measure on their own rows, which are then not looked at here.
         """
@@ -294,23 +294,23 @@ class Adaptation:
             return Outputs(*(each.unsqueeze(0) for each in self.function.evaluate(state.z, statistics, x[0])))
 
         found: dict[str, Tensor] = {}
-        for probe in self.probes:
-            if elsewhere is None or not probe.held_by:
-                found |= measured([probe], outputs)
+        for evaluator in self.evaluators:
+            if elsewhere is None or not evaluator.held_by:
+                found |= evaluate([evaluator], outputs)
         found |= elsewhere(state) if elsewhere else {}
-        found |= told_domains(found)
+        found |= domain_metrics(found)
         return {column: float(found[column]) if column in found else None for column in self.measures}
 
     @property
     def predicting_clients(self) -> list[str]:
         """Whose own running statistics predictions for the target use."""
-        targets = [h.name for h in self.holdings if h.target is not None] or [h.name for h in self.holdings]
+        targets = [h.name for h in self.client_data if h.target is not None] or [h.name for h in self.client_data]
         return sorted(targets)
 
     @property
     def row_dtype(self) -> torch.dtype:
         """The dtype in which rows are held."""
-        return self.holdings[0].sample.dtype
+        return self.client_data[0].sample.dtype
 
     def prediction_statistics(self, state: FederatedState) -> Statistics:
         """Running statistics for predictions: the server's or, where clients keep their own, the target sites' mean."""

@@ -21,7 +21,7 @@ from fedmm.models.stacked.network import StackedNetwork
 from fedmm.training.adaptation import Adaptation, Adapted
 from fedmm.training.callbacks import BestModel, Callback, RunLog, Status, Training, best_model_in
 from fedmm.training.checkpoints import Checkpoints
-from fedmm.training.evaluators import evaluated
+from fedmm.training.evaluators import evaluate_replicas
 from fedmm.training.guard import Watch
 from fedmm.training.history import Event, History, Row
 from fedmm.training.loop import ctrl_c_waits
@@ -193,14 +193,14 @@ class StackRun:
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, Tensor]:
-        """What the probes measure of every server's model, ``[replicas]`` by column, on the device."""
+        """What the evaluators measure of every server's model, ``[replicas]`` by column, on the device."""
         z, statistics = self.engine.z, self._prediction_statistics()
 
         def outputs(x: Tensor) -> Outputs:
             with self._around():
                 return self.network.evaluate(z, x, self._constants, statistics)
 
-        found = evaluated([each.probes for each in self.adaptations], outputs, self.adaptations[0].measures)
+        found = evaluate_replicas([each.evaluators for each in self.adaptations], outputs, self.adaptations[0].measures)
         self._best.look(found, z, statistics)
         return found
 

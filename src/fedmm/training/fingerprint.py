@@ -55,7 +55,7 @@ def fingerprint(adaptation: Adaptation) -> dict[str, Table]:
             "weights": _of_tensors(function.state(function.start, function.statistics)),
         },
         "clients": {name: f"{steps[name]} steps, {rows}" for name, rows in held_rows(adaptation).items()},
-        "measures": {column: len(probe) for probe in adaptation.probes for column in probe.columns},
+        "measures": {column: len(evaluator) for evaluator in adaptation.evaluators for column in evaluator.columns},
     }
 
 
@@ -63,7 +63,7 @@ def held_rows(adaptation: Adaptation) -> dict[str, str]:
     """What each client holds, by its name: how many rows of which kind, and a checksum of some."""
     return {
         holding.name: f"weight {holding.alpha:.6g}, source {_rows(holding.source)}, target {_rows(holding.target)}"
-        for holding in adaptation.holdings
+        for holding in adaptation.client_data
     }
 
 
