@@ -74,12 +74,9 @@ class Work:
             self.model.build(tuple(self.x.shape[2:]), 10, seed),
             self.objective,
             algorithm or fedmm.FedMM(self.lr, self.lr, MU, MU, local_steps=STEPS),
-            100_000,
-            validation=None,
-            batch_size=self.batch,
-            seed=seed,
-            device=self.x.device,
-            dtype=torch.float32,
+            fedmm.TrainOptions(
+                rounds=100_000, batch_size=self.batch, seed=seed, device=str(self.x.device), probe_rows=0
+            ),
         )
 
 

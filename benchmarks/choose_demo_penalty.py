@@ -38,12 +38,7 @@ def signals(pair: DomainPair, penalty: float, decay: float, seed: int) -> dict[i
         MLP().build((1, 8, 8), 10, seed),
         fedmm.DANN(),
         fedmm.FedMM(LR, LR, penalty, penalty, decay, 20),
-        max(ROUNDS),
-        validation=None,
-        batch_size=64,
-        seed=seed,
-        device="cpu",
-        dtype=torch.float32,
+        fedmm.TrainOptions(rounds=max(ROUNDS), batch_size=64, seed=seed, probe_rows=0),
     )
     state, found = adaptation.engine.start(), {}
     while state.round < max(ROUNDS):

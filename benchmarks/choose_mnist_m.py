@@ -24,8 +24,8 @@ from typing import Any
 import torch
 from common import processor, typed_command
 
-from fedmm.config.extends import read_tables
 from fedmm.config.schema import Experiment, experiment
+from fedmm.config.toml import read_tables
 from fedmm.runs.build import DataCache, prepare
 from fedmm.training.batched import StackRun, StackSettings
 from fedmm.training.tuning import tune
@@ -127,7 +127,7 @@ def main() -> None:
     adaptations = [prepare(each, cache) for _, each in listed]
     on_cpu = options.device == "cpu"
     settings = StackSettings(looped=True) if on_cpu else tune(adaptations, options.precision).settings
-    stack = StackRun(adaptations, options.precision, settings, lambda replica, row: None)
+    stack = StackRun(adaptations, options.precision, settings)
     rounds, every = listed[0][1].run.rounds, listed[0][1].run.evaluate_every
     out = options.out or HERE / "results" / f"choose_mnist_m_{options.objective}.json"
     while stack.engine.round < rounds:

@@ -141,13 +141,9 @@ def signals(
             by_rule.setdefault(each.algorithm.name, []).append(name)
         order = [name for names in by_rule.values() for name in names]
         adaptations = [_adaptation(pair, listed[name], seed, rounds, device) for name in order for seed in range(seeds)]
-        rows: list[list[dict[str, Any]]] = [[] for _ in adaptations]
-
-        def keep(replica: int, row: dict[str, Any], rows: list[list[dict[str, Any]]] = rows) -> None:
-            rows[replica].append(row)
-
-        stack = StackRun(adaptations, "fp32", StackSettings(capture=device != "cpu"), keep)
+        stack = StackRun(adaptations, "fp32", StackSettings(capture=device != "cpu"))
         stack.run(rounds, math.ceil(rounds / 3))
+        rows = [list(history) for history in stack.histories]
         for position, name in enumerate(order):
             own = rows[position * seeds : (position + 1) * seeds]
             found[name][task] = {
@@ -172,14 +168,8 @@ def _adaptation(pair: DomainPair, candidate: Candidate, seed: int, rounds: int, 
         model.build((1280,), 31, seed),
         candidate.objective,
         candidate.algorithm,
-        rounds,
-        validation=None,
+        fedmm.TrainOptions(rounds=rounds, batch_size=BATCH, seed=seed, device=device, probe_rows=10_000, best_by=""),
         source_validation=pair.source_validation,
-        probe_rows=10_000,
-        batch_size=BATCH,
-        seed=seed,
-        device=device,
-        dtype=torch.float32,
     )
 
 

@@ -67,7 +67,7 @@ def units_on(adaptation: Adaptation) -> Iterator[dict[str, float]]:
 
 def rows(adaptation: Adaptation) -> Tensor:
     """All training inputs of all clients."""
-    held = [part for holding in adaptation.holdings for part in (holding.source, holding.target) if part is not None]
+    held = [part for holding in adaptation.client_data for part in (holding.source, holding.target) if part is not None]
     return torch.cat([part.take(torch.arange(len(part))) for part in held])
 
 
@@ -76,7 +76,7 @@ def traced(rounds: int) -> list[dict[str, Any]]:
     cache = DataCache()
     candidates = [candidate(algorithm, seed, rounds) for algorithm in ALGORITHMS for seed in SEEDS]
     adaptations = [prepare(each, cache) for each in candidates]
-    stack = StackRun(adaptations, "fp32", StackSettings(looped=True), lambda replica, row: None)
+    stack = StackRun(adaptations, "fp32", StackSettings(looped=True))
     traces: list[dict[str, Any]] = [
         {"algorithm": each.algorithm.name, "seed": each.run.seed, "trace": []} for each in candidates
     ]

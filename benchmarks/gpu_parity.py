@@ -38,8 +38,8 @@ def adaptation(model: Model, data: Digits, algorithm: Algorithm, seed: int) -> A
     ]
     network = model.build(tuple(pair.source.x.shape[1:]), 10, seed)
     return Adaptation(
-        clients, network, fedmm.DANN(), algorithm, ROUNDS,
-        validation=None, batch_size=32, seed=seed, device=DEVICE, dtype=torch.float32,
+        clients, network, fedmm.DANN(), algorithm,
+        fedmm.TrainOptions(rounds=ROUNDS, batch_size=32, seed=seed, device=str(DEVICE), probe_rows=0),
     )  # fmt: skip
 
 

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from common import processor, typed_command
 
-from fedmm.config.extends import read_tables
 from fedmm.config.schema import Experiment, experiment
+from fedmm.config.toml import read_tables
 from fedmm.runs.build import DataCache, prepare
 from fedmm.training.batched import StackRun, StackSettings
 from fedmm.training.tuning import tune
@@ -106,7 +106,7 @@ def main() -> None:
     adaptations = [prepare(each, cache) for each in chosen]
     on_cpu = options.device == "cpu"
     settings = StackSettings(looped=True) if on_cpu else tune(adaptations, options.precision).settings
-    stack = StackRun(adaptations, options.precision, settings, lambda replica, row: None)
+    stack = StackRun(adaptations, options.precision, settings)
     every = chosen[0].run.evaluate_every
     while stack.engine.round < rounds:
         stack.run(min(rounds, stack.engine.round + every), every)

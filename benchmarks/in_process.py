@@ -53,12 +53,7 @@ def measure(work: str, model: Model, source: Labelled, target: torch.Tensor, rep
         model.build(tuple(target.shape[1:]), 10, seed=0),
         fedmm.DANN(),
         fedmm.FedMM(LR, LR, MU, MU, local_steps=STEPS),
-        rounds=10_000,
-        validation=None,
-        batch_size=BATCH,
-        seed=0,
-        device="cpu",
-        dtype=torch.float32,
+        fedmm.TrainOptions(rounds=10_000, batch_size=BATCH, probe_rows=0),
     )
     state = adaptation.engine.start()
 

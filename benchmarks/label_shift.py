@@ -106,9 +106,7 @@ def measure(arrays: Arrays, seeds: int, rounds: int) -> dict[str, Any]:
         pair = cache.pair(given[0], torch.device("cpu"))
     found: dict[str, list[Adapted]] = {label: [] for label in METHODS}
     for group in groups(given, prepared):
-        stack = StackRun(
-            [prepared[n] for n in group.members], given[0].run.precision, StackSettings(), lambda replica, row: None
-        )
+        stack = StackRun([prepared[n] for n in group.members], given[0].run.precision, StackSettings())
         status = stack.run(rounds, rounds)
         for replica, number in enumerate(group.members):
             found[given[number].label].append(stack.adapted(replica, status)[0])

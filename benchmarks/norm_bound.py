@@ -39,8 +39,8 @@ from common import measured_on, typed_command
 from label_shift import Arrays, cancer, heart
 from watched_norms import Attack, needed, train
 
-from fedmm.config.extends import read_tables
 from fedmm.config.schema import Experiment, experiment
+from fedmm.config.toml import read_tables
 from fedmm.deploy.demo import demo_experiment
 from fedmm.runs.build import DataCache
 

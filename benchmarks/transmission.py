@@ -116,7 +116,7 @@ def measured(
     adaptations = [prepare(experiment(merged(tables, {"run": {"seed": seed}})), cache) for seed in seeds]
     capture = adaptations[0].function.layout.device.type == "cuda"
     began = time.perf_counter()
-    stack = StackRun(adaptations, precision, StackSettings(looped=looped, capture=capture), lambda replica, row: None)
+    stack = StackRun(adaptations, precision, StackSettings(looped=looped, capture=capture))
     status = stack.run(tables["run"]["rounds"], tables["run"]["evaluate_every"])
     ended = [stack.adapted(replica, status)[0].history for replica in range(len(seeds))]
     accuracies = [history.last("target_accuracy") or 0.0 for history in ended]

@@ -32,9 +32,9 @@ import torch
 from common import measured_on, typed_command
 from scipy.stats import spearmanr
 
-from fedmm.config.extends import merged, read_tables
 from fedmm.config.schema import Experiment, experiment
 from fedmm.config.sweep_grid import grid, groups
+from fedmm.config.toml import merged, read_tables
 from fedmm.core.validators import VALIDATORS, Validator
 from fedmm.runs.build import DataCache, prepare
 from fedmm.training.batched import StackRun
@@ -128,11 +128,10 @@ def run(given: Sequence[Experiment], stack: int) -> list[Ran]:
             tuned = tune(own, options.precision, options.threads)
             torch.set_num_threads(tuned.threads)
 
-            def on_row(replica: int, row: Row, members: Sequence[int] = members) -> None:
-                if row.get("target_accuracy") is not None:
-                    rows[members[replica]].append(row)
-
-            StackRun(own, options.precision, tuned.settings, on_row).run(options.rounds, options.evaluate_every)
+            stack = StackRun(own, options.precision, tuned.settings)
+            stack.run(options.rounds, options.evaluate_every)
+            for number, history in zip(members, stack.histories, strict=True):
+                rows[number] += [row for row in history if row.get("target_accuracy") is not None]
     return [Ran(setting(each), each.run.seed, rows[number]) for number, each in enumerate(given) if rows[number]]
 
 

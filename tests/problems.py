@@ -284,6 +284,11 @@ def adapt(
     )
 
 
+def train_options(dtype: torch.dtype = torch.float32, **options: Any) -> fedmm.TrainOptions:
+    """Options of a training, the dtype as torch has it."""
+    return fedmm.TrainOptions(dtype=str(dtype).removeprefix("torch."), **options)  # type: ignore[arg-type]
+
+
 def untrained(
     clients: Sequence[fedmm.Client] | None = None,
     model: fedmm.Network | None = None,
@@ -296,10 +301,7 @@ def untrained(
         network() if model is None else model,
         fedmm.DANN() if objective is None else objective,
         fedmm.FedMM(),
-        1,
-        **{"batch_size": 8, "seed": 0, "device": "cpu", "dtype": torch.float32} | options,
-        validation=None,
-        probe_rows=2000,
+        train_options(**{"rounds": 1, "batch_size": 8} | options),
     ).before()
 
 

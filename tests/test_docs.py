@@ -17,10 +17,10 @@ import pytest
 from fedmm import ALGORITHMS, OBJECTIVES
 from fedmm.cli.app import app
 from fedmm.config.dataclass_io import as_table
-from fedmm.config.presets import PRESETS, preset_tables
-from fedmm.config.schema import RunOptions
+from fedmm.config.presets import preset_tables
 from fedmm.core.aggregation import AGGREGATIONS
 from fedmm.core.mechanisms import TRANSMISSIONS
+from fedmm.core.options import PRESETS, TrainOptions
 from fedmm.core.schedules import SCHEDULES, Schedule
 from fedmm.core.validators import RULE
 from fedmm.data import DATASETS, PARTITIONS
@@ -121,7 +121,7 @@ def literal(cell: str) -> Any:
 # Configuration --------------------------------------------------------------------------------------------------------
 
 SECTIONS: dict[str, Mapping[str, type]] = {
-    "run": {"": RunOptions},
+    "run": {"": TrainOptions},
     "data": DATASETS,
     "partition": PARTITIONS,
     "model": MODELS,

@@ -125,7 +125,10 @@ ADAPT = {
     "schedule: a number": (lambda: DANN(nu_schedule=0.1), r"nu_schedule must be a schedule .*, not 0\.1"),
     "terms": (with_(terms=0.5), "terms must be an instance of fedmm's Terms, not float"),
     "guard": (with_(guard=True), "guard must be an instance of fedmm's Guard, not bool"),
-    "stopping": (with_(stopping="target_information"), "stopping must be an instance of fedmm's Stopping, not str"),
+    "stopping": (
+        with_(stopping="target_information"),
+        "stopping must be an instance of fedmm's EarlyStopping, not str",
+    ),
     "view": (with_(view=fedmm.CropAndFlip), "view must be a view such as"),
     "best_by": (with_(best_by=3), "best_by must be a validator's name"),
     "best_by unknown": (with_(best_by="accuracy"), "unknown.*'accuracy'.*known"),

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
+from warnings import warn as _warn
 
 from fedmm._version import __version__ as __version__
 
 if _TYPE_CHECKING:
     from fedmm.algorithms import ALGORITHMS, FedAvgGDA, FedMM, FedProxGDA, FedSGDA, ScaffoldGDA, SmoothedFedMM
     from fedmm.config.presets import Preset, preset
+    from fedmm.config.schema import Experiment, experiment
     from fedmm.core.aggregation import CoordinateMedian, GeometricMedian, TrimmedMean
     from fedmm.core.errors import Diverged, FedmmError
     from fedmm.core.federation import Terms
     from fedmm.core.imports import allow_import
     from fedmm.core.mechanisms import ClippedUpdate, GaussianUpdate
+    from fedmm.core.options import TrainOptions
     from fedmm.core.schedules import (
         SCHEDULES,
         Constant,
@@ -29,14 +32,16 @@ if _TYPE_CHECKING:
         TllibWarmup,
     )
     from fedmm.data.transforms import CropAndFlip
+    from fedmm.inference.load_run import open_run
     from fedmm.models.network import Network
     from fedmm.objectives import CDAN, DANN, MDD, OBJECTIVES, SourceOnly
+    from fedmm.runs.run import run_experiment
     from fedmm.training.adapt import adapt
     from fedmm.training.adaptation import Adapted
+    from fedmm.training.callbacks import Callback, EarlyStopping
     from fedmm.training.guard import Guard
     from fedmm.training.predictor import Predictor, load_model
     from fedmm.training.problem import Client
-    from fedmm.training.selection import Stopping
     from fedmm.training.solve import Solution, solve
 
 __all__ = [
@@ -47,6 +52,7 @@ __all__ = [
     "OBJECTIVES",
     "SCHEDULES",
     "Adapted",
+    "Callback",
     "Client",
     "ClippedUpdate",
     "Constant",
@@ -56,6 +62,8 @@ __all__ = [
     "DannDecay",
     "DannWarmup",
     "Diverged",
+    "EarlyStopping",
+    "Experiment",
     "FedAvgGDA",
     "FedMM",
     "FedProxGDA",
@@ -72,14 +80,17 @@ __all__ = [
     "SmoothedFedMM",
     "Solution",
     "SourceOnly",
-    "Stopping",
     "Terms",
     "TllibWarmup",
+    "TrainOptions",
     "TrimmedMean",
     "adapt",
     "allow_import",
+    "experiment",
     "load_model",
+    "open_run",
     "preset",
+    "run_experiment",
     "solve",
 ]
 
@@ -99,24 +110,34 @@ _HOME = {
     ),
     "fedmm.core.federation": ("Terms",),
     "fedmm.core.mechanisms": ("ClippedUpdate", "GaussianUpdate"),
+    "fedmm.core.options": ("TrainOptions",),
     "fedmm.data.transforms": ("CropAndFlip",),
     "fedmm.training.adapt": ("adapt",),
     "fedmm.training.adaptation": ("Adapted",),
     "fedmm.training.problem": ("Client",),
-    "fedmm.training.selection": ("Stopping",),
+    "fedmm.training.callbacks": ("Callback", "EarlyStopping"),
     "fedmm.training.guard": ("Guard",),
     "fedmm.training.predictor": ("Predictor", "load_model"),
     "fedmm.config.presets": ("Preset", "preset"),
+    "fedmm.config.schema": ("Experiment", "experiment"),
+    "fedmm.inference.load_run": ("open_run",),
+    "fedmm.runs.run": ("run_experiment",),
     "fedmm.training.solve": ("Solution", "solve"),
     "fedmm.models.network": ("Network",),
     "fedmm.objectives": ("CDAN", "DANN", "MDD", "OBJECTIVES", "SourceOnly"),
 }
 """Where each name is defined: it is imported when it is first asked for, so that what needs no torch starts at once."""
 
+_RENAMED = {"Stopping": "EarlyStopping"}
+"""Names that still work, with a warning, and what they are called now."""
+
 
 if not _TYPE_CHECKING:  # a type checker would take it for leave to ask for any name
 
     def __getattr__(name: str) -> object:
+        if name in _RENAMED:
+            _warn(f"fedmm.{name} is now fedmm.{_RENAMED[name]}", DeprecationWarning, stacklevel=2)
+            return __getattr__(_RENAMED[name])
         for home, names in _HOME.items():
             if name in names:
                 value = globals()[name] = getattr(_import_module(home), name)

@@ -32,7 +32,7 @@ from fedmm import ALGORITHMS, OBJECTIVES
 from fedmm.cli import main
 from fedmm.cli.app import app
 from fedmm.config.demos import DEMOS
-from fedmm.config.presets import PRESETS
+from fedmm.core.options import PRESETS
 from fedmm.core.schedules import SCHEDULES
 from fedmm.data import DATASETS, PARTITIONS
 from fedmm.models import MODELS

@@ -10,8 +10,9 @@ import torch
 
 import fedmm
 from fedmm import ALGORITHMS, MDD, OBJECTIVES, Client, FedmmError
-from fedmm.config.presets import PRESETS, preset, preset_tables
+from fedmm.config.presets import preset, preset_tables
 from fedmm.config.schema import experiment
+from fedmm.core.options import PRESETS
 from fedmm.models import FlatNetwork, MobileNetV2
 from fedmm.models.dropout import SeededDropout
 from fedmm.models.network import AdversarialModule

@@ -21,7 +21,7 @@ from fedmm.core.problem import FederatedProblem
 from fedmm.data.rows import TensorRows
 from fedmm.engines.in_process import InProcess
 from fedmm.models import FlatNetwork
-from fedmm.training.problem import Holding
+from fedmm.training.problem import ClientData
 
 NAMES = [
     *("features.0.weight", "features.0.bias", "features.3.weight", "features.3.bias"),
@@ -98,7 +98,7 @@ def test_three_rounds_are_those_of_the_papers_program(setup: tuple[dict[str, Any
     recorded, authors = setup
     function, start = build(recorded, authors)
     source, target = pictures()
-    holdings = [Holding("1 target", None, target, 1.0), Holding("2 source", source, None, 1.0)]
+    holdings = [ClientData("1 target", None, target, 1.0), ClientData("2 source", source, None, 1.0)]
     clients = [InOrder(h, function, authors.objective, seed=0, batch_size=BATCH) for h in holdings]
     for client in clients:
         client.skip = BATCH  # the program draws a batch and discards it
@@ -115,7 +115,7 @@ def test_losses_and_gradients_are_those_of_the_papers_program(kind: str, setup: 
     function, start = build(recorded, authors)
     source, target = pictures()
     held = (None if kind == "target" else source, None if kind == "source" else target)
-    client = InOrder(Holding(kind, *held, 1.0), function, DANN(), seed=0, batch_size=BATCH)
+    client = InOrder(ClientData(kind, *held, 1.0), function, DANN(), seed=0, batch_size=BATCH)
 
     local = client.open_round(0, 1, 1, {})
     field = local.field(start, 0)

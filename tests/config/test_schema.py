@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmm import ALGORITHMS, DANN, MDD, OBJECTIVES, FedMM, FedmmError, FedSGDA, SmoothedFedMM
-from fedmm.config.presets import PRESETS
-from fedmm.config.schema import Experiment, RunOptions, experiment
+from fedmm.config.schema import Experiment, experiment
 from fedmm.config.toml import read_toml, write_toml
+from fedmm.core.options import PRESETS, TrainOptions
 from fedmm.core.schedules import SCHEDULES, CosineDecay, Schedule
 from fedmm.data import DATASETS, PARTITIONS
 from fedmm.models import MODELS
@@ -32,7 +32,7 @@ SECTIONS: dict[str, Mapping[str, type]] = {
     "objective": OBJECTIVES,
     "algorithm": ALGORITHMS,
 }
-ROWS = [("run", "", RunOptions)] + [(s, name, row) for s, rows in SECTIONS.items() for name, row in rows.items()]
+ROWS = [("run", "", TrainOptions)] + [(s, name, row) for s, rows in SECTIONS.items() for name, row in rows.items()]
 KEYS = [(section, name, field) for section, name, row in ROWS for field in fields(row)]
 
 each_row = pytest.mark.parametrize(("section", "name", "row"), ROWS, ids=[f"{s} {n}".strip() for s, n, _ in ROWS])
@@ -171,7 +171,7 @@ def test_every_combination_of_rows_comes_back_from_its_file(algorithm: str, obje
 
 @each_key
 def test_every_key_comes_back_from_its_file(section: str, name: str, field: Field[Any]) -> None:
-    row = SECTIONS[section][name] if name else RunOptions
+    row = SECTIONS[section][name] if name else TrainOptions
     changed = {field.name: another(field, hint_of(row, field))}
     given = experiment(table_of(section, name, **COMPANIONS.get((name, field.name), {}), **changed))
     assert getattr(getattr(given, section), field.name) != field.default
@@ -228,7 +228,7 @@ def test_an_experiment_cannot_be_changed_by_way_of_its_tables() -> None:
 
 def test_run_and_partition_may_be_left_out() -> None:
     given = experiment(tables())
-    assert given.run == RunOptions()
+    assert given.run == TrainOptions()
     assert given.partition.name == "source_target"
     assert given.label == "fedmm"
 
@@ -238,7 +238,7 @@ def test_the_partition_is_source_target_unless_it_is_named() -> None:
 
 
 def test_auto_is_a_device_that_is_there() -> None:
-    assert RunOptions(device="auto").torch_device.type in ("cpu", "cuda")
+    assert TrainOptions(device="auto").torch_device.type in ("cpu", "cuda")
 
 
 # Refusals -------------------------------------------------------------------------------------------------------------
@@ -312,7 +312,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_one(section: str) -> None:
 
 @each_key
 def test_a_value_of_the_wrong_type_is_refused_by_its_key(section: str, name: str, field: Field[Any]) -> None:
-    row = SECTIONS[section][name] if name else RunOptions
+    row = SECTIONS[section][name] if name else TrainOptions
     for wrong in wrong_values(hint_of(row, field)):
         sentence = refusal(table_of(section, name, **{field.name: wrong}))
         assert sentence.startswith(f"{section}.{field.name} must be "), wrong
@@ -505,7 +505,7 @@ def test_what_no_memory_could_hold_is_refused_by_its_key(section: str, name: str
 def test_an_unknown_preset_is_refused_with_the_nearest_one() -> None:
     assert refusal(tables(run={"preset": "papers"})).startswith("unknown preset 'papers'; did you mean 'paper'?")
     with pytest.raises(FedmmError, match=r"^unknown preset 'papers'; did you mean 'paper'\?"):
-        RunOptions(preset="papers")
+        TrainOptions(preset="papers")
 
 
 def test_with_a_preset_the_datas_name_is_asked_for_all_the_same() -> None:

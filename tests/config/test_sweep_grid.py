@@ -13,7 +13,7 @@ from fedmm.config.toml import read_toml
 from fedmm.core.errors import FedmmError
 from fedmm.objectives import CDAN
 from fedmm.runs.build import DataCache, prepare
-from fedmm.runs.overview import folder_names
+from fedmm.runs.comparison import folder_names
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sweep.toml"
 
@@ -133,7 +133,7 @@ def test_runs_of_one_algorithm_stand_together_in_a_program() -> None:
 def test_replicas_share_the_rows_of_one_data_set() -> None:
     experiments = grid(swept(**{"run.seed": [0, 1]}))
     cache = DataCache()
-    first, second = (prepare(each, cache).holdings[0].source for each in experiments)
+    first, second = (prepare(each, cache).client_data[0].source for each in experiments)
     assert first is not None
     assert second is not None
     assert first.x.data_ptr() == second.x.data_ptr()  # type: ignore[attr-defined]

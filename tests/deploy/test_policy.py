@@ -27,9 +27,10 @@ from deploy.test_serving import grid_of, log, served, small
 from doc_tables import rows_below
 
 from fedmm import FedmmError
-from fedmm.config.schema import Experiment, RunOptions
+from fedmm.config.schema import Experiment
 from fedmm.core.imports import allow_import
 from fedmm.core.mechanisms import SecretNoise, SeededNoise
+from fedmm.core.options import TrainOptions
 from fedmm.data import DATASETS, Arrays, ImageFolder, Table
 from fedmm.deploy import server as serving
 from fedmm.deploy.federation import _with_older
@@ -114,7 +115,7 @@ def texts(kind: type) -> set[str]:
 
 def test_every_text_of_an_experiment_is_known_to_be_a_path_or_not() -> None:
     """A new option with text in it has to be thought about: does it reach a site's files?"""
-    known = {**MODELS, "run": RunOptions}
+    known = {**MODELS, "run": TrainOptions}
     assert {(name, text) for name, kind in known.items() for text in texts(kind)} == PATHS | NO_PATHS
     assert {(name, path) for name, kind in known.items() for path in getattr(kind, "paths", ())} == PATHS
 

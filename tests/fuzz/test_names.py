@@ -19,7 +19,7 @@ from fedmm.config.schema import experiment
 from fedmm.config.toml import is_utf8, read_toml
 from fedmm.core.paths import is_name
 from fedmm.reporting import comparison_rows, draw_comparison, markdown_table, read_comparison
-from fedmm.runs.overview import folder_names
+from fedmm.runs.comparison import folder_names
 from fedmm.runs.run import run_experiment
 from fedmm.runs.run_folder import claim_folder, folder_name
 

@@ -18,7 +18,7 @@ from fedmm.data.columns import Column
 from fedmm.data.datasets.arrays import Arrays
 from fedmm.data.datasets.table import Table
 from fedmm.data.inputs import ArrayInput, ImageInput, TableInput, input_from, input_table
-from fedmm.runs.input_file import read_input
+from fedmm.runs.run_folder import read_input
 
 INPUTS = [
     input_table(ImageInput(("a", "b"), 8, 6)),

@@ -16,13 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmm.algorithms import ALGORITHMS
-from fedmm.config.extends import read_tables
-from fedmm.config.presets import PRESETS
 from fedmm.config.schema import Experiment, experiment
 from fedmm.config.sweep_grid import grid
-from fedmm.config.toml import read_toml, set_values, write_toml
+from fedmm.config.toml import read_tables, read_toml, set_values, write_toml
 from fedmm.core.aggregation import AGGREGATIONS
 from fedmm.core.mechanisms import TRANSMISSIONS
+from fedmm.core.options import PRESETS
 from fedmm.core.schedules import SCHEDULES
 from fedmm.data import DATASETS, PARTITIONS
 from fedmm.models import MODELS

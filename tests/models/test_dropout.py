@@ -13,7 +13,7 @@ from fedmm.core.seeding import key
 from fedmm.data.rows import TensorRows
 from fedmm.models import FlatNetwork
 from fedmm.models.dropout import SeededDropout, seed_dropout
-from fedmm.training.problem import AdaptationClient, Holding
+from fedmm.training.problem import AdaptationClient, ClientData
 
 
 def masked(x: Tensor, p: float, draw: int, *, layer: int = 0, per_channel: bool = False) -> Tensor:
@@ -134,7 +134,7 @@ def field(name: str = "a", seed: int = 0, t: int = 0, step: int = 0) -> Tensor:
     """A client's field on rows that are all alike, so that nothing but the mask can differ."""
     model = network(task_hidden=(32,), head_dropout=0.5)
     objective = fedmm.SourceOnly()
-    held = Holding(name, TensorRows(torch.ones(8, WIDTH), torch.zeros(8, dtype=torch.int64)), None, 1.0)
+    held = ClientData(name, TensorRows(torch.ones(8, WIDTH), torch.zeros(8, dtype=torch.int64)), None, 1.0)
     function = FlatNetwork(model, objective, held.sample, seed=0)
     client = AdaptationClient(held, function, objective, seed=seed, batch_size=8)
     return client.open_round(t, 10, 4, function.statistics).field(function.start, step)
@@ -150,7 +150,7 @@ def test_masks_are_drawn_for_seed_client_round_and_step() -> None:
 def test_masks_do_not_depend_on_what_was_drawn_before() -> None:
     model = network(task_hidden=(32,), head_dropout=0.5)
     objective = fedmm.SourceOnly()
-    held = Holding("a", TensorRows(torch.ones(8, WIDTH), labels(1, 8)), None, 1.0)
+    held = ClientData("a", TensorRows(torch.ones(8, WIDTH), labels(1, 8)), None, 1.0)
     function = FlatNetwork(model, objective, held.sample, seed=0)
     client = AdaptationClient(held, function, objective, seed=0, batch_size=8)
     forward = [client.open_round(2, 10, 4, {}).field(function.start, step).clone() for step in range(4)]

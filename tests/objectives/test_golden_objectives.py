@@ -13,7 +13,7 @@ import fedmm
 from fedmm.core.objective import SOURCE, TARGET, Objective, Outputs, row_weights
 from fedmm.data.rows import TensorRows
 from fedmm.models import FlatNetwork
-from fedmm.training.problem import Holding
+from fedmm.training.problem import ClientData
 
 CASES = golden("objectives")["cases"]
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c['objective']}-{c['client']}-nu={c['nu']}")
@@ -89,7 +89,7 @@ def client_of(case: dict[str, Any]) -> tuple[InOrder, FlatNetwork]:
     )
     source = TensorRows(tensor(case, "x_source"), torch.tensor(case["labels"])) if case["x_source"] else None
     target = TensorRows(tensor(case, "x_target")) if case["x_target"] else None
-    holding = Holding("client", source, target, 1.0)
+    holding = ClientData("client", source, target, 1.0)
     function = FlatNetwork(model, objective_of(case), holding.sample, seed=0, dtype=FLOAT64)
     count = len(case["x_source"]) + len(case["x_target"])
     return InOrder(holding, function, objective_of(case), seed=0, batch_size=count), function

@@ -11,7 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from problems import FLOAT64, generator, network, played, random_game, source_client, target_client, with_options
+from problems import (
+    FLOAT64,
+    generator,
+    network,
+    played,
+    random_game,
+    source_client,
+    target_client,
+    train_options,
+    with_options,
+)
 from torch import Tensor
 
 import fedmm
@@ -128,9 +138,8 @@ def test_with_one_labelled_site_the_sum_of_the_classifiers_updates_is_that_sites
     """Only a site with labels moves the task head: masks hide nothing of it where there is one."""
     sites = [source_client(), *(target_client(f"target-{number}", seed=number) for number in range(2, 5))]
     algorithm = with_options(ALGORITHMS[name])
-    cpu = torch.device("cpu")
-    made = {"validation": None, "batch_size": 8, "seed": 0, "device": cpu, "dtype": FLOAT64}
-    problem = Adaptation(sites, network(), fedmm.DANN(), algorithm, 3, **made).problem  # type: ignore[arg-type]
+    options = train_options(FLOAT64, rounds=3, batch_size=8)
+    problem = Adaptation(sites, network(), fedmm.DANN(), algorithm, options).problem
     heard = Overheard()
     list(played(Messaging(problem, algorithm, 3, exchange=heard), 3))
     head = problem.layout.join_all({"task_head": 1.0, "*": 0.0}).bool()

@@ -16,9 +16,9 @@ from fedmm.core.label_shift import LabelShift
 from fedmm.reporting.compared import csv_compared, draw_compared, markdown_compared, rich_compared, sentences
 from fedmm.runs import sweep as sweeping
 from fedmm.runs.compare import compare_methods, judge_candidates, labels_say
-from fedmm.runs.runs_progress import RunsProgress
 from fedmm.training import batched as stack
 from fedmm.training.batched import StackSettings
+from fedmm.training.progress import RunsProgress
 from fedmm.training.tuning import Tuned
 
 MIXES = torch.tensor([0.5, 0.5], dtype=torch.float64)

@@ -23,8 +23,7 @@ from fedmm.config.schema import Experiment, experiment
 from fedmm.config.toml import read_toml, set_values
 from fedmm.core.files import write_json
 from fedmm.reporting import read_comparison, read_run
-from fedmm.runs.comparison import compare
-from fedmm.runs.overview import folder_names
+from fedmm.runs.comparison import compare, folder_names
 from fedmm.runs.run import run_experiment
 from fedmm.runs.run_folder import claim_folder
 

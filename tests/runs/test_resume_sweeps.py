@@ -23,12 +23,12 @@ from fedmm.core.errors import FedmmError
 from fedmm.reporting import read_comparison
 from fedmm.runs import sweep as sweeping
 from fedmm.runs.comparison import compare
-from fedmm.runs.runs_progress import RunsProgress
 from fedmm.runs.sweep import run_sweep
 from fedmm.training import checkpoints
 from fedmm.training.batched import StackSettings
 from fedmm.training.checkpoints import FOLDER
 from fedmm.training.history import Row
+from fedmm.training.progress import RunsProgress
 from fedmm.training.tuning import Tuned
 
 ROUNDS = 6

@@ -504,7 +504,7 @@ def test_an_interrupted_run_leaves_a_readable_folder(tmp_path: Path, last: int) 
         AdaptationClient.open_round,
         Adaptation.evaluate,
         History.append,
-        RoundProgress.__call__,
+        RoundProgress.after_round,
         RunFolder.append,
     ],
     ids=lambda moment: moment.__qualname__,

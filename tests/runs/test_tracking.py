@@ -111,7 +111,7 @@ def test_every_run_of_a_stack_is_tracked(tmp_path: Path) -> None:
     runs = [small('run.track=["tensorboard"]', f"run.seed={seed}") for seed in (0, 1)]
     folders, cache = [tmp_path / "0", tmp_path / "1"], DataCache()
     adaptations = [prepare(each, cache) for each in runs]
-    run_stack(runs, adaptations, folders, cache, StackSettings(), lambda replica, row: None)
+    run_stack(runs, adaptations, folders, cache, StackSettings())
     for folder in folders:
         assert [event.step for event in tensorboard(folder).Scalars("drift")] == [1, 2, 3, 4]
 
@@ -176,5 +176,5 @@ def test_settings_are_flat() -> None:
 
 def test_a_run_without_trackers_opens_nothing(tmp_path: Path) -> None:
     with Tracks(small(), tmp_path) as tracks:
-        tracks.row({"round": 1})
+        tracks.after_round(None, {"round": 1})
     assert list(tmp_path.iterdir()) == []

@@ -29,7 +29,8 @@ import fedmm
 from fedmm import Client, FedAvgGDA, FedMM, FedmmError, SourceOnly
 from fedmm.core.engine import FederatedState, RoundRecord
 from fedmm.core.seeding import rows as drawn
-from fedmm.training.loop import ctrl_c_waits, train
+from fedmm.training.callbacks import OnRound
+from fedmm.training.loop import Evaluation, ctrl_c_waits, train
 from fedmm.training.problem import batch_split
 
 # Whatever form the rows are in ----------------------------------------------------------------------------------------
@@ -277,7 +278,7 @@ def test_an_interrupt_during_an_evaluation_keeps_state_and_history_in_step() -> 
             raise KeyboardInterrupt
         return {"target_accuracy": 0.5}
 
-    training = train(Counting(), 5, evaluate=evaluate)
+    training = train(Counting(), 5, evaluation=Evaluation(evaluate))
     assert training.status == "interrupted"
     assert training.state.round == len(training.history)
 
@@ -298,7 +299,7 @@ def test_ctrl_c_waits_until_a_finished_round_is_recorded(ctrl_c: Callable[[], No
             ctrl_c()
         recorded.append(row["round"])
 
-    training = train(Counting(), 5, on_round=on_round)
+    training = train(Counting(), 5, [OnRound(on_round)])
     assert training.status == "interrupted"
     assert recorded == training.history["round"] == [1, 2, 3]
     assert training.state.round == 3
@@ -313,7 +314,7 @@ def test_a_second_ctrl_c_does_not_wait(ctrl_c: Callable[[], None]) -> None:
         ctrl_c()
         passed.append("never")
 
-    assert train(Counting(), 5, on_round=on_round).status == "interrupted"
+    assert train(Counting(), 5, [OnRound(on_round)]).status == "interrupted"
     assert passed == [1]
 
 
@@ -322,7 +323,7 @@ def test_what_a_callback_raises_is_passed_on_and_ctrl_c_is_what_it_was(ctrl_c: C
         raise RuntimeError("the user's own mistake")
 
     with pytest.raises(RuntimeError, match="the user's own mistake"):
-        train(Counting(), 5, on_round=on_round)
+        train(Counting(), 5, [OnRound(on_round)])
     with pytest.raises(KeyboardInterrupt):
         ctrl_c()
 
@@ -338,7 +339,7 @@ def test_ctrl_c_is_not_lost_when_what_it_waits_for_fails(ctrl_c: Callable[[], No
 
 def test_rounds_run_in_a_thread_as_well() -> None:
     with ThreadPoolExecutor(1) as pool:
-        training = pool.submit(train, Counting(), 2, on_round=lambda row: None).result()
+        training = pool.submit(train, Counting(), 2, [OnRound(lambda row: None)]).result()
     assert training.status == "completed"
 
 

@@ -6,7 +6,7 @@ import signal
 import sys
 import tomllib
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 import torch
@@ -21,15 +21,16 @@ from fedmm.engines.batched.settle import Settlement
 from fedmm.runs.build import DataCache, prepare
 from fedmm.training.batched import StackRun, StackSettings
 from fedmm.training.history import History
+from fedmm.training.snapshots import ResumePoint
 
 TABLES = {**tomllib.loads(dedented(FILES["common.toml"])), "algorithm": {"name": "fedmm_smoothed", "local_steps": 2}}
 ROUNDS = 6
 
 
-def built() -> StackRun:
+def built(resume_from: Sequence[ResumePoint] = ()) -> StackRun:
     """Two seeds of FedMM, smoothed."""
     cache = DataCache()
-    return StackRun([prepare(each, cache) for each in grid(TABLES)], "fp32", StackSettings(), lambda replica, row: None)
+    return StackRun([prepare(each, cache) for each in grid(TABLES)], "fp32", StackSettings(), resume_from=resume_from)
 
 
 @pytest.fixture(name="straight", scope="module")
@@ -93,9 +94,7 @@ def test_histories_and_states_are_those_of_the_last_whole_round(
         assert_same_state(stack.engine.state(replica), expected.engine.state(replica), 0.0)
         kept = [row["drift"] for row in stack.histories[replica]]
         assert kept == [row["drift"] for row in expected.histories[replica]]
-    resumed = built()
-    resumed.engine.load([stack.engine.state(replica) for replica in range(2)])
-    resumed.histories = stack.histories
+    resumed = built([(stack.engine.state(replica), stack.histories[replica]) for replica in range(2)])
     assert resumed.run(ROUNDS, 2) == "completed"
     for replica in range(2):
         assert_same_state(resumed.engine.state(replica), straight[-1].engine.state(replica), 0.0)

@@ -25,17 +25,15 @@ def of_clients(row: Any) -> dict[str, float]:
 @pytest.mark.parametrize("name", ["mixed", "bounded", "half of the clients"])
 def test_both_engines_tell_of_each_client_the_same(name: str) -> None:
     runs = [replace(run, rounds=3) for run in STACKS[name]]
-    found: dict[int, list[Any]] = {}
     stack = StackRun(
         [probed(run, terms=run.terms) for run in runs],
         "fp32",
         StackSettings(),
-        lambda replica, row: found.setdefault(replica, []).append(row),
     )
     stack.run(3, 2)
     for replica, run in enumerate(runs):
-        reference, _ = probed(run, terms=run.terms).run(evaluate_every=2)
-        for row, other in zip(found[replica], reference.history, strict=True):
+        reference, _ = probed(run, terms=run.terms).run()
+        for row, other in zip(stack.histories[replica], reference.history, strict=True):
             assert of_clients(row) == pytest.approx(of_clients(other), rel=1e-9, abs=1e-9)
             assert bool(of_clients(row)) == (row["round"] > 1)
 

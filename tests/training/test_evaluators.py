@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from engines.batched.stacks import BATCH, STACKS, Run, cropped, pictures
-from problems import CLASSES, FLOAT64, adapt, labels, mixed_client, rows, source_client, target_client
+from problems import CLASSES, FLOAT64, adapt, labels, mixed_client, rows, source_client, target_client, train_options
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
@@ -20,7 +20,7 @@ from fedmm.core.problem import WholeRows
 from fedmm.data.rows import TensorRows
 from fedmm.training.adaptation import Adaptation
 from fedmm.training.batched import StackRun, StackSettings
-from fedmm.training.evaluators import target_probe
+from fedmm.training.evaluators import target_evaluator
 from fedmm.training.predictor import RowsShown
 from fedmm.training.problem import domain_odds, take_stock
 
@@ -28,23 +28,26 @@ SHOW = RowsShown(WholeRows(), (1,))
 CPU = torch.device("cpu")
 
 
-def probed(run: Run, **options: Any) -> Adaptation:
+def probed(run: Run, probe_rows: int = 9, evaluate_every: int = 2, **options: Any) -> Adaptation:
     pair = run.pair
     given = {
         "validation": {"target": pair.target_test, "source": pair.source_test},
         "source_validation": pair.source_test,
-        "probe_rows": 9,
     }
     return Adaptation(
         [run._client(share) for share in run.partition.split(pair, run.seed)],
         run.network(run.seed),
         run.objective,
         run.algorithm,
-        run.rounds,
-        batch_size=BATCH,
-        seed=run.seed,
-        device="cpu",
-        dtype=FLOAT64,
+        train_options(
+            FLOAT64,
+            rounds=run.rounds,
+            batch_size=BATCH,
+            seed=run.seed,
+            probe_rows=probe_rows,
+            best_by="",
+            evaluate_every=evaluate_every,
+        ),
         view=pair.view,
         **given | options,
     )
@@ -54,12 +57,10 @@ def probed(run: Run, **options: Any) -> Adaptation:
 @pytest.mark.parametrize("name", ["mixed", "batch norm local", "cropped bytes", "objective cdan", "objective mdd"])
 def test_both_engines_measure_the_same(name: str, looped: bool) -> None:
     runs = [replace(run, rounds=3) for run in STACKS[name]]
-    found: dict[int, list[dict[str, Any]]] = {}
     stack = StackRun(
         [probed(run) for run in runs],
         "fp32",
         StackSettings(looped=looped),
-        lambda replica, row: found.setdefault(replica, []).append(row),
     )
     assert stack.run(3, 2) == "completed"
     columns = ["target_accuracy", "source_accuracy", "source_risk", "target_information", "target_entropy"]
@@ -68,14 +69,14 @@ def test_both_engines_measure_the_same(name: str, looped: bool) -> None:
         columns[3:3] = ["dev_risk"]
         columns += ["domain_accuracy", "proxy_a_distance"]
     for replica, run in enumerate(runs):
-        reference, _ = probed(run).run(evaluate_every=2)
-        for row, other in zip(found[replica], reference.history, strict=True):
+        reference, _ = probed(run).run()
+        for row, other in zip(stack.histories[replica], reference.history, strict=True):
             last = len(columns) + 1
             assert list(row)[1:last] == list(other)[1:last] == columns
             for column in columns:
                 expected = other[column]
                 assert row[column] == (None if expected is None else pytest.approx(expected, rel=1e-9, abs=1e-9))
-        assert [row["source_risk"] is None for row in found[replica]] == [True, False, False]
+        assert [row["source_risk"] is None for row in stack.histories[replica]] == [True, False, False]
 
 
 def test_the_measures_are_those_of_the_models_own_predictions() -> None:
@@ -163,13 +164,13 @@ def test_clients_are_probed_in_proportion_to_what_they_hold(most: int) -> None:
     x = torch.arange(30.0).unsqueeze(1)
     parts = {"a": range(0, 5), "b": range(5, 20), "c": range(20, 30)}
     held = {name: TensorRows(x, index=torch.tensor(part)) for name, part in parts.items()}
-    probe = target_probe(held, most, 0, SHOW, CPU, 2)
-    assert probe is not None
-    chosen = probe.take(slice(None)).flatten().tolist()
-    assert len(chosen) == len(set(chosen)) == len(probe) == min(most, 30)
+    evaluator = target_evaluator(held, most, 0, SHOW, CPU, 2)
+    assert evaluator is not None
+    chosen = evaluator.take(slice(None)).flatten().tolist()
+    assert len(chosen) == len(set(chosen)) == len(evaluator) == min(most, 30)
     for part in parts.values():
         assert abs(sum(int(row) in part for row in chosen) - min(most, 30) * len(part) / 30) <= 1
-    copied = target_probe(
+    copied = target_evaluator(
         {n: TensorRows(x[part.start : part.stop]) for n, part in parts.items()}, most, 0, SHOW, CPU, 2
     )
     assert copied is not None
@@ -178,8 +179,8 @@ def test_clients_are_probed_in_proportion_to_what_they_hold(most: int) -> None:
 
 def test_the_seed_chooses_the_rows_that_are_probed() -> None:
     held = {"a": TensorRows(torch.arange(100.0).unsqueeze(1))}
-    probes = [target_probe(held, 10, seed, SHOW, CPU, 2) for seed in (0, 0, 1)]
-    first, again, other = (probe.take(slice(None)) for probe in probes if probe is not None)
+    evaluators = [target_evaluator(held, 10, seed, SHOW, CPU, 2) for seed in (0, 0, 1)]
+    first, again, other = (evaluator.take(slice(None)) for evaluator in evaluators if evaluator is not None)
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
@@ -199,7 +200,7 @@ def test_target_rows_of_a_dataset_are_probed() -> None:
 
 def test_crops_of_the_centre_are_measured() -> None:
     run = replace(STACKS["cropped"][0], pair=cropped(pictures))
-    model, _ = probed(run, probe_rows=100).run()
+    model, _ = probed(run, probe_rows=100, evaluate_every=1).run()
     p = model.predict_proba(run.pair.view.evaluate(run.pair.target.x))
     assert model.history[-1]["target_entropy"] == pytest.approx(float(-torch.xlogy(p, p).sum(dim=1).mean()))
 

@@ -71,8 +71,8 @@ def test_a_rollback_goes_to_a_good_state_with_calmer_steps_and_is_told_everywher
 
 def test_both_engines_notice_the_same_and_end_at_the_same_model(tmp_path: Path) -> None:
     each = wild(policy="rollback")
-    adapted, _ = prepare(each, CACHE).run(evaluate_every=10)
-    stack = StackRun([prepare(each, CACHE)], "fp32", StackSettings(), lambda *_: None)
+    adapted, _ = prepare(each, CACHE).run()
+    stack = StackRun([prepare(each, CACHE)], "fp32", StackSettings())
     stack.run(ROUNDS, 10)
     together, error = stack.adapted(0, "completed")
     assert error is None
@@ -85,10 +85,10 @@ def test_both_engines_notice_the_same_and_end_at_the_same_model(tmp_path: Path) 
 def test_in_a_stack_each_run_goes_back_by_itself(tmp_path: Path) -> None:
     calm, hurried = wild(policy="rollback", lr=0.02), wild(policy="rollback")
     unguarded = wild(policy="off")
-    stack = StackRun([prepare(e, CACHE) for e in (calm, hurried, unguarded)], "fp32", StackSettings(), lambda *_: None)
+    stack = StackRun([prepare(e, CACHE) for e in (calm, hurried, unguarded)], "fp32", StackSettings())
     stack.run(ROUNDS, 10)
     assert [len(history.events) for history in stack.histories] == [0, 1, 0]
-    alone = StackRun([prepare(calm, CACHE)], "fp32", StackSettings(), lambda *_: None)
+    alone = StackRun([prepare(calm, CACHE)], "fp32", StackSettings())
     alone.run(ROUNDS, 10)
     torch.testing.assert_close(stack.engine.z[0], alone.engine.z[0], rtol=1e-9, atol=1e-12)
 

@@ -25,12 +25,14 @@ import fedmm
 from fedmm import FedmmError, GaussianUpdate, Terms
 from fedmm.config.schema import Experiment, experiment
 from fedmm.config.sweep_grid import grid, groups
+from fedmm.core.engine import RoundRecord
 from fedmm.core.federation import taking_part
 from fedmm.core.layout import Layout
 from fedmm.core.problem import FederatedProblem
 from fedmm.runs.build import DataCache, prepare
 from fedmm.runs.run import run_experiment
-from fedmm.training.privacy import PrivacyAccount, privacy_account
+from fedmm.training.history import History
+from fedmm.training.privacy import EpsilonColumn, PrivacyAccount, privacy_account
 
 DELTA = 1e-5
 FOUR = ("a", "b", "c", "d")
@@ -185,7 +187,9 @@ def test_without_noise_there_is_no_account_and_without_psi_none_of_psi() -> None
     problem = random_game(0).problem()
     assert privacy_account(Terms(), problem) is None
     noisy = Terms(transmission=GaussianUpdate())
-    assert set(privacy_account(noisy, problem).after([], 3)) == {"epsilon"}
+    column = EpsilonColumn(privacy_account(noisy, problem))
+    column.begin(None, History())
+    assert set(column.columns(RoundRecord(1, 0.0, 0.0, 0.0, 0, 0, 0.0, clients=3))) == {"epsilon"}
     bare = FederatedProblem(Layout({"omega": (3,)}, {}), problem.start[:3], problem.clients)
     assert privacy_account(noisy, bare).spent([3]) == of_omega(privacy_account(noisy, problem)).spent([3])
 

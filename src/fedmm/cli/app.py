@@ -27,14 +27,13 @@ from fedmm.cli.privacy import tell_privacy
 from fedmm.cli.report import report
 from fedmm.cli.reproduce import find_items, reproduce_item
 from fedmm.config.demos import DEMOS, demo_experiments
-from fedmm.config.extends import read_tables
-from fedmm.config.presets import PRESETS
 from fedmm.config.schema import Experiment, experiment
 from fedmm.config.sweep_grid import SWEEP, grid
-from fedmm.config.toml import set_values
+from fedmm.config.toml import read_tables, set_values
 from fedmm.core.aggregation import AGGREGATIONS
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.mechanisms import TRANSMISSIONS
+from fedmm.core.options import PRESETS
 from fedmm.core.schedules import SCHEDULES
 from fedmm.core.validation import at_least
 from fedmm.data import DATASETS, PARTITIONS

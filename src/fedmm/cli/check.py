@@ -36,10 +36,9 @@ def check(
 
     The exit code is 0, or 1 with --strict if there are warnings, or 2 if the experiment cannot run.
     """
-    from fedmm.config.extends import read_tables  # noqa: PLC0415 - torch
     from fedmm.config.schema import experiment  # noqa: PLC0415 - torch
     from fedmm.config.sweep_grid import SWEEP, grid  # noqa: PLC0415 - torch
-    from fedmm.config.toml import set_values  # noqa: PLC0415 - torch
+    from fedmm.config.toml import read_tables, set_values  # noqa: PLC0415 - torch
     from fedmm.core.validation import at_least  # noqa: PLC0415 - torch
     from fedmm.preflight.check import check as checked  # noqa: PLC0415 - torch
 

@@ -36,8 +36,7 @@ def compare(
     The verdict uses validators, never target labels, and may be that the evidence does not support adapting.
     The folder holds compare.md, compare.csv, compare.json, compare.png, and a folder for each run.
     """
-    from fedmm.config.extends import read_tables  # noqa: PLC0415 - torch
-    from fedmm.config.toml import set_values  # noqa: PLC0415 - torch
+    from fedmm.config.toml import read_tables, set_values  # noqa: PLC0415 - torch
     from fedmm.reporting.compared import (  # noqa: PLC0415 - matplotlib
         csv_compared,
         draw_compared,

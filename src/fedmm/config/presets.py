@@ -14,6 +14,7 @@ from fedmm.config.dataclass_io import Table, choose
 from fedmm.core.algorithm import Algorithm
 from fedmm.core.errors import unknown
 from fedmm.core.objective import Objective
+from fedmm.core.options import PRESETS
 from fedmm.models import MODELS, Model
 from fedmm.objectives import OBJECTIVES
 
@@ -34,11 +35,6 @@ _MOBILENET = {
     "bottleneck": 1024,
     "task_hidden": [1024],
     "adversary_hidden": [1024],
-}
-
-PRESETS = {
-    "paper": "the hyperparameters of the paper's text: penalties 1, fixed input mean",
-    "authors": "those of the paper's published program: penalties 2, gradient scales, batch-mean centring",
 }
 
 

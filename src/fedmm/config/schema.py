@@ -4,32 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
-
-import torch
+from typing import Any
 
 from fedmm.algorithms import ALGORITHMS
 from fedmm.config.dataclass_io import Table, as_table, build, choose
-from fedmm.config.presets import PRESETS, preset_tables
+from fedmm.config.presets import preset_tables
 from fedmm.core.aggregation import AGGREGATIONS, Aggregation
 from fedmm.core.algorithm import Algorithm
-from fedmm.core.compression import Encoding
 from fedmm.core.errors import require, unknown
-from fedmm.core.federation import OnBadUpdate, Terms
+from fedmm.core.federation import Terms
 from fedmm.core.mechanisms import TRANSMISSIONS, Transmission
 from fedmm.core.objective import Objective
-from fedmm.core.validation import at_least, flag, not_negative, one_of, positive, require_device
-from fedmm.core.validators import validator
+from fedmm.core.options import TrainOptions
 from fedmm.data import DATASETS, PARTITIONS
 from fedmm.data.datasets.per_site import KEY as PER_SITE
 from fedmm.data.datasets.per_site import PerSite
 from fedmm.data.domains import DataSet
 from fedmm.data.partition import Partition, TargetSupervised
 from fedmm.models import MODELS, Model
-from fedmm.models.precision import Precision
 from fedmm.objectives import OBJECTIVES, SourceOnly
 from fedmm.training.guard import Guard
-from fedmm.training.selection import DEFAULT, Stopping
 
 _DEFAULT_NAMES = {
     "partition": "source_target",
@@ -41,130 +35,13 @@ _DEFAULT_NAMES = {
 _NAMES_WITH_PRESET = {"objective": "dann", "algorithm": "fedmm"}  # a preset is of the paper, and so is its algorithm
 SOURCE_ONLY = "source only"
 """What a run that adapts nothing is called."""
-_MOST_THREADS = 1024
-_MOST_ACTORS = 10_000
-_MOST_ROWS = 1_000_000
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """The section ``[run]``.
-
-    label: what the run is called in tables and pictures (the algorithm's name by default, or ``source only``).
-    rounds, seed, batch_size: as in :func:`fedmm.adapt`; evaluate_every: rounds between evaluations.
-    probe_rows: how many unlabelled target rows are measured on in an evaluation; 0 for none.
-    device: ``cpu``, ``cuda``, ... or ``auto``, the GPU where there is one.
-    precision: of float32 products on a GPU: ``fp32`` (strict), ``tf32`` or ``bf16``.
-    engine: ``in_process`` (the reference), ``batched`` (one program for all clients), ``ray`` (actors on one machine or
-        a cluster), ``nvflare`` or ``nvflare_poc`` (a process a client, in NVFlare's simulator or proof of concept), or
-        ``auto``.
-    actors: ray: how many, 0 for one a core (or GPU). ray_address: of a cluster; empty for this machine alone.
-    stacked: ray: each actor runs its clients as one program, as it does on a GPU. durable: they keep states on disk.
-    threads: torch's threads; 0 leaves them as they are. Results are bit-identical for one number of threads.
-    checkpoint_every, checkpoint_seconds: rounds and seconds between two checkpoints, 0 for none by that count.
-    keep_checkpoints: how many of the last stay. best_by: the validator by which the best model is kept beside them.
-    stop_by, patience, min_rounds, min_delta: as in :class:`fedmm.Stopping`.
-    track: ``tensorboard``, ``mlflow`` or both, where the run is shown while it goes on.
-    keep_rows: whether a few rows of the data, and what the model makes of them, are kept in the run's folder, for
-        pictures and reports.
-    participation, on_bad_update, max_update_norm, max_update_ratio, uploads, broadcasts, secure_sum: as in
-        :class:`fedmm.Terms`.
-    client_weights: the paper's alpha_i by client name; clients that are not named weigh 1.
-    preset: ``paper`` or ``authors``, for everything the file leaves out.
-    """
-
-    label: str = ""
-    rounds: int = 200
-    seed: int = 0
-    batch_size: int = 64
-    evaluate_every: int = 1
-    probe_rows: int = 2000
-    device: str = "cpu"
-    dtype: Literal["float32", "float64"] = "float32"
-    precision: Precision = "fp32"
-    engine: Literal["auto", "in_process", "batched", "ray", "nvflare", "nvflare_poc"] = "auto"
-    actors: int = 0
-    ray_address: str = ""
-    stacked: bool = False
-    durable: bool = False
-    threads: int = 0
-    checkpoint_every: int = 0
-    checkpoint_seconds: float = 60.0
-    keep_checkpoints: int = 2
-    track: tuple[str, ...] = ()
-    keep_rows: bool = True
-    best_by: str = DEFAULT
-    stop_by: str = ""
-    patience: int = 50
-    min_rounds: int = 0
-    min_delta: float = 0.0
-    participation: float = 1.0
-    on_bad_update: OnBadUpdate = "stop"
-    max_update_norm: float = 0.0
-    max_update_ratio: float = 0.0
-    uploads: Encoding = "exact"
-    broadcasts: Encoding = "exact"
-    secure_sum: bool = False
-    client_weights: Mapping[str, float] = field(default_factory=dict)
-    preset: str = ""
-
-    def __post_init__(self) -> None:
-        at_least("rounds", self.rounds, 1)
-        at_least("seed", self.seed, 0)
-        at_least("batch_size", self.batch_size, 1)
-        require(self.batch_size <= _MOST_ROWS, f"batch_size must be at most {_MOST_ROWS}, not {self.batch_size}")
-        at_least("evaluate_every", self.evaluate_every, 1)
-        at_least("probe_rows", self.probe_rows, 0)
-        at_least("actors", self.actors, 0)
-        require(self.actors <= _MOST_ACTORS, f"actors must be at most {_MOST_ACTORS}, not {self.actors}")
-        at_least("threads", self.threads, 0)
-        require(self.threads <= _MOST_THREADS, f"threads must be at most {_MOST_THREADS}, not {self.threads}")
-        at_least("checkpoint_every", self.checkpoint_every, 0)
-        not_negative("checkpoint_seconds", self.checkpoint_seconds)
-        at_least("keep_checkpoints", self.keep_checkpoints, 1)
-        flag("keep_rows", self.keep_rows)
-        for tracker in self.track:
-            one_of("track", tracker, ("tensorboard", "mlflow"))
-        if self.best_by:
-            validator(self.best_by, "best_by")
-        Terms(**self.terms)
-        Stopping(self.stop_by, self.patience, self.min_rounds, self.min_delta)
-        for client, weight in self.client_weights.items():
-            positive(f"client_weights.{client}", weight)
-        if self.preset and self.preset not in PRESETS:
-            raise unknown("preset", self.preset, PRESETS)
-
-    @property
-    def terms(self) -> dict[str, Any]:
-        """What this section says of the terms."""
-        names = (
-            "participation", "on_bad_update", "max_update_norm", "max_update_ratio", "uploads", "broadcasts",
-            "secure_sum",
-        )  # fmt: skip
-        return {name: getattr(self, name) for name in names}
-
-    @property
-    def stopping(self) -> Stopping:
-        """When the run ends early."""
-        return Stopping(self.stop_by, self.patience, self.min_rounds, self.min_delta)
-
-    @property
-    def torch_device(self) -> torch.device:
-        """The device, refused where it is not there."""
-        name = ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device
-        require_device(name, "run.device")
-        return torch.device(name)
-
-    @property
-    def torch_dtype(self) -> torch.dtype:
-        return torch.float64 if self.dtype == "float64" else torch.float32
 
 
 @dataclass(frozen=True)
 class Experiment:
     """A whole experiment: one section a field."""
 
-    run: RunOptions
+    run: TrainOptions
     data: DataSet
     partition: Partition
     model: Model
@@ -214,7 +91,7 @@ def experiment(tables: Mapping[str, Any]) -> Experiment:
     for section, name in _DEFAULT_NAMES.items():
         full[section] = {"name": name, **full.get(section, {})}
     return Experiment(
-        build(RunOptions, full.get("run", {}), "run"),
+        build(TrainOptions, full.get("run", {}), "run"),
         _data(full["data"]),
         choose(PARTITIONS, full["partition"], "partition"),
         choose(MODELS, full["model"], "model"),

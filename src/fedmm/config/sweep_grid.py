@@ -143,7 +143,7 @@ def _shape(each: Experiment, adaptation: Adaptation) -> str:
             (function.layout.dtype, str(function.layout.device), function.input_shape, each.model),
             (each.objective.structure(), len(adaptation.problem.clients), each.run.batch_size),
             (each.run.rounds, each.run.evaluate_every, each.run.precision, each.run.threads),
-            [(list(probe.measures), len(probe)) for probe in adaptation.probes],
+            [(list(evaluator.measures), len(evaluator)) for evaluator in adaptation.evaluators],
             (adaptation.row_dtype, adaptation.view, each.terms.structure()),
         )
     )

@@ -12,6 +12,8 @@ from typing import Any
 
 from fedmm.core.errors import FedmmError, require
 
+EXTENDS = "extends"
+_MOST_FILES = 100
 _LARGEST = 10_000_000
 """Bytes of a file; no experiment is larger, and some files have no end."""
 _DEEPEST = 50
@@ -113,3 +115,36 @@ def _value(value: Any) -> str:
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{_key(k)} = {_value(v)}" for k, v in value.items()) + " }" if value else "{}"
     return "[" + ", ".join(_value(item) for item in value) + "]"
+
+
+def read_tables(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file, on top of those of the file it extends, which may extend another."""
+    return _read_extending(path, ())
+
+
+def _read_extending(path: Path, before: tuple[Path, ...]) -> dict[str, Any]:
+    try:
+        here = path.resolve()
+    except (OSError, ValueError, RuntimeError) as problem:  # a link to itself, or no path at all
+        raise FedmmError(f"{path} cannot be read: {problem}") from problem
+    require(len(before) < _MOST_FILES, f"{path} is the end of a chain of {_MOST_FILES} files; extend fewer")
+    require(here not in before, f"{path} extends itself, through {' and '.join(each.name for each in before)}")
+    tables = read_toml(path)
+    if EXTENDS not in tables:
+        return tables
+    base = tables.pop(EXTENDS)
+    require(isinstance(base, str) and bool(base), f"{path}: {EXTENDS} must name a TOML file, not {base!r}")
+    return merged(_read_extending(path.parent / base, (*before, here)), tables)
+
+
+def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Sections of both, key by key; a section that names another row than the base's takes none of its options."""
+    result = dict(base)
+    for section, table in changes.items():
+        below = result.get(section)
+        if isinstance(below, dict) and isinstance(table, dict):
+            another = "name" in table and table["name"] != below.get("name")
+            result[section] = dict(table) if another else {**below, **table}
+        else:
+            result[section] = table
+    return result

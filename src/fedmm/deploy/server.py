@@ -48,13 +48,13 @@ from fedmm.sites.experiments import RowsElsewhere, deployed_experiment, listed_s
 from fedmm.sites.site_info import Card, Expected
 from fedmm.sites.versions import versions
 from fedmm.training.adaptation import Adaptation
+from fedmm.training.callbacks import OnRound
 from fedmm.training.checkpoints import newest_common
+from fedmm.training.evaluators import metrics_by_client
 from fedmm.training.fingerprint import differences, refuse_others
-from fedmm.training.history import History, Row
-from fedmm.training.loop import Begun
 from fedmm.training.privacy import require_nothing_learnt
 from fedmm.training.problem import Client
-from fedmm.training.site_evaluators import asked_for
+from fedmm.training.snapshots import ResumePoint
 
 LOG = "server.log"
 _LONGER = 10.0
@@ -171,7 +171,7 @@ def every_round_kept(each: Experiment) -> Experiment:
     return replace(each, run=replace(each.run, checkpoint_every=1, probe_rows=probe_rows))
 
 
-def _begun(each: Experiment, folder: Path, say: Say) -> Begun | None:
+def _begun(each: Experiment, folder: Path, say: Say) -> ResumePoint | None:
     """What a run goes on from; None where it had not finished a round. Another configuration is refused."""
     if (folder / EXPERIMENT).exists():
         before = deployed_experiment(tomllib.loads((folder / EXPERIMENT).read_text(encoding="utf-8")))
@@ -209,19 +209,12 @@ def standing_in(each: Experiment, names: list[str], cards: Mapping[str, Card], c
         network,
         each.objective,
         each.algorithm,
-        run.rounds,
+        run,
         validation=tested_rows(pair) or None,
         source_validation=pair.source_validation,
-        probe_rows=run.probe_rows,
-        batch_size=run.batch_size,
-        seed=run.seed,
-        device=device,
-        dtype=run.torch_dtype,
         view=pair.view,
         terms=replace(each.terms, restore=not each.terms.secure_sum),
         guard=each.guard,
-        best_by=run.best_by,
-        stopping=run.stopping,
         input_mean=mean_input(cards),
         batches={name: cards[name].batch for name in names},
         held_back={name: _row(cards[name], labelled=True) for name in names if cards[name].validation},
@@ -302,7 +295,9 @@ class _Engines:
 
     def __post_init__(self) -> None:
         adaptation = self.adaptation
-        asked = {name: own for name, own in asked_for(adaptation.probes).items() if name not in self.sites.late}
+        asked = {
+            name: own for name, own in metrics_by_client(adaptation.evaluators).items() if name not in self.sites.late
+        }
         panel = MetricRequest(asked, adaptation.function.classes, self.experiment.run.probe_rows)
         self._measures = SiteMetrics(adaptation.problem, panel, self._ask, self.say)
 
@@ -346,7 +341,7 @@ class _Engines:
             "odds": self.adaptation.odds,
             **self.columns,
         }
-        alphas = {holding.name: holding.alpha for holding in self.adaptation.holdings}
+        alphas = {holding.name: holding.alpha for holding in self.adaptation.client_data}
         return {
             name: {**self.told, "plan": json.dumps({**shared, "alpha": alphas.get(name, 1.0)})}
             for name in self.adaptation.problem.listed
@@ -360,41 +355,23 @@ def _run(
     folder: Path,
     cache: DataCache,
     engines: _Engines,
-    begun: Begun | None,
+    begun: ResumePoint | None,
     say: Say,
 ) -> None:
-    best = adaptation.chooser()
+    best = adaptation.best_model()
     checkpoints = run_checkpoints(each, folder, best, in_parts=True)
     if begun:
-        checkpoints.go_on(begun[0].round, each.run.torch_device)
+        checkpoints.go_on(begun[0], each.run.torch_device)
     status = StatusFile(folder, engines.roster, each.run.rounds, begun[0].round if begun else 0)
     engines.roster.on_change = status.write
     with (
         RunFolder(folder, each.tables(), begun[1] if begun else ()) as files,
         Tracks(each, folder, begun[0].round if begun else 0) as tracks,
     ):
-
-        def after_round(row: Row) -> None:
-            files.append(row)
-            tracks.row(row)
-            status.after_round(int(row["round"] or 0), engines.timings)
-
-        def keep(state: FederatedState, history: History) -> None:
-            files.refuse(state.round, history.refusals.get(state.round, ()))
-            checkpoints.after_round(state, history)
-
-        adapted, error = adaptation.run(
-            evaluate_every=each.run.evaluate_every,
-            on_round=after_round,
-            chosen=each.run.precision,
-            begun=begun,
-            keep=keep,
-            engines=engines,
-            best=best,
-        )
-        checkpoints.close(adapted.state, adapted.history)
+        shown = OnRound(lambda row: status.after_round(int(row["round"] or 0), engines.timings))
+        adapted, error = adaptation.run([best, files, tracks, shown, checkpoints], begun, engines=engines)
         summary = finish_run(files, known, adaptation, adapted, cache, {"name": "flower"})
-        held = {holding.name: {"holds": holding.domains} for holding in adaptation.holdings}
+        held = {holding.name: {"holds": holding.domains} for holding in adaptation.client_data}
         files.summarise({**summary, "clients": held})  # how many rows they hold, only the sites know
         tracks.finish(summary)
     if each.run.best_by and not (summary.get("best") or summary.get("oracle_best")):

@@ -22,8 +22,7 @@ from fedmm.data.datasets.per_site import KEY as PER_SITE
 from fedmm.data.datasets.per_site import PerSite
 from fedmm.data.domains import Input
 from fedmm.models import Network
-from fedmm.runs.input_file import read_input
-from fedmm.runs.run_folder import EXPERIMENT, INPUT, MODEL, SAMPLES, SUMMARY
+from fedmm.runs.run_folder import EXPERIMENT, INPUT, MODEL, SAMPLES, SUMMARY, read_input
 from fedmm.training.predictor import Predictor, rebuild_model
 
 Checkpoint = Literal["last", "best", "oracle best"]

@@ -61,13 +61,13 @@ def estimate(adaptation: Adaptation, rows: Iterable[Tensor], evaluate_every: int
     vectors = clients * max(len(_uploaded(adaptation)), 1) + _VECTORS_AT_WORK * (clients if stacked else 1)
     states = 2 * own + totals + vectors * layout.size * number
     steps, saved, kinds = dict[str, float](), 0, dict[str, str]()
-    for holding in adaptation.holdings:
+    for holding in adaptation.client_data:
         kinds.setdefault(holding.domains, holding.name)
     for kind, name in kinds.items():
         long = [seconds for seconds in steps.values() if seconds >= _LONG]
         steps[kind], bytes_saved = (long[0], saved) if long else _step(adaptation, name)
         saved = max(saved, bytes_saved)
-    kind_of = {holding.name: holding.domains for holding in adaptation.holdings}
+    kind_of = {holding.name: holding.domains for holding in adaptation.client_data}
     work = sum(count * steps[kind_of[name]] for name, count in engine.server.steps.items() if name in kind_of)
     share = engine.server.taking_part / max(len(kind_of), 1)
     evaluation, measuring = _evaluation(adaptation, _before_the_first(adaptation))
@@ -91,7 +91,7 @@ def faster_alone(adaptation: Adaptation, step: float) -> float:
         return 1.0
     torch.set_num_threads(1)
     try:
-        return step / _step(adaptation, adaptation.holdings[0].name)[0]
+        return step / _step(adaptation, adaptation.client_data[0].name)[0]
     finally:
         torch.set_num_threads(threads)
 
@@ -142,18 +142,18 @@ def _step(adaptation: Adaptation, name: str) -> tuple[float, int]:
 
 
 def _evaluation(adaptation: Adaptation, state: FederatedState) -> tuple[float, int]:
-    """Seconds to measure all probes once, where that takes long from a part of each; and the bytes it needs at once."""
+    """Seconds to evaluate once, where that takes long from a part of the rows; and the bytes it needs at once."""
     function, total, at_once = adaptation.function, 0.0, rows_at_once(adaptation.function.input_shape)
     peak, few = 0, max(2, min(_ROWS_MEASURED, _NUMBERS_MEASURED // torch.Size(function.input_shape).numel()))
-    for probe in adaptation.probes:
-        part = probe.take(slice(0, min(at_once, few, len(probe))))
+    for evaluator in adaptation.evaluators:
+        part = evaluator.take(slice(0, min(at_once, few, len(evaluator))))
         work = partial(function.evaluate, function.start, function.statistics)
         work(part[:1])
         with _largest_layer(function.module) as layers:
             seconds = _timed(partial(work, part))
-        total += seconds * len(probe) / len(part)
-        peak = max(peak, max(layers, default=0) * min(at_once, len(probe)) // len(part))
-    if adaptation.probes and total < _LONG_EVALUATION:
+        total += seconds * len(evaluator) / len(part)
+        peak = max(peak, max(layers, default=0) * min(at_once, len(evaluator)) // len(part))
+    if adaptation.evaluators and total < _LONG_EVALUATION:
         total = min(_timed(partial(adaptation.evaluate, state)) for _ in range(2))
     return total, peak
 

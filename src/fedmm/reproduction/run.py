@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,10 +19,10 @@ from fedmm.reproduction.results import identity, read_lines
 from fedmm.reproduction.write_results import append_lines, digest, relabel, result_line, stamp
 from fedmm.runs.build import DataCache, prepare
 from fedmm.runs.run import provenance
-from fedmm.runs.runs_progress import RunsProgress
 from fedmm.training.adaptation import Adaptation
 from fedmm.training.batched import StackRun
-from fedmm.training.loop import Status
+from fedmm.training.callbacks import OnRound, Status
+from fedmm.training.progress import RunsProgress
 from fedmm.training.snapshots import load_snapshot, save_snapshot
 from fedmm.training.tuning import tune
 
@@ -72,7 +73,7 @@ def reproduce(
     pending = _copied(pending, results, elsewhere, say)
     once = list({digest(run): run for run in reversed(pending)}.values())[::-1]
     say(f"{len(runs)} runs: {len(runs) - len(pending)} done before, {len(pending)} to do")
-    with RunsProgress([run.experiment for run in once], show=progress) as bar:
+    with RunsProgress(len(once), sum(run.experiment.run.rounds for run in once), show=progress) as bar:
         for stack in _stacks(once, states, where, say):
 
             def stop() -> bool:
@@ -172,13 +173,11 @@ def _run(
     began = time.perf_counter()
     tuned = tune(stack.adaptations, first.precision, first.threads)
     torch.set_num_threads(tuned.threads)
-    stacked = StackRun(stack.adaptations, first.precision, tuned.settings, bar)
-    earlier = [0.0] * len(stack.runs)
-    if stack.states[0].exists():
-        loaded = [load_snapshot(path, first.torch_device) for path in stack.states]
-        stacked.engine.load([state for state, _ in loaded])
-        stacked.histories = [history for _, history in loaded]
-        earlier = [history.total("seconds") for history in stacked.histories]
+    callbacks = [[OnRound(partial(bar, replica))] for replica in range(len(stack.runs))]
+    begun = stack.states[0].exists()
+    resume_from = [load_snapshot(path, first.torch_device) for path in stack.states] if begun else []
+    stacked = StackRun(stack.adaptations, first.precision, tuned.settings, callbacks, resume_from)
+    earlier = [history.total("seconds") for history in stacked.histories]
     status = stacked.run(first.rounds, first.evaluate_every, stop)
     about = {
         **stamp(command),

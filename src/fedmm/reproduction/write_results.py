@@ -15,6 +15,7 @@ from typing import Any
 
 from fedmm.core.errors import FedmmError
 from fedmm.core.files import write_json
+from fedmm.core.options import options_that_affect
 from fedmm.reproduction.items import FULL
 from fedmm.reproduction.plan import PaperRun
 from fedmm.reproduction.results import RESULTS, Line, parse_line, read_lines
@@ -22,25 +23,10 @@ from fedmm.training.guard import Guard
 from fedmm.training.history import History
 
 _METRICS = ("target_accuracy", "source_accuracy", "source_risk", "target_information")
-_WHERE_NOT_WHAT = (
-    "device", "precision", "engine", "threads", "evaluate_every", "label",
-    "actors", "ray_address", "stacked", "durable",
-    "checkpoint_every", "checkpoint_seconds", "keep_checkpoints", "best_by", "track", "keep_rows",
-)  # fmt: skip
+_DECIDING = options_that_affect("numbers", "seed")
+_FIRST = ("rounds", "seed", "batch_size", "probe_rows", "dtype", "client_weights", "preset")
 _SINCE: dict[str, dict[str, Any]] = {
-    "run": {
-        "participation": 1.0,
-        "on_bad_update": "stop",
-        "max_update_norm": 0.0,
-        "max_update_ratio": 0.0,
-        "uploads": "exact",
-        "broadcasts": "exact",
-        "secure_sum": False,
-        "stop_by": "",
-        "patience": 50,
-        "min_rounds": 0,
-        "min_delta": 0.0,
-    },
+    "run": {name: default for name, default in _DECIDING.items() if name not in _FIRST},
     "data": {"augment": True, "skip_bad": False},
     "aggregation": {"name": "mean"},
     "transmission": {"name": "exact"},
@@ -57,7 +43,7 @@ def digest(run: PaperRun) -> str:
     tables["run"] = {
         key: value
         for key, value in tables["run"].items()
-        if key not in _WHERE_NOT_WHAT and _SINCE["run"].get(key, _NOTHING) != value
+        if key in _DECIDING and _SINCE["run"].get(key, _NOTHING) != value
     }
     tables["data"] = {k: v for k, v in tables["data"].items() if _SINCE["data"].get(k, _NOTHING) != v}
     for section in ("aggregation", "transmission", "guard"):

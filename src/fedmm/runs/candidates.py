@@ -10,11 +10,11 @@ from fedmm.algorithms import ALGORITHMS
 from fedmm.config.schema import SOURCE_ONLY, Experiment, experiment
 from fedmm.config.sweep_grid import SWEEP
 from fedmm.core.errors import require, unknown
+from fedmm.core.options import DEFAULT_VALIDATOR
 from fedmm.data.datasets.per_site import KEY as PER_SITE
 from fedmm.data.datasets.per_site import PerSite
 from fedmm.data.partition import TargetSupervised
 from fedmm.objectives import OBJECTIVES
-from fedmm.training.selection import DEFAULT
 
 PER_SITE_LABEL = "per-site standardisation"
 _NONE = "source_only"
@@ -55,7 +55,7 @@ def derive_candidates(tables: Mapping[str, Any], objectives: Sequence[str], seed
         changed["objective"] = _options(tables, "objective", objective, OBJECTIVES)
         changed["algorithm"] = _options(tables, "algorithm", algorithm, ALGORITHMS)
         changed["data"] = {**tables["data"], **({PER_SITE: True} if per_site else {})}
-        run = {**tables.get("run", {}), "label": label, "best_by": DEFAULT, "stop_by": ""}
+        run = {**tables.get("run", {}), "label": label, "best_by": DEFAULT_VALIDATOR, "stop_by": ""}
         first = own.run.seed
         return Candidate(
             label,

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from fedmm.config.dataclass_io import Table
 from fedmm.config.schema import Experiment, experiment
 from fedmm.core.errors import FedmmError
 from fedmm.core.files import write_json
-from fedmm.runs.overview import comparison_summary, folder_names
+from fedmm.runs.evidence import judge_runs
 from fedmm.runs.plan import read_plan, write_plan
 from fedmm.runs.resume import completed_run, only_begun
 from fedmm.runs.run import DivergedRun, Summary, run_experiment
@@ -18,6 +22,8 @@ from fedmm.runs.workers import report, side_by_side, tell, told_to_stop
 from fedmm.training.history import Row
 from fedmm.training.progress import bars
 
+_SUMMARY_KEYS = ("label", "algorithm", "objective", "seed", "rounds", "target_accuracy", "seconds", "status")
+_LONGEST_SLUG = 100
 Outcome = tuple[Summary, FedmmError | None] | None
 """A run's summary, and the word on it if it diverged; None for a run that was never begun."""
 
@@ -100,3 +106,40 @@ def _run(index: int, tables: dict[str, Table], folder: str, resume: bool) -> Out
         return problem.summary, FedmmError(str(problem))
     except FedmmError as problem:
         raise FedmmError(str(problem)) from None
+
+
+def folder_names(experiments: Sequence[Experiment]) -> list[str]:
+    """A folder name for each run, from its label and seed."""
+    names = [f"{_slug(each.label)}-seed{each.run.seed}" for each in experiments]
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise FedmmError(f"two runs would both be called {name!r}; give them different labels or seeds")
+    return names
+
+
+def _slug(label: str) -> str:
+    """Letters that every file system knows, and no more of them than it takes; what is cut off still counts."""
+    slug = re.sub(r"[^a-z0-9.=-]+", "-", label.lower()).strip("-.") or "run"
+    return (
+        slug
+        if len(slug) <= _LONGEST_SLUG
+        else f"{slug[:_LONGEST_SLUG]}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"
+    )
+
+
+def comparison_summary(
+    title: str, status: str, summaries: Sequence[dict[str, Any]], folders: Sequence[str]
+) -> dict[str, Any]:
+    """The ``summary.json`` of a comparison."""
+    return {
+        "kind": "comparison",
+        "title": title,
+        "status": status,
+        "runs": [
+            {**{key: each[key] for key in _SUMMARY_KEYS}, "folder": folder}
+            for each, folder in zip(summaries, folders, strict=True)
+        ],
+        "evidence": judge_runs(summaries),
+        "versions": summaries[0]["versions"] if summaries else {},
+        "hardware": summaries[0]["hardware"] if summaries else {},
+    }

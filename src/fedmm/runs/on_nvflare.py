@@ -28,7 +28,7 @@ from fedmm.remote.packed import MEASURE, Ask, Packed
 from fedmm.remote.site import Site, answer_question
 from fedmm.runs.build import DataCache, prepare
 from fedmm.training.adaptation import Adaptation
-from fedmm.training.site_evaluators import OwnSums, asked_for
+from fedmm.training.evaluators import OwnSums, metrics_by_client
 
 _STATES = "clients"
 """The folder in a run's folder where the clients' states lie."""
@@ -61,7 +61,7 @@ def nvflare_engines(each: Experiment, adaptation: Adaptation, folder: Path) -> I
         "states": str(folder.resolve() / _STATES),
         "threads": torch.get_num_threads(),
     }
-    names = sorted({*asked_for(adaptation.probes), *(client.name for client in adaptation.problem.clients)})
+    names = sorted({*metrics_by_client(adaptation.evaluators), *(client.name for client in adaptation.problem.clients)})
     place = "poc" if each.run.engine == "nvflare_poc" else "simulator"
     with federation(names, f"{__name__}:site", arguments, place=place) as ask:
         yield NVFlareEngines(adaptation, ask, max(each.run.probe_rows, 1))
@@ -73,7 +73,7 @@ class NVFlareEngines:
     def __init__(self, adaptation: Adaptation, ask: Ask, most_rows: int) -> None:
         self._adaptation = adaptation
         self._ask = ask
-        panel = MetricRequest(asked_for(adaptation.probes), adaptation.function.classes, most_rows)
+        panel = MetricRequest(metrics_by_client(adaptation.evaluators), adaptation.function.classes, most_rows)
         self._measures = SiteMetrics(adaptation.problem, panel, ask, _LOG.info, _LOG.warning)
 
     def __call__(self, algorithm: Algorithm) -> AskingEngine:
@@ -117,7 +117,7 @@ def site(name: str, tables: Mapping[str, Any], states: str, threads: int) -> Cal
     adaptation = prepare(each, DataCache())
     problem, layout = adaptation.problem, adaptation.problem.layout
     server = Server(problem, each.algorithm, adaptation.rounds, adaptation.terms)
-    own = [probe.own_of(name) for probe in adaptation.probes if name in probe.held_by]
+    own = [evaluator.own_of(name) for evaluator in adaptation.evaluators if name in evaluator.held_by]
     sums = OwnSums(adaptation.function, own)
     working = workers(server)
     here: Site | None = None

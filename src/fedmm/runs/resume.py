@@ -13,36 +13,28 @@ from fedmm.core.errors import FedmmError
 from fedmm.core.files import write_json
 from fedmm.runs.run_folder import EXPERIMENT, HELD, MODEL, SUMMARY
 from fedmm.training.adaptation import Adaptation
-from fedmm.training.checkpoints import Checkpoints, newest_common
+from fedmm.training.callbacks import BestModel
+from fedmm.training.checkpoints import Checkpoints, checkpoints_of, newest_common
 from fedmm.training.fingerprint import differences, held_rows, refuse_others
-from fedmm.training.loop import Begun
-from fedmm.training.selection import Chooser
+from fedmm.training.snapshots import ResumePoint
 
 PLAN = "plan.json"
 
 
 def run_checkpoints(
-    each: Experiment, folder: Path, best: Chooser | None = None, *, in_parts: bool = False
+    each: Experiment, folder: Path, best: BestModel | None = None, *, in_parts: bool = False
 ) -> Checkpoints:
     """The checkpoints of a run, as its section ``[run]`` wants them, with the best model beside them."""
-    run = each.run
-    return Checkpoints(
-        folder,
-        every=run.checkpoint_every,
-        seconds=run.checkpoint_seconds,
-        keep=run.keep_checkpoints,
-        best=best,
-        in_parts=in_parts,
-    )
+    return checkpoints_of(each.run, folder, best, in_parts=in_parts)
 
 
-def begun_runs(
+def resume_points(
     experiments: Sequence[Experiment],
     adaptations: Sequence[Adaptation],
     folders: Sequence[Path],
     checkpoints: Sequence[Checkpoints],
     say: Callable[[str], None],
-) -> list[Begun]:
+) -> list[ResumePoint]:
     """The newest states that all of these runs have after one round; none where they begin, or begin again.
 
     A run that was started with another configuration, or with other rows, is refused.
@@ -53,14 +45,14 @@ def begun_runs(
         if (folder / EXPERIMENT).exists():
             require_same_run(each, folder)
             require_same_rows(adaptation, folder)
-    begun = newest_common(checkpoints, experiments[0].run.torch_device, say)
-    if begun:
-        say(f"going on after round {max(state.round for state, _ in begun)}")
+    points = newest_common(checkpoints, experiments[0].run.torch_device, say)
+    if points:
+        say(f"going on after round {max(state.round for state, _ in points)}")
     elif len(folders) == 1:
         say(f"{folders[0]} holds no checkpoint that can be read; the run begins again")
     else:
         say(f"the runs in {folders[0].parent} have no readable checkpoints of one round; they begin again")
-    return begun
+    return points
 
 
 def require_same_run(each: Experiment, folder: Path) -> None:

@@ -6,7 +6,7 @@ import math
 import os
 import platform
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,27 +15,36 @@ import torch
 
 from fedmm._version import __version__
 from fedmm.config.schema import Experiment
-from fedmm.core.engine import FederatedState
 from fedmm.core.errors import Diverged, FedmmError, require
 from fedmm.data.datasets.per_site import KEY as PER_SITE
 from fedmm.data.datasets.per_site import PerSite
 from fedmm.data.domains import DomainPair
 from fedmm.runs.build import DataCache, prepare, tested_rows
 from fedmm.runs.evidence import count_trained_test_rows, shift_of_model, shift_table, shift_warning
-from fedmm.runs.input_file import write_input
 from fedmm.runs.on_nvflare import every_round_kept, nvflare_engines
 from fedmm.runs.on_ray import ray_engines
 from fedmm.runs.plan import keep_settings, settings_of
 from fedmm.runs.report_data import EXHIBITS, exhibits
-from fedmm.runs.resume import begun_runs, keep_rows, only_begun, require_same_run, run_checkpoints
-from fedmm.runs.run_folder import BOUNDARY, EXPERIMENT, MAPS, MODEL, REFUSED, SAMPLES, RunFolder, claim_folder
+from fedmm.runs.resume import keep_rows, only_begun, require_same_run, resume_points, run_checkpoints
+from fedmm.runs.run_folder import (
+    BOUNDARY,
+    EXPERIMENT,
+    MAPS,
+    MODEL,
+    REFUSED,
+    SAMPLES,
+    RunFolder,
+    claim_folder,
+    write_input,
+)
 from fedmm.runs.tracking import Tracks, require_trackers
 from fedmm.training.adaptation import Adaptation, Adapted
 from fedmm.training.batched import StackRun, StackSettings
+from fedmm.training.callbacks import Callback, OnRound, best_file
 from fedmm.training.history import History, Row
 from fedmm.training.privacy import PrivacyAccount
 from fedmm.training.progress import RoundProgress
-from fedmm.training.selection import best_file
+from fedmm.training.snapshots import ResumePoint
 
 _SAMPLE_IMAGES, _SAMPLE_POINTS, _GRID = 12, 300, 160
 _ELSEWHERE = {"ray": ray_engines, "nvflare": nvflare_engines, "nvflare_poc": nvflare_engines}
@@ -62,12 +71,14 @@ def run_experiment(
     resume: bool = False,
     progress: bool = True,
     on_round: Callable[[Row], None] | None = None,
+    callbacks: Sequence[Callback] = (),
     say: Callable[[str], None] = lambda line: None,
 ) -> Summary:
     """Train as the experiment says and leave a run folder; its summary is returned.
 
     Everything is checked and built before the folder is made. Ctrl-C, or a client that diverges, leaves a folder with
     the rounds and the model up to then; the latter is raised after that. ``say`` is told which engine runs, and why.
+    on_round: called with each round's row of the history. callbacks: objects that watch the training, and may end it.
     resume: go on from the newest checkpoint of a run in the folder, where one was begun.
     """
     if experiment.run.threads:
@@ -83,18 +94,14 @@ def run_experiment(
     elif not (resume and only_begun(folder)):
         claim_folder(folder, overwrite=overwrite)
     say(f"engine {engine}: {why}")
+    watching = [*([OnRound(on_round)] if on_round else []), *callbacks]
     if engine == "batched":
         settings = settings_of(folder, adaptation, experiment.run.precision, resume=resume)
-        with RoundProgress(adaptation.label, adaptation.rounds, show=progress) as bar:
-
-            def show(_: int, row: Row) -> None:
-                bar(row)
-                if on_round:
-                    on_round(row)
-
-            (outcome,) = run_stack([experiment], [adaptation], [folder], cache, settings, show, resume=resume, say=say)
+        bar = RoundProgress(adaptation.label, adaptation.rounds, show=progress)
+        own = [[bar, *watching]]
+        (outcome,) = run_stack([experiment], [adaptation], [folder], cache, settings, own, resume=resume, say=say)
     else:
-        outcome = _run_one(experiment, adaptation, folder, cache, progress, on_round, resume, say)
+        outcome = _run_one(experiment, adaptation, folder, cache, watching, progress=progress, resume=resume, say=say)
     summary, error = outcome
     for line in _closing_words(summary, experiment, folder):
         say(line)
@@ -142,6 +149,45 @@ def choose_engine(experiment: Experiment, adaptation: Adaptation) -> tuple[str, 
 
 
 Outcome = tuple[Summary, Diverged | None]
+Train = Callable[[list[list[Callback]], list[ResumePoint]], list[tuple[Adapted, Diverged | None]]]
+"""Trains several runs: the callbacks of each, and what each goes on from; their models, and what diverged."""
+
+
+def _run_in_folders(
+    experiments: Sequence[Experiment],
+    adaptations: Sequence[Adaptation],
+    folders: Sequence[Path],
+    cache: DataCache,
+    engine: dict[str, Any],
+    train: Train,
+    callbacks: Sequence[Sequence[Callback]],
+    *,
+    resume: bool,
+    say: Callable[[str], None],
+) -> list[Outcome]:
+    """Train runs, and leave a run folder for each. engine: what summaries say of it. callbacks: further ones."""
+    for note in dict.fromkeys(note for each in experiments for note in cache.pair(each, torch.device("cpu")).notes):
+        say(note)
+    best = [adaptation.best_model() for adaptation in adaptations]
+    checkpoints = [run_checkpoints(*each) for each in zip(experiments, folders, best, strict=True)]
+    points = resume_points(experiments, adaptations, folders, checkpoints, say) if resume else []
+    outcomes: list[Outcome] = []
+    with ExitStack() as opened:
+        files, tracks = list[RunFolder](), list[Tracks]()
+        for number, (experiment, adaptation, folder) in enumerate(zip(experiments, adaptations, folders, strict=True)):
+            state, history = points[number] if points else (None, History())
+            files.append(opened.enter_context(RunFolder(folder, experiment.tables(), history)))
+            keep_rows(adaptation, folder)
+            tracks.append(opened.enter_context(Tracks(experiment, folder, state.round if state else 0)))
+        everything = zip(best, files, tracks, callbacks, checkpoints, strict=True)
+        trained = train([[first, file, track, *own, last] for first, file, track, own, last in everything], points)
+        for experiment, adaptation, file, track, (adapted, error) in zip(
+            experiments, adaptations, files, tracks, trained, strict=True
+        ):
+            summary = finish_run(file, experiment, adaptation, adapted, cache, engine)
+            track.finish(summary)
+            outcomes.append((summary, error))
+    return outcomes
 
 
 def _run_one(
@@ -149,48 +195,29 @@ def _run_one(
     adaptation: Adaptation,
     folder: Path,
     cache: DataCache,
+    callbacks: Sequence[Callback],
+    *,
     progress: bool,
-    on_round: Callable[[Row], None] | None,
     resume: bool,
     say: Callable[[str], None],
 ) -> Outcome:
-    _say_notes([experiment], cache, say)
-    best = adaptation.chooser()
-    checkpoints = run_checkpoints(experiment, folder, best)
-    begun = next(iter(begun_runs([experiment], [adaptation], [folder], [checkpoints], say)), None) if resume else None
-    with ExitStack() as opened:
-        engines = None
-        if experiment.run.engine in _ELSEWHERE:
-            engines = opened.enter_context(_ELSEWHERE[experiment.run.engine](experiment, adaptation, folder))
-        files = opened.enter_context(RunFolder(folder, experiment.tables(), begun[1] if begun else ()))
-        keep_rows(adaptation, folder)
-        tracks = opened.enter_context(Tracks(experiment, folder, begun[0].round if begun else 0))
+    elsewhere = _ELSEWHERE.get(experiment.run.engine)
+    name = experiment.run.engine if elsewhere else "in_process"
+    with elsewhere(experiment, adaptation, folder) if elsewhere else nullcontext() as engines:
 
-        def after_round(row: Row) -> None:
-            files.append(row)
-            tracks.row(row)
-            if on_round:
-                on_round(row)
+        def train(callbacks: list[list[Callback]], points: list[ResumePoint]) -> list[tuple[Adapted, Diverged | None]]:
+            adapted = adaptation.run(
+                callbacks[0],
+                points[0] if points else None,
+                progress=progress,
+                engines=engines,
+            )
+            return [adapted]
 
-        def keep(state: FederatedState, history: History) -> None:
-            files.refuse(state.round, history.refusals.get(state.round, ()))
-            checkpoints.after_round(state, history)
-
-        adapted, error = adaptation.run(
-            evaluate_every=experiment.run.evaluate_every,
-            progress=progress,
-            on_round=after_round,
-            chosen=experiment.run.precision,
-            begun=begun,
-            keep=keep,
-            engines=engines,
-            best=best,
+        (outcome,) = _run_in_folders(
+            [experiment], [adaptation], [folder], cache, {"name": name}, train, [callbacks], resume=resume, say=say
         )
-        checkpoints.close(adapted.state, adapted.history)
-        engine = experiment.run.engine if engines else "in_process"
-        summary = finish_run(files, experiment, adaptation, adapted, cache, {"name": engine})
-        tracks.finish(summary)
-    return summary, error
+    return outcome
 
 
 def run_stack(
@@ -199,7 +226,7 @@ def run_stack(
     folders: Sequence[Path],
     cache: DataCache,
     settings: StackSettings,
-    on_row: Callable[[int, Row], None],
+    callbacks: Sequence[Sequence[Callback]] = (),
     stop: Callable[[], bool] = lambda: False,
     *,
     resume: bool = False,
@@ -207,52 +234,21 @@ def run_stack(
 ) -> list[Outcome]:
     """Run experiments of one shape as one program, and leave a run folder for each; ``stop`` is asked now and then.
 
-    resume: go on from the checkpoints of the newest round that all of them have, where they were begun.
+    callbacks: of each run. resume: go on from the checkpoints of the newest round that all of them have, where they
+    were begun.
     """
-    _say_notes(experiments, cache, say)
-    kept = [
-        run_checkpoints(each, folder, adaptation.chooser())
-        for each, folder, adaptation in zip(experiments, folders, adaptations, strict=True)
-    ]
-    begun = begun_runs(experiments, adaptations, folders, kept, say) if resume else []
-    before: Sequence[History] = [history for _, history in begun] or [History() for _ in experiments]
-    with ExitStack() as opened:
-        files = [
-            opened.enter_context(RunFolder(folder, each.tables(), rows))
-            for folder, each, rows in zip(folders, experiments, before, strict=True)
-        ]
+    run = experiments[0].run
 
-        for adaptation, folder in zip(adaptations, folders, strict=True):
+    def train(callbacks: list[list[Callback]], points: list[ResumePoint]) -> list[tuple[Adapted, Diverged | None]]:
+        for folder in folders:
             keep_settings(folder, settings)
-            keep_rows(adaptation, folder)
-        tracks = [
-            opened.enter_context(Tracks(each, folder, begun[number][0].round if begun else 0))
-            for number, (each, folder) in enumerate(zip(experiments, folders, strict=True))
-        ]
-
-        def after_round(replica: int, row: Row) -> None:
-            files[replica].append(row)
-            tracks[replica].row(row)
-            history = stack.histories[replica]
-            files[replica].refuse(len(history), history.refusals.get(len(history), ()))
-            on_row(replica, row)
-
-        run = experiments[0].run
-        stack = StackRun(adaptations, run.precision, settings, after_round, begun=begun, checkpoints=kept)
+        stack = StackRun(adaptations, run.precision, settings, callbacks, points)
         status = stack.run(run.rounds, run.evaluate_every, stop)
-        engine = {"name": "batched", "stacked": len(experiments), **asdict(settings)}
-        outcomes = []
-        for replica, each in enumerate(experiments):
-            adapted, error = stack.adapted(replica, status)
-            outcomes.append((finish_run(files[replica], each, adaptations[replica], adapted, cache, engine), error))
-            tracks[replica].finish(outcomes[-1][0])
-    return outcomes
+        return [stack.adapted(replica, status) for replica in range(len(adaptations))]
 
-
-def _say_notes(experiments: Sequence[Experiment], cache: DataCache, say: Callable[[str], None]) -> None:
-    """What the user should know of how the data was read."""
-    for note in dict.fromkeys(note for each in experiments for note in cache.pair(each, torch.device("cpu")).notes):
-        say(note)
+    engine = {"name": "batched", "stacked": len(experiments), **asdict(settings)}
+    own = callbacks or [()] * len(experiments)
+    return _run_in_folders(experiments, adaptations, folders, cache, engine, train, own, resume=resume, say=say)
 
 
 def finish_run(
@@ -345,7 +341,7 @@ def _summary(experiment: Experiment, adaptation: Adaptation, adapted: Adapted) -
                 "source_rows": len(holding.source) if holding.source is not None else 0,
                 "target_rows": len(holding.target) if holding.target is not None else 0,
             }
-            for holding in adaptation.holdings
+            for holding in adaptation.client_data
         },
         **provenance(adaptation.function.layout.device),
     }

@@ -18,11 +18,15 @@ from torch import Tensor
 
 from fedmm.config.dataclass_io import Table
 from fedmm.config.toml import read_toml, write_toml
-from fedmm.core.engine import Refusal
+from fedmm.core.engine import FederatedState, Refusal
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.files import replace_file, write_json
-from fedmm.training.history import Row
+from fedmm.data.domains import DomainPair, Input
+from fedmm.data.inputs import input_from, input_table
+from fedmm.training.callbacks import Callback
+from fedmm.training.history import History, Row
 
+_INPUT_FORMAT = "fedmm-input-1"
 EXPERIMENT, ROUNDS, SUMMARY, MODEL = "experiment.toml", "rounds.jsonl", "summary.json", "model.safetensors"
 SAMPLES, BOUNDARY, REFUSED = "samples.safetensors", "boundary.safetensors", "refused.jsonl"
 INPUT, HELD, MAPS = "input.json", "held.json", "maps.safetensors"
@@ -85,7 +89,7 @@ def latest_folder(folder: Path) -> Path:
     return folder if number == 2 else folder.with_name(f"{folder.name}-{number - 1}")
 
 
-class RunFolder:
+class RunFolder(Callback):
     """The files of one run; ``before`` are the rounds of a run that goes on."""
 
     def __init__(self, folder: Path, tables: Mapping[str, Table], before: Iterable[Row] = ()) -> None:
@@ -101,6 +105,17 @@ class RunFolder:
             if (folder / REFUSED).exists():
                 _whole(folder / REFUSED, _until(folder / REFUSED, len(lines)))
             self._rounds: IO[str] = rounds.open("a" if lines else "w", encoding="utf-8")
+
+    def begin(self, state: FederatedState, history: History) -> None:
+        self._refusals = history.refusals
+
+    def wants_state(self, round_: int) -> bool:
+        return False
+
+    def after_round(self, state: FederatedState | None, row: Row) -> None:
+        self.append(row)
+        round_ = int(row["round"] or 0)
+        self.refuse(round_, self._refusals.get(round_, ()))
 
     def append(self, row: Row) -> None:
         """One more round, on disk before the next begins."""
@@ -186,3 +201,28 @@ def _written(what: str, folder: Path) -> Iterator[None]:
 
 def _unwritten(what: str, folder: Path, problem: Exception) -> FedmmError:
     return FedmmError(f"{what} cannot be written to {folder}: {getattr(problem, 'strerror', None) or problem}")
+
+
+def write_input(folder: Path, pair: DomainPair) -> None:
+    """Say what a model that was trained on the pair takes and tells apart."""
+    table = None if pair.input is None else input_table(pair.input)
+    named = {"headings": list(pair.input.headings)} if pair.input is not None and pair.input.headings else {}
+    write_json(
+        folder / INPUT, {"format": _INPUT_FORMAT, "class_names": list(pair.class_names), "input": table, **named}
+    )
+
+
+def read_input(folder: Path) -> tuple[tuple[str, ...], Input | None]:
+    """The names of a run's classes, and its way from files to rows; None for a built-in data set."""
+    path = folder / INPUT
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        require(content["format"] == _INPUT_FORMAT, f"{path} was written by another version of fedmm")
+        names = tuple(map(str, content["class_names"]))
+        return names, None if content["input"] is None else input_from(content["input"])
+    except FedmmError:
+        raise
+    except OSError as problem:
+        raise FedmmError(f"{path} cannot be read: {problem.strerror}; a finished run has it") from problem
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as problem:
+        raise FedmmError(f"{path} does not say what the run's model takes: {problem}") from problem

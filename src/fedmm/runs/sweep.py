@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -14,17 +15,18 @@ from fedmm.config.sweep_grid import groups
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.files import write_json
 from fedmm.runs.build import DataCache, prepare
-from fedmm.runs.overview import comparison_summary, folder_names
+from fedmm.runs.comparison import comparison_summary, folder_names
 from fedmm.runs.plan import Program, fits, plan_in_words, read_plan, write_plan
 from fedmm.runs.resume import completed_run, only_begun
 from fedmm.runs.run import Summary, rows_inside, run_stack
 from fedmm.runs.run_folder import SUMMARY, claim_folder
-from fedmm.runs.runs_progress import RunsProgress
 from fedmm.runs.tracking import require_trackers
 from fedmm.runs.workers import report, side_by_side, tell, told_to_stop
 from fedmm.training.adaptation import Adaptation
 from fedmm.training.batched import StackSettings
+from fedmm.training.callbacks import OnRound
 from fedmm.training.history import Row
+from fedmm.training.progress import RunsProgress
 from fedmm.training.tuning import Tuned, tune
 
 OnRow = Callable[[int, Row], None]
@@ -73,7 +75,7 @@ def run_sweep(
     summaries: dict[int, Summary] = {}
     problems: list[str] = []
     status = "completed"
-    with RunsProgress(experiments, show=progress) as bars:
+    with RunsProgress(len(experiments), sum(each.run.rounds for each in experiments), show=progress) as bars:
         for program in programs:
             folders = [folder / names[number] for number in program.members]
             outcomes = _completed(program, folders, bars) if kept is not None else []
@@ -159,15 +161,16 @@ def _run(
 ) -> Sequence[Outcome | None]:
     """One program; None for a run that was never begun."""
     chosen = [runs.experiments[number] for number in program.members]
-
-    def on_row(position: int, row: Row) -> None:
-        bars(program.members[position], row)
-
     if program.tuned.processes > 1:
+
+        def on_row(position: int, row: Row) -> None:
+            bars(program.members[position], row)
+
         return _in_processes(chosen, folders, program.tuned, on_row, resume=resume, say=say)
     torch.set_num_threads(program.tuned.threads)
     prepared, settings = runs.prepared(program.members), program.tuned.settings
-    outcomes = run_stack(chosen, prepared, folders, runs.cache, settings, on_row, resume=resume, say=say)
+    callbacks = [[OnRound(partial(bars, number))] for number in program.members]
+    outcomes = run_stack(chosen, prepared, folders, runs.cache, settings, callbacks, resume=resume, say=say)
     return [(summary, str(error) if error else None) for summary, error in outcomes]
 
 
@@ -207,10 +210,7 @@ def _worker(
     cache = DataCache()
     experiments = [experiment(each) for each in tables]
     adaptations = [prepare(each, cache) for each in experiments]
-
-    def on_row(position: int, row: Row) -> None:
-        report(numbers[position], row)
-
+    callbacks = [[OnRound(partial(report, number))] for number in numbers]
     try:
         outcomes = run_stack(
             experiments,
@@ -218,7 +218,7 @@ def _worker(
             list(map(Path, folders)),
             cache,
             settings,
-            on_row,
+            callbacks,
             told_to_stop,
             resume=resume,
             say=tell,

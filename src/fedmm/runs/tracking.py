@@ -16,9 +16,12 @@ from typing import Any, Protocol, Self
 
 from fedmm.config.schema import Experiment
 from fedmm.config.toml import write_toml
+from fedmm.core.engine import FederatedState
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.files import write_json
 from fedmm.runs.run_folder import EXPERIMENT, MODEL, SUMMARY
+from fedmm.training.callbacks import Callback
+from fedmm.training.history import Row
 
 _LOG = logging.getLogger(__name__)
 _ARTIFACTS = (
@@ -156,7 +159,7 @@ def require_trackers(names: Sequence[str]) -> None:
         require(library is not None, f"tracking by {name} needs its library: pip install 'fedmm[track]'")
 
 
-class Tracks:
+class Tracks(Callback):
     """The trackers of one run. One that fails once training has begun is told of, and left alone from then on."""
 
     def __init__(self, each: Experiment, folder: Path, done: int = 0) -> None:
@@ -170,11 +173,13 @@ class Tracks:
             except Exception as problem:
                 raise FedmmError(f"tracking by {name} cannot begin: {_first_line(problem)}") from problem
 
-    def row(self, row: Mapping[str, Any]) -> None:
-        """One more round, as it stands in the history."""
+    def wants_state(self, round_: int) -> bool:
+        return False
+
+    def after_round(self, state: FederatedState | None, row: Row) -> None:
         if self._trackers:
             values = scalars({name: value for name, value in row.items() if name != "round"})
-            self._each("a round", lambda tracker: tracker.round(int(row["round"]), values))
+            self._each("a round", lambda tracker: tracker.round(int(row["round"] or 0), values))
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """The run has ended, and its files are written."""

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedmm.config.extends import read_tables
 from fedmm.config.schema import Experiment
 from fedmm.config.sites import ELSEWHERE, RowsElsewhere, experiment_anywhere
-from fedmm.config.toml import set_values, write_toml
+from fedmm.config.toml import read_tables, set_values, write_toml
 from fedmm.core.errors import require
 from fedmm.data.datasets.per_site import KEY as PER_SITE
 from fedmm.data.datasets.per_site import PerSite

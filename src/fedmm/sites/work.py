@@ -37,10 +37,9 @@ from fedmm.sites.rows import SiteRows, site_rows
 from fedmm.sites.site_info import Card
 from fedmm.sites.tables import ENCODING, describe_table, require_tables
 from fedmm.sites.versions import difference, versions
-from fedmm.training.evaluators import Probe, held_back_probe, source_probe, target_probe
+from fedmm.training.evaluators import Evaluator, OwnSums, held_back_evaluator, source_evaluator, target_evaluator
 from fedmm.training.predictor import RowsShown
-from fedmm.training.problem import Holding, adaptation_problem, batch_split, input_sum
-from fedmm.training.site_evaluators import OwnSums
+from fedmm.training.problem import ClientData, adaptation_problem, batch_split, input_sum
 
 Say = Callable[[str], None]
 _REMEDY = "the site's owner can list it in policy.allow_imports"
@@ -189,13 +188,13 @@ class SiteWork:
             self._built = (key, self._build(admitted.asked.experiment, admitted.run, admitted.plan))
         return self._built[1]
 
-    def _rows(self, each: Experiment, encoding: str) -> tuple[SiteRows, Holding]:
+    def _rows(self, each: Experiment, encoding: str) -> tuple[SiteRows, ClientData]:
         """The site's rows, and those of them that are trained on: enough of each domain, and in every batch."""
         rows = site_rows(self._config, each, encoding, self._say)
         target = rows.target if _adversarial(each) or rows.source is None else None
         counts = [0 if part is None else len(part) for part in (rows.source, target)]
         require_rows(self._config.policy, each.run.batch_size, *counts)
-        return rows, Holding(self._config.site.name, rows.source, target, 1.0)
+        return rows, ClientData(self._config.site.name, rows.source, target, 1.0)
 
     def _build(self, each: Experiment, run: str, plan: Plan) -> _Built:
         config, name = self._config, self._config.site.name
@@ -232,20 +231,20 @@ class SiteWork:
         return _Built(Site(worker, memory, problem.statistics), first, problem, each, sums, told, masks)
 
 
-def _probes(name: str, rows: SiteRows, each: Experiment, odds: float | None) -> list[Probe]:
+def _probes(name: str, rows: SiteRows, each: Experiment, odds: float | None) -> list[Evaluator]:
     """The site's own rows that models are measured on, at most ``probe_rows`` of each kind, and what for."""
     held = rows.source if rows.source is not None else rows.target
     assert held is not None
     most, seed, device = each.run.probe_rows, each.run.seed, each.run.torch_device
     show = RowsShown(rows.view, tuple(held.x.shape[1:]))
-    found: list[Probe | None] = []
+    found: list[Evaluator | None] = []
     if rows.target is not None:
-        found.append(target_probe({name: rows.target}, most, seed, show, device, rows.classes, odds))
+        found.append(target_evaluator({name: rows.target}, most, seed, show, device, rows.classes, odds))
     if rows.validation is not None:
-        found.append(held_back_probe({name: rows.validation}, most, seed, show, device, odds))
+        found.append(held_back_evaluator({name: rows.validation}, most, seed, show, device, odds))
     elif rows.source is not None and odds is not None:
-        found.append(source_probe({name: rows.source}, most, seed, show, device, odds))
-    return [probe for probe in found if probe is not None]
+        found.append(source_evaluator({name: rows.source}, most, seed, show, device, odds))
+    return [evaluator for evaluator in found if evaluator is not None]
 
 
 def _mask(built: _Built, question: Packed) -> Mask | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,26 +15,25 @@ from fedmm.core.algorithm import Algorithm
 from fedmm.core.errors import require
 from fedmm.core.federation import Terms
 from fedmm.core.objective import Objective
+from fedmm.core.options import DEFAULT_VALIDATOR, TERMS, TrainOptions
 from fedmm.core.problem import View, WholeRows
+from fedmm.core.validation import instance, require_device
 from fedmm.data.rows import Keys
 from fedmm.models.network import Network
 from fedmm.objectives import DANN
 from fedmm.training.adaptation import Adaptation, Adapted
-from fedmm.training.fingerprint import fingerprint
+from fedmm.training.callbacks import Callback, EarlyStopping, OnRound
+from fedmm.training.checkpoints import open_call_folder
 from fedmm.training.guard import Guard
 from fedmm.training.history import Row
-from fedmm.training.keeping import kept_in
-from fedmm.training.problem import (
-    Client,
-)
-from fedmm.training.selection import DEFAULT, Stopping
+from fedmm.training.problem import Client
 
 _DANN = DANN()
 _SMOOTHED_FEDMM = SmoothedFedMM()
 _WHOLE_ROWS = WholeRows()
 _USUAL = Terms()
 _NO_GUARD = Guard()
-_TO_THE_END = Stopping()
+_TO_THE_END = EarlyStopping()
 
 
 def adapt(
@@ -54,10 +54,11 @@ def adapt(
     view: View = _WHOLE_ROWS,
     terms: Terms = _USUAL,
     guard: Guard = _NO_GUARD,
-    best_by: str = DEFAULT,
-    stopping: Stopping = _TO_THE_END,
+    best_by: str = DEFAULT_VALIDATOR,
+    stopping: EarlyStopping = _TO_THE_END,
     progress: bool = True,
     on_round: Callable[[Row], None] | None = None,
+    callbacks: Sequence[Callback] = (),
     resume: str | Path | None = None,
     checkpoint_every: int = 0,
     checkpoint_seconds: float = 60.0,
@@ -81,8 +82,10 @@ def adapt(
     terms: on what terms clients take part: which share of them in a round, what the server accepts, how it aggregates.
     guard: what is done about rounds that are not finite, or explode: by default the former end the run.
     best_by: the validator by which the model of the best round is kept, as ``best`` of the result; empty for none.
-    stopping: a validator by which the training ends early, for example ``Stopping("target_information", patience=20)``.
+    stopping: a validator by which the training ends early, for example
+        ``EarlyStopping("target_information", patience=20)``.
     progress: a bar on the terminal. on_round: called with each round's row of the history.
+    callbacks: objects that watch the training, and may end it: see :class:`fedmm.Callback`.
     resume: a folder for checkpoints. Where it holds some of the same call, training goes on from the newest, to the
         same end to the bit; a call that had completed returns its result at once, and any other call is refused.
     checkpoint_every, checkpoint_seconds: rounds and seconds between two checkpoints, 0 for none by that count; the last
@@ -93,30 +96,43 @@ def adapt(
     Rows may be numpy arrays, torch tensors, lists, pandas DataFrames, Datasets, or DataLoaders, which are read once.
     The columns of DataFrames are found by name; words, in columns or as labels, are numbered over all clients.
     """
-    adaptation = Adaptation(
-        clients, model, objective, algorithm, rounds,
-        validation=validation, source_validation=source_validation, probe_rows=probe_rows, batch_size=batch_size,
-        seed=seed, device=device, dtype=dtype, view=view, terms=terms, guard=guard, best_by=best_by, stopping=stopping,
-        keys=keys,
-    )  # fmt: skip
+    instance("terms", terms, Terms)
+    instance("stopping", stopping, EarlyStopping)
     require(on_round is None or callable(on_round), f"on_round must be a function of a row, not {on_round!r:.60}")
-    best = adaptation.chooser()
-    if resume is None:
-        adapted, error = adaptation.run(evaluate_every=evaluate_every, progress=progress, on_round=on_round, best=best)
-    else:
-        about = fingerprint(adaptation, seed=seed, batch_size=batch_size, evaluate_every=evaluate_every)
-        kept = kept_in(
-            resume, about, adaptation.function.layout.device,
-            every=checkpoint_every, seconds=checkpoint_seconds, keep=keep_checkpoints, best=best,
-        )  # fmt: skip
-        for line in kept.said:
+    _require_options(best_by, dtype, view)
+    require_device(device)
+    options = TrainOptions(
+        rounds=rounds, seed=seed, batch_size=batch_size, evaluate_every=evaluate_every, probe_rows=probe_rows,
+        device=str(device), dtype=str(dtype).removeprefix("torch."),  # type: ignore[arg-type]
+        checkpoint_every=checkpoint_every, checkpoint_seconds=checkpoint_seconds, keep_checkpoints=keep_checkpoints,
+        best_by=best_by, **asdict(stopping), **{name: getattr(terms, name) for name in TERMS},
+    )  # fmt: skip
+    adaptation = Adaptation(
+        clients, model, objective, algorithm, options,
+        validation=validation, source_validation=source_validation, view=view, terms=terms, guard=guard, keys=keys,
+    )  # fmt: skip
+    best = adaptation.best_model()
+    watching: list[Callback] = [best, *([OnRound(on_round)] if on_round else []), *callbacks]
+    resume_from = None
+    if resume is not None:
+        checkpoints, resume_from, said = open_call_folder(resume, adaptation, best)
+        for line in said:
             warnings.warn(line, stacklevel=2)
-        adapted, error = adaptation.run(
-            evaluate_every=evaluate_every, progress=progress, on_round=on_round,
-            begun=kept.begun, keep=kept.checkpoints.after_round, best=best,
-        )  # fmt: skip
-        kept.checkpoints.close(adapted.state, adapted.history)
+        watching.append(checkpoints)
+    adapted, error = adaptation.run(watching, resume_from, progress=progress)
     if error:
         error.partial = adapted
         raise error
     return adapted
+
+
+def _require_options(best_by: object, dtype: object, view: object) -> None:
+    require(isinstance(best_by, str), f"best_by must be a validator's name, or empty, not {best_by!r:.60}")
+    require(
+        isinstance(dtype, torch.dtype) and dtype.is_floating_point,
+        f"dtype must be a float dtype of torch, not {dtype!r}",
+    )
+    shows = all(callable(getattr(view, part, None)) for part in ("shape", "train", "evaluate"))
+    require(
+        shows and not isinstance(view, type), f"view must be a view such as fedmm.CropAndFlip(224), not {view!r:.60}"
+    )

@@ -15,30 +15,42 @@ from fedmm.core.engine import Engine, FederatedState
 from fedmm.core.errors import Diverged, require
 from fedmm.core.federation import Terms
 from fedmm.core.objective import Objective, Outputs
+from fedmm.core.options import DEFAULT_VALIDATOR, TrainOptions
 from fedmm.core.problem import Statistics, View, WholeRows
-from fedmm.core.validation import at_least, instance, require_device
+from fedmm.core.validation import instance
 from fedmm.core.validators import validator
 from fedmm.data.row_format import RowFormat
 from fedmm.data.rows import Keys, Rows
 from fedmm.engines.in_process import InProcess
 from fedmm.models.flat import FlatNetwork
 from fedmm.models.network import Network
-from fedmm.models.precision import Precision, precision
+from fedmm.models.precision import precision
+from fedmm.training.callbacks import (
+    Best,
+    BestModel,
+    Callback,
+    EarlyStopping,
+    Status,
+    Stopped,
+    Training,
+    best_model_in,
+)
 from fedmm.training.evaluators import (
-    accuracy_probes,
+    MeasuresElsewhere,
+    accuracy_evaluators,
     columns,
-    held_back_probe,
-    measured,
-    risk_probe,
-    source_probe,
-    target_probe,
-    told_domains,
+    domain_metrics,
+    evaluate,
+    held_back_evaluator,
+    risk_evaluator,
+    source_evaluator,
+    target_evaluator,
 )
 from fedmm.training.guard import Guard
-from fedmm.training.history import History, Row
-from fedmm.training.loop import Begun, Choosing, Guarded, Status, Training, train
+from fedmm.training.history import History
+from fedmm.training.loop import Evaluation, Guarded, train
 from fedmm.training.predictor import ARRAYS, Predictor, RowsShown
-from fedmm.training.privacy import privacy_account, require_no_guard, require_nothing_else_is_told
+from fedmm.training.privacy import EpsilonColumn, privacy_account, require_no_guard, require_nothing_else_is_told
 from fedmm.training.problem import (
     Client,
     adaptation_problem,
@@ -48,13 +60,10 @@ from fedmm.training.problem import (
     take_stock,
 )
 from fedmm.training.progress import RoundProgress
-from fedmm.training.selection import DEFAULT, Best, Chooser, Stopped, Stopping
-from fedmm.training.site_evaluators import MeasuresElsewhere
+from fedmm.training.snapshots import ResumePoint
 
 _WHOLE_ROWS = WholeRows()
-_USUAL = Terms()
 _NO_GUARD = Guard()
-_TO_THE_END = Stopping()
 
 
 class Adapted(Predictor):
@@ -117,8 +126,9 @@ class WholeNetwork:
 
 
 class Adaptation:
-    """An adaptation that is checked and built, and can be run; the arguments are those of :func:`adapt`.
+    """An adaptation that is checked and built, and can be run; the other arguments are those of :func:`adapt`.
 
+    terms: what the options say of them, by default.
     input_mean: of all clients' training inputs, where the clients here only stand for some that are elsewhere.
     batches: by such a client that holds both domains, how many rows of its batches are of each, where that is known.
     held_back: by client, labelled source rows that it keeps from training; looked at without ``source_validation``.
@@ -131,20 +141,13 @@ class Adaptation:
         model: Network,
         objective: Objective,
         algorithm: Algorithm,
-        rounds: int,
+        options: TrainOptions,
         *,
-        validation: Any,
+        validation: Any = None,
         source_validation: Any = None,
-        probe_rows: int = 0,
-        batch_size: int,
-        seed: int,
-        device: torch.device | str,
-        dtype: torch.dtype,
         view: View = _WHOLE_ROWS,
-        terms: Terms = _USUAL,
+        terms: Terms | None = None,
         guard: Guard = _NO_GUARD,
-        best_by: str = "",
-        stopping: Stopping = _TO_THE_END,
         input_mean: float | None = None,
         batches: Mapping[str, tuple[int, int]] | None = None,
         held_back: Mapping[str, Rows] | None = None,
@@ -154,31 +157,27 @@ class Adaptation:
         instance("model", model, Network)
         instance("objective", objective, Objective)
         instance("algorithm", algorithm, Algorithm)
-        instance("terms", terms, Terms)
         instance("guard", guard, Guard)
-        instance("stopping", stopping, Stopping)
-        _require_options(best_by, dtype, view)
-        for option, value, low in (("rounds", rounds, 1), ("seed", seed, 0), ("probe_rows", probe_rows, 0)):
-            at_least(option, value, low)
-        require_device(device)
-        self.rounds = rounds
+        seed, batch_size, probe_rows = options.seed, options.batch_size, options.probe_rows
+        self.options = options
+        self.rounds = options.rounds
+        self.stopping = EarlyStopping(**options.stopping)
         self.algorithm = algorithm
         self.objective = objective
         self.label = f"{algorithm.name} {objective.name}"
         clients, self.form = format_clients(clients, keys)
         self.form.require_classes(model.classes)
-        self.holdings = take_stock(clients, objective, model.classes)
+        self.client_data = take_stock(clients, objective, model.classes)
         self.problem, self.function = adaptation_problem(
-            self.holdings, model, objective, seed=seed, batch_size=batch_size, dtype=dtype, device=device, view=view,
-            mean=input_mean,
+            self.client_data, model, objective, seed=seed, batch_size=batch_size, dtype=options.torch_dtype,
+            device=options.torch_device, view=view, mean=input_mean,
         )  # fmt: skip
         self.problem = replace(self.problem, listed=client_names(clients))
         self.view = view
-        self.show = RowsShown(view, tuple(self.holdings[0].sample.shape[1:]))
+        self.show = RowsShown(view, tuple(self.client_data[0].sample.shape[1:]))
         self._whole = whole
-        self._seed = seed
         self.guard = guard
-        self.terms = guard.terms(terms)
+        self.terms = guard.terms(terms or Terms(**options.terms))
         require_no_guard(self.terms, guarded=guard.watches)
         self.engine = self.engine_for(algorithm)
         self.account = privacy_account(self.terms, self.problem)
@@ -190,37 +189,40 @@ class Adaptation:
             )
         there = self.function.layout.device
         standing_in = input_mean is not None
-        odds = domain_odds(self.holdings, objective, batch_size, standing_in=standing_in, told=batches)
+        odds = domain_odds(self.client_data, objective, batch_size, standing_in=standing_in, told=batches)
         self.odds = odds
-        self.probes = accuracy_probes(validation, model.classes, self.show, there, self.form)
+        self.evaluators = accuracy_evaluators(validation, model.classes, self.show, there, self.form)
         targets = {str(client.name): client.target for client in clients if client.target is not None}
-        unlabelled = target_probe(targets, probe_rows, seed, self.show, there, model.classes, odds)
+        unlabelled = target_evaluator(targets, probe_rows, seed, self.show, there, model.classes, odds)
         if source_validation is not None:
-            self.probes.append(risk_probe(source_validation, model.classes, self.show, there, odds, self.form))
+            self.evaluators.append(risk_evaluator(source_validation, model.classes, self.show, there, odds, self.form))
         elif held_back:
-            risks = held_back_probe(held_back, probe_rows, seed, self.show, there, odds)
-            self.probes += [] if risks is None else [risks]
+            risks = held_back_evaluator(held_back, probe_rows, seed, self.show, there, odds)
+            self.evaluators += [] if risks is None else [risks]
         elif unlabelled is not None and odds is not None:
-            sources = {holding.name: holding.source for holding in self.holdings if holding.source is not None}
-            told = source_probe(sources, probe_rows, seed, self.show, there, odds)
-            self.probes += [] if told is None else [told]
-        self.probes += [] if unlabelled is None else [unlabelled]
-        self.measures = columns(self.probes)
-        self.best_by = self._measured("best_by", best_by)
-        self._measured("stop_by", stopping.stop_by)
-        self.stopping = stopping
+            sources = {holding.name: holding.source for holding in self.client_data if holding.source is not None}
+            told = source_evaluator(sources, probe_rows, seed, self.show, there, odds)
+            self.evaluators += [] if told is None else [told]
+        self.evaluators += [] if unlabelled is None else [unlabelled]
+        self.measures = columns(self.evaluators)
+        self.best_by = self._measured("best_by", options.best_by)
+        self._measured("stop_by", options.stop_by)
 
     def _measured(self, option: str, name: str) -> str:
         """A validator's name; refused where this run does not measure it, but for the default, which is then none."""
         if not name or validator(name, option).column in self.measures:
             return name
-        unasked = option == "best_by" and name == DEFAULT
+        unasked = option == "best_by" and name == DEFAULT_VALIDATOR
         require(unasked, f"{option} = {name!r} is not measured in this run: it needs {validator(name, option).needs}")
         return ""
 
-    def chooser(self) -> Chooser:
+    def best_model(self) -> BestModel:
         """What keeps the best model of a run."""
-        return Chooser(self.best_by)
+        return BestModel(self.best_by, self.prediction_statistics)
+
+    def callbacks(self) -> list[Callback]:
+        """The callbacks that belong to the training itself: early stopping and the privacy account."""
+        return [replace(self.stopping), *([EpsilonColumn(self.account)] if self.account else [])]
 
     def engine_for(self, algorithm: Algorithm) -> InProcess:
         """The reference engine, for this algorithm or one with other steps."""
@@ -228,44 +230,30 @@ class Adaptation:
 
     def run(
         self,
+        callbacks: Sequence[Callback] = (),
+        resume_from: ResumePoint | None = None,
         *,
-        evaluate_every: int = 1,
         progress: bool = False,
-        on_round: Callable[[Row], None] | None = None,
-        chosen: Precision = "fp32",
-        begun: Begun | None = None,
-        keep: Callable[[FederatedState, History], None] | None = None,
         engines: Callable[[Algorithm], Engine] | None = None,
-        best: Chooser | None = None,
     ) -> tuple[Adapted, Diverged | None]:
         """Train. A client that diverges ends the run: the model is then that of the last good round.
 
-        begun, keep: as in :func:`fedmm.training.loop.train`. engines: by algorithm, others than the reference;
-        where they measure what is elsewhere, the clients' own rows are not looked at here.
-        best: what keeps the best model, where it is kept on disk too.
+        callbacks, resume_from: as in :func:`fedmm.training.loop.train`. A ``BestModel`` among the callbacks is used
+        instead of one of this run's own. engines: by algorithm, others than the reference; where they measure what is
+        elsewhere, the clients' own rows are not looked at here.
         """
-        at_least("evaluate_every", evaluate_every, 1)
         elsewhere = engines.measured if isinstance(engines, MeasuresElsewhere) else None
-        around = precision(chosen, self.function.layout.device)
-        with around, RoundProgress(self.label, self.rounds, show=progress) as bar:
-
-            def after_round(row: Row) -> None:
-                bar(row)
-                if on_round:
-                    on_round(row)
-
+        best = [] if best_model_in(callbacks) else [self.best_model()]
+        with precision(self.options.precision, self.function.layout.device):
             training = train(
                 engines(self.algorithm) if engines else self.engine,
                 self.rounds,
-                evaluate=partial(self.evaluate, elsewhere=elsewhere),
-                measures=self.measures,
-                evaluate_every=evaluate_every,
-                on_round=after_round,
-                begun=begun,
-                keep=keep,
+                [*self.callbacks(), *best, RoundProgress(self.label, self.rounds, show=progress), *callbacks],
+                resume_from,
+                evaluation=Evaluation(
+                    partial(self.evaluate, elsewhere=elsewhere), self.measures, self.options.evaluate_every
+                ),
                 guarded=Guarded(self.guard, self.algorithm, engines or self.engine_for) if self.guard.watches else None,
-                account=self.account,
-                choosing=Choosing(self.stopping, best or self.chooser(), self.prediction_statistics),
             )
         return self.adapted(training), training.error
 
@@ -286,8 +274,8 @@ class Adaptation:
             return self.function, self.show
         layout, whole = self.function.layout, self._whole
         function = FlatNetwork(
-            whole.network, self.objective, whole.view.evaluate(whole.sample), seed=self._seed, dtype=layout.dtype,
-            device=layout.device,
+            whole.network, self.objective, whole.view.evaluate(whole.sample), seed=self.options.seed,
+            dtype=layout.dtype, device=layout.device,
         )  # fmt: skip
         assert function.layout.blocks == layout.blocks
         return function, RowsShown(whole.view, tuple(whole.sample.shape[1:]))
@@ -295,7 +283,7 @@ class Adaptation:
     def evaluate(
         self, state: FederatedState, elsewhere: Callable[[FederatedState], Mapping[str, Tensor]] | None = None
     ) -> dict[str, float | None]:
-        """What the probes measure of the server's model; None for what could not be measured.
+        """What the evaluators measure of the server's model; None for what could not be measured.
 
         elsewhere: what clients measure on their own rows, which are then not looked at here.
         """
@@ -305,23 +293,23 @@ class Adaptation:
             return Outputs(*(each.unsqueeze(0) for each in self.function.evaluate(state.z, statistics, x[0])))
 
         found: dict[str, Tensor] = {}
-        for probe in self.probes:
-            if elsewhere is None or not probe.held_by:
-                found |= measured([probe], outputs)
+        for evaluator in self.evaluators:
+            if elsewhere is None or not evaluator.held_by:
+                found |= evaluate([evaluator], outputs)
         found |= elsewhere(state) if elsewhere else {}
-        found |= told_domains(found)
+        found |= domain_metrics(found)
         return {column: float(found[column]) if column in found else None for column in self.measures}
 
     @property
     def predicting_clients(self) -> list[str]:
         """Whose own running statistics predictions for the target use."""
-        targets = [h.name for h in self.holdings if h.target is not None] or [h.name for h in self.holdings]
+        targets = [h.name for h in self.client_data if h.target is not None] or [h.name for h in self.client_data]
         return sorted(targets)
 
     @property
     def row_dtype(self) -> torch.dtype:
         """The dtype in which rows are held."""
-        return self.holdings[0].sample.dtype
+        return self.client_data[0].sample.dtype
 
     def prediction_statistics(self, state: FederatedState) -> Statistics:
         """Running statistics for predictions: the server's or, where clients keep their own, the target sites' mean."""
@@ -332,15 +320,3 @@ class Adaptation:
             name: torch.stack([s[name] for s in own]).double().mean(dim=0).to(tensor.dtype)
             for name, tensor in state.statistics.items()
         }
-
-
-def _require_options(best_by: object, dtype: object, view: object) -> None:
-    require(isinstance(best_by, str), f"best_by must be a validator's name, or empty, not {best_by!r:.60}")
-    require(
-        isinstance(dtype, torch.dtype) and dtype.is_floating_point,
-        f"dtype must be a float dtype of torch, not {dtype!r}",
-    )
-    shows = all(callable(getattr(view, part, None)) for part in ("shape", "train", "evaluate"))
-    require(
-        shows and not isinstance(view, type), f"view must be a view such as fedmm.CropAndFlip(224), not {view!r:.60}"
-    )

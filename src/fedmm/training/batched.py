@@ -1,16 +1,17 @@
-"""Several prepared runs of one shape as one program: building it, choosing how it runs, running it."""
+"""Several prepared runs of one shape as one program: building it, running it, their guards and best models."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from fedmm.core.engine import FederatedState
 from fedmm.core.errors import Diverged
 from fedmm.core.objective import Outputs
 from fedmm.core.problem import Statistics
@@ -18,13 +19,13 @@ from fedmm.engines.batched import METRICS, Batched, Replica, round_record
 from fedmm.models.precision import Precision, precision
 from fedmm.models.stacked.network import StackedNetwork
 from fedmm.training.adaptation import Adaptation, Adapted
-from fedmm.training.batched_best import StackBest
-from fedmm.training.batched_guard import StackGuard, stop_of
+from fedmm.training.callbacks import BestModel, Callback, RunLog, Status, Training, best_model_in
 from fedmm.training.checkpoints import Checkpoints
-from fedmm.training.evaluators import evaluated
+from fedmm.training.evaluators import evaluate_replicas
+from fedmm.training.guard import Watch
 from fedmm.training.history import Event, History, Row
-from fedmm.training.loop import Begun, Status, Training, ctrl_c_waits
-from fedmm.training.selection import Patience
+from fedmm.training.loop import ctrl_c_waits
+from fedmm.training.snapshots import ResumePoint
 
 _FLUSH_SECONDS = 0.5
 
@@ -81,105 +82,125 @@ class _Round:
 
 
 class StackRun:
-    """A stack with its histories: what is measured stays on the device until it is written."""
+    """A stack with its histories: what is measured stays on the device until it is written.
+
+    callbacks: of each replica; a ``BestModel`` among them keeps that replica's best model.
+    resume_from: a state and its history for each replica.
+    """
 
     def __init__(
         self,
         adaptations: Sequence[Adaptation],
         chosen: Precision,
         settings: StackSettings,
-        on_row: Callable[[int, Row], None],
-        *,
-        begun: Sequence[Begun] = (),
-        checkpoints: Sequence[Checkpoints] = (),
+        callbacks: Sequence[Sequence[Callback]] = (),
+        resume_from: Sequence[ResumePoint] = (),
     ) -> None:
         self.adaptations = adaptations
-        self._checkpoints = checkpoints
-        self._choosers = [each.best for each in checkpoints] or [each.chooser() for each in adaptations]
         self.engine, self.network = build_stack(adaptations, chosen, settings)
-        self.histories = [history for _, history in begun] or [History() for _ in adaptations]
-        if begun:
-            self.engine.load([state for state, _ in begun])
-        self._saved = self.engine.round if begun else -1
-        self._stopped = {replica for replica, (state, _) in enumerate(begun) if state.ended}
-        self._best = StackBest(self._choosers, self.engine)
-        states = [state for state, _ in begun] or [self.engine.state(replica) for replica in range(len(adaptations))]
+        if resume_from:
+            self.engine.load([state for state, _ in resume_from])
+        self.histories = [history for _, history in resume_from] or [History() for _ in adaptations]
+        states = [state for state, _ in resume_from] or [self.engine.state(n) for n in range(len(adaptations))]
         watching = any(each.guard.watches for each in adaptations)
         self._guard = StackGuard(adaptations, self.engine, states, self.histories) if watching else None
+        given = callbacks or [()] * len(adaptations)
+        self._models = [best_model_in(own) or each.best_model() for own, each in zip(given, adaptations, strict=True)]
+        self._best = StackBest(self._models, self.engine)
+        self._logs = [
+            RunLog([*each.callbacks(), *(callback for callback in own if not isinstance(callback, BestModel))], history)
+            for each, own, history in zip(adaptations, given, self.histories, strict=True)
+        ]
+        checkpoints = [callback for own in given for callback in own if isinstance(callback, Checkpoints)]
+        for each in checkpoints:
+            each.together = checkpoints
+        self._closed: set[int] = set()
         self._around = partial(precision, chosen, adaptations[0].function.layout.device)
-        self._on_row = on_row
         self._pending: list[_Round] = []
-        self._constants = self.network.constants(
-            torch.arange(len(adaptations), device=adaptations[0].function.layout.device)
-        )
+        self._constants = self.network.constants(torch.arange(len(adaptations), device=self.engine.layout.device))
 
     def run(self, rounds: int, evaluate_every: int, stop: Callable[[], bool] = lambda: False) -> Status:
-        """Run to the end, until Ctrl-C, or until ``stop`` says so; every finished round is handed on.
+        """Run to the end, until Ctrl-C, or until ``stop`` says so; every finished round goes to the callbacks.
 
         Ctrl-C waits for the round under way, so that the states can be gone on from; a second one is passed on at once.
         """
-        status: Status = "completed"
+        try:
+            status = self._run(rounds, evaluate_every, stop)
+        except BaseException:
+            for log in self._logs:
+                log.close(None)
+            raise
+        with suppress(KeyboardInterrupt), ctrl_c_waits():
+            self._flush(states=False)
+            self._close(range(len(self._logs)), status)
+        return status
+
+    def _run(self, rounds: int, evaluate_every: int, stop: Callable[[], bool]) -> Status:
         self._flushed = time.perf_counter()
         whole = True
-        self._patience = [
-            Patience(each.stopping, history) for each, history in zip(self.adaptations, self.histories, strict=True)
-        ]
         impatient = any(each.stopping.stop_by for each in self.adaptations)
         try:
+            self._begin()
             ended = impatient and self._ended()
             while self.engine.round < rounds and not ended:
                 with ctrl_c_waits():
                     whole = False
-                    if self._guard:
-                        self._guard.before_round()
-                    measures = self.engine.advance()
-                    events = self._guard.after_round(measures) if self._guard else {}
+                    due = self._advance(rounds, evaluate_every)
                     done = self.engine.round
-                    due = done % evaluate_every == 0 or done == rounds
-                    found = self.evaluate() if due else {}
-                    clients = self.engine.by_client if due else None
-                    self._pending.append(_Round(done, measures, self.engine.verdicts, found, clients, events))
+                    states = any(log.wants_state(done) for n, log in enumerate(self._logs) if n not in self._closed)
                     if self._guard or (impatient and due):
-                        self._flush()
+                        self._flush(states=states)
                     ended = impatient and due and self._ended()
                     whole = True
-                keep = any(each.due(done) for each in self._checkpoints) or done == rounds
-                if keep or time.perf_counter() - self._flushed > _FLUSH_SECONDS:
+                if states or done == rounds or time.perf_counter() - self._flushed > _FLUSH_SECONDS:
                     with ctrl_c_waits():
-                        self._flush()
-                        if keep:
-                            self._save()
+                        self._flush(states=states)
+                        ended = ended or (any(log.stopped for log in self._logs) and self._ended())
                     if done < rounds and stop():
-                        status = "interrupted"
-                        break
+                        return "interrupted"
         except KeyboardInterrupt:
             if not whole:
                 raise
-            status = "interrupted"
-        with suppress(KeyboardInterrupt), ctrl_c_waits():
-            self._flush()
-            if self._saved != self.engine.round:
-                self._save()
-            self._best.hand_over(self.histories)
-        return status
+            return "interrupted"
+        return "completed"
+
+    def _begin(self) -> None:
+        self._closed = set()
+        for replica, log in enumerate(self._logs):
+            log.begin(self._state(replica))
+        self._close_ended(self.engine.rounds_done.tolist())
+
+    def _advance(self, rounds: int, evaluate_every: int) -> bool:
+        """One round of all replicas; whether it was evaluated."""
+        if self._guard:
+            self._guard.before_round()
+        measures = self.engine.advance()
+        events = self._guard.after_round(measures) if self._guard else {}
+        done = self.engine.round
+        due = done % evaluate_every == 0 or done == rounds
+        found = self.evaluate() if due else {}
+        clients = self.engine.by_client if due else None
+        self._pending.append(_Round(done, measures, self.engine.verdicts, found, clients, events))
+        return due
 
     def _ended(self) -> bool:
-        """Whether no replica goes on; those whose validators want no more stay as they are."""
-        for replica, patience in enumerate(self._patience):
-            if patience.stopped and not self.engine.finished[replica]:
+        """Whether no replica goes on; those that a callback stopped stay as they are."""
+        for replica, log in enumerate(self._logs):
+            if log.stopped and not self.engine.finished[replica]:
                 self.engine.finish(replica)
+                self._close([replica], "completed")
         return not bool(self.engine.alive.any())
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, Tensor]:
-        """What the probes measure of every server's model, ``[replicas]`` by column, on the device."""
+        """What the evaluators measure of every server's model, ``[replicas]`` by column, on the device."""
         z, statistics = self.engine.z, self._prediction_statistics()
 
         def outputs(x: Tensor) -> Outputs:
             with self._around():
                 return self.network.evaluate(z, x, self._constants, statistics)
 
-        found = evaluated([each.probes for each in self.adaptations], outputs, self.adaptations[0].measures)
+        found = evaluate_replicas([each.evaluators for each in self.adaptations], outputs, self.adaptations[0].measures)
         self._best.look(found, z, statistics)
         return found
 
@@ -192,27 +213,15 @@ class StackRun:
         ]
         return {name: torch.stack([own[name] for own in each]) for name in each[0]}
 
-    def _save(self) -> None:
-        """Write checkpoints of this round; those of replicas that stopped earlier are as they were.
+    def _state(self, replica: int) -> FederatedState:
+        state = self.engine.state(replica)
+        return self._guard.with_fallback(replica, state) if self._guard else state
 
-        Older ones are removed when all are written: whatever happens meanwhile, all replicas have those of one round.
+    def _flush(self, *, states: bool) -> None:
+        """Give every pending round to the callbacks; this is where the device is waited for.
+
+        states: also read the states after the last of these rounds.
         """
-        if self._checkpoints:
-            self._best.hand_over(self.histories)
-        for replica, checkpoints in enumerate(self._checkpoints):
-            if replica in self._stopped:
-                continue
-            state, history = self.engine.state(replica), self.histories[replica]
-            if self._guard:
-                state = self._guard.with_fallback(replica, state)
-            checkpoints.write(state, history)
-            self._stopped |= {replica} if state.ended else set()
-        for checkpoints in self._checkpoints:
-            checkpoints.tidy()
-        self._saved = self.engine.round
-
-    def _flush(self) -> None:
-        """Hand on every pending round; this is where the device is waited for."""
         if not self._pending:
             return
         done = self.engine.rounds_done.tolist()
@@ -222,6 +231,7 @@ class StackRun:
         seconds = (now - self._flushed) / (len(self._pending) * len(self.adaptations))
         self._flushed = now
         pending, self._pending = self._pending, []
+        rows: list[tuple[int, Row]] = []
         for each, of_round, judged in zip(pending, measures, verdicts, strict=True):
             evaluation = {name: values.tolist() for name, values in each.found.items()}
             of_clients = None if each.clients is None else each.clients.tolist()
@@ -233,24 +243,157 @@ class StackRun:
                 own = self.engine.clients_of(replica, of_clients[replica]) if of_clients else {}
                 record = round_record(each.number, values, self.engine, replica, seconds, refused, own)
                 found = {name: evaluation[name][replica] if evaluation else None for name in adaptation.measures}
-                history = self.histories[replica]
-                if adaptation.account:
-                    found |= adaptation.account.after(history["clients"], record.clients)
-                row = history.append(record, found, each.events.get(replica), by_client=bool(own))
-                self._patience[replica].look(row)
-                self._on_row(replica, row)
+                event = each.events.get(replica)
+                rows.append((replica, self._logs[replica].add(record, found, event=event, by_client=bool(own))))
+        if states:
+            self._best.hand_over(self.histories)
+        for replica, row in rows:
+            known = states and row["round"] == self.engine.round
+            self._logs[replica].tell(self._state(replica) if known else None, row)
+        self._close_ended(done)
+
+    def _close_ended(self, done: Sequence[int]) -> None:
+        """Close the replicas that ended before the others."""
+        ended = [n for n, rounds in enumerate(done) if rounds < self.engine.round or self.engine.finished[n]]
+        self._close(ended, "completed")
+
+    def _close(self, replicas: Iterable[int], status: Status) -> None:
+        still_open = [replica for replica in replicas if replica not in self._closed]
+        if still_open:
+            self._best.hand_over(self.histories)
+        for replica in still_open:
+            self._closed.add(replica)
+            self._logs[replica].close(self.training(replica, status))
 
     def training(self, replica: int, status: Status) -> Training:
         """How one replica's training went; one that stopped before the others has diverged, unless it was finished."""
-        state = self.engine.state(replica)
+        state = self._state(replica)
         error = stop_of(self.histories[replica])
         if error is None and state.round < self.engine.round and not state.finished:
             error = Diverged(self.engine.offender(replica), state.round + 1)
         ended = "diverged" if error else "completed" if state.finished else status
-        stopped = self._patience[replica].stopped if state.finished else None
-        return Training(state, self.histories[replica], ended, error, stopped, self._choosers[replica].best)
+        stopped = self._logs[replica].stopped if state.finished else None
+        return Training(state, self.histories[replica], ended, error, stopped, self._models[replica].best)
 
     def adapted(self, replica: int, status: Status) -> tuple[Adapted, Diverged | None]:
         """One replica's model and history, and what diverged."""
         training = self.training(replica, status)
         return self.adaptations[replica].adapted(training), training.error
+
+
+class StackBest:
+    """Looks at every evaluation of a stack as each replica's model would."""
+
+    def __init__(self, models: Sequence[BestModel], engine: Batched) -> None:
+        self._models = models
+        self._engine = engine
+        before = [model.best for model in models]
+        device = engine.layout.device
+        self._signs = [1.0 if model.by and model.by.higher else -1.0 for model in models]
+        values = [sign * each.value if each else torch.nan for sign, each in zip(self._signs, before, strict=True)]
+        self._values = torch.tensor(values, dtype=torch.float64, device=device)
+        self._rounds = torch.tensor([each.round if each else 0 for each in before], device=device)
+        self._z = engine.z.clone()
+        self._statistics: Statistics = {}
+        self._known = self._rounds.tolist()
+
+    def look(self, found: Mapping[str, Tensor], z: Tensor, statistics: Statistics) -> None:
+        """Look at an evaluation: measures ``[replicas]`` by column, points ``[replicas, size]``, and statistics."""
+        if not any(model.by for model in self._models):
+            return
+        if not self._statistics:
+            self._statistics = {name: value.clone() for name, value in statistics.items()}
+        nothing = self._values.new_tensor(torch.nan)
+        values = torch.stack(
+            [
+                sign * found[model.by.column][replica].double() if model.by else nothing
+                for replica, (model, sign) in enumerate(zip(self._models, self._signs, strict=True))
+            ]
+        )
+        better = values.isfinite() & (self._values.isnan() | (values > self._values)) & self._engine.alive
+        self._values = torch.where(better, values, self._values)
+        self._rounds = torch.where(better, self._engine.rounds_done, self._rounds)
+        self._z = torch.where(better.unsqueeze(-1), z, self._z)
+        for name, value in statistics.items():
+            over = better.view(-1, *(1,) * (value.dim() - 1))
+            self._statistics[name] = torch.where(over, value, self._statistics[name])
+
+    def hand_over(self, histories: Sequence[History]) -> None:
+        """Give the models what is new; the histories hold every round that was looked at."""
+        for replica, (model, round_) in enumerate(zip(self._models, self._rounds.tolist(), strict=True)):
+            if round_ == self._known[replica]:
+                continue
+            statistics = {name: value[replica].clone() for name, value in self._statistics.items()}
+            model.take(histories[replica][round_ - 1], self._z[replica].clone(), statistics)
+            self._known[replica] = round_
+
+
+class StackGuard:
+    """The guards of a stack's replicas, of which at least one watches.
+
+    A bad round is noticed on the device, in the round itself, and leaves a replica as it was. What it measured is read
+    after every round, which is the guard's cost: the device is waited for.
+    """
+
+    def __init__(
+        self,
+        adaptations: Sequence[Adaptation],
+        engine: Batched,
+        states: Sequence[FederatedState],
+        histories: Sequence[History],
+    ) -> None:
+        self._engine = engine
+        self._histories = histories
+        self._watches = [
+            Watch(each.guard, each.algorithm, state, history) if each.guard.watches else None
+            for each, state, history in zip(adaptations, states, histories, strict=True)
+        ]
+        for replica, (watch, state) in enumerate(zip(self._watches, states, strict=True)):
+            if watch and histories[replica].events and not state.ended:
+                engine.restore(replica, state, watch.algorithm)
+
+    def before_round(self) -> None:
+        """Tell the device what the next round may measure."""
+        self._engine.set_limits([watch.limits() if watch else None for watch in self._watches])
+
+    def after_round(self, measures: Tensor) -> dict[int, Event]:
+        """Bring back the replicas whose round was bad, where their guards want that; what was done, by replica.
+
+        measures: ``[replicas, measures]`` of the round.
+        """
+        events: dict[int, Event] = {}
+        round_ = self._engine.round
+        for replica, (watch, alive) in enumerate(zip(self._watches, self._engine.alive.tolist(), strict=True)):
+            if watch is None or self._engine.finished[replica] or _stopped(self._histories[replica]):
+                continue
+            if alive:
+                if watch.wants(round_):
+                    watch.passed(self._engine.state(replica))
+                continue
+            values = dict(zip(METRICS, measures[replica].tolist(), strict=True))
+            limits = watch.limits()
+            exploded = watch.trouble({name: values[name] for name in limits}, limits)
+            offender = self._engine.offender(replica)
+            bad = Diverged(offender, round_, "" if offender else exploded)
+            try:
+                back = watch.back(round_, bad)
+            except Diverged:
+                continue
+            self._engine.restore(replica, back, watch.algorithm)
+            events[replica] = self._histories[replica].events[-1]
+        return events
+
+    def with_fallback(self, replica: int, state: FederatedState) -> FederatedState:
+        """A replica's state with the good ones that it may go back to."""
+        watch = self._watches[replica]
+        return replace(state, fallback=watch.fallback) if watch else state
+
+
+def _stopped(history: History) -> bool:
+    return bool(history.events) and history.events[-1]["policy"] == "stop"
+
+
+def stop_of(history: History) -> Diverged | None:
+    """Why a guard ended a run; None where none did."""
+    last = history.events[-1] if _stopped(history) else None
+    return Diverged("", last["round"], last["reason"]) if last else None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from fedmm.core.errors import FedmmError, require
+from fedmm.core.engine import FederatedState
+from fedmm.core.errors import FedmmError, require, unknown
 from fedmm.core.metrics import (
     Accuracy,
     DomainHits,
@@ -24,10 +25,12 @@ from fedmm.core.metrics import (
     proxy_a_distance,
 )
 from fedmm.core.objective import SOURCE, TARGET, Outputs
+from fedmm.core.problem import Statistics
 from fedmm.core.seeding import key, permutation
 from fedmm.data.row_format import RowFormat
 from fedmm.data.rows import Rows, TensorRows
-from fedmm.models.flat import rows_at_once
+from fedmm.models.flat import FlatNetwork, rows_at_once
+from fedmm.remote.evaluation import Summed
 from fedmm.training.predictor import RowsShown
 
 _MOST_NEIGHBOURS = 200
@@ -39,7 +42,7 @@ _HITS = {SOURCE: "source_hits", TARGET: "target_hits"}
 
 
 @dataclass(frozen=True, eq=False)
-class Probe:
+class Evaluator:
     """Rows, how they are shown, and what is measured on them, by the names of the history's columns.
 
     y: int64 ``[rows]``; any class where no measure looks at labels.
@@ -84,7 +87,7 @@ class Probe:
         """How many rows a column is measured on: those that are compared, where it compares rows."""
         return len(self.neighbours) if column in self.paired else len(self)
 
-    def own_of(self, name: str) -> Probe:
+    def own_of(self, name: str) -> Evaluator:
         """The rows that one of the clients holds, and those of them that would be compared."""
         assert self.client is not None
         own = (self.client == self.held_by.index(name)).nonzero().flatten()
@@ -103,29 +106,29 @@ class Probe:
         return self.show(self.rows.take(torch.arange(len(self), device=self.y.device)[part]))
 
 
-def columns(probes: Sequence[Probe]) -> list[str]:
-    """The columns of the history that these probes fill."""
-    found = [column for probe in probes for column in probe.columns]
+def columns(evaluators: Sequence[Evaluator]) -> list[str]:
+    """The columns of the history that these evaluators fill."""
+    found = [column for evaluator in evaluators for column in evaluator.columns]
     both = all(hits in found for hits in _HITS.values())
     own = [column for column in found if column not in _HITS.values()]
     return own + (["domain_accuracy", "proxy_a_distance"] if both else [])
 
 
-def evaluated(
-    probes: Sequence[Sequence[Probe]], outputs: Callable[[Tensor], Outputs], wanted: Sequence[str]
+def evaluate_replicas(
+    evaluators: Sequence[Sequence[Evaluator]], outputs: Callable[[Tensor], Outputs], wanted: Sequence[str]
 ) -> dict[str, Tensor]:
-    """What the probes of each replica measure, ``[replicas]`` by column, on the device.
+    """What the evaluators of each replica measure, ``[replicas]`` by column, on the device.
 
     outputs: of ``[replicas, rows, ...]``, each replica's by its own network. wanted: the columns, in their order.
     """
     found: dict[str, Tensor] = {}
-    for alike in zip(*probes, strict=True):
-        found |= measured(alike, outputs)
-    found |= told_domains(found)
+    for alike in zip(*evaluators, strict=True):
+        found |= evaluate(alike, outputs)
+    found |= domain_metrics(found)
     return {column: found[column] for column in wanted}
 
 
-def told_domains(found: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def domain_metrics(found: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """``domain_accuracy`` and ``proxy_a_distance``, where it was measured how many rows of each domain are told."""
     halves = [found[hits] for hits in _HITS.values() if hits in found]
     if len(halves) < len(_HITS):
@@ -134,21 +137,21 @@ def told_domains(found: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {"domain_accuracy": accuracy, "proxy_a_distance": proxy_a_distance(accuracy)}
 
 
-def measured(probes: Sequence[Probe], outputs: Callable[[Tensor], Outputs]) -> dict[str, Tensor]:
-    """What one probe of each replica measures; the probes are alike but for their rows."""
-    sums, first = summed(probes, outputs), probes[0]
+def evaluate(evaluators: Sequence[Evaluator], outputs: Callable[[Tensor], Outputs]) -> dict[str, Tensor]:
+    """What one evaluator of each replica measures; the evaluators are alike but for their rows."""
+    sums, first = sum_metrics(evaluators, outputs), evaluators[0]
     return {column: measure.value(sums[column], len(first)) for column, measure in first.all_measures.items()}
 
 
-def summed(probes: Sequence[Probe], outputs: Callable[[Tensor], Outputs]) -> dict[str, Tensor]:
-    """The sums ``[replicas, k]`` over the rows of one probe of each replica, by column."""
-    first, sums, logits = probes[0], dict[str, Tensor](), list[Tensor]()
+def sum_metrics(evaluators: Sequence[Evaluator], outputs: Callable[[Tensor], Outputs]) -> dict[str, Tensor]:
+    """The sums ``[replicas, k]`` over the rows of one evaluator of each replica, by column."""
+    first, sums, logits = evaluators[0], dict[str, Tensor](), list[Tensor]()
     at_once = rows_at_once(first.show.shapes[-1])
     for start in range(0, len(first), at_once):
         part = slice(start, start + at_once)
-        given = outputs(torch.stack([probe.take(part) for probe in probes]))
-        y = torch.stack([probe.y[part] for probe in probes])
-        seen = Seen(given.logits, y, None if first.odds is None else _log_ratio(given.adversary, probes))
+        given = outputs(torch.stack([evaluator.take(part) for evaluator in evaluators]))
+        y = torch.stack([evaluator.y[part] for evaluator in evaluators])
+        seen = Seen(given.logits, y, None if first.odds is None else _log_ratio(given.adversary, evaluators))
         for column, measure in first.measures.items():
             found = measure.sums(seen)
             sums[column] = sums[column] + found if column in sums else found
@@ -156,22 +159,22 @@ def summed(probes: Sequence[Probe], outputs: Callable[[Tensor], Outputs]) -> dic
             logits.append(given.logits)
     if first.paired:
         chosen = first.neighbours
-        y = torch.stack([probe.y[chosen] for probe in probes])
-        client = torch.stack([probe.client[chosen] for probe in probes if probe.client is not None])
+        y = torch.stack([evaluator.y[chosen] for evaluator in evaluators])
+        client = torch.stack([evaluator.client[chosen] for evaluator in evaluators if evaluator.client is not None])
         seen = Seen(torch.cat(logits, dim=1)[:, chosen], y, client=client)
         sums |= {column: measure.sums(seen) for column, measure in first.paired.items()}
     return sums
 
 
-def _log_ratio(adversary: Tensor, probes: Sequence[Probe]) -> Tensor:
+def _log_ratio(adversary: Tensor, evaluators: Sequence[Evaluator]) -> Tensor:
     """The log of the ratio of densities, target over source, ``[replicas, rows]``."""
-    odds = torch.tensor([probe.odds for probe in probes], dtype=torch.float64).to(adversary.device)
+    odds = torch.tensor([evaluator.odds for evaluator in evaluators], dtype=torch.float64).to(adversary.device)
     return (adversary[..., TARGET] - adversary[..., SOURCE]).double() + odds.unsqueeze(-1)
 
 
-def accuracy_probes(
+def accuracy_evaluators(
     validation: Any, classes: int, show: RowsShown, device: torch.device, form: RowFormat
-) -> list[Probe]:
+) -> list[Evaluator]:
     """``<name>_accuracy`` on each set of labelled rows: (x, y) of the target, or a dict of such pairs by name."""
     if validation is None:
         return []
@@ -185,9 +188,9 @@ def accuracy_probes(
     ]
 
 
-def risk_probe(
+def risk_evaluator(
     source_validation: Any, classes: int, show: RowsShown, device: torch.device, odds: float | None, form: RowFormat
-) -> Probe:
+) -> Evaluator:
     """``source_risk`` on labelled source rows that are neither trained on nor tested.
 
     With a domain classifier also ``dev_risk``, and half of what ``domain_accuracy`` needs.
@@ -201,27 +204,27 @@ def _risks(odds: float | None) -> dict[str, Metric]:
     return risk if odds is None else {**risk, "dev_risk": EmbeddedRisk(), _HITS[SOURCE]: DomainHits(SOURCE)}
 
 
-def held_back_probe(
+def held_back_evaluator(
     held: Mapping[str, Rows], most: int, seed: int, show: RowsShown, device: torch.device, odds: float | None
-) -> Probe | None:
+) -> Evaluator | None:
     """The same on labelled source rows that clients hold back from training, at most so many; None without any."""
     chosen = _dealt(held, most, seed, "held back")
     if not chosen:
         return None
     y = torch.cat([rows.labels(index).to(device) for rows, index in chosen])
-    return Probe(_joined(chosen, device), y, show, _risks(odds), odds, _numbers(chosen, device), {}, _names(held))
+    return Evaluator(_joined(chosen, device), y, show, _risks(odds), odds, _numbers(chosen, device), {}, _names(held))
 
 
-def source_probe(
+def source_evaluator(
     held: Mapping[str, Rows], most: int, seed: int, show: RowsShown, device: torch.device, odds: float
-) -> Probe | None:
+) -> Evaluator | None:
     """The source's half of ``domain_accuracy`` on the clients' own source inputs, where no others are set aside."""
     chosen = _dealt(held, min(most, _MOST_SOURCE_ROWS), seed, "source probe")
     if not chosen:
         return None
     client = _numbers(chosen, device)
     hits = {_HITS[SOURCE]: DomainHits(SOURCE)}
-    return Probe(_joined(chosen, device), torch.zeros_like(client), show, hits, odds, client, {}, _names(held))
+    return Evaluator(_joined(chosen, device), torch.zeros_like(client), show, hits, odds, client, {}, _names(held))
 
 
 def _labelled(
@@ -232,7 +235,7 @@ def _labelled(
     device: torch.device,
     measures: Mapping[str, Metric],
     form: RowFormat,
-) -> Probe:
+) -> Evaluator:
     held = form.rows(data, what, labelled=True)
     index = torch.arange(len(held))
     x, labels = held.take(index), held.labels(index)
@@ -241,10 +244,10 @@ def _labelled(
         tuple(x.shape[1:]) in show.shapes,
         f"{what} holds rows of shape {tuple(x.shape[1:])}, the clients of shape {show.stored}; they must agree",
     )
-    return Probe(TensorRows(x.to(device)), labels.to(device), show, measures)
+    return Evaluator(TensorRows(x.to(device)), labels.to(device), show, measures)
 
 
-def target_probe(
+def target_evaluator(
     held: Mapping[str, Rows],
     most: int,
     seed: int,
@@ -252,7 +255,7 @@ def target_probe(
     device: torch.device,
     classes: int,
     odds: float | None = None,
-) -> Probe | None:
+) -> Evaluator | None:
     """What needs no labels, on the clients' own target rows, at most so many: ``target_information`` and its like.
 
     Each client's share is in proportion to what it holds, chosen by the seed and its name; None where there are none.
@@ -267,7 +270,7 @@ def target_probe(
     if odds is not None:
         measures[_HITS[TARGET]] = DomainHits(TARGET)
     paired: dict[str, Metric] = {"target_snd": NeighbourhoodDensity()}
-    return Probe(rows, torch.zeros_like(client), show, measures, odds, client, paired, _names(held))
+    return Evaluator(rows, torch.zeros_like(client), show, measures, odds, client, paired, _names(held))
 
 
 def _dealt(held: Mapping[str, Rows], most: int, seed: int, purpose: str) -> list[tuple[Rows, Tensor]]:
@@ -310,3 +313,60 @@ def _joined(chosen: Sequence[tuple[Rows, Tensor]], device: torch.device) -> Tens
 
 def _same(one: Tensor, other: Tensor) -> bool:
     return (one.data_ptr(), one.shape, one.stride()) == (other.data_ptr(), other.shape, other.stride())
+
+
+@runtime_checkable
+class MeasuresElsewhere(Protocol):
+    """Engines by algorithm whose clients measure the server's model on rows of their own."""
+
+    def measured(self, state: FederatedState) -> Mapping[str, Tensor]:
+        """By column, what was measured; what could not be is left out."""
+
+
+def metrics_by_client(evaluators: Sequence[Evaluator]) -> dict[str, dict[str, Metric]]:
+    """By client, the measures of the evaluators whose rows are its own, by column."""
+    wanted: dict[str, dict[str, Metric]] = {}
+    for evaluator in evaluators:
+        for name in evaluator.held_by:
+            wanted.setdefault(name, {}).update(evaluator.all_measures)
+    return dict(sorted(wanted.items()))
+
+
+@dataclass(frozen=True)
+class OwnSums:
+    """A client's sums over rows of its own, by column.
+
+    evaluators: of its rows. min_rows: sums over fewer rows are not given.
+    """
+
+    function: FlatNetwork
+    evaluators: Sequence[Evaluator]
+    min_rows: int = 1
+
+    def __call__(self, columns: Sequence[str], z: Tensor, statistics: Statistics) -> dict[str, Summed]:
+        """The sums of a model for each of these columns."""
+
+        def outputs(x: Tensor) -> Outputs:
+            return Outputs(*(each.unsqueeze(0) for each in self.function.evaluate(z, statistics, x[0])))
+
+        found: dict[str, Summed] = {}
+        for evaluator in self.evaluators:
+            wanted = _only(evaluator, columns)
+            enough = [column for column in wanted.columns if evaluator.rows_in(column) >= max(self.min_rows, 1)]
+            sums = sum_metrics([_only(evaluator, enough)], outputs) if enough else {}
+            for column, measure in wanted.all_measures.items():
+                none = Summed.of_none(measure, self.function.classes)
+                found[column] = Summed(evaluator.rows_in(column), sums[column][0]) if column in sums else none
+        for column in columns:
+            if column not in found:
+                raise unknown("measure that the server asks for", column, sorted(found))
+        return {column: found[column] for column in columns}
+
+
+def _only(evaluator: Evaluator, columns: Sequence[str]) -> Evaluator:
+    """An evaluator that measures no others than these."""
+    measures, paired = (
+        {column: measure for column, measure in each.items() if column in columns}
+        for each in (evaluator.measures, evaluator.paired)
+    )
+    return replace(evaluator, measures=measures, paired=paired)

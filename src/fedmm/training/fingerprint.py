@@ -12,40 +12,41 @@ from torch import Tensor
 
 from fedmm.core.algorithm import steps_by_client
 from fedmm.core.errors import FedmmError
+from fedmm.core.options import options_that_affect
 from fedmm.data.rows import Rows, TensorRows
 from fedmm.training.adaptation import Adaptation
 
 _ROWS_LOOKED_AT = 256
 _DIGITS = 16
 _SHOWN = 6
-_MAY_DIFFER = (
-    "label", "checkpoint_every", "checkpoint_seconds", "keep_checkpoints", "best_by", "track", "keep_rows",
-    "actors", "ray_address", "durable",
-)  # fmt: skip
+_MAY_DIFFER = options_that_affect("choice", "place", "name")
+"""Options of ``[run]`` in which a resumed run may differ from the one that was begun."""
 
 Table = dict[str, Any]
 
 
-def fingerprint(adaptation: Adaptation, **run: Any) -> dict[str, Table]:
+def fingerprint(adaptation: Adaptation) -> dict[str, Table]:
     """Everything that decides an adaptation's numbers but the version and the threads of torch.
 
-    run: further values of the section ``run``. Of large things (weights, rows) only checksums are kept: of a client's
+    Of large things (weights, rows) only checksums are kept: of a client's
     rows in memory those of at most 256, of rows in a Dataset none, as it may draw them anew each time.
     """
-    function, problem = adaptation.function, adaptation.problem
+    function, problem, options = adaptation.function, adaptation.problem, adaptation.options
     steps = steps_by_client(adaptation.algorithm.steps, problem.listed)
     return {
         "run": {
             "rounds": adaptation.rounds,
             "dtype": str(function.layout.dtype).removeprefix("torch."),
             "device": function.layout.device.type,
-            **run,
+            "seed": options.seed,
+            "batch_size": options.batch_size,
+            "evaluate_every": options.evaluate_every,
         },
         "algorithm": plain(adaptation.algorithm),
         "objective": plain(adaptation.objective),
         "terms": plain(adaptation.terms),
         "guard": plain(adaptation.guard),
-        "stopping": plain(adaptation.stopping),
+        "stopping": {**plain(adaptation.stopping), "name": "Stopping"},  # the name it had in the first checkpoints
         "view": plain(adaptation.view),
         "model": {
             "parameters": function.layout.size,
@@ -54,7 +55,7 @@ def fingerprint(adaptation: Adaptation, **run: Any) -> dict[str, Table]:
             "weights": _of_tensors(function.state(function.start, function.statistics)),
         },
         "clients": {name: f"{steps[name]} steps, {rows}" for name, rows in held_rows(adaptation).items()},
-        "measures": {column: len(probe) for probe in adaptation.probes for column in probe.columns},
+        "measures": {column: len(evaluator) for evaluator in adaptation.evaluators for column in evaluator.columns},
     }
 
 
@@ -62,7 +63,7 @@ def held_rows(adaptation: Adaptation) -> dict[str, str]:
     """What each client holds, by its name: how many rows of which kind, and a checksum of some."""
     return {
         holding.name: f"weight {holding.alpha:.6g}, source {_rows(holding.source)}, target {_rows(holding.target)}"
-        for holding in adaptation.holdings
+        for holding in adaptation.client_data
     }
 
 

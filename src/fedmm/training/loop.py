@@ -8,21 +8,29 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
 
 from fedmm.core.algorithm import Algorithm
 from fedmm.core.engine import Engine, FederatedState, RoundRecord
 from fedmm.core.errors import Diverged
-from fedmm.core.problem import Statistics
+from fedmm.training.callbacks import Callback, RunLog, Status, Training, best_model_in
 from fedmm.training.guard import Guard, Watch, watched
-from fedmm.training.history import Event, History, Row, Value
-from fedmm.training.privacy import PrivacyAccount
-from fedmm.training.selection import Best, Chooser, Patience, Stopped, Stopping
+from fedmm.training.history import Event, History, Value
+from fedmm.training.snapshots import ResumePoint
 
-Status = Literal["completed", "interrupted", "diverged"]
-Evaluation = Mapping[str, Value]
-Begun = tuple[FederatedState, History]
-"""What a run goes on from: a state, and the rounds that led there."""
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What is measured of the server's model, every so many rounds and always after the last.
+
+    measures: the names of what ``evaluate`` measures; rounds without an evaluation have None for them.
+    """
+
+    evaluate: Callable[[FederatedState], Mapping[str, Value]]
+    measures: Sequence[str] = ()
+    every: int = 1
+
+    def is_due(self, round_: int, rounds: int) -> bool:
+        return round_ % self.every == 0 or round_ == rounds
 
 
 @dataclass(frozen=True)
@@ -34,85 +42,50 @@ class Guarded:
     engine: Callable[[Algorithm], Engine]
 
 
-@dataclass(frozen=True)
-class Choosing:
-    """What is chosen on the way.
-
-    stopping: when the run ends early. best: what keeps the best model; statistics: those that its predictions use.
-    """
-
-    stopping: Stopping
-    best: Chooser
-    statistics: Callable[[FederatedState], Statistics]
-
-
-@dataclass(frozen=True)
-class Training:
-    """state: after the last good round; status: why it ended; error: what diverged.
-
-    stopped: where a validator ended it early. best: the model of its best round by a validator, where one was named.
-    """
-
-    state: FederatedState
-    history: History
-    status: Status
-    error: Diverged | None = None
-    stopped: Stopped | None = None
-    best: Best | None = None
-
-
 def train(
     engine: Engine,
     rounds: int,
+    callbacks: Sequence[Callback] = (),
+    resume_from: ResumePoint | None = None,
     *,
-    evaluate: Callable[[FederatedState], Evaluation] | None = None,
-    measures: Sequence[str] = (),
-    evaluate_every: int = 1,
-    on_round: Callable[[Row], None] | None = None,
-    begun: Begun | None = None,
-    keep: Callable[[FederatedState, History], None] | None = None,
+    evaluation: Evaluation | None = None,
     guarded: Guarded | None = None,
-    account: PrivacyAccount | None = None,
-    choosing: Choosing | None = None,
 ) -> Training:
-    """Run ``rounds`` rounds; evaluate every so many, and always after the last.
+    """Run rounds up to number ``rounds``, evaluate and record them, and call the callbacks after each.
 
-    measures: the names of what ``evaluate`` measures; rounds without an evaluation have None for them.
-    begun: a state and its history to go on from. keep: called after every round, to write checkpoints.
+    resume_from: a state and its history to go on from.
     guarded: what is done about rounds that are not finite, or explode; without it the former end the run.
-    account: of what the noise in the updates is worth; every row then has ``epsilon``.
-    choosing: by which validators the run is stopped early, and its best model kept.
 
     Ctrl-C ends the loop after the last finished round, a non-finite client after the round before. A round is finished
-    when it is evaluated; from then on Ctrl-C waits for ``on_round``, so that what is written agrees with what is kept.
+    when it is evaluated; from then on Ctrl-C waits for the callbacks, so that what is written agrees with what is kept.
     """
-    state, history = begun or (engine.start(), History())
+    state, history = resume_from or (engine.start(), History())
     safe = _GuardedEngine(engine, guarded, state, history) if guarded else None
-    patience = Patience(choosing.stopping if choosing else Stopping(), history)
+    log = RunLog(callbacks, history)
     status: Status = "completed"
     error: Diverged | None = None
     try:
-        while state.round < rounds and not patience.stopped:
+        log.begin(state)
+        while state.round < rounds and not log.stopped:
             after, record = (safe or engine).run_round(state)
-            due = after.round % evaluate_every == 0 or after.round == rounds
-            measured: Evaluation = evaluate(after) if evaluate and due else dict.fromkeys(measures)
-            if account:
-                measured = {**measured, **account.after(history["clients"], record.clients)}
+            due = evaluation is not None and evaluation.is_due(after.round, rounds)
+            measured: Mapping[str, Value] = dict.fromkeys(evaluation.measures) if evaluation else {}
+            if evaluation and due:
+                measured = evaluation.evaluate(after)
             with ctrl_c_waits():
-                event, looked = safe.event if safe else None, evaluate is not None and due
-                state, row = after, history.append(record, measured, event, by_client=looked)
-                patience.look(row)
-                if choosing and choosing.best.wants(row):
-                    choosing.best.take(row, state.z, choosing.statistics(state))
-                if on_round:
-                    on_round(row)
-                if keep:
-                    keep(state, history)
+                state, row = after, log.add(record, measured, event=safe.event if safe else None, by_client=due)
+                log.tell(state, row)
     except KeyboardInterrupt:
-        status = "completed" if patience.stopped else "interrupted"
+        status = "completed" if log.stopped else "interrupted"
     except Diverged as problem:
         status, error = "diverged", problem
-    return Training(state, history, status, error, patience.stopped, choosing.best.best if choosing else None)
+    except BaseException:
+        log.close(None)
+        raise
+    best = best_model_in(callbacks)
+    training = Training(state, history, status, error, log.stopped, best.best if best else None)
+    log.close(training)
+    return training
 
 
 class _GuardedEngine:

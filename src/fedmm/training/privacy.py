@@ -15,12 +15,15 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
+from fedmm.core.engine import FederatedState, RoundRecord
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.federation import Terms, head_count, taking_part
 from fedmm.core.mechanisms import GaussianUpdate
 from fedmm.core.problem import FederatedProblem
 from fedmm.core.validation import positive
 from fedmm.data.domains import Input
+from fedmm.training.callbacks import Callback
+from fedmm.training.history import History, Value
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,10 +58,6 @@ class PrivacyAccount:
         """
         both = (self.noise.noise_min / 2, self.noise.noise_max / 2)
         return self._epsilon([each for each, there in zip(both, self.groups, strict=True) if there], counted)
-
-    def after(self, before: Sequence[float | int | None], now: int) -> dict[str, float]:
-        """The columns of a round in which ``now`` clients were counted, after rounds with ``before``."""
-        return {"epsilon": self.spent([*(int(many or 0) for many in before), now])}
 
     def noise_for(self, epsilon: float, rounds: int) -> float:
         """The least noise_min = noise_max with which ``epsilon`` is kept over so many rounds."""
@@ -100,6 +99,23 @@ class PrivacyAccount:
             number * _sampled_renyi(everyone, sample, times / math.sqrt(precision)) for times, number in rounds.items()
         )
         return min(known, _from_renyi(renyi, self.noise.delta))
+
+
+class EpsilonColumn(Callback):
+    """Adds ``epsilon``, what the noise was worth so far, to every row."""
+
+    def __init__(self, account: PrivacyAccount) -> None:
+        self._account = account
+
+    def begin(self, state: FederatedState, history: History) -> None:
+        self._counted = [int(many or 0) for many in history["clients"]]
+
+    def wants_state(self, round_: int) -> bool:
+        return False
+
+    def columns(self, record: RoundRecord) -> dict[str, Value]:
+        self._counted.append(record.clients)
+        return {"epsilon": self._account.spent(self._counted)}
 
 
 class _Attendance:

@@ -68,7 +68,7 @@ def _briefly(data: object) -> str:
 
 
 @dataclass(frozen=True)
-class Holding:
+class ClientData:
     """A client's rows, checked."""
 
     name: str
@@ -128,7 +128,7 @@ def require_clients(clients: object) -> None:
         require(isinstance(client, Client), f"clients holds a {type(client).__name__}; {advice}")
 
 
-def take_stock(clients: Sequence[Client], objective: Objective, classes: int) -> list[Holding]:
+def take_stock(clients: Sequence[Client], objective: Objective, classes: int) -> list[ClientData]:
     """Check what the clients hold; with an objective without adversary, only their source rows count."""
     require(len(clients) > 0, "a federation needs at least one client")
     adversarial = objective.adversary_shape(1, 2) is not None
@@ -139,7 +139,7 @@ def take_stock(clients: Sequence[Client], objective: Objective, classes: int) ->
         if isinstance(source, TensorRows):
             check_labels(source.labels(torch.arange(len(source))), client.name, classes)
         if source is not None or target is not None:
-            holdings.append(Holding(client.name, source, target, client.weight))
+            holdings.append(ClientData(client.name, source, target, client.weight))
     require(
         any(h.source is not None for h in holdings),
         "no client holds labelled source rows: there is nothing to learn; give one of them source=(inputs, labels)",
@@ -154,7 +154,7 @@ def take_stock(clients: Sequence[Client], objective: Objective, classes: int) ->
     return [replace(holding, alpha=alpha) for holding, alpha in zip(holdings, alphas, strict=True)]
 
 
-def _require_alike(holdings: Sequence[Holding]) -> None:
+def _require_alike(holdings: Sequence[ClientData]) -> None:
     """All rows must have one shape, and be bytes everywhere or nowhere: bytes are scaled, other numbers are not."""
     parts = [
         (f"client {h.name!r}: {domain}", held.take(torch.zeros(1, dtype=torch.int64)))
@@ -184,7 +184,7 @@ def check_labels(labels: Tensor, name: str, classes: int) -> None:
         )
 
 
-def input_sum(holding: Holding, chunk: int = 4096) -> tuple[float, int]:
+def input_sum(holding: ClientData, chunk: int = 4096) -> tuple[float, int]:
     """The sum and the count of a client's training inputs, bytes scaled to [0, 1]."""
     total, count = 0.0, 0
     for held in (holding.source, holding.target):
@@ -196,14 +196,14 @@ def input_sum(holding: Holding, chunk: int = 4096) -> tuple[float, int]:
     return total, count
 
 
-def input_mean(holdings: Sequence[Holding]) -> float:
+def input_mean(holdings: Sequence[ClientData]) -> float:
     """The mean of all clients' training inputs, from one sum and one count per client."""
     sums = [input_sum(holding) for holding in sorted(holdings, key=lambda h: h.name)]
     return sum(total for total, _ in sums) / sum(count for _, count in sums)
 
 
 def adaptation_problem(
-    holdings: Sequence[Holding],
+    holdings: Sequence[ClientData],
     network: Network,
     objective: Objective,
     *,
@@ -249,7 +249,7 @@ def adaptation_problem(
     return problem, function
 
 
-def _moved(holdings: Sequence[Holding], device: torch.device) -> list[Holding]:
+def _moved(holdings: Sequence[ClientData], device: torch.device) -> list[ClientData]:
     """The holdings on a device; clients that share a tensor go on sharing it there."""
     there: dict[tuple[object, ...], Tensor] = {}
 
@@ -278,7 +278,7 @@ def batch_split(batch_size: int, source: int, target: int) -> tuple[int, int]:
 
 
 def domain_odds(
-    holdings: Sequence[Holding],
+    holdings: Sequence[ClientData],
     objective: Objective,
     batch_size: int,
     *,
@@ -307,7 +307,7 @@ class AdaptationClient:
 
     def __init__(
         self,
-        holding: Holding,
+        holding: ClientData,
         network: FlatNetwork,
         objective: Objective,
         *,

@@ -16,10 +16,11 @@ from fedmm.core.layout import Layout, PerGroup, Point
 from fedmm.core.problem import FederatedProblem, LocalReport, Statistics
 from fedmm.core.validation import at_least, instance, per_group, positive
 from fedmm.engines.in_process import InProcess
+from fedmm.training.callbacks import Callback, Status
 from fedmm.training.guard import Guard
 from fedmm.training.history import History
-from fedmm.training.loop import Guarded, Status, train
-from fedmm.training.privacy import privacy_account, require_no_guard
+from fedmm.training.loop import Guarded, train
+from fedmm.training.privacy import EpsilonColumn, privacy_account, require_no_guard
 from fedmm.training.progress import RoundProgress
 
 Function = Callable[..., Tensor]
@@ -145,9 +146,10 @@ def solve(
         return InProcess(problem, rule, rounds, guard.terms(terms))
 
     guarded = Guarded(guard, algorithm, engine) if guard.watches else None
-    with RoundProgress(algorithm.name, rounds, show=progress) as bar:
-        account = privacy_account(terms, problem)
-        training = train(engine(algorithm), rounds, on_round=bar, guarded=guarded, account=account)
+    account = privacy_account(terms, problem)
+    watching: list[Callback] = [RoundProgress(algorithm.name, rounds, show=progress)]
+    watching += [EpsilonColumn(account)] if account else []
+    training = train(engine(algorithm), rounds, watching, guarded=guarded)
     omega, psi = layout.unpack(training.state.z)
     own = [ClientState(layout, training.state.clients[name]) for name in names]
     solution = Solution(omega, psi, own, training.history, training.status)

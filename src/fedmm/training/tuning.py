@@ -51,7 +51,7 @@ def _tune_cpu(adaptations: Sequence[Adaptation], chosen: Precision, wanted: int)
     if pictures:
         ways.append(StackSettings(looped=True, channels_last=True))
     most_steps = max(
-        steps_by_client(a.algorithm.steps, a.problem.listed)[h.name] for a in adaptations for h in a.holdings
+        steps_by_client(a.algorithm.steps, a.problem.listed)[h.name] for a in adaptations for h in a.client_data
     )
     steps = most_steps * adaptations[0].rounds * len(adaptations)
     best: tuple[float, float, StackSettings, int, int] | None = None

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from problems import CLASSES, FLOAT64, WIDTH, generator, labels, network, played, with_options
+from problems import CLASSES, FLOAT64, WIDTH, generator, labels, network, played, train_options, with_options
 from torch import Tensor, nn
 
 import fedmm
@@ -171,12 +171,9 @@ class Run:
             self.network(self.seed),
             self.objective,
             self.algorithm,
-            self.rounds,
-            validation=None,
-            batch_size=BATCH,
-            seed=self.seed,
-            device=device,
-            dtype=dtype,
+            train_options(
+                dtype, rounds=self.rounds, batch_size=BATCH, seed=self.seed, device=device, probe_rows=0, best_by=""
+            ),
             view=self.pair.view,
             terms=self.terms,
         )

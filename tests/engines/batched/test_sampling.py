@@ -21,7 +21,7 @@ from fedmm.core.seeding import permutation
 from fedmm.data.rows import TensorRows
 from fedmm.engines.batched.sampling import RoundSampler, RowPool
 from fedmm.models import FlatNetwork
-from fedmm.training.problem import AdaptationClient, Holding, take_stock
+from fedmm.training.problem import AdaptationClient, ClientData, take_stock
 
 CPU = torch.device("cpu")
 
@@ -76,7 +76,7 @@ class Site(NamedTuple):
             index = permutation(number, len(pool_of[0]))[:count]
             return TensorRows(pool_of[0], pool_of[1] if labelled else None, index=index)
 
-        holding = Holding(f"site-{number}", held(self.source, True), held(self.target, False), 1.0)
+        holding = ClientData(f"site-{number}", held(self.source, True), held(self.target, False), 1.0)
         return AdaptationClient(holding, flat_network(), DANN(), seed=seed, batch_size=batch_size)
 
 

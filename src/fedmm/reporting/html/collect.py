@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from fedmm.core.errors import FedmmError, require
+from fedmm.core.options import options_that_affect
 from fedmm.reporting.fields import read_toml
 from fedmm.reporting.read import Array, Run, Series, read_records, read_run, read_series, read_summary, read_tensors
 
 _DEEPEST = 4
 """How far below a folder runs are looked for."""
-_ALIKE = (
-    "seed", "label", "engine", "device", "threads", "actors", "ray_address", "stacked", "durable", "track", "keep_rows",
-    "checkpoint_every", "checkpoint_seconds", "keep_checkpoints",
-)  # fmt: skip
+_ALIKE = options_that_affect("seed", "rounding", "place", "name")
 """Keys of ``[run]`` in which runs of one method may differ."""
 _MOST_DIFFERENCES = 2
 _HINT = "name the folder of a run or comparison"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fedmm.config.extends import merged, read_tables
 from fedmm.config.schema import experiment
+from fedmm.config.toml import merged, read_tables
 from fedmm.core.errors import FedmmError
 
 COMMON = """

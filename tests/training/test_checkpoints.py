@@ -22,9 +22,8 @@ from fedmm import ALGORITHMS, CDAN, Adapted, Client, CropAndFlip, Diverged, FedA
 from fedmm.core.aggregation import CoordinateMedian
 from fedmm.core.mechanisms import GaussianUpdate
 from fedmm.core.schedules import DannDecay
-from fedmm.training.checkpoints import FOLDER
+from fedmm.training.checkpoints import ABOUT, FOLDER
 from fedmm.training.guard import Guard
-from fedmm.training.keeping import ABOUT
 
 ROUNDS = 8
 

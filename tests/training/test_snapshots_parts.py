@@ -13,7 +13,7 @@ from engines.batched.stacks import assert_same_state
 from fedmm import FedmmError
 from fedmm.core.engine import FederatedState
 from fedmm.remote import tensor_files
-from fedmm.training import client_files as parts_module
+from fedmm.training import snapshots
 from fedmm.training.checkpoints import Checkpoints, newest_common
 from fedmm.training.history import History
 
@@ -73,10 +73,11 @@ def test_a_part_is_written_when_it_changes_and_removed_with_the_last_checkpoint_
     write = tensor_files.write_tensors
 
     def counting(path: Path, *more: Any) -> None:
-        written.append(path)
+        if path.parent.name == "parts":
+            written.append(path)
         write(path, *more)
 
-    monkeypatch.setattr(parts_module, "write_tensors", counting)
+    monkeypatch.setattr(snapshots, "write_tensors", counting)
     checkpoints, state = kept(tmp_path), first()
     checkpoints.save(state, History())
     assert len(written) == 2  # the first duals are all alike, and so are the first sums
@@ -98,7 +99,7 @@ def test_after_a_restart_nothing_that_is_there_is_written_again(tmp_path: Path) 
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "checkpoints" / "parts").glob("*")}
     ((back, history),) = newest_common([kept(tmp_path)], CPU, print)
     again = kept(tmp_path)
-    again.go_on(back.round, CPU)
+    again.go_on(back, CPU)
     again.save(after(back, NAMES[:1]), history)
     assert {path: path.stat().st_mtime_ns for path in before if path.exists()} == before
     assert len(files(tmp_path)) == len(before) + 1
@@ -142,7 +143,7 @@ def test_a_crash_at_any_moment_leaves_a_checkpoint_that_can_be_read(
     assert_same_state(back, states[back.round], 0.0)
     assert all(torch.equal(back.totals[name]["z"], states[back.round].totals[name]["z"]) for name in NAMES)
     again = kept(tmp_path)
-    again.go_on(back.round, CPU)
+    again.go_on(back, CPU)
     again.save(after(back, NAMES), History())
     assert len(files(tmp_path)) == 1 + 2 * len(NAMES)
 
@@ -167,7 +168,7 @@ def test_a_damaged_part_falls_back_to_the_checkpoint_before(tmp_path: Path, dama
     assert back.round == 1
     assert "the checkpoint before it is tried" in said[0]
     again = kept(tmp_path)
-    again.go_on(1, CPU)
+    again.go_on(back, CPU)
     again.save(after(back, NAMES), History())  # the same bits, and so the same names as those that are damaged
     assert newest_common([kept(tmp_path)], CPU, print)[0][0].round == 2
 
@@ -178,7 +179,7 @@ def test_checkpoints_in_one_file_are_read_and_gone_on_with(tmp_path: Path) -> No
     ((back, history),) = newest_common([kept(tmp_path)], CPU, print)
     assert_same_state(back, state, 0.0)
     again = kept(tmp_path)
-    again.go_on(1, CPU)
+    again.go_on(back, CPU)
     again.save(after(back, NAMES), history)
     assert again.rounds() == [2, 1]
     assert newest_common([kept(tmp_path)], CPU, print)[0][0].round == 2
@@ -186,7 +187,7 @@ def test_checkpoints_in_one_file_are_read_and_gone_on_with(tmp_path: Path) -> No
 
 def test_a_name_that_leads_elsewhere_is_no_part(tmp_path: Path) -> None:
     with pytest.raises(tensor_files.UnreadableFile, match="names no part"):
-        parts_module.Parts(tmp_path).get("../secret")
+        snapshots.Parts(tmp_path).get("../secret")
 
 
 def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:

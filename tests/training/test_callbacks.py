@@ -1,9 +1,10 @@
-"""Choosing by validators: the best model of a run and its early end, the same on both engines and after a crash."""
+"""Callbacks, the best model and early stopping among them: the same on both engines and after a crash."""
 
 from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +14,24 @@ from problems import adapt, labels, rows
 from runs.saved import model_in
 from runs.test_resume import rows_of, run_until, small
 
-from fedmm import FedmmError, Stopping
+import fedmm
+from fedmm import Callback, EarlyStopping, FedmmError
 from fedmm.config.schema import Experiment
 from fedmm.runs.build import DataCache, prepare
 from fedmm.runs.run import run_experiment, run_stack
 from fedmm.training.batched import StackRun, StackSettings
-from fedmm.training.selection import Chooser, Patience
+from fedmm.training.callbacks import BestModel, OnRound, Training
+from fedmm.training.checkpoints import Checkpoints, newest_common
+from fedmm.training.history import History
 
 each_engine = pytest.mark.parametrize("engine", ["in_process", "batched"])
 
 
-def told(values: list[float | None], **options: Any) -> Patience:
+def told(values: list[float | None], **options: Any) -> EarlyStopping:
     history = [{"round": number, "source_risk": value} for number, value in enumerate(values, start=1)]
-    return Patience(Stopping("source_risk", **options), history)
+    stopping = EarlyStopping("source_risk", **options)
+    stopping.begin(None, history)
+    return stopping
 
 
 @pytest.mark.parametrize(
@@ -101,8 +107,8 @@ def until(each: Experiment, round_: int) -> Any:
     """The model after a round, by the same engine."""
     adaptation = prepare(each, DataCache())
     if each.run.engine == "in_process":
-        return adaptation.run(on_round=stop_after(round_))
-    stack = StackRun([adaptation], "fp32", StackSettings(), lambda replica, row: None)
+        return adaptation.run([OnRound(stop_after(round_))])
+    stack = StackRun([adaptation], "fp32", StackSettings())
     stack.run(round_, 1)
     return stack.adapted(0, "completed")
 
@@ -162,7 +168,7 @@ def test_a_replica_that_stops_early_stays_as_it_was_while_others_go_on(tmp_path:
     cache = DataCache()
 
     def run(folder: Path, experiments: list[Experiment], last: int = 0, resume: bool = False) -> list[dict[str, Any]]:
-        def on_row(replica: int, row: dict[str, Any]) -> None:
+        def end(row: dict[str, Any]) -> None:
             if last and row["round"] == last:
                 raise StackEnded
 
@@ -170,7 +176,9 @@ def test_a_replica_that_stops_early_stays_as_it_was_while_others_go_on(tmp_path:
         for each in folders:
             each.mkdir(parents=True, exist_ok=True)
         prepared = [prepare(each, cache) for each in experiments]
-        outcomes = run_stack(experiments, prepared, folders, cache, StackSettings(), on_row, resume=resume)
+        outcomes = run_stack(
+            experiments, prepared, folders, cache, StackSettings(), [[OnRound(end)] for _ in experiments], resume=resume
+        )
         assert all(error is None for _, error in outcomes)
         return [summary for summary, _ in outcomes]
 
@@ -198,7 +206,7 @@ def test_adapt_stops_early_and_has_the_best_model(tmp_path: Path) -> None:
     given: dict[str, Any] = {
         "source_validation": (rows(8), labels(8)),
         "best_by": "source_risk",
-        "stopping": Stopping("source_risk", patience=2, min_delta=10.0),
+        "stopping": EarlyStopping("source_risk", patience=2, min_delta=10.0),
         "rounds": 30,
     }
     model = adapt(**given)
@@ -216,14 +224,104 @@ def test_adapt_stops_early_and_has_the_best_model(tmp_path: Path) -> None:
         assert other.best is not None
         assert torch.equal(other.best.predict_proba(rows(8)), model.best.predict_proba(rows(8)))
     with pytest.raises(FedmmError, match=r"stopping\.patience was 2, now 5"):
-        adapt(**given | {"stopping": Stopping("source_risk", patience=5, min_delta=10.0)}, resume=tmp_path / "kept")
+        adapt(
+            **given | {"stopping": EarlyStopping("source_risk", patience=5, min_delta=10.0)}, resume=tmp_path / "kept"
+        )
 
 
 def test_of_equally_good_rounds_the_first_is_kept() -> None:
-    chooser = Chooser("source_risk")
+    model = BestModel("source_risk")
     for number, value in enumerate((3.0, 2.0, 2.0, math.nan), start=1):
         row = {"round": number, "source_risk": value}
-        if chooser.wants(row):
-            chooser.take(row, torch.zeros(1), {})
-    assert chooser.best is not None
-    assert chooser.best.round == 2
+        if model.wants(row):
+            model.take(row, torch.zeros(1), {})
+    assert model.best is not None
+    assert model.best.round == 2
+
+
+class Watching(Callback):
+    """Notes what it is told, and ends the run after a round."""
+
+    def __init__(self, last: int = 0) -> None:
+        self.last = last
+        self.told: list[tuple[str, Any]] = []
+
+    def begin(self, state: Any, history: Any) -> None:
+        self.told.append(("begin", len(history)))
+
+    def columns(self, record: Any) -> dict[str, float]:
+        return {"twice": 2.0 * record.round}
+
+    def after_round(self, state: Any, row: Any) -> None:
+        self.told.append(("round", row["round"]))
+        assert state.round == row["round"]
+        assert row["twice"] == 2 * row["round"]
+        if row["round"] == self.last:
+            self.stop(row["round"], "enough")
+
+    def close(self, training: Any) -> None:
+        self.told.append(("close", training and (training.status, training.state.round, training.stopped)))
+
+
+@each_engine
+def test_a_callback_is_told_of_every_round_and_may_end_the_run(tmp_path: Path, engine: str) -> None:
+    watching = Watching(last=3)
+    each = small(run={"engine": engine})
+    summary = run_experiment(each, tmp_path / "run", progress=False, callbacks=[watching])
+    stopped = {"round": 3, "by": "Watching", "reason": "enough"}
+    rounds = [("round", number) for number in (1, 2, 3)]
+    assert watching.told == [("begin", 0), *rounds, ("close", ("completed", 3, stopped))]
+    assert (summary["rounds"], summary["stopped_early"]) == (3, stopped)
+    assert [row["twice"] for row in rows_of(tmp_path / "run")] == [2, 4, 6]
+
+
+@each_engine
+def test_a_callback_is_closed_without_a_training_where_an_error_ends_the_run(tmp_path: Path, engine: str) -> None:
+    watching = Watching()
+
+    def fail(row: Any) -> None:
+        raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        run_experiment(
+            small(run={"engine": engine}), tmp_path / "run", progress=False, callbacks=[watching, OnRound(fail)]
+        )
+    assert watching.told == [("begin", 0), ("round", 1), ("close", None)]
+
+
+def test_adapt_takes_callbacks() -> None:
+    watching = Watching(last=2)
+    model = adapt(rounds=5, callbacks=[watching])
+    assert model.stopped == {"round": 2, "by": "Watching", "reason": "enough"}
+    assert model.history["twice"] == [2.0, 4.0]
+    with pytest.raises(FedmmError, match=r"a callback must be a fedmm\.Callback, not"):
+        adapt(rounds=1, callbacks=[print])
+
+
+def test_a_callback_can_be_used_again() -> None:
+    watching, stopping = Watching(last=2), EarlyStopping("source_risk", patience=1, min_delta=10.0)
+    given: dict[str, Any] = {"rounds": 5, "source_validation": (rows(8), labels(8))}
+    for callback, rounds in ((watching, 2), (stopping, 2)):
+        for _ in range(2):
+            assert len(adapt(**given, callbacks=[callback]).history) == rounds
+
+
+def test_the_old_name_of_early_stopping_still_works() -> None:
+    with pytest.warns(DeprecationWarning, match=r"fedmm\.Stopping is now fedmm\.EarlyStopping"):
+        assert fedmm.Stopping("source_risk") == EarlyStopping("source_risk")  # type: ignore[attr-defined]
+
+
+def test_checkpoints_of_one_program_are_tidied_together(tmp_path: Path) -> None:
+    """A run that ends early keeps what the others may have to go back to, until they have newer ones."""
+    state = adapt(rounds=1).state
+    both = [Checkpoints(tmp_path / name, every=5, seconds=0.0, keep=1) for name in ("one", "other")]
+    for each in both:
+        each.together = both
+        each.begin(state, History())
+    for each in both:
+        each.after_round(replace(state, round=5), {})
+    both[1].close(Training(replace(state, round=7, offender="site"), History(), "diverged"))
+    assert [each.rounds() for each in both] == [[5], [7, 5]]
+    both[0].after_round(replace(state, round=10), {})
+    assert [each.rounds() for each in both] == [[10], [7]]
+    assert [state.round for state, _ in newest_common(both, torch.device("cpu"), print)] == [10, 7]

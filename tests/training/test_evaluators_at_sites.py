@@ -15,7 +15,7 @@ from fedmm.config.schema import experiment
 from fedmm.remote.packed import Packed
 from fedmm.runs.build import DataCache, prepare
 from fedmm.runs.on_nvflare import NVFlareEngines, site
-from fedmm.training.site_evaluators import OwnSums, asked_for
+from fedmm.training.evaluators import OwnSums, metrics_by_client
 
 DIGITS: dict[str, Any] = {
     "run": {"rounds": 2, "batch_size": 16, "threads": 1, "probe_rows": 500, "dtype": "float64"},
@@ -47,7 +47,7 @@ def test_a_run_by_messages_has_the_validators_of_one_process(changes: dict[str, 
     each = experiment({**DIGITS, **changes})
     torch.set_num_threads(1)
     adaptation = prepare(each, DataCache())
-    names = sorted({*asked_for(adaptation.probes), *(client.name for client in adaptation.problem.clients)})
+    names = sorted({*metrics_by_client(adaptation.evaluators), *(client.name for client in adaptation.problem.clients)})
     handlers = {name: site(name, each.tables(), str(tmp_path), 1) for name in names}
 
     def ask(kind: str, questions: Mapping[str, Packed]) -> dict[str, Packed]:
@@ -65,8 +65,8 @@ def test_a_run_by_messages_has_the_validators_of_one_process(changes: dict[str, 
 def test_rows_that_are_compared_are_counted_by_themselves() -> None:
     """At most 200 are, so that a site that gives no sums over fewer than 201 rows gives none of them."""
     adaptation = prepare(experiment(DIGITS), DataCache())
-    probe = next(probe for probe in adaptation.probes if probe.held_by)
-    own = probe.own_of("target-1")
+    evaluator = next(evaluator for evaluator in adaptation.evaluators if evaluator.held_by)
+    own = evaluator.own_of("target-1")
     columns = ["target_entropy", "target_snd"]
     for min_rows, rows in ((200, [len(own), 200]), (201, [len(own), 0]), (len(own) + 1, [0, 0])):
         sums = OwnSums(adaptation.function, [own], min_rows)
@@ -77,7 +77,7 @@ def test_rows_that_are_compared_are_counted_by_themselves() -> None:
 
 def test_columns_that_no_probe_has_are_refused_by_a_site() -> None:
     adaptation = prepare(experiment(DIGITS), DataCache())
-    probe = next(probe for probe in adaptation.probes if probe.held_by)
-    sums = OwnSums(adaptation.function, [probe.own_of("target-1")])
+    evaluator = next(evaluator for evaluator in adaptation.evaluators if evaluator.held_by)
+    sums = OwnSums(adaptation.function, [evaluator.own_of("target-1")])
     with pytest.raises(FedmmError, match="unknown measure that the server asks for 'rows'"):
         sums(["target_entropy", "rows"], adaptation.problem.start, adaptation.problem.statistics)
