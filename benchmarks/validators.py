@@ -128,9 +128,9 @@ def run(given: Sequence[Experiment], stack: int) -> list[Ran]:
             tuned = tune(own, options.precision, options.threads)
             torch.set_num_threads(tuned.threads)
 
-            stack = StackRun(own, options.precision, tuned.settings)
-            stack.run(options.rounds, options.evaluate_every)
-            for number, history in zip(members, stack.histories, strict=True):
+            program = StackRun(own, options.precision, tuned.settings)
+            program.run(options.rounds, options.evaluate_every)
+            for number, history in zip(members, program.histories, strict=True):
                 rows[number] += [row for row in history if row.get("target_accuracy") is not None]
     return [Ran(setting(each), each.run.seed, rows[number]) for number, each in enumerate(given) if rows[number]]
 

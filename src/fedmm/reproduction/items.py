@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedmm.config.toml import read_toml
 from fedmm.core.errors import require, unknown
 from fedmm.core.paths import is_folder, is_name
 from fedmm.reporting.fields import Fields, read_toml
