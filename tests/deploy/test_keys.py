@@ -12,7 +12,9 @@ from fedmm import FedmmError
 from fedmm.deploy.federation import follow, start_superlink, submit
 from fedmm.deploy.layout import Federation
 from fedmm.deploy.server import Served, serve
-from fedmm.sites.credentials.keys import make_certificates, make_node_key, read_node_key, require_private_keys
+from fedmm.sites.credentials.certificates import make_certificates
+from fedmm.sites.credentials.files import require_private_keys
+from fedmm.sites.credentials.keys import make_node_key, read_node_key
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="file modes are POSIX's")
 

@@ -25,7 +25,8 @@ from fedmm.deploy.demo import RUN, demo_experiment, same_result
 from fedmm.deploy.federation import SUPERLINK, alive, follow, register, start_sites, up
 from fedmm.deploy.layout import Federation
 from fedmm.deploy.local import local_sites
-from fedmm.sites.credentials.keys import make_certificates, make_node_key
+from fedmm.sites.credentials.certificates import make_certificates
+from fedmm.sites.credentials.keys import make_node_key
 
 pytestmark = pytest.mark.processes
 

@@ -31,11 +31,11 @@ from fedmm.remote.flower.fleet import FleetNode, Question, TurnedAway
 from fedmm.remote.kinds import PROBLEM
 from fedmm.remote.packed import Packed
 from fedmm.sites import node as node_module
+from fedmm.sites.compatibility import difference, versions
 from fedmm.sites.config import SiteConfig, read_site
-from fedmm.sites.credentials.client_certificates import site_context
+from fedmm.sites.credentials.certificates import site_context
 from fedmm.sites.credentials.keys import make_node_key, read_node_key, signer
 from fedmm.sites.node import SiteNode, run_sites
-from fedmm.sites.versions import difference, versions
 
 NODE, OTHER, FLOWER_RUN = 77, 78, 5
 
@@ -363,7 +363,7 @@ def test_a_site_whose_clock_is_wrong_is_told_so(two_sites: Federation, tmp_path:
     (tmp_path / "sitecustomize.py").write_text(
         "import datetime\nimport flwr.supernode.node_auth_http_interceptor as auth\nreal = auth.now\n"
         "auth.now = lambda: real() + datetime.timedelta(seconds=60)\n"
-        "from fedmm.deploy import clock\nutc, now = clock._utc, datetime.datetime.now\n"
+        "from fedmm.sites import compatibility as clock\nnow = datetime.datetime.now\n"
         "clock.datetime.datetime = type('Shifted', (datetime.datetime,), {'now': classmethod("
         "lambda cls, tz=None: now(tz) + datetime.timedelta(seconds=60))})\n"
     )

@@ -32,8 +32,6 @@ from fedmm.deploy.federation import (
 from fedmm.deploy.layout import Federation
 from fedmm.deploy.processes import leaving_when_told
 from fedmm.sites.config import read_site
-from fedmm.sites.credentials.client_certificates import issue_certificates
-from fedmm.sites.credentials.keys import make_node_key
 
 deploy_app = typer.Typer(
     help="Federations of sites that do not trust each other, by Flower.",
@@ -232,6 +230,8 @@ def deploy_certify(
     federation: Annotated[Path, typer.Argument(help="The coordinator's folder.", metavar="FOLDER")],
 ) -> None:
     """Sign a certificate for every keys/NAME.pub that has none, for a proxy that asks sites for one."""
+    from fedmm.sites.credentials.certificates import issue_certificates  # noqa: PLC0415 - needs the extra
+
     there = Federation(federation)
     made = issue_certificates(there.keys, there.certificates)
     for path in made:
@@ -245,6 +245,8 @@ def deploy_key(
     path: Annotated[Path, typer.Argument(help="The file for the private key, named as the site.", metavar="FILE")],
 ) -> None:
     """Make a site's key where it is used; only FILE.pub goes to the coordinator."""
+    from fedmm.sites.credentials.keys import make_node_key  # noqa: PLC0415 - needs the extra
+
     make_node_key(path)
     _say(f"made {path} and {path}.pub")
 

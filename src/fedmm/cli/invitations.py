@@ -66,8 +66,7 @@ def deploy_join(
     fingerprint: Annotated[str, typer.Option(help="As the coordinator reads it out; another one is refused.")] = "",
 ) -> None:
     """Take an invitation: make the site's key and its file; the public key goes back to the coordinator."""
-    from fedmm.sites.credentials.invitation import read_invitation  # noqa: PLC0415 - needs the extra
-    from fedmm.sites.join import join  # noqa: PLC0415 - needs the extra
+    from fedmm.sites.credentials.invitation import join, read_invitation  # noqa: PLC0415 - needs the extra
 
     path = ""
     if data is not None:

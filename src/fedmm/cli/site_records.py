@@ -9,9 +9,8 @@ import typer
 from rich.console import Console
 
 from fedmm.sites.config import read_site
-from fedmm.sites.owner.approvals import approve_experiment, list_experiments
 from fedmm.sites.owner.audit import Entry
-from fedmm.sites.owner.audit_view import describe_entry, verify
+from fedmm.sites.owner.review import approve_experiment, describe_entry, list_experiments, verify
 
 _console = Console(soft_wrap=True, highlight=False, markup=False)
 _Site = Annotated[Path, typer.Argument(help="The site's file.", metavar="SITE.toml")]

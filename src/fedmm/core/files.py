@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from fedmm.core.errors import FedmmError, require
 
@@ -20,6 +20,23 @@ def sync_path(path: Path) -> None:
         os.fsync(number)
     finally:
         os.close(number)
+
+
+@contextmanager
+def hold_lock(path: Path, refusal: str, mode: int = 0o600) -> Iterator[TextIO]:
+    """Hold the lock of a file, which is made with this mode where there is none, and give the file.
+
+    While another process holds it, ``refusal`` is raised.
+    """
+    import fcntl  # noqa: PLC0415 - not on every system
+
+    number = os.open(path, os.O_RDWR | os.O_CREAT, mode)
+    with os.fdopen(number, "r+", encoding="ascii") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise FedmmError(refusal) from None
+        yield file
 
 
 @contextmanager

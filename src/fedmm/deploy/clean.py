@@ -17,7 +17,6 @@ from fedmm.deploy.federation import opened
 from fedmm.deploy.layout import Federation
 from fedmm.deploy.run_lock import driver
 from fedmm.sites.config import SiteConfig, read_site
-from fedmm.sites.lock import holding_site
 
 _DAY = 86400.0
 _UNPACKED = ("apps", "fab", "cache")
@@ -84,7 +83,7 @@ def coordinator_leftovers(federation: Federation, keeping: Keeping) -> list[Left
 def clean_site(config: SiteConfig, keeping: Keeping, *, remove: bool) -> list[Leftover]:
     """Find what is left at a site, and remove it; refused while the site is at work."""
     require(config.state.is_dir(), f"{config.state} is no folder: the site has kept nothing yet")
-    with holding_site(config.state):
+    with config.lock():
         found = site_leftovers(config, keeping)
         return _removed(found) if remove else found
 
@@ -97,7 +96,7 @@ def clean_coordinator(federation: Federation, keeping: Keeping, *, remove: bool)
         for file in sorted(federation.sites.glob("*.toml")):
             config = read_site(file)
             if config.state.is_dir():
-                held.enter_context(holding_site(config.state))
+                held.enter_context(config.lock())
                 found += site_leftovers(config, keeping)
         return _removed(found) if remove else found
 

@@ -12,9 +12,9 @@ from fedmm.core.files import write_json
 from fedmm.remote.flower.roster import Roster, introduced
 from fedmm.remote.flower.server import Grid
 from fedmm.remote.packed import Malformed, Packed
+from fedmm.sites.compatibility import difference
 from fedmm.sites.experiments import require_quorum
 from fedmm.sites.site_info import Card, Expected, card_from, read_card
-from fedmm.sites.versions import difference
 
 SITES = "sites.json"
 _LATE, _JOINED = "late", "joined"

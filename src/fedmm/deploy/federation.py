@@ -33,7 +33,7 @@ from fedmm.deploy.layout import Federation
 from fedmm.deploy.processes import Started
 from fedmm.deploy.run_lock import end_driver
 from fedmm.sites.config import require_loopback
-from fedmm.sites.credentials.keys import AUTHORITY, is_host, make_certificates, make_node_key, require_private_keys
+from fedmm.sites.credentials.files import AUTHORITY, is_host, require_private_keys
 
 SUPERLINK = "superlink"
 SERVICE = "fedmm-superlink"
@@ -148,6 +148,9 @@ def prepare(
         federation.folder.chmod(0o700)
         federation.about.write_text(json.dumps(asdict(made)) + "\n", encoding="utf-8")
         if not insecure:
+            from fedmm.sites.credentials.certificates import make_certificates  # noqa: PLC0415 - needs the extra
+            from fedmm.sites.credentials.keys import make_node_key  # noqa: PLC0415 - needs the extra
+
             make_certificates(federation.certificates, hosts)
             make_node_key(federation.coordinator)
             federation.keys.mkdir(exist_ok=True)

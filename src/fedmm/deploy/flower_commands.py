@@ -13,7 +13,7 @@ from typing import Any
 
 from fedmm.core.errors import FedmmError, require
 from fedmm.deploy.layout import Federation
-from fedmm.sites.credentials.keys import AUTHORITY, CERTIFICATE, KEY
+from fedmm.sites.credentials.files import AUTHORITY, CERTIFICATE, KEY
 
 CONNECTION = "fedmm"
 """What Flower's configuration calls the SuperLink."""

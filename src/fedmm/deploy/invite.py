@@ -11,16 +11,10 @@ from fedmm.core.site_data import DOMAINS
 from fedmm.deploy.federation import answers, opened, register
 from fedmm.deploy.layout import Federation
 from fedmm.sites.config import KINDS
-from fedmm.sites.credentials.input_files import STDIN, read_input, read_input_tables
-from fedmm.sites.credentials.invitation import (
-    COORDINATOR,
-    Invitation,
-    require_address,
-    require_name,
-    write_new,
-)
-from fedmm.sites.credentials.keys import AUTHORITY, CERTIFICATE, generate_node_key, public_line
-from fedmm.sites.credentials.parsing import certificate_hosts, describe_key, read_certificates, read_public_key
+from fedmm.sites.credentials.certificates import certificate_hosts, parse_certificates
+from fedmm.sites.credentials.files import AUTHORITY, CERTIFICATE, STDIN, read_input, read_input_tables, write_credential
+from fedmm.sites.credentials.invitation import COORDINATOR, Invitation, require_address, require_name
+from fedmm.sites.credentials.keys import describe_key, generate_node_key, parse_public_key, public_line
 
 PORT = 9092
 """Where the proxy before a SuperLink listens."""
@@ -67,7 +61,7 @@ def invite(
     for name in known:
         say(f"{name} is not invited again, since it has its key in {federation.keys}")
     try:
-        certificate = read_certificates((federation.certificates / AUTHORITY).read_bytes(), AUTHORITY)
+        certificate = parse_certificates((federation.certificates / AUTHORITY).read_bytes(), AUTHORITY)
         coordinator = _public_line(Path(f"{federation.coordinator}.pub").read_bytes(), "coordinator.pub", COORDINATOR)
         invitations = [
             Invitation(name, address, certificate, coordinator, b"", dict(hints))
@@ -90,8 +84,8 @@ def _write(federation: Federation, invitation: Invitation, *, with_keys: bool) -
     if with_keys:
         private, line = generate_node_key(invitation.site)
         invitation = replace(invitation, key=private)
-        write_new(federation.keys / f"{invitation.site}.pub", line, 0o644)
-    write_new(path, invitation.text().encode(), 0o600)
+        write_credential(federation.keys / f"{invitation.site}.pub", line, 0o644)
+    write_credential(path, invitation.text().encode(), 0o600)
     return path
 
 
@@ -112,7 +106,7 @@ def accept(federation: Federation, files: Sequence[Path], say: Say = lambda line
         for name, line in keys.items():
             path = federation.keys / f"{name}.pub"
             if not path.exists():
-                write_new(path, line, 0o644)
+                write_credential(path, line, 0o644)
             say(f"accepted {name}: {describe_key(line)}")
     except OSError as problem:
         raise FedmmError(f"keys cannot be put into {federation.keys}: {problem.strerror}") from problem
@@ -165,7 +159,7 @@ def _named(line: bytes) -> str:
 
 def _public_line(content: bytes, what: str, name: str) -> bytes:
     require(len(content) < _LONGEST_KEY and b"\n" not in content.strip(), f"{what} is no public key: it has many lines")
-    return public_line(read_public_key(content.strip(), what), name)
+    return public_line(parse_public_key(content.strip(), what), name)
 
 
 def _require_new(federation: Federation, keys: Mapping[str, bytes]) -> None:

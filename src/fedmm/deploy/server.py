@@ -43,10 +43,11 @@ from fedmm.runs.resume import completed_run, run_checkpoints
 from fedmm.runs.run import finish_run
 from fedmm.runs.run_folder import EXPERIMENT, RunFolder
 from fedmm.runs.tracking import Tracks
-from fedmm.sites.credentials.keys import public_keys, require_private_keys, signer
+from fedmm.sites.compatibility import versions
+from fedmm.sites.credentials.files import require_private_keys
+from fedmm.sites.credentials.keys import public_keys, signer
 from fedmm.sites.experiments import RowsElsewhere, deployed_experiment, listed_sites, require_quorum
 from fedmm.sites.site_info import Card, Expected
-from fedmm.sites.versions import versions
 from fedmm.training.adaptation import Adaptation
 from fedmm.training.checkpoints import newest_common
 from fedmm.training.fingerprint import differences, refuse_others

@@ -14,7 +14,7 @@ from fedmm.core.errors import require
 from fedmm.data.columns.per_site import KEY as PER_SITE
 from fedmm.data.columns.per_site import PerSite
 from fedmm.models.mobilenet import MobileNetV2
-from fedmm.sites.credentials.input_files import STDIN, read_input_tables
+from fedmm.sites.credentials.files import STDIN, read_input_tables
 
 __all__ = [
     "ELSEWHERE",

@@ -22,12 +22,11 @@ from fedmm.remote.flower.envelope import Verify, seal, unseal
 from fedmm.remote.flower.fleet import BEAT, FleetNode, Question, TurnedAway, Unreachable
 from fedmm.remote.kinds import FINAL, PROBLEM, TRAIN
 from fedmm.remote.packed import Malformed, Packed, contents, one_line
-from fedmm.sites.clock import clock_problem
+from fedmm.sites.compatibility import clock_problem
 from fedmm.sites.config import SiteConfig
-from fedmm.sites.credentials.client_certificates import site_context
+from fedmm.sites.credentials.certificates import site_context
 from fedmm.sites.credentials.keys import read_node_key, verifier
-from fedmm.sites.lock import LOCK, holding_site
-from fedmm.sites.owner.refusals import NotAllowed
+from fedmm.sites.owner.ledger import NotAllowed
 
 if TYPE_CHECKING:
     from fedmm.sites.work import SiteWork
@@ -234,7 +233,7 @@ def run_sites(configs: Sequence[SiteConfig], say: Callable[[str, str], None]) ->
     require(len(set(names)) == len(names), f"two of these files are of one site: {', '.join(sorted(names))}")
     with ExitStack() as held:
         for config in configs:
-            held.enter_context(holding_site(config.state))
+            held.enter_context(config.lock())
         from fedmm.sites.work import SiteWork  # noqa: PLC0415 - torch
 
         alone = threading.Lock()
@@ -281,7 +280,7 @@ def _require_ready(config: SiteConfig) -> None:
     try:
         config.state.mkdir(parents=True, exist_ok=True)
         config.state.chmod(0o700)
-        (config.state / LOCK).touch(mode=0o600)
+        config.lock_file.touch(mode=0o600)
     except OSError as problem:
         raise FedmmError(f"nothing can be written to site.state, {config.state}: {problem.strerror}") from problem
 

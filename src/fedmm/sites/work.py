@@ -14,13 +14,15 @@ import torch
 
 from fedmm.config.schema import Experiment
 from fedmm.core.errors import FedmmError, require
+from fedmm.core.federation import Terms
 from fedmm.core.imports import only_allowed
 from fedmm.core.noise import SecretNoise
 from fedmm.core.problem import FederatedProblem, LocalRound, Statistics
 from fedmm.engines.client_store import Kept
 from fedmm.engines.in_process import workers
 from fedmm.engines.messages import NEVER
-from fedmm.engines.secure_sum.masking import Masks
+from fedmm.engines.secure_sum.ledger import MaskLedger
+from fedmm.engines.secure_sum.masking import MaskKey, Masks
 from fedmm.engines.server import Server
 from fedmm.models.precision import precision
 from fedmm.remote.durable_store import DurableMemory, state_folder
@@ -30,15 +32,15 @@ from fedmm.remote.mask_messages import answered_question, pack_key, read_offer
 from fedmm.remote.messaging import Site
 from fedmm.remote.packed import Malformed, Packed, one_line
 from fedmm.remote.site import Mask, answered
+from fedmm.sites.compatibility import difference, versions
 from fedmm.sites.config import SiteConfig
-from fedmm.sites.masks import site_masks
+from fedmm.sites.credentials.keys import signer, verifier
 from fedmm.sites.owner.gate import Admitted, Gate
+from fedmm.sites.owner.ledger import NotAllowed
 from fedmm.sites.owner.policy import Plan, precision_of, require_rows, require_steps_kept
-from fedmm.sites.owner.refusals import NotAllowed
 from fedmm.sites.rows import SiteRows, site_rows
 from fedmm.sites.site_info import Card
 from fedmm.sites.tables import ENCODING, describe_table, require_tables
-from fedmm.sites.versions import difference, versions
 from fedmm.training.evaluators import Probe, held_back_probe, source_probe, target_probe
 from fedmm.training.predictor import RowsShown
 from fedmm.training.problem import Holding, adaptation_problem, batch_split, input_sum
@@ -283,3 +285,38 @@ def _network(each: Experiment, rows: SiteRows) -> Any:
     held = rows.source if rows.source is not None else rows.target
     assert held is not None
     return each.model.build(rows.view.shape(tuple(held.x.shape[1:])), rows.classes, each.run.seed)
+
+
+_SECRET, _LEDGER = "masks.secret", "masks.jsonl"
+
+
+def site_masks(config: SiteConfig, terms: Terms, run: str) -> Masks | None:
+    """The site's masks in a run; None where it has none. A site that has others' keys takes part in no other runs."""
+    section, link = config.masks, config.superlink
+    if not terms.secure_sum:
+        require(
+            not section.peers,
+            "this site's updates are for masked sums alone (masks.peers), and the experiment has no secure_sum = true",
+        )
+        return None
+    require(
+        bool(section.peers and link.key),
+        "secure_sum = true needs superlink.key and masks.peers in this site's file: a folder with the public key "
+        "NAME.pub of every other site, from the sites themselves and not from the coordinator",
+    )
+    folder = config.path(section.peers)
+    require(folder.is_dir(), f"masks.peers is no folder: {folder}")
+    verifiers = {path.stem: verifier(path, "a key in masks.peers") for path in sorted(folder.glob("*.pub"))}
+
+    def verify(name: str, signature: bytes, text: bytes) -> bool:
+        return name in verifiers and verifiers[name](signature, text)
+
+    return Masks(
+        config.site.name,
+        run,
+        MaskKey(SecretNoise.kept_in(config.state / _SECRET).secret, run),
+        signer(config.path(link.key), "superlink.key"),
+        verify,
+        MaskLedger(config.state / _LEDGER),
+        section.least,
+    )

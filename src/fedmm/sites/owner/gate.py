@@ -19,7 +19,7 @@ from fedmm.remote.packed import Packed, one_line
 from fedmm.sites.config import SiteConfig
 from fedmm.sites.owner import ledger as events
 from fedmm.sites.owner.audit import AuditLog
-from fedmm.sites.owner.ledger import Ledger
+from fedmm.sites.owner.ledger import Ledger, RefusalCounts, permit
 from fedmm.sites.owner.policy import (
     LONGEST,
     Asked,
@@ -33,7 +33,6 @@ from fedmm.sites.owner.policy import (
     require_run_name,
     require_steps,
 )
-from fedmm.sites.owner.refusals import RefusalCounts, permit
 
 _LONGEST_TEXT, _MOST_ARRAYS = 10_000, 1000
 _TIMES = ("prepared", "trained", "handled")
@@ -133,7 +132,7 @@ class Gate:
     def refuse(self, kind: str, question: Packed | None, sentence: str) -> None:
         """Write down a refusal, where the disk lets it. question: None where it could not be read as the server's.
 
-        One that is repeated is counted, see :class:`~fedmm.sites.owner.refusals.RefusalCounts`.
+        One that is repeated is counted, see :class:`~fedmm.sites.owner.ledger.RefusalCounts`.
         """
         pending, self._pending = self._pending, []
         with suppress(FedmmError), self._log.alone():

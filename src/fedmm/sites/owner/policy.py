@@ -23,8 +23,7 @@ from fedmm.models.backbones import TIMM, TORCHVISION
 from fedmm.remote.kinds import CONFIRM, INTRODUCE, OPEN, TRAIN
 from fedmm.sites.config import PolicySection
 from fedmm.sites.experiments import deployed_experiment, experiment_text, named_paths
-from fedmm.sites.owner.ledger import Ledger
-from fedmm.sites.owner.refusals import NotAllowed, permit
+from fedmm.sites.owner.ledger import Ledger, NotAllowed, permit
 from fedmm.training.guard import Guard, calmer
 from fedmm.training.privacy import gaussian_epsilon
 from fedmm.training.problem import batch_split
