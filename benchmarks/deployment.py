@@ -28,9 +28,10 @@ from fedmm.algorithms import FedMM
 from fedmm.config.schema import Experiment
 from fedmm.data.partition import SourceTarget
 from fedmm.deploy.demo import RUN, demo_experiment, same_result
-from fedmm.deploy.federation import down, follow, submit, up
+from fedmm.deploy.federation import down, up
 from fedmm.deploy.layout import Federation
 from fedmm.deploy.local import local_sites
+from fedmm.deploy.runs import follow, submit
 from fedmm.sites.experiments import experiment_text
 
 _ROUND = re.compile(

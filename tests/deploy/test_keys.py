@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from fedmm import FedmmError
-from fedmm.deploy.federation import follow, start_superlink, submit
-from fedmm.deploy.layout import Federation
-from fedmm.deploy.server import Served, serve
+from fedmm.deploy.federation import start_superlink
+from fedmm.deploy.layout import Federation, Served
+from fedmm.deploy.runs import follow, submit
+from fedmm.deploy.server import serve
 from fedmm.sites.credentials.certificates import make_certificates
 from fedmm.sites.credentials.files import require_private_keys
 from fedmm.sites.credentials.keys import make_node_key, read_node_key

@@ -22,10 +22,11 @@ from remote.flower.local_grid import acting_as
 from fedmm import FedmmError
 from fedmm.core.errors import require
 from fedmm.deploy.demo import RUN, demo_experiment, same_result
-from fedmm.deploy.federation import follow, opened, start_sites, up
+from fedmm.deploy.federation import start_sites, up
 from fedmm.deploy.flower_commands import CONNECTION, environment, flwr
-from fedmm.deploy.layout import Federation
+from fedmm.deploy.layout import Federation, read_settings
 from fedmm.deploy.local import local_sites
+from fedmm.deploy.runs import follow
 from fedmm.remote.flower.envelope import Sealer, plain, seal
 from fedmm.remote.flower.fleet import FleetNode, Question, TurnedAway
 from fedmm.remote.kinds import PROBLEM
@@ -256,7 +257,7 @@ def test_a_registered_site_cannot_send_another_one_questions(two_sites: Federati
     number = begin(two_sites, demo_experiment(2))
     config = read_site(two_sites.sites / "source-1.toml")
     key = read_node_key(Path(config.superlink.key), "key")
-    attacker = FleetNode(opened(two_sites).address, site_context(config), key)
+    attacker = FleetNode(read_settings(two_sites).address, site_context(config), key)
     mine = attacker.activate()
     until(lambda: "waiting for source-1" in server_log(two_sites), 300, "the run did not begin")
     taken = 0

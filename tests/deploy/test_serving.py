@@ -19,10 +19,10 @@ from fedmm import FedmmError
 from fedmm.config.schema import Experiment
 from fedmm.deploy import server as serving
 from fedmm.deploy.demo import same_result
-from fedmm.deploy.layout import Federation
+from fedmm.deploy.layout import Federation, Served
 from fedmm.deploy.local import local_sites
-from fedmm.deploy.run_lock import driving
-from fedmm.deploy.server import Served, every_round_kept, serve
+from fedmm.deploy.run_state import run_lock
+from fedmm.deploy.server import keep_every_round, serve
 from fedmm.remote.durable_store import DurableMemory, state_folder
 from fedmm.remote.flower.engine import Patience
 from fedmm.remote.kinds import INTRODUCE, MEASURE, TRAIN
@@ -44,7 +44,7 @@ TABLES: dict[str, Any] = {
 
 def small(**sections: dict[str, Any]) -> Experiment:
     tables = {name: {**TABLES.get(name, {}), **sections.get(name, {})} for name in {**TABLES, **sections}}
-    return every_round_kept(deployed_experiment(tables))
+    return keep_every_round(deployed_experiment(tables))
 
 
 def site_files(folder: Path, each: Experiment, **policy: Any) -> list[Path]:
@@ -291,7 +291,7 @@ def test_a_run_of_an_old_name_begins_anew_at_the_sites(tmp_path: Path) -> None:
 def test_one_server_at_a_time(tmp_path: Path) -> None:
     each = small(run={"rounds": 1})
     (tmp_path / "runs" / "one").mkdir(parents=True)
-    with driving(tmp_path / "runs" / "one"), pytest.raises(FedmmError, match="another server is at work"):
+    with run_lock(tmp_path / "runs" / "one"), pytest.raises(FedmmError, match="another server is at work"):
         serve(grid_of(tmp_path, each), served(tmp_path, each))
 
 
@@ -312,7 +312,7 @@ def test_sites_with_rows_of_their_own_and_a_server_without_any(tmp_path: Path) -
             '[superlink]\naddress = "127.0.0.1:1"\ninsecure = true\n'
         )
         files.append(file)
-    each = every_round_kept(
+    each = keep_every_round(
         deployed_experiment(
             {
                 **{section: TABLES[section] for section in ("run", "model", "algorithm")},

@@ -16,7 +16,8 @@ from deploy.grids import SitesGrid
 from fabricated import HOSPITALS, like_the_hospitals
 
 from fedmm.config.toml import read_toml, write_toml
-from fedmm.deploy.server import Served, serve
+from fedmm.deploy.layout import Served
+from fedmm.deploy.server import serve
 from fedmm.sites.experiments import experiment_text, read_experiment
 
 pytest.importorskip("pandas", reason="tables need fedmm[tables]")

@@ -16,7 +16,8 @@ from deploy.test_enrolment import LateGrid
 from fedmm import FedmmError
 from fedmm.config.schema import Experiment
 from fedmm.deploy import server as serving
-from fedmm.deploy.server import Served, serve
+from fedmm.deploy.layout import Served
+from fedmm.deploy.server import serve
 from fedmm.remote.flower import engine
 from fedmm.remote.flower.engine import Patience
 from fedmm.sites.experiments import experiment_text

@@ -59,12 +59,17 @@ def replace_file(path: Path) -> Iterator[Path]:
             partial.unlink(missing_ok=True)
 
 
+def write_text(path: Path, text: str) -> None:
+    """A text in UTF-8 that is there whole or not at all, in a folder that is made where there is none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replace_file(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """A JSON file that is there whole or not at all, in a folder that is made where there is none."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replace_file(path) as partial:
-            partial.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        write_text(path, json.dumps(content, indent=2) + "\n")
     except OSError as problem:
         raise FedmmError(f"{path.name} cannot be written to {path.parent}: {problem.strerror or problem}") from problem
 

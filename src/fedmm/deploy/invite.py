@@ -8,8 +8,8 @@ from pathlib import Path
 
 from fedmm.core.errors import FedmmError, require, unknown
 from fedmm.core.site_data import DOMAINS
-from fedmm.deploy.federation import answers, opened, register
-from fedmm.deploy.layout import Federation
+from fedmm.deploy.federation import answers, register
+from fedmm.deploy.layout import Federation, read_settings
 from fedmm.sites.config import KINDS
 from fedmm.sites.credentials.certificates import certificate_hosts, parse_certificates
 from fedmm.sites.credentials.files import AUTHORITY, CERTIFICATE, STDIN, read_input, read_input_tables, write_credential
@@ -51,7 +51,7 @@ def invite(
     address: the SuperLink's, as sites reach it; by default the first host of its certificate, at port 9092. with_keys:
     the invitations carry the sites' private keys, and ``keys/NAME.pub`` is there at once; else each site makes its own.
     """
-    made = opened(federation)
+    made = read_settings(federation)
     require(not made.insecure, "a federation in plain text is for one machine, and invites nobody")
     require(bool(sites), "name the sites to invite, or a file of them with --all")
     _require_names(list(sites))
@@ -69,7 +69,7 @@ def invite(
             if name not in known
         ]
         federation.invitations.mkdir(mode=0o700, exist_ok=True)
-        written = [_write(federation, each, with_keys=with_keys) for each in invitations]
+        written = [_write(federation, invitation, with_keys=with_keys) for invitation in invitations]
     except OSError as problem:
         raise FedmmError(f"invitations cannot be written to {federation.invitations}: {problem.strerror}") from problem
     if written:
@@ -94,7 +94,7 @@ def accept(federation: Federation, files: Sequence[Path], say: Say = lambda line
 
     A key is for the site that its file is named after; of standard input, for the one named at the end of its line.
     """
-    made = opened(federation)
+    made = read_settings(federation)
     keys: dict[str, bytes] = {}
     for name, content in _lines(files):
         require_name(name)

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedmm.core.errors import FedmmError
 from fedmm.deploy.layout import Federation
 from fedmm.deploy.processes import Started
 
@@ -153,10 +152,10 @@ class RunReader:
             round = int(_number(table.get("round")) or 0)
             self._reasons.append(RefusalView(round, site, shown(table.get("reason", ""), 300)))
 
-    def _sites(self, status: Mapping[str, Any], cards: Mapping[str, Any]) -> Iterator[SiteView]:
+    def _sites(self, status: Mapping[str, Any], infos: Mapping[str, Any]) -> Iterator[SiteView]:
         told = status.get("sites")
         entries = told if isinstance(told, dict) else {}
-        for name in list({**cards, **entries})[:_MOST_SITES]:
+        for name in list({**infos, **entries})[:_MOST_SITES]:
             entry = entries.get(name)
             entry = entry if isinstance(entry, dict) else {}
             online, round = entry.get("online"), _number(entry.get("round"))
@@ -191,7 +190,7 @@ def newest_run(federation: Federation) -> str | None:
             return (folder / "submitted.toml").stat().st_mtime
         return 0.0
 
-    folders = [folder for folder in (federation.folder / "runs").glob("*") if folder.is_dir()]
+    folders = [folder for folder in federation.runs.glob("*") if folder.is_dir()]
     return max(folders, key=submitted).name if folders else None
 
 
@@ -199,8 +198,7 @@ def require_run(federation: Federation, name: str) -> Path:
     """The folder of a run that there is."""
     folder = federation.run(name)
     if not folder.is_dir():
-        known = sorted(path.name for path in (federation.folder / "runs").glob("*"))
-        raise FedmmError(f"there is no run {name!r} in {federation.folder} (known: {', '.join(known) or 'none'})")
+        raise federation.no_run(name)
     return folder
 
 
@@ -271,7 +269,7 @@ def _number(value: object) -> float | None:
 def _at_work(folder: Path) -> bool:
     """Whether the run's server is a process of this machine.
 
-    Its lock is not tried, as :func:`fedmm.deploy.run_lock.driver` does: that could keep a server from starting.
+    Its lock is not tried, as :func:`fedmm.deploy.run_state.server_pid` does: that could keep a server from starting.
     """
     try:
         pid = int((folder / "server.lock").read_text(encoding="ascii"))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmm.core.errors import require
+from fedmm.deploy.layout import Served
 from fedmm.remote.flower.server import Grid, server_app
 
 FEDERATION = "FEDMM_FEDERATION"
@@ -15,7 +16,7 @@ FEDERATION = "FEDMM_FEDERATION"
 
 
 def _serve(grid: Grid, run: Mapping[str, Any]) -> None:
-    from fedmm.deploy.server import Served, serve  # noqa: PLC0415 - torch is not loaded before it is needed
+    from fedmm.deploy.server import serve  # noqa: PLC0415 - torch is not loaded before it is needed
 
     folder = os.environ.get(FEDERATION, "")
     require(bool(folder), f"the SuperLink was started without {FEDERATION}, the folder for runs and keys")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedmm.core.errors import FedmmError, require
-from fedmm.core.files import replace_file
+from fedmm.core.files import write_text
 from fedmm.remote.flower.envelope import Verify, seal, unseal
 from fedmm.remote.flower.fleet import BEAT, FleetNode, Question, TurnedAway, Unreachable
 from fedmm.remote.kinds import FINAL, PROBLEM, TRAIN
@@ -106,8 +106,7 @@ class SiteNode:
         except BaseException:
             connection.close()
             raise
-        with replace_file(config.state / _NUMBER) as partial:
-            partial.write_text(f"{number}\n", encoding="ascii")
+        write_text(config.state / _NUMBER, f"{number}\n")
         self._connection, self._told = connection, ""
         self._say(f"site {config.site.name} is node {number} of {link.address}")
         return connection

@@ -60,25 +60,27 @@ class SiteRows:
         return [] if self.source is None or self.source.y is None else sorted(set(self.source.y.tolist()))
 
 
-def site_rows(config: SiteConfig, each: Experiment, encoding: str = "", say: Say = _LOG.info) -> SiteRows:
+def site_rows(config: SiteConfig, experiment: Experiment, encoding: str = "", say: Say = _LOG.info) -> SiteRows:
     """The site's rows for an experiment. encoding: how columns of tables become numbers, as the server says."""
-    tables = isinstance(each.data, RowsElsewhere) and bool(each.data.features)
+    tables = isinstance(experiment.data, RowsElsewhere) and bool(experiment.data.features)
     require(
         tables == (config.data.kind == "table"),
         "the experiment is one of tables, and this site's data is not"
         if tables
         else "this site's data is a table, and the experiment names no columns of tables (data.features)",
     )
-    folder = config.state / "rows" / _key(config, each, encoding)
+    folder = config.state / "rows" / _key(config, experiment, encoding)
     if not (folder / _ABOUT).exists():
-        _write(folder, encode_table(config, each, encoding, say) if tables else _read(config, each), each)
+        _write(
+            folder, encode_table(config, experiment, encoding, say) if tables else _read(config, experiment), experiment
+        )
     with suppress(OSError):
         os.utime(folder / _ABOUT)  # `fedmm deploy clean` goes by when a copy was last used
-    rows = _mapped(folder)
-    if isinstance(each.data, RowsElsewhere):
-        rows = replace(rows, view=each.data.view)
-    _check(config, rows)
-    return _set_aside(rows, config.data.validation_rows, config.site.name, each.run.seed)
+    held = _mapped(folder)
+    if isinstance(experiment.data, RowsElsewhere):
+        held = replace(held, view=experiment.data.view)
+    _check(config, held)
+    return _set_aside(held, config.data.validation_rows, config.site.name, experiment.run.seed)
 
 
 def _set_aside(rows: SiteRows, count: int, name: str, seed: int) -> SiteRows:
@@ -109,12 +111,12 @@ def _grouped(groups: Tensor, count: int, seed: int) -> tuple[Tensor, int]:
     return order, int(ends[ends >= count][0])
 
 
-def _key(config: SiteConfig, each: Experiment, encoding: str) -> str:
+def _key(config: SiteConfig, experiment: Experiment, encoding: str) -> str:
     """Of everything that decides the rows, and nothing else: another site in the experiment copies nobody's rows."""
-    data = {name: value for name, value in as_table(each.data).items() if name not in _NOT_OF_ROWS}
+    data = {name: value for name, value in as_table(experiment.data).items() if name not in _NOT_OF_ROWS}
     made_of: dict[str, Any] = {"site": config.site.name, "kind": config.data.kind, "data": data}
     if config.data.kind == "share":
-        made_of |= {"partition": as_table(each.partition), "seed": each.run.seed}
+        made_of |= {"partition": as_table(experiment.partition), "seed": experiment.run.seed}
     else:
         path = config.path(config.data.path)
         made_of |= {"path": str(path), "stamps": _stamps(path), "domain": config.data.domain}
@@ -127,26 +129,26 @@ def _key(config: SiteConfig, each: Experiment, encoding: str) -> str:
 def _stamps(path: Path) -> list[object]:
     """What changes when the files do."""
     try:
-        files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
-        return [[str(each), each.stat().st_mtime_ns, each.stat().st_size] for each in files]
+        files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+        return [[str(file), file.stat().st_mtime_ns, file.stat().st_size] for file in files]
     except OSError as problem:
         raise FedmmError(f"data.path {path} cannot be read: {problem.strerror}") from problem
 
 
-def _read(config: SiteConfig, each: Experiment) -> dict[str, Any]:
+def _read(config: SiteConfig, experiment: Experiment) -> dict[str, Any]:
     if config.data.kind == "share":
-        return _share(config.site.name, each)
+        return _share(config.site.name, experiment)
     path = config.path(config.data.path)
-    return _arrays(path, config.data) if config.data.kind == "npz" else _pictures(path, config.data, each)
+    return _arrays(path, config.data) if config.data.kind == "npz" else _pictures(path, config.data, experiment)
 
 
-def _share(name: str, each: Experiment) -> dict[str, Any]:
+def _share(name: str, experiment: Experiment) -> dict[str, Any]:
     require(
-        not isinstance(each.data, RowsElsewhere),
+        not isinstance(experiment.data, RowsElsewhere),
         "data.kind = 'share' needs an experiment with a data set of its own; say where this site's rows are",
     )
-    pair = each.partition.seen(each.data.load())
-    shares = {share.name: share for share in each.partition.split(pair, each.run.seed)}
+    pair = experiment.partition.seen(experiment.data.load())
+    shares = {share.name: share for share in experiment.partition.split(pair, experiment.run.seed)}
     require(name in shares, f"site.name {name!r} has no share; the partition deals to {', '.join(shares)}")
     source, target = shares[name].source, shares[name].target
     found: dict[str, Any] = {"view": pair.view, "classes": pair.classes}
@@ -171,11 +173,11 @@ def _arrays(path: Path, data: DataSection) -> dict[str, Any]:
         raise FedmmError(f"{path} cannot be read as an npz file of arrays: {problem}") from problem
 
 
-def _pictures(path: Path, data: DataSection, each: Experiment) -> dict[str, Any]:
+def _pictures(path: Path, data: DataSection, experiment: Experiment) -> dict[str, Any]:
     folders = found_in(path)
     if data.domain == "target":
         return {"target_x": _squares(folders, data).x.numpy()}
-    classes = each.data.classes if isinstance(each.data, RowsElsewhere) else ()
+    classes = experiment.data.classes if isinstance(experiment.data, RowsElsewhere) else ()
     require(bool(classes), "a folder of labelled pictures needs an experiment with [data] name = 'sites' and classes")
     for name in folders.class_names:
         require(name in classes, f"{path} has a class folder {name!r}; the experiment's are {', '.join(classes)}")
@@ -192,10 +194,10 @@ def _squares(folders: ClassFolders, data: DataSection) -> ReadFolders:
     return rows
 
 
-def _write(folder: Path, found: dict[str, Any], each: Experiment) -> None:
+def _write(folder: Path, found: dict[str, Any], experiment: Experiment) -> None:
     """The site's own copy, whole or not there; values that cannot be trained on are refused."""
-    if isinstance(each.data, RowsElsewhere):
-        found |= {"view": each.data.view, "classes": len(each.data.classes)}
+    if isinstance(experiment.data, RowsElsewhere):
+        found |= {"view": experiment.data.view, "classes": len(experiment.data.classes)}
     if "source_x" in found:
         rows = as_rows((found["source_x"], found["source_y"]), "source", labelled=True)
         assert isinstance(rows, TensorRows)
@@ -205,7 +207,7 @@ def _write(folder: Path, found: dict[str, Any], each: Experiment) -> None:
         require(highest < found["classes"], f"source holds label {highest}, but there are {found['classes']} classes")
     if "target_x" in found:
         as_rows(found["target_x"], "target", labelled=False)
-    _require_shapes(found, each)
+    _require_shapes(found, experiment)
     partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
     try:
         shutil.rmtree(partial, ignore_errors=True)
@@ -223,16 +225,16 @@ def _write(folder: Path, found: dict[str, Any], each: Experiment) -> None:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _require_shapes(found: dict[str, Any], each: Experiment) -> None:
-    if not isinstance(each.data, RowsElsewhere) or each.data.features:
+def _require_shapes(found: dict[str, Any], experiment: Experiment) -> None:
+    if not isinstance(experiment.data, RowsElsewhere) or experiment.data.features:
         return
     for name in ("source_x", "target_x"):
         if name in found:
             shape, kind = found[name].shape[1:], found[name].dtype
             require(
-                shape == each.data.shape and (kind == np.uint8) == each.data.bytes,
+                shape == experiment.data.shape and (kind == np.uint8) == experiment.data.bytes,
                 f"{name} holds {kind} rows of shape {list(shape)}; the experiment has "
-                f"{'bytes' if each.data.bytes else 'numbers'} of shape {list(each.data.shape)}",
+                f"{'bytes' if experiment.data.bytes else 'numbers'} of shape {list(experiment.data.shape)}",
             )
 
 

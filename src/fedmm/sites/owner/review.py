@@ -88,8 +88,8 @@ def _words(entry: Entry) -> str:
 
 
 def _arrays(arrays: list[dict[str, object]]) -> str:
-    each = [f"{array['name']} {array['shape']} {array['dtype']} {array['bytes']} bytes" for array in arrays]
-    return "; ".join(each) or "no arrays"
+    described = [f"{array['name']} {array['shape']} {array['dtype']} {array['bytes']} bytes" for array in arrays]
+    return "; ".join(described) or "no arrays"
 
 
 _HASH = re.compile(r"[0-9a-f]{8,64}")
@@ -115,7 +115,7 @@ def approve_experiment(config: SiteConfig, what: str) -> str:
     digest, text = ("", "") if by_hash else _read(Path(what))
     with log.alone():
         if by_hash:
-            found = [each for each in ledger.experiments if each.startswith(what)]
+            found = [digest for digest in ledger.experiments if digest.startswith(what)]
             require(
                 len(found) == 1,
                 f"{len(found)} experiments that this site was asked for begin with {what}; `fedmm deploy approve "
