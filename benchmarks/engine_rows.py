@@ -171,7 +171,7 @@ def simulated_handler(folder: str, clients: int, rounds: int, number: int) -> Ca
 def flower_deployment(clients: int, rounds: int) -> Times:
     """A SuperLink and a site with a process of its own for each client on this machine, with TLS and keys."""
     from fedmm.deploy.federation import down, up  # noqa: PLC0415
-    from fedmm.deploy.layout import Federation  # noqa: PLC0415 - an optional dependency
+    from fedmm.deploy.layout import Federation, RunRequest  # noqa: PLC0415 - an optional dependency
     from fedmm.deploy.local import local_sites  # noqa: PLC0415
     from fedmm.deploy.runs import follow, submit  # noqa: PLC0415
     from fedmm.deploy.server import keep_every_round  # noqa: PLC0415
@@ -190,7 +190,8 @@ def flower_deployment(clients: int, rounds: int) -> Times:
             up(federation, sites, say=said)
             start_up = time.perf_counter() - began
             text = experiment_text(each)
-            number = submit(federation, "run", text, resume=False, patience=300.0, enrol_seconds=300.0, say=said)
+            request = RunRequest(federation.folder, "run", text, patience=300.0, enrol_seconds=300.0)
+            number = submit(request, said)
             status = follow(federation, "run", number, said)
             assert "completed" in status, status
         finally:

@@ -19,7 +19,7 @@ from fedmm import FedmmError
 from fedmm.config.schema import Experiment
 from fedmm.deploy import server as serving
 from fedmm.deploy.demo import same_result
-from fedmm.deploy.layout import Federation, Served
+from fedmm.deploy.layout import Federation, RunRequest
 from fedmm.deploy.local import local_sites
 from fedmm.deploy.run_state import run_lock
 from fedmm.deploy.server import keep_every_round, serve
@@ -69,8 +69,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "Patience", lambda seconds: Patience(seconds, retry_after=0.0, pause=0.0))
 
 
-def served(federation: Path, each: Experiment, **more: Any) -> Served:
-    return Served(federation, "one", experiment_text(each), **{"patience": 20.0, "enrol_seconds": 5.0, **more})
+def served(federation: Path, each: Experiment, **more: Any) -> RunRequest:
+    return RunRequest(federation, "one", experiment_text(each), **{"patience": 20.0, "enrol_seconds": 5.0, **more})
 
 
 def test_a_site_imports_nothing_that_the_servers_experiment_names(

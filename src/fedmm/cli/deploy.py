@@ -24,7 +24,7 @@ from fedmm.cli.deploy_sites import (
 from fedmm.cli.watch import deploy_metrics, deploy_watch
 from fedmm.core.errors import FedmmError, require
 from fedmm.deploy.federation import SUPERLINK, alive, answers, down, up
-from fedmm.deploy.layout import Federation, read_settings
+from fedmm.deploy.layout import Federation, RunRequest, read_settings
 from fedmm.deploy.processes import leave_when_told
 from fedmm.deploy.runs import follow, resume, run_status, stop_run, submit
 from fedmm.sites.config import read_site
@@ -118,10 +118,8 @@ def deploy_run(
         f"the run {run!r} was begun before; `fedmm deploy resume {run}{_at(federation)}` goes on with it, --name makes "
         "another",
     )
-    number = submit(
-        there, run, text, resume=False, patience=patience, enrol_seconds=patience, min_sites=min_sites, say=say
-    )
-    _follow(there, run, number)
+    request = RunRequest(there.folder, run, text, patience=patience, enrol_seconds=patience, min_sites=min_sites)
+    _follow(there, run, submit(request, say))
 
 
 def deploy_resume(
@@ -227,24 +225,8 @@ def deploy_demo(
 
 
 for command in (
-    deploy_invite,
-    deploy_join,
-    deploy_accept,
-    deploy_watch,
-    deploy_metrics,
-    deploy_approve,
-    deploy_audit,
-    deploy_up,
-    deploy_run,
-    deploy_resume,
-    deploy_status,
-    deploy_down,
-    deploy_prepare,
-    deploy_register,
-    deploy_certify,
-    deploy_key,
-    deploy_site,
-    deploy_clean,
-    deploy_demo,
-):
+    deploy_invite, deploy_join, deploy_accept, deploy_watch, deploy_metrics, deploy_approve, deploy_audit, deploy_up,
+    deploy_run, deploy_resume, deploy_status, deploy_down, deploy_prepare, deploy_register, deploy_certify, deploy_key,
+    deploy_site, deploy_clean, deploy_demo,
+):  # fmt: skip
     deploy_app.command(command.__name__.removeprefix("deploy_"))(command)

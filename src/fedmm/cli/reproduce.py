@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -102,7 +103,11 @@ def _reproduce_item(
 def _command(item: Item, selection: _Selection, where: Where) -> str:
     """The command that computes these runs anywhere: this machine's folders are left out."""
     words = ["fedmm", "reproduce", item.name.replace("_", "-")]
-    options = {"--panel": selection.panels, "--curve": selection.curves, "--seed": selection.seeds}
+    options: dict[str, Sequence[object]] = {
+        "--panel": selection.panels,
+        "--curve": selection.curves,
+        "--seed": selection.seeds,
+    }
     for option, values in options.items():
         for value in values:
             words += [option, str(value)]

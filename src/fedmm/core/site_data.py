@@ -11,6 +11,12 @@ from typing import Literal
 DOMAINS = ("source", "target", "both")
 """What a site may hold."""
 
+
+def domain_of(source: bool, target: bool) -> str:
+    """What a site holds, as its file says it."""
+    return "both" if source and target else "source" if source else "target"
+
+
 Decimal = Literal[".", ","]
 
 

@@ -14,7 +14,7 @@ from fedmm.core.files import write_json
 from fedmm.data.columns.agreed import AgreedColumns
 from fedmm.data.columns.federated import Described, merge_descriptions, read_description
 from fedmm.data.inputs import TableInput, input_from, input_table
-from fedmm.deploy.layout import Served
+from fedmm.deploy.layout import RunRequest
 from fedmm.remote.flower.questions import ask_sites
 from fedmm.remote.flower.roster import Roster, introduced
 from fedmm.remote.flower.server import Grid
@@ -34,7 +34,7 @@ def has_tables(experiment: Experiment) -> bool:
 
 
 def agree_on_encoding(
-    grid: Grid, roster: Roster, experiment: Experiment, question: Packed, served: Served, say: Say
+    grid: Grid, roster: Roster, experiment: Experiment, question: Packed, served: RunRequest, say: Say
 ) -> TableInput:
     """How the tables of the sites that are there become rows; they introduce themselves again once it is known."""
     require_quorum(served.min_sites, listed_sites(experiment))
@@ -52,7 +52,7 @@ def agree_on_encoding(
 
 
 def _merge_tables(
-    grid: Grid, roster: Roster, experiment: Experiment, question: Packed, served: Served, say: Say
+    grid: Grid, roster: Roster, experiment: Experiment, question: Packed, served: RunRequest, say: Say
 ) -> TableInput:
     """Ask every site that is there to describe its table, and merge what they tell.
 
@@ -76,7 +76,7 @@ def _merge_tables(
         seconds=served.patience,
         most_bytes=8 * rows * fields + _SPARE_BYTES,
     )
-    described, problems = _described(agreed, answers)
+    described, problems = _read_descriptions(agreed, answers)
     require(len(described) >= served.min_sites, f"the sites' tables do not fit the experiment: {'; '.join(problems)}")
     for problem in problems:
         say(f"tables: {problem}; the run begins without it")
@@ -115,7 +115,7 @@ def with_encoding(experiment: Experiment, encoding: TableInput | None) -> Experi
     return replace(experiment, data=experiment.data.encoded(encoding))
 
 
-def _described(
+def _read_descriptions(
     agreed: AgreedColumns, answers: Mapping[str, Packed]
 ) -> tuple[dict[str, dict[str, Described]], list[str]]:
     """What the sites tell of their tables, and of those that do not fit, why."""

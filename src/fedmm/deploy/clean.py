@@ -84,7 +84,7 @@ def clean_site(config: SiteConfig, keeping: Keeping, *, remove: bool) -> list[Le
     require(config.state.is_dir(), f"{config.state} is no folder: the site has kept nothing yet")
     with config.lock():
         found = site_leftovers(config, keeping)
-        return _removed(found) if remove else found
+        return _remove(found) if remove else found
 
 
 def clean_coordinator(federation: Federation, keeping: Keeping, *, remove: bool) -> list[Leftover]:
@@ -97,10 +97,10 @@ def clean_coordinator(federation: Federation, keeping: Keeping, *, remove: bool)
             if config.state.is_dir():
                 held.enter_context(config.lock())
                 found += site_leftovers(config, keeping)
-        return _removed(found) if remove else found
+        return _remove(found) if remove else found
 
 
-def _removed(found: list[Leftover]) -> list[Leftover]:
+def _remove(found: list[Leftover]) -> list[Leftover]:
     for leftover in found:
         try:
             if leftover.path.is_dir():

@@ -13,7 +13,7 @@ from fedmm.config.demos import demo_experiments
 from fedmm.config.schema import Experiment
 from fedmm.core.errors import require
 from fedmm.deploy.federation import down, up
-from fedmm.deploy.layout import Federation
+from fedmm.deploy.layout import Federation, RunRequest
 from fedmm.deploy.local import local_sites
 from fedmm.deploy.runs import follow, submit
 from fedmm.deploy.server import keep_every_round
@@ -41,9 +41,8 @@ def demo(out: Path, rounds: int, *, insecure: bool = False, in_memory: bool = Fa
     federation = Federation(folder)
     try:
         up(federation, local_sites(experiment), insecure=insecure, in_memory=in_memory, say=say)
-        number = submit(
-            federation, RUN, experiment_text(experiment), resume=False, patience=300.0, enrol_seconds=300.0, say=say
-        )
+        request = RunRequest(folder, RUN, experiment_text(experiment), patience=300.0, enrol_seconds=300.0)
+        number = submit(request, say)
         status = follow(federation, RUN, number, say)
         require("completed" in status, f"the run ended with {status}; {federation.run(RUN) / 'server.log'} says why")
     finally:

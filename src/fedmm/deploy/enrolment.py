@@ -63,7 +63,7 @@ class Enrolment:
         if other:
             self._say(other)
         if not self._begun:
-            self.infos[name] = before if before and name in self.late else _going_on(before, info)
+            self.infos[name] = before if before and name in self.late else _keep_sums(before, info)
         elif name in self.late - self._joined:
             self._say(f"site {name!r} joins the run, which began without it")
             self._joined.add(name)
@@ -136,7 +136,7 @@ class Enrolment:
             require(not flaw, f"{self._path} is not of this experiment: of {name!r} it says that {flaw}")
 
 
-def _going_on(before: SiteInfo | None, now: SiteInfo) -> SiteInfo:
+def _keep_sums(before: SiteInfo | None, now: SiteInfo) -> SiteInfo:
     """A site's info where it was known before: the mean of the inputs is the one that the run was begun with."""
     return now if before is None else replace(now, input_sum=before.input_sum, input_count=before.input_count)
 

@@ -7,19 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedmm.core.errors import FedmmError, require, unknown
-from fedmm.core.site_data import DOMAINS
 from fedmm.deploy.federation import answers, register
 from fedmm.deploy.layout import Federation, read_settings
-from fedmm.sites.config import KINDS
 from fedmm.sites.credentials.certificates import certificate_hosts, parse_certificates
 from fedmm.sites.credentials.files import AUTHORITY, CERTIFICATE, STDIN, read_input, read_input_tables, write_credential
-from fedmm.sites.credentials.invitation import COORDINATOR, Invitation, require_address, require_name
+from fedmm.sites.credentials.invitation import COORDINATOR, HINTS, Invitation, require_address, require_name
 from fedmm.sites.credentials.keys import describe_key, generate_node_key, parse_public_key, public_line
 
 PORT = 9092
 """Where the proxy before a SuperLink listens."""
 _LARGEST, _LONGEST_KEY = 1 << 20, 4096
-_HINTS = {"kind": KINDS, "domain": DOMAINS}
 
 Say = Callable[[str], None]
 Sites = Mapping[str, Mapping[str, str]]
@@ -37,9 +34,9 @@ def read_sites(file: Path) -> Sites:
         raise FedmmError(f'{file} must list its sites: sites = ["a", "b"], or a table [sites.a] for each')
     for name, table in listed.items():
         for key, value in table.items():
-            if key not in _HINTS:
-                raise unknown(f"key in [sites.{name}]", key, _HINTS)
-            require(value in _HINTS[key], f"sites.{name}.{key} must be one of {', '.join(_HINTS[key])}, not {value!r}")
+            if key not in HINTS:
+                raise unknown(f"key in [sites.{name}]", key, HINTS)
+            require(value in HINTS[key], f"sites.{name}.{key} must be one of {', '.join(HINTS[key])}, not {value!r}")
     return listed
 
 
@@ -96,7 +93,7 @@ def accept(federation: Federation, files: Sequence[Path], say: Say = lambda line
     """
     made = read_settings(federation)
     keys: dict[str, bytes] = {}
-    for name, content in _lines(files):
+    for name, content in _read_lines(files):
         require_name(name)
         line = _public_line(content, f"the key of {name}", name)
         require(keys.get(name, line) == line, f"two keys were given for {name}")
@@ -134,24 +131,24 @@ def _usual_address(federation: Federation) -> str:
     return f"[{hosts[0]}]:{PORT}" if ":" in hosts[0] else f"{hosts[0]}:{PORT}"
 
 
-def _lines(files: Sequence[Path]) -> list[tuple[str, bytes]]:
+def _read_lines(files: Sequence[Path]) -> list[tuple[str, bytes]]:
     """By site, the line of a public key."""
     require(bool(files), "name the files of public keys that came back, or - for standard input")
     found = []
     for file in files:
         if file == STDIN:
             lines = [line for line in read_input(file, _LARGEST).splitlines() if line.strip()]
-            found += [(_named(line), line) for line in lines]
+            found += [(_owner(line), line) for line in lines]
             continue
         line = read_input(file, _LONGEST_KEY)
         name = file.name.removesuffix(".pub")
         require(file.name.endswith(".pub"), f"{file} must be named as its site: NAME.pub")
-        require(_named(line) == name, f"{file} says that it is the key of {_named(line)[:80]!r}; name it NAME.pub")
+        require(_owner(line) == name, f"{file} says that it is the key of {_owner(line)[:80]!r}; name it NAME.pub")
         found.append((name, line))
     return found
 
 
-def _named(line: bytes) -> str:
+def _owner(line: bytes) -> str:
     """Whose key a line says that it is."""
     words = line.decode("utf-8", "replace").split()
     return words[2] if len(words) == 3 else ""

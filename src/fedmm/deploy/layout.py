@@ -1,10 +1,12 @@
-"""Where things lie in a federation's folder. Needs no torch."""
+"""Where things lie in a federation's folder, and what its server is asked for. Needs no torch."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from fedmm.core.errors import FedmmError, require
 
@@ -115,7 +117,7 @@ def read_settings(federation: Federation) -> Settings:
 
 
 @dataclass(frozen=True)
-class Served:
+class RunRequest:
     """A run. federation: the server's folder. name: of the run. experiment: as TOML. resume: go on with it.
 
     patience: seconds that a round waits for its sites. enrol_seconds: that the run waits for them at its beginning.
@@ -134,3 +136,21 @@ class Served:
     def folder(self) -> Path:
         """The run's folder."""
         return Federation(self.federation).run(self.name)
+
+    def run_config(self) -> dict[str, Any]:
+        """What Flower hands to the server: everything but the server's own folder."""
+        values = {name.replace("_", "-"): value for name, value in asdict(self).items() if name != "federation"}
+        return {"run": values.pop("name"), **values}
+
+    @classmethod
+    def from_run_config(cls, federation: Path, config: Mapping[str, Any]) -> RunRequest:
+        """The same at the server."""
+        return cls(
+            federation,
+            str(config["run"]),
+            str(config["experiment"]),
+            bool(config["resume"]),
+            float(config["patience"]),
+            float(config["enrol-seconds"]),
+            int(config.get("min-sites", 0)),
+        )

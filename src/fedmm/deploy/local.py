@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from fedmm.config.schema import Experiment
+from fedmm.config.sites import RowsElsewhere
 from fedmm.core.errors import require
 from fedmm.core.imports import allowed_names
+from fedmm.core.site_data import domain_of
 from fedmm.deploy.federation import LocalSite
 from fedmm.deploy.processes import MARK
 from fedmm.sites.config import DataSection, PolicySection, SiteConfig, SiteSection, SuperLinkSection, read_site
-from fedmm.sites.experiments import RowsElsewhere, deployed_experiment, named_paths
+from fedmm.sites.experiments import deployed_experiment, named_paths
 
 
 def local_sites(experiment: Experiment, files: Sequence[Path] = ()) -> list[LocalSite]:
@@ -33,8 +35,7 @@ def local_sites(experiment: Experiment, files: Sequence[Path] = ()) -> list[Loca
     pair = experiment.partition.seen(experiment.data.load())
     paths, sites = list(named_paths(experiment).values()), []
     for share in experiment.partition.split(pair, experiment.run.seed):
-        source, target = len(share.source) > 0, len(share.target) > 0
-        domain = "both" if source and target else "source" if source else "target"
+        domain = domain_of(len(share.source) > 0, len(share.target) > 0)
         labels = sorted(set(pair.source.y[share.source].tolist()))
         data = {"kind": "share", "domain": domain, "labels": labels}
         policy = {"allow_imports": allowed_names(), "allow_paths": paths}

@@ -13,7 +13,7 @@ from fedmm.core.errors import FedmmError, require
 from fedmm.core.files import write_text
 from fedmm.deploy.federation import SUPERLINK, Say, alive, answers, start_superlink
 from fedmm.deploy.flower_commands import CONNECTION, flwr
-from fedmm.deploy.layout import Federation, read_settings
+from fedmm.deploy.layout import Federation, RunRequest, read_settings
 from fedmm.deploy.processes import read_log
 from fedmm.deploy.run_state import end_server
 from fedmm.sites.credentials.files import require_private_keys
@@ -24,31 +24,20 @@ SUBMITTED, RUN_CONFIG = "submitted.toml", "run-config.toml"
 _FINISHED = "finished"
 
 
-def submit(
-    federation: Federation,
-    name: str,
-    experiment: str,
-    *,
-    resume: bool,
-    patience: float,
-    enrol_seconds: float,
-    min_sites: int = 0,
-    say: Say,
-) -> int:
-    """Hand a run to the SuperLink; Flower's number for it. min_sites: with how many it begins; 0 for all."""
-    made = read_settings(federation)
-    require(answers(made), f"no SuperLink answers at {made.address}; {_how_to_start(federation)}")
+def submit(request: RunRequest, say: Say) -> int:
+    """Hand a run to the SuperLink; Flower's number for it."""
+    federation, folder = Federation(request.federation), request.folder
+    settings = read_settings(federation)
+    require(answers(settings), f"no SuperLink answers at {settings.address}; {_how_to_start(federation)}")
     require_private_keys(federation.certificates, federation.keys)
-    folder = federation.run(name)
-    write_text(folder / SUBMITTED, experiment)
+    write_text(folder / SUBMITTED, request.experiment)
     file = folder / RUN_CONFIG
-    values = {"run": name, "experiment": experiment, "resume": resume, "patience": patience}
-    write_text(file, write_toml({**values, "enrol-seconds": enrol_seconds, "min-sites": min_sites}))
+    write_text(file, write_toml(request.run_config()))
     answer = flwr(federation, "run", str(federation.app.resolve()), CONNECTION, "--run-config", str(file.resolve()))
     number = int(answer["run-id"])
     with (folder / "flower-runs.txt").open("a", encoding="utf-8") as listed:
         listed.write(f"{number}\n")
-    say(f"run {name} is Flower's run {number}; rounds and log in {folder}")
+    say(f"run {request.name} is Flower's run {number}; rounds and log in {folder}")
     return number
 
 
@@ -65,10 +54,9 @@ def resume(federation: Federation, name: str, *, patience: float, say: Say) -> i
         say("the server that was at work on the run has been ended")
     if not alive(federation).get(SUPERLINK, True):  # one that was started here
         start_superlink(federation, say)
-    return submit(
-        federation, name, text,
-        resume=True, patience=patience, enrol_seconds=patience, min_sites=_min_sites(folder), say=say,
-    )  # fmt: skip
+    least = _min_sites(folder)
+    request = RunRequest(federation.folder, name, text, True, patience, enrol_seconds=patience, min_sites=least)
+    return submit(request, say)
 
 
 def _min_sites(folder: Path) -> int:

@@ -16,6 +16,7 @@ import torch
 
 from fedmm.config.dataclass_io import as_table
 from fedmm.config.schema import Experiment
+from fedmm.config.sites import RowsElsewhere
 from fedmm.core.algorithm import Algorithm
 from fedmm.core.engine import FederatedState
 from fedmm.core.errors import FedmmError, require, unknown
@@ -37,7 +38,7 @@ from fedmm.deploy.enrolment import (
     stand_in_client,
     stand_in_row,
 )
-from fedmm.deploy.layout import Federation, Served
+from fedmm.deploy.layout import Federation, RunRequest
 from fedmm.deploy.run_state import StatusFile, run_lock
 from fedmm.engines.server import Server
 from fedmm.remote.evaluation import Panel, SiteMeasures
@@ -55,7 +56,7 @@ from fedmm.runs.tracking import Tracks
 from fedmm.sites.compatibility import versions
 from fedmm.sites.credentials.files import require_private_keys
 from fedmm.sites.credentials.keys import public_keys, signer
-from fedmm.sites.experiments import RowsElsewhere, deployed_experiment, listed_sites
+from fedmm.sites.experiments import deployed_experiment, listed_sites
 from fedmm.sites.site_info import SiteInfo
 from fedmm.training.adaptation import Adaptation
 from fedmm.training.checkpoints import newest_common
@@ -71,7 +72,7 @@ _LONGER = 10.0
 Say = Callable[[str], None]
 
 
-def serve(grid: Grid, served: Served) -> None:
+def serve(grid: Grid, served: RunRequest) -> None:
     """Run a federation over a grid; its folder is ``runs/NAME`` of the federation's."""
     folder = served.folder
     folder.mkdir(parents=True, exist_ok=True)
@@ -92,13 +93,13 @@ def serve(grid: Grid, served: Served) -> None:
             raise
 
 
-def _serve(grid: Grid, served: Served, say: Say) -> None:
+def _serve(grid: Grid, served: RunRequest, say: Say) -> None:
     federation, folder = Federation(served.federation), served.folder
     require_private_keys(federation.certificates, federation.keys)
     experiment = keep_every_round(deployed_experiment(tomllib.loads(served.experiment)))
     if experiment.run.threads:
         torch.set_num_threads(experiment.run.threads)
-    begun = _begun(experiment, folder, say) if served.resume else None
+    begun = _read_begun(experiment, folder, say) if served.resume else None
     plain_text = federation.in_plain_text
     signed = federation.coordinator.exists() and not plain_text
     listed = listed_sites(experiment)
@@ -135,7 +136,7 @@ def keep_every_round(experiment: Experiment) -> Experiment:
     return replace(experiment, run=replace(experiment.run, checkpoint_every=1, probe_rows=probe_rows))
 
 
-def _begun(experiment: Experiment, folder: Path, say: Say) -> Begun | None:
+def _read_begun(experiment: Experiment, folder: Path, say: Say) -> Begun | None:
     """What a run goes on from; None where it had not finished a round. Another configuration is refused."""
     if (folder / EXPERIMENT).exists():
         before = deployed_experiment(tomllib.loads((folder / EXPERIMENT).read_text(encoding="utf-8")))

@@ -8,25 +8,14 @@ from typing import Any
 
 from fedmm.config.extends import read_tables
 from fedmm.config.schema import Experiment
-from fedmm.config.sites import ELSEWHERE, RowsElsewhere, experiment_anywhere
+from fedmm.config.sites import RowsElsewhere, experiment_anywhere
 from fedmm.config.toml import set_values, write_toml
 from fedmm.core.errors import require
+from fedmm.core.site_data import domain_of
 from fedmm.data.columns.per_site import KEY as PER_SITE
 from fedmm.data.columns.per_site import PerSite
 from fedmm.models.mobilenet import MobileNetV2
 from fedmm.sites.credentials.files import STDIN, read_input_tables
-
-__all__ = [
-    "ELSEWHERE",
-    "RowsElsewhere",
-    "deployed_experiment",
-    "experiment_text",
-    "listed_sites",
-    "named_paths",
-    "read_experiment",
-    "require_quorum",
-    "site_names",
-]
 
 
 def deployed_experiment(tables: Mapping[str, Any]) -> Experiment:
@@ -61,11 +50,7 @@ def listed_sites(experiment: Experiment) -> dict[str, str]:
         return {site: experiment.data.domains.get(site, "") for site in experiment.data.sites}
     pair = experiment.partition.seen(experiment.data.load())
     shares = experiment.partition.split(pair, experiment.run.seed)
-    return {share.name: _domain(len(share.source) > 0, len(share.target) > 0) for share in shares}
-
-
-def _domain(source: bool, target: bool) -> str:
-    return "both" if source and target else "source" if source else "target"
+    return {share.name: domain_of(len(share.source) > 0, len(share.target) > 0) for share in shares}
 
 
 def require_quorum(min_sites: int, listed: Mapping[str, str]) -> None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _NUMBER = "node.id"
 _SHORT, _LONG, _LONGEST, _LESS_OFTEN = 0.05, 5.0, 15.0, 4.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 10.0
 _UNAUTHORISED = 401
 
 Say = Callable[[str], None]
@@ -64,7 +65,7 @@ class SiteNode:
 
     def run(self) -> None:
         """Answer questions until :meth:`end`; whatever is between the site and its SuperLink, it is tried again."""
-        wait = _Backoff(1.0, 10.0)
+        pause = _FIRST_PAUSE
         while not self._ending.is_set():
             try:
                 self._serve(self._connect())
@@ -77,10 +78,11 @@ class SiteNode:
             except Exception:
                 self._say(f"the node failed, and begins again:\n{traceback.format_exc()}")
             else:
-                wait.reset()
+                pause = _FIRST_PAUSE
             finally:
                 self._disconnect()
-            self._ending.wait(wait.next())
+            self._ending.wait(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
 
     def beat(self) -> None:
         """Tell the SuperLink that the site is there, also while it works."""
@@ -178,20 +180,6 @@ class SiteNode:
         if line != self._told:
             self._told = line
             self._say(line)
-
-
-class _Backoff:
-    """Pauses that grow."""
-
-    def __init__(self, first: float, most: float) -> None:
-        self._first, self._most, self._now = first, most, first
-
-    def next(self) -> float:
-        now, self._now = self._now, min(2 * self._now, self._most)
-        return now
-
-    def reset(self) -> None:
-        self._now = self._first
 
 
 class _Polling:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fedmm.config.dataclass_io import as_table
 from fedmm.config.schema import Experiment
+from fedmm.config.sites import RowsElsewhere
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.seeding import key, permutation
 from fedmm.core.transforms import View
@@ -27,7 +28,6 @@ from fedmm.data.labels import UNLABELLED
 from fedmm.data.rows import TensorRows, as_rows
 from fedmm.data.transforms import view_from, view_table
 from fedmm.sites.config import DataSection, SiteConfig
-from fedmm.sites.experiments import RowsElsewhere
 from fedmm.sites.tables import encode_table
 
 _LOG = logging.getLogger(__name__)
@@ -71,19 +71,18 @@ def site_rows(config: SiteConfig, experiment: Experiment, encoding: str = "", sa
     )
     folder = config.state / "rows" / _key(config, experiment, encoding)
     if not (folder / _ABOUT).exists():
-        _write(
-            folder, encode_table(config, experiment, encoding, say) if tables else _read(config, experiment), experiment
-        )
+        found = encode_table(config, experiment, encoding, say) if tables else _read_rows(config, experiment)
+        _write_rows(folder, found, experiment)
     with suppress(OSError):
         os.utime(folder / _ABOUT)  # `fedmm deploy clean` goes by when a copy was last used
-    held = _mapped(folder)
+    held = _map_rows(folder)
     if isinstance(experiment.data, RowsElsewhere):
         held = replace(held, view=experiment.data.view)
-    _check(config, held)
-    return _set_aside(held, config.data.validation_rows, config.site.name, experiment.run.seed)
+    _check_rows(config, held)
+    return _hold_back(held, config.data.validation_rows, config.site.name, experiment.run.seed)
 
 
-def _set_aside(rows: SiteRows, count: int, name: str, seed: int) -> SiteRows:
+def _hold_back(rows: SiteRows, count: int, name: str, seed: int) -> SiteRows:
     """The rows with so many labelled ones kept from training, chosen by the run's seed and the site's name."""
     source = rows.source
     if not count or source is None:
@@ -92,7 +91,7 @@ def _set_aside(rows: SiteRows, count: int, name: str, seed: int) -> SiteRows:
     if rows.groups is None:
         order = permutation(key(seed, "set aside", name), len(source))
     else:
-        order, count = _grouped(rows.groups, count, key(seed, "set aside", name))
+        order, count = _order_groups(rows.groups, count, key(seed, "set aside", name))
         require(
             count < len(source),
             "data.validation_rows leaves no row to train on, since the rows of one data.id are kept together",
@@ -101,7 +100,7 @@ def _set_aside(rows: SiteRows, count: int, name: str, seed: int) -> SiteRows:
     return replace(rows, source=trained, validation=kept)
 
 
-def _grouped(groups: Tensor, count: int, seed: int) -> tuple[Tensor, int]:
+def _order_groups(groups: Tensor, count: int, seed: int) -> tuple[Tensor, int]:
     """The rows with those of a group next to each other, and how many the first groups of ``count`` or more have."""
     group = torch.from_numpy(np.unique(groups.numpy(), return_inverse=True)[1])
     place = torch.empty(int(group.max()) + 1, dtype=torch.int64)
@@ -135,7 +134,7 @@ def _stamps(path: Path) -> list[object]:
         raise FedmmError(f"data.path {path} cannot be read: {problem.strerror}") from problem
 
 
-def _read(config: SiteConfig, experiment: Experiment) -> dict[str, Any]:
+def _read_rows(config: SiteConfig, experiment: Experiment) -> dict[str, Any]:
     if config.data.kind == "share":
         return _share(config.site.name, experiment)
     path = config.path(config.data.path)
@@ -194,7 +193,7 @@ def _squares(folders: ClassFolders, data: DataSection) -> ReadFolders:
     return rows
 
 
-def _write(folder: Path, found: dict[str, Any], experiment: Experiment) -> None:
+def _write_rows(folder: Path, found: dict[str, Any], experiment: Experiment) -> None:
     """The site's own copy, whole or not there; values that cannot be trained on are refused."""
     if isinstance(experiment.data, RowsElsewhere):
         found |= {"view": experiment.data.view, "classes": len(experiment.data.classes)}
@@ -238,7 +237,7 @@ def _require_shapes(found: dict[str, Any], experiment: Experiment) -> None:
             )
 
 
-def _mapped(folder: Path) -> SiteRows:
+def _map_rows(folder: Path) -> SiteRows:
     try:
         about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
         parts = {
@@ -253,7 +252,7 @@ def _mapped(folder: Path) -> SiteRows:
     return SiteRows(source, target, view_from(about["view"]), about["classes"], groups=parts.get(_GROUPS))
 
 
-def _check(config: SiteConfig, rows: SiteRows) -> None:
+def _check_rows(config: SiteConfig, rows: SiteRows) -> None:
     """Refuse rows that are not what the site's file says they are."""
     held = {"source": rows.source is not None, "target": rows.target is not None}
     for domain, there in held.items():

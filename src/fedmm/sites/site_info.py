@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from fedmm.core.site_data import domain_of
 from fedmm.remote.bounded_json import read_json
 from fedmm.remote.kinds import NAME
 from fedmm.remote.packed import Malformed, Packed
@@ -44,7 +45,7 @@ class SiteInfo:
     @property
     def domain(self) -> str:
         """``source``, ``target`` or ``both``, as a site's file says it."""
-        return "both" if self.source and self.target else "source" if self.source else "target"
+        return domain_of(self.source, self.target)
 
     def packed(self, name: str) -> Packed:
         """As it travels."""

@@ -90,10 +90,10 @@ class SiteWork:
                 answer, precision = self._answer(admitted, question)
             self._gate.release(admitted, answer, precision)
         except Exception as problem:
-            raise self._refused(kind, question, problem) from problem
+            raise self._describe_refusal(kind, question, problem) from problem
         return answer
 
-    def _refused(self, kind: str, question: Packed, problem: Exception) -> FedmmError:
+    def _describe_refusal(self, kind: str, question: Packed, problem: Exception) -> FedmmError:
         """The sentence for the server, written down here too; of an accident, it is told only that it was one."""
         sentence = str(problem)
         if not isinstance(problem, FedmmError | Malformed):
@@ -114,13 +114,13 @@ class SiteWork:
         began = time.perf_counter()
         experiment, kind = admitted.asked.experiment, admitted.kind
         if kind == INTRODUCE:
-            return self._introduced(experiment, admitted.run, question)
+            return self._introduce(experiment, admitted.run, question)
         if kind == DESCRIBE:
             return describe_table(self._config, experiment, self._say), math.inf
         require(kind in (TRAIN, MEASURE, CONFIRM, OPEN), f"this site does not know questions of the kind {kind!r:.40}")
-        built = self._for(admitted)
+        built = self._build_once(admitted)
         if kind == MEASURE:
-            return self._measured(built, question), math.inf
+            return self._measure(built, question), math.inf
         if kind in (CONFIRM, OPEN):
             require(built.masks is not None, "there is no sum to open: the experiment has no secure_sum = true")
             assert built.masks is not None
@@ -138,7 +138,7 @@ class SiteWork:
         answer.about["prepared"] = round(prepared, 3)
         return answer, built.precision if answer.arrays else 0.0
 
-    def _introduced(self, experiment: Experiment, run: str, question: Packed) -> tuple[Packed, float]:
+    def _introduce(self, experiment: Experiment, run: str, question: Packed) -> tuple[Packed, float]:
         other = difference(question.about["versions"], "the server") if "versions" in question.about else ""
         if other:
             self._say(other)
@@ -150,7 +150,7 @@ class SiteWork:
         answer.about["versions"] = json.dumps(versions())
         return answer, math.inf if info.input_count else 0.0
 
-    def _measured(self, built: _Built, question: Packed) -> Packed:
+    def _measure(self, built: _Built, question: Packed) -> Packed:
         """Sums over the site's own rows; none where its updates carry noise, which they would go around."""
         problem, run = built.problem, built.experiment.run
         require(
@@ -185,7 +185,7 @@ class SiteWork:
             _batch(experiment, rows),
         )
 
-    def _for(self, admitted: Admitted) -> _Built:
+    def _build_once(self, admitted: Admitted) -> _Built:
         assert admitted.plan is not None
         key = (admitted.asked.digest, admitted.run, admitted.plan)
         if self._built is None or self._built[0] != key:

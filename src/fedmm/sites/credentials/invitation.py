@@ -29,9 +29,9 @@ SECTION, VERSION = "invitation", 1
 COORDINATOR = "coordinator"
 _LARGEST = 1 << 16
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
-_HINTS = {"kind": KINDS, "domain": DOMAINS}
+HINTS = {"kind": KINDS, "domain": DOMAINS}
 _NEEDED = ("site", "address", "certificate", "coordinator", "fingerprint")
-_KEYS = ("version", *_NEEDED, "key", *_HINTS)
+_KEYS = ("version", *_NEEDED, "key", *HINTS)
 _LAST_PORT = 65535
 
 
@@ -81,10 +81,10 @@ def read_invitation(file: Path) -> Invitation:
     table = tables.get(SECTION)
     if not isinstance(table, dict) or len(tables) != 1:
         raise FedmmError(f"{file} is no invitation: it must have a section [{SECTION}] and no other")
-    return _checked(table)
+    return _check_invitation(table)
 
 
-def _checked(table: Mapping[str, Any]) -> Invitation:
+def _check_invitation(table: Mapping[str, Any]) -> Invitation:
     for key in table:
         if key not in _KEYS:
             raise unknown(f"key in [{SECTION}]", key[:50], _KEYS)
@@ -99,7 +99,7 @@ def _checked(table: Mapping[str, Any]) -> Invitation:
         require(isinstance(table[key], str), f"{key} of the invitation must be text, not {table[key]!r:.50}")
     require_name(table["site"])
     require_address(table["address"])
-    for key, known in _HINTS.items():
+    for key, known in HINTS.items():
         if key in table and table[key] not in known:
             raise unknown(f"{key} in the invitation", table[key][:50], known)
     private = parse_private_key(table["key"].encode(), "the invitation's key")[0] if "key" in table else b""
@@ -109,7 +109,7 @@ def _checked(table: Mapping[str, Any]) -> Invitation:
         parse_certificates(table["certificate"].encode(), "the invitation's certificate"),
         public_line(parse_public_key(table["coordinator"].encode(), "the invitation's coordinator"), COORDINATOR),
         private,
-        {name: table[name] for name in _HINTS if name in table},
+        {name: table[name] for name in HINTS if name in table},
     )
     require(
         same_fingerprint(table["fingerprint"], invitation.fingerprint),
