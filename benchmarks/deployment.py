@@ -28,9 +28,10 @@ from fedmm.algorithms import FedMM
 from fedmm.config.schema import Experiment
 from fedmm.data.partition import SourceTarget
 from fedmm.deploy.demo import RUN, demo_experiment, same_result
-from fedmm.deploy.federation import down, follow, submit, up
-from fedmm.deploy.layout import Federation
+from fedmm.deploy.federation import down, up
+from fedmm.deploy.layout import Federation, RunRequest
 from fedmm.deploy.local import local_sites
+from fedmm.deploy.runs import follow, submit
 from fedmm.sites.experiments import experiment_text
 
 _ROUND = re.compile(
@@ -67,7 +68,8 @@ def measure(sites: int, rounds: int, *, in_memory: bool) -> dict[str, Any]:
     each = experiment(sites, rounds)
     began = time.perf_counter()
     with federation(each, sites, in_memory=in_memory) as (there, folder):
-        number = submit(there, RUN, experiment_text(each), resume=False, patience=300.0, enrol_seconds=300.0, say=print)
+        request = RunRequest(there.folder, RUN, experiment_text(each), patience=300.0, enrol_seconds=300.0)
+        number = submit(request, print)
         status = follow(there, RUN, number, lambda line: None)
         log = (there.run(RUN) / "server.log").read_text(encoding="utf-8")
         found = [match.groupdict() for match in _ROUND.finditer(log)][_WARM:]

@@ -167,16 +167,17 @@ def simulated_handler(folder: str, clients: int, rounds: int, number: int) -> Ca
 
 def flower_deployment(clients: int, rounds: int) -> Times:
     """A SuperLink and a site with a process of its own for each client on this machine, with TLS and keys."""
-    from fedmm.deploy.federation import down, follow, submit, up  # noqa: PLC0415
-    from fedmm.deploy.layout import Federation  # noqa: PLC0415 - an optional dependency
+    from fedmm.deploy.federation import down, up  # noqa: PLC0415
+    from fedmm.deploy.layout import Federation, RunRequest  # noqa: PLC0415 - an optional dependency
     from fedmm.deploy.local import local_sites  # noqa: PLC0415
-    from fedmm.deploy.server import every_round_kept  # noqa: PLC0415
+    from fedmm.deploy.runs import follow, submit  # noqa: PLC0415
+    from fedmm.deploy.server import keep_every_round  # noqa: PLC0415
     from fedmm.sites.experiments import experiment_text  # noqa: PLC0415
 
     def said(line: str) -> None:
         print(line, file=sys.stderr)
 
-    each = every_round_kept(work(clients, rounds))
+    each = keep_every_round(work(clients, rounds))
     began = time.perf_counter()
     with _folder() as folder:
         federation = Federation(folder)
@@ -186,7 +187,8 @@ def flower_deployment(clients: int, rounds: int) -> Times:
             up(federation, sites, say=said)
             start_up = time.perf_counter() - began
             text = experiment_text(each)
-            number = submit(federation, "run", text, resume=False, patience=300.0, enrol_seconds=300.0, say=said)
+            request = RunRequest(federation.folder, "run", text, patience=300.0, enrol_seconds=300.0)
+            number = submit(request, said)
             status = follow(federation, "run", number, said)
             assert "completed" in status, status
         finally:

@@ -169,7 +169,7 @@ def test_a_further_ctrl_c_shows_no_traceback(command: Command, monkeypatch: pyte
     def interrupted(*_: Any, **__: Any) -> NoReturn:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedmm.cli.app.run_experiment", interrupted)
+    monkeypatch.setattr("fedmm.cli.train.run_experiment", interrupted)
     monkeypatch.setattr("fedmm.cli._from_ctrl_c", interrupted)  # another while the first is answered
     monkeypatch.setattr("fedmm.cli.sys.exit", exit_)
     ended = command("run", MOONS, *SMALL, "--out", "x")
@@ -431,7 +431,7 @@ def test_ctrl_c_at_any_time_ends_with_one_line_and_130(
     elif moment == "before a command begins":
         monkeypatch.setattr("fedmm.cli.app.app", press)
     else:
-        monkeypatch.setattr("fedmm.cli.app.read_tables", press)
+        monkeypatch.setattr("fedmm.cli.train.read_tables", press)
     assert command("run", MOONS) == Ended(130, "", "stopped\n")
 
 

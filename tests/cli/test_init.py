@@ -15,8 +15,9 @@ import pytest
 from cli.commands import Command, Ended
 from PIL import Image
 
+from fedmm.config.sites import RowsElsewhere
 from fedmm.sites.config import read_site
-from fedmm.sites.experiments import RowsElsewhere, deployed_experiment
+from fedmm.sites.experiments import deployed_experiment
 
 
 def written(command: Command, *arguments: str | Path) -> dict[str, Any]:

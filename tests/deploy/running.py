@@ -14,8 +14,8 @@ from typing import Any
 from fedmm.config.schema import Experiment
 from fedmm.deploy import processes
 from fedmm.deploy.demo import RUN, demo_experiment
-from fedmm.deploy.federation import submit
-from fedmm.deploy.layout import Federation
+from fedmm.deploy.layout import Federation, RunRequest
+from fedmm.deploy.runs import submit
 from fedmm.sites.experiments import experiment_text
 
 
@@ -36,10 +36,8 @@ def long_experiment(rounds: int) -> Experiment:
 
 def begin(federation: Federation, each: Experiment, patience: float = 200.0) -> int:
     """Submit an experiment; Flower's number for the run."""
-    return submit(
-        federation, RUN, experiment_text(each),
-        resume=False, patience=patience, enrol_seconds=100.0, say=print,
-    )  # fmt: skip
+    text = experiment_text(each)
+    return submit(RunRequest(federation.folder, RUN, text, patience=patience, enrol_seconds=100.0), print)
 
 
 def free_ports(number: int) -> list[int]:

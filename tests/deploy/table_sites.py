@@ -13,7 +13,8 @@ from deploy.grids import SitesGrid
 
 from fedmm.config.schema import Experiment
 from fedmm.config.toml import write_toml
-from fedmm.deploy.server import Served, every_round_kept, serve
+from fedmm.deploy.layout import RunRequest
+from fedmm.deploy.server import keep_every_round, serve
 from fedmm.sites.experiments import deployed_experiment, experiment_text
 
 FEATURES = ("age", "crp", "ward", "sex")
@@ -61,7 +62,7 @@ def write_site(folder: Path, name: str, frame: pandas.DataFrame, *, ending: str 
 
 def agreed(**data: Any) -> Experiment:
     """An experiment that all sites can take part in."""
-    return every_round_kept(
+    return keep_every_round(
         deployed_experiment(
             {
                 "run": {"rounds": 2, "batch_size": 8, "threads": 1, **data.pop("run", {})},
@@ -83,7 +84,7 @@ def run(folder: Path, files: Mapping[str, Path], each: Experiment, on_reply: Any
     grid = SitesGrid(files.values())
     if on_reply is not None:
         grid.on_reply = on_reply
-    serve(grid, Served(folder, "one", text, **{"patience": 20.0, "enrol_seconds": 5.0, **more}))
+    serve(grid, RunRequest(folder, "one", text, **{"patience": 20.0, "enrol_seconds": 5.0, **more}))
     return folder / "runs" / "one"
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from fedmm.config.sites import RowsElsewhere
 from fedmm.deploy.flower_commands import APP
 from fedmm.sites.config import read_site
-from fedmm.sites.experiments import RowsElsewhere, deployed_experiment, site_names
+from fedmm.sites.experiments import deployed_experiment, site_names
 
 FOLDER = Path(__file__).parents[2] / "deploy"
 

@@ -17,7 +17,6 @@ from fedmm.deploy.clean import Keeping, clean_coordinator, clean_site
 from fedmm.deploy.layout import Federation
 from fedmm.deploy.server import serve
 from fedmm.sites.config import read_site
-from fedmm.sites.lock import holding_site
 
 OLD = time.time() - 90 * 86400
 
@@ -81,7 +80,7 @@ def test_a_site_that_is_at_work_is_not_cleaned(site: Path) -> None:
         with pytest.raises(FedmmError, match="is at work; end it first"):
             clean_site(read_site(site), Keeping(), remove=True)
     assert there(site.parent / "state") == before
-    with holding_site(site.parent / "state"):
+    with read_site(site).lock():
         pass
 
 

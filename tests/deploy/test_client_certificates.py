@@ -15,7 +15,7 @@ from fedmm.core.errors import FedmmError
 from fedmm.deploy.federation import prepare
 from fedmm.deploy.layout import Federation
 from fedmm.sites.config import read_site
-from fedmm.sites.credentials.client_certificates import client_context, issue_certificates, site_context
+from fedmm.sites.credentials.certificates import client_context, issue_certificates, site_context
 
 
 @pytest.fixture

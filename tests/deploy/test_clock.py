@@ -6,7 +6,7 @@ import datetime
 
 import pytest
 
-from fedmm.sites.clock import clock_difference, clock_problem
+from fedmm.sites.compatibility import clock_difference, clock_problem
 
 NOON = datetime.datetime(2026, 3, 1, 12, 0, 0, tzinfo=datetime.UTC)
 HEADER = "Sun, 01 Mar 2026 12:00:00 GMT"

@@ -1,4 +1,4 @@
-"""Who takes part in a run: cards of bad sites, a quorum, and sites that join later."""
+"""Who takes part in a run: infos of bad sites, a quorum, and sites that join later."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from fedmm.deploy.server import serve
 from fedmm.remote.flower.engine import Patience
 from fedmm.remote.packed import Malformed, Packed, read_json
 from fedmm.sites.experiments import deployed_experiment, listed_sites, require_quorum
-from fedmm.sites.site_info import Card, Expected, card_from, read_card
+from fedmm.sites.site_info import Expected, SiteInfo, read_site_info, site_info_from
 
-GOOD = Card(True, True, (3, 4), False)
+GOOD = SiteInfo(True, True, (3, 4), False)
 EXPECTED = Expected((3, 4), False, 16)
 
 
@@ -67,12 +67,12 @@ def test_brackets_inside_of_texts_are_no_depth() -> None:
     assert read_json(json.dumps([[[[[[[[1]]]]]]]]), "what it sends") == [[[[[[[[1]]]]]]]]
 
 
-# Cards ----------------------------------------------------------------------------------------------------------------
+# What a site says of itself -----------------------------------------------------------------------------------------
 
 
-def test_a_card_travels() -> None:
-    card = Card(True, True, (3, 4), True, 12.5, 24, True, (10, 6))
-    assert read_card(card.packed("clinic")) == card
+def test_a_site_info_travels() -> None:
+    info = SiteInfo(True, True, (3, 4), True, 12.5, 24, True, (10, 6))
+    assert read_site_info(info.packed("clinic")) == info
 
 
 @pytest.mark.parametrize(
@@ -97,19 +97,19 @@ def test_a_card_travels() -> None:
         ({"input_count": 1.5}, "whole numbers"),
     ],
 )
-def test_a_card_with_values_of_the_wrong_kind_is_refused(changes: dict[str, Any], words: str) -> None:
+def test_a_site_info_with_values_of_the_wrong_kind_is_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(Malformed, match=words):
-        card_from({**asdict(GOOD), **changes})
+        site_info_from({**asdict(GOOD), **changes})
 
 
 @pytest.mark.parametrize("table", [None, [], 3, "card", {}])
-def test_what_is_no_card_is_refused(table: object) -> None:
+def test_what_is_no_site_info_is_refused(table: object) -> None:
     with pytest.raises(Malformed):
-        card_from(table)
+        site_info_from(table)
 
 
 @pytest.mark.parametrize(
-    ("card", "words"),
+    ("info", "words"),
     [
         (replace(GOOD, shape=(200_000, 200_000)), r"shape \[200000, 200000\]; the experiment has .* shape \[3, 4\]"),
         (replace(GOOD, bytes=True), "rows of bytes"),
@@ -120,10 +120,10 @@ def test_what_is_no_card_is_refused(table: object) -> None:
         (replace(GOOD, input_sum=1.0, input_count=12), "which the experiment does not ask for"),
     ],
 )
-def test_a_card_that_cannot_be_of_the_experiment_is_refused(card: Card, words: str) -> None:
+def test_a_site_info_that_cannot_be_of_the_experiment_is_refused(info: SiteInfo, words: str) -> None:
     assert not EXPECTED.flaw("a", GOOD)
     assert not EXPECTED.flaw("a", replace(GOOD, batch=(10, 6)))
-    assert re.search(words, EXPECTED.flaw("a", card))
+    assert re.search(words, EXPECTED.flaw("a", info))
 
 
 @pytest.mark.parametrize(
@@ -144,8 +144,8 @@ def test_a_card_that_cannot_be_of_the_experiment_is_refused(card: Card, words: s
 )
 def test_sums_of_inputs_have_to_be_possible(as_bytes: bool, total: float, count: int, right: bool) -> None:
     expected = replace(EXPECTED, bytes=as_bytes, centred=True)
-    card = replace(GOOD, bytes=as_bytes, input_sum=total, input_count=count)
-    assert (expected.flaw("a", card) == "") == right
+    info = replace(GOOD, bytes=as_bytes, input_sum=total, input_count=count)
+    assert (expected.flaw("a", info) == "") == right
 
 
 def test_domains_that_the_experiment_lists_are_compared() -> None:
@@ -155,20 +155,20 @@ def test_domains_that_the_experiment_lists_are_compared() -> None:
 
 
 CARDS: list[tuple[Any, str]] = [
-    (lambda card: "[" * 30_000, "is nested more than 8 deep"),
-    (lambda card: json.dumps({**card, "shape": [200_000, 200_000]}), "the experiment has rows of numbers of shape"),
-    (lambda card: json.dumps({**card, "batch": [1, math.inf]}), "Infinity is no number"),
-    (lambda card: json.dumps({**card, "input_sum": math.nan}), "NaN is no number"),
-    (lambda card: json.dumps({**card, "input_sum": 1e250}), "cannot be of 19008 inputs"),
-    (lambda card: "x" * 60_000, "is no JSON"),
+    (lambda info: "[" * 30_000, "is nested more than 8 deep"),
+    (lambda info: json.dumps({**info, "shape": [200_000, 200_000]}), "the experiment has rows of numbers of shape"),
+    (lambda info: json.dumps({**info, "batch": [1, math.inf]}), "Infinity is no number"),
+    (lambda info: json.dumps({**info, "input_sum": math.nan}), "NaN is no number"),
+    (lambda info: json.dumps({**info, "input_sum": 1e250}), "cannot be of 19008 inputs"),
+    (lambda info: "x" * 60_000, "is no JSON"),
 ]
 
 
 @pytest.mark.parametrize(("spoilt", "words"), CARDS)
-def test_a_site_with_a_bad_card_is_refused_and_not_the_run(tmp_path: Path, spoilt: Any, words: str) -> None:
+def test_a_site_with_a_bad_description_is_refused_and_not_the_run(tmp_path: Path, spoilt: Any, words: str) -> None:
     each = small(run={"rounds": 2})
     grid = grid_of(tmp_path, each)
-    spoil_card(grid, "target-1", spoilt)
+    spoil_info(grid, "target-1", spoilt)
     with pytest.raises(FedmmError, match=r"target-1 did not come .*; the run needs them \(target-1 was turned away: "):
         serve(grid, served(tmp_path, each, enrol_seconds=0.1))
     assert words in log(tmp_path).splitlines()[-1]
@@ -177,7 +177,7 @@ def test_a_site_with_a_bad_card_is_refused_and_not_the_run(tmp_path: Path, spoil
     assert [row["clients"] for row in rounds(tmp_path)] == [1, 1]
 
 
-def spoil_card(grid: SitesGrid, site: str, spoilt: Any) -> None:
+def spoil_info(grid: SitesGrid, site: str, spoilt: Any) -> None:
     def spoil(name: str, reply: Message) -> Message:
         if name == site and reply.metadata.message_type == "query":
             about = reply.content["config"]
@@ -231,8 +231,8 @@ def test_a_run_begins_with_a_quorum_and_the_others_join_later(tmp_path: Path) ->
     assert "the run continues without target-1, who may join later; until then no round waits for them" in log(tmp_path)
     assert "site 'target-1' joins the run, which began without it" in log(tmp_path)
     assert not (tmp_path / "runs" / "one" / "refused.jsonl").exists()
-    card = sites_file(tmp_path)["target-1"]
-    assert (card["source"], card["target"], card["late"], card["joined"]) == (False, True, True, True)
+    info = sites_file(tmp_path)["target-1"]
+    assert (info["source"], info["target"], info["late"], info["joined"]) == (False, True, True, True)
 
 
 def test_a_site_that_joins_later_begins_as_one_that_was_never_counted(tmp_path: Path) -> None:
@@ -286,7 +286,7 @@ def test_where_too_few_come_the_reasons_are_told(tmp_path: Path) -> None:
     each = small(partition=FOUR)
     names = list(listed_sites(each))
     grid = grid_of(tmp_path, each)
-    spoil_card(grid, names[1], lambda card: "[" * 3000)
+    spoil_info(grid, names[1], lambda info: "[" * 3000)
     grid.files = {node: file for node, file in grid.files.items() if file.stem in names[:2]}
     words = rf"the run begins with 2 sites, and 1 came \({names[1]} was turned away: .* nested more than 8 deep\)"
     with pytest.raises(FedmmError, match=words):
@@ -306,7 +306,7 @@ def test_a_site_that_says_itself_why_it_cannot_take_part_counts_as_absent(tmp_pa
 def test_a_late_site_that_holds_other_rows_than_listed_is_turned_away(tmp_path: Path) -> None:
     each = small(run={"rounds": 4})
     grid = late_grid(tmp_path, each, {"target-1": 1})
-    spoil_card(grid, "target-1", lambda card: json.dumps({**card, "source": True, "target": False}))
+    spoil_info(grid, "target-1", lambda info: json.dumps({**info, "source": True, "target": False}))
     serve(grid, served(tmp_path, each, min_sites=1))
     assert "it holds other domains (source) than the run started with (target)" in log(tmp_path)
     assert [row["clients"] for row in rounds(tmp_path)] == [1] * 4
@@ -362,6 +362,6 @@ def test_a_damaged_list_of_sites_is_named(tmp_path: Path) -> None:
             serve(grid, served(tmp_path, each, resume=True))
 
 
-def test_a_packed_card_without_a_card_is_refused() -> None:
+def test_a_packed_card_without_a_site_info_is_refused() -> None:
     with pytest.raises(Malformed, match="is no text"):
-        read_card(Packed({}, {"site": "a"}, {}))
+        read_site_info(Packed({}, {"site": "a"}, {}))

@@ -24,7 +24,7 @@ from fedmm.core.errors import FedmmError
 from fedmm.deploy import processes
 from fedmm.deploy.federation import prepare, register
 from fedmm.deploy.layout import Federation
-from fedmm.sites.credentials.client_certificates import client_context, issue_certificates
+from fedmm.sites.credentials.certificates import client_context, issue_certificates
 from fedmm.sites.credentials.keys import public_keys
 
 pytestmark = needs_nginx

@@ -21,10 +21,9 @@ from fedmm.deploy.federation import prepare
 from fedmm.deploy.invite import accept, invite, read_sites
 from fedmm.deploy.layout import Federation
 from fedmm.sites.config import read_site
-from fedmm.sites.credentials.invitation import Invitation, read_invitation
-from fedmm.sites.credentials.keys import generate_node_key, make_node_key, public_keys
-from fedmm.sites.credentials.parsing import describe_key
-from fedmm.sites.join import join
+from fedmm.sites.credentials import invitation as invitations
+from fedmm.sites.credentials.invitation import Invitation, join, read_invitation
+from fedmm.sites.credentials.keys import describe_key, generate_node_key, make_node_key, public_keys
 from fedmm.sites.node import _require_ready
 
 SHARE = {"kind": "share"}
@@ -112,16 +111,14 @@ def test_two_sites_share_a_folder_and_nothing_is_overwritten(there: Federation, 
 def test_what_cannot_be_written_leaves_nothing(
     there: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fedmm.sites import join as joining
-
-    write = joining.write_new
+    write = invitations.write_credential
 
     def full(path: Path, content: bytes, mode: int) -> None:
         if path.suffix == ".toml":
             raise OSError(28, "No space left on device")
         write(path, content, mode)
 
-    monkeypatch.setattr(joining, "write_new", full)
+    monkeypatch.setattr(invitations, "write_credential", full)
     (path,) = invited(there, "a")
     with pytest.raises(FedmmError, match="cannot be written: No space left"):
         join(read_invitation(path), tmp_path / "site" / "site.toml", SHARE)

@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 
 from fedmm import FedmmError
-from fedmm.deploy.federation import follow, start_superlink, submit
-from fedmm.deploy.layout import Federation
-from fedmm.deploy.server import Served, serve
-from fedmm.sites.credentials.keys import make_certificates, make_node_key, read_node_key, require_private_keys
+from fedmm.deploy.federation import start_superlink
+from fedmm.deploy.layout import Federation, RunRequest
+from fedmm.deploy.runs import follow, submit
+from fedmm.deploy.server import serve
+from fedmm.sites.credentials.certificates import make_certificates
+from fedmm.sites.credentials.files import require_private_keys
+from fedmm.sites.credentials.keys import make_node_key, read_node_key
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="file modes are POSIX's")
 
@@ -41,7 +44,7 @@ def test_a_server_refuses_a_folder_with_a_key_that_others_may_read(tmp_path: Pat
     with pytest.raises(FedmmError, match=words):
         start_superlink(there, print)
     with pytest.raises(FedmmError, match=words):
-        serve(None, Served(tmp_path, "one", "[run]\nrounds = 1\n"))  # type: ignore[arg-type]
+        serve(None, RunRequest(tmp_path, "one", "[run]\nrounds = 1\n"))  # type: ignore[arg-type]
     assert words in (there.run("one") / "server.log").read_text()
 
 
@@ -59,7 +62,7 @@ def test_a_superlink_of_a_service_that_is_dead_is_told_apart_from_one_that_up_st
 
     def refused() -> str:
         with pytest.raises(FedmmError) as raised:
-            submit(there, "one", "", resume=False, patience=1.0, enrol_seconds=1.0, say=print)
+            submit(RunRequest(there.folder, "one", "", patience=1.0, enrol_seconds=1.0), print)
         return str(raised.value)
 
     assert "no SuperLink answers at 127.0.0.1:1" in refused()

@@ -21,9 +21,10 @@ from fedmm import FedmmError
 from fedmm.config.schema import Experiment
 from fedmm.deploy import server as serving
 from fedmm.deploy.demo import RUN
-from fedmm.deploy.federation import follow, up
+from fedmm.deploy.federation import up
 from fedmm.deploy.layout import Federation
 from fedmm.deploy.local import local_sites
+from fedmm.deploy.runs import follow
 from fedmm.deploy.server import serve
 from fedmm.remote.flower.engine import Patience
 from fedmm.remote.flower.envelope import read

@@ -23,7 +23,7 @@ from fedmm.config.dataclass_io import as_table
 from fedmm.config.schema import Experiment
 from fedmm.data.datasets.digits import Digits
 from fedmm.deploy import server as serving
-from fedmm.deploy.server import every_round_kept, serve
+from fedmm.deploy.server import keep_every_round, serve
 from fedmm.remote.flower.engine import Patience
 from fedmm.remote.packed import Packed
 from fedmm.runs.run import run_experiment
@@ -132,7 +132,7 @@ def held_back(folder: Path, **options: Any) -> tuple[Experiment, list[Path]]:
         files.append(file)
     data = {"name": "sites", "sites": list(rows), "classes": [f"{n}" for n in range(10)], "shape": list(x.shape[1:])}
     tables = {**{section: TABLES[section] for section in ("model", "algorithm")}, "data": data}
-    return every_round_kept(
+    return keep_every_round(
         deployed_experiment({**tables, "run": {**TABLES["run"], "rounds": 3, "dtype": "float64", **options}})
     ), files
 

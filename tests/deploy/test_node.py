@@ -22,19 +22,20 @@ from remote.flower.local_grid import acting_as
 from fedmm import FedmmError
 from fedmm.core.errors import require
 from fedmm.deploy.demo import RUN, demo_experiment, same_result
-from fedmm.deploy.federation import follow, opened, start_sites, up
+from fedmm.deploy.federation import start_sites, up
 from fedmm.deploy.flower_commands import CONNECTION, environment, flwr
-from fedmm.deploy.layout import Federation
+from fedmm.deploy.layout import Federation, read_settings
 from fedmm.deploy.local import local_sites
+from fedmm.deploy.runs import follow
 from fedmm.remote.flower.envelope import Sealer, plain, seal
 from fedmm.remote.flower.fleet import FleetNode, Question, TurnedAway
 from fedmm.remote.packed import PROBLEM, Packed
 from fedmm.sites import node as node_module
+from fedmm.sites.compatibility import difference, versions
 from fedmm.sites.config import SiteConfig, read_site
-from fedmm.sites.credentials.client_certificates import site_context
+from fedmm.sites.credentials.certificates import site_context
 from fedmm.sites.credentials.keys import make_node_key, read_node_key, signer
 from fedmm.sites.node import SiteNode, run_sites
-from fedmm.sites.versions import difference, versions
 
 NODE, OTHER, FLOWER_RUN = 77, 78, 5
 
@@ -255,7 +256,7 @@ def test_a_registered_site_cannot_send_another_one_questions(two_sites: Federati
     number = begin(two_sites, demo_experiment(2))
     config = read_site(two_sites.sites / "source-1.toml")
     key = read_node_key(Path(config.superlink.key), "key")
-    attacker = FleetNode(opened(two_sites).address, site_context(config), key)
+    attacker = FleetNode(read_settings(two_sites).address, site_context(config), key)
     mine = attacker.activate()
     until(lambda: "waiting for source-1" in server_log(two_sites), 300, "the run did not begin")
     taken = 0
@@ -362,7 +363,7 @@ def test_a_site_whose_clock_is_wrong_is_told_so(two_sites: Federation, tmp_path:
     (tmp_path / "sitecustomize.py").write_text(
         "import datetime\nimport flwr.supernode.node_auth_http_interceptor as auth\nreal = auth.now\n"
         "auth.now = lambda: real() + datetime.timedelta(seconds=60)\n"
-        "from fedmm.deploy import clock\nutc, now = clock._utc, datetime.datetime.now\n"
+        "from fedmm.sites import compatibility as clock\nnow = datetime.datetime.now\n"
         "clock.datetime.datetime = type('Shifted', (datetime.datetime,), {'now': classmethod("
         "lambda cls, tz=None: now(tz) + datetime.timedelta(seconds=60))})\n"
     )

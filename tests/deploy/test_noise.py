@@ -11,7 +11,7 @@ from fedmm import FedmmError
 from fedmm.config.schema import Experiment, experiment
 from fedmm.deploy.server import standing_in
 from fedmm.runs.build import DataCache, prepare
-from fedmm.sites.site_info import Card
+from fedmm.sites.site_info import SiteInfo
 from fedmm.training.adaptation import Adaptation
 
 pytest.importorskip("dp_accounting", reason="noise in updates needs fedmm[privacy]")
@@ -31,11 +31,11 @@ def trusting(algorithm: str) -> Experiment:
 
 def at_the_server(each: Experiment) -> Adaptation:
     names = [f"{kind}-{number:02d}" for kind in ("source", "target") for number in range(1, 16)]
-    cards = {
-        name: Card(name.startswith("source"), name.startswith("target"), (2,), False, 0.0, 0, False, (0, 0))
+    infos = {
+        name: SiteInfo(name.startswith("source"), name.startswith("target"), (2,), False, 0.0, 0, False, (0, 0))
         for name in names
     }
-    return standing_in(each, names, cards, DataCache())
+    return standing_in(each, names, infos, DataCache())
 
 
 def test_sites_know_who_takes_part_so_that_a_secret_sample_is_not_counted_on() -> None:

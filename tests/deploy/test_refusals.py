@@ -20,10 +20,9 @@ from fedmm.remote.flower.envelope import seal
 from fedmm.remote.packed import FINAL, INTRODUCE, PROBLEM, TRAIN, Packed
 from fedmm.sites.config import SiteConfig
 from fedmm.sites.node import SiteNode
-from fedmm.sites.owner import refusals
-from fedmm.sites.owner.approvals import approve_experiment
-from fedmm.sites.owner.ledger import Ledger
-from fedmm.sites.owner.refusals import FURTHER, MOST_BYTES_A_DAY, NotAllowed, RefusalCounts
+from fedmm.sites.owner import ledger as refusals
+from fedmm.sites.owner.ledger import FURTHER, MOST_BYTES_A_DAY, Ledger, NotAllowed, RefusalCounts
+from fedmm.sites.owner.review import approve_experiment
 from fedmm.sites.work import SiteWork
 
 DAY = 86400.0

@@ -19,10 +19,10 @@ from fedmm import FedmmError
 from fedmm.config.schema import Experiment
 from fedmm.deploy import server as serving
 from fedmm.deploy.demo import same_result
-from fedmm.deploy.layout import Federation
+from fedmm.deploy.layout import Federation, RunRequest
 from fedmm.deploy.local import local_sites
-from fedmm.deploy.run_lock import driving
-from fedmm.deploy.server import Served, every_round_kept, serve
+from fedmm.deploy.run_state import run_lock
+from fedmm.deploy.server import keep_every_round, serve
 from fedmm.remote.durable_store import DurableMemory, state_folder
 from fedmm.remote.flower.engine import Patience
 from fedmm.remote.packed import INTRODUCE, MEASURE, TRAIN, Packed
@@ -43,7 +43,7 @@ TABLES: dict[str, Any] = {
 
 def small(**sections: dict[str, Any]) -> Experiment:
     tables = {name: {**TABLES.get(name, {}), **sections.get(name, {})} for name in {**TABLES, **sections}}
-    return every_round_kept(deployed_experiment(tables))
+    return keep_every_round(deployed_experiment(tables))
 
 
 def site_files(folder: Path, each: Experiment, **policy: Any) -> list[Path]:
@@ -68,8 +68,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "Patience", lambda seconds: Patience(seconds, retry_after=0.0, pause=0.0))
 
 
-def served(federation: Path, each: Experiment, **more: Any) -> Served:
-    return Served(federation, "one", experiment_text(each), **{"patience": 20.0, "enrol_seconds": 5.0, **more})
+def served(federation: Path, each: Experiment, **more: Any) -> RunRequest:
+    return RunRequest(federation, "one", experiment_text(each), **{"patience": 20.0, "enrol_seconds": 5.0, **more})
 
 
 def test_a_site_imports_nothing_that_the_servers_experiment_names(
@@ -290,7 +290,7 @@ def test_a_run_of_an_old_name_begins_anew_at_the_sites(tmp_path: Path) -> None:
 def test_one_server_at_a_time(tmp_path: Path) -> None:
     each = small(run={"rounds": 1})
     (tmp_path / "runs" / "one").mkdir(parents=True)
-    with driving(tmp_path / "runs" / "one"), pytest.raises(FedmmError, match="another server is at work"):
+    with run_lock(tmp_path / "runs" / "one"), pytest.raises(FedmmError, match="another server is at work"):
         serve(grid_of(tmp_path, each), served(tmp_path, each))
 
 
@@ -311,7 +311,7 @@ def test_sites_with_rows_of_their_own_and_a_server_without_any(tmp_path: Path) -
             '[superlink]\naddress = "127.0.0.1:1"\ninsecure = true\n'
         )
         files.append(file)
-    each = every_round_kept(
+    each = keep_every_round(
         deployed_experiment(
             {
                 **{section: TABLES[section] for section in ("run", "model", "algorithm")},

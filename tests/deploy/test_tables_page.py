@@ -16,7 +16,8 @@ from deploy.grids import SitesGrid
 from fabricated import HOSPITALS, like_the_hospitals
 
 from fedmm.config.toml import read_toml, write_toml
-from fedmm.deploy.server import Served, serve
+from fedmm.deploy.layout import RunRequest
+from fedmm.deploy.server import serve
 from fedmm.sites.experiments import experiment_text, read_experiment
 
 pytest.importorskip("pandas", reason="tables need fedmm[tables]")
@@ -80,7 +81,7 @@ def test_the_section_in_one_process(
         in_memory[-1].parent.mkdir(exist_ok=True)
         in_memory[-1].write_text(write_toml(tables))
     text = experiment_text(each)
-    serve(SitesGrid(in_memory), Served(Path("federation"), run[-1], text))
+    serve(SitesGrid(in_memory), RunRequest(Path("federation"), run[-1], text))
     checked(hospitals)
     assert down == ["deploy", "down"]
     shown = command(*[word.replace("processed.va", "labelled") for word in evaluate])

@@ -16,7 +16,8 @@ from deploy.test_enrolment import LateGrid
 from fedmm import FedmmError
 from fedmm.config.schema import Experiment
 from fedmm.deploy import server as serving
-from fedmm.deploy.server import Served, serve
+from fedmm.deploy.layout import RunRequest
+from fedmm.deploy.server import serve
 from fedmm.remote.flower import engine
 from fedmm.remote.flower.engine import Patience
 from fedmm.sites.experiments import experiment_text
@@ -38,7 +39,7 @@ def begun(folder: Path, frames: Any, each: Experiment, late: dict[str, int], **m
     """A run over sites of which some come later. late: by site, after how many invitations of others."""
     files = [write_site(folder / "sites", name, frames[name]) for name in NAMES]
     served = {"patience": 20.0, "enrol_seconds": 5.0, "min_sites": 2, **more}
-    serve(LateGrid(files, late), Served(folder, "one", experiment_text(each), **served))
+    serve(LateGrid(files, late), RunRequest(folder, "one", experiment_text(each), **served))
     return folder / "runs" / "one"
 
 

@@ -25,13 +25,13 @@ from deploy.test_serving import served, site_files, small
 from rich.console import Console
 
 from fedmm import FedmmError
-from fedmm.cli import main, watching
+from fedmm.cli import main, watch
 from fedmm.deploy.federation import prepare
 from fedmm.deploy.layout import Federation
 from fedmm.deploy.prometheus import CONTENT_TYPE, MetricsServer, exposition
+from fedmm.deploy.run_state import StatusFile
 from fedmm.deploy.run_view import RunReader, RunView, newest_run, require_run
 from fedmm.deploy.server import serve
-from fedmm.deploy.status import StatusFile
 from fedmm.remote.flower.roster import Roster
 
 HOSTILE = 'a"} 1\nfedmm_evil{x="\\'
@@ -94,9 +94,9 @@ def row(number: int, **more: Any) -> dict[str, Any]:
 def shown(view: RunView | None) -> str:
     """The live view as a terminal shows it, and the plain one."""
     console = Console(file=io.StringIO(), width=100, force_terminal=False)
-    console.print(watching._screen(view))
+    console.print(watch._screen(view))
     assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue() + "\n".join(watching.snapshot(view))
+    return console.file.getvalue() + "\n".join(watch.snapshot(view))
 
 
 def in_use(folder: Path) -> None:

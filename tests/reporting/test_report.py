@@ -16,7 +16,7 @@ from rich.console import Console
 from safetensors.numpy import load_file, save_file
 
 from fedmm.cli import main
-from fedmm.cli.app import _show_comparison
+from fedmm.cli.train import show_comparison
 from fedmm.core.errors import FedmmError
 from fedmm.core.validators import NOT_SUPPORTED, RULE
 from fedmm.reporting import comparison_rows, draw_comparison, read_comparison, validator_table
@@ -466,7 +466,7 @@ def test_a_sweep_ends_with_validators_and_the_rules_verdicts(folders: Folders, c
     }  # fmt: skip
     summary = json.loads((comparison / "summary.json").read_text()) | {"status": "completed", "evidence": evidence}
     summary["runs"] = [each | {"target_accuracy": None} for each in summary["runs"]]
-    _show_comparison(summary, comparison, judged=True)
+    show_comparison(summary, comparison, judged=True)
     printed = " ".join(capsys.readouterr().out.split())
     assert "target (%)" not in printed
     assert "as source only tells it: no sign of label shift" in printed

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from fedmm.cli.console import say
 from fedmm.config.dataclass_io import as_table, choose
 from fedmm.config.toml import set_values
 from fedmm.core.errors import require
@@ -32,7 +33,6 @@ data_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
-_console = Console()
 
 _COLUMNS, _ROWS = 10, 2
 _LONG = 8
@@ -44,21 +44,17 @@ _Folder = Annotated[
 ]
 
 
-def _say(line: str) -> None:
-    _console.print(line, soft_wrap=True, highlight=False, markup=False)
-
-
 @data_app.command(name="list")
 def list_(data_dir: _Folder = None) -> None:
     """List data sets, their folders, and whether they are complete by names and sizes."""
     folder = data_dir or data_folder()
     width = 2 + max(map(len, [*sources(), *NEEDED]))
     for source in sources().values():
-        _say(f"{source.name:{width}}{_state(source, folder)}")
-        _say(f"{'':{width}}{source.summary}; licence: {source.licence}")
+        say(f"{source.name:{width}}{_state(source, folder)}")
+        say(f"{'':{width}}{source.summary}; licence: {source.licence}")
     for name, needed in NEEDED.items():
-        _say(f"{name:{width}}is made of {' and '.join(needed)}")
-    _say(f"data folder: {folder}")
+        say(f"{name:{width}}is made of {' and '.join(needed)}")
+    say(f"data folder: {folder}")
 
 
 def _state(source: Source, folder: Path) -> str:
@@ -100,9 +96,9 @@ def fetch_(
     for source in wanted:
         todo = plans(source, folder, edition=edition, mirror=mirror())
         if not todo:
-            _say(f"{source.name}: everything is there and right, in {folder / source.name}")
+            say(f"{source.name}: everything is there and right, in {folder / source.name}")
             continue
-        _say(f"{source.name}: {source.citation}; licence: {source.licence}")
+        say(f"{source.name}: {source.citation}; licence: {source.licence}")
         for plan in todo:
             _carry_out(plan, replace(RETRIES, most=most))
 
@@ -116,7 +112,7 @@ def _carry_out(plan: Plan, retries: Retries) -> None:
         task = bar.add_task(f"{plan.name}: {what}", total=plan.bytes)
         fetch(plan, lambda count: bar.advance(task, count), retries)
     note = f"; {plan.edition.note}" if plan.edition.note else ", every sha256 is right"
-    _say(f"{plan.name}: {what} fetched into {plan.folder} ({plan.edition.name}){note}")
+    say(f"{plan.name}: {what} fetched into {plan.folder} ({plan.edition.name}){note}")
 
 
 @data_app.command(name="check")
@@ -126,7 +122,7 @@ def check_(name: _Name, data_dir: _Folder = None) -> None:
     for source in sources_of(name):
         for part, edition in _checked(source, folder).items():
             note = edition.note or "every sha256 is right"
-            _say(f"{part}: {_files(len(edition.files))} ({edition.name}) in {folder / part}: {note}")
+            say(f"{part}: {_files(len(edition.files))} ({edition.name}) in {folder / part}: {note}")
 
 
 def _checked(source: Source, folder: Path) -> dict[str, Edition]:
@@ -156,7 +152,7 @@ def show(
     path = draw_sheet(out or Path(f"{name}.png"), name, options, _blocks(pair))
     rows = f"{len(pair.source.y)} source and {len(pair.target.y)} target rows to train on"
     tested = "no labels to test the target by" if pair.target_test is None else f"{len(pair.target_test.y)} to test on"
-    _say(f"{name}: {rows}, {tested}, {pair.classes} classes; samples are in {path}")
+    say(f"{name}: {rows}, {tested}, {pair.classes} classes; samples are in {path}")
 
 
 @contextmanager

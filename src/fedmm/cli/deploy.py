@@ -7,33 +7,27 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
-from rich.console import Console
 
-from fedmm.cli.allowing import AllowImport
-from fedmm.cli.invitations import deploy_accept, deploy_invite, deploy_join
-from fedmm.cli.site_records import approve, audit
-from fedmm.cli.watching import deploy_metrics, deploy_watch
-from fedmm.core.errors import FedmmError, require
-from fedmm.deploy.federation import (
-    SUPERLINK,
-    alive,
-    answers,
-    down,
-    follow,
-    opened,
-    prepare,
-    register,
-    resume,
-    run_status,
-    stop_run,
-    submit,
-    up,
+from fedmm.cli.console import DEFAULT_FEDERATION, AllowImport, FederationFolder, say
+from fedmm.cli.deploy_sites import (
+    deploy_accept,
+    deploy_approve,
+    deploy_audit,
+    deploy_certify,
+    deploy_invite,
+    deploy_join,
+    deploy_key,
+    deploy_prepare,
+    deploy_register,
+    deploy_site,
 )
-from fedmm.deploy.layout import Federation
-from fedmm.deploy.processes import leaving_when_told
+from fedmm.cli.watch import deploy_metrics, deploy_watch
+from fedmm.core.errors import FedmmError, require
+from fedmm.deploy.federation import SUPERLINK, alive, answers, down, up
+from fedmm.deploy.layout import Federation, RunRequest, read_settings
+from fedmm.deploy.processes import leave_when_told
+from fedmm.deploy.runs import follow, resume, run_status, stop_run, submit
 from fedmm.sites.config import read_site
-from fedmm.sites.credentials.client_certificates import issue_certificates
-from fedmm.sites.credentials.keys import make_node_key
 
 deploy_app = typer.Typer(
     help="Federations of sites that do not trust each other, over Flower.",
@@ -42,30 +36,14 @@ deploy_app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
-_console = Console(soft_wrap=True, highlight=False, markup=False)
 
-_Folder = Annotated[Path, typer.Option("--federation", help="The federation's folder.")]
 _Settings = Annotated[list[str] | None, typer.Option("--set", help="Change a value: section.key=value.")]
 _File = Annotated[Path, typer.Argument(help="The experiment, as TOML; - reads standard input.", metavar="FILE.toml")]
-_DEFAULT = Path("federation")
-
-deploy_app.command("invite")(deploy_invite)
-deploy_app.command("join")(deploy_join)
-deploy_app.command("accept")(deploy_accept)
-deploy_app.command("watch")(deploy_watch)
-deploy_app.command("metrics")(deploy_metrics)
-deploy_app.command("approve")(approve)
-deploy_app.command("audit")(audit)
 
 
-def _say(line: str) -> None:
-    _console.print(line)
-
-
-@deploy_app.command("up")
 def deploy_up(
     file: _File,
-    federation: _Folder = _DEFAULT,
+    federation: FederationFolder = DEFAULT_FEDERATION,
     settings: _Settings = None,
     host: Annotated[
         str, typer.Option(help="Where the SuperLink listens: an address of this machine's own.")
@@ -86,21 +64,21 @@ def deploy_up(
     from fedmm.sites.experiments import read_experiment  # noqa: PLC0415 - torch
 
     require(per_process >= 1, f"--per-process must be at least 1, not {per_process}")
-    each = read_experiment(file, settings or [])
+    experiment = read_experiment(file, settings or [])
     there = Federation(federation)
-    with leaving_when_told():
+    with leave_when_told():
         up(
-            there, local_sites(each, site or []), host=host, port=port, insecure=insecure, in_memory=in_memory,
-            to_a_process=per_process, say=_say,
+            there, local_sites(experiment, site or []), host=host, port=port, insecure=insecure, in_memory=in_memory,
+            to_a_process=per_process, say=say,
         )  # fmt: skip
         if foreground:
             _stay(there)
     at = _at(federation)
-    _say(f"up; `fedmm deploy run {file}{at}` trains, `fedmm deploy down{at}` ends it")
+    say(f"up; `fedmm deploy run {file}{at}` trains, `fedmm deploy down{at}` ends it")
 
 
 def _stay(there: Federation) -> NoReturn:
-    _say("up; Ctrl-C ends everything")
+    say("up; Ctrl-C ends everything")
     try:
         while all(alive(there).values()):
             time.sleep(1.0)
@@ -112,13 +90,12 @@ def _stay(there: Federation) -> NoReturn:
 
 def _at(federation: Path) -> str:
     """How a federation is named to a command."""
-    return "" if federation == _DEFAULT else f" --federation {federation}"
+    return "" if federation == DEFAULT_FEDERATION else f" --federation {federation}"
 
 
-@deploy_app.command("run")
 def deploy_run(
     file: _File,
-    federation: _Folder = _DEFAULT,
+    federation: FederationFolder = DEFAULT_FEDERATION,
     settings: _Settings = None,
     name: Annotated[str | None, typer.Option(help="What the run is called; the file's name by default.")] = None,
     patience: Annotated[float, typer.Option(help="Seconds that a round waits for its sites.")] = 600.0,
@@ -127,11 +104,11 @@ def deploy_run(
     ] = 0,
 ) -> None:
     """Train over the federation's sites; Ctrl-C ends the run, and `resume` continues it."""
-    from fedmm.sites.experiments import experiment_text, listed_sites, read_experiment, require_quorum  # noqa: PLC0415 - torch  # noqa: PLC0415 - torch
+    from fedmm.sites.experiments import experiment_text, listed_sites, read_experiment, require_quorum  # noqa: PLC0415 - torch
 
     there, run = Federation(federation), name or file.stem
     require(run != "-", "an experiment from standard input has no name; give the run one with --name")
-    opened(there)
+    read_settings(there)
     experiment = read_experiment(file, settings or [])
     require_quorum(min_sites, listed_sites(experiment))
     text = experiment_text(experiment)
@@ -141,30 +118,27 @@ def deploy_run(
         f"the run {run!r} was started before; `fedmm deploy resume {run}{_at(federation)}` continues it, --name makes "
         "another",
     )
-    number = submit(
-        there, run, text, resume=False, patience=patience, enrol_seconds=patience, min_sites=min_sites, say=_say
-    )
-    _followed(there, run, number)
+    request = RunRequest(there.folder, run, text, patience=patience, enrol_seconds=patience, min_sites=min_sites)
+    _follow(there, run, submit(request, say))
 
 
-@deploy_app.command("resume")
 def deploy_resume(
     run: Annotated[str, typer.Argument(help="The run's name.", metavar="RUN")],
-    federation: _Folder = _DEFAULT,
+    federation: FederationFolder = DEFAULT_FEDERATION,
     patience: Annotated[float, typer.Option(help="Seconds that a round waits for its sites.")] = 600.0,
     allow_import: AllowImport = None,
 ) -> None:
     """Continue a run after its last finished round, as a new Flower run; restarts a dead SuperLink."""
     there = Federation(federation)
-    opened(there)
-    _followed(there, run, resume(there, run, patience=patience, say=_say))
+    read_settings(there)
+    _follow(there, run, resume(there, run, patience=patience, say=say))
 
 
-def _followed(there: Federation, run: str, number: int) -> None:
+def _follow(there: Federation, run: str, number: int) -> None:
     try:
-        status = follow(there, run, number, _say)
+        status = follow(there, run, number, say)
     except KeyboardInterrupt:
-        _say(f"ending the run; `fedmm deploy resume {run}{_at(there.folder)}` continues it")
+        say(f"ending the run; `fedmm deploy resume {run}{_at(there.folder)}` continues it")
         stop_run(there, number)
         raise
     require(
@@ -172,19 +146,18 @@ def _followed(there: Federation, run: str, number: int) -> None:
         f"the run {run} ended with {status}; {there.run(run) / 'server.log'} says why, and `fedmm deploy resume "
         f"{run}{_at(there.folder)}` continues it",
     )
-    _say(f"{run}: {status}; everything is in {there.run(run)}")
+    say(f"{run}: {status}; everything is in {there.run(run)}")
 
 
-@deploy_app.command("status")
-def deploy_status(federation: _Folder = _DEFAULT) -> None:
+def deploy_status(federation: FederationFolder = DEFAULT_FEDERATION) -> None:
     """Show the running processes and the progress of the runs."""
     there = Federation(federation)
-    made = opened(there)
-    _say(f"SuperLink {made.address}{' in plain text' if made.insecure else ', TLS and node authentication'}")
+    made = read_settings(there)
+    say(f"SuperLink {made.address}{' in plain text' if made.insecure else ', TLS and node authentication'}")
     here = alive(there) or {SUPERLINK: answers(made)}  # one that a service started
     for name, runs in here.items():
-        _say(f"  {name}: {'runs' if runs else 'does not run'}")
-    for folder in sorted((there.folder / "runs").glob("*")):
+        say(f"  {name}: {'runs' if runs else 'does not run'}")
+    for folder in sorted(there.runs.glob("*")):
         try:
             rounds = len((folder / "rounds.jsonl").read_text(encoding="utf-8").splitlines())
             numbers = (folder / "flower-runs.txt").read_text(encoding="utf-8").split()
@@ -193,81 +166,21 @@ def deploy_status(federation: _Folder = _DEFAULT) -> None:
         known = ""
         if numbers and here.get(SUPERLINK):
             known = f", Flower says {run_status(there, int(numbers[-1]))}"
-        _say(f"run {folder.name}: {rounds} rounds finished{known}")
+        say(f"run {folder.name}: {rounds} rounds finished{known}")
 
 
-@deploy_app.command("down")
-def deploy_down(federation: _Folder = _DEFAULT) -> None:
+def deploy_down(federation: FederationFolder = DEFAULT_FEDERATION) -> None:
     """Stop everything that the federation runs on this machine."""
     there = Federation(federation)
-    opened(there)
-    _say(f"{down(there)} processes ended")
+    read_settings(there)
+    say(f"{down(there)} processes ended")
 
 
-@deploy_app.command("prepare")
-def deploy_prepare(
-    federation: Annotated[Path, typer.Argument(help="The coordinator's folder.", metavar="FOLDER")],
-    host: Annotated[list[str], typer.Option(help="The host as sites reach it. May be repeated.")],
-    port: Annotated[int, typer.Option(help="The SuperLink's own port on this machine.")] = 9093,
-    site: Annotated[list[str] | None, typer.Option(help="A site to make a key for here. May be repeated.")] = None,
-) -> None:
-    """Make a coordinator's folder for sites on other machines: certificates, and how Flower reaches the SuperLink."""
-    made = prepare(Federation(federation), port, site or [], known_as=host)
-    _say(f"made {federation} for a SuperLink at {made.address}, known to sites as {', '.join(host)}")
-    _say(f"`fedmm deploy invite {federation} NAME...` invites its sites")
-
-
-@deploy_app.command("register")
-def deploy_register(
-    federation: Annotated[Path, typer.Argument(help="The coordinator's folder.", metavar="FOLDER")],
-) -> None:
-    """Tell the running SuperLink the keys in keys/NAME.pub, so that it lets those sites in."""
-    there = Federation(federation)
-    opened(there)
-    register(there, _say)
-
-
-@deploy_app.command("certify")
-def deploy_certify(
-    federation: Annotated[Path, typer.Argument(help="The coordinator's folder.", metavar="FOLDER")],
-) -> None:
-    """Sign a certificate for every keys/NAME.pub that has none, for a proxy that asks sites for one."""
-    there = Federation(federation)
-    made = issue_certificates(there.keys, there.certificates)
-    for path in made:
-        _say(f"made {path}; give it to the site, whose file names it as superlink.client_certificate")
-    if not made:
-        _say(f"nothing to do: {Federation(federation).keys} has no .pub without its .pem")
-
-
-@deploy_app.command("key")
-def deploy_key(
-    path: Annotated[Path, typer.Argument(help="The file for the private key, named as the site.", metavar="FILE")],
-) -> None:
-    """Make a site's key where it is used; only FILE.pub goes to the coordinator."""
-    make_node_key(path)
-    _say(f"made {path} and {path}.pub")
-
-
-@deploy_app.command("site")
-def deploy_site(
-    files: Annotated[
-        list[Path],
-        typer.Argument(help="The site's file; several for sites that share a process.", metavar="SITE.toml..."),
-    ],
-) -> None:
-    """Run a site until it is stopped: it polls its SuperLink for questions and answers them itself."""
-    from fedmm.sites.node import run_sites, say_to_stderr  # noqa: PLC0415 - Flower
-
-    run_sites([read_site(file) for file in files], say_to_stderr)
-
-
-@deploy_app.command("clean")
 def deploy_clean(
     file: Annotated[
         Path | None, typer.Argument(help="A site's file; without one, the coordinator's folder.", metavar="[SITE.toml]")
     ] = None,
-    federation: _Folder = _DEFAULT,
+    federation: FederationFolder = DEFAULT_FEDERATION,
     keep: Annotated[list[str] | None, typer.Option(help="A run to keep. May be repeated.")] = None,
     days: Annotated[float, typer.Option(help="Keep what was used in this many days.")] = 30.0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
@@ -284,19 +197,18 @@ def deploy_clean(
         return clean_coordinator(Federation(federation), keeping, remove=remove)
 
     found = clean(remove=False)
-    for each in found:
-        _say(f"{each.bytes / 1e6:10.1f} MB  {each.what}: {each.path}")
-    total = f"{len(found)} of {sum(each.bytes for each in found)} bytes"
+    for leftover in found:
+        say(f"{leftover.bytes / 1e6:10.1f} MB  {leftover.what}: {leftover.path}")
+    total = f"{len(found)} of {sum(leftover.bytes for leftover in found)} bytes"
     if not found or dry_run:
-        _say(f"nothing is removed; found {total}")
+        say(f"nothing is removed; found {total}")
         return
     if not yes:
         require(typer.confirm(f"remove {total}?"), "nothing is removed")
     removed = clean(remove=True)
-    _say(f"removed {len(removed)} of {sum(each.bytes for each in removed)} bytes")
+    say(f"removed {len(removed)} of {sum(leftover.bytes for leftover in removed)} bytes")
 
 
-@deploy_app.command("demo")
 def deploy_demo(
     out: Annotated[Path, typer.Option(help="The folder.")] = Path("runs/deploy-demo"),
     rounds: Annotated[int, typer.Option(help="Rounds; each takes seconds.")] = 5,
@@ -306,7 +218,15 @@ def deploy_demo(
     """Two sites of scanned digits in processes of their own; the result must be that of one process, bit for bit."""
     from fedmm.deploy.demo import demo  # noqa: PLC0415 - torch
 
-    with leaving_when_told():
-        alike = demo(out, rounds, insecure=insecure, in_memory=in_memory, say=_say)
+    with leave_when_told():
+        alike = demo(out, rounds, insecure=insecure, in_memory=in_memory, say=say)
     if not alike:
         raise typer.Exit(1)
+
+
+for command in (
+    deploy_invite, deploy_join, deploy_accept, deploy_watch, deploy_metrics, deploy_approve, deploy_audit, deploy_up,
+    deploy_run, deploy_resume, deploy_status, deploy_down, deploy_prepare, deploy_register, deploy_certify, deploy_key,
+    deploy_site, deploy_clean, deploy_demo,
+):  # fmt: skip
+    deploy_app.command(command.__name__.removeprefix("deploy_"))(command)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedmm.cli.saying import say
+from fedmm.cli.console import say
 from fedmm.core.errors import require, unknown
 from fedmm.core.paths import is_folder
 

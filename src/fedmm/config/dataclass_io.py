@@ -11,7 +11,6 @@ from typing import Any, Literal, TypeVar, Union
 
 from fedmm.config.toml import is_utf8
 from fedmm.core.errors import FedmmError, require, unknown
-from fedmm.core.schedules import SCHEDULES, Schedule
 
 T = TypeVar("T")
 Table = dict[str, Any]
@@ -28,6 +27,15 @@ def choose(rows: Mapping[str, type[T]], table: Mapping[str, Any], section: str) 
 
 def build(cls: type[T], table: Mapping[str, Any], section: str) -> T:
     """A dataclass from a table; unknown keys, wrong types and values it refuses are named as ``section.key``."""
+    values = read_fields(cls, table, section)
+    try:
+        return cls(**values)
+    except FedmmError as refusal:
+        raise FedmmError(f"{section}.{refusal}") from refusal
+
+
+def read_fields(cls: type[Any], table: Mapping[str, Any], section: str) -> dict[str, Any]:
+    """The values of a dataclass from a table; unknown keys, wrong types and missing values are refused."""
     assert is_dataclass(cls)
     hints = _hints(cls)
     known = {field.name: field for field in fields(cls)}
@@ -38,10 +46,7 @@ def build(cls: type[T], table: Mapping[str, Any], section: str) -> T:
     for name, field in known.items():
         required = field.default is MISSING and field.default_factory is MISSING
         require(not required or name in values, f"{section}.{name} is missing")
-    try:
-        return typing.cast(T, cls(**values))
-    except FedmmError as refusal:
-        raise FedmmError(f"{section}.{refusal}") from refusal
+    return values
 
 
 @cache
@@ -59,6 +64,8 @@ def as_table(value: Any) -> Table:
 
 def _plain(value: Any) -> Any:
     if is_dataclass(value):
+        from fedmm.core.schedules import SCHEDULES  # noqa: PLC0415 - torch
+
         name = next(name for name, schedule in SCHEDULES.items() if type(value).__name__ == schedule.__name__)
         return {"name": name, **as_table(value)}
     if isinstance(value, Mapping):
@@ -73,7 +80,7 @@ def _conform(value: Any, hint: Any, path: str) -> Any:
             require(-(2**63) <= leaf < 2**63, f"{path} must be within 64 bits, as TOML's whole numbers are")
         elif isinstance(leaf, str):
             require(is_utf8(leaf), f"{path} must be text in UTF-8, not {leaf!r}")
-    if hint in (Schedule, Schedule | str):
+    if _is_schedule(hint):
         return _schedule(value, path)
     accepted = _accepts(hint)
     if not accepted(value):
@@ -92,7 +99,14 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-def _schedule(value: Any, path: str) -> Schedule:
+def _is_schedule(hint: Any) -> bool:
+    """Whether a field takes a schedule; by its name, since schedules import torch, which a site's file does without."""
+    return any(getattr(kind, "__name__", "") == "Schedule" for kind in (hint, *typing.get_args(hint)))
+
+
+def _schedule(value: Any, path: str) -> Any:
+    from fedmm.core.schedules import SCHEDULES  # noqa: PLC0415 - torch
+
     table = {"name": value} if isinstance(value, str) else value
     require(isinstance(table, dict), f"{path} must be a schedule's name, or a table with its name and options")
     return choose(SCHEDULES, table, path)

@@ -42,13 +42,18 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise FedmmError(f"{path} is not valid TOML: {str(problem).splitlines()[0]}") from problem
 
 
-def write_toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
-    """Tables of plain values as TOML; a table inside a table is written in one line."""
-    sections = []
+def write_toml(tables: Mapping[str, Any]) -> str:
+    """Values, and tables of them, as TOML; a table inside a table is written in one line."""
+    plain = {name: value for name, value in tables.items() if not isinstance(value, Mapping)}
+    sections = ["\n".join(_lines(plain))] if plain else []
     for name, table in tables.items():
-        lines = [f"{_key(key)} = {_value(value)}" for key, value in table.items()]
-        sections.append("\n".join([f"[{_key(name)}]", *lines]))
+        if isinstance(table, Mapping):
+            sections.append("\n".join([f"[{_key(name)}]", *_lines(table)]))
     return "\n\n".join(sections) + "\n"
+
+
+def _lines(table: Mapping[str, Any]) -> list[str]:
+    return [f"{_key(key)} = {_value(value)}" for key, value in table.items()]
 
 
 def set_values(tables: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:

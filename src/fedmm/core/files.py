@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 from fedmm.core.errors import FedmmError, require
 
@@ -21,6 +21,23 @@ def sync_path(path: Path) -> None:
         os.fsync(number)
     finally:
         os.close(number)
+
+
+@contextmanager
+def hold_lock(path: Path, refusal: str, mode: int = 0o600) -> Iterator[TextIO]:
+    """Hold the lock of a file, which is made with this mode where there is none, and give the file.
+
+    While another process holds it, ``refusal`` is raised.
+    """
+    import fcntl  # noqa: PLC0415 - not on every system
+
+    number = os.open(path, os.O_RDWR | os.O_CREAT, mode)
+    with os.fdopen(number, "r+", encoding="ascii") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise FedmmError(refusal) from None
+        yield file
 
 
 @contextmanager
@@ -43,12 +60,17 @@ def replace_file(path: Path) -> Iterator[Path]:
             partial.unlink(missing_ok=True)
 
 
+def write_text(path: Path, text: str) -> None:
+    """A text in UTF-8 that is there whole or not at all, in a folder that is made where there is none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replace_file(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """A JSON file that is there whole or not at all, in a folder that is made where there is none."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replace_file(path) as partial:
-            partial.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        write_text(path, json.dumps(content, indent=2) + "\n")
     except OSError as problem:
         raise FedmmError(f"{path.name} cannot be written to {path.parent}: {problem.strerror or problem}") from problem
 
@@ -73,6 +95,12 @@ def atomic_write(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
 
 DOMAINS = ("source", "target", "both")
 """What a site may hold."""
+
+
+def domain_of(source: bool, target: bool) -> str:
+    """What a site holds, as its file says it."""
+    return "both" if source and target else "source" if source else "target"
+
 
 Decimal = Literal[".", ","]
 

@@ -13,10 +13,12 @@ from fedmm.core.errors import FedmmError, require
 from fedmm.core.files import write_json
 from fedmm.data.columns import AgreedColumns
 from fedmm.data.inputs import TableInput, input_from, input_table
+from fedmm.deploy.layout import RunRequest
 from fedmm.remote.flower.apps import Grid
-from fedmm.remote.flower.roster import Roster, ask_sites
+from fedmm.remote.flower.roster import Roster, ask_sites, wait_for_sites
 from fedmm.remote.packed import DESCRIBE, NAME, PROBLEM, Malformed, Packed, one_line
 from fedmm.sites.column_sums import Described, merge_descriptions, read_description
+from fedmm.sites.experiments import listed_sites, require_quorum
 from fedmm.sites.tables import DESCRIPTION, ENCODING
 
 ENCODING_FILE = "encoding.json"
@@ -24,32 +26,42 @@ _SPARE_BYTES = 4096
 Say = Callable[[str], None]
 
 
-def has_tables(each: Experiment) -> bool:
+def has_tables(experiment: Experiment) -> bool:
     """Whether the rows of an experiment are tables at sites."""
-    return isinstance(each.data, RowsElsewhere) and bool(each.data.features)
+    return isinstance(experiment.data, RowsElsewhere) and bool(experiment.data.features)
 
 
 def agree_on_encoding(
-    grid: Grid,
-    roster: Roster,
-    each: Experiment,
-    question: Packed,
-    folder: Path,
-    *,
-    least: int,
-    seconds: float,
-    say: Say,
+    grid: Grid, roster: Roster, experiment: Experiment, question: Packed, served: RunRequest, say: Say
+) -> TableInput:
+    """How the tables of the sites that are there become rows; they introduce themselves again once it is known."""
+    require_quorum(served.min_sites, listed_sites(experiment))
+    least, seconds = served.min_sites or len(roster.names), served.enrol_seconds
+    absent = wait_for_sites(grid, roster, question, timeout=seconds, say=say, enough=served.min_sites or None)
+    reasons = "; ".join(["", *sorted(set(roster.turned_away.values()))])
+    wanted = f"begins with {least} sites, and {len(roster.nodes)} came" if served.min_sites else "needs them"
+    require(
+        len(roster.nodes) >= least,
+        f"{', '.join(absent)} did not come within {seconds:g} seconds; the run {wanted}{reasons}",
+    )
+    encoding = _merge_tables(grid, roster, experiment, question, replace(served, min_sites=least), say)
+    roster.forget()
+    return encoding
+
+
+def _merge_tables(
+    grid: Grid, roster: Roster, experiment: Experiment, question: Packed, served: RunRequest, say: Say
 ) -> TableInput:
     """Ask every site that is there to describe its table, and merge what they tell.
 
-    The outcome is kept in the run's folder, and holds for sites that join later. least: of how many sites tables have
-    to fit; others are left out by name.
+    The outcome is kept in the run's folder, and holds for sites that join later. Tables of ``min_sites`` have to fit;
+    others are left out by name.
     """
-    data = each.data
+    data = experiment.data
     assert isinstance(data, RowsElsewhere)
     agreed = data.agreed
     require(
-        not (each.terms.transmission.private and agreed.learns),
+        not (experiment.terms.transmission.private and agreed.learns),
         f"data.scaling = {agreed.scaling!r} is learnt from sums of the sites' rows, which have no noise where updates "
         "carry it; use scaling = 'fixed' with ranges",
     )
@@ -59,11 +71,11 @@ def agree_on_encoding(
         roster,
         DESCRIBE,
         {site: question for site in data.sites if site in roster.nodes},
-        seconds=seconds,
+        seconds=served.patience,
         most_bytes=8 * rows * fields + _SPARE_BYTES,
     )
-    described, problems = _described(agreed, answers)
-    require(len(described) >= least, f"the sites' tables do not fit the experiment: {'; '.join(problems)}")
+    described, problems = _read_descriptions(agreed, answers)
+    require(len(described) >= served.min_sites, f"the sites' tables do not fit the experiment: {'; '.join(problems)}")
     for problem in problems:
         say(f"tables: {problem}; the run begins without it")
     merged = merge_descriptions(agreed, described)
@@ -71,11 +83,11 @@ def agree_on_encoding(
         say(f"tables: {note}")
     found = data.table_input(merged.columns, merged.scales)
     say(f"tables: {len(merged.columns)} columns become {len(found.headings)} numbers, scaling {agreed.scaling}")
-    write_json(folder / ENCODING_FILE, input_table(found))
+    write_json(served.folder / ENCODING_FILE, input_table(found))
     return found
 
 
-def kept_encoding(folder: Path) -> TableInput | None:
+def read_encoding(folder: Path) -> TableInput | None:
     """What the sites of a run agreed on; None where they have not."""
     path = folder / ENCODING_FILE
     if not path.exists():
@@ -88,20 +100,20 @@ def kept_encoding(folder: Path) -> TableInput | None:
     return found
 
 
-def told_columns(encoding: TableInput | None) -> dict[str, str]:
+def describe_columns(encoding: TableInput | None) -> dict[str, str]:
     """The columns as sites are told of them; nothing of what any one site holds alone."""
     return {} if encoding is None else {ENCODING: json.dumps([asdict(column) for column in encoding.columns])}
 
 
-def with_encoding(each: Experiment, encoding: TableInput | None) -> Experiment:
+def with_encoding(experiment: Experiment, encoding: TableInput | None) -> Experiment:
     """The experiment, where it is known how its tables become rows."""
     if encoding is None:
-        return each
-    assert isinstance(each.data, RowsElsewhere)
-    return replace(each, data=each.data.encoded(encoding))
+        return experiment
+    assert isinstance(experiment.data, RowsElsewhere)
+    return replace(experiment, data=experiment.data.encoded(encoding))
 
 
-def _described(
+def _read_descriptions(
     agreed: AgreedColumns, answers: Mapping[str, Packed]
 ) -> tuple[dict[str, dict[str, Described]], list[str]]:
     """What the sites tell of their tables, and of those that do not fit, why."""

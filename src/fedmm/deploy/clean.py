@@ -13,11 +13,9 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from fedmm.core.errors import FedmmError, require
-from fedmm.deploy.federation import opened
-from fedmm.deploy.layout import Federation
-from fedmm.deploy.run_lock import driver
+from fedmm.deploy.layout import Federation, read_settings
+from fedmm.deploy.run_state import server_pid
 from fedmm.sites.config import SiteConfig, read_site
-from fedmm.sites.lock import holding_site
 
 _DAY = 86400.0
 _UNPACKED = ("apps", "fab", "cache")
@@ -70,9 +68,9 @@ def coordinator_leftovers(federation: Federation, keeping: Keeping) -> list[Left
     A run that has not completed keeps its checkpoints, from which it may go on.
     """
     found = []
-    for run in _folders(federation.folder / "runs"):
+    for run in _folders(federation.runs):
         checkpoints = run / "checkpoints"
-        if _is_completed(run) and driver(run) is None and keeping.lets_go(run.name, run):
+        if _is_completed(run) and server_pid(run) is None and keeping.lets_go(run.name, run):
             found += [
                 _leftover(path, f"checkpoints of the run {run.name}")
                 for path in sorted(checkpoints.glob("*"))
@@ -84,33 +82,33 @@ def coordinator_leftovers(federation: Federation, keeping: Keeping) -> list[Left
 def clean_site(config: SiteConfig, keeping: Keeping, *, remove: bool) -> list[Leftover]:
     """Find what is left at a site, and remove it; refused while the site is at work."""
     require(config.state.is_dir(), f"{config.state} is no folder: the site has kept nothing yet")
-    with holding_site(config.state):
+    with config.lock():
         found = site_leftovers(config, keeping)
-        return _removed(found) if remove else found
+        return _remove(found) if remove else found
 
 
 def clean_coordinator(federation: Federation, keeping: Keeping, *, remove: bool) -> list[Leftover]:
     """Find what is left in a coordinator's folder and at the sites of this machine, and remove it."""
-    opened(federation)
+    read_settings(federation)
     with ExitStack() as held:
         found = coordinator_leftovers(federation, keeping)
         for file in sorted(federation.sites.glob("*.toml")):
             config = read_site(file)
             if config.state.is_dir():
-                held.enter_context(holding_site(config.state))
+                held.enter_context(config.lock())
                 found += site_leftovers(config, keeping)
-        return _removed(found) if remove else found
+        return _remove(found) if remove else found
 
 
-def _removed(found: list[Leftover]) -> list[Leftover]:
-    for each in found:
+def _remove(found: list[Leftover]) -> list[Leftover]:
+    for leftover in found:
         try:
-            if each.path.is_dir():
-                shutil.rmtree(each.path)
+            if leftover.path.is_dir():
+                shutil.rmtree(leftover.path)
             else:
-                each.path.unlink(missing_ok=True)
+                leftover.path.unlink(missing_ok=True)
         except OSError as problem:
-            raise FedmmError(f"{each.path} cannot be removed: {problem.strerror}") from problem
+            raise FedmmError(f"{leftover.path} cannot be removed: {problem.strerror}") from problem
     return found
 
 
@@ -133,22 +131,22 @@ def _is_completed(run: Path) -> bool:
 def _folders(path: Path) -> list[Path]:
     """The folders in a folder; links are left alone."""
     try:
-        return sorted(each for each in path.iterdir() if each.is_dir() and not each.is_symlink())
+        return sorted(folder for folder in path.iterdir() if folder.is_dir() and not folder.is_symlink())
     except OSError:
         return []
 
 
 def _files(path: Path) -> Iterator[os.stat_result]:
-    for each in [path, *path.rglob("*")] if path.is_dir() else [path]:
+    for file in [path, *path.rglob("*")] if path.is_dir() else [path]:
         try:
-            yield each.lstat()
+            yield file.lstat()
         except OSError:
             continue
 
 
 def _newest(path: Path) -> float:
-    return max((each.st_mtime for each in _files(path)), default=time.time())
+    return max((file.st_mtime for file in _files(path)), default=time.time())
 
 
 def _leftover(path: Path, what: str) -> Leftover:
-    return Leftover(path, what, sum(each.st_blocks * 512 for each in _files(path)))
+    return Leftover(path, what, sum(file.st_blocks * 512 for file in _files(path)))

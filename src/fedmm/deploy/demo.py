@@ -12,10 +12,11 @@ from fedmm.algorithms import FedMM
 from fedmm.config.demos import demo_experiments
 from fedmm.config.schema import Experiment
 from fedmm.core.errors import require
-from fedmm.deploy.federation import down, follow, submit, up
-from fedmm.deploy.layout import Federation
+from fedmm.deploy.federation import down, up
+from fedmm.deploy.layout import Federation, RunRequest
 from fedmm.deploy.local import local_sites
-from fedmm.deploy.server import every_round_kept
+from fedmm.deploy.runs import follow, submit
+from fedmm.deploy.server import keep_every_round
 from fedmm.runs.resume import run_checkpoints
 from fedmm.runs.run import run_experiment
 from fedmm.runs.run_folder import free_folder
@@ -28,35 +29,35 @@ Say = Callable[[str], None]
 
 def demo_experiment(rounds: int) -> Experiment:
     """FedMM on the scanned digits of ``fedmm demo``: few rounds, since each takes seconds, of many local steps."""
-    each = next(each for each in demo_experiments("digits", 1) if each.algorithm.name == "fedmm")
+    (digits,) = (demo for demo in demo_experiments("digits", 1) if demo.algorithm.name == "fedmm")
     algorithm = FedMM(lr_min=0.1, lr_max=0.1, local_steps=100, penalty_min=0.1, penalty_max=0.1)
-    return every_round_kept(replace(each, run=replace(each.run, rounds=rounds), algorithm=algorithm))
+    return keep_every_round(replace(digits, run=replace(digits.run, rounds=rounds), algorithm=algorithm))
 
 
 def demo(out: Path, rounds: int, *, insecure: bool = False, in_memory: bool = False, say: Say) -> bool:
     """Run it; whether the federation's result is that of one process, bit for bit. Everything is ended again."""
     require(rounds >= 1, f"--rounds must be at least 1, not {rounds}")
-    each, folder = demo_experiment(rounds), free_folder(out)
+    experiment, folder = demo_experiment(rounds), free_folder(out)
     federation = Federation(folder)
     try:
-        up(federation, local_sites(each), insecure=insecure, in_memory=in_memory, say=say)
-        number = submit(
-            federation, RUN, experiment_text(each), resume=False, patience=300.0, enrol_seconds=300.0, say=say
-        )
+        up(federation, local_sites(experiment), insecure=insecure, in_memory=in_memory, say=say)
+        request = RunRequest(folder, RUN, experiment_text(experiment), patience=300.0, enrol_seconds=300.0)
+        number = submit(request, say)
         status = follow(federation, RUN, number, say)
         require("completed" in status, f"the run ended with {status}; {federation.run(RUN) / 'server.log'} says why")
     finally:
         say(f"{down(federation)} processes ended")
-    alike = same_result(each, federation.run(RUN), folder / "in-process", say)
+    alike = same_result(experiment, federation.run(RUN), folder / "in-process", say)
     say(f"everything is in {folder}")
     return alike
 
 
-def same_result(each: Experiment, deployed: Path, reference: Path, say: Say) -> bool:
+def same_result(experiment: Experiment, deployed: Path, reference: Path, say: Say) -> bool:
     """Train the same in one process, and compare every bit of the server's state and the measured accuracy."""
-    run_experiment(each, reference, progress=False)
+    run_experiment(experiment, reference, progress=False)
     (one, history), (other, expected) = (
-        newest_common([run_checkpoints(each, folder)], torch.device("cpu"), say)[0] for folder in (deployed, reference)
+        newest_common([run_checkpoints(experiment, folder)], torch.device("cpu"), say)[0]
+        for folder in (deployed, reference)
     )
     alike = one.round == other.round and one.server.keys() == other.server.keys()
     alike = alike and all(torch.equal(vector, other.server[name]) for name, vector in one.server.items())

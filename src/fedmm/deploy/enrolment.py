@@ -7,14 +7,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import torch
+
+from fedmm.config.schema import Experiment
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.files import write_json
+from fedmm.data.domains import DomainPair
+from fedmm.data.rows import TensorRows
+from fedmm.models.network import Network
 from fedmm.remote.flower.apps import Grid
 from fedmm.remote.flower.roster import Roster, wait_for_sites
 from fedmm.remote.packed import Malformed, Packed
+from fedmm.runs.build import DataCache
+from fedmm.sites.compatibility import difference
 from fedmm.sites.experiments import require_quorum
-from fedmm.sites.site_info import Card, Expected, card_from, read_card
-from fedmm.sites.versions import difference
+from fedmm.sites.site_info import Expected, SiteInfo, read_site_info, site_info_from
+from fedmm.training.problem import Client
 
 SITES = "sites.json"
 _LATE, _JOINED = "late", "joined"
@@ -26,14 +34,14 @@ class Enrolment:
     """The sites of a run, as ``sites.json`` has them from its beginning to its end, so that a resume changes nothing.
 
     listed: by name, what each is to hold; empty where the experiment does not say.
-    cards: of all listed sites, when the run has begun; for one that was not there, what the experiment says of it.
+    infos: of all listed sites, when the run has begun; for one that was not there, what the experiment says of it.
     late: who was not there. Such a site joins as one that was never counted: it trains, and measures nothing, so that
         measures are of the same sites in all rounds.
     """
 
     def __init__(self, path: Path, listed: Mapping[str, str], expected: Expected, say: Say) -> None:
         self.listed = dict(listed)
-        self.cards: dict[str, Card] = {}
+        self.infos: dict[str, SiteInfo] = {}
         self.late: set[str] = set()
         self._joined: set[str] = set()
         self._path, self._expected, self._say = path, expected, say
@@ -42,20 +50,20 @@ class Enrolment:
     def admit(self, name: str, packed: Packed) -> str:
         """Why a site that says this of itself cannot take part; empty where it can, and is known from then on."""
         try:
-            card = read_card(packed)
+            info = read_site_info(packed)
         except Malformed as problem:
             return str(problem)
-        flaw = self._expected.flaw(name, card)
-        before = self.cards.get(name)
-        if not flaw and before and before.domain != card.domain:
-            flaw = f"it holds other domains ({card.domain}) than the run started with ({before.domain})"
+        flaw = self._expected.flaw(name, info)
+        before = self.infos.get(name)
+        if not flaw and before and before.domain != info.domain:
+            flaw = f"it holds other domains ({info.domain}) than the run started with ({before.domain})"
         if flaw:
             return flaw
         other = difference(packed.about.get("versions"), f"the site {name!r}")
         if other:
             self._say(other)
         if not self._begun:
-            self.cards[name] = before if before and name in self.late else _going_on(before, card)
+            self.infos[name] = before if before and name in self.late else _keep_sums(before, info)
         elif name in self.late - self._joined:
             self._say(f"site {name!r} joins the run, which began without it")
             self._joined.add(name)
@@ -72,14 +80,16 @@ class Enrolment:
         require_quorum(min_sites, self.listed)
         if known:
             self._read()
-        waits = 0.0 if self.cards.keys() >= self.listed.keys() else seconds
+        waits = 0.0 if self.infos.keys() >= self.listed.keys() else seconds
         need = min_sites or len(self.listed)
         wait_for_sites(grid, roster, introduction, timeout=waits, say=self._say, enough=min_sites or None)
-        missing = [name for name in self.listed if name not in self.cards]
-        require(len(self.cards) >= need, self._too_few(missing, roster, seconds, min_sites))
+        missing = [name for name in self.listed if name not in self.infos]
+        require(len(self.infos) >= need, self._too_few(missing, roster, seconds, min_sites))
         for name in missing:
             domain = self.listed[name]
-            self.cards[name] = Card(domain != "target", domain != "source", self._expected.shape, self._expected.bytes)
+            self.infos[name] = SiteInfo(
+                domain != "target", domain != "source", self._expected.shape, self._expected.bytes
+            )
             self.late.add(name)
         self._joined |= self.late & roster.nodes.keys()
         roster.late |= self.late - self._joined
@@ -103,7 +113,7 @@ class Enrolment:
 
     def _write(self) -> None:
         table = {
-            name: {**asdict(self.cards[name]), _LATE: name in self.late, _JOINED: name in self._joined}
+            name: {**asdict(self.infos[name]), _LATE: name in self.late, _JOINED: name in self._joined}
             for name in self.listed
         }
         write_json(self._path, table)
@@ -114,18 +124,49 @@ class Enrolment:
         try:
             table = json.loads(self._path.read_text(encoding="utf-8"))
             for name, about in table.items():
-                self.cards[name] = card_from(about)
+                self.infos[name] = site_info_from(about)
                 for flag, names in ((_LATE, self.late), (_JOINED, self._joined)):
                     if about.get(flag, False):
                         names.add(name)
         except (OSError, ValueError, AttributeError, RecursionError, Malformed) as problem:
             raise FedmmError(f"{self._path} cannot be read, so nobody knows who is in the run: {problem}") from None
-        for name, card in self.cards.items():
+        for name, info in self.infos.items():
             require(name in self.listed, f"{self._path} lists the site {name!r}, which the experiment does not")
-            flaw = self._expected.flaw(name, card)
+            flaw = self._expected.flaw(name, info)
             require(not flaw, f"{self._path} is not of this experiment: of {name!r} it says that {flaw}")
 
 
-def _going_on(before: Card | None, now: Card) -> Card:
-    """A site's card where it was known before: the mean of the inputs is the one that the run was begun with."""
+def _keep_sums(before: SiteInfo | None, now: SiteInfo) -> SiteInfo:
+    """A site's info where it was known before: the mean of the inputs is the one that the run was begun with."""
     return now if before is None else replace(now, input_sum=before.input_sum, input_count=before.input_count)
+
+
+def expect_sites(experiment: Experiment, domains: Mapping[str, str], cache: DataCache) -> Expected:
+    """What sites may say of themselves in an experiment. domains: what they hold, where it is said."""
+    pair = experiment.partition.seen(cache.pair(experiment, experiment.run.torch_device))
+    row = pair.source.x
+    centred = build_network(experiment, pair).centre == "train_mean"
+    return Expected(tuple(row.shape[1:]), row.dtype == torch.uint8, experiment.run.batch_size, centred, domains)
+
+
+def build_network(experiment: Experiment, pair: DomainPair) -> Network:
+    """The experiment's network for rows like these."""
+    return experiment.model.build(pair.view.shape(tuple(pair.source.x.shape[1:])), pair.classes, experiment.run.seed)
+
+
+def mean_input(infos: Mapping[str, SiteInfo]) -> float:
+    """The mean of all sites' inputs, from their sums; 0 where the network needs none."""
+    count = sum(info.input_count for info in infos.values())
+    return sum(infos[name].input_sum for name in sorted(infos)) / count if count else 0.0
+
+
+def stand_in_client(name: str, info: SiteInfo, weight: float) -> Client:
+    """A client that holds a row of the right shape in place of the rows that are at a site."""
+    source = stand_in_row(info, labelled=True) if info.source else None
+    return Client(source, stand_in_row(info, labelled=False) if info.target else None, name, weight)
+
+
+def stand_in_row(info: SiteInfo, *, labelled: bool) -> TensorRows:
+    """One row of zeros, of the shape and type of those at a site."""
+    row = torch.zeros(1, *info.shape, dtype=torch.uint8 if info.bytes else torch.float32)
+    return TensorRows(row, torch.zeros(1, dtype=torch.int64) if labelled else None)

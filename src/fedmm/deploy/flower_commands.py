@@ -7,13 +7,14 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedmm.config.toml import write_toml
 from fedmm.core.errors import FedmmError, require
+from fedmm.core.files import write_text
 from fedmm.deploy.layout import Federation
-from fedmm.sites.credentials.keys import AUTHORITY, CERTIFICATE, KEY
+from fedmm.sites.credentials.files import AUTHORITY, CERTIFICATE, KEY
 
 CONNECTION = "fedmm"
 """What Flower's configuration calls the SuperLink."""
@@ -64,11 +65,10 @@ def _tls(folder: Path) -> list[str]:
 
 def write_connection(federation: Federation, address: str, insecure: bool) -> None:
     """Flower's configuration of how ``flwr`` reaches the SuperLink."""
-    authority = json.dumps(str(federation.certificates.resolve() / AUTHORITY))  # Flower wants it absolute
-    how = "insecure = true" if insecure else f"root-certificates = {authority}"
-    federation.flower.mkdir(parents=True, exist_ok=True)
-    text = f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = "{address}"\n{how}\n'
-    (federation.flower / "config.toml").write_text(text, encoding="utf-8")
+    authority = str(federation.certificates.resolve() / AUTHORITY)  # Flower wants it absolute
+    how = {"insecure": True} if insecure else {"root-certificates": authority}
+    tables = {"superlink": {"default": CONNECTION, CONNECTION: {"address": address, **how}}}
+    write_text(federation.flower / "config.toml", write_toml(tables))
 
 
 def flwr(federation: Federation, *words: str, seconds: float = 120.0) -> dict[str, Any]:
@@ -108,16 +108,7 @@ def _last_json(text: str) -> dict[str, Any] | None:
 
 def write_app(federation: Federation) -> None:
     """The app that is handed to the SuperLink: which modules to load, and the keys of a run's configuration."""
-    federation.app.mkdir(parents=True, exist_ok=True)
-    (federation.app / "pyproject.toml").write_text(APP, encoding="utf-8")
-
-
-def run_config(path: Path, values: Mapping[str, str | bool | float]) -> Path:
-    """A run's configuration as the file that ``flwr run`` reads."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines: Sequence[str] = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return path
+    write_text(federation.app / "pyproject.toml", APP)
 
 
 APP = """\

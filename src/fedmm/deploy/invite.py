@@ -7,25 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedmm.core.errors import FedmmError, require, unknown
-from fedmm.core.files import DOMAINS
-from fedmm.deploy.federation import answers, opened, register
-from fedmm.deploy.layout import Federation
-from fedmm.sites.config import KINDS
-from fedmm.sites.credentials.input_files import STDIN, read_input, read_input_tables
-from fedmm.sites.credentials.invitation import (
-    COORDINATOR,
-    Invitation,
-    require_address,
-    require_name,
-    write_new,
-)
-from fedmm.sites.credentials.keys import AUTHORITY, CERTIFICATE, generate_node_key, public_line
-from fedmm.sites.credentials.parsing import certificate_hosts, describe_key, read_certificates, read_public_key
+from fedmm.deploy.federation import answers, register
+from fedmm.deploy.layout import Federation, read_settings
+from fedmm.sites.credentials.certificates import certificate_hosts, parse_certificates
+from fedmm.sites.credentials.files import AUTHORITY, CERTIFICATE, STDIN, read_input, read_input_tables, write_credential
+from fedmm.sites.credentials.invitation import COORDINATOR, HINTS, Invitation, require_address, require_name
+from fedmm.sites.credentials.keys import describe_key, generate_node_key, parse_public_key, public_line
 
 PORT = 9092
 """Where the proxy before a SuperLink listens."""
 _LARGEST, _LONGEST_KEY = 1 << 20, 4096
-_HINTS = {"kind": KINDS, "domain": DOMAINS}
 
 Say = Callable[[str], None]
 Sites = Mapping[str, Mapping[str, str]]
@@ -43,9 +34,9 @@ def read_sites(file: Path) -> Sites:
         raise FedmmError(f'{file} must list its sites: sites = ["a", "b"], or a table [sites.a] for each')
     for name, table in listed.items():
         for key, value in table.items():
-            if key not in _HINTS:
-                raise unknown(f"key in [sites.{name}]", key, _HINTS)
-            require(value in _HINTS[key], f"sites.{name}.{key} must be one of {', '.join(_HINTS[key])}, not {value!r}")
+            if key not in HINTS:
+                raise unknown(f"key in [sites.{name}]", key, HINTS)
+            require(value in HINTS[key], f"sites.{name}.{key} must be one of {', '.join(HINTS[key])}, not {value!r}")
     return listed
 
 
@@ -57,7 +48,7 @@ def invite(
     address: the SuperLink's, as sites reach it; by default the first host of its certificate, at port 9092. with_keys:
     the invitations carry the sites' private keys, and ``keys/NAME.pub`` is there at once; else each site makes its own.
     """
-    made = opened(federation)
+    made = read_settings(federation)
     require(not made.insecure, "a federation in plain text is for one machine, and invites nobody")
     require(bool(sites), "name the sites to invite, or a file of them with --all")
     _require_names(list(sites))
@@ -67,7 +58,7 @@ def invite(
     for name in known:
         say(f"{name} is not invited again, since it has its key in {federation.keys}")
     try:
-        certificate = read_certificates((federation.certificates / AUTHORITY).read_bytes(), AUTHORITY)
+        certificate = parse_certificates((federation.certificates / AUTHORITY).read_bytes(), AUTHORITY)
         coordinator = _public_line(Path(f"{federation.coordinator}.pub").read_bytes(), "coordinator.pub", COORDINATOR)
         invitations = [
             Invitation(name, address, certificate, coordinator, b"", dict(hints))
@@ -75,7 +66,7 @@ def invite(
             if name not in known
         ]
         federation.invitations.mkdir(mode=0o700, exist_ok=True)
-        written = [_write(federation, each, with_keys=with_keys) for each in invitations]
+        written = [_write(federation, invitation, with_keys=with_keys) for invitation in invitations]
     except OSError as problem:
         raise FedmmError(f"invitations cannot be written to {federation.invitations}: {problem.strerror}") from problem
     if written:
@@ -90,8 +81,8 @@ def _write(federation: Federation, invitation: Invitation, *, with_keys: bool) -
     if with_keys:
         private, line = generate_node_key(invitation.site)
         invitation = replace(invitation, key=private)
-        write_new(federation.keys / f"{invitation.site}.pub", line, 0o644)
-    write_new(path, invitation.text().encode(), 0o600)
+        write_credential(federation.keys / f"{invitation.site}.pub", line, 0o644)
+    write_credential(path, invitation.text().encode(), 0o600)
     return path
 
 
@@ -100,9 +91,9 @@ def accept(federation: Federation, files: Sequence[Path], say: Say = lambda line
 
     A key is for the site that its file is named after; of standard input, for the one named at the end of its line.
     """
-    made = opened(federation)
+    made = read_settings(federation)
     keys: dict[str, bytes] = {}
-    for name, content in _lines(files):
+    for name, content in _read_lines(files):
         require_name(name)
         line = _public_line(content, f"the key of {name}", name)
         require(keys.get(name, line) == line, f"two keys were given for {name}")
@@ -112,7 +103,7 @@ def accept(federation: Federation, files: Sequence[Path], say: Say = lambda line
         for name, line in keys.items():
             path = federation.keys / f"{name}.pub"
             if not path.exists():
-                write_new(path, line, 0o644)
+                write_credential(path, line, 0o644)
             say(f"accepted {name}: {describe_key(line)}")
     except OSError as problem:
         raise FedmmError(f"keys cannot be put into {federation.keys}: {problem.strerror}") from problem
@@ -140,24 +131,24 @@ def _usual_address(federation: Federation) -> str:
     return f"[{hosts[0]}]:{PORT}" if ":" in hosts[0] else f"{hosts[0]}:{PORT}"
 
 
-def _lines(files: Sequence[Path]) -> list[tuple[str, bytes]]:
+def _read_lines(files: Sequence[Path]) -> list[tuple[str, bytes]]:
     """By site, the line of a public key."""
     require(bool(files), "name the files of public keys that came back, or - for standard input")
     found = []
     for file in files:
         if file == STDIN:
             lines = [line for line in read_input(file, _LARGEST).splitlines() if line.strip()]
-            found += [(_named(line), line) for line in lines]
+            found += [(_owner(line), line) for line in lines]
             continue
         line = read_input(file, _LONGEST_KEY)
         name = file.name.removesuffix(".pub")
         require(file.name.endswith(".pub"), f"{file} must be named as its site: NAME.pub")
-        require(_named(line) == name, f"{file} says that it is the key of {_named(line)[:80]!r}; name it NAME.pub")
+        require(_owner(line) == name, f"{file} says that it is the key of {_owner(line)[:80]!r}; name it NAME.pub")
         found.append((name, line))
     return found
 
 
-def _named(line: bytes) -> str:
+def _owner(line: bytes) -> str:
     """Whose key a line says that it is."""
     words = line.decode("utf-8", "replace").split()
     return words[2] if len(words) == 3 else ""
@@ -165,7 +156,7 @@ def _named(line: bytes) -> str:
 
 def _public_line(content: bytes, what: str, name: str) -> bytes:
     require(len(content) < _LONGEST_KEY and b"\n" not in content.strip(), f"{what} is no public key: it has many lines")
-    return public_line(read_public_key(content.strip(), what), name)
+    return public_line(parse_public_key(content.strip(), what), name)
 
 
 def _require_new(federation: Federation, keys: Mapping[str, bytes]) -> None:

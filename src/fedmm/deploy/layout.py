@@ -1,11 +1,14 @@
-"""Where things lie in a federation's folder. Needs no torch."""
+"""Where things lie in a federation's folder, and what its server is asked for. Needs no torch."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from fedmm.core.errors import require
+from fedmm.core.errors import FedmmError, require
 
 
 @dataclass(frozen=True)
@@ -59,10 +62,95 @@ class Federation:
     def about(self) -> Path:
         return self.folder / "federation.json"
 
+    @property
+    def in_plain_text(self) -> bool:
+        """Whether nodes have no keys, since the SuperLink speaks plain text."""
+        try:
+            return bool(json.loads(self.about.read_text(encoding="utf-8"))["insecure"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+
+    @property
+    def runs(self) -> Path:
+        return self.folder / "runs"
+
     def run(self, name: str) -> Path:
         """A run's folder."""
         require(
             bool(name) and name not in (".", "..") and not set(name) & set('/\\"\n'),
             f"a run's name becomes a folder's, so it cannot be {name!r}; choose letters, digits and dashes",
         )
-        return self.folder / "runs" / name
+        return self.runs / name
+
+    def no_run(self, name: str) -> FedmmError:
+        """The sentence for a run that there is not."""
+        known = sorted(path.name for path in self.runs.glob("*"))
+        return FedmmError(f"there is no run {name!r} in {self.folder} (known: {', '.join(known) or 'none'})")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a federation was opened with: where its SuperLink is, and which sites run on this machine."""
+
+    host: str
+    port: int
+    insecure: bool
+    sites: tuple[str, ...]
+    in_memory: bool = False
+
+    @property
+    def address(self) -> str:
+        """host:port."""
+        return f"{self.host}:{self.port}"
+
+
+def read_settings(federation: Federation) -> Settings:
+    """A federation that was made in a folder."""
+    try:
+        table = json.loads(federation.about.read_text(encoding="utf-8"))
+        sites, in_memory = tuple(table["sites"]), bool(table.get("in_memory", False))
+        return Settings(table["host"], table["port"], table["insecure"], sites, in_memory)
+    except FileNotFoundError:
+        raise FedmmError(f"{federation.folder} holds no federation; `fedmm deploy up` makes one") from None
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise FedmmError(f"{federation.about} cannot be read; remove the folder and make it anew") from problem
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """A run. federation: the server's folder. name: of the run. experiment: as TOML. resume: go on with it.
+
+    patience: seconds that a round waits for its sites. enrol_seconds: that the run waits for them at its beginning.
+    min_sites: with how many of them it begins; the others may join later. 0 for all.
+    """
+
+    federation: Path
+    name: str
+    experiment: str
+    resume: bool = False
+    patience: float = 600.0
+    enrol_seconds: float = 600.0
+    min_sites: int = 0
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder."""
+        return Federation(self.federation).run(self.name)
+
+    def run_config(self) -> dict[str, Any]:
+        """What Flower hands to the server: everything but the server's own folder."""
+        values = {name.replace("_", "-"): value for name, value in asdict(self).items() if name != "federation"}
+        return {"run": values.pop("name"), **values}
+
+    @classmethod
+    def from_run_config(cls, federation: Path, config: Mapping[str, Any]) -> RunRequest:
+        """The same at the server."""
+        return cls(
+            federation,
+            str(config["run"]),
+            str(config["experiment"]),
+            bool(config["resume"]),
+            float(config["patience"]),
+            float(config["enrol-seconds"]),
+            int(config.get("min-sites", 0)),
+        )

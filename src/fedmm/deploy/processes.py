@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedmm.core.files import write_text
+
 MARK = "FEDMM_FEDERATION"
 """The variable that all processes of a federation carry, and by which they are found."""
 
@@ -47,17 +49,23 @@ def start(name: str, command: Sequence[str], log: Path, environment: Mapping[str
 
 def save(path: Path, started: Sequence[Started]) -> None:
     """Remember processes for another command."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps([vars(each) for each in started], indent=2) + "\n", encoding="utf-8")
-    partial.replace(path)
+    write_text(path, json.dumps([vars(process) for process in started], indent=2) + "\n")
 
 
 def load(path: Path) -> list[Started]:
     """The processes that were remembered."""
     try:
-        return [Started(**each) for each in json.loads(path.read_text(encoding="utf-8"))]
+        return [Started(**table) for table in json.loads(path.read_text(encoding="utf-8"))]
     except (OSError, ValueError, TypeError):
         return []
+
+
+def read_log(path: Path) -> str:
+    """What a process has said so far."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
 
 
 def stop(started: Sequence[Started], folder: Path, seconds: float = 15.0) -> int:
@@ -65,7 +73,7 @@ def stop(started: Sequence[Started], folder: Path, seconds: float = 15.0) -> int
 
     Ctrl-C, or SIGTERM, while they are ending kills them at once.
     """
-    groups = {each.pid for each in started if each.alive}
+    groups = {process.pid for process in started if process.alive}
     found = {*marked(folder), *groups}
     try:
         for number, patience in ((signal.SIGTERM, seconds), (signal.SIGKILL, 5.0)):
@@ -84,7 +92,7 @@ def stop(started: Sequence[Started], folder: Path, seconds: float = 15.0) -> int
 
 
 @contextmanager
-def leaving_when_told() -> Iterator[None]:
+def leave_when_told() -> Iterator[None]:
     """SIGTERM, and a terminal that is closed, unwind the program as Ctrl-C does, so that it ends what it has begun."""
 
     def leave(number: int, frame: object) -> None:
@@ -112,7 +120,7 @@ def _send(number: signal.Signals, groups: Collection[int], folder: Path) -> None
 def _gone(started: Sequence[Started], folder: Path, seconds: float) -> bool:
     """Whether all have ended within so many seconds."""
     deadline = time.monotonic() + seconds
-    while marked(folder) or any(each.alive for each in started):
+    while marked(folder) or any(process.alive for process in started):
         if time.monotonic() > deadline:
             return False
         _reap()

@@ -9,7 +9,7 @@ from socket import socket
 from typing import Any
 
 from fedmm.core.errors import FedmmError, require
-from fedmm.deploy.run_view import RunView
+from fedmm.deploy.run_view import RunView, SiteView
 from fedmm.sites.config import require_loopback
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -33,7 +33,6 @@ def exposition(run: RunView | None) -> str:
     if run is None:
         return "\n".join(lines) + "\n"
     one = {"run": run.name}
-    of_sites = [({**one, "site": site.name}, site) for site in run.sites]
     family("run_at_work", "gauge", "Whether the run's server is at work.", [(one, float(run.at_work))])
     family("round", "gauge", "Rounds that are finished.", [(one, run.round)])
     family("rounds_planned", "gauge", "Rounds that the run is to have.", [(one, run.rounds)])
@@ -44,31 +43,17 @@ def exposition(run: RunView | None) -> str:
     family("bytes_down_total", "counter", "Bytes of all invitations.", [(one, run.bytes_down)])
     family("refused_total", "counter", "Updates that were not counted.", [(one, run.refused)])
     family("status_timestamp_seconds", "gauge", "When the server last told of its sites.", [(one, run.updated)])
-    family(
-        "metric", "gauge", "The newest value of each metric.",
-        [({**one, "name": name}, value) for name, value in run.metrics.items()],
-    )  # fmt: skip
-    family(
-        "site_online", "gauge", "Whether the site is connected.",
-        [(labels, None if site.online is None else float(site.online)) for labels, site in of_sites],
-    )  # fmt: skip
-    family("site_last_round", "gauge", "The last round that the site answered.", [(at, s.round) for at, s in of_sites])
-    family(
-        "site_last_answer_timestamp_seconds",
-        "gauge",
-        "When that round ended.",
-        [(at, s.answered) for at, s in of_sites],
-    )
-    family(
-        "site_seconds",
-        "gauge",
-        "Seconds the site took for it, in its own words.",
-        [(at, s.seconds) for at, s in of_sites],
-    )
-    family(
-        "site_refused_total", "counter", "The site's updates that were not counted.",
-        [(at, s.refused) for at, s in of_sites],
-    )  # fmt: skip
+    metrics = [({**one, "name": name}, value) for name, value in run.metrics.items()]
+    family("metric", "gauge", "The newest value of each metric.", metrics)
+
+    def of_sites(name: str, kind: str, help: str, value: Callable[[SiteView], float | None]) -> None:
+        family(name, kind, help, [({**one, "site": site.name}, value(site)) for site in run.sites])
+
+    of_sites("site_online", "gauge", "Whether the site is connected.", lambda site: site.online)
+    of_sites("site_last_round", "gauge", "The last round that the site answered.", lambda site: site.round)
+    of_sites("site_last_answer_timestamp_seconds", "gauge", "When that round ended.", lambda site: site.answered)
+    of_sites("site_seconds", "gauge", "Seconds the site took for it, in its own words.", lambda site: site.seconds)
+    of_sites("site_refused_total", "counter", "The site's updates that were not counted.", lambda site: site.refused)
     return "\n".join(lines) + "\n"
 
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedmm.core.errors import FedmmError
 from fedmm.deploy.layout import Federation
 from fedmm.deploy.processes import Started
 
@@ -94,7 +93,7 @@ class RunReader:
         newest = self._rows[-1] if self._rows else {}
         state, over = _state(at_work, summary, log, began=bool(status or self._rows))
         return RunView(
-            name=shown(self.folder.name),
+            name=printable(self.folder.name),
             state=state,
             at_work=at_work,
             over=over,
@@ -129,7 +128,7 @@ class RunReader:
         if again:
             self._clear_rounds()
         for table in tables:
-            row = {shown(name): _number(value) for name, value in table.items() if "." not in name}
+            row = {printable(name): _number(value) for name, value in table.items() if "." not in name}
             if row.get("round") is None or "stopped" in row:
                 continue
             self._rows.append(row)
@@ -146,28 +145,28 @@ class RunReader:
         if again:
             self._clear_refusals()
         for table in tables:
-            site = shown(table.get("client", "?"))
+            site = printable(table.get("client", "?"))
             if site not in self._refusals and len(self._refusals) >= _MOST_SITES:
                 site = "others"
             self._refusals[site] += 1
             round = int(_number(table.get("round")) or 0)
-            self._reasons.append(RefusalView(round, site, shown(table.get("reason", ""), 300)))
+            self._reasons.append(RefusalView(round, site, printable(table.get("reason", ""), 300)))
 
-    def _sites(self, status: Mapping[str, Any], cards: Mapping[str, Any]) -> Iterator[SiteView]:
+    def _sites(self, status: Mapping[str, Any], infos: Mapping[str, Any]) -> Iterator[SiteView]:
         told = status.get("sites")
         entries = told if isinstance(told, dict) else {}
-        for name in list({**cards, **entries})[:_MOST_SITES]:
+        for name in list({**infos, **entries})[:_MOST_SITES]:
             entry = entries.get(name)
             entry = entry if isinstance(entry, dict) else {}
             online, round = entry.get("online"), _number(entry.get("round"))
             yield SiteView(
-                shown(name),
+                printable(name),
                 online if isinstance(online, bool) else None,
-                shown(entry.get("since", "")),
+                printable(entry.get("since", "")),
                 None if round is None else int(round),
                 _number(entry.get("answered")),
                 _number(entry.get("seconds")),
-                self._refusals[shown(name)],
+                self._refusals[printable(name)],
             )
 
     def _total(self, status: Mapping[str, Any]) -> int | None:
@@ -191,7 +190,7 @@ def newest_run(federation: Federation) -> str | None:
             return (folder / "submitted.toml").stat().st_mtime
         return 0.0
 
-    folders = [folder for folder in (federation.folder / "runs").glob("*") if folder.is_dir()]
+    folders = [folder for folder in federation.runs.glob("*") if folder.is_dir()]
     return max(folders, key=submitted).name if folders else None
 
 
@@ -199,12 +198,11 @@ def require_run(federation: Federation, name: str) -> Path:
     """The folder of a run that there is."""
     folder = federation.run(name)
     if not folder.is_dir():
-        known = sorted(path.name for path in (federation.folder / "runs").glob("*"))
-        raise FedmmError(f"there is no run {name!r} in {federation.folder} (known: {', '.join(known) or 'none'})")
+        raise federation.no_run(name)
     return folder
 
 
-def shown(text: object, most: int = 80) -> str:
+def printable(text: object, most: int = 80) -> str:
     """What another machine says, fit for a line."""
     return "".join(letter if letter.isprintable() else " " for letter in str(text)[:most])
 
@@ -256,7 +254,7 @@ def _tail(path: Path) -> list[str]:
             text = file.read(8192).decode("utf-8", "replace")
     except OSError:
         return []
-    return [shown(line, 200) for line in text.splitlines()[-_LAST_LINES:]]
+    return [printable(line, 200) for line in text.splitlines()[-_LAST_LINES:]]
 
 
 def _number(value: object) -> float | None:
@@ -271,7 +269,7 @@ def _number(value: object) -> float | None:
 def _at_work(folder: Path) -> bool:
     """Whether the run's server is a process of this machine.
 
-    Its lock is not tried, as :func:`fedmm.deploy.run_lock.driver` does: that could keep a server from starting.
+    Its lock is not tried, as :func:`fedmm.deploy.run_state.server_pid` does: that could keep a server from starting.
     """
     try:
         pid = int((folder / "server.lock").read_text(encoding="ascii"))
@@ -285,7 +283,7 @@ def _state(at_work: bool, summary: Mapping[str, Any], log: list[str], *, began: 
     if at_work:
         return ("running" if began else "waiting for its sites"), False
     if summary:
-        return shown(summary.get("status", "ended")), True
+        return printable(summary.get("status", "ended")), True
     if log and " error: " in log[-1]:
         return "ended with an error", True
     return ("not running; `fedmm deploy resume` continues it" if began or log else "not begun"), False

@@ -16,26 +16,36 @@ import torch
 
 from fedmm.config.dataclass_io import as_table
 from fedmm.config.schema import Experiment
+from fedmm.config.sites import RowsElsewhere
 from fedmm.core.algorithm import Algorithm
 from fedmm.core.engine import FederatedState
 from fedmm.core.errors import FedmmError, require, unknown
 from fedmm.core.mechanisms import GaussianUpdate
-from fedmm.data.domains import DomainPair
-from fedmm.data.inputs import TableInput
-from fedmm.data.rows import TensorRows
-from fedmm.deploy.agree_tables import agree_on_encoding, has_tables, kept_encoding, told_columns, with_encoding
-from fedmm.deploy.enrolment import SITES, Enrolment
-from fedmm.deploy.layout import Federation
-from fedmm.deploy.run_lock import driving
-from fedmm.deploy.status import StatusFile
+from fedmm.deploy.agree_tables import (
+    agree_on_encoding,
+    describe_columns,
+    has_tables,
+    read_encoding,
+    with_encoding,
+)
+from fedmm.deploy.enrolment import (
+    SITES,
+    Enrolment,
+    build_network,
+    expect_sites,
+    mean_input,
+    stand_in_client,
+    stand_in_row,
+)
+from fedmm.deploy.layout import Federation, RunRequest
+from fedmm.deploy.run_state import StatusFile, run_lock
 from fedmm.engines.inbox import TIMES
 from fedmm.engines.server import Server
-from fedmm.models.network import Network
 from fedmm.remote.evaluation import MetricRequest, SiteMetrics
 from fedmm.remote.flower.apps import Grid, run_number
 from fedmm.remote.flower.engine import FlowerEngine, Patience
 from fedmm.remote.flower.envelope import Sealer
-from fedmm.remote.flower.roster import Roster, wait_for_sites
+from fedmm.remote.flower.roster import Roster
 from fedmm.remote.flower.strategy import MinimaxStrategy
 from fedmm.remote.packed import About, Packed
 from fedmm.runs.build import DataCache, tested_rows
@@ -43,17 +53,17 @@ from fedmm.runs.resume import completed_run, run_checkpoints
 from fedmm.runs.run import finish_run
 from fedmm.runs.run_folder import EXPERIMENT, RunFolder
 from fedmm.runs.tracking import Tracks
-from fedmm.sites.credentials.keys import public_keys, require_private_keys, signer
-from fedmm.sites.experiments import RowsElsewhere, deployed_experiment, listed_sites, require_quorum
-from fedmm.sites.site_info import Card, Expected
-from fedmm.sites.versions import versions
+from fedmm.sites.compatibility import versions
+from fedmm.sites.credentials.files import require_private_keys
+from fedmm.sites.credentials.keys import public_keys, signer
+from fedmm.sites.experiments import deployed_experiment, listed_sites
+from fedmm.sites.site_info import SiteInfo
 from fedmm.training.adaptation import Adaptation
 from fedmm.training.callbacks import OnRound
 from fedmm.training.checkpoints import newest_common
 from fedmm.training.evaluators import metrics_by_client
 from fedmm.training.fingerprint import differences, refuse_others
 from fedmm.training.privacy import require_nothing_learnt
-from fedmm.training.problem import Client
 from fedmm.training.snapshots import ResumePoint
 
 LOG = "server.log"
@@ -62,27 +72,9 @@ _LONGER = 10.0
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class Served:
-    """A run. federation: the server's folder. name: of the run. experiment: as TOML. resume: go on with it.
-
-    patience: seconds that a round waits for its sites. enrol_seconds: that the run waits for them at its beginning.
-    min_sites: with how many of them it begins; the others may join later. 0 for all.
-    """
-
-    federation: Path
-    name: str
-    experiment: str
-    resume: bool = False
-    patience: float = 600.0
-    enrol_seconds: float = 600.0
-    min_sites: int = 0
-
-
-def serve(grid: Grid, served: Served) -> None:
+def serve(grid: Grid, served: RunRequest) -> None:
     """Run a federation over a grid; its folder is ``runs/NAME`` of the federation's."""
-    federation = Federation(served.federation)
-    folder = federation.run(served.name)
+    folder = served.folder
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOG).open("a", encoding="utf-8") as log:
 
@@ -94,22 +86,23 @@ def serve(grid: Grid, served: Served) -> None:
             log.flush()
 
         try:
-            with driving(folder):
-                _serve(grid, served, federation, folder, say)
+            with run_lock(folder):
+                _serve(grid, served, say)
         except FedmmError as problem:
             say(f"error: {problem}")
             raise
 
 
-def _serve(grid: Grid, served: Served, federation: Federation, folder: Path, say: Say) -> None:
+def _serve(grid: Grid, served: RunRequest, say: Say) -> None:
+    federation, folder = Federation(served.federation), served.folder
     require_private_keys(federation.certificates, federation.keys)
-    each = every_round_kept(deployed_experiment(tomllib.loads(served.experiment)))
-    if each.run.threads:
-        torch.set_num_threads(each.run.threads)
-    begun = _begun(each, folder, say) if served.resume else None
-    plain_text = _plain_text(federation)
+    experiment = keep_every_round(deployed_experiment(tomllib.loads(served.experiment)))
+    if experiment.run.threads:
+        torch.set_num_threads(experiment.run.threads)
+    begun = _read_begun(experiment, folder, say) if served.resume else None
+    plain_text = federation.in_plain_text
     signed = federation.coordinator.exists() and not plain_text
-    listed = listed_sites(each)
+    listed = listed_sites(experiment)
     roster = Roster(
         list(listed),
         {} if plain_text else public_keys(federation.keys),
@@ -119,73 +112,45 @@ def _serve(grid: Grid, served: Served, federation: Federation, folder: Path, say
     )
     told: About = {"run": served.name, "experiment": served.experiment}
     introduction = Packed({}, {**told, "versions": json.dumps(versions())}, {})
-    encoding = kept_encoding(folder) if begun else None
-    if has_tables(each) and encoding is None:
-        encoding = _agreed_encoding(grid, roster, each, introduction, served, folder, say)
-    columns, known, cache = told_columns(encoding), with_encoding(each, encoding), DataCache()
+    encoding = read_encoding(folder) if begun else None
+    if has_tables(experiment) and encoding is None:
+        encoding = agree_on_encoding(grid, roster, experiment, introduction, served, say)
+    columns, known, cache = describe_columns(encoding), with_encoding(experiment, encoding), DataCache()
     introduction = introduction._replace(about={**introduction.about, **columns})
-    sites = Enrolment(folder / SITES, listed, expected_cards(known, _domains(each), cache), say)
+    sites = Enrolment(folder / SITES, listed, expect_sites(known, _domains(experiment), cache), say)
     roster.admit = sites.admit
     sites.enrol(grid, roster, introduction, served.enrol_seconds, served.min_sites, known=begun is not None)
-    adaptation = standing_in(known, list(listed), sites.cards, cache)
-    say(told_bound(each))
-    engines = _Engines(grid, roster, each, adaptation, introduction, told, columns, sites, served.patience, say)
-    _run(each, known, adaptation, folder, cache, engines, begun, say)
+    adaptation = standing_in(known, list(listed), sites.infos, cache)
+    say(describe_bound(experiment))
+    engines = _Engines(grid, roster, experiment, adaptation, introduction, told, columns, sites, served.patience, say)
+    _run(experiment, known, adaptation, folder, cache, engines, begun, say)
 
 
-def _agreed_encoding(
-    grid: Grid, roster: Roster, each: Experiment, introduction: Packed, served: Served, folder: Path, say: Say
-) -> TableInput:
-    """How the tables of the sites that are there become rows; they introduce themselves again once it is known."""
-    require_quorum(served.min_sites, listed_sites(each))
-    least, seconds = served.min_sites or len(roster.names), served.enrol_seconds
-    absent = wait_for_sites(grid, roster, introduction, timeout=seconds, say=say, enough=served.min_sites or None)
-    reasons = "; ".join(["", *sorted(set(roster.turned_away.values()))])
-    wanted = f"begins with {least} sites, and {len(roster.nodes)} came" if served.min_sites else "needs them"
-    require(
-        len(roster.nodes) >= least,
-        f"{', '.join(absent)} did not come within {seconds:g} seconds; the run {wanted}{reasons}",
-    )
-    encoding = agree_on_encoding(
-        grid, roster, each, introduction, folder, least=least, seconds=served.patience, say=say
-    )
-    roster.forget()
-    return encoding
+def _domains(experiment: Experiment) -> Mapping[str, str]:
+    return experiment.data.domains if isinstance(experiment.data, RowsElsewhere) else {}
 
 
-def _domains(each: Experiment) -> Mapping[str, str]:
-    return each.data.domains if isinstance(each.data, RowsElsewhere) else {}
-
-
-def _plain_text(federation: Federation) -> bool:
-    """Whether nodes have no keys, since the SuperLink speaks plain text."""
-    try:
-        return bool(json.loads(federation.about.read_text(encoding="utf-8"))["insecure"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-
-
-def every_round_kept(each: Experiment) -> Experiment:
+def keep_every_round(experiment: Experiment) -> Experiment:
     """The experiment with a checkpoint after every round; with noise in the updates, sites measure nothing."""
-    probe_rows = 0 if each.terms.transmission.private else each.run.probe_rows
-    return replace(each, run=replace(each.run, checkpoint_every=1, probe_rows=probe_rows))
+    probe_rows = 0 if experiment.terms.transmission.private else experiment.run.probe_rows
+    return replace(experiment, run=replace(experiment.run, checkpoint_every=1, probe_rows=probe_rows))
 
 
-def _begun(each: Experiment, folder: Path, say: Say) -> ResumePoint | None:
+def _read_begun(experiment: Experiment, folder: Path, say: Say) -> ResumePoint | None:
     """What a run goes on from; None where it had not finished a round. Another configuration is refused."""
     if (folder / EXPERIMENT).exists():
         before = deployed_experiment(tomllib.loads((folder / EXPERIMENT).read_text(encoding="utf-8")))
-        refuse_others(differences(before.tables(), each.tables()), f"the run in {folder}")
+        refuse_others(differences(before.tables(), experiment.tables()), f"the run in {folder}")
     require(
-        completed_run(folder) is None or bool(run_checkpoints(each, folder).rounds()),
+        completed_run(folder) is None or bool(run_checkpoints(experiment, folder).rounds()),
         f"the run in {folder} has completed, and its checkpoints were cleaned; begin another one with another name",
     )
-    begun = next(iter(newest_common([run_checkpoints(each, folder)], each.run.torch_device, say)), None)
+    begun = next(iter(newest_common([run_checkpoints(experiment, folder)], experiment.run.torch_device, say)), None)
     say(f"going on after round {begun[0].round}" if begun else "no round had been finished: the run begins again")
     return begun
 
 
-def standing_in(each: Experiment, names: list[str], cards: Mapping[str, Card], cache: DataCache) -> Adaptation:
+def standing_in(each: Experiment, names: list[str], cards: Mapping[str, SiteInfo], cache: DataCache) -> Adaptation:
     """The adaptation as a server sees it: a row of the right shape stands in for those at a site.
 
     The server keeps the sums of each site's updates, so that a site whose disk was lost gets its state back; where it
@@ -197,8 +162,8 @@ def standing_in(each: Experiment, names: list[str], cards: Mapping[str, Card], c
             raise unknown("client in run.client_weights", client, names)
     pair = each.partition.seen(cache.pair(each, device))
     require_nothing_learnt(each.terms, pair.input)
-    clients = [_stand_in(name, cards[name], run.client_weights.get(name, 1.0)) for name in names]
-    network = _network(each, pair)
+    clients = [stand_in_client(name, cards[name], run.client_weights.get(name, 1.0)) for name in names]
+    network = build_network(each, pair)
     require(
         network.batch_norm != "local",
         "batch_norm = 'local' keeps statistics at the sites, so that the server's model cannot predict; use 'averaged' "
@@ -217,61 +182,33 @@ def standing_in(each: Experiment, names: list[str], cards: Mapping[str, Card], c
         guard=each.guard,
         input_mean=mean_input(cards),
         batches={name: cards[name].batch for name in names},
-        held_back={name: _row(cards[name], labelled=True) for name in names if cards[name].validation},
+        held_back={name: stand_in_row(cards[name], labelled=True) for name in names if cards[name].validation},
     )
     if adaptation.account:  # sites are told the seed, and who takes part follows from it
         adaptation.account = replace(adaptation.account, secret_sample=False)
     return adaptation
 
 
-def expected_cards(each: Experiment, domains: Mapping[str, str], cache: DataCache) -> Expected:
-    """What sites may say of themselves in an experiment. domains: what they hold, where it is said."""
-    pair = each.partition.seen(cache.pair(each, each.run.torch_device))
-    row = pair.source.x
-    centred = _network(each, pair).centre == "train_mean"
-    return Expected(tuple(row.shape[1:]), row.dtype == torch.uint8, each.run.batch_size, centred, domains)
-
-
-def _network(each: Experiment, pair: DomainPair) -> Network:
-    return each.model.build(pair.view.shape(tuple(pair.source.x.shape[1:])), pair.classes, each.run.seed)
-
-
-def usual_bound(each: Experiment) -> bool:
+def has_usual_bound(experiment: Experiment) -> bool:
     """Whether updates that are far longer than usual are refused: where the experiment has no bound of its own."""
-    terms = each.terms
+    terms = experiment.terms
     return not (terms.trusts_server or terms.secure_sum or terms.max_update_norm or terms.max_update_ratio)
 
 
-def told_bound(each: Experiment) -> str:
+def describe_bound(experiment: Experiment) -> str:
     """What bounds the length of an update in this run, in words."""
-    terms = each.terms
+    terms = experiment.terms
     if isinstance(terms.transmission, GaussianUpdate) and terms.trusts_server:
         clip = f"norm_min = {terms.transmission.norm_min:g}, norm_max = {terms.transmission.norm_max:g}"
         allowed = "noise is shared (trust = 'server'), so no update is refused for its length"
         return f"{allowed}: the clip that sites apply themselves is the bound ({clip})"
     if terms.secure_sum:
         return "updates are masked, and their sum alone is seen: no update is refused for its length"
-    if usual_bound(each):
+    if has_usual_bound(experiment):
         usual = f"an update more than {TIMES:g} times as long as is usual among the other sites is refused"
         return f"{usual}; max_update_norm in [run] sets another bound"
     own = f"max_update_norm = {terms.max_update_norm:g}, max_update_ratio = {terms.max_update_ratio:g}"
     return f"the experiment bounds the length of updates: {own}"
-
-
-def mean_input(cards: Mapping[str, Card]) -> float:
-    """The mean of all sites' inputs, from their sums; 0 where the network needs none."""
-    count = sum(card.input_count for card in cards.values())
-    return sum(cards[name].input_sum for name in sorted(cards)) / count if count else 0.0
-
-
-def _stand_in(name: str, card: Card, weight: float) -> Client:
-    source = _row(card, labelled=True) if card.source else None
-    return Client(source, _row(card, labelled=False) if card.target else None, name, weight)
-
-
-def _row(card: Card, *, labelled: bool) -> TensorRows:
-    row = torch.zeros(1, *card.shape, dtype=torch.uint8 if card.bytes else torch.float32)
-    return TensorRows(row, torch.zeros(1, dtype=torch.int64) if labelled else None)
 
 
 @dataclass
@@ -316,7 +253,7 @@ class _Engines:
 
     def __call__(self, algorithm: Algorithm) -> FlowerEngine:
         adaptation = self.adaptation
-        bounded = usual_bound(self.experiment)
+        bounded = has_usual_bound(self.experiment)
         server = Server(adaptation.problem, algorithm, adaptation.rounds, adaptation.terms, bounded=bounded)
         strategy = MinimaxStrategy(
             server,
@@ -337,7 +274,7 @@ class _Engines:
             "algorithm": as_table(algorithm),
             "clients": [client.name for client in self.adaptation.problem.clients],
             "listed": list(self.adaptation.problem.listed),
-            "input_mean": mean_input(self.sites.cards),
+            "input_mean": mean_input(self.sites.infos),
             "odds": self.adaptation.odds,
             **self.columns,
         }

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmm.core.errors import require
+from fedmm.deploy.layout import RunRequest
 from fedmm.remote.flower.apps import Grid, server_app
 
 FEDERATION = "FEDMM_FEDERATION"
@@ -15,22 +16,11 @@ FEDERATION = "FEDMM_FEDERATION"
 
 
 def _serve(grid: Grid, run: Mapping[str, Any]) -> None:
-    from fedmm.deploy.server import Served, serve  # noqa: PLC0415 - torch is not loaded before it is needed
+    from fedmm.deploy.server import serve  # noqa: PLC0415 - torch is not loaded before it is needed
 
     folder = os.environ.get(FEDERATION, "")
     require(bool(folder), f"the SuperLink was started without {FEDERATION}, the folder for runs and keys")
-    serve(
-        grid,
-        Served(
-            Path(folder),
-            str(run["run"]),
-            str(run["experiment"]),
-            resume=bool(run["resume"]),
-            patience=float(run["patience"]),
-            enrol_seconds=float(run["enrol-seconds"]),
-            min_sites=int(run.get("min-sites", 0)),
-        ),
-    )
+    serve(grid, RunRequest.from_run_config(Path(folder), run))
 
 
 app = server_app(_serve)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import ipaddress
 import math
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, get_type_hints
+from typing import Any, ClassVar
 
+from fedmm.config.dataclass_io import read_fields
 from fedmm.core.errors import FedmmError, require, unknown
-from fedmm.core.files import DOMAINS, Decimal, TableKeys
+from fedmm.core.files import DOMAINS, TableKeys, hold_lock
 from fedmm.core.imports import check_name
 
 KINDS = ("share", "npz", "images", "table")
@@ -104,7 +106,8 @@ class DataSection(TableKeys, _DataKeys):
 
     def _check_table(self) -> None:
         if self.kind != "table":
-            given = [each.name for each in fields(self)[_TABLE_KEYS] if getattr(self, each.name) != _default(each)]
+            usual = {key.name: key.default for key in fields(self)[_TABLE_KEYS]}
+            given = [name for name in usual if getattr(self, name) not in (usual[name], {})]
             require(not given, f"data.{given[0] if given else ''} is for data.kind = 'table'")
             return
         require(bool(self.features), "data.features must list the columns of the table that may be learnt from")
@@ -120,14 +123,9 @@ class DataSection(TableKeys, _DataKeys):
         require(self.id not in self.drop, f"data.drop names the column of data.id, {self.id!r}")
         require(not (self.columns and self.header), "data.columns is for files without header; say header = false")
         require(len(self.separator) == 1, f"data.separator must be one letter, not {self.separator!r}")
-        require(self.decimal in (".", ","), f"data.decimal must be '.' or ',', not {self.decimal!r}")
 
 
-_TABLE_KEYS = slice([each.name for each in fields(DataSection)].index("features"), None)
-
-
-def _default(each: Any) -> Any:
-    return each.default if each.default is not MISSING else each.default_factory()
+_TABLE_KEYS = slice([key.name for key in fields(DataSection)].index("features"), None)
 
 
 @dataclass(frozen=True)
@@ -246,6 +244,15 @@ class SiteConfig:
         """The site's audit log."""
         return self.state / "audit.jsonl"
 
+    @property
+    def lock_file(self) -> Path:
+        """What the process that works with the site's state holds locked."""
+        return self.state / "site.lock"
+
+    def lock(self) -> AbstractContextManager[object]:
+        """Be the one process that works with the site's state; refused while another one does."""
+        return hold_lock(self.lock_file, f"the site with its state in {self.state} is at work; end it first")
+
 
 def read_site(file: Path) -> SiteConfig:
     """A site's file, checked."""
@@ -256,11 +263,12 @@ def read_site(file: Path) -> SiteConfig:
     except (OSError, ValueError) as problem:
         raise FedmmError(f"{file} cannot be read as TOML: {problem}") from problem
     sections = (SiteSection, DataSection, SuperLinkSection, PolicySection, MasksSection)
+    known = [kind.section for kind in sections]
     for name in tables:
-        if name not in (each.section for each in sections):
-            raise unknown(f"section of {file}", name, [each.section for each in sections])
+        if name not in known:
+            raise unknown(f"section of {file}", name, known)
     _move_min_rows(tables)
-    return SiteConfig(file.resolve(), *(_built(each, tables.get(each.section, {})) for each in sections))
+    return SiteConfig(file.resolve(), *(_read_section(kind, tables.get(kind.section, {})) for kind in sections))
 
 
 def _move_min_rows(tables: dict[str, Any]) -> None:
@@ -275,46 +283,24 @@ def _move_min_rows(tables: dict[str, Any]) -> None:
         )
 
 
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine, and no other can reach it."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def require_loopback(host: str, what: str) -> None:
     """Refuse what no other machine may reach: plain text, and a SuperLink that anyone can hand runs to."""
-    try:
-        here = host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        here = False
+    here = is_loopback(host.strip("[]"))
     require(here, f"{what} is for this machine alone (127.0.0.1), not for {host!r}")
 
 
-def _lists(kind: type) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, list) and all(type(each) is kind for each in value)
-
-
-_TYPES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
-    str: ("text", lambda value: isinstance(value, str)),
-    Decimal: ("text", lambda value: isinstance(value, str)),
-    int: ("a whole number", lambda value: type(value) is int),
-    float: ("a number", lambda value: type(value) in (int, float)),
-    bool: ("true or false", lambda value: isinstance(value, bool)),
-    tuple[int, ...]: ("a list of whole numbers", _lists(int)),
-    tuple[str, ...]: ("a list of words", _lists(str)),
-    Mapping[str, str]: (
-        "a table of words",
-        lambda value: isinstance(value, dict) and all(isinstance(word, str) for word in value.values()),
-    ),
-}
-
-
-def _built(kind: Any, table: Any) -> Any:
+def _read_section(kind: Any, table: Any) -> Any:
     section = kind.section
     require(isinstance(table, Mapping), f"{section} must be a section of its own: [{section}]")
     for key in table:
         why = _GONE.get(f"{section}.{key}")
         require(why is None, f"{section}.{key} is gone: {why}; take the line out")
-    hints, known = get_type_hints(kind), {field.name: field for field in fields(kind)}
-    for key, value in table.items():
-        if key not in known:
-            raise unknown(f"key in [{section}]", key, known)
-        words, right = _TYPES[hints[key]]
-        require(right(value), f"{section}.{key} must be {words}, not {value!r}")
-    for name in ("name", "address"):
-        require(name not in known or name in table, f"{section}.{name} is missing")
-    return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in table.items()})
+    return kind(**read_fields(kind, table, section))

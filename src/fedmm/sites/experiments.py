@@ -7,25 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from fedmm.config.schema import Experiment
-from fedmm.config.sites import ELSEWHERE, RowsElsewhere, experiment_anywhere
+from fedmm.config.sites import RowsElsewhere, experiment_anywhere
 from fedmm.config.toml import read_tables, set_values, write_toml
 from fedmm.core.errors import require
+from fedmm.core.files import domain_of
 from fedmm.data.datasets.per_site import KEY as PER_SITE
 from fedmm.data.datasets.per_site import PerSite
 from fedmm.models.backbones import MobileNetV2
-from fedmm.sites.credentials.input_files import STDIN, read_input_tables
-
-__all__ = [
-    "ELSEWHERE",
-    "RowsElsewhere",
-    "deployed_experiment",
-    "experiment_text",
-    "listed_sites",
-    "named_paths",
-    "read_experiment",
-    "require_quorum",
-    "site_names",
-]
+from fedmm.sites.credentials.files import STDIN, read_input_tables
 
 
 def deployed_experiment(tables: Mapping[str, Any]) -> Experiment:
@@ -44,27 +33,23 @@ def read_experiment(file: Path, settings: Sequence[str]) -> Experiment:
     return deployed_experiment(set_values(tables, list(settings)))
 
 
-def experiment_text(each: Experiment) -> str:
+def experiment_text(experiment: Experiment) -> str:
     """The whole experiment as TOML, defaults included."""
-    return write_toml(each.tables())
+    return write_toml(experiment.tables())
 
 
-def site_names(each: Experiment) -> list[str]:
+def site_names(experiment: Experiment) -> list[str]:
     """Who takes part, in the order in which they are listed."""
-    return list(listed_sites(each))
+    return list(listed_sites(experiment))
 
 
-def listed_sites(each: Experiment) -> dict[str, str]:
+def listed_sites(experiment: Experiment) -> dict[str, str]:
     """Who takes part, in the order in which they are listed, and what each is to hold; empty where it is not known."""
-    if isinstance(each.data, RowsElsewhere):
-        return {site: each.data.domains.get(site, "") for site in each.data.sites}
-    pair = each.partition.seen(each.data.load())
-    shares = each.partition.split(pair, each.run.seed)
-    return {share.name: _domain(len(share.source) > 0, len(share.target) > 0) for share in shares}
-
-
-def _domain(source: bool, target: bool) -> str:
-    return "both" if source and target else "source" if source else "target"
+    if isinstance(experiment.data, RowsElsewhere):
+        return {site: experiment.data.domains.get(site, "") for site in experiment.data.sites}
+    pair = experiment.partition.seen(experiment.data.load())
+    shares = experiment.partition.split(pair, experiment.run.seed)
+    return {share.name: domain_of(len(share.source) > 0, len(share.target) > 0) for share in shares}
 
 
 def require_quorum(min_sites: int, listed: Mapping[str, str]) -> None:
@@ -81,14 +66,14 @@ def require_quorum(min_sites: int, listed: Mapping[str, str]) -> None:
     )
 
 
-def named_paths(each: Experiment) -> dict[str, str]:
+def named_paths(experiment: Experiment) -> dict[str, str]:
     """The files and folders that an experiment names, by key: ``model.weights``, ``data.files.east``."""
     found: dict[str, str] = {}
-    for section, part in (("model", each.model), ("data", each.data)):
+    for section, part in (("model", experiment.model), ("data", experiment.data)):
         for name in getattr(part, "paths", ()):
             value = getattr(part, name)
             texts = value.items() if isinstance(value, Mapping) else [("", value)]
             found |= {f"{section}.{name}{key and '.'}{key}": text for key, text in texts if text}
-    if isinstance(each.model, MobileNetV2) and each.model.weights == "imagenet":  # torchvision's own
+    if isinstance(experiment.model, MobileNetV2) and experiment.model.weights == "imagenet":  # torchvision's own
         found.pop("model.weights", None)
     return found

@@ -17,22 +17,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedmm.core.errors import FedmmError, require
-from fedmm.core.files import replace_file
+from fedmm.core.files import write_text
 from fedmm.remote.flower.envelope import Verify, seal, unseal
 from fedmm.remote.flower.fleet import BEAT, FleetNode, Question, TurnedAway, Unreachable
 from fedmm.remote.packed import FINAL, PROBLEM, TRAIN, Malformed, Packed, contents, one_line
-from fedmm.sites.clock import clock_problem
+from fedmm.sites.compatibility import clock_problem
 from fedmm.sites.config import SiteConfig
-from fedmm.sites.credentials.client_certificates import site_context
+from fedmm.sites.credentials.certificates import site_context
 from fedmm.sites.credentials.keys import read_node_key, verifier
-from fedmm.sites.lock import LOCK, holding_site
-from fedmm.sites.owner.refusals import NotAllowed
+from fedmm.sites.owner.ledger import NotAllowed
 
 if TYPE_CHECKING:
     from fedmm.sites.work import SiteWork
 
 _NUMBER = "node.id"
 _SHORT, _LONG, _LONGEST, _LESS_OFTEN = 0.05, 5.0, 15.0, 4.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 10.0
 _UNAUTHORISED = 401
 
 Say = Callable[[str], None]
@@ -64,7 +64,7 @@ class SiteNode:
 
     def run(self) -> None:
         """Answer questions until :meth:`end`; whatever is between the site and its SuperLink, it is tried again."""
-        wait = _Backoff(1.0, 10.0)
+        pause = _FIRST_PAUSE
         while not self._ending.is_set():
             try:
                 self._serve(self._connect())
@@ -77,10 +77,11 @@ class SiteNode:
             except Exception:
                 self._say(f"the node failed, and begins again:\n{traceback.format_exc()}")
             else:
-                wait.reset()
+                pause = _FIRST_PAUSE
             finally:
                 self._disconnect()
-            self._ending.wait(wait.next())
+            self._ending.wait(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
 
     def beat(self) -> None:
         """Tell the SuperLink that the site is there, also while it works."""
@@ -106,8 +107,7 @@ class SiteNode:
         except BaseException:
             connection.close()
             raise
-        with replace_file(config.state / _NUMBER) as partial:
-            partial.write_text(f"{number}\n", encoding="ascii")
+        write_text(config.state / _NUMBER, f"{number}\n")
         self._connection, self._told = connection, ""
         self._say(f"site {config.site.name} is node {number} of {link.address}")
         return connection
@@ -181,20 +181,6 @@ class SiteNode:
             self._say(line)
 
 
-class _Backoff:
-    """Pauses that grow."""
-
-    def __init__(self, first: float, most: float) -> None:
-        self._first, self._most, self._now = first, most, first
-
-    def next(self) -> float:
-        now, self._now = self._now, min(2 * self._now, self._most)
-        return now
-
-    def reset(self) -> None:
-        self._now = self._first
-
-
 class _Polling:
     """When to look for the next question: about when it came the last time, often then, and seldom after.
 
@@ -233,7 +219,7 @@ def run_sites(configs: Sequence[SiteConfig], say: Callable[[str, str], None]) ->
     require(len(set(names)) == len(names), f"two of these files are of one site: {', '.join(sorted(names))}")
     with ExitStack() as held:
         for config in configs:
-            held.enter_context(holding_site(config.state))
+            held.enter_context(config.lock())
         from fedmm.sites.work import SiteWork  # noqa: PLC0415 - torch
 
         alone = threading.Lock()
@@ -280,7 +266,7 @@ def _require_ready(config: SiteConfig) -> None:
     try:
         config.state.mkdir(parents=True, exist_ok=True)
         config.state.chmod(0o700)
-        (config.state / LOCK).touch(mode=0o600)
+        config.lock_file.touch(mode=0o600)
     except OSError as problem:
         raise FedmmError(f"nothing can be written to site.state, {config.state}: {problem.strerror}") from problem
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fedmm.config.dataclass_io import as_table
 from fedmm.config.schema import Experiment
+from fedmm.config.sites import RowsElsewhere
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.problem import View
 from fedmm.core.seeding import key, permutation
@@ -27,7 +28,6 @@ from fedmm.data.readers.images import ClassFolders, ReadFolders, found_in, read_
 from fedmm.data.rows import TensorRows, as_rows
 from fedmm.data.transforms import view_from, view_table
 from fedmm.sites.config import DataSection, SiteConfig
-from fedmm.sites.experiments import RowsElsewhere
 from fedmm.sites.tables import encode_table
 
 _LOG = logging.getLogger(__name__)
@@ -60,28 +60,29 @@ class SiteRows:
         return [] if self.source is None or self.source.y is None else sorted(set(self.source.y.tolist()))
 
 
-def site_rows(config: SiteConfig, each: Experiment, encoding: str = "", say: Say = _LOG.info) -> SiteRows:
+def site_rows(config: SiteConfig, experiment: Experiment, encoding: str = "", say: Say = _LOG.info) -> SiteRows:
     """The site's rows for an experiment. encoding: how columns of tables become numbers, as the server says."""
-    tables = isinstance(each.data, RowsElsewhere) and bool(each.data.features)
+    tables = isinstance(experiment.data, RowsElsewhere) and bool(experiment.data.features)
     require(
         tables == (config.data.kind == "table"),
         "the experiment is one of tables, and this site's data is not"
         if tables
         else "this site's data is a table, and the experiment names no columns of tables (data.features)",
     )
-    folder = config.state / "rows" / _key(config, each, encoding)
+    folder = config.state / "rows" / _key(config, experiment, encoding)
     if not (folder / _ABOUT).exists():
-        _write(folder, encode_table(config, each, encoding, say) if tables else _read(config, each), each)
+        found = encode_table(config, experiment, encoding, say) if tables else _read_rows(config, experiment)
+        _write_rows(folder, found, experiment)
     with suppress(OSError):
         os.utime(folder / _ABOUT)  # `fedmm deploy clean` goes by when a copy was last used
-    rows = _mapped(folder)
-    if isinstance(each.data, RowsElsewhere):
-        rows = replace(rows, view=each.data.view)
-    _check(config, rows)
-    return _set_aside(rows, config.data.validation_rows, config.site.name, each.run.seed)
+    held = _map_rows(folder)
+    if isinstance(experiment.data, RowsElsewhere):
+        held = replace(held, view=experiment.data.view)
+    _check_rows(config, held)
+    return _hold_back(held, config.data.validation_rows, config.site.name, experiment.run.seed)
 
 
-def _set_aside(rows: SiteRows, count: int, name: str, seed: int) -> SiteRows:
+def _hold_back(rows: SiteRows, count: int, name: str, seed: int) -> SiteRows:
     """The rows with so many labelled ones kept from training, chosen by the run's seed and the site's name."""
     source = rows.source
     if not count or source is None:
@@ -90,7 +91,7 @@ def _set_aside(rows: SiteRows, count: int, name: str, seed: int) -> SiteRows:
     if rows.groups is None:
         order = permutation(key(seed, "set aside", name), len(source))
     else:
-        order, count = _grouped(rows.groups, count, key(seed, "set aside", name))
+        order, count = _order_groups(rows.groups, count, key(seed, "set aside", name))
         require(
             count < len(source),
             "data.validation_rows leaves no row to train on, since the rows of one data.id are kept together",
@@ -99,7 +100,7 @@ def _set_aside(rows: SiteRows, count: int, name: str, seed: int) -> SiteRows:
     return replace(rows, source=trained, validation=kept)
 
 
-def _grouped(groups: Tensor, count: int, seed: int) -> tuple[Tensor, int]:
+def _order_groups(groups: Tensor, count: int, seed: int) -> tuple[Tensor, int]:
     """The rows with those of a group next to each other, and how many the first groups of ``count`` or more have."""
     group = torch.from_numpy(np.unique(groups.numpy(), return_inverse=True)[1])
     place = torch.empty(int(group.max()) + 1, dtype=torch.int64)
@@ -109,12 +110,12 @@ def _grouped(groups: Tensor, count: int, seed: int) -> tuple[Tensor, int]:
     return order, int(ends[ends >= count][0])
 
 
-def _key(config: SiteConfig, each: Experiment, encoding: str) -> str:
+def _key(config: SiteConfig, experiment: Experiment, encoding: str) -> str:
     """Of everything that decides the rows, and nothing else: another site in the experiment copies nobody's rows."""
-    data = {name: value for name, value in as_table(each.data).items() if name not in _NOT_OF_ROWS}
+    data = {name: value for name, value in as_table(experiment.data).items() if name not in _NOT_OF_ROWS}
     made_of: dict[str, Any] = {"site": config.site.name, "kind": config.data.kind, "data": data}
     if config.data.kind == "share":
-        made_of |= {"partition": as_table(each.partition), "seed": each.run.seed}
+        made_of |= {"partition": as_table(experiment.partition), "seed": experiment.run.seed}
     else:
         path = config.path(config.data.path)
         made_of |= {"path": str(path), "stamps": _stamps(path), "domain": config.data.domain}
@@ -127,26 +128,26 @@ def _key(config: SiteConfig, each: Experiment, encoding: str) -> str:
 def _stamps(path: Path) -> list[object]:
     """What changes when the files do."""
     try:
-        files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
-        return [[str(each), each.stat().st_mtime_ns, each.stat().st_size] for each in files]
+        files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+        return [[str(file), file.stat().st_mtime_ns, file.stat().st_size] for file in files]
     except OSError as problem:
         raise FedmmError(f"data.path {path} cannot be read: {problem.strerror}") from problem
 
 
-def _read(config: SiteConfig, each: Experiment) -> dict[str, Any]:
+def _read_rows(config: SiteConfig, experiment: Experiment) -> dict[str, Any]:
     if config.data.kind == "share":
-        return _share(config.site.name, each)
+        return _share(config.site.name, experiment)
     path = config.path(config.data.path)
-    return _arrays(path, config.data) if config.data.kind == "npz" else _pictures(path, config.data, each)
+    return _arrays(path, config.data) if config.data.kind == "npz" else _pictures(path, config.data, experiment)
 
 
-def _share(name: str, each: Experiment) -> dict[str, Any]:
+def _share(name: str, experiment: Experiment) -> dict[str, Any]:
     require(
-        not isinstance(each.data, RowsElsewhere),
+        not isinstance(experiment.data, RowsElsewhere),
         "data.kind = 'share' needs an experiment with a data set of its own; say where this site's rows are",
     )
-    pair = each.partition.seen(each.data.load())
-    shares = {share.name: share for share in each.partition.split(pair, each.run.seed)}
+    pair = experiment.partition.seen(experiment.data.load())
+    shares = {share.name: share for share in experiment.partition.split(pair, experiment.run.seed)}
     require(name in shares, f"site.name {name!r} has no share; the partition deals to {', '.join(shares)}")
     source, target = shares[name].source, shares[name].target
     found: dict[str, Any] = {"view": pair.view, "classes": pair.classes}
@@ -171,11 +172,11 @@ def _arrays(path: Path, data: DataSection) -> dict[str, Any]:
         raise FedmmError(f"{path} cannot be read as an npz file of arrays: {problem}") from problem
 
 
-def _pictures(path: Path, data: DataSection, each: Experiment) -> dict[str, Any]:
+def _pictures(path: Path, data: DataSection, experiment: Experiment) -> dict[str, Any]:
     folders = found_in(path)
     if data.domain == "target":
         return {"target_x": _squares(folders, data).x.numpy()}
-    classes = each.data.classes if isinstance(each.data, RowsElsewhere) else ()
+    classes = experiment.data.classes if isinstance(experiment.data, RowsElsewhere) else ()
     require(bool(classes), "a folder of labelled pictures needs an experiment with [data] name = 'sites' and classes")
     for name in folders.class_names:
         require(name in classes, f"{path} has a class folder {name!r}; the experiment's are {', '.join(classes)}")
@@ -192,10 +193,10 @@ def _squares(folders: ClassFolders, data: DataSection) -> ReadFolders:
     return rows
 
 
-def _write(folder: Path, found: dict[str, Any], each: Experiment) -> None:
+def _write_rows(folder: Path, found: dict[str, Any], experiment: Experiment) -> None:
     """The site's own copy, whole or not there; values that cannot be trained on are refused."""
-    if isinstance(each.data, RowsElsewhere):
-        found |= {"view": each.data.view, "classes": len(each.data.classes)}
+    if isinstance(experiment.data, RowsElsewhere):
+        found |= {"view": experiment.data.view, "classes": len(experiment.data.classes)}
     if "source_x" in found:
         rows = as_rows((found["source_x"], found["source_y"]), "source", labelled=True)
         assert isinstance(rows, TensorRows)
@@ -205,7 +206,7 @@ def _write(folder: Path, found: dict[str, Any], each: Experiment) -> None:
         require(highest < found["classes"], f"source holds label {highest}, but there are {found['classes']} classes")
     if "target_x" in found:
         as_rows(found["target_x"], "target", labelled=False)
-    _require_shapes(found, each)
+    _require_shapes(found, experiment)
     partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
     try:
         shutil.rmtree(partial, ignore_errors=True)
@@ -223,20 +224,20 @@ def _write(folder: Path, found: dict[str, Any], each: Experiment) -> None:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _require_shapes(found: dict[str, Any], each: Experiment) -> None:
-    if not isinstance(each.data, RowsElsewhere) or each.data.features:
+def _require_shapes(found: dict[str, Any], experiment: Experiment) -> None:
+    if not isinstance(experiment.data, RowsElsewhere) or experiment.data.features:
         return
     for name in ("source_x", "target_x"):
         if name in found:
             shape, kind = found[name].shape[1:], found[name].dtype
             require(
-                shape == each.data.shape and (kind == np.uint8) == each.data.bytes,
+                shape == experiment.data.shape and (kind == np.uint8) == experiment.data.bytes,
                 f"{name} holds {kind} rows of shape {list(shape)}; the experiment has "
-                f"{'bytes' if each.data.bytes else 'numbers'} of shape {list(each.data.shape)}",
+                f"{'bytes' if experiment.data.bytes else 'numbers'} of shape {list(experiment.data.shape)}",
             )
 
 
-def _mapped(folder: Path) -> SiteRows:
+def _map_rows(folder: Path) -> SiteRows:
     try:
         about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
         parts = {
@@ -251,7 +252,7 @@ def _mapped(folder: Path) -> SiteRows:
     return SiteRows(source, target, view_from(about["view"]), about["classes"], groups=parts.get(_GROUPS))
 
 
-def _check(config: SiteConfig, rows: SiteRows) -> None:
+def _check_rows(config: SiteConfig, rows: SiteRows) -> None:
     """Refuse rows that are not what the site's file says they are."""
     held = {"source": rows.source is not None, "target": rows.target is not None}
     for domain, there in held.items():

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from fedmm.core.files import domain_of
 from fedmm.remote.packed import NAME, Malformed, Packed, read_json
 
-_CARD = "card"
+_INFO = "card"
 _MOST_DIMENSIONS, _LONGEST_SIDE = 8, 1 << 31
 _MOST_INPUTS = 1 << 53
 _LARGEST_INPUT = 3.5e38  # of float32
@@ -21,7 +22,7 @@ _ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
-class Card:
+class SiteInfo:
     """source, target: whether it holds labelled source rows, unlabelled target rows. shape, bytes: of a stored row.
 
     validation: whether it keeps labelled source rows from training, to measure models on.
@@ -42,16 +43,16 @@ class Card:
     @property
     def domain(self) -> str:
         """``source``, ``target`` or ``both``, as a site's file says it."""
-        return "both" if self.source and self.target else "source" if self.source else "target"
+        return domain_of(self.source, self.target)
 
     def packed(self, name: str) -> Packed:
         """As it travels."""
-        return Packed({}, {NAME: name, _CARD: json.dumps(asdict(self))}, {})
+        return Packed({}, {NAME: name, _INFO: json.dumps(asdict(self))}, {})
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What the server's experiment lets a card say, so that a card is compared before anything is made of it.
+    """What the server's experiment lets a info say, so that a info is compared before anything is made of it.
 
     shape, bytes: of a stored row. batch_size: of the experiment. centred: whether sums of inputs are asked for.
     domains: by site, what it holds, where the experiment says so.
@@ -63,22 +64,22 @@ class Expected:
     centred: bool = False
     domains: Mapping[str, str] = field(default_factory=dict)
 
-    def flaw(self, name: str, card: Card) -> str:
-        """Why a site's card cannot be of this experiment, in words that follow its name; empty where it can."""
-        if card.shape != self.shape or card.bytes != self.bytes:
-            return f"it holds {_rows(card.bytes, card.shape)}; the experiment has {_rows(self.bytes, self.shape)}"
-        wanted = self.domains.get(name, card.domain)
-        if card.domain != wanted:
-            return f"it holds {_domains(card.domain)}; the experiment expects {_domains(wanted)} there"
-        if card.validation and not card.source:
+    def flaw(self, name: str, info: SiteInfo) -> str:
+        """Why a site's info cannot be of this experiment, in words that follow its name; empty where it can."""
+        if info.shape != self.shape or info.bytes != self.bytes:
+            return f"it holds {_rows(info.bytes, info.shape)}; the experiment has {_rows(self.bytes, self.shape)}"
+        wanted = self.domains.get(name, info.domain)
+        if info.domain != wanted:
+            return f"it holds {_domains(info.domain)}; the experiment expects {_domains(wanted)} there"
+        if info.validation and not info.source:
             return "it keeps labelled rows from training and holds none"
-        split = card.domain == "both" and min(card.batch) >= 1 and sum(card.batch) == self.batch_size
-        if card.batch != (0, 0) and not split:
-            return f"its batches hold {card.batch[0]} and {card.batch[1]} rows; the experiment's have {self.batch_size}"
-        return self._implausible_sum(card)
+        split = info.domain == "both" and min(info.batch) >= 1 and sum(info.batch) == self.batch_size
+        if info.batch != (0, 0) and not split:
+            return f"its batches hold {info.batch[0]} and {info.batch[1]} rows; the experiment's have {self.batch_size}"
+        return self._implausible_sum(info)
 
-    def _implausible_sum(self, card: Card) -> str:
-        total, count = card.input_sum, card.input_count
+    def _implausible_sum(self, info: SiteInfo) -> str:
+        total, count = info.input_sum, info.input_count
         if not self.centred:
             return "it sends a sum of its inputs, which the experiment does not ask for" if count or total else ""
         low, high = (0.0, 1.0 + _ROUNDING) if self.bytes else (-_LARGEST_INPUT, _LARGEST_INPUT)
@@ -88,13 +89,13 @@ class Expected:
         return ""
 
 
-def read_card(packed: Packed) -> Card:
-    """The card that travelled so; ``Malformed`` where it is none."""
-    return card_from(read_json(packed.about.get(_CARD), "what it says of its rows"))
+def read_site_info(packed: Packed) -> SiteInfo:
+    """The info that travelled so; ``Malformed`` where it is none."""
+    return site_info_from(read_json(packed.about.get(_INFO), "what it says of its rows"))
 
 
-def card_from(table: Any) -> Card:
-    """A card from plain values, each of the right kind; ``Malformed`` where one is not."""
+def site_info_from(table: Any) -> SiteInfo:
+    """A info from plain values, each of the right kind; ``Malformed`` where one is not."""
     if not isinstance(table, dict):
         raise Malformed("it does not describe what it holds")
     source, target, as_bytes = (_flag(table, name) for name in ("source", "target", "bytes"))
@@ -110,7 +111,7 @@ def card_from(table: Any) -> Card:
     batch = _whole_numbers(table, "batch", (0, 0), 2)
     if len(batch) != 2 or min(batch) < 0:
         raise Malformed(f"its batches hold {list(batch)} rows, where two numbers are read")
-    return Card(source, target, shape, as_bytes, float(total), count, _flag(table, "validation", False), (*batch,))
+    return SiteInfo(source, target, shape, as_bytes, float(total), count, _flag(table, "validation", False), (*batch,))
 
 
 def _flag(table: Mapping[str, Any], name: str, default: bool | None = None) -> bool:
@@ -122,7 +123,7 @@ def _flag(table: Mapping[str, Any], name: str, default: bool | None = None) -> b
 
 def _whole_numbers(table: Mapping[str, Any], name: str, default: tuple[int, ...], most: int) -> tuple[int, ...]:
     value = table.get(name, default)
-    right = isinstance(value, list | tuple) and len(value) <= most and all(type(each) is int for each in value)
+    right = isinstance(value, list | tuple) and len(value) <= most and all(type(number) is int for number in value)
     if not right:
         raise Malformed(f"its {name!r} is no list of at most {most} whole numbers")
     return tuple(value)

@@ -51,9 +51,9 @@ class SiteTable(NamedTuple):
     groups: Tensor | None = None
 
 
-def describe_table(config: SiteConfig, each: Experiment, say: Say) -> Packed:
+def describe_table(config: SiteConfig, experiment: Experiment, say: Say) -> Packed:
     """The answer to the server's question what the agreed columns hold: sums and counts over all rows of the site."""
-    data = require_tables(each)
+    data = require_tables(experiment)
     agreed, decimal, min_rows = data.agreed, config.data.decimal, config.policy.min_rows
     with _names_alone(say):
         _count_question(config, data)
@@ -69,12 +69,12 @@ def describe_table(config: SiteConfig, each: Experiment, say: Say) -> Packed:
     return Packed({DESCRIPTION: found}, {NAME: config.site.name}, {})
 
 
-def encode_table(config: SiteConfig, each: Experiment, encoding: str, say: Say) -> dict[str, Any]:
+def encode_table(config: SiteConfig, experiment: Experiment, encoding: str, say: Say) -> dict[str, Any]:
     """The site's rows by the columns that the server sends: ``source_x``, ``source_y`` and ``target_x``.
 
     With ``data.id`` also ``source_groups``.
     """
-    data = require_tables(each)
+    data = require_tables(experiment)
     columns = _columns(data, encoding)
     with _names_alone(say):
         frame, source, target, y, groups = read_site_table(config, data, say)
@@ -140,9 +140,9 @@ def _labels(written: list[str], section: DataSection, data: RowsElsewhere, say: 
     return y
 
 
-def require_tables(each: Experiment) -> RowsElsewhere:
+def require_tables(experiment: Experiment) -> RowsElsewhere:
     """What the experiment says of tables; another one is refused."""
-    data = each.data
+    data = experiment.data
     if not isinstance(data, RowsElsewhere) or not data.features:
         raise TableError("has a table, but the experiment's data names no features: columns of tables")
     return data

@@ -14,13 +14,15 @@ import torch
 
 from fedmm.config.schema import Experiment
 from fedmm.core.errors import FedmmError, require
+from fedmm.core.federation import Terms
 from fedmm.core.imports import only_allowed
 from fedmm.core.mechanisms import SecretNoise
 from fedmm.core.problem import FederatedProblem, LocalRound, Statistics
 from fedmm.engines.client_store import Kept
 from fedmm.engines.in_process import workers
 from fedmm.engines.messages import NEVER
-from fedmm.engines.secure_sum.masking import Masks
+from fedmm.engines.secure_sum.ledger import MaskLedger
+from fedmm.engines.secure_sum.masking import MaskKey, Masks
 from fedmm.engines.server import Server
 from fedmm.models.precision import precision
 from fedmm.remote.durable_store import DurableMemory, state_folder
@@ -28,15 +30,15 @@ from fedmm.remote.evaluation import measure_at_site
 from fedmm.remote.packed import CONFIRM, DESCRIBE, INTRODUCE, MEASURE, OPEN, TRAIN, Malformed, Packed, one_line
 from fedmm.remote.packing import answer_sum_question, pack_key, read_offer
 from fedmm.remote.site import Mask, Site, answer_question
+from fedmm.sites.compatibility import difference, versions
 from fedmm.sites.config import SiteConfig
-from fedmm.sites.masks import site_masks
+from fedmm.sites.credentials.keys import signer, verifier
 from fedmm.sites.owner.gate import Admitted, Gate
+from fedmm.sites.owner.ledger import NotAllowed
 from fedmm.sites.owner.policy import Plan, precision_of, require_rows, require_steps_kept
-from fedmm.sites.owner.refusals import NotAllowed
 from fedmm.sites.rows import SiteRows, site_rows
-from fedmm.sites.site_info import Card
+from fedmm.sites.site_info import SiteInfo
 from fedmm.sites.tables import ENCODING, describe_table, require_tables
-from fedmm.sites.versions import difference, versions
 from fedmm.training.evaluators import Evaluator, OwnSums, held_back_evaluator, source_evaluator, target_evaluator
 from fedmm.training.predictor import RowsShown
 from fedmm.training.problem import ClientData, adaptation_problem, batch_split, input_sum
@@ -85,10 +87,10 @@ class SiteWork:
                 answer, precision = self._answer(admitted, question)
             self._gate.release(admitted, answer, precision)
         except Exception as problem:
-            raise self._refused(kind, question, problem) from problem
+            raise self._describe_refusal(kind, question, problem) from problem
         return answer
 
-    def _refused(self, kind: str, question: Packed, problem: Exception) -> FedmmError:
+    def _describe_refusal(self, kind: str, question: Packed, problem: Exception) -> FedmmError:
         """The sentence for the server, written down here too; of an accident, it is told only that it was one."""
         sentence = str(problem)
         if not isinstance(problem, FedmmError | Malformed):
@@ -109,13 +111,13 @@ class SiteWork:
         began = time.perf_counter()
         experiment, kind = admitted.asked.experiment, admitted.kind
         if kind == INTRODUCE:
-            return self._introduced(experiment, admitted.run, question)
+            return self._introduce(experiment, admitted.run, question)
         if kind == DESCRIBE:
             return describe_table(self._config, experiment, self._say), math.inf
         require(kind in (TRAIN, MEASURE, CONFIRM, OPEN), f"this site does not know questions of the kind {kind!r:.40}")
-        built = self._for(admitted)
+        built = self._build_once(admitted)
         if kind == MEASURE:
-            return self._measured(built, question), math.inf
+            return self._measure(built, question), math.inf
         if kind in (CONFIRM, OPEN):
             require(built.masks is not None, "there is no sum to open: the experiment has no secure_sum = true")
             assert built.masks is not None
@@ -133,19 +135,19 @@ class SiteWork:
         answer.about["prepared"] = round(prepared, 3)
         return answer, built.precision if answer.arrays else 0.0
 
-    def _introduced(self, experiment: Experiment, run: str, question: Packed) -> tuple[Packed, float]:
+    def _introduce(self, experiment: Experiment, run: str, question: Packed) -> tuple[Packed, float]:
         other = difference(question.about["versions"], "the server") if "versions" in question.about else ""
         if other:
             self._say(other)
         masks = site_masks(self._config, experiment.terms, run)
-        card = self._card(experiment, str(question.about.get(ENCODING, "")))
-        answer = card.packed(self._config.site.name)
+        info = self._site_info(experiment, str(question.about.get(ENCODING, "")))
+        answer = info.packed(self._config.site.name)
         if masks is not None:
             answer.about.update(pack_key(masks.signed()))
         answer.about["versions"] = json.dumps(versions())
-        return answer, math.inf if card.input_count else 0.0
+        return answer, math.inf if info.input_count else 0.0
 
-    def _measured(self, built: _Built, question: Packed) -> Packed:
+    def _measure(self, built: _Built, question: Packed) -> Packed:
         """Sums over the site's own rows; none where its updates carry noise, which they would go around."""
         problem, run = built.problem, built.experiment.run
         require(
@@ -157,19 +159,19 @@ class SiteWork:
                 self._config.site.name, problem.layout, problem.statistics, question, built.sums, self._say
             )
 
-    def _card(self, each: Experiment, encoding: str) -> Card:
+    def _site_info(self, experiment: Experiment, encoding: str) -> SiteInfo:
         data = self._config.data
         if data.kind == "table" and not encoding:  # until all sites have described theirs, nobody knows a row's shape
-            require_tables(each)
+            require_tables(experiment)
             domains = (data.domain in ("source", "both"), data.domain in ("target", "both"))
-            return Card(*domains, (), False, validation=bool(data.validation_rows))
-        rows, holding = self._rows(each, encoding)
+            return SiteInfo(*domains, (), False, validation=bool(data.validation_rows))
+        rows, holding = self._rows(experiment, encoding)
         held = rows.source if rows.source is not None else rows.target
         assert held is not None
         total, count = 0.0, 0
-        if _network(each, rows).centre == "train_mean":
-            total, count = input_sum(holding if _adversarial(each) else replace(holding, target=None))
-        return Card(
+        if _network(experiment, rows).centre == "train_mean":
+            total, count = input_sum(holding if _adversarial(experiment) else replace(holding, target=None))
+        return SiteInfo(
             rows.source is not None,
             rows.target is not None,
             tuple(held.x.shape[1:]),
@@ -177,10 +179,10 @@ class SiteWork:
             total,
             count,
             rows.validation is not None,
-            _batch(each, rows),
+            _batch(experiment, rows),
         )
 
-    def _for(self, admitted: Admitted) -> _Built:
+    def _build_once(self, admitted: Admitted) -> _Built:
         assert admitted.plan is not None
         key = (admitted.asked.digest, admitted.run, admitted.plan)
         if self._built is None or self._built[0] != key:
@@ -188,36 +190,36 @@ class SiteWork:
             self._built = (key, self._build(admitted.asked.experiment, admitted.run, admitted.plan))
         return self._built[1]
 
-    def _rows(self, each: Experiment, encoding: str) -> tuple[SiteRows, ClientData]:
+    def _rows(self, experiment: Experiment, encoding: str) -> tuple[SiteRows, ClientData]:
         """The site's rows, and those of them that are trained on: enough of each domain, and in every batch."""
-        rows = site_rows(self._config, each, encoding, self._say)
-        target = rows.target if _adversarial(each) or rows.source is None else None
+        rows = site_rows(self._config, experiment, encoding, self._say)
+        target = rows.target if _adversarial(experiment) or rows.source is None else None
         counts = [0 if part is None else len(part) for part in (rows.source, target)]
-        require_rows(self._config.policy, each.run.batch_size, *counts)
+        require_rows(self._config.policy, experiment.run.batch_size, *counts)
         return rows, ClientData(self._config.site.name, rows.source, target, 1.0)
 
-    def _build(self, each: Experiment, run: str, plan: Plan) -> _Built:
+    def _build(self, experiment: Experiment, run: str, plan: Plan) -> _Built:
         config, name = self._config, self._config.site.name
-        threads = config.site.threads or each.run.threads
+        threads = config.site.threads or experiment.run.threads
         if threads:
             torch.set_num_threads(threads)
-        rows, holding = self._rows(each, plan.encoding)
+        rows, holding = self._rows(experiment, plan.encoding)
         holding = replace(holding, alpha=plan.alpha)
         problem, function = adaptation_problem(
             [holding],
-            _network(each, rows),
-            each.objective,
-            seed=each.run.seed,
-            batch_size=each.run.batch_size,
-            dtype=each.run.torch_dtype,
-            device=each.run.torch_device,
+            _network(experiment, rows),
+            experiment.objective,
+            seed=experiment.run.seed,
+            batch_size=experiment.run.batch_size,
+            dtype=experiment.run.torch_dtype,
+            device=experiment.run.torch_device,
             view=rows.view,
             mean=plan.input_mean,
         )
         others = [Elsewhere(other) for other in plan.clients if other != name]
         problem = replace(problem, clients=[*problem.clients, *others], listed=plan.listed)
-        terms = each.guard.terms(each.terms)
-        server = Server(problem, plan.algorithm, each.run.rounds, terms)
+        terms = experiment.guard.terms(experiment.terms)
+        server = Server(problem, plan.algorithm, experiment.run.rounds, terms)
         worker = workers(server)[name]
         if terms.transmission.private:
             worker = replace(worker, noise=SecretNoise.kept_in(config.state / "noise.secret", run))
@@ -225,17 +227,17 @@ class SiteWork:
         memory = DurableMemory(folder, depth=config.site.depth, device=problem.layout.device, say=self._say)
         self._say(f"run {run}: {worker.algorithm.name}, states of rounds {sorted(memory.held)} in {folder}")
         first = Kept(server.first_own(), problem.statistics)
-        sums = OwnSums(function, _probes(name, rows, each, plan.odds), config.policy.min_rows)
+        sums = OwnSums(function, _probes(name, rows, experiment, plan.odds), config.policy.min_rows)
         groups = (problem.layout.min_size > 0, problem.layout.size > problem.layout.min_size)
         told, masks = precision_of(worker.terms, groups, worker.clients), site_masks(config, terms, run)
-        return _Built(Site(worker, memory, problem.statistics), first, problem, each, sums, told, masks)
+        return _Built(Site(worker, memory, problem.statistics), first, problem, experiment, sums, told, masks)
 
 
-def _probes(name: str, rows: SiteRows, each: Experiment, odds: float | None) -> list[Evaluator]:
+def _probes(name: str, rows: SiteRows, experiment: Experiment, odds: float | None) -> list[Evaluator]:
     """The site's own rows that models are measured on, at most ``probe_rows`` of each kind, and what for."""
     held = rows.source if rows.source is not None else rows.target
     assert held is not None
-    most, seed, device = each.run.probe_rows, each.run.seed, each.run.torch_device
+    most, seed, device = experiment.run.probe_rows, experiment.run.seed, experiment.run.torch_device
     show = RowsShown(rows.view, tuple(held.x.shape[1:]))
     found: list[Evaluator | None] = []
     if rows.target is not None:
@@ -263,20 +265,59 @@ def _begin(built: _Built) -> None:
         memory.remember(NEVER, built.first)
 
 
-def _adversarial(each: Experiment) -> bool:
+def _adversarial(experiment: Experiment) -> bool:
     """Whether target rows are trained on."""
-    return each.objective.adversary_shape(1, 2) is not None
+    return experiment.objective.adversary_shape(1, 2) is not None
 
 
-def _batch(each: Experiment, rows: SiteRows) -> tuple[int, int]:
+def _batch(experiment: Experiment, rows: SiteRows) -> tuple[int, int]:
     """How a batch is split, where the ratio of densities needs it: both domains are here, and models are measured."""
-    measured = each.objective.tells_domains and each.run.probe_rows > 0 and not each.terms.transmission.private
+    measured = (
+        experiment.objective.tells_domains
+        and experiment.run.probe_rows > 0
+        and not experiment.terms.transmission.private
+    )
     if not measured or rows.source is None or rows.target is None:
         return 0, 0
-    return batch_split(each.run.batch_size, len(rows.source), len(rows.target))
+    return batch_split(experiment.run.batch_size, len(rows.source), len(rows.target))
 
 
-def _network(each: Experiment, rows: SiteRows) -> Any:
+def _network(experiment: Experiment, rows: SiteRows) -> Any:
     held = rows.source if rows.source is not None else rows.target
     assert held is not None
-    return each.model.build(rows.view.shape(tuple(held.x.shape[1:])), rows.classes, each.run.seed)
+    return experiment.model.build(rows.view.shape(tuple(held.x.shape[1:])), rows.classes, experiment.run.seed)
+
+
+_SECRET, _LEDGER = "masks.secret", "masks.jsonl"
+
+
+def site_masks(config: SiteConfig, terms: Terms, run: str) -> Masks | None:
+    """The site's masks in a run; None where it has none. A site that has others' keys takes part in no other runs."""
+    section, link = config.masks, config.superlink
+    if not terms.secure_sum:
+        require(
+            not section.peers,
+            "this site's updates are for masked sums alone (masks.peers), and the experiment has no secure_sum = true",
+        )
+        return None
+    require(
+        bool(section.peers and link.key),
+        "secure_sum = true needs superlink.key and masks.peers in this site's file: a folder with the public key "
+        "NAME.pub of every other site, from the sites themselves and not from the coordinator",
+    )
+    folder = config.path(section.peers)
+    require(folder.is_dir(), f"masks.peers is no folder: {folder}")
+    verifiers = {path.stem: verifier(path, "a key in masks.peers") for path in sorted(folder.glob("*.pub"))}
+
+    def verify(name: str, signature: bytes, text: bytes) -> bool:
+        return name in verifiers and verifiers[name](signature, text)
+
+    return Masks(
+        config.site.name,
+        run,
+        MaskKey(SecretNoise.kept_in(config.state / _SECRET).secret, run),
+        signer(config.path(link.key), "superlink.key"),
+        verify,
+        MaskLedger(config.state / _LEDGER),
+        section.least,
+    )

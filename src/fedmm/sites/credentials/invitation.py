@@ -1,30 +1,37 @@
-"""An invitation: the one file by which a coordinator tells a site all that it has to know. Needs no torch."""
+"""An invitation: the one file that tells a site all it has to know of a federation, and how a site joins by it."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedmm.config.toml import write_toml
+from fedmm.config.toml import set_values, write_toml
 from fedmm.core.errors import FedmmError, require, unknown
 from fedmm.core.files import DOMAINS
-from fedmm.sites.config import KINDS
-from fedmm.sites.credentials.input_files import read_input_tables
-from fedmm.sites.credentials.keys import is_host, public_line
-from fedmm.sites.credentials.parsing import read_certificates, read_private_key, read_public_key
+from fedmm.sites.config import KINDS, read_site
+from fedmm.sites.credentials.certificates import parse_certificates
+from fedmm.sites.credentials.files import AUTHORITY, is_host, read_input_tables, write_credential
+from fedmm.sites.credentials.keys import (
+    describe_key,
+    generate_node_key,
+    parse_private_key,
+    parse_public_key,
+    public_line,
+)
 
 SECTION, VERSION = "invitation", 1
 COORDINATOR = "coordinator"
 _LARGEST = 1 << 16
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
-_HINTS = {"kind": KINDS, "domain": DOMAINS}
+HINTS = {"kind": KINDS, "domain": DOMAINS}
 _NEEDED = ("site", "address", "certificate", "coordinator", "fingerprint")
-_KEYS = ("version", *_NEEDED, "key", *_HINTS)
+_KEYS = ("version", *_NEEDED, "key", *HINTS)
 _LAST_PORT = 65535
 
 
@@ -74,10 +81,10 @@ def read_invitation(file: Path) -> Invitation:
     table = tables.get(SECTION)
     if not isinstance(table, dict) or len(tables) != 1:
         raise FedmmError(f"{file} is no invitation: it must have a section [{SECTION}] and no other")
-    return _checked(table)
+    return _check_invitation(table)
 
 
-def _checked(table: Mapping[str, Any]) -> Invitation:
+def _check_invitation(table: Mapping[str, Any]) -> Invitation:
     for key in table:
         if key not in _KEYS:
             raise unknown(f"key in [{SECTION}]", key[:50], _KEYS)
@@ -92,17 +99,17 @@ def _checked(table: Mapping[str, Any]) -> Invitation:
         require(isinstance(table[key], str), f"{key} of the invitation must be text, not {table[key]!r:.50}")
     require_name(table["site"])
     require_address(table["address"])
-    for key, known in _HINTS.items():
+    for key, known in HINTS.items():
         if key in table and table[key] not in known:
             raise unknown(f"{key} in the invitation", table[key][:50], known)
-    private = read_private_key(table["key"].encode(), "the invitation's key")[0] if "key" in table else b""
+    private = parse_private_key(table["key"].encode(), "the invitation's key")[0] if "key" in table else b""
     invitation = Invitation(
         table["site"],
         table["address"],
-        read_certificates(table["certificate"].encode(), "the invitation's certificate"),
-        public_line(read_public_key(table["coordinator"].encode(), "the invitation's coordinator"), COORDINATOR),
+        parse_certificates(table["certificate"].encode(), "the invitation's certificate"),
+        public_line(parse_public_key(table["coordinator"].encode(), "the invitation's coordinator"), COORDINATOR),
         private,
-        {name: table[name] for name in _HINTS if name in table},
+        {name: table[name] for name in HINTS if name in table},
     )
     require(
         same_fingerprint(table["fingerprint"], invitation.fingerprint),
@@ -134,8 +141,115 @@ def require_address(address: str) -> None:
     require(right and is_host(bare), f"an address must be host:port, not {address[:300]!r}")
 
 
-def write_new(path: Path, content: bytes, mode: int) -> None:
-    """Write a file where there is none; a link is not followed."""
-    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    with os.fdopen(number, "wb") as file:
-        file.write(content)
+COORDINATOR_FILE = f"{COORDINATOR}.pub"
+
+POLICY = """
+# What the site's owner lets an experiment do; these are the defaults.
+# [policy]
+# allow_imports = []
+# allow_paths = []
+# min_batch_size = 8
+# min_local_steps = 2
+# min_rows = 20
+# max_rounds = 1000
+# max_questions = 5000
+# max_epsilon = inf
+# delta = 1e-5
+# require_approval = false
+"""
+
+Say = Callable[[str], None]
+
+
+def join(
+    invitation: Invitation,
+    out: Path,
+    data: Mapping[str, str],
+    *,
+    state: str = "",
+    settings: Sequence[str] = (),
+    fingerprint: str = "",
+    say: Say = lambda line: None,
+) -> None:
+    """Write a site's file, and beside it its key, the authority's certificate and the coordinator's public key.
+
+    data: ``kind``, ``path`` and ``domain`` of its rows, which go before the invitation's hints. state: the
+    folder for what it keeps, ``state/NAME`` by default. settings: other values
+    of the file, ``section.key=value``. fingerprint: as it was heard over the phone. Nothing is overwritten, and where
+    something cannot be written, nothing is left.
+    """
+    require(
+        not fingerprint or same_fingerprint(fingerprint, invitation.fingerprint),
+        f"the invitation is not the coordinator's: its fingerprint is {invitation.fingerprint}, not {fingerprint}",
+    )
+    name, folder = invitation.site, out.parent
+    text = _site_text(invitation, {**invitation.hints, **data}, state, settings)
+    if invitation.key:
+        private, public = invitation.key, public_line(parse_private_key(invitation.key, "the key")[1], name)
+    else:
+        private, public = generate_node_key(name)
+    shared = {folder / AUTHORITY: invitation.certificate, folder / COORDINATOR_FILE: invitation.coordinator}
+    own = {
+        folder / name: (private, 0o600),
+        folder / f"{name}.pub": (public, 0o644),
+        out: (text.encode(), 0o644),
+    }
+    require(len({*shared, *own}) == 5, f"{out} cannot be the site's file too; name another with --out")
+    _write(shared, own)
+    say(f"wrote {out}, {folder / AUTHORITY}, {folder / COORDINATOR_FILE} and the key {folder / name}")
+    say(f"fingerprint of the invitation: {invitation.fingerprint}; ask the coordinator on the phone if it is the same")
+    if not invitation.key:
+        say(f"fingerprint of the site's key: {describe_key(public)}")
+        say(f"send {folder / name}.pub to the coordinator, which is this line:")
+        say(public.decode().rstrip())
+    say(f"then `fedmm deploy site {out}` runs the site")
+
+
+def _site_text(invitation: Invitation, data: Mapping[str, str], state: str, settings: Sequence[str]) -> str:
+    """The site's file, as it will be read."""
+    require(
+        "kind" in data and (data["kind"] == "share" or "path" in data),
+        "say where the site's rows are: --data PATH --kind KIND --domain DOMAIN",
+    )
+    tables: dict[str, dict[str, Any]] = {
+        "site": {"name": invitation.site, "state": state or f"state/{invitation.site}"},
+        "data": dict(data),
+        "superlink": {
+            "address": invitation.address,
+            "certificate": AUTHORITY,
+            "key": invitation.site,
+            "coordinator": COORDINATOR_FILE,
+        },
+    }
+    text = write_toml(set_values(tables, settings)) + POLICY
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / "site.toml"
+        file.write_text(text, encoding="utf-8")
+        read_site(file)
+    return text
+
+
+def _write(shared: Mapping[Path, bytes], own: Mapping[Path, tuple[bytes, int]]) -> None:
+    written: list[Path] = []
+    try:
+        for path in own:
+            require(not path.exists(), f"{path} is there already, and is not overwritten")
+        for path, content in shared.items():
+            require(
+                not path.exists() or path.read_bytes() == content,
+                f"{path} is there already, and is of another federation; join in a folder of its own",
+            )
+        for folder in {path.parent for path in own}:
+            folder.mkdir(parents=True, exist_ok=True)
+        missing = {path: (content, 0o644) for path, content in shared.items() if not path.exists()}
+        for path, (content, mode) in {**missing, **own}.items():
+            write_credential(path, content, mode)
+            written.append(path)
+    except (OSError, ValueError) as problem:
+        for path in written:
+            with suppress(OSError):
+                path.unlink()
+        if isinstance(problem, FedmmError):
+            raise
+        reason = problem.strerror if isinstance(problem, OSError) else problem
+        raise FedmmError(f"the site's files cannot be written: {reason}") from problem

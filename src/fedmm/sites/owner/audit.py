@@ -63,7 +63,7 @@ def read_chain(path: Path, take: Callable[[Entry], None] = lambda entry: None, b
                 if not line.endswith(b"\n"):
                     return Chain(number, head, size, line)
                 number += 1
-                entry = _checked(path, number, head, line)
+                entry = _check_line(path, number, head, line)
                 take(entry)
                 head, size = entry["hash"], size + len(line)
     except FileNotFoundError:
@@ -74,7 +74,7 @@ def read_chain(path: Path, take: Callable[[Entry], None] = lambda entry: None, b
     return Chain(number, head, size)
 
 
-def _checked(path: Path, number: int, head: str, line: bytes) -> dict[str, Any]:
+def _check_line(path: Path, number: int, head: str, line: bytes) -> dict[str, Any]:
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError):

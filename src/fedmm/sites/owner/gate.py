@@ -18,7 +18,7 @@ from fedmm.remote.packed import CONFIRM, MEASURE, OPEN, TRAIN, Packed, one_line
 from fedmm.sites.config import SiteConfig
 from fedmm.sites.owner import ledger as events
 from fedmm.sites.owner.audit import AuditLog
-from fedmm.sites.owner.ledger import Ledger
+from fedmm.sites.owner.ledger import Ledger, RefusalCounts, permit
 from fedmm.sites.owner.policy import (
     LONGEST,
     Asked,
@@ -32,7 +32,6 @@ from fedmm.sites.owner.policy import (
     require_run_name,
     require_steps,
 )
-from fedmm.sites.owner.refusals import RefusalCounts, permit
 
 _LONGEST_TEXT, _MOST_ARRAYS = 10_000, 1000
 _TIMES = ("prepared", "trained", "handled")
@@ -76,13 +75,13 @@ class Gate:
         digest = _digest(kind, question._replace(about={**about, "experiment": asked.digest}))
         with self._log.alone():  # what the owner approved meanwhile is read
             self._begun = self._log.size
-            self._pending = self._noted(kind, question, asked, digest)
-            read = self._judged(kind, asked, plan, digest)
+            self._pending = self._note_question(kind, question, asked, digest)
+            read = self._judge(kind, asked, plan, digest)
             if not self._refusals.exhausted:
                 self._write_pending()
         return Admitted(kind, str(run), asked, read, digest)
 
-    def _judged(self, kind: str, asked: Asked, plan: object, digest: str) -> Plan | None:
+    def _judge(self, kind: str, asked: Asked, plan: object, digest: str) -> Plan | None:
         require_allowed(self.policy, kind, asked.experiment, self._name)
         read = read_plan(plan, asked.experiment, self._name) if kind in (TRAIN, MEASURE, CONFIRM, OPEN) else None
         if read:
@@ -125,14 +124,14 @@ class Gate:
                 answer=digest,
                 rounds=rounds,
                 precision=_plain(precision),
-                leaves=described(answer.arrays),
+                leaves=describe_arrays(answer.arrays),
                 values={name: _plain(value) for name, value in {**answer.about, **answer.metrics}.items()},
             )
 
     def refuse(self, kind: str, question: Packed | None, sentence: str) -> None:
         """Write down a refusal, where the disk lets it. question: None where it could not be read as the server's.
 
-        One that is repeated is counted, see :class:`~fedmm.sites.owner.refusals.RefusalCounts`.
+        One that is repeated is counted, see :class:`~fedmm.sites.owner.ledger.RefusalCounts`.
         """
         pending, self._pending = self._pending, []
         with suppress(FedmmError), self._log.alone():
@@ -162,7 +161,9 @@ class Gate:
             self._last = (text, read_asked(text))
         return self._last[1]
 
-    def _noted(self, kind: str, question: Packed, asked: Asked, digest: str) -> list[tuple[str, dict[str, Any]]]:
+    def _note_question(
+        self, kind: str, question: Packed, asked: Asked, digest: str
+    ) -> list[tuple[str, dict[str, Any]]]:
         """The entries for a question: whole what is new, and by its digest ever after."""
         about, table = question.about, policy_table(self.policy)
         plan = about.get("plan")
@@ -181,7 +182,7 @@ class Gate:
             "round": _plain(about.get("round")),
             "session": _plain(about.get("session")),
             "question": digest,
-            "came": _bounded(described(question.arrays)),
+            "came": _bound(describe_arrays(question.arrays)),
         }
         return [*found, (events.QUESTION, fields)]
 
@@ -191,7 +192,7 @@ class Gate:
             self._log.add(event, sync=False, **fields)
 
 
-def _bounded(arrays: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _bound(arrays: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What another machine says of arrays, cut where it is longer than any model's."""
     named = [{**array, "name": one_line(array["name"])} for array in arrays[:_MOST_ARRAYS]]
     more = sum(array["bytes"] for array in arrays[_MOST_ARRAYS:])
@@ -199,7 +200,7 @@ def _bounded(arrays: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [*named, rest] if len(arrays) > _MOST_ARRAYS else named
 
 
-def described(arrays: Mapping[str, NDArray[Any]]) -> list[dict[str, Any]]:
+def describe_arrays(arrays: Mapping[str, NDArray[Any]]) -> list[dict[str, Any]]:
     """Name, shape, kind and bytes of each array."""
     return [
         {"name": name, "shape": list(array.shape), "dtype": str(array.dtype), "bytes": int(array.nbytes)}
@@ -211,7 +212,7 @@ def _digest(kind: str, packed: Packed) -> str:
     """Of everything in a message."""
     whole = hashlib.sha256()
     plain = [kind, *(sorted((name, repr(value)) for name, value in part.items()) for part in packed[1:])]
-    whole.update(json.dumps([plain, described(dict(sorted(packed.arrays.items())))]).encode())
+    whole.update(json.dumps([plain, describe_arrays(dict(sorted(packed.arrays.items())))]).encode())
     for _, array in sorted(packed.arrays.items()):
         whole.update(np.ascontiguousarray(array).tobytes())
     return whole.hexdigest()

@@ -23,8 +23,7 @@ from fedmm.models.pretrained import TIMM, TORCHVISION
 from fedmm.remote.packed import CONFIRM, INTRODUCE, OPEN, TRAIN
 from fedmm.sites.config import PolicySection
 from fedmm.sites.experiments import deployed_experiment, experiment_text, named_paths
-from fedmm.sites.owner.ledger import Ledger
-from fedmm.sites.owner.refusals import NotAllowed, permit
+from fedmm.sites.owner.ledger import Ledger, NotAllowed, permit
 from fedmm.training.guard import Guard, calmer
 from fedmm.training.privacy import gaussian_epsilon
 from fedmm.training.problem import batch_split
@@ -87,12 +86,13 @@ def read_plan(text: object, experiment: Experiment, site: str) -> Plan:
     numbers = [table.get("alpha"), table.get("input_mean"), table.get("odds") or 0.0]
     permit(all(map(_is_finite, numbers)), "the alpha, input_mean and odds of the server's plan must be finite numbers")
     names = [table.get("clients"), table.get("listed")]
-    right = all(isinstance(each, list) and all(isinstance(name, str) for name in each) for each in names)
+    right = all(isinstance(listed, list) and all(isinstance(name, str) for name in listed) for listed in names)
     permit(right and site in names[1], f"the server's plan must name its sites, and {site!r} of them")
     algorithm = (
         choose(ALGORITHMS, table["algorithm"], "algorithm") if isinstance(table.get("algorithm"), dict) else None
     )
-    if algorithm is None or not any(_is_close(as_table(algorithm), as_table(each)) for each in _algorithms(experiment)):
+    allowed = map(as_table, _algorithms(experiment))
+    if algorithm is None or not any(_is_close(as_table(algorithm), table) for table in allowed):
         raise NotAllowed("the algorithm of the server's plan is neither the experiment's nor one that its guard allows")
     encoding = table.get("encoding", "")
     permit(isinstance(encoding, str), "the encoding of the server's plan must be a text")
@@ -227,7 +227,7 @@ def precision_of(terms: Terms, groups: tuple[bool, bool], clients: int) -> float
         return math.inf
     parts = max(clients - 1, 1) if noise.trust == "server" else 1
     both = zip((noise.noise_min, noise.noise_max), groups, strict=True)
-    return sum(parts * (2 / each) ** 2 for each, there in both if there)
+    return sum(parts * (2 / multiplier) ** 2 for multiplier, there in both if there)
 
 
 def epsilon_of(precision: float, delta: float) -> float:
@@ -258,6 +258,6 @@ def require_budget(policy: PolicySection, ledger: Ledger, rounds: int = 0, preci
 
 def policy_table(policy: PolicySection) -> dict[str, Any]:
     """The policy as plain values; an epsilon without a bound is None."""
-    table = {each.name: getattr(policy, each.name) for each in fields(policy)}
+    table = {field.name: getattr(policy, field.name) for field in fields(policy)}
     listed = {name: list(value) if isinstance(value, tuple) else value for name, value in table.items()}
     return {name: None if value == math.inf else value for name, value in listed.items()}

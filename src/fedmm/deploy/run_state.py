@@ -1,16 +1,67 @@
-"""What a server tells of its sites while it runs: ``status.json`` in the run's folder, for eyes alone."""
+"""What a run's server leaves in its folder while it is at work: its lock, and status.json for those who watch."""
 
 from __future__ import annotations
 
 import math
+import os
+import signal
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 from fedmm.core.errors import FedmmError
-from fedmm.core.files import write_json
+from fedmm.core.files import hold_lock, write_json
+
+_LOCK = "server.lock"
+
+
+@contextmanager
+def run_lock(folder: Path) -> Iterator[None]:
+    """Be the one server of the run in this folder; refused while another one is.
+
+    A ServerApp may outlive its SuperLink, and must not go on beside its successor.
+    """
+    refusal = f"another server is at work on the run in {folder}; `resume` ends it"
+    with hold_lock(folder / _LOCK, refusal, mode=0o644) as file:
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield
+
+
+def server_pid(folder: Path) -> int | None:
+    """The process that is at work on the run in this folder, if one is."""
+    import fcntl  # noqa: PLC0415 - not on every system
+
+    try:
+        with (folder / _LOCK).open("r", encoding="ascii") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                return int(file.read())
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+def end_server(folder: Path, seconds: float = 20.0) -> bool:
+    """End the server that is at work on a run, whose rounds are all on disk; whether there was one."""
+    pid = server_pid(folder)
+    if pid is None:
+        return False
+    deadline, polite = time.monotonic() + seconds, time.monotonic() + seconds / 2
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+        while server_pid(folder) == pid:
+            if time.monotonic() > polite:
+                os.kill(pid, signal.SIGKILL)
+            if time.monotonic() > deadline:
+                raise FedmmError(f"process {pid} is at work on the run in {folder}, and cannot be ended")
+            time.sleep(0.1)
+    return True
+
 
 STATUS, VERSION = "status.json", 1
 

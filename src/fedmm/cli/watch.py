@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from fedmm.cli.saying import say
+from fedmm.cli.console import DEFAULT_FEDERATION, FederationFolder, console, say
 from fedmm.core.errors import require
-from fedmm.deploy.federation import opened
-from fedmm.deploy.layout import Federation
-from fedmm.deploy.processes import leaving_when_told
+from fedmm.deploy.layout import Federation, read_settings
+from fedmm.deploy.processes import leave_when_told
 from fedmm.deploy.prometheus import MetricsServer
 from fedmm.deploy.run_view import RefusalView, Row, RunReader, RunView, SiteView, newest_run, require_run
 
-_Folder = Annotated[Path, typer.Option("--federation", help="The federation's folder.")]
 _Run = Annotated[str | None, typer.Argument(help="The run's name; the newest by default.", metavar="RUN")]
-_DEFAULT = Path("federation")
 _FEW_METRICS, _FEW_ROWS, _MOST_SITES = 8, 6, 20
 
 
@@ -30,7 +26,7 @@ class _Watched:
     """A run by its name, or the newest as soon as there is one."""
 
     def __init__(self, federation: Federation, name: str | None, *, follow: bool = False) -> None:
-        opened(federation)
+        read_settings(federation)
         self._federation = federation
         self._follow = follow
         self._reader = RunReader(require_run(federation, name)) if name else None
@@ -46,36 +42,35 @@ class _Watched:
 
 def deploy_watch(
     run: _Run = None,
-    federation: _Folder = _DEFAULT,
+    federation: FederationFolder = DEFAULT_FEDERATION,
     once: Annotated[bool, typer.Option("--once", help="Show it once, and leave.")] = False,
     every: Annotated[float, typer.Option(help="Seconds between updates.")] = 1.0,
 ) -> None:
     """Watch a run: its sites, rounds, bytes and refusals; Ctrl-C does not stop the run."""
     require(0.1 <= every <= 3600, f"--every must be from 0.1 to 3600 seconds, not {every:g}")
     watched = _Watched(Federation(federation), run)
-    console = Console()
     if once:
         for line in snapshot(watched()):
             say(line)
     elif console.is_terminal:
-        _watch_live(watched, console, every)
+        _watch_live(watched, every)
     else:
         _watch_lines(watched, every)
 
 
 def deploy_metrics(
     run: _Run = None,
-    federation: _Folder = _DEFAULT,
+    federation: FederationFolder = DEFAULT_FEDERATION,
     port: Annotated[int, typer.Option(help="The port; 0 for any that is free.")] = 9464,
     host: Annotated[str, typer.Option(help="An address of this machine's own.")] = "127.0.0.1",
 ) -> None:
     """Serve a run's state to Prometheus at http://127.0.0.1:9464/metrics, until Ctrl-C."""
-    with leaving_when_told(), MetricsServer(_Watched(Federation(federation), run, follow=True), port, host) as server:
+    with leave_when_told(), MetricsServer(_Watched(Federation(federation), run, follow=True), port, host) as server:
         say(f"metrics at http://{host}:{server.server_address[1]}/metrics; Ctrl-C ends it")
         server.serve_forever()
 
 
-def _watch_live(watched: _Watched, console: Console, every: float) -> None:
+def _watch_live(watched: _Watched, every: float) -> None:
     view = watched()
     with Live(_screen(view), console=console, auto_refresh=False) as live:
         while view is None or not view.over:

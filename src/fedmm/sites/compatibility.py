@@ -1,9 +1,14 @@
-"""Clocks that differ: a SuperLink refuses what a node signed at another time (HTTP 401). Needs no torch."""
+"""What differs between a site and its server: their clocks, and the versions of what computes. Needs no torch."""
 
 from __future__ import annotations
 
 import datetime
+import json
+from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
+from importlib.metadata import PackageNotFoundError, version
+
+from fedmm._version import __version__
 
 NOTICED = 2.0
 """Seconds below which a difference is not told: the Date header has whole seconds, and an answer takes some time."""
@@ -46,3 +51,30 @@ def _length(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} s"
+
+
+_LONGEST = 40
+
+
+def versions() -> dict[str, str]:
+    """Of the packages that decide what is computed here and how messages travel."""
+    return {"fedmm": __version__, "torch": _version("torch"), "flwr": _version("flwr")}
+
+
+def difference(theirs: object, whose: str, ours: Mapping[str, str] | None = None) -> str:
+    """One sentence where another machine's versions, as it told them in JSON, are others; else nothing."""
+    ours = versions() if ours is None else ours
+    try:
+        table = json.loads(str(theirs)[:1000])
+        found = {name: str(table[name])[:_LONGEST] for name in ours}
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return f"{whose} does not say which versions it runs"
+    others = [f"{name} {found[name]} there, {ours[name]} here" for name in ours if found[name] != ours[name]]
+    return f"{whose} runs other versions: {'; '.join(others)}; results may differ in the last bits" if others else ""
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,262 @@
+"""``fedmm predict``, ``evaluate`` and ``export``: what a run's model is used for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from fedmm.cli.console import (
+    AllowImport,
+    Decimal,
+    Device,
+    Encoding,
+    ModelName,
+    RowsSite,
+    RunFolder,
+    Separator,
+    SkipBad,
+    console,
+    say,
+)
+from fedmm.core.errors import require
+from fedmm.core.files import write_json
+from fedmm.core.validation import at_least
+from fedmm.data.readers.images import skipped_note
+from fedmm.inference.evaluate import evaluate as evaluate_rows
+from fedmm.inference.evaluate import rows_named
+from fedmm.inference.export import FORMATS, export_model
+from fedmm.inference.load_run import open_run
+from fedmm.inference.predict import csv_stream, open_rows, predict_rows, prediction_file, read_as, require_ending
+from fedmm.reporting.evaluation import draw_evaluation
+from fedmm.training.progress import bars
+
+_MOST_COLUMNS, _MOST_CONFUSIONS, _MOST_NAMES, _SHOWN = 12, 10, 5, 6
+_PICTURES = (".png", ".svg", ".pdf")
+
+
+def predict(
+    run: RunFolder,
+    data: Annotated[
+        Path,
+        typer.Argument(
+            help="Data like the run's: pictures or a folder of them, .npy, .npz, CSV or Parquet.", metavar="INPUT"
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="A .csv, .csv.gz or .parquet file; - is standard output, as CSV.")] = Path(
+        "-"
+    ),
+    model: ModelName = None,
+    skip_bad: SkipBad = False,
+    device: Device = "cpu",
+    separator: Separator = "",
+    decimal: Decimal = "",
+    encoding: Encoding = "",
+    site: RowsSite = "",
+    allow_import: AllowImport = None,
+) -> None:
+    """Predict the classes of new rows: a line each with its name, its class, and a probability for each class."""
+
+    shown = str(out) == "-"
+    if not shown:
+        require_ending(out)
+    opened = open_run(run, model, device=device)
+    opened = read_as(opened, separator=separator, decimal=decimal, encoding=encoding, site=site)
+    rows = open_rows(opened, data, skip_bad=skip_bad)
+    with bars(True) as bar:
+        task = bar.add_task("rows", total=rows.rows)
+        to = nullcontext(csv_stream(sys.stdout, opened.class_names)) if shown else None
+        with to or prediction_file(out, opened.class_names) as write:
+            for part in rows.parts:
+                write(predict_rows(opened, part))
+                bar.advance(task, len(part.x))
+    for note in skipped_note(rows.skipped):
+        sys.stderr.write(f"{note}\n")
+    if shown:
+        sys.stderr.write(f"model: {opened.model_name}\n")
+    else:
+        count = rows.rows - len(rows.skipped)
+        say(f"{count} rows, {len(opened.class_names)} classes, by the model of {opened.model_name}: {out}")
+
+
+def evaluate(
+    run: RunFolder,
+    data: Annotated[
+        str,
+        typer.Argument(
+            help="Labelled data like the run's: class folders, .npz, CSV, Parquet; or the word test or source-test for "
+            "the run's own test rows.",
+            metavar="DATA",
+        ),
+    ],
+    out: Annotated[Path | None, typer.Option(help="Also write everything to this .json file.")] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Also draw confusion matrix and reliability: .png, .svg or .pdf.")
+    ] = None,
+    model: ModelName = None,
+    bins: Annotated[int, typer.Option(help="Number of equal-width bins for calibration.")] = 15,
+    skip_bad: SkipBad = False,
+    device: Device = "cpu",
+    separator: Separator = "",
+    decimal: Decimal = "",
+    encoding: Encoding = "",
+    site: RowsSite = "",
+    allow_import: AllowImport = None,
+) -> None:
+    """Evaluate a run's model on labelled rows: accuracy, AUC, F1, per-class scores, confusions, calibration."""
+
+    at_least("--bins", bins, 1)
+    if picture is not None:
+        require(picture.suffix.lower() in _PICTURES, f"--picture {picture} must end in {', '.join(_PICTURES)}")
+    opened = open_run(run, model, device=device)
+    opened = read_as(opened, separator=separator, decimal=decimal, encoding=encoding, site=site)
+    rows = rows_named(opened, data, skip_bad=skip_bad)
+    with bars(True) as bar:
+        task = bar.add_task("rows", total=rows.rows)
+        found = evaluate_rows(opened, data, rows, bins=bins, on_rows=lambda count: bar.advance(task, count))
+    table = found.table()
+    if out is not None:
+        write_json(out, table)
+    if picture is not None:
+        draw_evaluation(table, picture)
+    _show(table, opened.model_name)
+    for note in skipped_note(rows.skipped):
+        say(note)
+    for name, path in (("everything is in", out), ("drawn:", picture)):
+        if path is not None:
+            say(f"{name} {path}")
+
+
+def _show(table: Mapping[str, Any], model: str) -> None:
+    say(f"{table['label']} ({model}) on {table['labelled_rows']} labelled rows of {table['data']}")
+    if table["trained_on"]:
+        say(f"{table['trained_on']} of these target rows were trained on too, without their labels")
+    _say_known(table)
+    majority = f"always {table['majority_class']!r} would have {table['majority']:.1%}"
+    say(f"accuracy {_with_interval(table, 'accuracy')}; {majority}")
+    auc = "" if table["auc"] is None else f", AUC of {table['classes'][1]['name']!r} {_with_interval(table, 'auc')}"
+    balanced = _with_interval(table, "balanced_accuracy")
+    say(f"balanced accuracy {balanced}{auc}, macro-F1 {table['macro_f1']:.3f}; intervals are of 95 %")
+    say(
+        f"calibration: ECE {table['ece']:.3f} ({len(table['bins'])} bins of equal width), Brier {table['brier']:.3f} "
+        f"(0 to 2), NLL {table['nll']:.3f} nats"
+    )
+    console.print(_classes(table["classes"]))
+    _confusions(table)
+    reliability = Table(title="probability of the predicted class", title_justify="left")
+    for heading in ("from", "to", "rows", "mean", "right"):
+        reliability.add_column(heading, justify="right")
+    for bin in table["bins"]:
+        if bin["rows"]:
+            cells = (f"{bin['low']:.2f}", f"{bin['high']:.2f}", str(bin["rows"]))
+            reliability.add_row(*cells, _percent(bin["confidence"]), _percent(bin["accuracy"]))
+    console.print(reliability)
+
+
+def _say_known(table: Mapping[str, Any]) -> None:
+    """Which rows have no class of the model, what that makes of accuracy, and which classes no row has."""
+    unknown, absent = table["unknown_labels"], table["absent_classes"]
+    unlabelled = table["left_out"] - table["unknown_rows"]
+    if unlabelled:
+        say(f"{unlabelled} rows without a label are left out")
+    if unknown:
+        low, high = table["accuracy_of_all_interval"]
+        say(
+            f"accuracy of all {table['labelled_rows']} labelled rows {table['accuracy_of_all']:.1%} "
+            f"({low:.1%} to {high:.1%}): {table['unknown_rows']} of them count as wrong, having labels that the model "
+            f"does not know: {_named(unknown)}"
+        )
+        say(f"what follows is of the {table['rows']} of {table['labelled_rows']} rows whose class it knows:")
+    if absent:
+        say(f"no row has the class {_named(absent)}, which the model knows")
+
+
+def _named(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:_MOST_NAMES])}{', ...' if len(names) > _MOST_NAMES else ''}"
+
+
+def _with_interval(table: Mapping[str, Any], name: str) -> str:
+    low, high = table["intervals"][name]
+    return (
+        f"{table[name]:.3f} ({low:.3f} to {high:.3f})"
+        if name == "auc"
+        else f"{table[name]:.1%} ({low:.1%} to {high:.1%})"
+    )
+
+
+def _classes(classes: list[Mapping[str, Any]]) -> Table:
+    table = Table()
+    table.add_column("class")
+    for heading in ("precision", "recall", "F1", "rows", "predicted"):
+        table.add_column(heading, justify="right")
+    for row in classes:
+        numbers = [_percent(row["precision"]), _percent(row["recall"]), _percent(row["f1"])]
+        table.add_row(Text(row["name"]), *numbers, str(row["support"]), str(row["predicted"]))
+    return table
+
+
+def _confusions(table: Mapping[str, Any]) -> None:
+    """The matrix where it fits on a terminal, else the most frequent confusions."""
+    names, counts = [row["name"] for row in table["classes"]], table["confusion"]
+    if len(names) <= _MOST_COLUMNS:
+        matrix = Table(title="class (down), predicted (across)", title_justify="left")
+        matrix.add_column("")
+        for name in names:
+            matrix.add_column(Text(name[:8]), justify="right")
+        for name, row in zip(names, counts, strict=True):
+            matrix.add_row(Text(name), *(str(count) if count else "·" for count in row))
+        console.print(matrix)
+        return
+    wrong = [
+        (count, name, guess)
+        for name, row in zip(names, counts, strict=True)
+        for guess, count in zip(names, row, strict=True)
+        if guess != name
+    ]
+    for count, name, guess in sorted(wrong, reverse=True)[:_MOST_CONFUSIONS]:
+        if count:
+            say(f"{count} rows of {name} were taken for {guess}")
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f}%"
+
+
+def export(
+    run: RunFolder,
+    format: Annotated[str, typer.Option(help="onnx, torchscript or safetensors.")] = "onnx",
+    out: Annotated[Path | None, typer.Option(help="The file; RUN/exported.onnx and so on by default.")] = None,
+    model: ModelName = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
+    allow_import: AllowImport = None,
+) -> None:
+    """Write the model of a run as one file for other programs: from rows as they are stored to probabilities.
+
+    What belongs to the network is inside: centring, normalisation, the centre crop, scaling of bytes. The file holds
+    the names of the classes, is loaded again and compared with the run's own probabilities before it gets its name.
+    """
+
+    ending = FORMATS[format].ending if format in FORMATS else ""
+    opened = open_run(run, model)
+    done = export_model(opened, format, out or run / f"exported{ending}", overwrite=overwrite)
+    takes = done.about["takes"]
+    shape = ", ".join(map(str, takes["shape"]))
+    columns = takes.get("columns", {})
+    given = ", ".join(f"{name} ({kind})" for name, kind in list(columns.items())[:_SHOWN])
+    more = f" and {len(columns) - _SHOWN} more" if len(columns) > _SHOWN else ""
+    given = f"the columns {given}{more}, each [{shape}]" if columns else f"{takes['name']} [{shape}] {takes['dtype']}"
+    say(f"{done.path}: {format}, {len(done.about['class_names'])} classes ({opened.model_name})")
+    say(f"takes {given}; inside, {'; '.join(takes['inside']) or 'nothing is done'}")
+    if takes["prepared_by"]:
+        say("its rows are prepared as `fedmm predict` does; the table `takes.prepared_by` in the file says how")
+    say(f"gives probabilities and logits [rows, {len(done.about['class_names'])}]")
+    say(
+        f"loaded again and compared on {done.rows} rows: probabilities differ by at most {done.difference:.2g} "
+        f"(tolerance {done.tolerance:g})"
+    )
