@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedmm.config.toml import merged, read_tables
 from fedmm.config.schema import Experiment
 from fedmm.config.sweep_grid import SWEEP, grid
+from fedmm.config.toml import merged, read_tables
 from fedmm.core.errors import FedmmError, require, unknown
 from fedmm.reproduction.items import FULL, Item
 
