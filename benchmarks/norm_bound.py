@@ -9,7 +9,8 @@ one's length, or a mean loss of the clients to ten times the first round's (or t
 label says so. All other runs are calm. The rule, written before any attack was run: the floor is the smallest of 0.1,
 0.2, 0.5 and 1 at which no calm run needs a factor above 5, half of 10; where there is none it is 1, and the factor the
 smallest of 20, 50 and 100 that is twice what calm runs need there. It gave 1 and 50, for sites of 50 local steps beside
-a site of one. Since the bound compares local steps too (--only "50 local steps" ran those again) it gives 1 and 10.
+a site of one (``before_steps_were_compared``, by the code of then). Then a short trial attack was seen, and the bound
+was made to compare local steps too: since then the rule gives 1 and 10.
 
 Hostile: DANN by FedMM at step size 0.1 among 3 and 10 sites, of which the first source site sends its update times -10,
 -100 or -1,000,000, or in the opposite direction as far as nine tenths of what the bound lets through.

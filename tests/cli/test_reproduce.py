@@ -152,7 +152,7 @@ def test_a_limit_of_time_keeps_what_is_unfinished(command: Command, monkeypatch:
             break
         tries += 1
         assert "1 runs are left" in ended.out
-        assert "interrupted: states of unfinished runs" in ended.out
+        assert "interrupted: states" in ended.out
     assert tries == 2, "6 rounds, of which each try has time for 2"
     interrupted = read_lines(Path("paper/figure_1/results.jsonl"))
     assert list(STATES.iterdir()) == []

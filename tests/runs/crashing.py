@@ -1,6 +1,6 @@
 """A run that ends, as in a power cut, at one moment of writing a checkpoint after the other, and goes on.
 
-Run as ``python -m experiment.crashing FOLDER in_process|batched|adapt``. For k = 1, 2, ... a process is ended at the
+Run as ``python -m runs.crashing FOLDER in_process|batched|adapt``. For k = 1, 2, ... a process is ended at the
 k-th call of what touches the disk after round 3 of 7; the next one goes on. There is a line for each k: at what the
 process was ended, whether the newest checkpoint could be read, and whether the end was the same to the bit. Without
 processes, an end is an exception, after which nothing reaches the disk in these ways any more.

@@ -81,7 +81,7 @@ def test_a_crash_at_any_moment_of_writing_changes_nothing(tmp_path: Path, kind: 
     if apart == "here":
         lines = list(crashes(tmp_path, kind, in_this_process))
     else:
-        program = (sys.executable, "-m", "experiment.crashing", tmp_path, kind)
+        program = (sys.executable, "-m", "runs.crashing", tmp_path, kind)
         ended = command(*program, cwd=Path(__file__).parents[1], timeout=600)
         assert ended.returncode == 0, ended.stderr
         lines = [json.loads(line) for line in ended.stdout.splitlines()]
