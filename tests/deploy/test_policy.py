@@ -239,11 +239,14 @@ def test_two_thousand_sessions_of_a_round_do_not_average_the_noise_away(tmp_path
     precision = precision_of(each.terms, (True, True), 2)
     assert epsilon_of(len(got) * precision, 1e-5) <= 2.0 < epsilon_of((len(got) + 1) * precision, 1e-5)
     assert 10 < len(got) < 200
-    assert "the site would have spent epsilon" in refusal(config, TRAIN, changed(question, session=-5))
+    with pytest.raises(FedmmError, match="the site would have spent epsilon"):
+        SiteWork(config)(TRAIN, changed(question, session=-5))
+    assert max(entry["times"] for entry in entries(config, "refusal")) == 1024  # counted, no longer one by one
 
     quieter = small(**{**NOISE, "transmission": {**NOISE["transmission"], "noise_max": 4000.0}})
     told = changed(question, **introduction(quieter, "another").about)
-    assert "would have spent epsilon" in refusal(config, TRAIN, told)  # omega's noise counts, whatever psi's is
+    with pytest.raises(FedmmError, match="would have spent epsilon"):  # omega's noise counts, whatever psi's is
+        SiteWork(config)(TRAIN, told)
 
 
 def test_without_noise_max_rounds_is_the_end_whatever_the_run_is_called(tmp_path: Path) -> None:
