@@ -115,9 +115,8 @@ class DataSection(TableKeys, _DataKeys):
         require(self.label not in self.features, f"data.features names the column of labels, {self.label!r}")
         for key, names in (("id", (self.id,)), ("drop", self.drop)):
             learnt = [name for name in names if name and self.rename.get(name, name) in self.features]
-            require(
-                not learnt, f"data.{key} names the column {learnt[:1]}, which data.features lists; take it out there"
-            )
+            listed = ", ".join(map(repr, learnt))
+            require(not learnt, f"data.{key} names {listed}, which data.features lists; take it out there")
             labels = bool(self.label) and self.label in names
             require(not labels, f"data.{key} names the column of labels, {self.label!r}")
         require(self.id not in self.drop, f"data.drop names the column of data.id, {self.id!r}")
