@@ -495,8 +495,8 @@ def test_where_everybody_has_one_row_the_same_rows_are_kept(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        ({"id": "age"}, r"data.id names the column \['age'\], which data.features lists"),
-        ({"drop": ["Alter"], "rename": {"Alter": "age"}}, r"data.drop names the column \['Alter'\]"),
+        ({"id": "age"}, "data.id names 'age', which data.features lists"),
+        ({"drop": ["Alter"], "rename": {"Alter": "age"}}, "data.drop names 'Alter', which data.features lists"),
         ({"drop": ["diagnosis"]}, "data.drop names the column of labels, 'diagnosis'"),
         ({"id": "patient", "drop": ["patient"]}, "data.drop names the column of data.id, 'patient'"),
     ],
