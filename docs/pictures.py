@@ -23,11 +23,9 @@ from torch import Tensor
 
 import fedmm
 from fedmm.config.demos import demo_experiments
-from fedmm.core.algorithm import Algorithm
 from fedmm.reporting.boundaries import Plane, boundary_strip
 from fedmm.reporting.read import read_run
 from fedmm.reporting.style import FAINT, INK, RULE, SMALL, TEXT, new_figure, quiet, save, whole_part
-from fedmm.runs.run import run_experiment
 
 IMAGES = Path(__file__).parent / "images"
 WIDTH = 7.6
@@ -79,19 +77,19 @@ def saddle() -> Points:
 
 
 def solved(
-    algorithm: Algorithm, rounds: int, start: Points = START, clients: Sequence[Game] = CLIENTS
+    algorithm: fedmm.Algorithm, rounds: int, start: Points = START, clients: Sequence[Game] = CLIENTS
 ) -> fedmm.Solution:
     """What the clients agree on after some rounds."""
     x, y = (torch.tensor([value], dtype=torch.float64) for value in start)
     return fedmm.solve(clients, (x, y), algorithm, rounds)
 
 
-def ends(algorithm: Algorithm, rounds: int, **where: Any) -> list[fedmm.Solution]:
+def ends(algorithm: fedmm.Algorithm, rounds: int, **where: Any) -> list[fedmm.Solution]:
     """The same after 0, 1, ... rounds."""
     return [solved(algorithm, t, **where) for t in range(rounds + 1)]
 
 
-def path(algorithm: Algorithm, rounds: int, **where: Any) -> Points:
+def path(algorithm: fedmm.Algorithm, rounds: int, **where: Any) -> Points:
     """The server's points after 0, 1, ... rounds, [rounds + 1, 2]."""
     return np.array([point(end) for end in ends(algorithm, rounds, **where)])
 
@@ -205,7 +203,7 @@ def draw_moons() -> None:
                 continue
             for rounds in LOOKS:
                 where = Path(folder) / f"{each.run.label}-{rounds}"
-                run_experiment(replace(each, run=replace(each.run, rounds=rounds)), where, progress=False)
+                fedmm.run_experiment(replace(each, run=replace(each.run, rounds=rounds)), where, progress=False)
                 run = read_run(where)
                 assert run.samples is not None
                 assert run.boundary is not None

@@ -49,7 +49,7 @@ def test_a_card_says_what_one_needs_to_know(name: str, row: str, card: str) -> N
     for part in PARTS:
         assert f"**{part}" in card, part
     assert "```text" in card
-    assert f"configuration.md#{row})" in card
+    assert f"configuration.md#all-{name.removesuffix('.md')})" in card
 
 
 def test_what_clients_keep_and_what_travels_is_what_the_algorithms_do() -> None:
@@ -68,6 +68,10 @@ def test_what_clients_keep_and_what_travels_is_what_the_algorithms_do() -> None:
     assert sorted(lines("algorithms.md", head)) == sorted(expected)
 
 
+SAYS = {1: "a score", 2: "source or target", 3: "a class"}
+"""What an adversary says, by the number of its outputs where there are 3 classes."""
+
+
 def test_what_adversaries_see_is_what_the_objectives_do() -> None:
     head = "objective | the adversary sees | it says | tells domains"
     shown = {name: (says, tells) for name, _, says, tells in lines("objectives.md", head)}
@@ -75,7 +79,7 @@ def test_what_adversaries_see_is_what_the_objectives_do() -> None:
     for name, (says, tells) in shown.items():
         objective = OBJECTIVES[name]()
         shape = objective.adversary_shape(5, 3)
-        assert says == ("-" if shape is None else "source or target" if shape.outputs == 2 else "a class")
+        assert says == ("-" if shape is None else SAYS[shape.outputs])
         assert tells == ("yes" if objective.tells_domains else "no")
 
 

@@ -70,19 +70,29 @@ def test_whatever_is_public_is_documented(name: str) -> None:
 def test_what_is_promised_to_type_checkers_is_what_is_there() -> None:
     tree = ast.parse(inspect.getsource(fedmm))
     promised = next(node for node in tree.body if isinstance(node, ast.If))
-    homes = {
-        node.module: tuple(alias.name for alias in node.names)
-        for node in promised.body
-        if isinstance(node, ast.ImportFrom)
-    }
-    assert homes == fedmm._HOME
-    assert sorted(name for names in homes.values() for name in names) == sorted(fedmm.__all__)
+    homes: dict[str, tuple[str, ...]] = {}
+    for node in promised.body:
+        assert isinstance(node, ast.ImportFrom)
+        for alias in node.names:
+            assert alias.asname == (None if alias.name == "*" else alias.name)  # this form exports the name
+            homes[node.module or ""] = (*homes.get(node.module or "", ()), alias.name)
+    assert homes == {**fedmm._HOME, **dict.fromkeys(fedmm._TABLES, ("*",))}
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'sovle'"):
         _ = fedmm.sovle
     assert fedmm.core.errors.FedmmError is fedmm.FedmmError
+
+
+def test_the_names_of_rows_come_from_their_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [kind.__name__ for table in (fedmm.ALGORITHMS, fedmm.OBJECTIVES) for kind in table.values()]
+    assert not set(rows) & {name for names in fedmm._HOME.values() for name in names}
+    monkeypatch.setattr(fedmm.algorithms, "__all__", [*fedmm.algorithms.__all__, "Algorithm2"])
+    monkeypatch.setattr(fedmm.algorithms, "Algorithm2", fedmm.FedMM, raising=False)
+    assert "Algorithm2" in fedmm.__all__
+    assert fedmm.Algorithm2 is fedmm.FedMM
+    del fedmm.Algorithm2  # it was kept when it was asked for
 
 
 def test_the_version_is_a_version() -> None:

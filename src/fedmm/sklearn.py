@@ -26,6 +26,8 @@ from fedmm.training.adapt import adapt
 from fedmm.training.adaptation import Adapted
 from fedmm.training.problem import Client
 
+__all__ = ["MASKED", "FederatedAdapter"]
+
 MASKED = -1
 """The label of a row without a label, as skada has it."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -205,7 +206,7 @@ def test_hours_on_a_cpu_are_a_warning_with_what_shortens_them(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables = archive(tmp_path / "a.npz")
-    monkeypatch.setattr("fedmm.preflight.check._LONG_RUN", 0.0)
+    monkeypatch.setattr(import_module("fedmm.preflight.check"), "_LONG_RUN", 0.0)
     (said,) = warnings(checked(command, tables))
     assert said.startswith("the run would take about 0 hours on this CPU; what shortens it: a GPU, a smaller network")
     tables["run"] = tables["run"] | {"device": "cuda"}

@@ -44,6 +44,7 @@ ERRORS = 5
 """By so many standard errors a measured d' may be above the claimed one: one in three million would be, by chance."""
 
 ATTACKED: dict[str, Algorithm] = {
+    **{name: kind(1.0, 1.0) for name, kind in ALGORITHMS.items()},
     "fedsgda": FedSGDA(1.0, 1.0),
     "fedavg_gda": FedAvgGDA(1.0, 1.0, 1),
     "fedprox_gda": ALGORITHMS["fedprox_gda"](1.0, 1.0, local_steps=2),  # type: ignore[call-arg]

@@ -11,7 +11,23 @@ from fedmm.algorithms.scaffold_gda import ScaffoldGDA
 from fedmm.core.algorithm import Algorithm
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
-    algorithm.name: algorithm for algorithm in (FedSGDA, FedAvgGDA, FedProxGDA, FedMM, SmoothedFedMM, ScaffoldGDA)
+    algorithm.name: algorithm
+    for algorithm in (
+        FedSGDA,
+        FedAvgGDA,
+        FedProxGDA,
+        FedMM,
+        SmoothedFedMM,
+        ScaffoldGDA,
+    )
 }
 
-__all__ = ["ALGORITHMS", "FedAvgGDA", "FedMM", "FedProxGDA", "FedSGDA", "ScaffoldGDA", "SmoothedFedMM"]
+__all__ = [
+    "ALGORITHMS",
+    "FedAvgGDA",
+    "FedMM",
+    "FedProxGDA",
+    "FedSGDA",
+    "ScaffoldGDA",
+    "SmoothedFedMM",
+]

@@ -39,7 +39,12 @@ SOURCE_ONLY = "source only"
 
 @dataclass(frozen=True)
 class Experiment:
-    """A whole experiment: one section a field."""
+    """A whole experiment: one section a field. :func:`experiment` makes it from tables and fills in the defaults.
+
+    run: the options of the training. data: the data set. partition: who holds which rows. model: the network to build.
+    objective, algorithm: the loss, and the federated method. aggregation: how the server averages updates.
+    transmission: what happens to an update before it is sent. guard: what to do about a round that explodes.
+    """
 
     run: TrainOptions
     data: DataSet
@@ -75,6 +80,8 @@ class Experiment:
 
 def experiment(tables: Mapping[str, Any]) -> Experiment:
     """Check and build an experiment from the tables of a TOML file.
+
+    tables: by section, the options as in the file; unknown keys and values out of range are refused.
 
     Without ``[partition]``, ``[objective]`` and ``[algorithm]``, or their names, it is DANN by the smoothed FedMM on a
     source and a target client; with a preset, by FedMM.

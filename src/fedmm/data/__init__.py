@@ -25,7 +25,16 @@ from fedmm.data.partition import (
 from fedmm.data.rows import DatasetRows, Rows, TensorRows, as_rows
 
 DATASETS: dict[str, type[DataSet]] = {
-    kind.name: kind for kind in (Digits, Moons, MnistM, Office31, ImageFolder, Arrays, Table)
+    kind.name: kind
+    for kind in (
+        Digits,
+        Moons,
+        MnistM,
+        Office31,
+        ImageFolder,
+        Arrays,
+        Table,
+    )
 }
 
 __all__ = [

@@ -22,6 +22,9 @@ class InProcess:
     """Runs a federation's rounds client by client. Clients are visited, and sums are taken, in order of their names.
 
     A client's new state counts when its update does: one that is left out of a round stays as it was.
+
+    problem: the clients' functions and where to start. rounds: how many there will be, for schedules.
+    terms: the conditions under which clients take part.
     """
 
     def __init__(self, problem: FederatedProblem, algorithm: Algorithm, rounds: int, terms: Terms = _USUAL) -> None:
@@ -33,9 +36,11 @@ class InProcess:
         self.workers = workers(self.server)
 
     def start(self) -> FederatedState:
+        """The state before the first round."""
         return self.server.start()
 
     def run_round(self, state: FederatedState) -> tuple[FederatedState, RoundRecord]:
+        """One round: the state after it, and what is known of it. ``state`` is left as it is."""
         began = time.perf_counter()
         invitations = self.server.invitations(state)
         kept: dict[str, Kept] = {}

@@ -1,1 +1,22 @@
 """Finished runs put to use: predictions, evaluation, export."""
+
+from __future__ import annotations
+
+from fedmm.inference.evaluate import Evaluation, evaluate, rows_named
+from fedmm.inference.export import Exported, export_model
+from fedmm.inference.load_run import FinishedRun, open_run
+from fedmm.inference.predict import Predicted, open_rows, predict_rows, prediction_file
+
+__all__ = [
+    "Evaluation",
+    "Exported",
+    "FinishedRun",
+    "Predicted",
+    "evaluate",
+    "export_model",
+    "open_rows",
+    "open_run",
+    "predict_rows",
+    "prediction_file",
+    "rows_named",
+]

@@ -83,8 +83,9 @@ class FinishedRun:
 
 
 def open_run(folder: Path, model: str | None = None, *, device: torch.device | str = "cpu") -> FinishedRun:
-    """The run in a folder with one of its models.
+    """Open the run in a folder with one of its models.
 
+    folder: that :func:`fedmm.run_experiment` or ``fedmm run`` left. device: where the model predicts.
     model: ``best`` for the one that the run announced as its best, ``last`` for that of its last round; by default the
     best one where it kept one.
     """

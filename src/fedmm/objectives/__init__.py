@@ -8,6 +8,20 @@ from fedmm.objectives.dann import DANN
 from fedmm.objectives.mdd import MDD
 from fedmm.objectives.source_only import SourceOnly
 
-OBJECTIVES: dict[str, type[Objective]] = {objective.name: objective for objective in (DANN, CDAN, MDD, SourceOnly)}
+OBJECTIVES: dict[str, type[Objective]] = {
+    objective.name: objective
+    for objective in (
+        DANN,
+        CDAN,
+        MDD,
+        SourceOnly,
+    )
+}
 
-__all__ = ["CDAN", "DANN", "MDD", "OBJECTIVES", "SourceOnly"]
+__all__ = [
+    "CDAN",
+    "DANN",
+    "MDD",
+    "OBJECTIVES",
+    "SourceOnly",
+]

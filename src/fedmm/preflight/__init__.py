@@ -1,1 +1,10 @@
-"""What is looked at before anything is trained."""
+"""What is looked at before anything is trained: a proposal of an experiment, and checks of one."""
+
+from __future__ import annotations
+
+from fedmm.preflight.check import Checked, Finding, check
+from fedmm.preflight.propose import propose
+from fedmm.preflight.table_columns import TableOptions
+from fedmm.preflight.write_experiment import Found, write_experiment
+
+__all__ = ["Checked", "Finding", "Found", "TableOptions", "check", "propose", "write_experiment"]

@@ -79,9 +79,11 @@ class Messaging:
         }
 
     def start(self) -> FederatedState:
+        """The state before the first round."""
         return self.server.start()
 
     def run_round(self, state: FederatedState) -> tuple[FederatedState, RoundRecord]:
+        """One round: the state after it, and what is known of it. ``state`` is left as it is."""
         began = time.perf_counter()
         t = state.round
         invitations = self.host.invitations(state)

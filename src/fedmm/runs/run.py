@@ -77,9 +77,12 @@ def run_experiment(
     """Train as the experiment says and leave a run folder; its summary is returned.
 
     Everything is checked and built before the folder is made. Ctrl-C, or a client that diverges, leaves a folder with
-    the rounds and the model up to then; the latter is raised after that. ``say`` is told which engine runs, and why.
+    the rounds and the model up to then; the latter is raised after that.
+
+    folder: where to write; one that is not empty is refused without ``overwrite`` or ``resume``.
+    resume: go on from the newest checkpoint of a run in the folder, where one was started.
+    progress: a bar on the terminal. say: told which engine runs, and why.
     on_round: called with each round's row of the history. callbacks: objects that watch the training, and may end it.
-    resume: go on from the newest checkpoint of a run in the folder, where one was begun.
     """
     if experiment.run.threads:
         torch.set_num_threads(experiment.run.threads)

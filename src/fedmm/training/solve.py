@@ -192,7 +192,11 @@ def _split(function: Function | tuple[Function, Batches], name: str) -> tuple[Fu
 
 
 class FunctionClient:
-    """A client whose f_i is a Python function; ``scale`` multiplies its gradient, per coordinate or as a whole."""
+    """A client whose f_i is a Python function.
+
+    f: called with omega, psi and, if there are batches, one of them. batches: makes an iterable of batches; None for
+        none. layout: of omega and psi in the flat vector. scale: multiplies the gradient, per coordinate or as a whole.
+    """
 
     def __init__(self, name: str, f: Function, batches: Batches | None, layout: Layout, scale: Tensor) -> None:
         self.name = name
@@ -204,6 +208,7 @@ class FunctionClient:
         self._drawn = 0
 
     def open_round(self, t: int, rounds: int, steps: int, statistics: Statistics) -> FunctionRound:
+        """Begin round t (from 0) with ``steps`` local steps."""
         return FunctionRound(self, first_batch=t * steps)
 
     def gradient(self, z: Tensor, batch_number: int) -> tuple[Tensor, Tensor]:
