@@ -18,7 +18,7 @@ from flwr.app import Message
 from fedmm import FedmmError
 from fedmm.config.schema import Experiment
 from fedmm.deploy import server as serving
-from fedmm.deploy.demo import same_result
+from fedmm.deploy.local import same_result
 from fedmm.deploy.server import serve
 from fedmm.remote.flower.engine import Patience
 from fedmm.remote.packed import Malformed, Packed, read_json

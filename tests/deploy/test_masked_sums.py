@@ -20,10 +20,9 @@ from flwr.app import Error, Message
 from fedmm import FedmmError
 from fedmm.config.schema import Experiment
 from fedmm.deploy import server as serving
-from fedmm.deploy.demo import RUN
 from fedmm.deploy.federation import up
 from fedmm.deploy.layout import Federation
-from fedmm.deploy.local import local_sites
+from fedmm.deploy.local import RUN, local_sites
 from fedmm.deploy.runs import follow
 from fedmm.deploy.server import serve
 from fedmm.remote.flower.engine import Patience

@@ -16,7 +16,7 @@ from flwr.app import Array, Message
 
 from fedmm.config.schema import Experiment
 from fedmm.deploy import server as serving
-from fedmm.deploy.demo import same_result
+from fedmm.deploy.local import same_result
 from fedmm.deploy.server import serve
 from fedmm.engines.server import Server
 from fedmm.remote.flower.engine import Patience

@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from fedmm.core.errors import FedmmError, require, unknown
-from fedmm.core.paths import config_folder
+from fedmm.core.files import config_folder
 
 ALLOWED = "FEDMM_ALLOW_IMPORT"
 """The environment variable with the allowed names, separated by commas."""

@@ -18,8 +18,7 @@ from typing import Any
 
 from fedmm.config.toml import write_toml
 from fedmm.core.errors import FedmmError, require
-from fedmm.core.files import write_text
-from fedmm.core.paths import is_name
+from fedmm.core.files import is_name, write_text
 from fedmm.deploy import processes
 from fedmm.deploy.flower_commands import (
     CONNECTION,

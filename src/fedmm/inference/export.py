@@ -25,12 +25,12 @@ from fedmm.core.seeding import key
 from fedmm.core.validation import one_of
 from fedmm.data.columns import Column
 from fedmm.data.inputs import input_table
+from fedmm.data.tensor_files import checksum
 from fedmm.data.transforms import view_table
 from fedmm.inference.load_run import FinishedRun
 from fedmm.inference.onnx_tables import Raw, columns_of, raw_rows, with_preparation
 from fedmm.models.backbones import Normalise
 from fedmm.models.network import AdversarialModule
-from fedmm.remote.tensor_files import checksum
 from fedmm.training.predictor import MODEL_FORMAT, RowsShown, rebuild_model
 
 FORMAT = "fedmm-export-1"

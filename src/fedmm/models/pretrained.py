@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from fedmm.core.errors import FedmmError, require
+from fedmm.core.files import data_folder
 from fedmm.core.imports import import_allowed
-from fedmm.core.paths import data_folder
 
 
 def load_weights(module: nn.Module, given: str, normalise: str) -> None:

@@ -13,7 +13,7 @@ import torch
 
 from fedmm.config.sweep_grid import groups
 from fedmm.core.errors import FedmmError
-from fedmm.models.precision import Precision
+from fedmm.models.devices import Precision
 from fedmm.reproduction.plan import PaperRun
 from fedmm.reproduction.results import identity, read_lines
 from fedmm.reproduction.write_results import append_lines, digest, relabel, result_line, stamp

@@ -14,8 +14,7 @@ from fedmm.config.schema import Experiment, experiment
 from fedmm.core.errors import FedmmError
 from fedmm.core.files import write_json
 from fedmm.runs.evidence import judge_runs
-from fedmm.runs.plan import read_plan, write_plan
-from fedmm.runs.resume import completed_run, only_begun
+from fedmm.runs.resume import completed_run, only_begun, read_plan, write_plan
 from fedmm.runs.run import DivergedRun, Summary, run_experiment
 from fedmm.runs.run_folder import SUMMARY, claim_folder
 from fedmm.runs.workers import report, side_by_side, tell, told_to_stop

@@ -16,11 +16,11 @@ from fedmm.core.algorithm import Algorithm
 from fedmm.core.engine import Engine, FederatedState
 from fedmm.core.errors import require
 from fedmm.data.datasets.per_site import PerSite
-from fedmm.engines.client_store import Kept
 from fedmm.engines.in_process import workers
 from fedmm.engines.messages import NEVER
 from fedmm.engines.server import Server
-from fedmm.models.precision import precision
+from fedmm.engines.worker import Kept
+from fedmm.models.devices import precision
 from fedmm.remote.durable_store import DurableMemory, state_folder
 from fedmm.remote.engine import AskingEngine
 from fedmm.remote.evaluation import MetricRequest, SiteMetrics, measure_at_site

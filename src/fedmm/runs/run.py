@@ -23,9 +23,16 @@ from fedmm.runs.build import DataCache, prepare, tested_rows
 from fedmm.runs.evidence import count_trained_test_rows, shift_of_model, shift_table, shift_warning
 from fedmm.runs.on_nvflare import every_round_kept, nvflare_engines
 from fedmm.runs.on_ray import ray_engines
-from fedmm.runs.plan import keep_settings, settings_of
 from fedmm.runs.report_data import EXHIBITS, exhibits
-from fedmm.runs.resume import keep_rows, only_begun, require_same_run, resume_points, run_checkpoints
+from fedmm.runs.resume import (
+    keep_rows,
+    keep_settings,
+    only_begun,
+    require_same_run,
+    resume_points,
+    run_checkpoints,
+    settings_of,
+)
 from fedmm.runs.run_folder import (
     BOUNDARY,
     EXPERIMENT,

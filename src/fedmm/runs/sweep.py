@@ -16,8 +16,7 @@ from fedmm.core.errors import FedmmError, require
 from fedmm.core.files import write_json
 from fedmm.runs.build import DataCache, prepare
 from fedmm.runs.comparison import comparison_summary, folder_names
-from fedmm.runs.plan import Program, fits, plan_in_words, read_plan, write_plan
-from fedmm.runs.resume import completed_run, only_begun
+from fedmm.runs.resume import Program, completed_run, fits, only_begun, plan_in_words, read_plan, write_plan
 from fedmm.runs.run import Summary, rows_inside, run_stack
 from fedmm.runs.run_folder import SUMMARY, claim_folder
 from fedmm.runs.tracking import require_trackers

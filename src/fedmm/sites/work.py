@@ -18,13 +18,13 @@ from fedmm.core.federation import Terms
 from fedmm.core.imports import only_allowed
 from fedmm.core.mechanisms import SecretNoise
 from fedmm.core.problem import FederatedProblem, LocalRound, Statistics
-from fedmm.engines.client_store import Kept
 from fedmm.engines.in_process import workers
+from fedmm.engines.mask_ledger import MaskLedger
+from fedmm.engines.masking import MaskKey, Masks
 from fedmm.engines.messages import NEVER
-from fedmm.engines.secure_sum.ledger import MaskLedger
-from fedmm.engines.secure_sum.masking import MaskKey, Masks
 from fedmm.engines.server import Server
-from fedmm.models.precision import precision
+from fedmm.engines.worker import Kept
+from fedmm.models.devices import precision
 from fedmm.remote.durable_store import DurableMemory, state_folder
 from fedmm.remote.evaluation import measure_at_site
 from fedmm.remote.packed import CONFIRM, DESCRIBE, INTRODUCE, MEASURE, OPEN, TRAIN, Malformed, Packed, one_line

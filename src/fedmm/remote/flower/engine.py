@@ -12,8 +12,8 @@ from flwr.serverapp import Grid
 
 from fedmm.core.engine import FederatedState, Refusal, RoundRecord
 from fedmm.core.errors import require
+from fedmm.engines.masking import Opening, require_all
 from fedmm.engines.messages import Update
-from fedmm.engines.secure_sum.masking import Opening, require_all
 from fedmm.remote.flower.roster import Say
 from fedmm.remote.flower.strategy import MinimaxStrategy, Refused
 from fedmm.remote.packed import CONFIRM, MEASURE, OPEN, PROBLEM, About, Packed
