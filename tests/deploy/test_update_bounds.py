@@ -51,7 +51,7 @@ def refused(tmp_path: Path) -> list[dict[str, Any]]:
 
 
 def last_z(each: Experiment, tmp_path: Path) -> torch.Tensor:
-    checkpoints = serving.run_checkpoints(each, tmp_path / "runs" / "one")
+    checkpoints = serving.checkpoints_of(each.run, tmp_path / "runs" / "one")
     return checkpoints.load(max(checkpoints.rounds()), torch.device("cpu"))[0].z
 
 

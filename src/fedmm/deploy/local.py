@@ -15,20 +15,19 @@ from fedmm.algorithms import FedMM
 from fedmm.config.demos import demo_experiments
 from fedmm.config.schema import Experiment
 from fedmm.config.sites import RowsElsewhere
-from fedmm.core.errors import require
+from fedmm.core.errors import Say, require
 from fedmm.core.files import domain_of
 from fedmm.core.imports import allowed_names
-from fedmm.deploy.federation import LocalSite, Say, down, up
+from fedmm.deploy.federation import LocalSite, down, up
 from fedmm.deploy.layout import Federation, RunRequest
 from fedmm.deploy.processes import MARK
 from fedmm.deploy.runs import follow, submit
 from fedmm.deploy.server import keep_every_round
-from fedmm.runs.resume import run_checkpoints
 from fedmm.runs.run import run_experiment
 from fedmm.runs.run_folder import free_folder
 from fedmm.sites.config import DataSection, PolicySection, SiteConfig, SiteSection, SuperLinkSection, read_site
 from fedmm.sites.experiments import deployed_experiment, experiment_text, named_paths
-from fedmm.training.checkpoints import newest_common
+from fedmm.training.checkpoints import checkpoints_of, newest_common
 
 
 def local_sites(experiment: Experiment, files: Sequence[Path] = ()) -> list[LocalSite]:
@@ -136,7 +135,7 @@ def same_result(experiment: Experiment, deployed: Path, reference: Path, say: Sa
     """Train the same in one process, and compare every bit of the server's state and the measured accuracy."""
     run_experiment(experiment, reference, progress=False)
     (one, history), (other, expected) = (
-        newest_common([run_checkpoints(experiment, folder)], torch.device("cpu"), say)[0]
+        newest_common([checkpoints_of(experiment.run, folder)], torch.device("cpu"), say)[0]
         for folder in (deployed, reference)
     )
     alike = one.round == other.round and one.server.keys() == other.server.keys()

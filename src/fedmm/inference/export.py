@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from fedmm._version import __version__
 from fedmm.config.dataclass_io import as_table
-from fedmm.core.errors import FedmmError, require
+from fedmm.core.errors import FedmmError, first_line, require
 from fedmm.core.files import atomic_write
 from fedmm.core.seeding import key
 from fedmm.core.validation import one_of
@@ -198,7 +198,7 @@ def _third_parties_silent() -> Iterator[None]:
     except (FedmmError, OSError, MemoryError):
         raise
     except Exception as problem:  # exporters raise whatever their passes meet
-        reason = (str(problem).strip() or type(problem).__name__).splitlines()[0]
+        reason = first_line(problem)
         raise FedmmError(f"the network cannot be exported in this format: {reason}") from problem
     finally:
         logging.disable(before)

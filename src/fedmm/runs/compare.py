@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from statistics import fmean
@@ -11,7 +11,7 @@ from typing import Any
 from fedmm.algorithms import ALGORITHMS
 from fedmm.config.schema import SOURCE_ONLY, Experiment, experiment
 from fedmm.config.sweep_grid import SWEEP
-from fedmm.core.errors import require, unknown
+from fedmm.core.errors import Say, require, unknown
 from fedmm.core.files import write_json
 from fedmm.core.label_shift import LabelShift
 from fedmm.core.options import DEFAULT_VALIDATOR
@@ -125,7 +125,7 @@ def compare_methods(
     overwrite: bool = False,
     resume: bool = False,
     progress: bool = True,
-    say: Callable[[str], None] = lambda line: None,
+    say: Say = lambda line: None,
 ) -> Table | None:
     """Train every candidate for every seed, judge them, and write ``compare.json``, which is returned.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,13 @@ import torch
 
 from fedmm.config.schema import Experiment, experiment
 from fedmm.config.toml import read_toml
-from fedmm.core.errors import FedmmError
+from fedmm.core.errors import FedmmError, Say
 from fedmm.core.files import write_json
 from fedmm.models.devices import Precision
 from fedmm.runs.run_folder import EXPERIMENT, HELD, MODEL, SUMMARY
 from fedmm.training.adaptation import Adaptation
 from fedmm.training.batched import StackSettings
-from fedmm.training.callbacks import BestModel
-from fedmm.training.checkpoints import FOLDER, Checkpoints, checkpoints_of, newest_common
+from fedmm.training.checkpoints import FOLDER, Checkpoints, newest_common
 from fedmm.training.fingerprint import differences, held_rows, refuse_others
 from fedmm.training.snapshots import ResumePoint
 from fedmm.training.tuning import Tuned, chunk_that_fits, tune
@@ -27,19 +26,12 @@ from fedmm.training.tuning import Tuned, chunk_that_fits, tune
 PLAN = "plan.json"
 
 
-def run_checkpoints(
-    each: Experiment, folder: Path, best: BestModel | None = None, *, in_parts: bool = False
-) -> Checkpoints:
-    """The checkpoints of a run, as its section ``[run]`` wants them, with the best model beside them."""
-    return checkpoints_of(each.run, folder, best, in_parts=in_parts)
-
-
 def resume_points(
     experiments: Sequence[Experiment],
     adaptations: Sequence[Adaptation],
     folders: Sequence[Path],
     checkpoints: Sequence[Checkpoints],
-    say: Callable[[str], None],
+    say: Say,
 ) -> list[ResumePoint]:
     """The newest states that all of these runs have after one round; none where they begin, or begin again.
 

@@ -6,14 +6,13 @@ import json
 import math
 import time
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from fedmm.config.schema import Experiment
-from fedmm.core.errors import FedmmError, require
+from fedmm.core.errors import FedmmError, Say, require
 from fedmm.core.federation import Terms
 from fedmm.core.imports import only_allowed
 from fedmm.core.mechanisms import SecretNoise
@@ -43,7 +42,6 @@ from fedmm.training.evaluators import Evaluator, OwnSums, held_back_evaluator, s
 from fedmm.training.predictor import RowsShown
 from fedmm.training.problem import ClientData, adaptation_problem, batch_split, input_sum
 
-Say = Callable[[str], None]
 _REMEDY = "the site's owner can list it in policy.allow_imports"
 
 
