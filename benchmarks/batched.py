@@ -34,7 +34,7 @@ from fedmm.core.objective import Objective
 from fedmm.data import Digits
 from fedmm.data.rows import TensorRows
 from fedmm.models import MLP, MobileNetV2, Model, PaperCNN
-from fedmm.models.precision import Precision, precision
+from fedmm.models.devices import Precision, precision
 from fedmm.training.adaptation import Adaptation
 from fedmm.training.batched import StackSettings, build_stack
 from fedmm.training.tuning import chunk_that_fits, torch_threads, tune

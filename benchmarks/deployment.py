@@ -27,10 +27,9 @@ from typing import Any
 from fedmm.algorithms import FedMM
 from fedmm.config.schema import Experiment
 from fedmm.data.partition import SourceTarget
-from fedmm.deploy.demo import RUN, demo_experiment, same_result
 from fedmm.deploy.federation import down, up
 from fedmm.deploy.layout import Federation, RunRequest
-from fedmm.deploy.local import local_sites
+from fedmm.deploy.local import RUN, demo_experiment, local_sites, same_result
 from fedmm.deploy.runs import follow, submit
 from fedmm.sites.experiments import experiment_text
 

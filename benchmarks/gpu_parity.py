@@ -22,7 +22,7 @@ from fedmm.core.engine import FederatedState
 from fedmm.data import Digits
 from fedmm.data.rows import TensorRows
 from fedmm.models import MLP, Model, PaperCNN
-from fedmm.models.precision import PRECISIONS, Precision, precision
+from fedmm.models.devices import PRECISIONS, Precision, precision
 from fedmm.training.adaptation import Adaptation
 from fedmm.training.batched import StackSettings, build_stack
 

@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 
+from fedmm.engines.mask_ledger import MaskLedger
+from fedmm.engines.masking import MaskKey, Masks
 from fedmm.engines.messages import Invitation, Update
-from fedmm.engines.secure_sum.ledger import MaskLedger
-from fedmm.engines.secure_sum.masking import MaskKey, Masks
 
 CASES = [(size, sites) for size in (100_000, 2_000_000) for sites in (3, 20)]
 

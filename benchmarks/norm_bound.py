@@ -42,7 +42,7 @@ from watched_norms import Attack, needed, train
 
 from fedmm.config.schema import Experiment, experiment
 from fedmm.config.toml import read_tables
-from fedmm.deploy.demo import demo_experiment
+from fedmm.deploy.local import demo_experiment
 from fedmm.runs.build import DataCache
 
 HERE = Path(__file__).parent

@@ -28,7 +28,7 @@ from common import processor, typed_command
 
 from fedmm.config.schema import experiment
 from fedmm.core.errors import FedmmError
-from fedmm.models.precision import Precision
+from fedmm.models.devices import Precision
 from fedmm.runs.build import DataCache, prepare
 from fedmm.training.batched import StackRun, StackSettings
 

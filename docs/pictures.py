@@ -23,8 +23,8 @@ from torch import Tensor
 
 import fedmm
 from fedmm.config.demos import demo_experiments
-from fedmm.reporting.boundaries import Plane, boundary_strip
 from fedmm.reporting.read import read_run
+from fedmm.reporting.strips import Plane, boundary_strip
 from fedmm.reporting.style import FAINT, INK, RULE, SMALL, TEXT, new_figure, quiet, save, whole_part
 
 IMAGES = Path(__file__).parent / "images"

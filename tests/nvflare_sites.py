@@ -10,10 +10,10 @@ from problems import with_options
 from ray_federation import Federation
 
 from fedmm import ALGORITHMS, FedmmError, Terms
-from fedmm.engines.client_store import Kept
 from fedmm.engines.in_process import workers
 from fedmm.engines.messages import NEVER
 from fedmm.engines.server import Server
+from fedmm.engines.worker import Kept
 from fedmm.remote.durable_store import DurableMemory, state_folder
 from fedmm.remote.packed import Packed
 from fedmm.remote.site import Site, answer_question

@@ -10,7 +10,7 @@ from typing import NoReturn
 import pytest
 
 from fedmm.core.errors import FedmmError
-from fedmm.core.files import atomic_write, replace_file
+from fedmm.core.files import atomic_write, cache_folder, data_folder, replace_file
 
 
 def full(number: int) -> NoReturn:
@@ -64,3 +64,30 @@ def test_a_link_and_the_permissions_of_a_file_stay(tmp_path: Path) -> None:
     assert link.is_symlink()
     assert path.read_text() == "new"
     assert path.stat().st_mode & 0o777 == 0o640
+
+
+@pytest.fixture(autouse=True)
+def _nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("FEDMM_DATA", "FEDMM_CACHE", "XDG_DATA_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HOME", "/home/somebody")
+
+
+def test_without_a_word_it_is_the_user_s_own_folders() -> None:
+    assert data_folder() == Path("/home/somebody/.local/share/fedmm")
+    assert cache_folder() == Path("/home/somebody/.cache/fedmm")
+
+
+def test_the_desktop_s_folders_are_honoured_where_they_are_absolute(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", "/large")
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert data_folder() == Path("/large/fedmm")
+    assert cache_folder() == Path("/home/somebody/.cache/fedmm")
+
+
+def test_our_own_variables_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", "/large")
+    monkeypatch.setenv("FEDMM_DATA", "~/sets")
+    monkeypatch.setenv("FEDMM_CACHE", "here")
+    assert data_folder() == Path("/home/somebody/sets")
+    assert cache_folder() == Path("here")

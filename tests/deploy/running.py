@@ -13,8 +13,8 @@ from typing import Any
 
 from fedmm.config.schema import Experiment
 from fedmm.deploy import processes
-from fedmm.deploy.demo import RUN, demo_experiment
 from fedmm.deploy.layout import Federation, RunRequest
+from fedmm.deploy.local import RUN, demo_experiment
 from fedmm.deploy.runs import submit
 from fedmm.sites.experiments import experiment_text
 

@@ -20,10 +20,9 @@ from deploy.test_serving import grid_of, served, small
 
 from fedmm import FedmmError
 from fedmm.cli import main
-from fedmm.deploy.demo import RUN, demo_experiment
 from fedmm.deploy.federation import up
 from fedmm.deploy.layout import Federation
-from fedmm.deploy.local import local_sites
+from fedmm.deploy.local import RUN, demo_experiment, local_sites
 from fedmm.deploy.server import serve
 from fedmm.remote.packed import INTRODUCE, TRAIN, About, Packed
 from fedmm.sites.config import SiteConfig, read_site

@@ -18,7 +18,7 @@ from flwr.app import Message
 from fedmm import FedmmError
 from fedmm.config.schema import Experiment
 from fedmm.deploy import server as serving
-from fedmm.deploy.demo import same_result
+from fedmm.deploy.local import same_result
 from fedmm.deploy.server import serve
 from fedmm.remote.flower.engine import Patience
 from fedmm.remote.packed import Malformed, Packed, read_json
@@ -251,7 +251,7 @@ def test_a_site_that_joins_later_begins_as_one_that_was_never_counted(tmp_path: 
     away.answered = answered  # type: ignore[method-assign]
     serve(away, served(tmp_path / "away", each, patience=0.05))
     assert [row["clients"] for row in rounds(tmp_path / "away")] == counted
-    states = [serving.run_checkpoints(each, tmp_path / name / "runs" / "one") for name in ("late", "away")]
+    states = [serving.checkpoints_of(each.run, tmp_path / name / "runs" / "one") for name in ("late", "away")]
     one, other = (state.load(5, torch.device("cpu"))[0] for state in states)
     assert torch.equal(one.z, other.z)
     assert one.counted == other.counted
@@ -270,7 +270,7 @@ def test_a_site_joins_after_a_resume_too(tmp_path: Path, crash_in: int) -> None:
     whole = late_grid(tmp_path / "whole", each, {"target-1": 2})
     serve(whole, served(tmp_path / "whole", each, min_sites=1))
     if counted == [row["clients"] for row in rounds(tmp_path / "whole")]:
-        states = [serving.run_checkpoints(each, where / "runs" / "one") for where in (tmp_path, tmp_path / "whole")]
+        states = [serving.checkpoints_of(each.run, where / "runs" / "one") for where in (tmp_path, tmp_path / "whole")]
         one, other = (state.load(6, torch.device("cpu"))[0] for state in states)
         assert torch.equal(one.z, other.z)
 

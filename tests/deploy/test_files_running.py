@@ -15,8 +15,8 @@ from deploy.machines import NGINX, Machine, needs_nginx, proxy, until_listening
 
 from deploy import shipped
 from fedmm.deploy import processes
-from fedmm.deploy.demo import demo_experiment, same_result
 from fedmm.deploy.federation import prepare
+from fedmm.deploy.local import demo_experiment, same_result
 from fedmm.sites.experiments import experiment_text
 
 SITES = {"source-1": "hospital-a", "target-1": "hospital-b"}

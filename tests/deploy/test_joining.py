@@ -17,9 +17,9 @@ from fedmm.config.schema import Experiment
 from fedmm.data.partition import SourceTarget
 from fedmm.deploy import flower_commands as commands
 from fedmm.deploy import processes
-from fedmm.deploy.demo import demo_experiment, same_result
 from fedmm.deploy.federation import prepare
 from fedmm.deploy.layout import Federation
+from fedmm.deploy.local import demo_experiment, same_result
 from fedmm.deploy.run_view import RunReader
 from fedmm.sites.experiments import experiment_text
 

@@ -20,21 +20,20 @@ from flwr.app import Error, Message
 from fedmm import FedmmError
 from fedmm.config.schema import Experiment
 from fedmm.deploy import server as serving
-from fedmm.deploy.demo import RUN
 from fedmm.deploy.federation import up
 from fedmm.deploy.layout import Federation
-from fedmm.deploy.local import local_sites
+from fedmm.deploy.local import RUN, local_sites
 from fedmm.deploy.runs import follow
 from fedmm.deploy.server import serve
 from fedmm.remote.flower.engine import Patience
 from fedmm.remote.flower.envelope import read
 from fedmm.remote.packed import CONFIRM, INTRODUCE, MESSAGE_TYPES, OPEN, TRAIN, Packed
-from fedmm.runs.resume import newest_common
-from fedmm.runs.run import run_checkpoints, run_experiment
+from fedmm.runs.run import run_experiment
 from fedmm.sites.config import MasksSection, read_site
 from fedmm.sites.credentials.keys import make_node_key
 from fedmm.sites.experiments import experiment_text
 from fedmm.sites.work import SiteWork
+from fedmm.training.checkpoints import checkpoints_of, newest_common
 
 
 def masked(name: str = "fedmm", **run: Any) -> Experiment:
@@ -75,7 +74,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def last_point(each: Experiment, folder: Path) -> torch.Tensor:
-    ((state, _),) = newest_common([run_checkpoints(each, folder)], torch.device("cpu"), print)
+    ((state, _),) = newest_common([checkpoints_of(each.run, folder)], torch.device("cpu"), print)
     return state.z
 
 

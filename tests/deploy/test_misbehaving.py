@@ -21,10 +21,9 @@ import pytest
 from deploy.running import begin, long_experiment, pid_of, rounds_in, rows, server_log, text, until
 
 from fedmm.deploy import processes
-from fedmm.deploy.demo import RUN, demo_experiment, same_result
 from fedmm.deploy.federation import SUPERLINK, alive, register, start_sites, up
 from fedmm.deploy.layout import Federation
-from fedmm.deploy.local import local_sites
+from fedmm.deploy.local import RUN, demo_experiment, local_sites, same_result
 from fedmm.deploy.runs import follow
 from fedmm.sites.credentials.certificates import make_certificates
 from fedmm.sites.credentials.keys import make_node_key

@@ -19,7 +19,7 @@ from deploy.running import until
 
 from deploy import sandbox, shipped
 from fedmm.deploy import processes
-from fedmm.deploy.demo import demo_experiment, same_result
+from fedmm.deploy.local import demo_experiment, same_result
 from fedmm.sites.experiments import experiment_text
 
 SITES = {"source-1": "hospital-a", "target-1": "hospital-b"}

@@ -21,11 +21,10 @@ from remote.flower.local_grid import acting_as
 
 from fedmm import FedmmError
 from fedmm.core.errors import require
-from fedmm.deploy.demo import RUN, demo_experiment, same_result
 from fedmm.deploy.federation import start_sites, up
 from fedmm.deploy.flower_commands import CONNECTION, environment, flwr
 from fedmm.deploy.layout import Federation, read_settings
-from fedmm.deploy.local import local_sites
+from fedmm.deploy.local import RUN, demo_experiment, local_sites, same_result
 from fedmm.deploy.runs import follow
 from fedmm.remote.flower.envelope import Sealer, plain, seal
 from fedmm.remote.flower.fleet import FleetNode, Question, TurnedAway

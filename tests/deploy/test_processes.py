@@ -18,10 +18,9 @@ from deploy.running import begin, long_experiment, pid_of, pids_of, rounds_in, t
 
 from fedmm import FedmmError
 from fedmm.deploy import processes
-from fedmm.deploy.demo import RUN, demo_experiment, same_result
 from fedmm.deploy.federation import down, start_sites, up
 from fedmm.deploy.layout import Federation
-from fedmm.deploy.local import local_sites
+from fedmm.deploy.local import RUN, demo_experiment, local_sites, same_result
 from fedmm.deploy.runs import follow, resume
 from fedmm.sites.experiments import experiment_text
 

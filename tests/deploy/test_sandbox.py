@@ -25,7 +25,7 @@ TRAINS = """
 import sys
 from pathlib import Path
 import torch
-from fedmm.deploy.demo import demo_experiment
+from fedmm.deploy.local import demo_experiment
 from fedmm.runs.run import run_experiment
 layer = torch.nn.Conv2d(3, 8, 3)
 layer(torch.zeros(4, 3, 32, 32)).sum().backward()

@@ -18,9 +18,8 @@ from flwr.app import Array, ArrayRecord, Message
 from fedmm import FedmmError
 from fedmm.config.schema import Experiment
 from fedmm.deploy import server as serving
-from fedmm.deploy.demo import same_result
 from fedmm.deploy.layout import Federation, RunRequest
-from fedmm.deploy.local import local_sites
+from fedmm.deploy.local import local_sites, same_result
 from fedmm.deploy.run_state import run_lock
 from fedmm.deploy.server import keep_every_round, serve
 from fedmm.remote.durable_store import DurableMemory, state_folder

@@ -16,7 +16,7 @@ from flwr.app import Array, Message
 
 from fedmm.config.schema import Experiment
 from fedmm.deploy import server as serving
-from fedmm.deploy.demo import same_result
+from fedmm.deploy.local import same_result
 from fedmm.deploy.server import serve
 from fedmm.engines.server import Server
 from fedmm.remote.flower.engine import Patience
@@ -51,7 +51,7 @@ def refused(tmp_path: Path) -> list[dict[str, Any]]:
 
 
 def last_z(each: Experiment, tmp_path: Path) -> torch.Tensor:
-    checkpoints = serving.run_checkpoints(each, tmp_path / "runs" / "one")
+    checkpoints = serving.checkpoints_of(each.run, tmp_path / "runs" / "one")
     return checkpoints.load(max(checkpoints.rounds()), torch.device("cpu"))[0].z
 
 

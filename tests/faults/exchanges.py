@@ -9,8 +9,8 @@ from torch import Tensor
 
 from fedmm.core.engine import FederatedState, RoundRecord
 from fedmm.core.seeding import key
-from fedmm.engines.client_store import ClientMemory
 from fedmm.engines.messages import Invitation, Update
+from fedmm.engines.worker import ClientMemory
 from fedmm.remote.messaging import Exchange, Messaging
 
 

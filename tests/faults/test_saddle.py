@@ -13,8 +13,8 @@ from problems import Game, random_game
 from fedmm import FedMM, ScaffoldGDA, SmoothedFedMM, Terms
 from fedmm.core.algorithm import Algorithm
 from fedmm.core.engine import FederatedState
-from fedmm.engines.client_store import ClientMemory, Kept
 from fedmm.engines.messages import NEVER
+from fedmm.engines.worker import ClientMemory, Kept
 from fedmm.remote.messaging import Messaging
 
 ROUNDS = 300

@@ -26,11 +26,11 @@ from safetensors.torch import load_file, save_file
 from fedmm import FedmmError, load_model
 from fedmm.config.schema import experiment
 from fedmm.data import ImageFolder
-from fedmm.data.cache import cached
 from fedmm.data.datasets.mnist_m import read_idx
-from fedmm.data.download.fetch import unpack
+from fedmm.data.download import unpack
 from fedmm.data.readers.images import read_picture, square_of
 from fedmm.data.sources import StoredFile, read_checksums, read_file
+from fedmm.data.tensor_files import cached
 from fedmm.models.backbones import MobileNetV2
 from fedmm.models.pretrained import load_weights
 from fedmm.reporting import read_comparison, read_run

@@ -17,7 +17,7 @@ from problems import adapt, network, source_client, target_client
 
 from fedmm.config.schema import experiment
 from fedmm.config.toml import is_utf8, read_toml
-from fedmm.core.paths import is_name
+from fedmm.core.files import is_name
 from fedmm.reporting import comparison_rows, draw_comparison, markdown_table, read_comparison
 from fedmm.runs.comparison import folder_names
 from fedmm.runs.run import run_experiment

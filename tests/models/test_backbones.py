@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import fedmm
 from fedmm import FedMM, FedmmError, load_model
 from fedmm.config.dataclass_io import build
-from fedmm.core.paths import data_folder
+from fedmm.core.files import data_folder
 from fedmm.data import SourceTarget
 from fedmm.models import Backbone
 from fedmm.models.backbones import BLOCKS, MobileNetV2, ThreeColours

@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from fedmm import Terms
 from fedmm.core.algorithm import Algorithm
 from fedmm.core.problem import FederatedProblem
-from fedmm.engines.secure_sum.ledger import MaskLedger
-from fedmm.engines.secure_sum.masking import MaskKey, Masks, Offer, SignedKey, signed_text
+from fedmm.engines.mask_ledger import MaskLedger
+from fedmm.engines.masking import MaskKey, Masks, Offer, SignedKey, signed_text
 from fedmm.remote.messaging import Messaging
 
 RUN = "a run"

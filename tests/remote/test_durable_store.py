@@ -9,9 +9,9 @@ import torch
 from problems import random_game
 
 from fedmm import FedMM, FedmmError
-from fedmm.engines.client_store import Kept
+from fedmm.data import tensor_files
 from fedmm.engines.messages import NEVER
-from fedmm.remote import tensor_files
+from fedmm.engines.worker import Kept
 from fedmm.remote.durable_store import DurableMemory, state_folder
 from fedmm.remote.messaging import Messaging
 from fedmm.remote.site import Site

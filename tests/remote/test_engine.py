@@ -14,10 +14,10 @@ from ray_federation import Federation
 from fedmm import ALGORITHMS, FedmmError, Terms
 from fedmm.core.algorithm import Algorithm
 from fedmm.core.mechanisms import GaussianUpdate
-from fedmm.engines.client_store import Kept
 from fedmm.engines.in_process import InProcess, workers
 from fedmm.engines.messages import NEVER
 from fedmm.engines.server import Server
+from fedmm.engines.worker import Kept
 from fedmm.remote.durable_store import DurableMemory
 from fedmm.remote.engine import AskingEngine
 from fedmm.remote.packed import PROBLEM, Packed

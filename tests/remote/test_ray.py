@@ -33,10 +33,10 @@ from fedmm.core.aggregation import AGGREGATIONS
 from fedmm.core.algorithm import Algorithm
 from fedmm.core.engine import FederatedState, RoundRecord
 from fedmm.core.mechanisms import ClippedUpdate, GaussianUpdate
-from fedmm.engines.client_store import Kept
 from fedmm.engines.in_process import InProcess
 from fedmm.engines.messages import NEVER
 from fedmm.engines.server import Server
+from fedmm.engines.worker import Kept
 from fedmm.remote.ray import Actors, Cluster, RayEngine, ray_cluster
 from fedmm.remote.ray.actor import ActorSetup, Call, ClientActor, GivenState, Rules
 from fedmm.remote.ray.cluster import require_listener

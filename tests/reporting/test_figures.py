@@ -15,7 +15,7 @@ import fedmm.reporting
 from fedmm.core.errors import FedmmError
 from fedmm.reporting import draw_comparison, draw_run, read_comparison, style
 from fedmm.reporting.curves import column_curve
-from fedmm.reporting.images import pixels
+from fedmm.reporting.strips import pixels
 from fedmm.reporting.style import spread_apart, strokes
 
 

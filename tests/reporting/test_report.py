@@ -21,8 +21,7 @@ from fedmm.core.errors import FedmmError
 from fedmm.core.validators import NOT_SUPPORTED, RULE
 from fedmm.reporting import comparison_rows, draw_comparison, read_comparison, validator_table
 from fedmm.reporting.html import collect_runs, write_pdf, write_png
-from fedmm.reporting.html.charts import Lines
-from fedmm.reporting.html.colours import method_strokes
+from fedmm.reporting.html.charts import Lines, method_strokes
 from fedmm.reporting.html.costs import cost_of, levels
 from fedmm.reporting.html.features import _plane
 from fedmm.reporting.html.headline import choice_of, chosen_round

@@ -190,6 +190,6 @@ def test_the_public_face_is_sorted_and_all_but_running_reads_files_only() -> Non
     ours = {name for name in imported if name.startswith("fedmm")}
     rooms = ("fedmm.reporting.", *(f"fedmm.reproduction.{path.stem}" for path in reading))
     assert all(
-        name in ("fedmm.core.errors", "fedmm.core.files", "fedmm.core.paths") or name.startswith(rooms) for name in ours
+        name in ("fedmm.core.errors", "fedmm.core.files", "fedmm.core.files") or name.startswith(rooms) for name in ours
     )
     assert not {"torch", "matplotlib.pyplot"} & set(imported)

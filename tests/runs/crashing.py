@@ -20,7 +20,7 @@ from runs.saved import model_in
 
 import fedmm
 from fedmm.config.schema import experiment
-from fedmm.remote import tensor_files
+from fedmm.data import tensor_files
 from fedmm.runs.run import run_experiment
 from fedmm.training.checkpoints import Checkpoints
 

@@ -16,7 +16,7 @@ from runs.saved import model_in
 from fedmm.config.schema import Experiment, experiment
 from fedmm.config.toml import write_toml
 from fedmm.core.errors import FedmmError
-from fedmm.runs import plan as planning
+from fedmm.runs import resume
 from fedmm.runs.run import run_experiment
 from fedmm.runs.run_folder import latest_folder
 from fedmm.training.checkpoints import FOLDER
@@ -130,9 +130,9 @@ def test_the_best_is_still_the_best_of_all_rounds_after_a_crash(tmp_path: Path, 
 def test_a_batched_run_goes_on_as_it_was_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """How many clients fit into the memory decides the last bits."""
     each = small(run={"engine": "batched"})
-    monkeypatch.setattr(planning, "chunk_that_fits", lambda *given: 1)
+    monkeypatch.setattr(resume, "chunk_that_fits", lambda *given: 1)
     run_until(each, tmp_path / "run", 5)
-    monkeypatch.setattr(planning, "chunk_that_fits", lambda *given: 2)
+    monkeypatch.setattr(resume, "chunk_that_fits", lambda *given: 2)
     summary = run_experiment(each, tmp_path / "run", progress=False, resume=True)
     assert summary["engine"]["chunk"] == 1
 

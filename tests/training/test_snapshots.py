@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from fedmm import ALGORITHMS
 from fedmm.core.engine import FederatedState
 from fedmm.core.errors import FedmmError
-from fedmm.remote.tensor_files import checksum
+from fedmm.data.tensor_files import checksum
 from fedmm.training.history import History
 from fedmm.training.snapshots import _FORMAT, load_snapshot, save_snapshot
 

@@ -12,7 +12,7 @@ from engines.batched.stacks import assert_same_state
 
 from fedmm import FedmmError
 from fedmm.core.engine import FederatedState
-from fedmm.remote import tensor_files
+from fedmm.data import tensor_files
 from fedmm.training import snapshots
 from fedmm.training.checkpoints import Checkpoints, newest_common
 from fedmm.training.history import History

@@ -20,10 +20,10 @@ from fedmm.cli.console import say
 from fedmm.config.dataclass_io import as_table, choose
 from fedmm.config.toml import set_values
 from fedmm.core.errors import require
-from fedmm.core.paths import data_folder
+from fedmm.core.files import data_folder
 from fedmm.data import DATASETS, DomainPair, Labelled
-from fedmm.data.download.fetch import Plan, check, count_files, fetch, mirror, plans
-from fedmm.data.download.http import RETRIES, Retries
+from fedmm.data.download import Plan, check, count_files, fetch, mirror, plans
+from fedmm.data.http import RETRIES, Retries
 from fedmm.data.sources import NEEDED, Edition, Source, sources, sources_of
 from fedmm.reporting import Block, draw_sheet
 from fedmm.training.progress import bars

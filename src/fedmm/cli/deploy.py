@@ -216,7 +216,7 @@ def deploy_demo(
     in_memory: Annotated[bool, typer.Option("--in-memory", help="A SuperLink that keeps nothing on disk.")] = False,
 ) -> None:
     """Two sites of scanned digits in processes of their own; the result must be that of one process, bit for bit."""
-    from fedmm.deploy.demo import demo  # noqa: PLC0415 - torch
+    from fedmm.deploy.local import demo  # noqa: PLC0415 - torch
 
     with leave_when_told():
         alike = demo(out, rounds, insecure=insecure, in_memory=in_memory, say=say)

@@ -9,7 +9,7 @@ import typer
 
 from fedmm.cli.console import say
 from fedmm.core.errors import require, unknown
-from fedmm.core.paths import is_folder
+from fedmm.core.files import is_folder
 
 FORMATS = ("html", "pdf", "png")
 

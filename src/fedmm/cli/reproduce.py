@@ -12,7 +12,7 @@ import typer
 from fedmm.cli.console import AllowImport, say
 from fedmm.core.errors import unknown
 from fedmm.core.validation import at_least, not_negative, one_of
-from fedmm.models.precision import named_precision
+from fedmm.models.devices import named_precision
 from fedmm.reproduction import draw_item
 from fedmm.reproduction.items import FULL, Item, read_items
 from fedmm.reproduction.plan import plan_runs

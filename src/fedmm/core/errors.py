@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+
+Say = Callable[[str], None]
+"""Tells the user a line."""
 
 
 class FedmmError(ValueError):
@@ -42,3 +45,8 @@ def require(condition: bool, message: str) -> None:
     """Raise ``FedmmError(message)`` unless ``condition`` holds."""
     if not condition:
         raise FedmmError(message)
+
+
+def first_line(problem: BaseException) -> str:
+    """The first line of another library's error; its name where it says nothing."""
+    return (str(problem).strip() or type(problem).__name__).splitlines()[0]

@@ -22,8 +22,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from fedmm.core.errors import FedmmError, require, unknown
-from fedmm.core.paths import config_folder
+from fedmm.core.errors import FedmmError, first_line, require, unknown
+from fedmm.core.files import config_folder
 
 ALLOWED = "FEDMM_ALLOW_IMPORT"
 """The environment variable with the allowed names, separated by commas."""
@@ -164,7 +164,7 @@ def _imported(module: str, from_here: Sequence[str], what: str) -> ModuleType:
         with _current_folder({name.partition(":")[0].partition(".")[0] for name in from_here}):
             return import_module(module)
     except Exception as problem:
-        reason = (str(problem).strip() or type(problem).__name__).splitlines()[0][:200]
+        reason = first_line(problem)[:200]
         raise FedmmError(f"{what}: the module {module!r} cannot be imported: {reason}") from problem
 
 

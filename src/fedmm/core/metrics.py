@@ -68,39 +68,37 @@ class Metric(Protocol):
         """Why sums ``[k]``, all finite, cannot be of so many rows; empty where they can."""
 
 
-class Accuracy:
+class _RowMean:
+    """A metric that is the mean of one number a row."""
+
+    def value(self, sums: Tensor, rows: int) -> Tensor:
+        return sums.squeeze(-1) / rows
+
+    def count(self, classes: int) -> int:
+        return 1
+
+
+class Accuracy(_RowMean):
     """The share of rows whose predicted class is their label."""
 
     def sums(self, seen: Seen) -> Tensor:
         return (seen.logits.argmax(dim=-1) == seen.y).double().sum(dim=-1, keepdim=True)
 
-    def value(self, sums: Tensor, rows: int) -> Tensor:
-        return sums.squeeze(-1) / rows
-
-    def count(self, classes: int) -> int:
-        return 1
-
     def flaw(self, sums: Tensor, rows: int, classes: int) -> str:
         return _uncountable(sums, rows, 1.0)
 
 
-class Risk:
+class Risk(_RowMean):
     """The mean cross entropy, in nats."""
 
     def sums(self, seen: Seen) -> Tensor:
         return cross_entropies(seen.logits, seen.y).double().sum(dim=-1, keepdim=True)
 
-    def value(self, sums: Tensor, rows: int) -> Tensor:
-        return sums.squeeze(-1) / rows
-
-    def count(self, classes: int) -> int:
-        return 1
-
     def flaw(self, sums: Tensor, rows: int, classes: int) -> str:
         return "a loss is below 0" if _outside(sums, 0.0, math.inf, rows) else ""
 
 
-class Entropy:
+class Entropy(_RowMean):
     """The mean entropy of a prediction, in nats; no labels are needed.
 
     As a criterion of choice: Morerio, Cavazza and Murino, Minimal-Entropy Correlation Alignment, ICLR 2018.
@@ -108,12 +106,6 @@ class Entropy:
 
     def sums(self, seen: Seen) -> Tensor:
         return seen.entropy.unsqueeze(-1)
-
-    def value(self, sums: Tensor, rows: int) -> Tensor:
-        return sums.squeeze(-1) / rows
-
-    def count(self, classes: int) -> int:
-        return 1
 
     def flaw(self, sums: Tensor, rows: int, classes: int) -> str:
         return _no_entropy(sums, rows, classes)
@@ -252,7 +244,7 @@ class EmbeddedRisk:
         return "" if v * v <= rows * v_square * (1.0 + _SLACK) + slack else "the weights are no weights"
 
 
-class DomainHits:
+class DomainHits(_RowMean):
     """The share of rows of one domain that the adversary finds more likely in it than in the other.
 
     The domains are taken as equally frequent, whatever the adversary's batches held; a tie counts half.
@@ -264,12 +256,6 @@ class DomainHits:
     def sums(self, seen: Seen) -> Tensor:
         assert seen.log_ratio is not None
         return ((self.sign * seen.log_ratio.double()).sign() / 2 + 0.5).sum(dim=-1, keepdim=True)
-
-    def value(self, sums: Tensor, rows: int) -> Tensor:
-        return sums.squeeze(-1) / rows
-
-    def count(self, classes: int) -> int:
-        return 1
 
     def flaw(self, sums: Tensor, rows: int, classes: int) -> str:
         return _uncountable(sums, rows, 0.5)

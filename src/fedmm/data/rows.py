@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from fedmm.core.errors import FedmmError, require
+from fedmm.core.errors import FedmmError, first_line, require
 from fedmm.data.labels import name_type, read_label, read_labels
 
 Device = torch.device | str
@@ -139,7 +139,7 @@ class DatasetRows:
         except FedmmError:
             raise
         except Exception as problem:
-            raise FedmmError(f"{what} of the dataset could not be read: {_reason(problem)}") from problem
+            raise FedmmError(f"{what} of the dataset could not be read: {first_line(problem)}") from problem
         if isinstance(item, Mapping):
             return split_dict(item, what, self.labelled, self.keys)
         if self.labelled:
@@ -368,10 +368,6 @@ def _require_finite(x: Tensor, what: str) -> None:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float | np.number)
-
-
-def _reason(problem: Exception) -> str:
-    return (str(problem).strip() or type(problem).__name__).splitlines()[0]
 
 
 def _no_labels(what: str) -> FedmmError:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmm.core.errors import FedmmError, require, unknown
-from fedmm.core.paths import data_folder, is_folder
+from fedmm.core.files import data_folder, is_folder
 
 NEEDED = {"mnist_m": ("mnist", "bsds500")}
 """The sources of a data set that has no source of its name."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from fedmm.config.schema import Experiment
 from fedmm.config.sites import RowsElsewhere
-from fedmm.core.errors import FedmmError, require
+from fedmm.core.errors import FedmmError, Say, require
 from fedmm.core.files import write_json
 from fedmm.data.columns import AgreedColumns
 from fedmm.data.inputs import TableInput, input_from, input_table
@@ -23,7 +23,6 @@ from fedmm.sites.tables import DESCRIPTION, ENCODING
 
 ENCODING_FILE = "encoding.json"
 _SPARE_BYTES = 4096
-Say = Callable[[str], None]
 
 
 def has_tables(experiment: Experiment) -> bool:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
 
 from fedmm.config.schema import Experiment
-from fedmm.core.errors import FedmmError, require
+from fedmm.core.errors import FedmmError, Say, require
 from fedmm.core.files import write_json
 from fedmm.data.domains import DomainPair
 from fedmm.data.rows import TensorRows
@@ -26,8 +26,6 @@ from fedmm.training.problem import Client
 
 SITES = "sites.json"
 _LATE, _JOINED = "late", "joined"
-
-Say = Callable[[str], None]
 
 
 class Enrolment:

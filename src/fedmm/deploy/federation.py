@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from fedmm.config.toml import write_toml
-from fedmm.core.errors import FedmmError, require
-from fedmm.core.files import write_text
-from fedmm.core.paths import is_name
+from fedmm.core.errors import FedmmError, Say, require
+from fedmm.core.files import is_name, write_text
 from fedmm.deploy import processes
 from fedmm.deploy.flower_commands import (
     CONNECTION,
@@ -40,8 +39,6 @@ SERVICE = "fedmm-superlink"
 SUBMITTED, RUN_CONFIG = "submitted.toml", "run-config.toml"
 _FINISHED = "finished"
 _LAST_PORT = 65535
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)

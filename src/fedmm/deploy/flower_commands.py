@@ -130,8 +130,8 @@ bypass-selection = true
 publisher = "fedmm"
 
 [tool.flwr.app.components]
-serverapp = "fedmm.deploy.server_app:app"
-clientapp = "fedmm.deploy.site_app:app"
+serverapp = "fedmm.deploy.flower_apps:server"
+clientapp = "fedmm.deploy.flower_apps:client"
 
 [tool.flwr.app.config]
 run = ""

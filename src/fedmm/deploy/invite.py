@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fedmm.core.errors import FedmmError, require, unknown
+from fedmm.core.errors import FedmmError, Say, require, unknown
 from fedmm.deploy.federation import answers, register
 from fedmm.deploy.layout import Federation, read_settings
 from fedmm.sites.credentials.certificates import certificate_hosts, parse_certificates
@@ -18,7 +18,6 @@ PORT = 9092
 """Where the proxy before a SuperLink listens."""
 _LARGEST, _LONGEST_KEY = 1 << 20, 4096
 
-Say = Callable[[str], None]
 Sites = Mapping[str, Mapping[str, str]]
 """By a site's name, what is known of its rows: ``kind``, ``domain``."""
 

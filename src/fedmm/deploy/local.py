@@ -1,23 +1,33 @@
-"""Sites on one machine that each hold a share of an experiment's own data, in processes or in Flower's simulation."""
+"""Federations on one machine: sites that each hold a share of an experiment's own data, and the demo."""
 
 from __future__ import annotations
 
 import os
 import tomllib
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from fedmm.algorithms import FedMM
+from fedmm.config.demos import demo_experiments
 from fedmm.config.schema import Experiment
 from fedmm.config.sites import RowsElsewhere
-from fedmm.core.errors import require
+from fedmm.core.errors import Say, require
 from fedmm.core.files import domain_of
 from fedmm.core.imports import allowed_names
-from fedmm.deploy.federation import LocalSite
+from fedmm.deploy.federation import LocalSite, down, up
+from fedmm.deploy.layout import Federation, RunRequest
 from fedmm.deploy.processes import MARK
+from fedmm.deploy.runs import follow, submit
+from fedmm.deploy.server import keep_every_round
+from fedmm.runs.run import run_experiment
+from fedmm.runs.run_folder import free_folder
 from fedmm.sites.config import DataSection, PolicySection, SiteConfig, SiteSection, SuperLinkSection, read_site
-from fedmm.sites.experiments import deployed_experiment, named_paths
+from fedmm.sites.experiments import deployed_experiment, experiment_text, named_paths
+from fedmm.training.checkpoints import checkpoints_of, newest_common
 
 
 def local_sites(experiment: Experiment, files: Sequence[Path] = ()) -> list[LocalSite]:
@@ -91,3 +101,49 @@ def _own_policy(site: LocalSite) -> PolicySection:
         max_rounds=_NO_END,
         max_questions=_NO_END,
     )
+
+
+RUN = "digits"
+
+
+def demo_experiment(rounds: int) -> Experiment:
+    """FedMM on the scanned digits of ``fedmm demo``: few rounds, since each takes seconds, of many local steps."""
+    (digits,) = (demo for demo in demo_experiments("digits", 1) if demo.algorithm.name == "fedmm")
+    algorithm = FedMM(lr_min=0.1, lr_max=0.1, local_steps=100, penalty_min=0.1, penalty_max=0.1)
+    return keep_every_round(replace(digits, run=replace(digits.run, rounds=rounds), algorithm=algorithm))
+
+
+def demo(out: Path, rounds: int, *, insecure: bool = False, in_memory: bool = False, say: Say) -> bool:
+    """Run it; whether the federation's result is that of one process, bit for bit. Everything is ended again."""
+    require(rounds >= 1, f"--rounds must be at least 1, not {rounds}")
+    experiment, folder = demo_experiment(rounds), free_folder(out)
+    federation = Federation(folder)
+    try:
+        up(federation, local_sites(experiment), insecure=insecure, in_memory=in_memory, say=say)
+        request = RunRequest(folder, RUN, experiment_text(experiment), patience=300.0, enrol_seconds=300.0)
+        number = submit(request, say)
+        status = follow(federation, RUN, number, say)
+        require("completed" in status, f"the run ended with {status}; {federation.run(RUN) / 'server.log'} says why")
+    finally:
+        say(f"{down(federation)} processes ended")
+    alike = same_result(experiment, federation.run(RUN), folder / "in-process", say)
+    say(f"everything is in {folder}")
+    return alike
+
+
+def same_result(experiment: Experiment, deployed: Path, reference: Path, say: Say) -> bool:
+    """Train the same in one process, and compare every bit of the server's state and the measured accuracy."""
+    run_experiment(experiment, reference, progress=False)
+    (one, history), (other, expected) = (
+        newest_common([checkpoints_of(experiment.run, folder)], torch.device("cpu"), say)[0]
+        for folder in (deployed, reference)
+    )
+    alike = one.round == other.round and one.server.keys() == other.server.keys()
+    alike = alike and all(torch.equal(vector, other.server[name]) for name, vector in one.server.items())
+    accuracies = [rows.last("target_accuracy") for rows in (history, expected)]
+    alike = alike and accuracies[0] == accuracies[1]
+    words = "bit-identical" if alike else "NOT identical"
+    say(f"after round {one.round}: federation and one process are {words}; target accuracy {accuracies[0]:.4f}")
+    if not alike:
+        say(f"largest difference of the server's point: {float((one.z - other.z).abs().max()):.3g}")
+    return bool(alike)

@@ -9,9 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from fedmm.config.toml import write_toml
-from fedmm.core.errors import FedmmError, require
+from fedmm.core.errors import FedmmError, Say, require
 from fedmm.core.files import write_text
-from fedmm.deploy.federation import SUPERLINK, Say, alive, answers, start_superlink
+from fedmm.deploy.federation import SUPERLINK, alive, answers, start_superlink
 from fedmm.deploy.flower_commands import CONNECTION, flwr
 from fedmm.deploy.layout import Federation, RunRequest, read_settings
 from fedmm.deploy.processes import read_log

@@ -7,7 +7,7 @@ import secrets
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,7 @@ from fedmm.config.dataclass_io import as_table
 from fedmm.config.schema import Experiment
 from fedmm.config.sites import RowsElsewhere
 from fedmm.core.algorithm import Algorithm
-from fedmm.core.engine import FederatedState
-from fedmm.core.errors import FedmmError, require, unknown
+from fedmm.core.errors import FedmmError, Say, require, unknown
 from fedmm.core.mechanisms import GaussianUpdate
 from fedmm.deploy.agree_tables import (
     agree_on_encoding,
@@ -49,7 +48,7 @@ from fedmm.remote.flower.roster import Roster
 from fedmm.remote.flower.strategy import MinimaxStrategy
 from fedmm.remote.packed import About, Packed
 from fedmm.runs.build import DataCache, tested_rows
-from fedmm.runs.resume import completed_run, run_checkpoints
+from fedmm.runs.resume import completed_run
 from fedmm.runs.run import finish_run
 from fedmm.runs.run_folder import EXPERIMENT, RunFolder
 from fedmm.runs.tracking import Tracks
@@ -60,7 +59,7 @@ from fedmm.sites.experiments import deployed_experiment, listed_sites
 from fedmm.sites.site_info import SiteInfo
 from fedmm.training.adaptation import Adaptation
 from fedmm.training.callbacks import OnRound
-from fedmm.training.checkpoints import newest_common
+from fedmm.training.checkpoints import checkpoints_of, newest_common
 from fedmm.training.evaluators import metrics_by_client
 from fedmm.training.fingerprint import differences, refuse_others
 from fedmm.training.privacy import require_nothing_learnt
@@ -69,7 +68,6 @@ from fedmm.training.snapshots import ResumePoint
 LOG = "server.log"
 _LONGER = 10.0
 """Seconds for which an invitation holds after its round's patience: so the round ends first, and says who was late."""
-Say = Callable[[str], None]
 
 
 def serve(grid: Grid, served: RunRequest) -> None:
@@ -142,10 +140,10 @@ def _read_begun(experiment: Experiment, folder: Path, say: Say) -> ResumePoint |
         before = deployed_experiment(tomllib.loads((folder / EXPERIMENT).read_text(encoding="utf-8")))
         refuse_others(differences(before.tables(), experiment.tables()), f"the run in {folder}")
     require(
-        completed_run(folder) is None or bool(run_checkpoints(experiment, folder).rounds()),
+        completed_run(folder) is None or bool(checkpoints_of(experiment.run, folder).rounds()),
         f"the run in {folder} has completed, and its checkpoints were cleaned; begin another one with another name",
     )
-    begun = next(iter(newest_common([run_checkpoints(experiment, folder)], experiment.run.torch_device, say)), None)
+    begun = next(iter(newest_common([checkpoints_of(experiment.run, folder)], experiment.run.torch_device, say)), None)
     say(f"going on after round {begun[0].round}" if begun else "no round had been finished: the run begins again")
     return begun
 
@@ -236,11 +234,7 @@ class _Engines:
             name: own for name, own in metrics_by_client(adaptation.evaluators).items() if name not in self.sites.late
         }
         panel = MetricRequest(asked, adaptation.function.classes, self.experiment.run.probe_rows)
-        self._measures = SiteMetrics(adaptation.problem, panel, self._ask, self.say)
-
-    def measured(self, state: FederatedState) -> dict[str, torch.Tensor]:
-        """What sites measure on rows of their own; what could not be measured is left out."""
-        return self._measures(state)
+        self.measured = SiteMetrics(adaptation.problem, panel, self._ask, self.say)
 
     @property
     def timings(self) -> Mapping[str, About]:
@@ -296,7 +290,7 @@ def _run(
     say: Say,
 ) -> None:
     best = adaptation.best_model()
-    checkpoints = run_checkpoints(each, folder, best, in_parts=True)
+    checkpoints = checkpoints_of(each.run, folder, best, in_parts=True)
     if begun:
         checkpoints.go_on(begun[0], each.run.torch_device)
     status = StatusFile(folder, engines.roster, each.run.rounds, begun[0].round if begun else 0)

@@ -10,10 +10,9 @@ from fedmm.core.engine import FederatedState, RoundRecord
 from fedmm.core.federation import Terms
 from fedmm.core.mechanisms import SeededNoise
 from fedmm.core.problem import FederatedProblem
-from fedmm.engines.client_store import Kept
 from fedmm.engines.messages import Update
 from fedmm.engines.server import Server
-from fedmm.engines.worker import Worker
+from fedmm.engines.worker import Kept, Worker
 
 _USUAL = Terms()
 

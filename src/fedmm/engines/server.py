@@ -26,10 +26,10 @@ from fedmm.core.engine import FederatedState, Norms, Refusal, RoundRecord
 from fedmm.core.errors import Diverged, require
 from fedmm.core.federation import Terms, head_count, taking_part
 from fedmm.core.problem import FederatedProblem, Statistics
-from fedmm.engines.client_store import Kept
 from fedmm.engines.inbox import Inbox, UsualNorms, harmless_norms
+from fedmm.engines.masking import NotOpened, Opening, masked_like, mean_upload, sum_codes
 from fedmm.engines.messages import NEVER, Invitation, Update, size_in_bytes
-from fedmm.engines.secure_sum.masking import NotOpened, Opening, masked_like, mean_upload, sum_codes
+from fedmm.engines.worker import Kept
 
 OpenSum = Callable[[Mapping[str, Update]], Mapping[str, Opening]]
 """Asks those who sent these updates to help to open their sum."""

@@ -19,18 +19,18 @@ from torch import Tensor, nn
 
 from fedmm._version import __version__
 from fedmm.config.dataclass_io import as_table
-from fedmm.core.errors import FedmmError, require
+from fedmm.core.errors import FedmmError, first_line, require
 from fedmm.core.files import atomic_write
 from fedmm.core.seeding import key
 from fedmm.core.validation import one_of
 from fedmm.data.columns import Column
 from fedmm.data.inputs import input_table
+from fedmm.data.tensor_files import checksum
 from fedmm.data.transforms import view_table
 from fedmm.inference.load_run import FinishedRun
 from fedmm.inference.onnx_tables import Raw, columns_of, raw_rows, with_preparation
 from fedmm.models.backbones import Normalise
 from fedmm.models.network import AdversarialModule
-from fedmm.remote.tensor_files import checksum
 from fedmm.training.predictor import MODEL_FORMAT, RowsShown, rebuild_model
 
 FORMAT = "fedmm-export-1"
@@ -198,7 +198,7 @@ def _third_parties_silent() -> Iterator[None]:
     except (FedmmError, OSError, MemoryError):
         raise
     except Exception as problem:  # exporters raise whatever their passes meet
-        reason = (str(problem).strip() or type(problem).__name__).splitlines()[0]
+        reason = first_line(problem)
         raise FedmmError(f"the network cannot be exported in this format: {reason}") from problem
     finally:
         logging.disable(before)

@@ -16,7 +16,7 @@ from fedmm.config.schema import Experiment
 from fedmm.config.sites import experiment_anywhere
 from fedmm.config.toml import read_toml
 from fedmm.core.errors import FedmmError, require
-from fedmm.core.paths import is_name
+from fedmm.core.files import is_name
 from fedmm.core.validation import one_of, require_device
 from fedmm.data.datasets.per_site import KEY as PER_SITE
 from fedmm.data.datasets.per_site import PerSite

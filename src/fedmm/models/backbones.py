@@ -12,7 +12,7 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from fedmm.core.errors import FedmmError, require
+from fedmm.core.errors import FedmmError, first_line, require
 from fedmm.core.validation import at_least, flag, one_of, within
 from fedmm.models.network import BatchNormPolicy, Centring
 from fedmm.models.pretrained import Imported, import_backbone, load_backbone, load_weights, torchvisions_own
@@ -180,7 +180,7 @@ class Backbone(Model):
             with torch.no_grad():
                 found = parts.eval()(torch.zeros((2, *shape), dtype=dtype))
         except Exception as problem:
-            reason = (str(problem).strip() or type(problem).__name__).splitlines()[0][:200]
+            reason = first_line(problem)[:200]
             raise FedmmError(
                 f"backbone {self.backbone!r} does not take rows of shape {list(shape)}: {reason}"
             ) from problem

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fedmm.core.errors import FedmmError, require
+from fedmm.core.errors import FedmmError, first_line, require
+from fedmm.core.files import data_folder
 from fedmm.core.imports import import_allowed
-from fedmm.core.paths import data_folder
 
 
 def load_weights(module: nn.Module, given: str, normalise: str) -> None:
@@ -221,4 +221,4 @@ def _no_weights(backbone: str, problem: Exception) -> FedmmError:
 
 
 def _reason(problem: Exception) -> str:
-    return (str(problem).strip() or type(problem).__name__).splitlines()[0][:200]
+    return first_line(problem)[:200]

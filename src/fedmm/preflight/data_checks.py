@@ -18,9 +18,9 @@ from fedmm.data.columns import Column
 from fedmm.data.datasets.table import Table
 from fedmm.data.domains import DomainPair, Labelled
 from fedmm.data.labels import UNLABELLED
-from fedmm.data.leakage import count_shared, distinct_share, fingerprints
 from fedmm.data.partition import Share
 from fedmm.data.readers.tables import texts
+from fedmm.data.splitting import count_shared, distinct_share, fingerprints
 from fedmm.preflight import table_checks
 from fedmm.runs.evidence import SHIFT_ADVICE, shift_of_data
 

@@ -13,7 +13,7 @@ import torch
 
 from fedmm.config.sites import ELSEWHERE, experiment_anywhere
 from fedmm.config.toml import write_toml
-from fedmm.core.paths import data_folder
+from fedmm.core.files import data_folder
 from fedmm.models.backbones import BLOCKS
 from fedmm.preflight.table_columns import Columns
 

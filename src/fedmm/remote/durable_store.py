@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
 import torch
 
-from fedmm.core.errors import FedmmError, require
-from fedmm.engines.client_store import ClientMemory, Kept
+from fedmm.core.errors import FedmmError, Say, require
+from fedmm.data.tensor_files import UnreadableFile, read_tensors, write_tensors
 from fedmm.engines.messages import NEVER
-from fedmm.remote.tensor_files import UnreadableFile, read_tensors, write_tensors
+from fedmm.engines.worker import ClientMemory, Kept
 
 _FORMAT = "fedmm-client-state-1"
 _NAME = re.compile(r"(before-the-first|round-\d{8})\.safetensors")
-
-Say = Callable[[str], None]
 
 
 def state_folder(root: Path, run: str, client: str) -> Path:

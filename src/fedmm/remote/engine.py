@@ -12,9 +12,9 @@ from fedmm.core.engine import FederatedState, Refusal, RoundRecord
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.federation import Terms
 from fedmm.core.problem import FederatedProblem
-from fedmm.engines.client_store import Kept
 from fedmm.engines.messages import Invitation, Update
 from fedmm.engines.server import OpenSum, Server, norms_of_duals
+from fedmm.engines.worker import Kept
 from fedmm.remote.packed import PROBLEM, TRAIN, About, Ask, Malformed, Packed
 from fedmm.remote.packing import pack_invitation, read_update
 

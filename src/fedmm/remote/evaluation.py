@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from fedmm.core.engine import FederatedState
+from fedmm.core.errors import Say
 from fedmm.core.layout import Layout
 from fedmm.core.metrics import Metric
 from fedmm.core.problem import FederatedProblem, Statistics
@@ -29,8 +30,6 @@ SUMS = "sums"
 _COLUMNS, _CLIENT, _ROUND = "columns", "client", "round"
 _ENOUGH = 0.9
 """The share of the rows that must be in a measure for it to be told."""
-
-Say = Callable[[str], None]
 
 
 class Summed(NamedTuple):

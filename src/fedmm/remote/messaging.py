@@ -13,11 +13,11 @@ from fedmm.core.algorithm import Algorithm
 from fedmm.core.engine import FederatedState, RoundRecord
 from fedmm.core.federation import Terms
 from fedmm.core.problem import FederatedProblem
-from fedmm.engines.client_store import ClientMemory, Kept
 from fedmm.engines.in_process import workers
+from fedmm.engines.masking import Masks, Offer, Opening, require_all
 from fedmm.engines.messages import NEVER, Invitation, Update
-from fedmm.engines.secure_sum.masking import Masks, Offer, Opening, require_all
 from fedmm.engines.server import Server
+from fedmm.engines.worker import ClientMemory, Kept
 from fedmm.remote.engine import Host
 from fedmm.remote.site import Site
 

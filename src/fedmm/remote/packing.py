@@ -19,8 +19,8 @@ from torch import Tensor
 
 from fedmm.core.algorithm import State
 from fedmm.core.layout import Layout
+from fedmm.engines.masking import Masks, Offer, Opening, SignedKey
 from fedmm.engines.messages import NEVER, Invitation, Update
-from fedmm.engines.secure_sum.masking import Masks, Offer, Opening, SignedKey
 from fedmm.remote.packed import CONFIRM, About, Arrays, Malformed, Packed
 
 _STATISTICS, _TOTALS, _WHOLE, _POINT = "statistics/", "totals/", "whole", "z"

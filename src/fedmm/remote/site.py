@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from fedmm.core.compression import readable
 from fedmm.core.layout import Layout
 from fedmm.core.problem import Statistics
-from fedmm.engines.client_store import ClientMemory, Kept
 from fedmm.engines.messages import NEVER, Invitation, Update
-from fedmm.engines.worker import Worker
+from fedmm.engines.worker import ClientMemory, Kept, Worker
 from fedmm.remote.packed import Packed
 from fedmm.remote.packing import pack_update, read_invitation
 

@@ -12,10 +12,9 @@ from matplotlib.figure import SubFigure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from fedmm.core.validators import BELIEVED
-from fedmm.reporting.boundaries import Plane, boundary_strip
 from fedmm.reporting.curves import Curve, column_curve, draw_curve
-from fedmm.reporting.images import image_strips
 from fedmm.reporting.read import Comparison, Run, Series, read_comparison, read_run
+from fedmm.reporting.strips import Plane, boundary_strip, image_strips
 from fedmm.reporting.style import (
     AXIS,
     FAINT,

@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from fedmm.core.errors import FedmmError, require
-from fedmm.core.paths import is_name
+from fedmm.core.files import is_name
 from fedmm.reporting.fields import Fields, finite, read_json, read_json_lines
 
 Array = NDArray[Any]

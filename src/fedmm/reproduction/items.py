@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmm.core.errors import require, unknown
-from fedmm.core.paths import is_folder, is_name
+from fedmm.core.files import is_folder, is_name
 from fedmm.reporting.fields import Fields, read_toml
 
 FORMS = ("curves", "rates", "accuracy_table", "rounds_table")

@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 
 from fedmm.config.sweep_grid import groups
-from fedmm.core.errors import FedmmError
-from fedmm.models.precision import Precision
+from fedmm.core.errors import FedmmError, Say
+from fedmm.models.devices import Precision
 from fedmm.reproduction.plan import PaperRun
 from fedmm.reproduction.results import identity, read_lines
 from fedmm.reproduction.write_results import append_lines, digest, relabel, result_line, stamp
@@ -25,8 +25,6 @@ from fedmm.training.callbacks import OnRound, Status
 from fedmm.training.progress import RunsProgress
 from fedmm.training.snapshots import load_snapshot, save_snapshot
 from fedmm.training.tuning import tune
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)

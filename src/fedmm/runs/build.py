@@ -12,10 +12,10 @@ from torch import Tensor
 from fedmm.config.schema import Experiment
 from fedmm.core.errors import unknown
 from fedmm.core.problem import WholeRows
-from fedmm.data.cache import cached
 from fedmm.data.domains import DomainPair, Labelled
 from fedmm.data.partition import Share
 from fedmm.data.rows import TensorRows
+from fedmm.data.tensor_files import cached
 from fedmm.models.frozen_prefix import FrozenPart, without_frozen_part
 from fedmm.training.adaptation import Adaptation, WholeNetwork
 from fedmm.training.privacy import require_nothing_learnt

@@ -5,17 +5,16 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from fedmm.config.dataclass_io import Table
 from fedmm.config.schema import Experiment, experiment
-from fedmm.core.errors import FedmmError
+from fedmm.core.errors import FedmmError, Say
 from fedmm.core.files import write_json
 from fedmm.runs.evidence import judge_runs
-from fedmm.runs.plan import read_plan, write_plan
-from fedmm.runs.resume import completed_run, only_begun
+from fedmm.runs.resume import completed_run, only_begun, read_plan, write_plan
 from fedmm.runs.run import DivergedRun, Summary, run_experiment
 from fedmm.runs.run_folder import SUMMARY, claim_folder
 from fedmm.runs.workers import report, side_by_side, tell, told_to_stop
@@ -37,7 +36,7 @@ def compare(
     overwrite: bool = False,
     resume: bool = False,
     progress: bool = True,
-    say: Callable[[str], None] = lambda line: None,
+    say: Say = lambda line: None,
 ) -> Summary:
     """Run all experiments, ``workers`` at a time with one thread each, and leave a comparison folder.
 

@@ -14,8 +14,8 @@ from fedmm.core.label_shift import LabelShift, estimate_label_shift
 from fedmm.core.validators import RULE, VALIDATORS, Signals, Verdict, judge_adaptation
 from fedmm.data.datasets.per_site import KEY as PER_SITE
 from fedmm.data.domains import DomainPair, Labelled
-from fedmm.data.leakage import count_shared, fingerprints
 from fedmm.data.partition import TargetSupervised
+from fedmm.data.splitting import count_shared, fingerprints
 from fedmm.objectives.source_only import SourceOnly
 
 MOST_ROWS = 1000

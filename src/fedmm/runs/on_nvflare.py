@@ -13,14 +13,14 @@ import torch
 
 from fedmm.config.schema import Experiment, experiment
 from fedmm.core.algorithm import Algorithm
-from fedmm.core.engine import Engine, FederatedState
+from fedmm.core.engine import Engine
 from fedmm.core.errors import require
 from fedmm.data.datasets.per_site import PerSite
-from fedmm.engines.client_store import Kept
 from fedmm.engines.in_process import workers
 from fedmm.engines.messages import NEVER
 from fedmm.engines.server import Server
-from fedmm.models.precision import precision
+from fedmm.engines.worker import Kept
+from fedmm.models.devices import precision
 from fedmm.remote.durable_store import DurableMemory, state_folder
 from fedmm.remote.engine import AskingEngine
 from fedmm.remote.evaluation import MetricRequest, SiteMetrics, measure_at_site
@@ -74,15 +74,11 @@ class NVFlareEngines:
         self._adaptation = adaptation
         self._ask = ask
         panel = MetricRequest(metrics_by_client(adaptation.evaluators), adaptation.function.classes, most_rows)
-        self._measures = SiteMetrics(adaptation.problem, panel, ask, _LOG.info, _LOG.warning)
+        self.measured = SiteMetrics(adaptation.problem, panel, ask, _LOG.info, _LOG.warning)
 
     def __call__(self, algorithm: Algorithm) -> AskingEngine:
         adaptation = self._adaptation
         return AskingEngine(adaptation.problem, algorithm, adaptation.rounds, self._ask, adaptation.terms)
-
-    def measured(self, state: FederatedState) -> dict[str, torch.Tensor]:
-        """What clients measure; what could not be measured is left out."""
-        return self._measures(state)
 
 
 def _seen_from_anywhere(each: Experiment) -> Experiment:

@@ -16,7 +16,7 @@ from fedmm.core.algorithm import Algorithm
 from fedmm.core.engine import Engine
 from fedmm.core.federation import Terms
 from fedmm.engines.batched import Batched
-from fedmm.models.precision import Precision, precision
+from fedmm.models.devices import Precision, precision
 from fedmm.runs.build import DataCache, prepare
 from fedmm.training.adaptation import Adaptation
 from fedmm.training.batched import StackSettings, build_stack

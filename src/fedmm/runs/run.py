@@ -15,7 +15,7 @@ import torch
 
 from fedmm._version import __version__
 from fedmm.config.schema import Experiment
-from fedmm.core.errors import Diverged, FedmmError, require
+from fedmm.core.errors import Diverged, FedmmError, Say, require
 from fedmm.data.datasets.per_site import KEY as PER_SITE
 from fedmm.data.datasets.per_site import PerSite
 from fedmm.data.domains import DomainPair
@@ -23,9 +23,15 @@ from fedmm.runs.build import DataCache, prepare, tested_rows
 from fedmm.runs.evidence import count_trained_test_rows, shift_of_model, shift_table, shift_warning
 from fedmm.runs.on_nvflare import every_round_kept, nvflare_engines
 from fedmm.runs.on_ray import ray_engines
-from fedmm.runs.plan import keep_settings, settings_of
 from fedmm.runs.report_data import EXHIBITS, exhibits
-from fedmm.runs.resume import keep_rows, only_begun, require_same_run, resume_points, run_checkpoints
+from fedmm.runs.resume import (
+    keep_rows,
+    keep_settings,
+    only_begun,
+    require_same_run,
+    resume_points,
+    settings_of,
+)
 from fedmm.runs.run_folder import (
     BOUNDARY,
     EXPERIMENT,
@@ -41,6 +47,7 @@ from fedmm.runs.tracking import Tracks, require_trackers
 from fedmm.training.adaptation import Adaptation, Adapted
 from fedmm.training.batched import StackRun, StackSettings
 from fedmm.training.callbacks import Callback, OnRound, best_file
+from fedmm.training.checkpoints import checkpoints_of
 from fedmm.training.history import History, Row
 from fedmm.training.privacy import PrivacyAccount
 from fedmm.training.progress import RoundProgress
@@ -72,7 +79,7 @@ def run_experiment(
     progress: bool = True,
     on_round: Callable[[Row], None] | None = None,
     callbacks: Sequence[Callback] = (),
-    say: Callable[[str], None] = lambda line: None,
+    say: Say = lambda line: None,
 ) -> Summary:
     """Train as the experiment says and leave a run folder; its summary is returned.
 
@@ -166,13 +173,16 @@ def _run_in_folders(
     callbacks: Sequence[Sequence[Callback]],
     *,
     resume: bool,
-    say: Callable[[str], None],
+    say: Say,
 ) -> list[Outcome]:
     """Train runs, and leave a run folder for each. engine: what summaries say of it. callbacks: further ones."""
     for note in dict.fromkeys(note for each in experiments for note in cache.pair(each, torch.device("cpu")).notes):
         say(note)
     best = [adaptation.best_model() for adaptation in adaptations]
-    checkpoints = [run_checkpoints(*each) for each in zip(experiments, folders, best, strict=True)]
+    checkpoints = [
+        checkpoints_of(experiment.run, folder, model)
+        for experiment, folder, model in zip(experiments, folders, best, strict=True)
+    ]
     points = resume_points(experiments, adaptations, folders, checkpoints, say) if resume else []
     outcomes: list[Outcome] = []
     with ExitStack() as opened:
@@ -202,7 +212,7 @@ def _run_one(
     *,
     progress: bool,
     resume: bool,
-    say: Callable[[str], None],
+    say: Say,
 ) -> Outcome:
     elsewhere = _ELSEWHERE.get(experiment.run.engine)
     name = experiment.run.engine if elsewhere else "in_process"
@@ -233,7 +243,7 @@ def run_stack(
     stop: Callable[[], bool] = lambda: False,
     *,
     resume: bool = False,
-    say: Callable[[str], None] = lambda line: None,
+    say: Say = lambda line: None,
 ) -> list[Outcome]:
     """Run experiments of one shape as one program, and leave a run folder for each; ``stop`` is asked now and then.
 

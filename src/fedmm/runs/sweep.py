@@ -12,12 +12,11 @@ import torch
 from fedmm.config.dataclass_io import Table
 from fedmm.config.schema import Experiment, experiment
 from fedmm.config.sweep_grid import groups
-from fedmm.core.errors import FedmmError, require
+from fedmm.core.errors import FedmmError, Say, require
 from fedmm.core.files import write_json
 from fedmm.runs.build import DataCache, prepare
 from fedmm.runs.comparison import comparison_summary, folder_names
-from fedmm.runs.plan import Program, fits, plan_in_words, read_plan, write_plan
-from fedmm.runs.resume import completed_run, only_begun
+from fedmm.runs.resume import Program, completed_run, fits, only_begun, plan_in_words, read_plan, write_plan
 from fedmm.runs.run import Summary, rows_inside, run_stack
 from fedmm.runs.run_folder import SUMMARY, claim_folder
 from fedmm.runs.tracking import require_trackers
@@ -30,7 +29,6 @@ from fedmm.training.progress import RunsProgress
 from fedmm.training.tuning import Tuned, tune
 
 OnRow = Callable[[int, Row], None]
-Say = Callable[[str], None]
 Outcome = tuple[Summary, str | None]
 """A run's summary, and the word on it if it diverged."""
 

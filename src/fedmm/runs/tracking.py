@@ -11,7 +11,6 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol, Self
 
 from fedmm.config.schema import Experiment
@@ -196,9 +195,7 @@ class Tracks(Callback):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *problem: object) -> None:
         self._each("its last rounds", lambda tracker: tracker.close())
 
 

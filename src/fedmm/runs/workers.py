@@ -15,6 +15,7 @@ from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Event
 from typing import Any
 
+from fedmm.core.errors import Say
 from fedmm.training.history import Row
 from fedmm.training.loop import ctrl_c_waits
 
@@ -52,7 +53,7 @@ def side_by_side(
     calls: Sequence[tuple[Any, ...]],
     workers: int,
     on_row: Callable[[int, Row], None],
-    say: Callable[[str], None] = lambda line: None,
+    say: Say = lambda line: None,
 ) -> tuple[list[Future[Any]], bool]:
     """``work(*call)`` for every call, so many at a time; the ended futures, and whether Ctrl-C stopped them.
 
@@ -118,7 +119,7 @@ def _watch(
     futures: Sequence[Future[Any]],
     lines: Queue[tuple[int, Row] | str],
     on_row: Callable[[int, Row], None],
-    say: Callable[[str], None],
+    say: Say,
 ) -> None:
     """Hand on the rounds as they come in until every call has ended."""
     while True:

@@ -16,7 +16,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedmm.core.errors import FedmmError, require
+from fedmm.core.errors import FedmmError, Say, require
 from fedmm.core.files import write_text
 from fedmm.remote.flower.envelope import Verify, seal, unseal
 from fedmm.remote.flower.fleet import BEAT, FleetNode, Question, TurnedAway, Unreachable
@@ -35,7 +35,6 @@ _SHORT, _LONG, _LONGEST, _LESS_OFTEN = 0.05, 5.0, 15.0, 4.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 10.0
 _UNAUTHORISED = 401
 
-Say = Callable[[str], None]
 Work = Callable[[str, Packed], Packed]
 """Answers a question of a kind; see :class:`fedmm.sites.work.SiteWork`."""
 Note = Callable[[str, str], None]

@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from torch import Tensor
 from fedmm.config.dataclass_io import as_table
 from fedmm.config.schema import Experiment
 from fedmm.config.sites import RowsElsewhere
-from fedmm.core.errors import FedmmError, require
+from fedmm.core.errors import FedmmError, Say, require
 from fedmm.core.problem import View
 from fedmm.core.seeding import key, permutation
 from fedmm.data.labels import UNLABELLED
@@ -31,7 +30,6 @@ from fedmm.sites.config import DataSection, SiteConfig
 from fedmm.sites.tables import encode_table
 
 _LOG = logging.getLogger(__name__)
-Say = Callable[[str], None]
 _ABOUT = "about.json"
 _PARTS = ("source_x", "source_y", "target_x")
 _GROUPS = "source_groups"

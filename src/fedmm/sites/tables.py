@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedmm.config.schema import Experiment
 from fedmm.config.sites import RowsElsewhere
-from fedmm.core.errors import FedmmError, require
+from fedmm.core.errors import FedmmError, Say, require
 from fedmm.core.files import atomic_write
 from fedmm.data.columns import Column, Numbers, encode_columns, rescale, scales_of
 from fedmm.data.labels import UNLABELLED, number_labels
@@ -30,7 +30,6 @@ from fedmm.sites.config import DataSection, SiteConfig
 if TYPE_CHECKING:
     import pandas
 
-Say = Callable[[str], None]
 DESCRIPTION, ENCODING = "description", "encoding"
 """The array that describes a table, and where a message holds the columns of all sites, as JSON."""
 _ASKED = "described.json"

@@ -6,25 +6,24 @@ import json
 import math
 import time
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from fedmm.config.schema import Experiment
-from fedmm.core.errors import FedmmError, require
+from fedmm.core.errors import FedmmError, Say, require
 from fedmm.core.federation import Terms
 from fedmm.core.imports import only_allowed
 from fedmm.core.mechanisms import SecretNoise
 from fedmm.core.problem import FederatedProblem, LocalRound, Statistics
-from fedmm.engines.client_store import Kept
 from fedmm.engines.in_process import workers
+from fedmm.engines.mask_ledger import MaskLedger
+from fedmm.engines.masking import MaskKey, Masks
 from fedmm.engines.messages import NEVER
-from fedmm.engines.secure_sum.ledger import MaskLedger
-from fedmm.engines.secure_sum.masking import MaskKey, Masks
 from fedmm.engines.server import Server
-from fedmm.models.precision import precision
+from fedmm.engines.worker import Kept
+from fedmm.models.devices import precision
 from fedmm.remote.durable_store import DurableMemory, state_folder
 from fedmm.remote.evaluation import measure_at_site
 from fedmm.remote.packed import CONFIRM, DESCRIBE, INTRODUCE, MEASURE, OPEN, TRAIN, Malformed, Packed, one_line
@@ -43,7 +42,6 @@ from fedmm.training.evaluators import Evaluator, OwnSums, held_back_evaluator, s
 from fedmm.training.predictor import RowsShown
 from fedmm.training.problem import ClientData, adaptation_problem, batch_split, input_sum
 
-Say = Callable[[str], None]
 _REMEDY = "the site's owner can list it in policy.allow_imports"
 
 

@@ -22,9 +22,9 @@ from fedmm.core.validators import validator
 from fedmm.data.row_format import RowFormat
 from fedmm.data.rows import Keys, Rows
 from fedmm.engines.in_process import InProcess
+from fedmm.models.devices import precision
 from fedmm.models.flat import FlatNetwork
 from fedmm.models.network import Network
-from fedmm.models.precision import precision
 from fedmm.training.callbacks import (
     Best,
     BestModel,

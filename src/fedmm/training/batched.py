@@ -16,7 +16,7 @@ from fedmm.core.errors import Diverged
 from fedmm.core.objective import Outputs
 from fedmm.core.problem import Statistics
 from fedmm.engines.batched import METRICS, Batched, Replica, round_record
-from fedmm.models.precision import Precision, precision
+from fedmm.models.devices import Precision, precision
 from fedmm.models.stacked.network import StackedNetwork
 from fedmm.training.adaptation import Adaptation, Adapted
 from fedmm.training.callbacks import BestModel, Callback, RunLog, Status, Training, best_model_in

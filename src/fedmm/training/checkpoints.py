@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import torch
 
 from fedmm.core.engine import FederatedState
-from fedmm.core.errors import FedmmError, require
+from fedmm.core.errors import FedmmError, Say, require
 from fedmm.core.files import write_json
 from fedmm.core.options import TrainOptions
 from fedmm.training.adaptation import Adaptation
@@ -26,8 +26,6 @@ ABOUT = "adaptation.json"
 """What a call of ``fedmm.adapt`` keeps beside its checkpoints, to be known again."""
 _NAME = re.compile(r"round-(\d+)\.safetensors")
 _HALF_WRITTEN = ("*.safetensors.partial", ".tmp*")  # ours, and those of safetensors
-
-Say = Callable[[str], None]
 
 
 class Checkpoints(Callback):

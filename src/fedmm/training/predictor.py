@@ -24,11 +24,11 @@ from fedmm.core.objective import Outputs
 from fedmm.core.problem import Statistics, View, WholeRows
 from fedmm.data.row_format import RowFormat
 from fedmm.data.rows import DatasetRows, TensorRows
+from fedmm.data.tensor_files import checksum
 from fedmm.data.transforms import view_from, view_table
 from fedmm.models.flat import FlatNetwork
 from fedmm.models.network import AdversarialModule, Network
 from fedmm.objectives.source_only import SourceOnly
-from fedmm.remote.tensor_files import checksum
 
 MODEL_FORMAT = "fedmm-model-1"
 ARRAYS = RowFormat()

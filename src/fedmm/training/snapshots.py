@@ -17,7 +17,7 @@ from torch import Tensor
 from fedmm.core.algorithm import State
 from fedmm.core.engine import FederatedState, Refusal
 from fedmm.core.errors import FedmmError
-from fedmm.remote.tensor_files import UnreadableFile, checksum, read_tensors, write_tensors
+from fedmm.data.tensor_files import UnreadableFile, checksum, read_tensors, write_tensors
 from fedmm.training.history import History
 
 _PARTS = "parts"

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedmm.core.algorithm import steps_by_client
 from fedmm.engines.batched import Batched
-from fedmm.models.precision import Precision
+from fedmm.models.devices import Precision
 from fedmm.training.adaptation import Adaptation
 from fedmm.training.batched import StackSettings, build_stack
 

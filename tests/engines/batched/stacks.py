@@ -41,7 +41,7 @@ from fedmm.data import Dirichlet, DisjointClasses, DomainPair, Labelled, Partiti
 from fedmm.data.rows import TensorRows
 from fedmm.engines.batched import METRICS, Batched, Replica
 from fedmm.models import Network, SmallCNN
-from fedmm.models.precision import precision
+from fedmm.models.devices import precision
 from fedmm.models.stacked.network import StackedNetwork
 from fedmm.training.adaptation import Adaptation
 

@@ -27,7 +27,7 @@ from torch import nn
 from fedmm import FedAvgGDA, FedMM, Network
 from fedmm.data import DomainPair, Labelled
 from fedmm.engines.batched import Batched
-from fedmm.models.precision import PRECISIONS, precision
+from fedmm.models.devices import PRECISIONS, precision
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),

@@ -15,7 +15,7 @@ from fedmm import CDAN, DANN, MDD, Network, SourceOnly
 from fedmm.core.objective import Objective
 from fedmm.core.seeding import key
 from fedmm.models import FlatNetwork, PaperCNN, SmallCNN
-from fedmm.models.precision import PRECISIONS, precision
+from fedmm.models.devices import PRECISIONS, precision
 from fedmm.models.stacked import network as stacked
 from fedmm.models.stacked.network import StackedNetwork, stacking_obstacle
 

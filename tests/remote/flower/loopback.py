@@ -14,10 +14,10 @@ from fedmm.core.algorithm import Algorithm
 from fedmm.core.engine import FederatedState
 from fedmm.core.federation import Terms
 from fedmm.core.problem import FederatedProblem
-from fedmm.engines.client_store import ClientMemory, Kept
 from fedmm.engines.in_process import workers
 from fedmm.engines.messages import NEVER, Update
 from fedmm.engines.server import Server
+from fedmm.engines.worker import ClientMemory, Kept
 from fedmm.remote.flower.apps import client_app
 from fedmm.remote.flower.engine import FlowerEngine, Patience
 from fedmm.remote.flower.envelope import from_records, to_records

@@ -17,10 +17,10 @@ from torch import Tensor
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.seeding import hashed, key
 from fedmm.core.validation import at_least, one_of
-from fedmm.data.cache import cached
 from fedmm.data.domains import DomainPair, Labelled
 from fedmm.data.readers.images import read_picture
 from fedmm.data.sources import Source, read_file, sources
+from fedmm.data.tensor_files import cached
 
 SIDE = 28
 VALIDATION_ROWS = 5000

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmm.core.errors import FedmmError, require
+from fedmm.core.errors import FedmmError, first_line, require
 from fedmm.data.readers.table_formats import (
     EXCEL,
     MISSING,
@@ -76,7 +76,7 @@ def read_table(
             "or 'utf-16', or whatever it is (--encoding of predict and evaluate)"
         ) from problem
     except Exception as problem:  # a file that is not what it seems may be any problem to its reader
-        reason = (str(problem).strip() or type(problem).__name__).splitlines()[0]
+        reason = first_line(problem)
         raise FedmmError(f"{path} cannot be read as a table: {reason}") from problem
     frame.columns = [str(column) for column in frame.columns]
     twice = sorted({column for column in frame.columns if list(frame.columns).count(column) > 1})

@@ -20,11 +20,10 @@ from fedmm.core.layout import Layout
 from fedmm.core.objective import Outputs
 from fedmm.core.problem import Statistics
 from fedmm.core.seeding import uniform
+from fedmm.models.devices import CudaStreams, Precision
 from fedmm.models.dropout import SeededDropout
 from fedmm.models.network import AdversarialModule
-from fedmm.models.precision import Precision
 from fedmm.models.stacked.bn_folding import FoldedNorms
-from fedmm.models.stacked.cuda_streams import CudaStreams
 
 _ELEMENTWISE = (
     nn.ReLU,

@@ -11,10 +11,9 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedmm.core.engine import FederatedState, Refusal, RoundRecord
-from fedmm.core.errors import require
+from fedmm.core.errors import Say, require
+from fedmm.engines.masking import Opening, require_all
 from fedmm.engines.messages import Update
-from fedmm.engines.secure_sum.masking import Opening, require_all
-from fedmm.remote.flower.roster import Say
 from fedmm.remote.flower.strategy import MinimaxStrategy, Refused
 from fedmm.remote.packed import CONFIRM, MEASURE, OPEN, PROBLEM, About, Packed
 from fedmm.remote.packing import pack_sum_question, read_opening, read_word

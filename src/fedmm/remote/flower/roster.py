@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from fedmm.core.errors import Say
 from fedmm.remote.flower.envelope import plain, read
 from fedmm.remote.packed import INTRODUCE, MESSAGE_TYPES, NAME, PROBLEM, Malformed, Packed, one_line
 
-Say = Callable[[str], None]
 Write = Callable[[str, int, Packed], RecordDict]
 """A message that asks something, by its kind, of a node."""
 

@@ -12,11 +12,12 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from fedmm.core.engine import FederatedState, Refusal, RoundRecord
+from fedmm.core.errors import Say
 from fedmm.engines.messages import Invitation, Update, size_in_bytes
 from fedmm.engines.server import OpenSum, Server
 from fedmm.remote.engine import DualNorms, Host
 from fedmm.remote.flower.envelope import read
-from fedmm.remote.flower.roster import Roster, Say, wait_for_sites
+from fedmm.remote.flower.roster import Roster, wait_for_sites
 from fedmm.remote.packed import FINAL, MEASURE, MESSAGE_TYPES, PROBLEM, TRAIN, About, Malformed, Packed, one_line
 from fedmm.remote.packing import OFFER, pack_invitation, pack_offer, read_key, read_update, read_vectors, vector_arrays
 

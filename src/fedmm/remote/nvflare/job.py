@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmm.core.errors import FedmmError, require
-from fedmm.core.paths import config_folder
+from fedmm.core.files import config_folder
 
 CONTROLLER = "fedmm.remote.nvflare.controller.RelayController"
 EXECUTOR = "fedmm.remote.nvflare.executor.SiteExecutor"

@@ -17,10 +17,10 @@ from fedmm.core.engine import FederatedState
 from fedmm.core.federation import Terms
 from fedmm.core.problem import FederatedProblem
 from fedmm.engines.batched import Batched
-from fedmm.engines.client_store import ClientMemory, Kept
 from fedmm.engines.in_process import workers
 from fedmm.engines.messages import Invitation, Update
 from fedmm.engines.server import Server, norms_of_duals
+from fedmm.engines.worker import ClientMemory, Kept
 from fedmm.remote.durable_store import DurableMemory, state_folder
 from fedmm.remote.ray.shared_memory import MemoryGone, Packed, Posted, SharedMemory, read, to_arrays, to_tensors
 from fedmm.remote.site import Site

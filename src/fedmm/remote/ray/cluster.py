@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from fedmm.core.errors import FedmmError
+from fedmm.core.errors import FedmmError, first_line
 
 _LOOPBACK = "127.0.0.1"
 _LONGEST_FOLDER = 40  # of 107 letters for a socket's name, Ray's own names below a folder take 65
@@ -86,7 +86,7 @@ def _connect(ray: ModuleType, address: str, local: dict[str, Any]) -> None:
             return
         except Exception as problem:
             ray.shutdown()
-            reason = (str(problem).strip() or type(problem).__name__).splitlines()[0]
+            reason = first_line(problem)
             if tries_left and "timed out during startup" in reason:  # after 30 s, which a busy machine may need
                 continue
             where = f"at {address}" if address else "on this machine"

@@ -11,9 +11,9 @@ from fedmm.core.engine import FederatedState, RoundRecord
 from fedmm.core.errors import FedmmError
 from fedmm.core.federation import Terms
 from fedmm.core.problem import FederatedProblem
-from fedmm.engines.client_store import Kept
 from fedmm.engines.messages import NEVER, Invitation
 from fedmm.engines.server import Server, norms_of_duals
+from fedmm.engines.worker import Kept
 from fedmm.remote.ray.actor import Answer, Call, GivenState, Rules
 from fedmm.remote.ray.actors import Actors
 from fedmm.remote.ray.shared_memory import to_arrays, to_tensors

@@ -12,9 +12,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from fedmm.core.files import replace_file
-from fedmm.reporting.html.charts import Chart, Figure, plain, rounded
+from fedmm.reporting.html.charts import CLASS_COLOURS, Chart, Figure, plain, rounded
 from fedmm.reporting.html.collect import Entry, Report
-from fedmm.reporting.html.colours import CLASS_COLOURS
 from fedmm.reporting.html.parts import Controls, Grid, Section, Text, absent, method_options
 from fedmm.reporting.read import Array
 

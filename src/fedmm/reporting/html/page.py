@@ -10,9 +10,8 @@ from markupsafe import Markup
 
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.files import atomic_write
-from fedmm.reporting.html.charts import Lines
+from fedmm.reporting.html.charts import Lines, method_strokes, style_sheet, themes
 from fedmm.reporting.html.collect import Report
-from fedmm.reporting.html.colours import method_strokes, style_sheet, themes
 from fedmm.reporting.html.costs import communication_section, cost_data, time_section
 from fedmm.reporting.html.features import feature_section
 from fedmm.reporting.html.headline import headline

@@ -18,8 +18,8 @@ from matplotlib.ticker import MaxNLocator
 
 from fedmm.core.files import atomic_write
 from fedmm.reporting.curves import Curve, draw_curve
+from fedmm.reporting.html.charts import method_strokes
 from fedmm.reporting.html.collect import Entry, Report
-from fedmm.reporting.html.colours import method_strokes
 from fedmm.reporting.html.costs import accuracy_by_megabytes
 from fedmm.reporting.html.features import Maps
 from fedmm.reporting.html.headline import choice_of, chosen_round, spread

@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import re
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedmm.config.toml import set_values, write_toml
-from fedmm.core.errors import FedmmError, require, unknown
+from fedmm.core.errors import FedmmError, Say, require, unknown
 from fedmm.core.files import DOMAINS
 from fedmm.sites.config import KINDS, read_site
 from fedmm.sites.credentials.certificates import parse_certificates
@@ -157,8 +157,6 @@ POLICY = """
 # delta = 1e-5
 # require_approval = false
 """
-
-Say = Callable[[str], None]
 
 
 def join(

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedmm.core.errors import FedmmError, require
-from fedmm.core.paths import is_name
+from fedmm.core.files import is_name
 from fedmm.sites.credentials.files import read_credential, require_private, write_credential
 
 try:

@@ -8,7 +8,7 @@ import pytest
 from fabricated import office_files, originals, picture, source, write
 
 from fedmm.core.errors import FedmmError
-from fedmm.data.download.fetch import check, count_files
+from fedmm.data.download import check, count_files
 from fedmm.data.sources import Source
 
 FILES = {"a.bin": b"first", "deep/b.bin": b"second"}

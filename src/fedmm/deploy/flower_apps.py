@@ -1,21 +1,33 @@
-"""The ClientApp of Flower's own way, for its simulations: ``flwr run`` with one SuperNode for each share of the data.
+"""The two apps that Flower loads: its ServerApp beside the SuperLink, and a ClientApp for its simulations.
 
-Sites elsewhere run :mod:`fedmm.sites.node` instead, which executes no app.
+``flwr run`` simulates one SuperNode for each share of the data. Sites elsewhere run :mod:`fedmm.sites.node` instead,
+which executes no app.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from fedmm.core.errors import require
-from fedmm.remote.flower.apps import Handler, client_app
+from fedmm.deploy.layout import RunRequest
+from fedmm.deploy.processes import MARK
+from fedmm.remote.flower.apps import Grid, Handler, client_app, server_app
 from fedmm.remote.packed import Packed
 from fedmm.sites.config import SiteConfig, read_site
 
 SITE, PARTITION = "site", "partition-id"
 """The keys of a node's configuration: the site's file; or, in Flower's simulation, which of the sites it is."""
+
+
+def _serve(grid: Grid, run: Mapping[str, Any]) -> None:
+    from fedmm.deploy.server import serve  # noqa: PLC0415 - torch is not loaded before it is needed
+
+    folder = os.environ.get(MARK, "")
+    require(bool(folder), f"the SuperLink was started without {MARK}, the folder for runs and keys")
+    serve(grid, RunRequest.from_run_config(Path(folder), run))
 
 
 def _handler(node: Mapping[str, Any], run: Mapping[str, Any]) -> Handler:
@@ -39,4 +51,5 @@ def _config(node: Mapping[str, Any], run: Mapping[str, Any]) -> SiteConfig:
     return simulated_site(int(node[PARTITION]), str(run["experiment"]))
 
 
-app = client_app(_handler)
+server = server_app(_serve)
+client = client_app(_handler)

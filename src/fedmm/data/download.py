@@ -20,7 +20,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from fedmm.core.errors import FedmmError, require, unknown
-from fedmm.data.download.http import RETRIES, Moved, Retries, download
+from fedmm.data.http import RETRIES, Moved, Retries, download
 from fedmm.data.readers.images import read_picture
 from fedmm.data.sources import Archive, Edition, Source, StoredFile, read_file, size_of
 

@@ -16,9 +16,8 @@ from remote.masked import RUN, Sites, masked_engine
 from fedmm import ALGORITHMS, CoordinateMedian, FedAvgGDA, FedMM, FedmmError, Terms
 from fedmm.core.algorithm import Algorithm
 from fedmm.engines.in_process import InProcess
-from fedmm.engines.messages import Invitation, Update
-from fedmm.engines.secure_sum.ledger import MaskLedger
-from fedmm.engines.secure_sum.masking import (
+from fedmm.engines.mask_ledger import MaskLedger
+from fedmm.engines.masking import (
     LARGEST,
     MASKED,
     STEP,
@@ -32,6 +31,7 @@ from fedmm.engines.secure_sum.masking import (
     sum_codes,
     upload_codes,
 )
+from fedmm.engines.messages import Invitation, Update
 from fedmm.remote.engine import AskingEngine
 from fedmm.remote.messaging import Exchange, Messaging
 from fedmm.remote.packed import CONFIRM, OPEN, Malformed, Packed

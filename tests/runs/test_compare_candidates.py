@@ -8,7 +8,7 @@ import pytest
 
 from fedmm.core.errors import FedmmError
 from fedmm.data.datasets.per_site import PerSite
-from fedmm.runs.candidates import derive_candidates
+from fedmm.runs.compare import derive_candidates
 
 TABLES: dict[str, Any] = {
     "run": {"rounds": 7, "seed": 4, "batch_size": 8, "stop_by": "dev_risk", "best_by": "oracle_target_accuracy"},

@@ -24,8 +24,8 @@ from torch import Tensor
 
 from fedmm.core.algorithm import State
 from fedmm.core.errors import FedmmError, require
+from fedmm.engines.mask_ledger import MaskLedger, Uploaded
 from fedmm.engines.messages import Invitation, Update
-from fedmm.engines.secure_sum.ledger import MaskLedger, Uploaded
 
 MASKED = "masked"
 """The one vector of an update that is masked: all that the algorithm uploads, as codes."""

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from fedmm import FedmmError
-from fedmm.engines.client_store import ClientMemory, Kept
 from fedmm.engines.messages import NEVER
+from fedmm.engines.worker import ClientMemory, Kept
 
 
 def state(number: int) -> Kept:

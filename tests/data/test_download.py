@@ -11,8 +11,8 @@ from fabricated import office_files, originals, picture, read, source, stored, w
 from serving import Fault, Site, serving
 
 from fedmm.core.errors import FedmmError
-from fedmm.data.download.fetch import Plan, fetch, mirror, plans
-from fedmm.data.download.http import Retries
+from fedmm.data.download import Plan, fetch, mirror, plans
+from fedmm.data.http import Retries
 from fedmm.data.sources import Edition, Source
 
 HURRIED = Retries(attempts=2, pause=0.0, timeout=60.0)

@@ -1,10 +1,10 @@
-"""Named tensors and their description as one file with a checksum, which is on disk whole or not at all."""
+"""Named tensors and their description as one file with a checksum, written atomically; and a cache of such files."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fedmm.core.files import sync_path
+from fedmm.core.files import cache_folder, sync_path
+from fedmm.core.seeding import key
 
 
 class UnreadableFile(Exception):  # noqa: N818 - reads as what happened
@@ -27,7 +28,9 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
     about: what JSON can hold. sha256: the :func:`checksum` of both, where it is known already. What the disk refuses is
     raised as it comes (OSError), and leaves the older file.
     """
-    named = {key: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for key, tensor in tensors.items()}
+    named = {
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
+    }
     text = json.dumps(about)
     partial = path.with_name(path.name + ".partial")
     try:
@@ -47,7 +50,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a dict
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
         text = metadata["fedmm"]
         if metadata["sha256"] != checksum(text, tensors):
             raise UnreadableFile(f"{path}: the checksum is not right")
@@ -59,7 +62,23 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 def checksum(text: str, named: Mapping[str, Tensor]) -> str:
     """Of the description and all tensors with their names, types and shapes, in the order of their names."""
     value = hashlib.sha256(text.encode())
-    for key in sorted(named):
-        value.update(f"\n{key} {named[key].dtype} {tuple(named[key].shape)}\n".encode())
-        value.update(named[key].reshape(-1).view(torch.uint8).numpy().data)
+    for name in sorted(named):
+        value.update(f"\n{name} {named[name].dtype} {tuple(named[name].shape)}\n".encode())
+        value.update(named[name].reshape(-1).view(torch.uint8).numpy().data)
     return value.hexdigest()
+
+
+def cached(name: str, made_of: tuple[int | str, ...], make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+    """What ``make`` returns, from the cache folder where it is there and whole.
+
+    made_of: everything that decides the values: options, checksums of the inputs, the version of the recipe. A cache
+    that cannot be read or written is no error.
+    """
+    path = cache_folder() / f"{name}-{key(*made_of):016x}.safetensors"
+    try:
+        return read_tensors(path)[0]
+    except UnreadableFile:
+        made = make()
+    with suppress(OSError):
+        write_tensors(path, made, {})
+    return made

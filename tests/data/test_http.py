@@ -10,7 +10,7 @@ import pytest
 from serving import Fault, Site, serving
 
 from fedmm.core.errors import FedmmError
-from fedmm.data.download.http import Retries, download
+from fedmm.data.http import Retries, download
 from fedmm.data.sources import StoredFile
 
 CONTENT = bytes(range(256)) * 1000

@@ -1,1 +1,0 @@
-"""The public files behind the data sets: fetched, and checked byte for byte."""

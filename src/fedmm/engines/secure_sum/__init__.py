@@ -1,1 +1,0 @@
-"""Sums of updates of which the server sees no single one."""
