@@ -85,13 +85,13 @@ def solved(
 
 
 def ends(algorithm: fedmm.Algorithm, rounds: int, **where: Any) -> list[fedmm.Solution]:
-    """The same after 0, 1, ... rounds."""
-    return [solved(algorithm, t, **where) for t in range(rounds + 1)]
+    """The same after 1, 2, ... rounds."""
+    return [solved(algorithm, t, **where) for t in range(1, rounds + 1)]
 
 
 def path(algorithm: fedmm.Algorithm, rounds: int, **where: Any) -> Points:
     """The server's points after 0, 1, ... rounds, [rounds + 1, 2]."""
-    return np.array([point(end) for end in ends(algorithm, rounds, **where)])
+    return np.array([where.get("start", START), *(point(end) for end in ends(algorithm, rounds, **where))])
 
 
 def point(end: fedmm.Solution) -> tuple[float, float]:
@@ -145,7 +145,8 @@ def draw_why() -> None:
     axes.annotate("saddle", (at[0] - 0.1, at[1] - 0.3), fontsize=SMALL, color=INK, va="top", ha="center")
 
     axes = rounds
-    duals = np.array([[own["dual"].numpy() for own in end.clients] for end in ends(METHODS["FedMM"], LOOK)])
+    after = [[own["dual"].numpy() for own in end.clients] for end in ends(METHODS["FedMM"], LOOK)]
+    duals = np.array([np.zeros_like(after[0]), *after])
     for number, (f, colour) in enumerate(zip(CLIENTS, OWN, strict=True)):
         pull = f.field(at)[0]
         axes.plot(duals[:, number, 0], color=colour, linewidth=2)
