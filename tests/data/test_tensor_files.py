@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedmm.data.tensor_files import cached
+from fedmm.data.tensor_files import cached, read_tensors
 
 
 class Making:
@@ -60,7 +60,9 @@ def test_a_damaged_cache_is_made_again(folder: Path, damage: str) -> None:
     making = Making()
     asked(making)
     (path,) = folder.iterdir()
-    content = path.read_bytes()
+    content, (mapped, about_before) = path.read_bytes(), read_tensors(path)
+    before = {name: tensor.clone() for name, tensor in mapped.items()}  # the file is written over
+    del mapped
     path.write_bytes(
         {
             "cut short": content[:-10],
@@ -70,8 +72,21 @@ def test_a_damaged_cache_is_made_again(folder: Path, damage: str) -> None:
         }[damage]
     )
     assert [asked(making), asked(making)] == [2, 2]
+    tensors, about = read_tensors(path)
+    assert about == about_before
+    assert tensors.keys() == before.keys()
+    assert all(torch.equal(tensors[name], before[name]) for name in before)
     assert path.stat().st_size == len(content)
     assert list(folder.iterdir()) == [path]
+
+
+def test_a_cache_that_another_process_is_writing_is_left_to_it(folder: Path) -> None:
+    making = Making()
+    asked(making)
+    (path,) = folder.iterdir()
+    path.rename(path.with_name(f"{path.name}.partial"))  # what a writer by the file's own name would write over
+    assert [asked(making), asked(making)] == [2, 2]
+    assert sorted(folder.iterdir()) == [path, path.with_name(f"{path.name}.partial")]
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -79,6 +80,8 @@ def cached(name: str, made_of: tuple[int | str, ...], make: Callable[[], dict[st
         return read_tensors(path)[0]
     except UnreadableFile:
         made = make()
+    own = path.with_name(f"{path.name}.{os.getpid()}")  # processes side by side may make the same file
     with suppress(OSError):
-        write_tensors(path, made, {})
+        write_tensors(own, made, {})
+        own.replace(path)
     return made
