@@ -13,7 +13,7 @@ from problems import Game, games, played, random_game, with_options
 from torch import Tensor
 
 import fedmm
-from fedmm import ALGORITHMS, FedAvgGDA, FedMM, FedmmError, ScaffoldGDA, SmoothedFedMM, Terms
+from fedmm import ALGORITHMS, AscentFedMM, FedAvgGDA, FedMM, FedmmError, ScaffoldGDA, SmoothedFedMM, Terms
 from fedmm.core.algorithm import Aggregated, Algorithm, Coefficients, State
 from fedmm.core.engine import FederatedState, RoundRecord
 from fedmm.core.federation import taking_part
@@ -52,7 +52,7 @@ def play(
 
 
 @pytest.mark.parametrize("seed", [0, 2])
-@pytest.mark.parametrize("algorithm", [FedMM(), SmoothedFedMM(), ScaffoldGDA()], ids=lambda a: a.name)
+@pytest.mark.parametrize("algorithm", [FedMM(), AscentFedMM(), SmoothedFedMM(), ScaffoldGDA()], ids=lambda a: a.name)
 def test_half_of_four_clients_reach_the_saddle(algorithm: Algorithm, seed: int) -> None:
     game = random_game(seed, clients=4)
     run = played(InProcess(replace(game.problem(), seed=0), algorithm, ROUNDS, HALF), ROUNDS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fedmm.algorithms.fedavg_gda import FedAvgGDA
 from fedmm.algorithms.fedmm import FedMM
+from fedmm.algorithms.fedmm_ascent import AscentFedMM
 from fedmm.algorithms.fedmm_smoothed import SmoothedFedMM
 from fedmm.algorithms.fedprox_gda import FedProxGDA
 from fedmm.algorithms.fedsgda import FedSGDA
@@ -17,6 +18,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
         FedAvgGDA,
         FedProxGDA,
         FedMM,
+        AscentFedMM,
         SmoothedFedMM,
         ScaffoldGDA,
     )
@@ -24,6 +26,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
 
 __all__ = [
     "ALGORITHMS",
+    "AscentFedMM",
     "FedAvgGDA",
     "FedMM",
     "FedProxGDA",

@@ -58,6 +58,11 @@ class FederatedState:
         """The server's point (omega, psi) as a flat vector."""
         return self.server["z"]
 
+    @property
+    def model(self) -> Tensor:
+        """The point whose network predicts: the server's ``average`` if the algorithm keeps one, otherwise z."""
+        return self.server.get("average", self.server["z"])
+
 
 @dataclass(frozen=True)
 class RoundRecord:

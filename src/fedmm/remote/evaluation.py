@@ -153,7 +153,7 @@ class SiteMetrics:
 def pack_question(problem: FederatedProblem, state: FederatedState, columns: Sequence[str]) -> Packed:
     """The question for these columns, as it travels: it holds the server's model as it is after a round."""
     statistics = state.statistics if problem.share_statistics else {}
-    packed = pack_invitation(problem.layout, Invitation(state.round, {"z": state.z}, statistics=statistics))
+    packed = pack_invitation(problem.layout, Invitation(state.round, {"z": state.model}, statistics=statistics))
     return packed._replace(about={_ROUND: state.round, _COLUMNS: ",".join(columns)})
 
 

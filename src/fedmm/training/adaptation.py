@@ -85,7 +85,7 @@ class Adapted(Predictor):
         form: RowFormat = ARRAYS,
         label: str = "model",
     ) -> None:
-        super().__init__(function, training.state.z, {**function.statistics, **statistics}, show, form)
+        super().__init__(function, training.state.model, {**function.statistics, **statistics}, show, form)
         self.state: FederatedState = training.state
         self.history: History = training.history
         self.status: Status = training.status
@@ -290,7 +290,7 @@ class Adaptation:
         statistics = self.prediction_statistics(state)
 
         def outputs(x: Tensor) -> Outputs:
-            return Outputs(*(each.unsqueeze(0) for each in self.function.evaluate(state.z, statistics, x[0])))
+            return Outputs(*(each.unsqueeze(0) for each in self.function.evaluate(state.model, statistics, x[0])))
 
         found: dict[str, Tensor] = {}
         for evaluator in self.evaluators:

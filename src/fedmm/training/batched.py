@@ -194,7 +194,7 @@ class StackRun:
     @torch.no_grad()
     def evaluate(self) -> dict[str, Tensor]:
         """What the evaluators measure of every server's model, ``[replicas]`` by column, on the device."""
-        z, statistics = self.engine.z, self._prediction_statistics()
+        z, statistics = self.engine.models, self._prediction_statistics()
 
         def outputs(x: Tensor) -> Outputs:
             with self._around():
@@ -293,7 +293,7 @@ class StackBest:
         values = [sign * each.value if each else torch.nan for sign, each in zip(self._signs, before, strict=True)]
         self._values = torch.tensor(values, dtype=torch.float64, device=device)
         self._rounds = torch.tensor([each.round if each else 0 for each in before], device=device)
-        self._z = engine.z.clone()
+        self._z = engine.models.clone()
         self._statistics: Statistics = {}
         self._known = self._rounds.tolist()
 

@@ -238,7 +238,7 @@ class BestModel(Callback):
 
     def after_round(self, state: FederatedState | None, row: Row) -> None:
         if state is not None and self.wants(row):
-            self.take(row, state.z, self._statistics(state))
+            self.take(row, state.model, self._statistics(state))
 
     def take(self, row: Row, z: Tensor, statistics: Statistics) -> None:
         """Have this round's model for the best one."""

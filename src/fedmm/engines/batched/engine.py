@@ -217,6 +217,11 @@ class Batched:
         return torch.cat([band.server["z"] for band in self.bands])
 
     @property
+    def models(self) -> Tensor:
+        """The points whose networks predict, ``[replicas, size]``; see :attr:`FederatedState.model`."""
+        return torch.cat([band.server.get("average", band.server["z"]) for band in self.bands])
+
+    @property
     def statistics(self) -> Statistics:
         """The running statistics that the servers hold, ``[replicas, ...]``."""
         return self.now.statistics

@@ -1,0 +1,192 @@
+"""One FedMM for DANN, CDAN and MDD: chosen on MNIST-M by signals without target labels, then confirmed once.
+
+    FEDMM_DATA=... python benchmarks/choose_default.py choose [--panels dann_1s1t,cdan_1s1t,...] [--seeds 10,11,12,13]
+    FEDMM_DATA=... python benchmarks/choose_default.py confirm CANDIDATE [--panels ...] [--seeds 100,...,107]
+        [--rounds 3000] [--device cuda] [--precision tf32] [--candidates a,b] [--out FOLDER] [--quick]
+
+``choose`` never reads the target accuracy. For each candidate and panel
+it records the mean over the last JUDGED evaluations of information maximisation on the target clients' training inputs
+and of the risk on held-out source digits. The choice is the candidate with the highest information, summed over the
+panels, among those of which no run diverged, collapsed (information below COLLAPSED of the panel's best run) or has a
+source risk above RISK times the panel's lowest mean. ``confirm`` runs one candidate on other seeds and reads the
+accuracy of its last round and its best; it is meant to be run once, after the choice is committed.
+One file per panel, OUT/choose_default_PANEL.json or confirm_default_CANDIDATE_PANEL.json, as each is done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from common import processor, typed_command
+
+from fedmm.config.schema import Experiment, experiment
+from fedmm.config.toml import read_tables
+from fedmm.runs.build import DataCache, prepare
+from fedmm.training.batched import StackRun, StackSettings
+from fedmm.training.tuning import tune
+
+HERE = Path(__file__).parent
+PAPER = HERE.parent / "paper" / "figure_5"
+PANELS = tuple(
+    f"{objective}_{clients}" for objective in ("dann", "cdan", "mdd") for clients in ("1s1t", "2s1t", "1s2t")
+)
+JUDGED, RISK, COLLAPSED = 5, 2.0, 0.75
+SHARED: dict[str, Any] = {"lr_min": 0.01, "lr_max": 0.01, "local_steps": 20}
+CANDIDATES: dict[str, dict[str, Any]] = {
+    "fedmm_2": {"name": "fedmm", "penalty_min": 2.0, "penalty_max": 2.0},
+    "smoothed_0.75": {"name": "fedmm_smoothed", "penalty_min": 0.75, "penalty_max": 0.75},
+    "ascent_1.25": {"name": "fedmm_ascent", "server_lr_max": 1.25},
+    "ascent_1.5": {"name": "fedmm_ascent", "server_lr_max": 1.5},
+    "ascent_1.75": {"name": "fedmm_ascent", "server_lr_max": 1.75},
+    "ascent_1.75_mu_1.5": {"name": "fedmm_ascent", "server_lr_max": 1.75, "penalty_min": 1.5, "penalty_max": 1.5},
+}
+
+
+def listed_runs(
+    panel: str, candidates: list[str], seeds: list[int], run: dict[str, Any]
+) -> list[tuple[str, Experiment]]:
+    """The experiments of a panel: every candidate with every seed."""
+    tables = read_tables(PAPER / panel / "fedmm.toml")
+    tables.pop("sweep", None)
+    return [
+        (
+            name,
+            experiment(
+                {
+                    **tables,
+                    "algorithm": {**SHARED, **CANDIDATES[name]},
+                    "run": {**tables["run"], **run, "seed": seed, "label": name},
+                }
+            ),
+        )
+        for name in candidates
+        for seed in seeds
+    ]
+
+
+def run_panel(listed: list[tuple[str, Experiment]], options: argparse.Namespace, cache: DataCache) -> StackRun:
+    """All runs of a panel as one program, to their last round."""
+    adaptations = [prepare(each, cache) for _, each in listed]
+    on_cpu = options.device == "cpu"
+    settings = StackSettings(looped=True) if on_cpu else tune(adaptations, options.precision).settings
+    stack = StackRun(adaptations, options.precision, settings)
+    rounds, every = listed[0][1].run.rounds, listed[0][1].run.evaluate_every
+    while stack.engine.round < rounds:
+        stack.run(min(rounds, stack.engine.round + every), every)
+        sys.stderr.write(f"\r  round {stack.engine.round} of {rounds}")
+    sys.stderr.write("\n")
+    return stack
+
+
+def signals(stack: StackRun, listed: list[tuple[str, Experiment]], columns: tuple[str, ...]) -> list[dict[str, Any]]:
+    """For each run the means of these columns over its last evaluations."""
+    found = []
+    for replica, (name, each) in enumerate(listed):
+        training = stack.training(replica, "completed")
+        seen = [row for row in training.history if row.get(columns[0]) is not None][-JUDGED:]
+        means = {column: fmean(row[column] for row in seen) if seen else math.nan for column in columns}
+        found.append({"candidate": name, "seed": each.run.seed, "status": training.status, **means})
+    return found
+
+
+def accuracies(stack: StackRun, listed: list[tuple[str, Experiment]]) -> list[dict[str, Any]]:
+    """For each run the target accuracy of its last round, and the best of any evaluation."""
+    found = []
+    for replica, (name, each) in enumerate(listed):
+        training = stack.training(replica, "completed")
+        seen = [row["target_accuracy"] for row in training.history if row.get("target_accuracy") is not None]
+        last, best = (seen[-1], max(seen)) if seen else (math.nan, math.nan)
+        found.append({"candidate": name, "seed": each.run.seed, "status": training.status, "last": last, "best": best})
+    return found
+
+
+def choose(panels: dict[str, list[dict[str, Any]]]) -> tuple[str | None, dict[str, str]]:
+    """The chosen candidate, and why each other one was refused."""
+    names = list(dict.fromkeys(run["candidate"] for runs in panels.values() for run in runs))
+    refused: dict[str, str] = {}
+    total = dict.fromkeys(names, 0.0)
+    for panel, runs in panels.items():
+        by_name = {name: [run for run in runs if run["candidate"] == name] for name in names}
+        best = max(run["target_information"] for run in runs if run["status"] == "completed")
+        risk = {name: fmean(run["source_risk"] for run in own) for name, own in by_name.items()}
+        lowest = min(value for value in risk.values() if math.isfinite(value))
+        for name, own in by_name.items():
+            total[name] += fmean(run["target_information"] for run in own)
+            if any(run["status"] != "completed" for run in own):
+                refused.setdefault(name, f"a run of {panel} diverged")
+            elif any(run["target_information"] < COLLAPSED * best for run in own):
+                refused.setdefault(name, f"a run of {panel} collapsed")
+            elif not risk[name] <= RISK * lowest:
+                refused.setdefault(name, f"its source risk in {panel} is {risk[name]:.3f}, the lowest is {lowest:.3f}")
+    allowed = [name for name in names if name not in refused]
+    return max(allowed, key=lambda name: total[name], default=None), refused
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("mode", choices=("choose", "confirm"))
+    arguments.add_argument("candidate", nargs="?", choices=CANDIDATES)
+    arguments.add_argument("--panels", default=",".join(PANELS))
+    arguments.add_argument("--candidates", default=",".join(CANDIDATES))
+    arguments.add_argument("--seeds")
+    arguments.add_argument("--device", default="cpu")
+    arguments.add_argument("--precision", default="fp32")
+    arguments.add_argument("--rounds", type=int, default=3000)
+    arguments.add_argument("--out", type=Path, default=HERE / "results")
+    arguments.add_argument("--quick", action="store_true", help="two rounds on a few rows")
+    options = arguments.parse_args()
+    if options.mode == "confirm" and not options.candidate:
+        arguments.error("confirm needs the name of a candidate")
+    confirm = options.mode == "confirm"
+    seeds = [
+        int(seed)
+        for seed in (options.seeds or ("100,101,102,103,104,105,106,107" if confirm else "10,11,12,13")).split(",")
+    ]
+    candidates = [options.candidate] if confirm else options.candidates.split(",")
+    run: dict[str, Any] = {"device": options.device, "precision": options.precision, "rounds": options.rounds}
+    if options.quick:
+        seeds, run = seeds[:1], {**run, "rounds": 2, "evaluate_every": 1}
+    cache, panels = DataCache(), {}
+    for panel in options.panels.split(","):
+        began = time.perf_counter()
+        listed = listed_runs(panel, candidates, seeds, run)
+        stack = run_panel(listed, options, cache)
+        panels[panel] = (
+            accuracies(stack, listed) if confirm else signals(stack, listed, ("target_information", "source_risk"))
+        )
+        result = {
+            "command": typed_command(),
+            "hardware": processor() if options.device == "cpu" else torch.cuda.get_device_name(),
+            "torch": torch.__version__,
+            "seconds": round(time.perf_counter() - began, 1),
+            "rounds": run["rounds"],
+            "panel": panel,
+            "settings": {name: {**SHARED, **CANDIDATES[name]} for name in candidates},
+            "runs": panels[panel],
+        }
+        stem = f"confirm_default_{options.candidate}_{panel}" if confirm else f"choose_default_{panel}"
+        (options.out / f"{stem}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        for row in panels[panel]:
+            sys.stdout.write(
+                f"{panel:10}"
+                + "".join(f" {value:.4g}" if isinstance(value, float) else f" {value}" for value in row.values())
+                + "\n"
+            )
+        del stack
+    if not confirm:
+        chosen, refused = choose(panels)
+        for name, why in refused.items():
+            sys.stdout.write(f"refused {name}: {why}\n")
+        sys.stdout.write(f"chosen: {chosen}\n")
+
+
+if __name__ == "__main__":
+    main()
