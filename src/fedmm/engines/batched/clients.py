@@ -57,7 +57,8 @@ class ClientStack:
         self.pool = RowPool([held for client in self.flat for held in client.held], layout.device)
         self.sampler = RoundSampler(self.flat, [count for each in steps for count in each], self.pool)
         parts = (self._stacked([client.weights[part] for client in self.flat]) for part in range(4))
-        self.weights = RowWeights(*parts, has_source=True)
+        domain, task, everything, target = parts
+        self.weights = RowWeights(domain, task, everything, target, has_source=True)
         target_weights = [client.objective.target_weight for client in self.flat]
         self.target_weight = torch.tensor(target_weights, dtype=layout.dtype, device=layout.device).view(self.shape)
         self.has_source = torch.tensor([c.weights.has_source for c in self.flat], device=layout.device).view(self.shape)
