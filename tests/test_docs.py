@@ -22,6 +22,7 @@ from fedmm.core.aggregation import AGGREGATIONS
 from fedmm.core.mechanisms import TRANSMISSIONS
 from fedmm.core.options import PRESETS, TrainOptions
 from fedmm.core.schedules import SCHEDULES, Schedule
+from fedmm.core.target_losses import TARGET_LOSSES, TargetLoss
 from fedmm.core.validators import RULE
 from fedmm.data import DATASETS, PARTITIONS
 from fedmm.models import MODELS
@@ -131,6 +132,7 @@ SECTIONS: dict[str, Mapping[str, type]] = {
     "transmission": TRANSMISSIONS,
     "guard": {"": Guard},
     "Schedules": SCHEDULES,
+    "Target losses": TARGET_LOSSES,
 }
 CARDS = {"objective": "objectives.md", "algorithm": "algorithms.md"}
 """Sections whose rows have their keys on a card of their own, not on the page on configuration."""
@@ -180,6 +182,8 @@ def words(hint: Any) -> str:
     origin, options = typing.get_origin(hint), typing.get_args(hint)
     if hint == Schedule | str:
         return "schedule"
+    if hint == TargetLoss | str:
+        return "target loss"
     if origin is Literal:
         return ", ".join(f'`"{option}"`' for option in options)
     if origin is tuple and options[0] is str:

@@ -48,6 +48,11 @@ if _typing.TYPE_CHECKING:
     from fedmm.core.schedules import DannWarmup as DannWarmup
     from fedmm.core.schedules import InverseDecay as InverseDecay
     from fedmm.core.schedules import TllibWarmup as TllibWarmup
+    from fedmm.core.target_losses import TARGET_LOSSES as TARGET_LOSSES
+    from fedmm.core.target_losses import BatchNuclearNorm as BatchNuclearNorm
+    from fedmm.core.target_losses import InformationMaximisation as InformationMaximisation
+    from fedmm.core.target_losses import MinimumClassConfusion as MinimumClassConfusion
+    from fedmm.core.target_losses import TargetLoss as TargetLoss
     from fedmm.data import DATASETS as DATASETS
     from fedmm.data.transforms import CropAndFlip as CropAndFlip
     from fedmm.engines.in_process import InProcess as InProcess
@@ -94,6 +99,13 @@ _HOME = {
         "DannWarmup",
         "InverseDecay",
         "TllibWarmup",
+    ),
+    "fedmm.core.target_losses": (
+        "TARGET_LOSSES",
+        "BatchNuclearNorm",
+        "InformationMaximisation",
+        "MinimumClassConfusion",
+        "TargetLoss",
     ),
     "fedmm.data": ("DATASETS",),
     "fedmm.data.transforms": ("CropAndFlip",),

@@ -34,6 +34,7 @@ from fedmm.cli.app import app
 from fedmm.config.demos import DEMOS
 from fedmm.core.options import PRESETS
 from fedmm.core.schedules import SCHEDULES
+from fedmm.core.target_losses import TARGET_LOSSES
 from fedmm.data import DATASETS, PARTITIONS
 from fedmm.models import MODELS
 from fedmm.reporting import read_comparison, read_run
@@ -112,8 +113,8 @@ def test_help_names_the_commands(command: Command) -> None:
 
 @pytest.mark.parametrize(
     "rows",
-    [ALGORITHMS, OBJECTIVES, DATASETS, PARTITIONS, MODELS, PRESETS, SCHEDULES],
-    ids=["algorithms", "objectives", "data sets", "partitions", "models", "presets", "schedules"],
+    [ALGORITHMS, OBJECTIVES, TARGET_LOSSES, DATASETS, PARTITIONS, MODELS, PRESETS, SCHEDULES],
+    ids=["algorithms", "objectives", "target losses", "data sets", "partitions", "models", "presets", "schedules"],
 )
 def test_list_shows_every_row_of_every_table_with_its_meaning(command: Command, rows: dict[str, Any]) -> None:
     ended = command("list")

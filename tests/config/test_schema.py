@@ -21,6 +21,7 @@ from fedmm.config.schema import Experiment, experiment
 from fedmm.config.toml import read_toml, write_toml
 from fedmm.core.options import PRESETS, TrainOptions
 from fedmm.core.schedules import SCHEDULES, CosineDecay, Schedule
+from fedmm.core.target_losses import TARGET_LOSSES, TargetLoss
 from fedmm.data import DATASETS, PARTITIONS
 from fedmm.models import MODELS
 
@@ -50,6 +51,8 @@ COMPANIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("table", "columns"): {"header": False},
 }
 """What else has to be said where one key is given alone."""
+USELESS = {"source_only": ("target_loss", "domain_smoothing"), "mdd": ("domain_smoothing",)}
+"""Keys of all objectives that these refuse, but for their defaults."""
 
 
 def tables(**sections: dict[str, Any]) -> dict[str, Any]:
@@ -94,6 +97,10 @@ def another(field: Field[Any], hint: Any) -> Any:
     value, options = field.default, typing.get_args(hint)
     if hint in (Schedule, Schedule | str):
         return {"name": "cosine_decay", "final": 0.25}
+    if hint == TargetLoss | str:
+        return {"name": "mcc", "temperature": 1.5}
+    if field.name == "domain_smoothing":  # below 0.5
+        return 0.1
     if typing.get_origin(hint) is Literal:
         return next(option for option in options if option != value)
     if typing.get_origin(hint) is tuple:
@@ -172,6 +179,9 @@ def test_every_combination_of_rows_comes_back_from_its_file(algorithm: str, obje
 @each_key
 def test_every_key_comes_back_from_its_file(section: str, name: str, field: Field[Any]) -> None:
     row = SECTIONS[section][name] if name else TrainOptions
+    if field.name in USELESS.get(name, ()):
+        assert "must be" in refusal(table_of(section, name, **{field.name: another(field, hint_of(row, field))}))
+        return
     changed = {field.name: another(field, hint_of(row, field))}
     given = experiment(table_of(section, name, **COMPANIONS.get((name, field.name), {}), **changed))
     assert getattr(getattr(given, section), field.name) != field.default
@@ -189,6 +199,27 @@ def test_every_schedule_comes_back_from_its_file(schedule: str) -> None:
     assert isinstance(given.objective.nu_schedule, SCHEDULES[schedule])
     assert given.objective.nu_schedule == given.algorithm.lr_schedule
     assert written(given) == given
+
+
+@pytest.mark.parametrize("name", TARGET_LOSSES)
+def test_every_target_loss_comes_back_from_its_file(name: str) -> None:
+    by_name, by_table = (
+        experiment(tables(objective={"name": "dann", "target_loss": given})) for given in (name, {"name": name})
+    )
+    assert isinstance(by_name.objective.target_loss, TARGET_LOSSES[name])
+    assert by_name == by_table == written(by_name)
+
+
+def test_a_bad_target_loss_is_refused_by_its_key() -> None:
+    def with_loss(value: Any) -> str:
+        return refusal(tables(objective={"name": "dann", "target_loss": value}))
+
+    assert with_loss("mmc").startswith("unknown objective.target_loss.name 'mmc'; did you mean 'mcc'?")
+    assert with_loss({"temperature": 1.0}).startswith("objective.target_loss.name must say which one to use: bnm, im, ")
+    assert with_loss({"name": "im", "temperature": 1.0}).startswith(
+        "unknown key in [objective.target_loss] 'temperature'"
+    )
+    assert with_loss(1).startswith("objective.target_loss must be a target loss's name, or a table")
 
 
 def test_options_of_a_schedule_come_back() -> None:
@@ -329,7 +360,7 @@ def wrong_values(hint: Any) -> list[Any]:
         return [True, "1.0", [1.0], {}, day]
     if hint is str:
         return [1, True, ["a"], {}, day]
-    if hint in (Schedule, Schedule | str):
+    if hint in (Schedule, Schedule | str, TargetLoss | str):
         return [1, True, ["constant"], day]
     if origin is Literal:
         return ["nonsense", "", 1, True, list(options), {}, day]
@@ -381,6 +412,12 @@ IMPOSSIBLE: list[tuple[str, str, str, Any, str]] = [
     ("objective", "dann", "gradient_scale", {"features": -1.0}, "0 or more"),
     ("objective", "dann", "gradient_scale", {}, "at least one group"),
     ("objective", "cdan", "random_dim", -1, "at least 0"),
+    ("objective", "dann", "target_loss", {"name": "mcc", "temperature": 0.0}, "above 0"),
+    ("objective", "dann", "target_weight", -1.0, "0 or more"),
+    ("objective", "dann", "domain_smoothing", -0.1, "0 or more"),
+    ("objective", "cdan", "domain_smoothing", 0.5, "below 0.5"),
+    ("objective", "mdd", "domain_smoothing", 0.1, "must be 0 for mdd"),
+    ("objective", "source_only", "target_loss", "mcc", "must be 'none' for source_only"),
     ("objective", "mdd", "gamma", 0.0, "above 0"),
     ("objective", "mdd", "epsilon", 0.0, "above 0"),
     ("algorithm", "fedmm", "lr_min", 0.0, "above 0"),

@@ -157,6 +157,19 @@ def test_options_of_one_objective_go_to_that_one_alone() -> None:
     assert (dann.nu, cdan.nu, cdan.random_dim) == (0.5, 0.5, 16)
 
 
+def test_terms_of_a_sweep_are_for_the_objectives_that_have_a_use_for_them() -> None:
+    tables = swept(**{"objective.name": ["dann", "mdd", "source_only"], "objective.target_loss": ["none", "mcc"]})
+    tables["objective"] = {"domain_smoothing": 0.1, "target_weight": 0.2}
+    found = [(e.objective.name, e.objective.target_loss.name, e.objective.domain_smoothing) for e in grid(tables)]
+    assert found == [
+        ("dann", "none", 0.1),
+        ("dann", "mcc", 0.1),
+        ("mdd", "none", 0.0),
+        ("mdd", "mcc", 0.0),
+        ("source_only", "none", 0.0),
+    ]
+
+
 def test_an_option_that_source_only_has_no_use_for_does_not_run_it_twice() -> None:
     found = [
         each.label for each in grid(swept(**{"objective.name": ["dann", "source_only"], "objective.nu": [0.5, 1.0]}))

@@ -31,8 +31,9 @@ from fedmm.core.objective import SOURCE, TARGET, Objective, Outputs, row_weights
 from fedmm.core.schedules import Constant, DannWarmup
 
 OPTIONS: dict[str, list[dict[str, Any]]] = {
-    "cdan": [{"detach_softmax": True}, {"entropy_weighting": True}, {"random_dim": 5}],
-    "mdd": [{"gamma": 4.0, "epsilon": 1e-3}],
+    "dann": [{"domain_smoothing": 0.1}, {"target_loss": "bnm"}],
+    "cdan": [{"detach_softmax": True}, {"entropy_weighting": True}, {"random_dim": 5}, {"target_loss": "im"}],
+    "mdd": [{"gamma": 4.0, "epsilon": 1e-3}, {"target_loss": "mcc", "target_weight": 0.5}],
 }
 VARIANTS = [kind() for kind in OBJECTIVES.values()] + [
     OBJECTIVES[name](**options) for name, variants in OPTIONS.items() for options in variants
@@ -44,6 +45,9 @@ DOMAINS = {
     "source": [SOURCE] * 5,
     "target": [TARGET] * 5,
 }
+ADVERSARIAL = {name: kind for name, kind in OBJECTIVES.items() if kind().adversary_shape(WIDTH, CLASSES) is not None}
+each_adversarial = pytest.mark.parametrize("kind", ADVERSARIAL.values(), ids=ADVERSARIAL)
+TELLING = {name: kind for name, kind in OBJECTIVES.items() if kind.tells_domains}
 each_client = pytest.mark.parametrize("domains", DOMAINS.values(), ids=DOMAINS)
 LABELS = torch.tensor([0, 2, 1, 0, 0])
 
@@ -88,6 +92,9 @@ REFUSED: dict[str, Sequence[Any]] = {
     "random_dim": [-1, 2.5, "wide", True],
     "gamma": [0.0, -1.0, math.nan, "much"],
     "epsilon": [0.0, -1e-5, math.nan, "little"],
+    "target_loss": ["mmc", 1, None, fedmm.MinimumClassConfusion],
+    "target_weight": [-0.1, math.nan, math.inf, "much", True],
+    "domain_smoothing": [-0.1, 0.5, 1.0, math.nan, "much", True],
 }
 REFUSALS = [
     (kind, option.name, value)
@@ -110,6 +117,16 @@ def test_every_numeric_option_refuses_what_is_not_a_number(kind: type[Objective]
             for value in ("word", math.nan):
                 with pytest.raises(FedmmError, match=option.name):
                     kind(**{option.name: value})
+
+
+@each_row
+def test_an_option_that_an_objective_has_no_use_for_is_refused_in_one_sentence(kind: type[Objective]) -> None:
+    for option, value in {"target_loss": "mcc", "domain_smoothing": 0.1}.items():
+        if option in kind.used_options():
+            assert getattr(kind(**{option: value}), option) != getattr(kind(), option)
+        else:
+            with pytest.raises(FedmmError, match=f"^{option} must be .* for {kind.name}"):
+                kind(**{option: value})
 
 
 # Pure functions of their input ----------------------------------------------------------------------------------------
@@ -164,8 +181,10 @@ def test_the_adversarys_input_has_its_width_and_stacks(objective: Objective) -> 
 def test_losses_stay_on_their_device(objective: Objective) -> None:
     outputs = Outputs(*(tensor.detach().to("meta") for tensor in random_outputs(objective, 5)))
     weights = row_weights(torch.tensor(DOMAINS["mixed"]), torch.ones(5, dtype=FLOAT64))
-    moved = weights._replace(**{name: getattr(weights, name).to("meta") for name in ("domain", "task", "all")})
-    assert {loss.device.type for loss in objective.losses(outputs, LABELS.to("meta"), moved)} == {"meta"}
+    tensors = ("domain", "task", "all", "target")
+    moved = weights._replace(**{name: getattr(weights, name).to("meta") for name in tensors})
+    found = [*objective.losses(outputs, LABELS.to("meta"), moved), objective.target_losses(outputs, moved)]
+    assert {loss.device.type for loss in found if loss is not None} == {"meta"}
 
 
 # Rows -----------------------------------------------------------------------------------------------------------------
@@ -250,6 +269,77 @@ def test_extreme_logits_stay_finite_in_float32(objective: Objective, domains: li
     for value in (task, domain):
         assert bool(value.isfinite())
         assert all(bool(gradient.isfinite().all()) for gradient in gradients(value, outputs))
+
+
+# Terms on target rows, and smoothed domains ---------------------------------------------------------------------------
+
+
+def after_one_step(objective: Objective, clients: Sequence[fedmm.Client] | None = None) -> Tensor:
+    options = {"rounds": 1, "algorithm": fedmm.FedSGDA(0.1, 0.1), "objective": objective, "dtype": FLOAT64}
+    return adapt(clients or [mixed_client()], **options).state.z
+
+
+@each_adversarial
+@pytest.mark.parametrize("name", [name for name in fedmm.TARGET_LOSSES if name != "none"])
+def test_a_target_loss_is_part_of_f_in_proportion_to_its_weight(kind: type[Objective], name: str) -> None:
+    plain = after_one_step(kind())
+    by_weight = [after_one_step(kind(target_loss=name, target_weight=weight)) - plain for weight in (0.0, 1.0, 2.0)]
+    torch.testing.assert_close(by_weight[0], torch.zeros_like(plain), rtol=0, atol=1e-15)
+    torch.testing.assert_close(by_weight[2], 2.0 * by_weight[1], rtol=1e-9, atol=1e-14)
+    names = untrained([mixed_client()], objective=kind(), dtype=FLOAT64).tensors()
+    adversary = sum(tensor.numel() for key, tensor in names.items() if key.startswith("adversary"))
+    assert float(by_weight[1][:-adversary].norm()) > 1e-4
+    assert not by_weight[1][-adversary:].any()
+
+
+@each_adversarial
+@pytest.mark.parametrize("name", fedmm.TARGET_LOSSES)
+def test_a_target_loss_leaves_clients_without_target_rows_and_the_columns_alone(
+    kind: type[Objective], name: str
+) -> None:
+    outputs = random_outputs(kind(), 5)
+    weights = row_weights(torch.tensor(DOMAINS["source"]), torch.ones(5, dtype=FLOAT64))
+    found = kind(target_loss=name).target_losses(outputs, weights)
+    assert (found is None) == (name == "none")
+    assert found is None or (float(found.detach()) == 0.0 and not any(map(Tensor.any, gradients(found, outputs))))
+    pair = [losses(each, outputs, DOMAINS["mixed"]) for each in (kind(), kind(target_loss=name))]
+    assert pair[0] == pair[1]
+
+
+@each_adversarial
+def test_a_target_loss_is_that_of_the_target_rows_alone(kind: type[Objective]) -> None:
+    outputs = random_outputs(kind(), 5)
+    weights = row_weights(torch.tensor(DOMAINS["mixed"]), torch.ones(5, dtype=FLOAT64))
+    found = kind(target_loss="im").target_losses(outputs, weights)
+    p = outputs.logits[3:].softmax(dim=-1).detach()
+    expected = -(p * p.log()).sum(dim=-1).mean() + (p.mean(dim=0) * p.mean(dim=0).log()).sum()
+    assert found is not None
+    torch.testing.assert_close(found.detach(), expected, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("kind", TELLING.values(), ids=TELLING)
+@each_client
+def test_domain_smoothing_is_the_cross_entropy_with_soft_targets(kind: type[Objective], domains: list[int]) -> None:
+    objective = kind(domain_smoothing=0.1)
+    outputs = random_outputs(objective, 5)
+    _, domain = losses(objective, outputs, domains)
+    soft = torch.tensor([[0.9, 0.1] if each == SOURCE else [0.1, 0.9] for each in domains], dtype=FLOAT64)
+    expected = torch.nn.functional.cross_entropy(outputs.adversary, soft)
+    torch.testing.assert_close(domain, expected, rtol=1e-12, atol=0)
+    torch.testing.assert_close(
+        gradients(domain, outputs)[2], (outputs.adversary.softmax(dim=-1) - soft) / 5.0, rtol=1e-12, atol=1e-15
+    )
+
+
+@each_row
+def test_what_a_program_may_mix_is_nu_and_the_factors_of_terms_and_gradients(kind: type[Objective]) -> None:
+    changed = kind(nu=0.3, nu_schedule=DannWarmup(), gradient_scale=2.0, target_weight=0.1)
+    assert changed.structure() == kind().structure()
+
+
+@pytest.mark.parametrize("options", [{"target_loss": "mcc"}, {"domain_smoothing": 0.1}])
+def test_a_program_has_one_target_loss_and_one_smoothing(options: dict[str, Any]) -> None:
+    assert fedmm.DANN(**options).structure() != fedmm.DANN().structure()
 
 
 # In a federation ------------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from fedmm.core.aggregation import AGGREGATIONS
 from fedmm.core.mechanisms import TRANSMISSIONS
 from fedmm.core.options import PRESETS
 from fedmm.core.schedules import SCHEDULES
+from fedmm.core.target_losses import TARGET_LOSSES
 from fedmm.data import DATASETS, PARTITIONS
 from fedmm.models import MODELS
 from fedmm.objectives import OBJECTIVES
@@ -47,14 +48,15 @@ SMALL = {
     "algorithm": {"name": "fedmm", "local_steps": 1},
 }
 FILES = [*sorted((ROOT / "examples").glob("*.toml")), *sorted((ROOT / "paper").rglob("*.toml"))]
-SCHEDULE = st.sampled_from([*SCHEDULES]) | st.builds(
+NAMED: dict[str, Any] = {**SCHEDULES, **TARGET_LOSSES}
+SCHEDULE_OR_LOSS = st.sampled_from([*NAMED]) | st.builds(
     lambda name, options: {"name": name, **options},
-    st.sampled_from([*SCHEDULES, "nothing"]),
-    st.dictionaries(st.sampled_from(sorted({f.name for row in SCHEDULES.values() for f in fields(row)})), PLAIN),
+    st.sampled_from([*NAMED, "nothing"]),
+    st.dictionaries(st.sampled_from(sorted({f.name for row in NAMED.values() for f in fields(row)})), PLAIN),
 )
 GROUPS = st.dictionaries(st.sampled_from(["*", "features", "adversary", "task_head", "features.1", "", "x"]), PLAIN)
 CLIENTS = st.dictionaries(st.sampled_from(["source-1", "target-1", "client-1", "", "x"]), PLAIN, max_size=2)
-SPECIAL = VALUES | SCHEDULE | GROUPS | CLIENTS | st.lists(st.integers(-1, 9), max_size=3)
+SPECIAL = VALUES | SCHEDULE_OR_LOSS | GROUPS | CLIENTS | st.lists(st.integers(-1, 9), max_size=3)
 
 
 @st.composite

@@ -22,6 +22,7 @@ from fedmm.core.aggregation import AGGREGATIONS
 from fedmm.core.mechanisms import TRANSMISSIONS
 from fedmm.core.options import PRESETS
 from fedmm.core.schedules import SCHEDULES
+from fedmm.core.target_losses import TARGET_LOSSES
 from fedmm.data import DATASETS, PARTITIONS
 from fedmm.models import MODELS
 from fedmm.objectives import OBJECTIVES
@@ -54,10 +55,11 @@ def _options(
 
 @app.command(name="list")
 def list_() -> None:
-    """List all algorithms, objectives, data sets, partitions, models, aggregations, presets, schedules."""
+    """List all algorithms, objectives and their terms, data sets, partitions, models, presets, schedules and others."""
     tables: dict[str, Mapping[str, Any]] = {
         "algorithms": ALGORITHMS,
         "objectives": OBJECTIVES,
+        "target losses": TARGET_LOSSES,
         "data sets": DATASETS,
         "partitions": PARTITIONS,
         "models": MODELS,

@@ -64,9 +64,8 @@ def as_table(value: Any) -> Table:
 
 def _plain(value: Any) -> Any:
     if is_dataclass(value):
-        from fedmm.core.schedules import SCHEDULES  # noqa: PLC0415 - torch
-
-        name = next(name for name, schedule in SCHEDULES.items() if type(value).__name__ == schedule.__name__)
+        rows = {name: row for _, table in _named_values().values() for name, row in table.items()}
+        name = next(name for name, row in rows.items() if type(value).__name__ == row.__name__)
         return {"name": name, **as_table(value)}
     if isinstance(value, Mapping):
         return dict(value)
@@ -80,8 +79,11 @@ def _conform(value: Any, hint: Any, path: str) -> Any:
             require(-(2**63) <= leaf < 2**63, f"{path} must be within 64 bits, as TOML's whole numbers are")
         elif isinstance(leaf, str):
             require(is_utf8(leaf), f"{path} must be text in UTF-8, not {leaf!r}")
-    if _is_schedule(hint):
-        return _schedule(value, path)
+    if kind := _kind_of_named_value(hint):
+        what, rows = _named_values()[kind]
+        table = {"name": value} if isinstance(value, str) else value
+        require(isinstance(table, dict), f"{path} must be a {what}'s name, or a table with its name and options")
+        return choose(rows, table, path)
     accepted = _accepts(hint)
     if not accepted(value):
         raise FedmmError(f"{path} must be {_words(hint)}, not {value!r}")
@@ -99,17 +101,21 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-def _is_schedule(hint: Any) -> bool:
-    """Whether a field takes a schedule; by its name, since schedules import torch, which a site's file does without."""
-    return any(getattr(kind, "__name__", "") == "Schedule" for kind in (hint, *typing.get_args(hint)))
+_KINDS_OF_NAMED_VALUES = ("Schedule", "TargetLoss")
+"""Classes whose values are given by name, or as a table; by their names, as torch is more than a site's file needs."""
 
 
-def _schedule(value: Any, path: str) -> Any:
+def _kind_of_named_value(hint: Any) -> str | None:
+    kinds = (getattr(each, "__name__", "") for each in (hint, *typing.get_args(hint)))
+    return next((kind for kind in kinds if kind in _KINDS_OF_NAMED_VALUES), None)
+
+
+def _named_values() -> dict[str, tuple[str, Mapping[str, type[Any]]]]:
+    """By the name of the class: what a value is called, and the table of those that there are."""
     from fedmm.core.schedules import SCHEDULES  # noqa: PLC0415 - torch
+    from fedmm.core.target_losses import TARGET_LOSSES  # noqa: PLC0415 - torch
 
-    table = {"name": value} if isinstance(value, str) else value
-    require(isinstance(table, dict), f"{path} must be a schedule's name, or a table with its name and options")
-    return choose(SCHEDULES, table, path)
+    return {"Schedule": ("schedule", SCHEDULES), "TargetLoss": ("target loss", TARGET_LOSSES)}
 
 
 def _accepts(hint: Any) -> Callable[[Any], bool]:

@@ -10,7 +10,8 @@ from typing import Any
 from fedmm.algorithms import ALGORITHMS
 from fedmm.config.schema import Experiment, experiment
 from fedmm.core.errors import require
-from fedmm.objectives import OBJECTIVES, SourceOnly
+from fedmm.core.objective import Objective
+from fedmm.objectives import OBJECTIVES
 from fedmm.training.adaptation import Adaptation
 
 SWEEP = "sweep"
@@ -53,12 +54,13 @@ def grid(tables: Mapping[str, Any]) -> list[Experiment]:
 def _idle(section: str, names: Sequence[Any], table: Mapping[str, Any]) -> set[str]:
     """Options of a section that the one named in it has no use for, but another of the names has."""
     rows = _CHOICES[section]
-    used = {name: _used(rows[name]) for name in names if isinstance(name, str) and name in rows}
+    used = {name: used_options(rows[name]) for name in names if isinstance(name, str) and name in rows}
     return {key for keys in used.values() for key in keys} - used.get(str(table["name"]), set(table))
 
 
-def _used(row: type[Any]) -> set[str]:
-    return {each.name for each in fields(row)} - ({"nu", "nu_schedule"} if row is SourceOnly else set())
+def used_options(row: type[Any]) -> set[str]:
+    """The names of the options that a row of a table has a use for."""
+    return row.used_options() if issubclass(row, Objective) else {each.name for each in fields(row)}
 
 
 def _axes(table: Any) -> list[tuple[tuple[str, ...], list[Any]]]:

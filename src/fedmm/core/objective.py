@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fedmm.core.errors import require
 from fedmm.core.layout import PerGroup
 from fedmm.core.schedules import Constant, Schedule, as_schedule
+from fedmm.core.target_losses import NoTargetLoss, TargetLoss, as_target_loss
 from fedmm.core.validation import not_negative, per_group
 
 SOURCE, TARGET = 0, 1
@@ -29,16 +31,20 @@ class RowWeights(NamedTuple):
     domain: Tensor
     task: Tensor
     all: Tensor
+    target: Tensor
     has_source: bool
 
 
 def row_weights(domain: Tensor, weight: Tensor) -> RowWeights:
     """Weights that sum to 1 over the source rows (``task``, all 0 where there are none) and over all rows (``all``).
 
+    Those of the target rows (``target``) are as they were given, and 0 for source rows.
+
     domain: int64 ``[..., rows]``, SOURCE or TARGET. weight: ``[..., rows]``, 0 for a row that only fills the batch.
     """
     task = _share(torch.where(domain == SOURCE, weight, 0.0))
-    return RowWeights(domain, task, _share(weight), bool(task.any()))
+    target = torch.where(domain == TARGET, weight, 0.0)
+    return RowWeights(domain, task, _share(weight), target, bool(task.any()))
 
 
 def _share(weight: Tensor) -> Tensor:
@@ -80,6 +86,10 @@ class Objective(ABC):
         a schedule such as ``DannWarmup()`` or by its name.
     gradient_scale: a factor on the loss gradient alone (not on penalties, duals or control variates), one number or one
         per group of parameters: ``features``, ``task_head``, ``adversary`` and their parts.
+    target_loss: a loss on target rows alone, such as ``MinimumClassConfusion()`` or by its name; target_weight: what it
+        is multiplied with. f = task loss - nu domain loss + target_weight target loss.
+    domain_smoothing: e, for a domain classifier that learns the targets 1 - e and e instead of 1 and 0, which is
+        environment label smoothing (Zhang et al., 2023); 0 or more and below 0.5.
     """
 
     name: ClassVar[str]
@@ -89,19 +99,41 @@ class Objective(ABC):
     nu: float = 1.0
     nu_schedule: Schedule | str = field(default=Constant(), kw_only=True)
     gradient_scale: PerGroup = field(default=1.0, kw_only=True)
+    target_loss: TargetLoss | str = field(default=NoTargetLoss(), kw_only=True)
+    target_weight: float = field(default=1.0, kw_only=True)
+    domain_smoothing: float = field(default=0.0, kw_only=True)
 
     def __post_init__(self) -> None:
         not_negative("nu", self.nu)
         object.__setattr__(self, "nu_schedule", as_schedule("nu_schedule", self.nu_schedule))
         per_group("gradient_scale", self.gradient_scale, zero=True)
+        object.__setattr__(self, "target_loss", as_target_loss("target_loss", self.target_loss))
+        require(
+            isinstance(self.target_loss, NoTargetLoss) or self.adversary_shape(1, 2) is not None,
+            f"target_loss must be 'none' for {self.name}, which looks at no target rows; take another objective, with "
+            "nu = 0 for the target loss alone",
+        )
+        not_negative("target_weight", self.target_weight)
+        not_negative("domain_smoothing", self.domain_smoothing)
+        require(self.domain_smoothing < 0.5, f"domain_smoothing must be below 0.5, not {self.domain_smoothing!r}")
+        require(
+            self.tells_domains or not self.domain_smoothing,
+            f"domain_smoothing must be 0 for {self.name}, whose adversary does not tell domains as those of dann and "
+            "cdan do",
+        )
 
     def nu_in(self, t: int, rounds: int) -> float:
         """The trade-off nu in round t (from 0) of a run of ``rounds`` rounds."""
         return self.nu * as_schedule("nu_schedule", self.nu_schedule)(t, rounds)
 
     def structure(self) -> Objective:
-        """What must be the same for runs in one program: all but the trade-off and the gradient scale."""
-        return replace(self, nu=0.0, nu_schedule=Constant(), gradient_scale=1.0)
+        """What must be the same for runs in one program: all but nu, target weight and gradient scale."""
+        return replace(self, nu=0.0, nu_schedule=Constant(), gradient_scale=1.0, target_weight=1.0)
+
+    @classmethod
+    def used_options(cls) -> set[str]:
+        """The names of the options that this objective has a use for."""
+        return {each.name for each in fields(cls)} - (set() if cls.tells_domains else {"domain_smoothing"})
 
     @abstractmethod
     def adversary_shape(self, features: int, classes: int) -> AdversaryShape | None:
@@ -136,5 +168,17 @@ class Objective(ABC):
         emphasis = self.emphasis(outputs.logits)
         if emphasis is not None:
             share = _share(share * emphasis)
-        domain = (self.domain_losses(outputs, weights.domain) * share).sum(dim=-1)
+        domain = (self._domain_losses(outputs, weights.domain) * share).sum(dim=-1)
         return task, domain
+
+    def _domain_losses(self, outputs: Outputs, domain: Tensor) -> Tensor:
+        """The domain loss of each row; a cross entropy is linear in its target, and so is its smoothing."""
+        e = self.domain_smoothing
+        if not e:
+            return self.domain_losses(outputs, domain)
+        return (1.0 - e) * self.domain_losses(outputs, domain) + e * self.domain_losses(outputs, 1 - domain)
+
+    def target_losses(self, outputs: Outputs, weights: RowWeights) -> Tensor | None:
+        """The loss on the target rows (0 without any), ``[...]``, not yet weighted; None for no such loss."""
+        loss = as_target_loss("target_loss", self.target_loss)
+        return None if isinstance(loss, NoTargetLoss) else loss(outputs.logits, weights.target)

@@ -17,6 +17,10 @@ class SourceOnly(Objective):
     name: ClassVar[str] = "source_only"
     summary: ClassVar[str] = "the task loss alone, without adaptation: the bound from below"
 
+    @classmethod
+    def used_options(cls) -> set[str]:
+        return super().used_options() - {"nu", "nu_schedule", "target_loss", "target_weight"}
+
     def adversary_shape(self, features: int, classes: int) -> None:
         return None
 

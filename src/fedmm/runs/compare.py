@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from fedmm.algorithms import ALGORITHMS
 from fedmm.config.schema import SOURCE_ONLY, Experiment, experiment
-from fedmm.config.sweep_grid import SWEEP
+from fedmm.config.sweep_grid import SWEEP, used_options
 from fedmm.core.errors import Say, require, unknown
 from fedmm.core.files import write_json
 from fedmm.core.label_shift import LabelShift
@@ -86,7 +86,7 @@ def _options(tables: Mapping[str, Any], section: str, name: str, rows: Mapping[s
 
     Options of an adversary say nothing to an objective without one.
     """
-    known = {field.name for field in fields(rows[name])} - ({"nu", "nu_schedule"} if name == _NONE else set())
+    known = used_options(rows[name])
     return {"name": name, **{key: value for key, value in tables.get(section, {}).items() if key in known}}
 
 

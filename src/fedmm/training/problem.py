@@ -303,7 +303,7 @@ def domain_odds(
 
 
 class AdaptationClient:
-    """A client's f_i = alpha_i (task loss - nu domain loss) on batches of its rows."""
+    """A client's f_i = alpha_i (task loss - nu domain loss + any target loss) on batches of its rows."""
 
     def __init__(
         self,
@@ -386,7 +386,11 @@ class AdaptationRound:
         outputs = client.network.outputs(z, x, self._dropout_key(step))
         task, domain = client.objective.losses(outputs, labels, client.weights)
         self._losses.append((task.detach(), domain.detach()))
-        return client.network.gradient(task - self._nu * domain) * client.field_scale
+        value = task - self._nu * domain
+        target = client.objective.target_losses(outputs, client.weights)
+        if target is not None:
+            value = value + client.objective.target_weight * target
+        return client.network.gradient(value) * client.field_scale
 
     def close(self) -> LocalReport:
         task, domain = (float(torch.stack(values).mean()) for values in zip(*self._losses, strict=True))

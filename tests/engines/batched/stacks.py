@@ -288,8 +288,8 @@ def every_algorithm() -> list[Run]:
 
 
 def two_methods(objective: Objective, **options: Any) -> list[Run]:
-    """The methods whose clients have states of their own; seed and trade-off differ."""
-    changed = replace(objective, nu=0.7, nu_schedule=DannWarmup())
+    """The methods whose clients have states of their own; seed, trade-off and the weight of a target loss differ."""
+    changed = replace(objective, nu=0.7, nu_schedule=DannWarmup(), target_weight=2.0)
     return [
         Run(with_options(kind, **RATES), each, seed, **options)
         for seed, (kind, each) in enumerate(((FedMM, objective), (ScaffoldGDA, changed)))
@@ -355,6 +355,10 @@ OBJECTIVE_OPTIONS = {name: kind(nu=0.3) for name, kind in OBJECTIVES.items()} | 
     "cdan, random map": CDAN(nu=0.3, random_dim=5),
     "cdan, all options": CDAN(nu=0.3, detach_softmax=True, entropy_weighting=True, random_dim=7),
     "mdd, margin": MDD(nu=0.3, gamma=3.0, epsilon=1e-3),
+    "dann, smoothed": DANN(nu=0.3, domain_smoothing=0.1),
+    "dann, mcc": DANN(nu=0.3, target_loss="mcc", target_weight=0.5),
+    "cdan, im": CDAN(nu=0.3, target_loss="im", target_weight=0.5),
+    "mdd, bnm": MDD(nu=0.3, target_loss="bnm", target_weight=0.5),
 }
 
 POLICIES = ("averaged", "frozen", "local")
@@ -419,7 +423,7 @@ STACKS: dict[str, list[Run]] = (
     }
     | {
         f"both domains, {name}": two_methods(OBJECTIVE_OPTIONS[name], partition=PSplit(0.7))
-        for name in ("cdan, all options", "mdd", "source_only")
+        for name in ("cdan, all options", "mdd", "source_only", "dann, mcc", "mdd, bnm")
     }
     | {f"batch norm {policy}": normalised(policy) for policy in POLICIES}
     | {

@@ -25,7 +25,7 @@ from engines.batched.stacks import (
     stacked,
 )
 
-from fedmm import CDAN, MDD, CropAndFlip, FedAvgGDA, FedMM, FedmmError
+from fedmm import CDAN, MDD, CropAndFlip, FedAvgGDA, FedMM, FedmmError, MinimumClassConfusion
 from fedmm.data import SourceTarget
 from fedmm.engines.batched import Batched, Replica
 from fedmm.engines.in_process import InProcess
@@ -121,6 +121,9 @@ UNLIKE = {
     "view": [
         replace(STACKS["cropped"][0], pair=replace(pictures(), view=CropAndFlip(5, flip=f))) for f in (True, False)
     ],
+    "target losses": [Run(FedMM(), MDD(target_loss=name)) for name in ("none", "mcc")],
+    "temperatures": [Run(FedMM(), MDD(target_loss=MinimumClassConfusion(t))) for t in (1.0, 2.5)],
+    "domain smoothing": [Run(FedMM(), CDAN(domain_smoothing=e)) for e in (0.0, 0.1)],
     "margins": [Run(FedMM(), MDD(gamma=gamma)) for gamma in (1.0, 4.0)],
     "softmax detached or not": [Run(FedMM(), CDAN(detach_softmax=detached)) for detached in (False, True)],
     "centring": [Run(FedMM(), network=lambda s, c=c: small(s, centre=c)) for c in ("none", "batch_mean")],

@@ -91,11 +91,16 @@ class LocalWork:
             own = now.client_statistics[name][:, part]
             if own.data_ptr() != value.data_ptr():
                 own.copy_(value.view(own.shape))
-        domain, task, everything = (each[:, part].flatten(0, 1) for each in self._clients.weights[:3])
-        weights = RowWeights(domain, task, everything, has_source=True)
-        losses = torch.stack(self._clients.flat[0].objective.losses(outputs, self._clients.pool.y[rows], weights))
+        domain, task, everything, target = (each[:, part].flatten(0, 1) for each in self._clients.weights[:4])
+        weights = RowWeights(domain, task, everything, target, has_source=True)
+        objective = self._clients.flat[0].objective
+        losses = torch.stack(objective.losses(outputs, self._clients.pool.y[rows], weights))
         nu = now.nu.expand(-1, part.stop - part.start).flatten()
-        (gradient,) = torch.autograd.grad((losses[0] - nu * losses[1]).sum(), z)
+        value = losses[0] - nu * losses[1]
+        target_loss = objective.target_losses(outputs, weights)
+        if target_loss is not None:
+            value = value + self._clients.target_weight[:, part].flatten() * target_loss
+        (gradient,) = torch.autograd.grad(value.sum(), z)
         return gradient.view(*shape, self._layout.size), losses.detach().view(2, *shape)
 
     def finish(self, part: slice) -> None:
