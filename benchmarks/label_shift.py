@@ -19,7 +19,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from fedmm.config.schema import experiment
 from fedmm.config.sweep_grid import groups
 from fedmm.core.validators import BELIEVED, Signals, judge_adaptation
+from fedmm.data.domains import DomainPair
 from fedmm.runs.build import DataCache, prepare
 from fedmm.runs.evidence import shift_of_model
 from fedmm.training.adaptation import Adapted
@@ -45,6 +46,8 @@ METHODS = {
     "FedMM, DANN": ("dann", "fedmm"),
     "FedMM, CDAN": ("cdan", "fedmm"),
 }
+STEPS = {"local_steps": 5, "lr_min": 0.05, "lr_max": 0.05}
+"""Options of every algorithm."""
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -82,39 +85,55 @@ def _domain(name: str, x: NDArray[Any], y: NDArray[Any], site: Sequence[str]) ->
     return {f"{name}_x": x.astype(np.float32), f"{name}_y": y, f"{name}_site": np.array(site)}
 
 
-def measure(arrays: Arrays, seeds: int, rounds: int) -> dict[str, Any]:
-    """All methods on one data set: accuracies, validators, the estimated shift, and the rule's verdicts."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "rows.npz"
-        np.savez(file, **arrays)  # type: ignore[arg-type]
-        given = [
-            experiment(
-                {
-                    "run": {"rounds": rounds, "evaluate_every": rounds, "seed": seed, "best_by": "", "label": label},
-                    "data": {"name": "arrays", "file": str(file), "held_out": 0.3},
-                    "partition": {"name": "by_site"},
-                    "model": {"name": "mlp", "hidden": [32], "adversary_hidden": [32]},
-                    "objective": {"name": objective},
-                    "algorithm": {"name": algorithm, "local_steps": 5, "lr_min": 0.05, "lr_max": 0.05},
-                }
-            )
-            for label, (objective, algorithm) in METHODS.items()
-            for seed in range(seeds)
-        ]
-        cache = DataCache()
-        prepared = [prepare(each, cache) for each in given]
-        pair = cache.pair(given[0], torch.device("cpu"))
+def arrays_of(file: Path, arrays: Arrays, rounds: int) -> dict[str, Any]:
+    """The experiment on these arrays, but for objective and algorithm; they are written to the file."""
+    np.savez(file, **arrays)  # type: ignore[arg-type]
+    return {
+        "run": {"rounds": rounds},
+        "data": {"name": "arrays", "file": str(file), "held_out": 0.3},
+        "partition": {"name": "by_site"},
+        "model": {"name": "mlp", "hidden": [32], "adversary_hidden": [32]},
+    }
+
+
+def train(
+    tables: Mapping[str, Any], steps: Mapping[str, Any], seeds: int
+) -> tuple[dict[str, list[Adapted]], DomainPair]:
+    """The models of every method, one a seed, and the data. steps: options of every algorithm."""
+    rounds = tables["run"]["rounds"]
+    given = [
+        experiment(
+            {
+                **tables,
+                "run": {**tables["run"], "evaluate_every": rounds, "seed": seed, "best_by": "", "label": label},
+                "objective": {"name": objective},
+                "algorithm": {"name": algorithm, **steps},
+            }
+        )
+        for label, (objective, algorithm) in METHODS.items()
+        for seed in range(seeds)
+    ]
+    cache = DataCache()
+    prepared = [prepare(each, cache) for each in given]
     found: dict[str, list[Adapted]] = {label: [] for label in METHODS}
     for group in groups(given, prepared):
         stack = StackRun([prepared[n] for n in group.members], given[0].run.precision, StackSettings())
         status = stack.run(rounds, rounds)
         for replica, number in enumerate(group.members):
             found[given[number].label].append(stack.adapted(replica, status)[0])
+    return found, cache.pair(given[0], torch.device("cpu"))
+
+
+def measure(arrays: Arrays, seeds: int, rounds: int) -> dict[str, Any]:
+    """All methods on one data set: accuracies, validators, the estimated shift, and the rule's verdicts."""
+    with tempfile.TemporaryDirectory() as folder:
+        tables = arrays_of(Path(folder) / "rows.npz", arrays, rounds)
+        found, pair = train(tables, STEPS, seeds)
     plain = found["source only"][0]
     rows = pair.source_test
     shift = shift_of_model(plain.predict_proba, pair)
     assert shift is not None
-    signals = {label: _signals(models) for label, models in found.items()}
+    signals = {label: measured_signals(models) for label, models in found.items()}
     accuracies = {label: [float(m.history.last("target_accuracy") or 0.0) for m in ms] for label, ms in found.items()}
     verdicts = {
         label: judge_adaptation(signals["source only"], signals[label], shift) for label in METHODS if label in signals
@@ -139,7 +158,9 @@ def measure(arrays: Arrays, seeds: int, rounds: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _signals(models: Sequence[Adapted]) -> Signals:
+def measured_signals(models: Sequence[Adapted]) -> Signals:
+    """What models measured after their last rounds without labels of the target."""
+
     def column(name: str) -> list[float]:
         return [float(model.history.last(name) or 0.0) for model in models]
 

@@ -6,6 +6,8 @@ import gzip
 import hashlib
 import io
 import os
+import struct
+import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -45,6 +47,76 @@ def mnist_files(train: int = 5040, test: int = 30) -> dict[str, bytes]:
         files[f"{prefix}-images-idx3-ubyte.gz"] = idx(images.astype(np.uint8))
         files[f"{prefix}-labels-idx1-ubyte.gz"] = idx(labels.astype(np.uint8))
     return files
+
+
+def hdf5(groups: Mapping[str, Mapping[str, NDArray[np.generic]]], *, chunk: int = 100, packed: bool = True) -> bytes:
+    """An HDF5 file of superblock 0, with arrays in groups.
+
+    chunk: sizes of a chunk, the same along each axis; 0 leaves arrays contiguous. packed: by deflate.
+    """
+    none, content = (1 << 64) - 1, bytearray(96)
+
+    def put(data: bytes) -> int:
+        content.extend(data)
+        return len(content) - len(data)
+
+    def header(*messages: tuple[int, bytes]) -> int:
+        padded = [(kind, body + bytes(-len(body) % 8)) for kind, body in messages]
+        body = b"".join(struct.pack("<HHB3x", kind, len(body), 0) + body for kind, body in padded)
+        return put(struct.pack("<BxHII4x", 1, len(messages), 1, len(body)) + body)
+
+    def tree(kind: int, keys: list[bytes], children: list[int], last: bytes) -> int:
+        pairs = b"".join(key + struct.pack("<Q", child) for key, child in zip(keys, children, strict=True))
+        return put(b"TREE" + struct.pack("<BBHQQ", kind, 0, len(keys), none, none) + pairs + last)
+
+    def group(members: Mapping[str, int]) -> int:
+        names, entries = bytearray(8), b""
+        for name, child in sorted(members.items()):
+            entries += struct.pack("<QQI4x16x", len(names), child, 0)
+            names += name.encode() + bytes(8 - len(name) % 8)
+        heap = put(b"HEAP" + struct.pack("<4xQQQ", len(names), 1, len(content) + 32) + names)
+        node = put(b"SNOD" + struct.pack("<BxH", 1, len(members)) + entries)
+        return header((0x11, struct.pack("<QQ", tree(0, [bytes(8)], [node], bytes(8)), heap)))
+
+    def array(values: NDArray[np.generic]) -> int:
+        rank, size = values.ndim, values.dtype.itemsize
+        kind = struct.pack("<BBxxI8x", 0x11, 0x20, size) if values.dtype.kind == "f" else b""
+        kind = kind or struct.pack("<BBxxI4x", 0x10, 8 * (values.dtype.kind == "i"), size)
+        space = struct.pack(f"<BBB5x{rank}Q", 1, rank, 0, *values.shape)
+        if not chunk:
+            layout = struct.pack("<BBQQ", 3, 1, put(values.tobytes()), values.nbytes)
+            return header((1, space), (3, kind), (8, layout))
+        keys, children = [], []
+        for place in np.ndindex(*(-(-length // chunk) for length in values.shape)):
+            part = values[tuple(slice(chunk * at, chunk * (at + 1)) for at in place)]
+            whole = np.zeros((chunk,) * rank, values.dtype)
+            whole[tuple(map(slice, part.shape))] = part
+            data = zlib.compress(whole.tobytes()) if packed else whole.tobytes()
+            keys.append(struct.pack(f"<II{rank}QQ", len(data), 0, *(chunk * at for at in place), 0))
+            children.append(put(data))
+        root = tree(1, keys, children, bytes(16 + 8 * rank))
+        layout = struct.pack(f"<BBBQ{rank}II", 3, 2, rank + 1, root, *(chunk,) * rank, size)
+        filters = struct.pack("<BB6xHHHH", 1, 1, 1, 0, 1, 1) + struct.pack("<I4x", 4)
+        return header((1, space), (3, kind), (8, layout), *([(0x0B, filters)] if packed else []))
+
+    root = group({name: group({key: array(value) for key, value in held.items()}) for name, held in groups.items()})
+    start = b"\x89HDF\r\n\x1a\n" + struct.pack("<8BHHI", 0, 0, 0, 0, 0, 8, 8, 0, 4, 16, 0)
+    content[:96] = start + struct.pack("<QQQQQQI4x16x", 0, none, len(content), none, 0, root, 0)
+    return bytes(content)
+
+
+def usps_file(train: int = 769, test: int = 20) -> bytes:
+    """USPS's file with digits of random strokes, and labels 9 to 0 over and over."""
+    random = np.random.default_rng(1)
+    return hdf5(
+        {
+            part: {
+                "data": (random.random((rows, 256)) * (random.random((rows, 256)) < 0.3)).astype("<f4"),
+                "target": (9 - np.arange(rows) % 10).astype("<i4"),
+            }
+            for part, rows in (("train", train), ("test", test))
+        }
+    )
 
 
 def office_files(domains: Iterable[str] = ("amazon", "dslr", "webcam"), side: int = 24) -> dict[str, bytes]:

@@ -10,6 +10,7 @@ import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
 import pytest
@@ -305,6 +306,19 @@ def test_how_the_rule_on_adapting_did_on_the_page_is_what_was_measured() -> None
             worse = mean < sum(each["methods"]["source only"]["target_accuracy"]) / len(accuracies)
             assert not (worse and own["supported"]), (name, method)
     assert [line.cells for line in table_lines("choosing.md") if line.section == "Whether to adapt"] == expected
+
+
+def test_how_often_the_rule_was_right_on_the_page_is_what_was_measured() -> None:
+    results = json.loads((ROOT / "benchmarks" / "results" / "verdicts.json").read_text(encoding="utf-8"))
+    words = {True: "supported", False: "not supported", None: "cannot be judged"}
+    expected = []
+    for name, each in results["data"].items():
+        plain, *adapted = each["methods"].values()
+        cells = [f"{100 * own['gain']:+.1f}, {words[own['supported']]}" for own in adapted]
+        expected.append([name, f"{fmean(plain['target_accuracy']):.1%}", *cells])
+    expected += [[word, str(each["given"]), str(each["helped"])] for word, each in results["counts"].items()]
+    shown = [line.cells for line in table_lines("choosing.md") if line.section == "How often the rule was right"]
+    assert shown == expected
 
 
 @pytest.mark.parametrize("page", ["choosing.md", "start.md", "faq.md"])

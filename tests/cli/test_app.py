@@ -35,6 +35,7 @@ from fedmm.config.demos import DEMOS
 from fedmm.core.options import PRESETS
 from fedmm.core.schedules import SCHEDULES
 from fedmm.core.target_losses import TARGET_LOSSES
+from fedmm.core.validators import ALONE
 from fedmm.data import DATASETS, PARTITIONS
 from fedmm.models import MODELS
 from fedmm.reporting import read_comparison, read_run
@@ -133,11 +134,14 @@ def test_a_run_has_a_folder_of_its_own_and_says_where(command: Command) -> None:
     for folder in ("runs/moons-fedmm-seed0", "runs/moons-fedmm-seed0-2"):
         ended = command("run", MOONS, *SMALL)
         assert (ended.code, ended.err) == (0, "")
-        engine, best, *_, rows, result = ended.out.splitlines()  # between them, perhaps, a word on label shift
+        engine, best, *_, rows, adaptation, result = (
+            ended.out.splitlines()
+        )  # between them, perhaps, a word on label shift
         assert engine.startswith("engine in_process: ")
         assert best.startswith("best by target_information: round ")
         assert best.endswith("kept as model-best.safetensors, which predict, evaluate and export use")
         assert rows.startswith(f"{folder} holds a few rows of the data")
+        assert adaptation.startswith("adaptation: ")
         assert result.startswith("FedMM: target accuracy ")
         assert ended.out.endswith(f"everything is in {folder}\n")
         assert {path.name for path in Path(folder).iterdir()} == FILES
@@ -158,6 +162,22 @@ def test_a_quiet_run_says_one_line(command: Command) -> None:
     assert (ended.code, ended.err) == (0, "")
     assert len(ended.out.splitlines()) == 1
     assert ended.out.endswith("everything is in x\n")
+
+
+def test_a_run_says_whether_adapting_helped(command: Command) -> None:
+    ended = command("run", MOONS, *SMALL, "--rounds", "2", "--out", "runs/adapted")
+    lines = ended.out.splitlines()
+    (said,) = [line for line in lines if line.startswith("adaptation: ")]
+    told = json.loads(Path("runs/adapted/summary.json").read_text())["adaptation"]
+    assert said == f"adaptation: {told['sentence']}"
+    assert said != lines[-1], "the last line says what was reached, and where"
+    typed = ["fedmm", "compare", str(MOONS), *SMALL, "--set", "run.rounds=2"]
+    assert f"{ALONE}; a source-only run of the same data" in said
+    assert f"`{shlex.join(typed)}` trains and judges what is missing" in said
+    plain = command("run", MOONS, *SMALL, "--rounds", "2", "--set", "objective.name=source_only", "--out", "runs/plain")
+    assert "adaptation: " not in plain.out
+    again = command("run", MOONS, *SMALL, "--rounds", "2", "--out", "runs/again")
+    assert "judged against 1 source-only run beside it" in again.out
 
 
 def test_a_further_ctrl_c_shows_no_traceback(command: Command, monkeypatch: pytest.MonkeyPatch, ctrl_c: None) -> None:

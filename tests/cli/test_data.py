@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from cli.commands import runner
-from fabricated import mnist_files, office_files, originals, picture, read, source, stored, write
+from fabricated import mnist_files, office_files, originals, picture, read, source, stored, usps_file, write
 from PIL import Image
 from serving import Fault, Site, serving
 
@@ -17,6 +17,7 @@ from fedmm.data.sources import Edition, sources
 MNIST = mnist_files()
 BSDS = {f"train/{number}.jpg": picture(number, 40, 35, "JPEG") for number in range(3)}
 OFFICE = office_files()
+USPS = {"usps.h5": usps_file()}
 Command = Callable[..., tuple[int, str, str]]
 
 
@@ -24,7 +25,7 @@ Command = Callable[..., tuple[int, str, str]]
 def site() -> Iterator[Site]:
     """Serves small files as a mirror would."""
     with serving() as running:
-        for name, files in (("mnist", MNIST), ("bsds500", BSDS), ("office31", OFFICE)):
+        for name, files in (("mnist", MNIST), ("bsds500", BSDS), ("office31", OFFICE), ("usps", USPS)):
             running.files |= {f"{name}/{path}": content for path, content in files.items()}
         yield running
 
@@ -39,6 +40,7 @@ def command(site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     small = (
         source("mnist", MNIST),
         source("bsds500", BSDS),
+        source("usps", USPS),
         source("office31", OFFICE, more=(originals(OFFICE, site.address),)),
     )
     for each in small:
@@ -85,6 +87,28 @@ def test_a_data_set_is_fetched_checked_and_shown(command: Command) -> None:
     assert "40 source and 40 target rows to train on, 30 to test on, 10 classes; samples are in mnist_m.png" in out
     with Image.open("mnist_m.png") as drawn:
         assert drawn.size[0] == 2000
+
+
+def test_usps_comes_with_mnist(command: Command) -> None:
+    code, out, err = command("fetch", "usps")
+    assert (code, err) == (0, "")
+    assert "usps: 1 file fetched into " in out
+    assert read(Path("data")) == {
+        **{f"mnist/{path}": content for path, content in MNIST.items()},
+        **{f"usps/{path}": content for path, content in USPS.items()},
+    }
+    code, out, _ = command("check", "usps")
+    assert code == 0
+    assert out.splitlines()[1].startswith("usps: 1 file (main) in ")
+    assert "usps         is made of mnist and usps" in command("list")[1]
+    code, out, err = command("show", "usps", "--set", "train_rows=40")
+    assert (code, err) == (0, "")
+    assert "40 source and 40 target rows to train on, 20 to test on, 10 classes; samples are in usps.png" in out
+    path = Path("data/usps/usps.h5").absolute()
+    path.write_bytes(b"?" * path.stat().st_size)
+    code, _, err = command("check", "usps")
+    assert code == 2
+    assert err.startswith(f"error: {path} is truncated or corrupt: ")
 
 
 def test_what_is_there_is_not_fetched_again(command: Command, site: Site) -> None:

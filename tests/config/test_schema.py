@@ -45,6 +45,8 @@ COMPANIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("digits", "size"): {"kind": "blended"},
     ("digits", "copies"): {"kind": "blended"},
     ("office31", "target"): {"source": "dslr"},
+    ("usps", "source"): {"target": "mnist"},
+    ("usps", "target"): {"source": "usps"},
     ("backbone", "frozen"): {"batch_norm": "frozen"},
     ("image_folder", "target_sites"): {"sites": "there"},
     ("table", "target_sites"): {"site": "hospital"},

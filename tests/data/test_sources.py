@@ -53,6 +53,7 @@ def test_addresses_end_with_the_name() -> None:
     ("name", "files", "size"),
     [
         ("mnist", 4, 11_594_722),
+        ("usps", 1, 2_913_522),
         ("bsds500", 200, 14_551_204),
         ("office31", 4110, 44_629_986),
         ("mobilenetv2", 1, 14_186_752),
@@ -84,6 +85,7 @@ def test_office31_has_31_classes_in_each_domain() -> None:
 
 def test_a_data_set_stands_for_its_sources() -> None:
     assert [source.name for source in sources_of("mnist_m")] == ["mnist", "bsds500"]
+    assert [source.name for source in sources_of("usps")] == ["mnist", "usps"]
     assert [source.name for source in sources_of("office31")] == ["office31"]
     assert all(set(needed) <= set(sources()) for needed in NEEDED.values())
     with pytest.raises(FedmmError, match="unknown data 'office'; did you mean 'office31'"):

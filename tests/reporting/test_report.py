@@ -18,7 +18,8 @@ from safetensors.numpy import load_file, save_file
 from fedmm.cli import main
 from fedmm.cli.train import show_comparison
 from fedmm.core.errors import FedmmError
-from fedmm.core.validators import NOT_SUPPORTED, RULE
+from fedmm.core.track_record import tell_record
+from fedmm.core.validators import ALONE, NOT_SUPPORTED, RULE
 from fedmm.reporting import comparison_rows, draw_comparison, read_comparison, validator_table
 from fedmm.reporting.html import collect_runs, write_pdf, write_png
 from fedmm.reporting.html.charts import Lines, method_strokes
@@ -438,6 +439,38 @@ def test_validators_stand_for_accuracies_that_nobody_knows(folders: Folders) -> 
 )
 def test_what_was_tested_on_is_said_truly(folders: Folders, told: dict[str, int], words: str) -> None:
     assert words in shown(folders.run(**told)).text
+
+
+def test_what_a_run_said_of_adapting_is_repeated(folders: Folders) -> None:
+    told = {"supported": None, "sentence": "this run cannot tell"}
+    assert "FedMM, when it ended: this run cannot tell." in shown(folders.run(adaptation=told)).text
+
+
+def test_a_run_that_said_nothing_of_adapting_cannot_tell(folders: Folders) -> None:
+    expected = f"FedMM, when it ended: {ALONE}; `fedmm compare FILE.toml` judges; {tell_record(None)}."
+    assert expected in shown(folders.run()).text
+    for number, odd in enumerate(("yes", {"sentence": 3}, {})):
+        assert expected in shown(folders.run(f"odd-{number}", adaptation=odd)).text
+
+
+@pytest.mark.parametrize("section", ['objective]\nname = "source_only"', 'partition]\nname = "target_supervised"'])
+def test_where_nothing_was_adapted_the_report_does_not_judge(folders: Folders, section: str) -> None:
+    run = folders.run(objective="source_only" if "objective" in section else "dann")
+    (run / "experiment.toml").write_text(f"[{section}\n")
+    assert "whether adapting helped" not in shown(run).text
+
+
+def test_verdicts_of_a_comparison_come_with_how_often_they_are_right(folders: Folders) -> None:
+    comparison = folders.comparison({"FedMM": [(0.5, 0.6)], "source only": [(0.5, 0.6)]})
+    record = tell_record(None)
+    said = f"{record[0].upper()}{record[1:]}."
+    assert said not in shown(comparison).text
+    summary = json.loads((comparison / "summary.json").read_text())
+    summary["evidence"] = {"verdicts": [{"label": "FedMM", "supported": False, "sentence": "nothing supports it"}]}
+    (comparison / "summary.json").write_text(json.dumps(summary))
+    found = shown(comparison).text
+    assert said in found
+    assert "when it ended" not in found
 
 
 def test_label_shift_is_repeated_from_the_runs(folders: Folders) -> None:

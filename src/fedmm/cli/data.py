@@ -29,7 +29,7 @@ from fedmm.reporting import Block, draw_sheet
 from fedmm.training.progress import bars
 
 data_app = typer.Typer(
-    help="The files behind mnist_m and office31, and pre-trained weights.",
+    help="The files behind mnist_m, usps and office31, and pre-trained weights.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
@@ -38,7 +38,9 @@ _COLUMNS, _ROWS = 10, 2
 _LONG = 8
 """Letters in a class's name from which on columns are wider."""
 
-_Name = Annotated[str, typer.Argument(help="mnist_m, office31, mobilenetv2, or one that 'fedmm data list' shows.")]
+_Name = Annotated[
+    str, typer.Argument(help="mnist_m, usps, office31, mobilenetv2, or one that 'fedmm data list' shows.")
+]
 _Folder = Annotated[
     Path | None, typer.Option("--data-dir", help="The data folder; FEDMM_DATA, else ~/.local/share/fedmm, by default.")
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,6 +26,7 @@ from fedmm.runs.comparison import compare as compare_runs
 from fedmm.runs.run import NO_TARGET_LABELS, run_experiment
 from fedmm.runs.run_folder import folder_name, free_folder, latest_folder
 from fedmm.runs.sweep import run_sweep
+from fedmm.runs.verdict import judge_run
 
 _RUNS = Path("runs")
 _MOST_SEEDS = 1000
@@ -83,12 +85,22 @@ def run(
     said = _ignore if quiet else say
     summary = run_experiment(resolved, folder, overwrite=overwrite, resume=resume, progress=not quiet, say=said)
     draw_run(folder)
+    same = [*(settings or []), *([f"run.rounds={rounds}"] if rounds is not None else [])]
+    judged = judge_run(folder, resolved, _type_compare(file, same, allow_import or []))
+    if judged:
+        said(f"adaptation: {judged['sentence']}")
     say(
         f"{summary['label']}: {_reached(summary)} after {summary['rounds']} rounds ({summary['status']}, "
         f"{summary['seconds']:.1f} s); everything is in {folder}"
     )
     if summary["status"] == "interrupted":
         raise typer.Exit(INTERRUPTED)
+
+
+def _type_compare(file: Path, settings: Sequence[str], allowed: Sequence[str]) -> str:
+    """The command that compares methods on the same file with the same settings."""
+    options = [*(("--set", each) for each in settings), *(("--allow-import", each) for each in allowed)]
+    return shlex.join(["fedmm", "compare", str(file), *(word for pair in options for word in pair)])
 
 
 def _require_own_cluster(runs: Sequence[Experiment], settings: list[str]) -> None:

@@ -107,6 +107,8 @@ FEWEST_SEEDS = 3
 SUPPORTED = "the evidence supports adapting"
 NOT_SUPPORTED = "the evidence does not support adapting"
 CANNOT_JUDGE = "whether adapting helps cannot be judged"
+ALONE = "this run alone cannot tell whether adapting helped over source only"
+"""In place of a verdict where there is nothing to compare with."""
 RULE = (
     "take source only unless the evidence supports adapting: a label shift that is estimated to be small, a source "
     f"risk that is no worse, and a higher {' and '.join(BELIEVED)} in {FEWEST_SEEDS} seeds or more"

@@ -9,6 +9,7 @@ from fedmm.data.datasets.mnist_m import MnistM
 from fedmm.data.datasets.moons import Moons
 from fedmm.data.datasets.office31 import Office31
 from fedmm.data.datasets.table import Table
+from fedmm.data.datasets.usps import Usps
 from fedmm.data.domains import DataSet, DomainPair, Labelled
 from fedmm.data.partition import (
     PARTITIONS,
@@ -30,6 +31,7 @@ DATASETS: dict[str, type[DataSet]] = {
         Digits,
         Moons,
         MnistM,
+        Usps,
         Office31,
         ImageFolder,
         Arrays,
@@ -62,5 +64,6 @@ __all__ = [
     "Table",
     "TargetSupervised",
     "TensorRows",
+    "Usps",
     "as_rows",
 ]

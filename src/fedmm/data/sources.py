@@ -15,8 +15,8 @@ from typing import Any
 from fedmm.core.errors import FedmmError, require, unknown
 from fedmm.core.files import data_folder, is_folder
 
-NEEDED = {"mnist_m": ("mnist", "bsds500")}
-"""The sources of a data set that has no source of its name."""
+NEEDED = {"mnist_m": ("mnist", "bsds500"), "usps": ("mnist", "usps")}
+"""The sources of a data set that needs more than the source of its name."""
 _CHECKSUMS = files("fedmm.data") / "checksums"
 _LINE = re.compile(r"([0-9a-f]{64}) ([0-9]{1,15}) ([^\s/\\][^\\]*)")
 

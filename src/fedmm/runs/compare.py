@@ -20,7 +20,7 @@ from fedmm.data.datasets.per_site import KEY as PER_SITE
 from fedmm.data.datasets.per_site import PerSite
 from fedmm.data.partition import TargetSupervised
 from fedmm.objectives import OBJECTIVES
-from fedmm.runs.evidence import read_shift, signals_of
+from fedmm.runs.evidence import read_shift, signals_of, worst_shift
 from fedmm.runs.resume import completed_run
 from fedmm.runs.sweep import DivergedRuns, run_sweep
 
@@ -48,7 +48,7 @@ def derive_candidates(tables: Mapping[str, Any], objectives: Sequence[str], seed
     require(SWEEP not in tables, "a file with a [sweep] table is for `fedmm sweep`; remove it to compare methods")
     require(1 <= seeds <= _MOST_SEEDS, f"--seeds must be from 1 to {_MOST_SEEDS}, not {seeds}")
     own = experiment(tables)
-    _require_comparable(own)
+    require_comparable(own)
     chosen = list(dict.fromkeys(objectives))
     require(bool(chosen), "--objectives must name at least one objective, for example dann")
     for name in chosen:
@@ -90,7 +90,7 @@ def _options(tables: Mapping[str, Any], section: str, name: str, rows: Mapping[s
     return {"name": name, **{key: value for key, value in tables.get(section, {}).items() if key in known}}
 
 
-def _require_comparable(own: Experiment) -> None:
+def require_comparable(own: Experiment) -> None:
     """Refuse what leaves nothing to judge by, or judges by labels of the target."""
     require(
         not isinstance(own.partition, TargetSupervised),
@@ -184,9 +184,8 @@ def _entry(candidate: Candidate, folder: Path, names: Mapping[tuple[str, int], s
 
 def _label_shift(folders: Sequence[Path]) -> Table | None:
     """As the source-only models see it: of their estimates the one that excludes least; None where there is none."""
-    summaries = filter(None, map(completed_run, folders))
-    found = [summary["label_shift"] for summary in summaries if summary.get("label_shift")]
-    return max(found, key=lambda shift: float(shift["high"]), default=None)
+    found = worst_shift(list(filter(None, map(completed_run, folders))))
+    return None if found is None else dict(found)
 
 
 def judge_candidates(entries: Sequence[Table], shift: LabelShift | None) -> Table:

@@ -121,6 +121,12 @@ def count_trained_test_rows(pair: DomainPair) -> int:
     return count_shared(fingerprints(pair.target.x), fingerprints(pair.target_test.x))
 
 
+def worst_shift(source_only: Sequence[Summary]) -> Mapping[str, Any] | None:
+    """Of the estimates of source-only runs the one that excludes least; None where there is none."""
+    found = [table for each in source_only if (table := each.get("label_shift"))]
+    return max(found, key=lambda table: float(table["high"]), default=None)
+
+
 def signals_of(summaries: Sequence[Summary]) -> Signals:
     """What runs of one method, one a seed, measured after their last rounds without labels of the target."""
     found = {
@@ -132,7 +138,8 @@ def signals_of(summaries: Sequence[Summary]) -> Signals:
     return Signals(whole, whole.get("source_risk", ()))
 
 
-def _source_only(summary: Summary) -> bool:
+def is_source_only(summary: Summary) -> bool:
+    """Whether a run trained on the source alone, as it is."""
     learns_otherwise = summary["partition"] == TargetSupervised.name or summary.get(PER_SITE, False)
     return bool(summary["objective"] == SourceOnly.name and not learns_otherwise)
 
@@ -147,7 +154,7 @@ def judge_runs(summaries: Sequence[Summary]) -> dict[str, Any]:
     for each in summaries:
         if each["status"] == "completed":
             methods.setdefault(each["label"], []).append(each)
-    plain = {label: runs for label, runs in methods.items() if _source_only(runs[0])}
+    plain = {label: runs for label, runs in methods.items() if is_source_only(runs[0])}
     adapted = {label: runs for label, runs in methods.items() if label not in plain}
     if not plain or not adapted:
         note = NO_SOURCE_ONLY if adapted else ""
@@ -158,8 +165,7 @@ def judge_runs(summaries: Sequence[Summary]) -> dict[str, Any]:
         return fmean(values) if values else float("inf")
 
     base = min(plain, key=risk)
-    shifts = [table for each in plain[base] if (table := each.get("label_shift"))]
-    worst = max(shifts, key=lambda table: float(table["high"]), default=None)
+    worst = worst_shift(plain[base])
     shift = None if worst is None else read_shift(worst)
     verdicts: dict[str, Verdict] = {
         label: judge_adaptation(signals_of(plain[base]), signals_of(runs), shift) for label, runs in adapted.items()

@@ -98,13 +98,28 @@ def blended(mnist: Source, photographs: Source, *, digits: str, seed: int) -> di
     For each part, ``train`` and ``test``: ``_digit [n, 28, 28]``, ``_blend [n, 3, 28, 28]`` and ``_y [n]``.
     Files are refused where their checksum is not the source's.
     """
-    folder, pictures_folder = mnist.folder("mnist_m"), photographs.folder("mnist_m")
+    pictures_folder = photographs.folder("mnist_m")
+    read = read_mnist(mnist, "mnist_m")
     pictures = [
         np.asarray(read_picture(read_file(pictures_folder, file), str(pictures_folder / file.path)))
         for file in photographs.editions[0].files
     ]
-    content = {file.path: read_file(folder, file) for file in mnist.editions[0].files}
     made: dict[str, _Bytes] = {}
+    for part, (grey, labels) in read.items():
+        images = np.where(grey > 0, np.uint8(255), np.uint8(0)) if digits == "binarised" else grey
+        blend = _blend(images, pictures, key(seed, "mnist_m", part))
+        made |= {f"{part}_digit": images, f"{part}_blend": blend, f"{part}_y": labels}
+    return {name: torch.from_numpy(array.copy()) for name, array in made.items()}
+
+
+def read_mnist(mnist: Source, data_set: str) -> dict[str, tuple[_Bytes, _Bytes]]:
+    """The digits ``[n, 28, 28]`` and labels ``[n]`` of MNIST's parts, ``train`` and ``test``.
+
+    data_set: for which they are read.
+    """
+    folder = mnist.folder(data_set)
+    content = {file.path: read_file(folder, file) for file in mnist.editions[0].files}
+    found = {}
     for part, prefix in (("train", "train"), ("test", "t10k")):
         images, labels = (
             read_idx(content[name], dimensions, str(folder / name))
@@ -115,11 +130,8 @@ def blended(mnist: Source, photographs: Source, *, digits: str, seed: int) -> di
             f"{folder} must hold {SIDE} x {SIDE} digits with a label of 0 to 9 for each; "
             f"the {part} files hold images {list(images.shape)} and labels {list(labels.shape)}",
         )
-        if digits == "binarised":
-            images = np.where(images > 0, np.uint8(255), np.uint8(0))
-        blend = _blend(images, pictures, key(seed, "mnist_m", part))
-        made |= {f"{part}_digit": images, f"{part}_blend": blend, f"{part}_y": labels}
-    return {name: torch.from_numpy(array.copy()) for name, array in made.items()}
+        found[part] = (images, labels)
+    return found
 
 
 def read_idx(packed: bytes, dimensions: int, what: str) -> _Bytes:

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from fedmm.core.validators import RULE
+from fedmm.core.track_record import tell_record
+from fedmm.core.validators import ALONE, RULE
 from fedmm.reporting.html.charts import Chart, plain, rounded, short
 from fedmm.reporting.html.collect import Entry, Method, Report
 from fedmm.reporting.html.parts import Part, Section, Table, Text, name_method, two_lines
@@ -94,17 +95,40 @@ def _validators(report: Report) -> list[str]:
 
 
 def _evidence(report: Report) -> list[str]:
-    """Label shift as the runs estimated it, the verdicts on adapting, and the rule."""
+    """Label shift as the runs estimated it, the verdicts on adapting with how often they are right, and the rule."""
     words = []
     for method in report.methods:
         found = [each for entry in method.entries if isinstance(each := entry.summary.get("label_shift"), dict)]
         notable = [each for each in found if each.get("notable") and isinstance(each.get("sentence"), str)]
         if notable:
             words.append(f"As {method.label} tells it ({len(notable)} of {len(found)} runs), {notable[0]['sentence']}.")
-    if len(report.methods) > 1 or words:
+    judged = {label for label, _ in report.verdicts}
+    shown = len(report.methods) > 1 or bool(words)
+    if shown:
         words += [f"{label}: {said}." for label, said in report.verdicts]
+    words += [
+        f"{method.label}, when it ended: {_said(method)}."
+        for method in report.methods
+        if method.label not in judged and _adapts(method)
+    ]
+    if judged:
+        record = tell_record(None)
+        words.append(f"{record[0].upper()}{record[1:]}.")
+    if shown:
         words.append(f"Whether to adapt: {RULE}. No validator alone is enough.")
     return words
+
+
+def _adapts(method: Method) -> bool:
+    partition = method.first.tables.get("partition", {}).get("name")
+    return method.first.run.objective != "source_only" and partition != "target_supervised"
+
+
+def _said(method: Method) -> str:
+    """What the last of a method's runs said of adapting; that it cannot be told where none said anything."""
+    told = [each for entry in method.entries if isinstance(each := entry.summary.get("adaptation"), dict)]
+    sentences = [each["sentence"] for each in told if isinstance(each.get("sentence"), str)]
+    return sentences[-1] if sentences else f"{ALONE}; `fedmm compare FILE.toml` judges; {tell_record(None)}"
 
 
 def _row(number: int, method: Method, labelled: bool, validators: Sequence[str]) -> list[object]:

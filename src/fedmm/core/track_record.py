@@ -1,0 +1,39 @@
+"""How often the rule on adapting was right where target labels could tell: the counts of benchmarks/verdicts.py."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Count(NamedTuple):
+    """In how many comparisons a verdict was given, and in how many of these adapting had helped."""
+
+    given: int
+    helped: int
+
+
+SUPPORTED, NOT_SUPPORTED, UNJUDGED = Count(4, 4), Count(27, 15), Count(5, 5)
+"""Of benchmarks/results/verdicts.json: of each verdict, by what ``Verdict.supported`` says: True, False, None."""
+DATA = "turned digits, two moons and heart disease"
+"""What was compared there."""
+
+
+def tell_record(
+    supported: bool | None,
+    yes: Count = SUPPORTED,
+    no: Count = NOT_SUPPORTED,
+    unjudged: Count = UNJUDGED,
+) -> str:
+    """How far a verdict may be believed, by how often it was right: the end of a sentence."""
+    total = yes.given + no.given + unjudged.given
+    where = f"in our {total} comparisons with source only on {DATA}"
+    if supported is True:
+        if not yes.given:
+            return f"{where} the rule never supported adapting, so how often that is right is not known"
+        return f"{where} adapting had helped in {yes.helped} of the {yes.given} that the rule supported"
+    if supported is False:
+        return (
+            f"{where} adapting had not helped in {no.given - no.helped} of the {no.given} that the rule did not support"
+        )
+    right = yes.helped + no.given - no.helped
+    return f"{where} the rule judged {yes.given + no.given}, and was right in {right} of these"

@@ -1,0 +1,138 @@
+"""What a single run can say of whether adapting helped: a verdict, where source-only runs stand beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from fedmm.config.schema import Experiment
+from fedmm.config.toml import read_toml
+from fedmm.core.errors import FedmmError
+from fedmm.core.files import write_json
+from fedmm.core.track_record import tell_record
+from fedmm.core.validators import ALONE, FEWEST_SEEDS, Verdict, judge_adaptation
+from fedmm.core.warning_signs import Measured, find_warning_signs
+from fedmm.data.datasets.per_site import KEY as PER_SITE
+from fedmm.data.partition import TargetSupervised
+from fedmm.runs.compare import require_comparable
+from fedmm.runs.evidence import is_source_only, read_shift, signals_of, worst_shift
+from fedmm.runs.resume import completed_run
+from fedmm.runs.run_folder import EXPERIMENT, ROUNDS, SUMMARY, read_input
+
+KEY = "adaptation"
+"""Of a run's summary."""
+_SIGNS = ("target_information", "source_risk")
+_ALIKE = ("data", "partition", "model", "aggregation", "transmission")
+_ALIKE_RUN = ("rounds", "batch_size", "participation", "client_weights", "probe_rows", "dtype")
+"""Sections and keys of [run] in which a run and its source-only reference must not differ."""
+
+Tables = Mapping[str, Mapping[str, Any]]
+Summary = Mapping[str, Any]
+
+
+def judge_run(folder: Path, experiment: Experiment, compare: str) -> dict[str, Any] | None:
+    """Say in one sentence whether adapting helped in the completed run of a folder; it is kept in its summary.
+
+    None where nothing was adapted, or where target labels were trained on. Finished source-only runs of the same data
+    in the folder beside are compared with, and other seeds of the same method counted in.
+
+    compare: the command that would compare the run's method with source only.
+    """
+    summary = completed_run(folder)
+    if summary is None or experiment.source_only or isinstance(experiment.partition, TargetSupervised):
+        return None
+    own, plain = _beside(folder, experiment.tables(), summary)
+    if plain:
+        shift = worst_shift(plain)
+        verdict = judge_adaptation(signals_of(plain), signals_of(own), None if shift is None else read_shift(shift))
+        against = f"judged against {len(plain)} source-only run{'s' * (len(plain) > 1)} beside it"
+    else:
+        verdict = Verdict(None, ALONE)
+        against = f"a source-only run of the same data beside it and {FEWEST_SEEDS} seeds of both methods are missing"
+    parts = [verdict.sentence, against]
+    if verdict.supported is None:
+        parts.append(_advice(experiment, compare))
+    parts.append(tell_record(verdict.supported))
+    signs = find_warning_signs(_history(folder), len(read_input(folder)[0]), summary.get("label_shift"))
+    if signs:
+        parts.append(f"what speaks against this run by itself: {', and '.join(signs)}")
+    found = {
+        "supported": verdict.supported,
+        "sentence": "; ".join(parts),
+        "source_only_runs": len(plain),
+        "warning_signs": signs,
+    }
+    write_json(folder / SUMMARY, {**summary, KEY: found})
+    return found
+
+
+def _advice(experiment: Experiment, compare: str) -> str:
+    try:
+        require_comparable(experiment)
+    except FedmmError as refusal:
+        return f"fedmm compare cannot tell either: {refusal}"
+    return f"`{compare}` trains and judges what is missing"
+
+
+def _beside(folder: Path, tables: Tables, summary: Summary) -> tuple[list[Summary], list[Summary]]:
+    """Completed runs of this method, one a seed, this one first; and those of the best source-only method."""
+    own: dict[object, Summary] = {summary["seed"]: summary}
+    plain: dict[str, dict[object, Summary]] = {}
+    for other in _other_runs(folder):
+        found = _read(other)
+        if found is None or _alike(found[0]) != _alike(tables):
+            continue
+        theirs, told = found
+        if is_source_only(told):
+            plain.setdefault(json.dumps(theirs["algorithm"], sort_keys=True), {})[told["seed"]] = told
+        elif all(theirs[section] == tables[section] for section in ("data", "objective", "algorithm")):
+            own.setdefault(told["seed"], told)
+
+    def risk(runs: Sequence[Summary]) -> tuple[int, float]:
+        values = signals_of(runs).source_risk
+        return -min(len(runs), FEWEST_SEEDS), fmean(values) if values else float("inf")
+
+    return list(own.values()), min((list(runs.values()) for runs in plain.values()), key=risk, default=[])
+
+
+def _other_runs(folder: Path) -> list[Path]:
+    try:
+        beside = sorted(path.parent for path in folder.resolve().parent.glob(f"*/{SUMMARY}"))
+    except OSError:
+        return []
+    return [path for path in beside if path != folder.resolve()]
+
+
+def _read(folder: Path) -> tuple[Tables, Summary] | None:
+    """The tables and the summary of a completed run; None for what is no such run, or was damaged."""
+    summary = completed_run(folder)
+    if summary is None:
+        return None
+    try:
+        tables: Tables = read_toml(folder / EXPERIMENT)
+        signals_of([summary])
+        if summary.get("label_shift"):
+            read_shift(summary["label_shift"])
+        is_source_only(summary)
+        _alike(tables)
+        hash(summary["seed"])
+        return {name: dict(tables[name]) for name in ("data", "objective", "algorithm", *_ALIKE, "run")}, summary
+    except (FedmmError, OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _alike(tables: Tables) -> dict[str, Any]:
+    """What decides whether two runs can be compared; scaling per site is a method of its own."""
+    sections = {name: {key: each for key, each in tables[name].items() if key != PER_SITE} for name in _ALIKE}
+    return {**sections, "run": {key: tables["run"].get(key) for key in _ALIKE_RUN}}
+
+
+def _history(folder: Path) -> dict[str, Measured]:
+    rows = [json.loads(line) for line in (folder / ROUNDS).read_text(encoding="utf-8").splitlines()]
+    return {
+        name: [(row["round"], float(row[name])) for row in rows if row.get(name) is not None and "round" in row]
+        for name in _SIGNS
+    }

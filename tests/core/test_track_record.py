@@ -1,0 +1,55 @@
+"""What is said of how often the rule is right is what the benchmark counted."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from fedmm.core.track_record import NOT_SUPPORTED, SUPPORTED, UNJUDGED, Count, tell_record
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "verdicts.json"
+
+
+def results() -> dict[str, Any]:
+    return dict(json.loads(RESULTS.read_text(encoding="utf-8")))
+
+
+def test_the_counts_are_those_of_the_results_file() -> None:
+    found = {True: [0, 0], False: [0, 0], None: [0, 0]}
+    for each in results()["data"].values():
+        plain = fmean(each["methods"]["source only"]["target_accuracy"])
+        for label, own in each["methods"].items():
+            if label != "source only":
+                found[own["supported"]][0] += 1
+                found[own["supported"]][1] += fmean(own["target_accuracy"]) > plain
+    assert {True: list(SUPPORTED), False: list(NOT_SUPPORTED), None: list(UNJUDGED)} == found
+    counts = [list(each.values()) for each in results()["counts"].values()]
+    assert counts == list(found.values())
+
+
+def test_every_comparison_has_the_seeds_that_a_verdict_needs() -> None:
+    for each in results()["data"].values():
+        for own in each["methods"].values():
+            assert len(own["target_accuracy"]) == results()["seeds"] == 3
+
+
+@pytest.mark.parametrize(
+    ("supported", "yes", "words"),
+    [
+        (True, Count(6, 5), "in our 20 comparisons with source only on .* adapting had helped in 5 of the 6 that"),
+        (
+            True,
+            Count(0, 0),
+            "in our 14 comparisons .* never supported adapting, so how often that is right is not known",
+        ),
+        (False, Count(6, 5), "adapting had not helped in 7 of the 10 that the rule did not support"),
+        (None, Count(6, 5), "the rule judged 16, and was right in 12 of these"),
+    ],
+)
+def test_a_verdict_is_told_with_how_often_it_was_right(supported: bool | None, yes: Count, words: str) -> None:
+    assert re.search(words, tell_record(supported, yes, Count(10, 3), Count(4, 1)))
