@@ -26,7 +26,7 @@ from fedmm.training.batched import StackSettings
 from fedmm.training.callbacks import OnRound
 from fedmm.training.history import Row
 from fedmm.training.progress import RunsProgress
-from fedmm.training.tuning import Tuned, tune
+from fedmm.training.stack_settings import Tuned, choose_settings
 
 OnRow = Callable[[int, Row], None]
 Outcome = tuple[Summary, str | None]
@@ -124,7 +124,7 @@ class _Runs:
 
     def tuned(self, members: Sequence[int]) -> Tuned:
         run = self.experiments[members[0]].run
-        return tune(self.prepared(members), run.precision, run.threads)
+        return choose_settings(self.prepared(members), run.precision, run.threads)
 
 
 def _new_plan(runs: _Runs) -> list[Program]:
