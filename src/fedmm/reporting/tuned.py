@@ -83,13 +83,13 @@ def rich_tuned(tuned: Tuned) -> Table:
     """All candidates: how far they came, what they were ranked by, and why they were ruled out."""
     shown = Table()
     shown.add_column("candidate", overflow="fold")
-    for name in ("rung", "rounds"):
-        shown.add_column(name, justify="right", no_wrap=True)
+    shown.add_column("rung:\nrounds", justify="right", no_wrap=True)
     for name in SIGNALS:
-        shown.add_column(name.replace("_", "\n", 1), justify="right", overflow="fold")
+        shown.add_column(name.replace("_", "\n", 1), justify="right", no_wrap=True)
     shown.add_column("rank", justify="right", no_wrap=True)
-    shown.add_column("ruled out", overflow="fold")
     for row in tuned.rows:
-        cells = [row.candidate, str(row.rung), str(row.rounds), *row.signals, f"{row.rank:.1f}", row.veto]
+        name = f"{row.candidate}\nruled out: {row.veto}" if row.veto else row.candidate
+        signals = [each.replace(" (", "\n").replace(" to ", "-").rstrip(")") for each in row.signals]
+        cells = [name, f"{row.rung}: {row.rounds}", *signals, f"{row.rank:.1f}"]
         shown.add_row(*(Text(cell, style="bold" if row.chosen else "") for cell in cells))
     return shown

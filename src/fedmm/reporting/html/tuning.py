@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from fedmm.reporting.html.parts import Listing, Section, Table, Text, two_lines
+from fedmm.reporting.html.parts import Listing, Part, Section, Table, Text, two_lines
 from fedmm.reporting.tuned import SIGNALS, Tuned, TunedRow
 
 
@@ -23,7 +23,7 @@ def tuning_section(tuned: Tuned, number: int = 1) -> Section:
         "Every candidate ran for a few rounds, the best by mean rank went on for more; source only and the experiment "
         "as given were always among them. No target label was looked at. The other sections show the last rung."
     )
-    parts = [
+    parts: list[Part] = [
         Text(tuned.sentence),
         Text(words),
         Listing([*tuned.rungs, *tuned.notes], "environment"),
