@@ -98,9 +98,14 @@ def test_run_says_what_a_file_with_such_a_table_is_for(command: Command) -> None
     assert "which is for `fedmm tune`" in ended.err
 
 
-def test_a_report_of_a_tuning_that_was_not_finished_is_refused(command: Command) -> None:
+def test_a_tuning_under_way_is_shown_by_its_runs_and_one_that_cannot_be_read_is_refused(command: Command) -> None:
     folder = Path("runs/mine-tune")
     assert command("tune", "mine.toml", "--seeds", "1").code == 0
+    summary = (folder / "summary.json").read_text(encoding="utf-8")
+    (folder / "summary.json").write_text('{"kind": "comparison", "status": "running"}', encoding="utf-8")
+    shown = collect_runs([folder])
+    assert (len(shown.entries), shown.tunings) == (4, ())
+    (folder / "summary.json").write_text(summary, encoding="utf-8")
     (folder / "tune.json").write_text('{"format": "fedmm-tune-1"}', encoding="utf-8")
     ended = command("report", folder, "--out", "r.html")
     assert ended.code == 2

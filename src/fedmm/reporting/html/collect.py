@@ -125,7 +125,7 @@ def collect_runs(paths: Sequence[Path]) -> Report:
         order = {name: position for position, name in enumerate(labels)}
         names = {folder.relative_to(path).as_posix(): folder for folder in _run_folders(path)}
         require(bool(names), f"{path} holds no run; name the folder of a run, comparison or sweep")
-        if (path / "tune.json").exists():
+        if (path / "tune.json").exists() and abouts[-1].get("status") != "running":
             tunings.append(read_tuned(path))
             names = {name: folder for name, folder in names.items() if name in labels} or names
         for name in sorted(names, key=lambda name: order.get(name, len(order))):
