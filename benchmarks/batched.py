@@ -37,7 +37,7 @@ from fedmm.models import MLP, MobileNetV2, Model, PaperCNN
 from fedmm.models.devices import Precision, precision
 from fedmm.training.adaptation import Adaptation
 from fedmm.training.batched import StackSettings, build_stack
-from fedmm.training.tuning import chunk_that_fits, torch_threads, tune
+from fedmm.training.stack_settings import choose_settings, chunk_that_fits, torch_threads
 
 MU, STEPS = 2.0, 20
 
@@ -127,7 +127,7 @@ def stacked(work: Work, runs: int, chosen: Precision, times: int, clients: int =
     """Milliseconds of a round of all runs, seconds before the first one, and how they ran."""
     began = time.perf_counter()
     adaptations = [work.adaptation(seed, clients=clients) for seed in range(runs)]
-    tuned = tune(adaptations, chosen)
+    tuned = choose_settings(adaptations, chosen)
     engine, network = build_stack(adaptations, chosen, tuned.settings)
     built = time.perf_counter() - began
     float(engine.advance().sum())
@@ -189,7 +189,7 @@ def cpu(quick: bool) -> list[Result]:
     algorithms = [fedmm.FedAvgGDA(0.02, 0.02), fedmm.FedMM(0.02, 0.02, MU, MU)]
     began = time.perf_counter()
     adaptations = [work.adaptation(seed, algorithm) for algorithm in algorithms for seed in range(3)]
-    tuned = tune(adaptations, "fp32")
+    tuned = choose_settings(adaptations, "fp32")
     setup = time.perf_counter() - began
     ours = side_by_side(tuned.settings, tuned.threads, tuned.processes, times)
     name = "digits MLP, DANN, FedAvgGDA + FedMM x 3 seeds, 2 clients x 20 steps (per run and round)"

@@ -31,7 +31,7 @@ from fedmm.config.schema import Experiment, experiment
 from fedmm.config.toml import read_tables
 from fedmm.runs.build import DataCache, prepare
 from fedmm.training.batched import StackRun, StackSettings
-from fedmm.training.tuning import tune
+from fedmm.training.stack_settings import choose_settings
 
 HERE = Path(__file__).parent
 PAPER = HERE.parent / "paper" / "figure_5"
@@ -76,7 +76,7 @@ def run_panel(listed: list[tuple[str, Experiment]], options: argparse.Namespace,
     """All runs of a panel as one program, to their last round."""
     adaptations = [prepare(each, cache) for _, each in listed]
     on_cpu = options.device == "cpu"
-    settings = StackSettings(looped=True) if on_cpu else tune(adaptations, options.precision).settings
+    settings = StackSettings(looped=True) if on_cpu else choose_settings(adaptations, options.precision).settings
     stack = StackRun(adaptations, options.precision, settings)
     rounds, every = listed[0][1].run.rounds, listed[0][1].run.evaluate_every
     while stack.engine.round < rounds:

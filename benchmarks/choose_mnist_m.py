@@ -28,7 +28,7 @@ from fedmm.config.schema import Experiment, experiment
 from fedmm.config.toml import read_tables
 from fedmm.runs.build import DataCache, prepare
 from fedmm.training.batched import StackRun, StackSettings
-from fedmm.training.tuning import tune
+from fedmm.training.stack_settings import choose_settings
 
 HERE = Path(__file__).parent
 RISK = 2.0
@@ -126,7 +126,7 @@ def main() -> None:
     began, cache = time.perf_counter(), DataCache()
     adaptations = [prepare(each, cache) for _, each in listed]
     on_cpu = options.device == "cpu"
-    settings = StackSettings(looped=True) if on_cpu else tune(adaptations, options.precision).settings
+    settings = StackSettings(looped=True) if on_cpu else choose_settings(adaptations, options.precision).settings
     stack = StackRun(adaptations, options.precision, settings)
     rounds, every = listed[0][1].run.rounds, listed[0][1].run.evaluate_every
     out = options.out or HERE / "results" / f"choose_mnist_m_{options.objective}.json"

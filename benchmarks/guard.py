@@ -23,7 +23,7 @@ from fedmm.config.schema import Experiment, experiment
 from fedmm.config.toml import read_tables
 from fedmm.runs.build import DataCache, prepare
 from fedmm.training.batched import StackRun, StackSettings
-from fedmm.training.tuning import tune
+from fedmm.training.stack_settings import choose_settings
 
 HERE = Path(__file__).parent
 POLICIES = ("off", "rollback")
@@ -105,7 +105,7 @@ def main() -> None:
     chosen = candidates(options.case, options.device, options.precision, rounds)
     adaptations = [prepare(each, cache) for each in chosen]
     on_cpu = options.device == "cpu"
-    settings = StackSettings(looped=True) if on_cpu else tune(adaptations, options.precision).settings
+    settings = StackSettings(looped=True) if on_cpu else choose_settings(adaptations, options.precision).settings
     stack = StackRun(adaptations, options.precision, settings)
     every = chosen[0].run.evaluate_every
     while stack.engine.round < rounds:

@@ -39,7 +39,7 @@ from fedmm.core.validators import VALIDATORS, Validator
 from fedmm.runs.build import DataCache, prepare
 from fedmm.training.batched import StackRun
 from fedmm.training.history import Row
-from fedmm.training.tuning import tune
+from fedmm.training.stack_settings import choose_settings
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "validators.json"
@@ -125,7 +125,7 @@ def run(given: Sequence[Experiment], stack: int) -> list[Ran]:
         for first in range(0, len(group.members), stack):
             members = group.members[first : first + stack]
             own, options = [adaptations[number] for number in members], given[members[0]].run
-            tuned = tune(own, options.precision, options.threads)
+            tuned = choose_settings(own, options.precision, options.threads)
             torch.set_num_threads(tuned.threads)
 
             program = StackRun(own, options.precision, tuned.settings)

@@ -18,6 +18,7 @@ from fedmm.config.sweep_grid import SWEEP, grid
 from fedmm.core.errors import FedmmError
 from fedmm.core.imports import configuration_file, import_allowed
 from fedmm.deploy.invite import read_sites
+from fedmm.runs.tune_candidates import TUNE, derive_candidates
 from fedmm.sites.config import read_site
 from fedmm.sites.experiments import deployed_experiment
 
@@ -67,6 +68,8 @@ def test_a_toml_block_is_an_experiment_or_a_part_of_one(
     full = {**{name: table for name, table in SMALL.items() if not preset or name == "data"}, **tables}
     if SWEEP in full:
         assert len(grid(full)) > 1
+    elif TUNE in full:
+        assert len(derive_candidates(full)) > 2
     elif full["data"]["name"] == "sites":
         assert deployed_experiment(full)
     else:

@@ -10,7 +10,7 @@ from cli.commands import Command
 
 from fedmm.runs import sweep as sweeping
 from fedmm.training.batched import StackSettings
-from fedmm.training.tuning import Tuned
+from fedmm.training.stack_settings import Tuned
 
 FILE = """
 [run]
@@ -33,7 +33,7 @@ SMALL = ("--objectives", "mdd", "--seeds", "2", "--rounds", "1")
 
 @pytest.fixture(autouse=True)
 def _file(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweeping, "tune", lambda *_: Tuned(StackSettings(), 1, 1, "as the test says"))
+    monkeypatch.setattr(sweeping, "choose_settings", lambda *_: Tuned(StackSettings(), 1, 1, "as the test says"))
     Path("mine.toml").write_text(FILE, encoding="utf-8")
 
 

@@ -19,7 +19,7 @@ from fedmm.runs.compare import compare_methods, judge_candidates, labels_say
 from fedmm.training import batched as stack
 from fedmm.training.batched import StackSettings
 from fedmm.training.progress import RunsProgress
-from fedmm.training.tuning import Tuned
+from fedmm.training.stack_settings import Tuned
 
 MIXES = torch.tensor([0.5, 0.5], dtype=torch.float64)
 SAME_MIX = LabelShift(MIXES, MIXES, 0.0, True, 0.0, 0.05)
@@ -35,7 +35,7 @@ TABLES: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def _in_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweeping, "tune", lambda *_: Tuned(StackSettings(), 1, 1, "as the test says"))
+    monkeypatch.setattr(sweeping, "choose_settings", lambda *_: Tuned(StackSettings(), 1, 1, "as the test says"))
 
 
 def entry(label: str, information: list[float], risk: float = 0.5, **measures: list[float]) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def test_target_labels_do_not_move_the_verdict() -> None:
 def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("compare") / "all"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sweeping, "tune", lambda *_: Tuned(StackSettings(), 1, 1, "as the test says"))
+        patch.setattr(sweeping, "choose_settings", lambda *_: Tuned(StackSettings(), 1, 1, "as the test says"))
         found = compare_methods(TABLES, folder, title="moons", objectives=["dann", "mdd"], progress=False)
     assert found is not None
     return folder, found

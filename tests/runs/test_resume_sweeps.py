@@ -29,7 +29,7 @@ from fedmm.training.batched import StackSettings
 from fedmm.training.checkpoints import FOLDER
 from fedmm.training.history import Row
 from fedmm.training.progress import RunsProgress
-from fedmm.training.tuning import Tuned
+from fedmm.training.stack_settings import Tuned
 
 ROUNDS = 6
 
@@ -74,7 +74,9 @@ def stopped(*given: Any, **options: Any) -> None:
 @pytest.fixture(autouse=True)
 def _layer_by_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     """How a stack is computed is measured, and decides the last bits: here it is the same in every sweep."""
-    monkeypatch.setattr(sweeping, "tune", lambda *given: Tuned(StackSettings(), 1, 1, "as the test wants it"))
+    monkeypatch.setattr(
+        sweeping, "choose_settings", lambda *given: Tuned(StackSettings(), 1, 1, "as the test wants it")
+    )
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +84,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """An uninterrupted sweep of four runs in two programs."""
     folder = tmp_path_factory.mktemp("whole") / "sweep"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sweeping, "tune", lambda *given: Tuned(StackSettings(), 1, 1, "as the test wants it"))
+        patch.setattr(sweeping, "choose_settings", lambda *given: Tuned(StackSettings(), 1, 1, "as the test wants it"))
         swept(folder)
         yield folder
 
@@ -117,7 +119,7 @@ def test_completed_runs_are_left_alone_and_the_plan_is_not_made_anew(
     done = [tmp_path / f"fedmm-hidden=-6-seed{seed}" for seed in (0, 1)]
     before = {path: path.stat().st_mtime_ns for folder in done for path in folder.rglob("*")}
     assert before
-    monkeypatch.setattr(sweeping, "tune", None)
+    monkeypatch.setattr(sweeping, "choose_settings", None)
     said: list[str] = []
     swept(tmp_path, resume=True, say=said.append)
     assert {path: path.stat().st_mtime_ns for folder in done for path in folder.rglob("*")} == before
@@ -293,13 +295,13 @@ from fedmm.runs import sweep
 from fedmm.config.sweep_grid import grid
 from fedmm.training.batched import StackSettings
 from fedmm.config.toml import read_toml
-from fedmm.training.tuning import Tuned
+from fedmm.training.stack_settings import Tuned
 
-def tune(*given):
+def choose_settings(*given):
     return Tuned(StackSettings(), 1, int(sys.argv[3]), "as the test wants it")
 
 if __name__ == "__main__":
-    sweep.tune = tune
+    sweep.choose_settings = choose_settings
     print("ready", flush=True)
     sweep.run_sweep(grid(read_toml(Path(sys.argv[1]))), Path(sys.argv[2]), title="x", progress=False, resume=True)
 """

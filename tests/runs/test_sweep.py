@@ -25,7 +25,7 @@ from fedmm.runs.build import DataCache, prepare
 from fedmm.runs.run import run_experiment
 from fedmm.runs.sweep import run_sweep
 from fedmm.training.batched import StackSettings
-from fedmm.training.tuning import Tuned, chunk_that_fits, tune
+from fedmm.training.stack_settings import Tuned, choose_settings, chunk_that_fits
 
 TABLES: dict[str, Any] = {
     "run": {"rounds": 4, "batch_size": 8, "dtype": "float64", "evaluate_every": 2},
@@ -93,7 +93,7 @@ def test_the_plan_is_told_before_it_is_carried_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("processes", [1, 2, pytest.param(2, marks=pytest.mark.processes, id="2 real")])
 def test_processes_change_nothing(swept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int) -> None:
     chosen = Tuned(StackSettings(looped=True, chunk=1), 1, processes, "as the test wants it")
-    monkeypatch.setattr(sweeping, "tune", lambda *given: chosen)
+    monkeypatch.setattr(sweeping, "choose_settings", lambda *given: chosen)
     run_sweep(grid(TABLES), tmp_path / "x", title="x", progress=False)
     for run, expected in zip(read_comparison(tmp_path / "x").runs, read_comparison(swept).runs, strict=True):
         assert_same_rounds(run.folder, expected.folder)
@@ -124,7 +124,7 @@ def test_a_single_run_may_be_batched(tmp_path: Path) -> None:
 def test_the_best_way_on_a_cpu_is_measured() -> None:
     experiments = grid(TABLES)
     cache = DataCache()
-    tuned = tune([prepare(each, cache) for each in experiments], "fp32")
+    tuned = choose_settings([prepare(each, cache) for each in experiments], "fp32")
     assert tuned.why.startswith("measured best: ")
     assert 1 <= tuned.threads * tuned.processes <= max(os.cpu_count() or 1, 1)
 
@@ -133,7 +133,7 @@ def test_threads_that_were_asked_for_are_used() -> None:
     cache = DataCache()
     adaptations = [prepare(each, cache) for each in grid(TABLES)]
     for threads in (1, 2):
-        assert tune(adaptations, "fp32", threads).threads == threads
+        assert choose_settings(adaptations, "fp32", threads).threads == threads
 
 
 def test_a_sweep_cannot_run_in_process(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_sweep_cannot_run_in_process(tmp_path: Path) -> None:
 def test_chunks_hold_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     adaptation = prepare(grid(TABLES)[0], DataCache())
     assert chunk_that_fits([adaptation], "fp32", StackSettings()) == 2
-    monkeypatch.setattr("fedmm.training.tuning._CPU_MEMORY", 1)
+    monkeypatch.setattr("fedmm.training.stack_settings._CPU_MEMORY", 1)
     assert chunk_that_fits([adaptation], "fp32", StackSettings()) == 1
 
 
@@ -160,7 +160,7 @@ def test_ctrl_c_in_a_round_leaves_readable_runs(tmp_path: Path, monkeypatch: pyt
         return advance(stack)
 
     one = Tuned(StackSettings(), 1, 1, "as the test wants it")
-    monkeypatch.setattr(sweeping, "tune", lambda *given: one)
+    monkeypatch.setattr(sweeping, "choose_settings", lambda *given: one)
     monkeypatch.setattr(Batched, "advance", advanced)
     summary = run_sweep(grid(TABLES), tmp_path / "x", title="x", progress=False)
     assert summary["status"] == "interrupted"

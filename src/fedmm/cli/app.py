@@ -17,6 +17,7 @@ from fedmm.cli.prepare import check, init, privacy
 from fedmm.cli.report import report
 from fedmm.cli.reproduce import reproduce
 from fedmm.cli.train import compare, demo, run, sweep
+from fedmm.cli.tune import tune
 from fedmm.cli.use_model import evaluate, export, predict
 from fedmm.core.aggregation import AGGREGATIONS
 from fedmm.core.mechanisms import TRANSMISSIONS
@@ -37,7 +38,7 @@ app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 app.add_typer(deploy_app, name="deploy")
-for command in (check, compare, evaluate, export, init, predict, report, run, sweep, demo, reproduce, privacy):
+for command in (check, compare, evaluate, export, init, predict, report, run, sweep, tune, demo, reproduce, privacy):
     app.command()(command)
 
 

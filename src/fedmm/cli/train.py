@@ -27,12 +27,13 @@ from fedmm.runs.run import NO_TARGET_LABELS, run_experiment
 from fedmm.runs.run_folder import folder_name, free_folder, latest_folder
 from fedmm.runs.sweep import run_sweep
 from fedmm.runs.verdict import judge_run
+from fedmm.runs.tune_candidates import TUNE
 
 _RUNS = Path("runs")
 _MOST_SEEDS = 1000
 
 
-def _choose_folder(out: Path | None, name: str, *, resume: bool, overwrite: bool) -> Path:
+def choose_folder(out: Path | None, name: str, *, resume: bool, overwrite: bool) -> Path:
     """The folder that was named, or one in runs/ that is free; with ``resume`` the latest there."""
     require(not (resume and overwrite), "--resume and --overwrite exclude each other; use one of them")
     usual = _RUNS / name
@@ -71,6 +72,7 @@ def run(
     changed = [*(settings or []), *(f"run.{key}={value}" for key, value in given.items() if value not in (None, ""))]
     changed += [f"run.track={json.dumps(track)}"] if track else []
     tables = set_values(read_tables(file), changed)
+    require(TUNE not in tables, f"{file} has a [tune] table, which is for `fedmm tune`; remove it to run the file")
     if SWEEP in tables:
         for key in {"rounds", "seed"} & {key for key, value in given.items() if value is not None}:
             listed = f"run.{key}" in tables[SWEEP]
@@ -81,7 +83,7 @@ def run(
     _require_own_cluster([resolved], changed)
     method = resolved.objective.name if resolved.source_only else resolved.algorithm.name
     name = f"{folder_name(file.stem)}-{method}-seed{resolved.run.seed}"
-    folder = _choose_folder(out, name, resume=resume, overwrite=overwrite)
+    folder = choose_folder(out, name, resume=resume, overwrite=overwrite)
     said = _ignore if quiet else say
     summary = run_experiment(resolved, folder, overwrite=overwrite, resume=resume, progress=not quiet, say=said)
     draw_run(folder)
@@ -147,7 +149,7 @@ def _sweep(
     resume: bool,
     quiet: bool = False,
 ) -> None:
-    folder = _choose_folder(out, folder_name(title), resume=resume, overwrite=overwrite)
+    folder = choose_folder(out, folder_name(title), resume=resume, overwrite=overwrite)
     runs = grid(tables)
     _require_own_cluster(runs, settings)
     said = _ignore if quiet else say
@@ -240,7 +242,7 @@ def compare(
     """
     changed = [*(settings or []), *([f"run.rounds={rounds}"] if rounds is not None else [])]
     tables = set_values(read_tables(file), changed)
-    folder = _choose_folder(out, f"{folder_name(file.stem)}-compare", resume=resume, overwrite=overwrite)
+    folder = choose_folder(out, f"{folder_name(file.stem)}-compare", resume=resume, overwrite=overwrite)
     table = compare_methods(
         tables,
         folder,

@@ -19,28 +19,30 @@ _CHOICES: dict[str, Mapping[str, type[Any]]] = {"algorithm": ALGORITHMS, "object
 _MOST_RUNS = 10_000
 
 
-def grid(tables: Mapping[str, Any]) -> list[Experiment]:
+def grid(tables: Mapping[str, Any], lists: str = SWEEP) -> list[Experiment]:
     """Every combination of the lists in ``[sweep]``, each as an experiment with a label that tells them apart.
+
+    lists: another name of that table.
 
     A key of the table is ``section.key`` (as a dotted key or a nested table) with a list of values, or a section with a
     list of tables that are put in its place. Where ``objective.name`` or ``algorithm.name`` is swept, options of the
     section go to those that have them; what would then be the same run twice is run once.
     """
-    plain = {section: table for section, table in tables.items() if section != SWEEP}
+    plain = {section: table for section, table in tables.items() if section != lists}
     for section, table in plain.items():
         require(isinstance(table, dict), f"{section} must be a section of its own: [{section}]")
-    axes = _axes(tables.get(SWEEP, {}))
+    axes = grid_axes(tables.get(lists, {}), lists)
     combinations = 1
     for _, values in axes:
         combinations *= len(values)
-    require(combinations <= _MOST_RUNS, f"the sweep has {combinations} runs; {_MOST_RUNS} are the most")
+    require(combinations <= _MOST_RUNS, f"the {lists} has {combinations} runs; {_MOST_RUNS} are the most")
     names = {path[0]: values for path, values in axes if path[1:] == ("name",) and path[0] in _CHOICES}
     several = {path for path, values in axes if len(values) > 1}
     experiments: dict[str, Experiment] = {}
     for chosen in product(*(values for _, values in axes)):
         changed = {section: dict(table) for section, table in plain.items()}
         for (path, _), value in zip(axes, chosen, strict=True):
-            _set(changed, path, value)
+            _set(changed, path, value, lists)
         idle = {(section, key) for section in names for key in _idle(section, names[section], changed[section])}
         for section, key in idle:
             changed[section].pop(key, None)
@@ -63,8 +65,9 @@ def used_options(row: type[Any]) -> set[str]:
     return row.used_options() if issubclass(row, Objective) else {each.name for each in fields(row)}
 
 
-def _axes(table: Any) -> list[tuple[tuple[str, ...], list[Any]]]:
-    require(isinstance(table, dict), "sweep must be a section of its own: [sweep]")
+def grid_axes(table: Any, lists: str = SWEEP) -> list[tuple[tuple[str, ...], list[Any]]]:
+    """What is varied, by path from the section on, and the values to try; lists: the name of the table."""
+    require(isinstance(table, dict), f"{lists} must be a section of its own: [{lists}]")
     axes: list[tuple[tuple[str, ...], list[Any]]] = []
 
     def walk(part: Mapping[str, Any], before: tuple[str, ...]) -> None:
@@ -73,7 +76,7 @@ def _axes(table: Any) -> list[tuple[tuple[str, ...], list[Any]]]:
             if isinstance(value, dict):
                 walk(value, path)
             else:
-                name = ".".join((SWEEP, *path))
+                name = ".".join((lists, *path))
                 require(
                     isinstance(value, list) and bool(value), f"{name} must be a list of values to try, not {value!r}"
                 )
@@ -81,19 +84,20 @@ def _axes(table: Any) -> list[tuple[tuple[str, ...], list[Any]]]:
                 axes.append((path, value))
 
     walk(table, ())
-    require(bool(axes), '[sweep] must hold at least one list of values, for example "run.seed" = [0, 1, 2]')
+    example = '"run.seed" = [0, 1, 2]' if lists == SWEEP else '"algorithm.lr_max" = [0.01, 0.02]'
+    require(bool(axes), f"[{lists}] must hold at least one list of values, for example {example}")
     return axes
 
 
-def _set(tables: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+def _set(tables: dict[str, Any], path: tuple[str, ...], value: Any, lists: str) -> None:
     if len(path) == 1:
-        require(isinstance(value, dict), f"sweep.{path[0]} must be a list of tables for [{path[0]}]")
+        require(isinstance(value, dict), f"{lists}.{path[0]} must be a list of tables for [{path[0]}]")
         tables[path[0]] = dict(value)
         return
     table = tables
     for key in path[:-1]:
         inside = table.get(key, {})
-        require(isinstance(inside, dict), f"sweep.{'.'.join(path)}: {key!r} is a value, not a section")
+        require(isinstance(inside, dict), f"{lists}.{'.'.join(path)}: {key!r} is a value, not a section")
         table[key] = dict(inside)
         table = table[key]
     table[path[-1]] = value

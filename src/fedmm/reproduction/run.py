@@ -24,7 +24,7 @@ from fedmm.training.batched import StackRun
 from fedmm.training.callbacks import OnRound, Status
 from fedmm.training.progress import RunsProgress
 from fedmm.training.snapshots import load_snapshot, save_snapshot
-from fedmm.training.tuning import tune
+from fedmm.training.stack_settings import choose_settings
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def _run(
     """Run one stack, add those of its runs that ended to the results, and keep the states of the others."""
     first = stack.runs[0].experiment.run
     began = time.perf_counter()
-    tuned = tune(stack.adaptations, first.precision, first.threads)
+    tuned = choose_settings(stack.adaptations, first.precision, first.threads)
     torch.set_num_threads(tuned.threads)
     callbacks = [[OnRound(partial(bar, replica))] for replica in range(len(stack.runs))]
     begun = stack.states[0].exists()

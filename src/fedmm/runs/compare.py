@@ -60,8 +60,8 @@ def derive_candidates(tables: Mapping[str, Any], objectives: Sequence[str], seed
 
     def candidate(label: str, objective: str, algorithm: str, per_site: bool = False) -> Candidate:
         changed = dict(tables)
-        changed["objective"] = _options(tables, "objective", objective, OBJECTIVES)
-        changed["algorithm"] = _options(tables, "algorithm", algorithm, ALGORITHMS)
+        changed["objective"] = options_for(tables, "objective", objective, OBJECTIVES)
+        changed["algorithm"] = options_for(tables, "algorithm", algorithm, ALGORITHMS)
         changed["data"] = {**tables["data"], **({PER_SITE: True} if per_site else {})}
         run = {**tables.get("run", {}), "label": label, "best_by": DEFAULT_VALIDATOR, "stop_by": ""}
         first = own.run.seed
@@ -81,7 +81,7 @@ def derive_candidates(tables: Mapping[str, Any], objectives: Sequence[str], seed
     ]
 
 
-def _options(tables: Mapping[str, Any], section: str, name: str, rows: Mapping[str, type]) -> dict[str, Any]:
+def options_for(tables: Mapping[str, Any], section: str, name: str, rows: Mapping[str, type]) -> dict[str, Any]:
     """The file's section for another row of its table: the name, and what that row knows of the file's options.
 
     Options of an adversary say nothing to an objective without one.

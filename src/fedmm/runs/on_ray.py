@@ -21,7 +21,7 @@ from fedmm.runs.build import DataCache, prepare
 from fedmm.training.adaptation import Adaptation
 from fedmm.training.batched import StackSettings, build_stack
 from fedmm.training.guard import Guard
-from fedmm.training.tuning import tune
+from fedmm.training.stack_settings import choose_settings
 
 if TYPE_CHECKING:
     from fedmm.remote.ray import Share
@@ -83,5 +83,5 @@ def _stacked(
     share.terms = Terms(on_bad_update="skip", transmission=terms.transmission)
     share.guard = Guard()
     on_gpu = share.problem.layout.device.type == "cuda"
-    settings = tune([share], chosen).settings if on_gpu else StackSettings()
+    settings = choose_settings([share], chosen).settings if on_gpu else StackSettings()
     return build_stack([share], chosen, settings)[0]

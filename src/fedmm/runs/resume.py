@@ -21,7 +21,7 @@ from fedmm.training.batched import StackSettings
 from fedmm.training.checkpoints import FOLDER, Checkpoints, newest_common
 from fedmm.training.fingerprint import differences, held_rows, refuse_others
 from fedmm.training.snapshots import ResumePoint
-from fedmm.training.tuning import Tuned, chunk_that_fits, tune
+from fedmm.training.stack_settings import Tuned, choose_settings, chunk_that_fits
 
 PLAN = "plan.json"
 
@@ -173,7 +173,7 @@ def settings_of(folder: Path, adaptation: Adaptation, chosen: Precision, *, resu
         except (OSError, ValueError, TypeError):
             pass
     if adaptation.function.layout.device.type == "cuda":
-        return tune([adaptation], chosen).settings
+        return choose_settings([adaptation], chosen).settings
     return StackSettings(chunk=chunk_that_fits([adaptation], chosen, StackSettings()))
 
 

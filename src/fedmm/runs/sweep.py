@@ -26,7 +26,7 @@ from fedmm.training.batched import StackSettings
 from fedmm.training.callbacks import OnRound
 from fedmm.training.history import Row
 from fedmm.training.progress import RunsProgress
-from fedmm.training.tuning import Tuned, tune
+from fedmm.training.stack_settings import Tuned, choose_settings
 
 OnRow = Callable[[int, Row], None]
 Outcome = tuple[Summary, str | None]
@@ -49,15 +49,16 @@ def run_sweep(
     overwrite: bool = False,
     resume: bool = False,
     progress: bool = True,
+    stop: Callable[[], bool] = lambda: False,
     say: Say = lambda line: None,
 ) -> Summary:
     """Run all experiments and leave a comparison folder with an ordinary run folder for each inside.
 
     Runs of one shape are stacked. The plan is told before it is carried out. Ctrl-C leaves what was done until then.
     resume: go on with a sweep of the same runs in the folder, where one was begun: as it was planned then, without the
-    runs that are completed.
+    runs that are completed. stop: asked now and then whether to end as after Ctrl-C.
     """
-    _require_stackable(experiments)
+    require_stackable(experiments)
     runs = _Runs(experiments)
     names = folder_names(experiments)
     kept = read_plan(folder, experiments, names) if resume else None
@@ -77,9 +78,9 @@ def run_sweep(
         for program in programs:
             folders = [folder / names[number] for number in program.members]
             outcomes = _completed(program, folders, bars) if kept is not None else []
-            if not outcomes:
-                outcomes = _run(program, runs, folders, bars, resume=kept is not None, say=say)
-            for number, outcome in zip(program.members, outcomes, strict=True):
+            if not outcomes and not stop():
+                outcomes = _run(program, runs, folders, bars, stop, resume=kept is not None, say=say)
+            for number, outcome in zip(program.members, outcomes or [None] * len(folders), strict=True):
                 if outcome is None or outcome[0]["status"] == "interrupted":
                     status = "interrupted"
                 if outcome is not None:
@@ -99,7 +100,8 @@ def run_sweep(
     return summary
 
 
-def _require_stackable(experiments: Sequence[Experiment]) -> None:
+def require_stackable(experiments: Sequence[Experiment]) -> None:
+    """Refuse runs that a sweep cannot stack, and trackers that are not there."""
     for each in experiments:
         require(
             each.run.engine in ("auto", "batched"),
@@ -124,7 +126,7 @@ class _Runs:
 
     def tuned(self, members: Sequence[int]) -> Tuned:
         run = self.experiments[members[0]].run
-        return tune(self.prepared(members), run.precision, run.threads)
+        return choose_settings(self.prepared(members), run.precision, run.threads)
 
 
 def _new_plan(runs: _Runs) -> list[Program]:
@@ -153,6 +155,7 @@ def _run(
     runs: _Runs,
     folders: Sequence[Path],
     bars: RunsProgress,
+    stop: Callable[[], bool],
     *,
     resume: bool,
     say: Say,
@@ -164,16 +167,23 @@ def _run(
         def on_row(position: int, row: Row) -> None:
             bars(program.members[position], row)
 
-        return _in_processes(chosen, folders, program.tuned, on_row, resume=resume, say=say)
+        return _in_processes(chosen, folders, program.tuned, on_row, stop, resume=resume, say=say)
     torch.set_num_threads(program.tuned.threads)
     prepared, settings = runs.prepared(program.members), program.tuned.settings
     callbacks = [[OnRound(partial(bars, number))] for number in program.members]
-    outcomes = run_stack(chosen, prepared, folders, runs.cache, settings, callbacks, resume=resume, say=say)
+    outcomes = run_stack(chosen, prepared, folders, runs.cache, settings, callbacks, stop, resume=resume, say=say)
     return [(summary, str(error) if error else None) for summary, error in outcomes]
 
 
 def _in_processes(
-    experiments: Sequence[Experiment], folders: Sequence[Path], tuned: Tuned, on_row: OnRow, *, resume: bool, say: Say
+    experiments: Sequence[Experiment],
+    folders: Sequence[Path],
+    tuned: Tuned,
+    on_row: OnRow,
+    stop: Callable[[], bool],
+    *,
+    resume: bool,
+    say: Say,
 ) -> list[Outcome | None]:
     """The runs of one program dealt to processes, each a smaller stack; None for a run that was never begun."""
     parts = [range(first, len(experiments), tuned.processes) for first in range(tuned.processes)]
@@ -188,7 +198,7 @@ def _in_processes(
         )
         for part in parts
     ]
-    futures, _ = side_by_side(_worker, calls, tuned.processes, on_row, say)
+    futures, _ = side_by_side(_worker, calls, tuned.processes, on_row, say, stop)
     outcomes: dict[int, Outcome] = {}
     for part, future in zip(parts, futures, strict=False):
         if not future.cancelled():

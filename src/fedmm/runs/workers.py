@@ -54,25 +54,35 @@ def side_by_side(
     workers: int,
     on_row: Callable[[int, Row], None],
     say: Say = lambda line: None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> tuple[list[Future[Any]], bool]:
-    """``work(*call)`` for every call, so many at a time; the ended futures, and whether Ctrl-C stopped them.
+    """``work(*call)`` for every call, so many at a time; the ended futures, and whether they were stopped.
 
-    After Ctrl-C no call begins, and :func:`told_to_stop` is true in those under way; after another they are ended.
+    After Ctrl-C, or once ``stop`` says so, no call begins, and :func:`told_to_stop` is true in those under way; after
+    another Ctrl-C they are ended.
     """
     context = multiprocessing.get_context("spawn")
     lines = _Lines(context.Queue(), context.Event())
     pool = ProcessPoolExecutor(min(workers, len(calls)), mp_context=context, initializer=_begin, initargs=(lines,))
     futures: list[Future[Any]] = []
+
+    def end() -> None:
+        lines.stop.set()
+        for future in futures:
+            future.cancel()
+
+    def look() -> None:
+        if not lines.stop.is_set() and stop():
+            end()
+
     with _ended_by_ctrl_c(), pool:
         try:
             with ctrl_c_waits(), _children_deaf_to_ctrl_c():
                 futures = [pool.submit(work, *call) for call in calls]
-            _watch(futures, lines.rows, on_row, say)
+            _watch(futures, lines.rows, on_row, say, look)
         except KeyboardInterrupt:
             with _ended_by_ctrl_c():
-                lines.stop.set()
-                for future in futures:
-                    future.cancel()
+                end()
                 _watch(futures, lines.rows, on_row, say)
     return futures, lines.stop.is_set()
 
@@ -120,9 +130,11 @@ def _watch(
     lines: Queue[tuple[int, Row] | str],
     on_row: Callable[[int, Row], None],
     say: Say,
+    look: Callable[[], None] = lambda: None,
 ) -> None:
-    """Hand on the rounds as they come in until every call has ended."""
+    """Hand on the rounds as they come in until every call has ended; ``look`` is called in between."""
     while True:
+        look()
         ended = all(future.done() for future in futures)
         try:
             with ctrl_c_waits():  # half a row read would spoil the rest

@@ -24,7 +24,8 @@ _MOST_ROWS = 100_000_000
 class Moons:
     """x ``[rows, 2]`` float32, centred; the target is turned anticlockwise by ``angle`` degrees.
 
-    rows: training rows of each domain; test_rows: test rows of each. All four are draws of their own.
+    rows: training rows of each domain; test_rows: test rows of each. All are draws of their own.
+    validation_rows: source rows that are neither trained on nor tested: settings may be chosen by them.
     noise: standard deviation of the Gaussian noise on each coordinate; a moon has radius 1.
     """
 
@@ -36,22 +37,28 @@ class Moons:
     angle: float = 35.0
     test_rows: int = 400
     seed: int = 0
+    validation_rows: int = 0
 
     def __post_init__(self) -> None:
         for option, rows in (("rows", self.rows), ("test_rows", self.test_rows)):
             at_least(option, rows, 2)
+        at_least("validation_rows", self.validation_rows, 0)
+        for option in ("rows", "test_rows", "validation_rows"):
+            rows = getattr(self, option)
             require(rows <= _MOST_ROWS, f"{option} must be at most {_MOST_ROWS}, not {rows}")
         not_negative("noise", self.noise)
         within("angle", self.angle, -360.0, 360.0)
         at_least("seed", self.seed, 0)
 
     def load(self) -> DomainPair:
+        kept = self.validation_rows
         return DomainPair(
             source=self._draw("source", self.rows, 0.0),
             target=self._draw("target", self.rows, self.angle),
             source_test=self._draw("source_test", self.test_rows, 0.0),
             target_test=self._draw("target_test", self.test_rows, self.angle),
             class_names=("upper", "lower"),
+            source_validation=self._draw("source_validation", kept, 0.0) if kept else None,
         )
 
     def _draw(self, part: str, rows: int, angle: float) -> Labelled:

@@ -12,6 +12,7 @@ from fedmm.core.errors import FedmmError, require
 from fedmm.core.options import options_that_affect
 from fedmm.reporting.fields import read_toml
 from fedmm.reporting.read import Array, Run, Series, read_records, read_run, read_series, read_summary, read_tensors
+from fedmm.reporting.tuned import Tuned, read_tuned
 
 _DEEPEST = 4
 """How far below a folder runs are looked for."""
@@ -90,6 +91,8 @@ class Report:
     methods: tuple[Method, ...]
     verdicts: tuple[tuple[str, str], ...] = ()
     """Methods by label, and what comparisons found of whether they are better than source only."""
+    tunings: tuple[Tuned, ...] = ()
+    """What tunings tried and chose, of the folders that hold one."""
 
     @property
     def entries(self) -> list[Entry]:
@@ -114,7 +117,7 @@ def collect_runs(paths: Sequence[Path]) -> Report:
     """The runs in these folders: runs, comparisons, sweeps, or any folder with runs below it."""
     require(bool(paths), "name at least one folder with runs")
     entries: dict[Path, Entry] = {}
-    abouts = []
+    abouts, tunings = [], []
     for path in paths:
         require("\0" not in str(path) and path.is_dir(), f"{path} is no folder; name the folder of a run or comparison")
         abouts.append(_read_about(path))
@@ -122,13 +125,16 @@ def collect_runs(paths: Sequence[Path]) -> Report:
         order = {name: position for position, name in enumerate(labels)}
         names = {folder.relative_to(path).as_posix(): folder for folder in _run_folders(path)}
         require(bool(names), f"{path} holds no run; name the folder of a run, comparison or sweep")
+        if (path / "tune.json").exists() and abouts[-1].get("status") != "running":
+            tunings.append(read_tuned(path))
+            names = {name: folder for name, folder in names.items() if name in labels} or names
         for name in sorted(names, key=lambda name: order.get(name, len(order))):
             entry = _entry(names[name])
             label = labels.get(name, entry.run.label)
             entries.setdefault(names[name].resolve(), replace(entry, run=replace(entry.run, label=label)))
     methods = _methods(list(entries.values()))
     verdicts = tuple(verdict for about in abouts for verdict in _verdicts(about))
-    return Report(_title(abouts, methods), tuple(methods), verdicts)
+    return Report(_title(abouts, methods), tuple(methods), verdicts, tuple(tunings))
 
 
 def _run_folders(path: Path, depth: int = 0) -> Iterator[Path]:

@@ -19,6 +19,7 @@ from fedmm.reporting.html.metrics import accuracy_section, agreement_section, do
 from fedmm.reporting.html.parts import Section, swatch
 from fedmm.reporting.html.predictions import confusion_section, sample_section
 from fedmm.reporting.html.settings import configuration_section, guard_section
+from fedmm.reporting.html.tuning import tuning_section
 
 _ASSETS = Path(__file__).with_name("assets")
 
@@ -33,9 +34,10 @@ def write_html(report: Report, path: Path) -> Path:
 
 
 def sections(report: Report, lines: Lines) -> list[Section]:
-    """All sections in their order; those without data say so."""
+    """All sections in their order; those without data say so, but for a tuning, which most reports have none of."""
     return [
         headline(report),
+        *(tuning_section(tuned, number) for number, tuned in enumerate(report.tunings, start=1)),
         accuracy_section(report, lines),
         validator_section(report, lines),
         agreement_section(report, lines),

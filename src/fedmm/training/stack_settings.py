@@ -34,17 +34,17 @@ class Tuned:
     why: str
 
 
-def tune(adaptations: Sequence[Adaptation], chosen: Precision, threads: int = 0) -> Tuned:
+def choose_settings(adaptations: Sequence[Adaptation], chosen: Precision, threads: int = 0) -> Tuned:
     """The best way to run these replicas on the device they are on; with so many threads each, where that is given."""
     device = adaptations[0].function.layout.device
     if device.type == "cuda":
         settings = StackSettings(capture=True, channels_last=True)
         settings = replace(settings, chunk=chunk_that_fits(adaptations, chosen, settings))
         return Tuned(settings, torch.get_num_threads(), 1, "a GPU: rounds are captured as CUDA graphs")
-    return _tune_cpu(adaptations, chosen, threads)
+    return _choose_on_cpu(adaptations, chosen, threads)
 
 
-def _tune_cpu(adaptations: Sequence[Adaptation], chosen: Precision, wanted: int) -> Tuned:
+def _choose_on_cpu(adaptations: Sequence[Adaptation], chosen: Precision, wanted: int) -> Tuned:
     cores = os.cpu_count() or 1
     pictures = len(adaptations[0].function.input_shape) == 3
     ways = [StackSettings(), StackSettings(looped=True)]

@@ -1,0 +1,63 @@
+"""``fedmm tune``: a setting for an experiment, without target labels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedmm.cli.console import INTERRUPTED, AllowImport, ExperimentFile, Settings, console, say
+from fedmm.cli.train import choose_folder
+from fedmm.config.toml import read_tables, set_values
+from fedmm.reporting.tuned import read_tuned, rich_tuned
+from fedmm.runs.run_folder import folder_name
+from fedmm.runs.rungs import ADAPTED, TUNED
+from fedmm.runs.tune import tune as tune_experiment
+
+
+def tune(
+    file: ExperimentFile,
+    settings: Settings = None,
+    objectives: Annotated[
+        str, typer.Option(help="The objectives to try, separated by commas; by default the file's own.")
+    ] = "",
+    minutes: Annotated[float | None, typer.Option(help="A time budget; there is none by default.")] = None,
+    seeds: Annotated[int, typer.Option(help="Seeds per finalist; adapting is never chosen with fewer than 3.")] = 3,
+    eta: Annotated[int, typer.Option(help="Each rung keeps the best 1/eta of the candidates.")] = 3,
+    out: Annotated[Path | None, typer.Option(help="The folder; runs/NAME-tune by default.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an older tuning in that folder.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the tuning in that folder.")] = False,
+    allow_import: AllowImport = None,
+) -> None:
+    """Choose algorithm, penalty, rates and nu for FILE.toml without target labels, by successive halving.
+
+    A [tune] table in the file, written like [sweep], replaces the default grid. Validators judge, and source only wins
+    unless the evidence supports adapting. The folder holds tuned.toml, which `fedmm run` takes, and tune.json.
+    """
+    tables = set_values(read_tables(file), settings or [])
+    folder = choose_folder(out, f"{folder_name(file.stem)}-tune", resume=resume, overwrite=overwrite)
+    try:
+        tune_experiment(
+            tables,
+            objectives=[name.strip() for name in objectives.split(",") if name.strip()],
+            minutes=minutes,
+            seeds=seeds,
+            eta=eta,
+            out=folder,
+            overwrite=overwrite,
+            resume=resume,
+            progress=True,
+            say=say,
+            title=file.stem,
+        )
+    except KeyboardInterrupt:
+        say(f"stopped; finished runs are in {folder}, and --resume continues the tuning")
+        raise typer.Exit(INTERRUPTED) from None
+    tuned = read_tuned(folder)
+    console.print(rich_tuned(tuned))
+    for sentence in (tuned.sentence, *tuned.notes):
+        say(sentence)
+    say(f"to train with it: fedmm run {folder / TUNED}")
+    if (folder / ADAPTED).exists():
+        say(f"the best that adapts, if you decide to: fedmm run {folder / ADAPTED}")

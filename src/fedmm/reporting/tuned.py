@@ -1,0 +1,95 @@
+"""What ``fedmm tune`` tried and chose, from its ``tune.json``: a table for the terminal, and rows for reports."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.table import Table
+from rich.text import Text
+
+from fedmm.core.errors import FedmmError, require
+
+SIGNALS = ("target_information", "target_bnm", "source_risk")
+"""What candidates are ranked by."""
+
+
+@dataclass(frozen=True)
+class TunedRow:
+    """A candidate as it stood in the last rung it ran in; signals: in the order of ``SIGNALS``, in words."""
+
+    candidate: str
+    rung: int
+    rounds: int
+    seeds: int
+    signals: Sequence[str]
+    rank: float
+    veto: str
+    chosen: bool
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A finished tuning. sentence: what was chosen, and why. notes: what was left out for lack of time."""
+
+    chosen: str
+    sentence: str
+    notes: Sequence[str]
+    rungs: Sequence[str]
+    rows: Sequence[TunedRow]
+
+
+def read_tuned(folder: Path) -> Tuned:
+    """What a folder of ``fedmm tune`` says."""
+    path = folder / "tune.json"
+    try:
+        state = json.loads(path.read_text(encoding="utf-8"))
+        require(state["format"] == "fedmm-tune-1", f"{path} was written by another version of fedmm")
+        chosen = str(state["verdict"]["label"])
+        rows = [
+            TunedRow(
+                str(row["candidate"]),
+                int(row["rung"]),
+                int(row["rounds"]),
+                int(row["seeds"]),
+                [_spread(row["signals"].get(name)) for name in SIGNALS],
+                float(row["rank"]),
+                str(row["veto"]),
+                row["candidate"] == chosen,
+            )
+            for row in state["table"]
+        ]
+        rungs = [
+            f"rung {number}: {len(rung['entries'])} candidates, {int(rung['rounds'])} rounds"
+            + (f", judged after {int(rung['judged_after'])}" if rung["judged_after"] != rung["rounds"] else "")
+            for number, rung in enumerate(state["rungs"], start=1)
+        ]
+        notes = [str(note) for note in [*state["notes"], state["ended"]] if note]
+        return Tuned(chosen, str(state["verdict"]["sentence"]), notes, rungs, rows)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as problem:
+        raise FedmmError(f"{path} does not tell of a finished tuning; let `fedmm tune --resume` end") from problem
+
+
+def _spread(values: object) -> str:
+    if not isinstance(values, dict):
+        return "-"
+    mean, low, high = (float(values[key]) for key in ("mean", "low", "high"))
+    return f"{mean:.3f}" if low == high else f"{mean:.3f} ({low:.3f} to {high:.3f})"
+
+
+def rich_tuned(tuned: Tuned) -> Table:
+    """All candidates: how far they came, what they were ranked by, and why they were ruled out."""
+    shown = Table()
+    shown.add_column("candidate", overflow="fold")
+    shown.add_column("rung:\nrounds", justify="right", no_wrap=True)
+    for name in SIGNALS:
+        shown.add_column(name.replace("_", "\n", 1), justify="right", no_wrap=True)
+    shown.add_column("rank", justify="right", no_wrap=True)
+    for row in tuned.rows:
+        name = f"{row.candidate}\nruled out: {row.veto}" if row.veto else row.candidate
+        signals = [each.replace(" (", "\n").replace(" to ", "-").rstrip(")") for each in row.signals]
+        cells = [name, f"{row.rung}: {row.rounds}", *signals, f"{row.rank:.1f}"]
+        shown.add_row(*(Text(cell, style="bold" if row.chosen else "") for cell in cells))
+    return shown

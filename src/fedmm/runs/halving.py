@@ -1,0 +1,104 @@
+"""Successive halving: which candidates run for how long, and what of it fits into a time budget."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from fedmm.core.errors import require
+
+FEWEST_ROUNDS = 10
+"""Of a first rung: after fewer, candidates can hardly be told apart."""
+_FEWEST_FINALISTS = 2
+
+
+@dataclass(frozen=True)
+class Rung:
+    """rounds: of every run. candidates: how many compete, without those that are always there. seeds: of each."""
+
+    rounds: int
+    candidates: int
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What runs cost here: seconds of one round of one run, and what a rung takes before and after its rounds."""
+
+    per_round: float
+    per_rung: float
+
+
+def count_halvings(candidates: int, rounds: int, eta: int) -> int:
+    """How often the field is cut: as often as leaves two finalists, and rounds enough in the first rung."""
+    require(eta >= 2, f"eta must be at least 2, not {eta}")
+    halvings, left, first = 0, -(-candidates // eta), rounds // eta
+    while left >= _FEWEST_FINALISTS and first >= FEWEST_ROUNDS:
+        halvings, left, first = halvings + 1, -(-left // eta), first // eta
+    return halvings
+
+
+def plan_rungs(candidates: int, rounds: int, halvings: int, eta: int, seeds: int) -> list[Rung]:
+    """The rungs: each keeps the best 1/eta (rounded up) and runs eta times as long; the last runs all seeds."""
+    return [
+        Rung(
+            max(1, rounds // eta ** (halvings - number)),
+            -(-candidates // eta**number),
+            seeds if number == halvings else 1,
+        )
+        for number in range(halvings + 1)
+    ]
+
+
+def estimate_seconds(rungs: Sequence[Rung], always: int, pace: Pace) -> float:
+    """What rungs will take; always: candidates that are in every rung beside those that compete."""
+    return sum(pace.per_rung + pace.per_round * rung.rounds * rung.seeds * (rung.candidates + always) for rung in rungs)
+
+
+def fit_rungs(rungs: Sequence[Rung], eta: int, always: int, pace: Pace, seconds: float) -> list[Rung]:
+    """The rungs with as many candidates as fit into the time; with one, and that too slow, with fewer rounds.
+
+    Where not even a round of everything fits, one round is what is left: the clock then ends it.
+    """
+    last, halvings = rungs[-1], len(rungs) - 1
+
+    def plan(candidates: int, rounds: int) -> list[Rung]:
+        cuts = min(halvings, count_halvings(candidates, rounds, eta))
+        return plan_rungs(candidates, rounds, cuts, eta, last.seeds)
+
+    def fits(candidates: int, rounds: int) -> bool:
+        return estimate_seconds(plan(candidates, rounds), always, pace) <= seconds
+
+    most = rungs[0].candidates
+    candidates = next((many for many in range(most, 0, -1) if fits(many, last.rounds)), min(1, most))
+    rounds = last.rounds
+    if not fits(candidates, rounds):
+        rounds = next((each for each in range(rounds, 1, -1) if fits(candidates, each)), 1)
+    return plan(candidates, rounds)
+
+
+class Budget:
+    """A time budget in seconds, from now on; None for no end."""
+
+    def __init__(self, seconds: float | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._began = clock()
+        self._seconds = seconds
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is an end."""
+        return self._seconds is not None
+
+    def spent(self) -> float:
+        """Seconds since the beginning."""
+        return self._clock() - self._began
+
+    def left(self) -> float:
+        """Seconds until the end; infinite where there is none."""
+        return float("inf") if self._seconds is None else self._seconds - self.spent()
+
+    def over(self) -> bool:
+        """Whether the time has run out."""
+        return self.left() <= 0.0

@@ -1,0 +1,116 @@
+"""Candidates side by side, judged without target labels: what rules one out, and the mean rank of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+
+from fedmm.core.validators import BELIEVED, VALIDATORS
+
+RANKED_BY = (*BELIEVED, "source_risk")
+"""The validators whose ranks are averaged."""
+_INFORMATION, _RISK = BELIEVED[0], "source_risk"
+COLLAPSED = 0.5
+"""A run whose target_information ends below this share of its own best has collapsed."""
+BELOW_SOURCE_ONLY = 0.9
+"""A run whose target_information ends below this share of source only's has collapsed too."""
+RISKY = 2.0
+"""So many times the best source risk rule a candidate out."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one run measured without target labels.
+
+    signals: by validator, in the round that is judged. best_information: the highest target_information up to then.
+    diverged: whether the run did.
+    """
+
+    signals: Mapping[str, float] = field(default_factory=dict)
+    best_information: float | None = None
+    diverged: bool = False
+
+
+Field = Mapping[str, Sequence[Measured]]
+"""By candidate, its runs: one a seed, the same seeds in the same order."""
+
+
+def find_vetoes(candidates: Field, source_only: str) -> dict[str, str]:
+    """Why a candidate may not win, by label; those that may are left out. Source only is ruled out by nothing else
+    than what makes it impossible to judge."""
+    risks = {label: _mean(runs, _RISK) for label, runs in candidates.items()}
+    known = {label: risk for label, risk in risks.items() if risk is not None}
+    safest = min(known.values(), default=None)
+    plain = _mean(candidates[source_only], _INFORMATION)
+    vetoes: dict[str, str] = {}
+    for label, runs in candidates.items():
+        reasons = _diverged(runs)
+        if not reasons and label != source_only:
+            reasons = [*_collapsed(runs, plain)]
+            if safest is not None and label in known and known[label] > RISKY * safest:
+                reasons.append(f"source_risk {known[label]:.3g} is over {RISKY:g} times the best, {safest:.3g}")
+        if reasons:
+            vetoes[label] = reasons[0]
+    return vetoes
+
+
+def _diverged(runs: Sequence[Measured]) -> list[str]:
+    many = sum(run.diverged for run in runs)
+    if many:
+        return [f"{many} of {len(runs)} runs diverged"]
+    missing = not runs or any(not run.signals for run in runs)
+    return ["not measured in time"] if missing else []
+
+
+def _collapsed(runs: Sequence[Measured], plain: float | None) -> list[str]:
+    for run in runs:
+        last, best = run.signals.get(_INFORMATION), run.best_information
+        if last is not None and best is not None and last < COLLAPSED * best:
+            return [f"collapsed: {_INFORMATION} fell from {best:.3g} to {last:.3g}"]
+    mean = _mean(runs, _INFORMATION)
+    if mean is not None and plain is not None and mean < BELOW_SOURCE_ONLY * plain:
+        return [f"{_INFORMATION} {mean:.3g} is below source only's, {plain:.3g}"]
+    return []
+
+
+def rank_candidates(candidates: Field, vetoes: Mapping[str, str]) -> dict[str, float]:
+    """The mean rank of every candidate over validators and seeds, 1 for the best; in the order of rank.
+
+    A validator counts where all that are ranked have measured it. Those with a veto come after all others, and
+    those that were not measured come last. Of equals the first stays first.
+    """
+    free = [label for label in candidates if label not in vetoes]
+    vetoed = [label for label in vetoes if all(run.signals and not run.diverged for run in candidates[label])]
+    unmeasured = [label for label in vetoes if label not in vetoed]
+    ranks = _mean_ranks({label: candidates[label] for label in free})
+    ranks |= {
+        label: len(free) + rank for label, rank in _mean_ranks({each: candidates[each] for each in vetoed}).items()
+    }
+    ranks |= dict.fromkeys(unmeasured, float(len(candidates)))
+    place = {label: number for number, label in enumerate([*free, *vetoed, *unmeasured])}
+    return dict(sorted(ranks.items(), key=lambda each: (each[0] in unmeasured, each[1], place[each[0]])))
+
+
+def _mean_ranks(candidates: Field) -> dict[str, float]:
+    if not candidates:
+        return {}
+    seeds = min(len(runs) for runs in candidates.values())
+    names = [
+        name for name in RANKED_BY if all(name in run.signals for runs in candidates.values() for run in runs[:seeds])
+    ]
+    found: dict[str, list[float]] = {label: [] for label in candidates}
+    for seed in range(seeds):
+        for name in names:
+            sign = -1.0 if VALIDATORS[name].higher else 1.0
+            values = {label: sign * runs[seed].signals[name] for label, runs in candidates.items()}
+            for label, value in values.items():
+                below = sum(other < value for other in values.values())
+                equal = sum(other == value for other in values.values())
+                found[label].append(below + (equal + 1) / 2)
+    return {label: fmean(ranks) if ranks else 1.0 for label, ranks in found.items()}
+
+
+def _mean(runs: Sequence[Measured], name: str) -> float | None:
+    values = [run.signals[name] for run in runs if name in run.signals]
+    return fmean(values) if values and len(values) == len(runs) else None

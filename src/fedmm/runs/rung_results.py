@@ -1,0 +1,148 @@
+"""What a rung's runs measured without target labels, the finalist that wins, and a table of all candidates."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from fedmm.config.schema import SOURCE_ONLY
+from fedmm.core.validators import CANNOT_JUDGE, NOT_SUPPORTED, VALIDATORS, judge_adaptation
+from fedmm.runs.evidence import read_shift, signals_of
+from fedmm.runs.ranking import RANKED_BY, Field, Measured, rank_candidates
+from fedmm.runs.run_folder import ROUNDS, SUMMARY
+
+_INFORMATION = RANKED_BY[0]
+Table = dict[str, Any]
+Evaluations = dict[int, dict[str, float]]
+"""By round, what was measured after it, by validator."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """A rung's runs, measured after ``round``, the last that all of them were evaluated in; 0 where there is none.
+
+    label_shift: as the source-only runs estimated it.
+    """
+
+    measured: Field
+    round: int
+    label_shift: Table | None
+
+    @staticmethod
+    def of(rung: Mapping[str, Any]) -> Results:
+        """As a rung in ``tune.json`` tells it."""
+        measured = {
+            entry["label"]: [Measured(signals, diverged=bool(entry["diverged"])) for signals in entry["signals"]]
+            for entry in rung["entries"]
+        }
+        return Results(measured, rung["judged_after"], rung["label_shift"])
+
+
+def read_results(folder: Path, names: Mapping[str, Sequence[str]]) -> Results:
+    """What the runs of a rung measured, by candidate; names: the folders of each candidate's runs."""
+    runs = {name: _evaluations(folder / name / ROUNDS) for own in names.values() for name in own}
+    summaries = {name: read_summary(folder / name) for name in runs}
+    diverged = {name for name in runs if _diverged(summaries[name], runs[name])}
+    begun = [set(found) for name, found in runs.items() if found and name not in diverged]
+    last = max(set.intersection(*begun), default=0) if begun else 0
+
+    def measured(name: str) -> Measured:
+        if name in diverged:
+            return Measured(diverged=True)
+        past = [each[_INFORMATION] for round_, each in runs[name].items() if round_ <= last]
+        return Measured(runs[name].get(last, {}), max(past, default=None))
+
+    shifts = [each["label_shift"] for name in names[SOURCE_ONLY] if (each := summaries[name]).get("label_shift")]
+    worst = max(shifts, key=lambda shift: float(shift["high"]), default=None)
+    return Results({label: [measured(name) for name in own] for label, own in names.items()}, last, worst)
+
+
+def _evaluations(path: Path) -> Evaluations:
+    """A run's evaluated rounds; of the columns nothing is read but what the ranking goes by."""
+    columns = {name: VALIDATORS[name].column for name in RANKED_BY}
+    found: Evaluations = {}
+    if path.exists():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            values = {name: row[column] for name, column in columns.items() if row.get(column) is not None}
+            if _INFORMATION in values:
+                found[row["round"]] = values
+    return found
+
+
+def read_summary(folder: Path) -> Table:
+    """The summary of a run; empty where there is none."""
+    path = folder / SUMMARY
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+
+
+def _diverged(summary: Mapping[str, Any], evaluations: Evaluations) -> bool:
+    """Whether a run diverged, or ended with nothing that could be measured."""
+    status = summary.get("status")
+    return status == "diverged" or (status == "completed" and summary["rounds"] not in evaluations)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """label: what to use. adapted: the best of those that adapt, None where all are ruled out. sentence: why."""
+
+    label: str
+    adapted: str | None
+    supported: bool | None
+    sentence: str
+
+
+def choose_finalist(results: Results | None, vetoes: Mapping[str, str]) -> Choice:
+    """The best mean rank of those that the rule supports; source only where it supports none."""
+    if results is None:
+        return Choice(SOURCE_ONLY, None, None, "The time was over before anything could be judged; use source only.")
+    ruled_out = {label: why for label, why in vetoes.items() if why}
+    ranked = [label for label in rank_candidates(results.measured, ruled_out) if label != SOURCE_ONLY]
+    free = [label for label in ranked if label not in ruled_out]
+    if not free:
+        why = f" {ranked[0]}: {ruled_out[ranked[0]]}." if ranked else ""
+        return Choice(SOURCE_ONLY, None, False, f"Every candidate that adapts is ruled out; use source only.{why}")
+    shift = None if results.label_shift is None else read_shift(results.label_shift)
+    plain = signals_of([run.signals for run in results.measured[SOURCE_ONLY]])
+    verdicts = {
+        label: judge_adaptation(plain, signals_of([run.signals for run in results.measured[label]]), shift)
+        for label in free
+    }
+    supported = [label for label in free if verdicts[label].supported]
+    best = (supported or free)[0]
+    reason = verdicts[best].sentence.partition(": ")[2]
+    if supported:
+        among = f"of {len(supported)} candidates that the evidence supports the best by mean rank"
+        return Choice(best, best, True, f"Use {best}, {among}: {reason}.")
+    undecided = verdicts[best].supported is None
+    head = CANNOT_JUDGE if undecided else NOT_SUPPORTED
+    sentence = f"{head[0].upper()}{head[1:]}; use source only. The best that adapts is {best}: {reason}."
+    return Choice(SOURCE_ONLY, best, None if undecided else False, sentence)
+
+
+def tabulate(rungs: Sequence[Mapping[str, Any]], always: Sequence[str]) -> list[Table]:
+    """A row for each candidate, as it stood in the last rung it ran in; the furthest and best first."""
+    rows: dict[str, Table] = {}
+    for number, rung in enumerate(rungs, start=1):
+        for entry in rung["entries"]:
+            rows[entry["label"]] = {
+                "candidate": entry["label"],
+                "rung": number,
+                "rounds": rung["judged_after"],
+                "signals": {name: _spread(entry["signals"], name) for name in RANKED_BY},
+                "seeds": len(entry["runs"]),
+                "rank": entry["rank"],
+                "veto": entry["veto"],
+                "always": entry["label"] in always,
+            }
+    order = {label: place for rung in rungs for place, label in enumerate(rung["order"])}
+    return sorted(rows.values(), key=lambda row: (-row["rung"], order[row["candidate"]]))
+
+
+def _spread(runs: Sequence[Mapping[str, float]], name: str) -> Table | None:
+    values = [run[name] for run in runs if name in run]
+    return {"mean": fmean(values), "low": min(values), "high": max(values)} if values else None

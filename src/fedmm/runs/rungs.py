@@ -1,0 +1,287 @@
+"""A tuning under way: rungs of candidates, each a sweep, until the finalists; all that is known is in ``tune.json``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from fedmm.config.schema import SOURCE_ONLY, Experiment
+from fedmm.config.toml import write_toml
+from fedmm.core.errors import FedmmError, Say, require
+from fedmm.core.files import atomic_write, write_json
+from fedmm.core.options import DEFAULT_VALIDATOR
+from fedmm.runs.comparison import comparison_summary, folder_names
+from fedmm.runs.halving import Budget, Pace, Rung, count_halvings, fit_rungs, plan_rungs
+from fedmm.runs.ranking import find_vetoes, rank_candidates
+from fedmm.runs.resume import only_begun
+from fedmm.runs.run import Summary
+from fedmm.runs.run_folder import SUMMARY, claim_folder
+from fedmm.runs.rung_results import Choice, Results, choose_finalist, read_results, read_summary, tabulate
+from fedmm.runs.sweep import DivergedRuns, run_sweep
+from fedmm.runs.tune_candidates import ALWAYS, AS_GIVEN
+
+STATE, TUNED, ADAPTED = "tune.json", "tuned.toml", "adapted.toml"
+_FORMAT = "fedmm-tune-1"
+_EVALUATIONS = 5
+"""Of a run, at least: a collapse shows by comparing a run with its own past."""
+_SHARE = 0.9
+"""Of the time that is left, what is planned with."""
+
+Table = dict[str, Any]
+
+
+class Halving:
+    """A tuning under way; ``state`` is what ``tune.json`` holds."""
+
+    def __init__(
+        self,
+        candidates: Mapping[str, Experiment],
+        folder: Path,
+        seeds: int,
+        eta: int,
+        budget: Budget,
+        *,
+        progress: bool,
+        say: Say,
+    ) -> None:
+        self.candidates = candidates
+        self.folder = folder
+        self.own = candidates.get(AS_GIVEN, candidates[SOURCE_ONLY]).run
+        self.always = [label for label in ALWAYS if label in candidates]
+        self.eta = eta
+        self.budget = budget
+        self.progress, self.say = progress, say
+        free = len(candidates) - len(self.always)
+        halvings = count_halvings(free, self.own.rounds, eta)
+        self.plan = plan_rungs(free, self.own.rounds, halvings, eta, seeds)
+        self.state: Table = {}
+
+    def open(self, title: str, *, overwrite: bool, resume: bool) -> None:
+        """Claim the folder, or read what a tuning of the same candidates left there."""
+        about = {
+            "format": _FORMAT,
+            "eta": self.eta,
+            "seeds": self.plan[-1].seeds,
+            "candidates": {label: each.tables() for label, each in self.candidates.items()},
+        }
+        path = self.folder / STATE
+        if resume and path.exists():
+            self.state = _load(path)
+            same = {key: self.state[key] for key in about} == json.loads(json.dumps(about))
+            require(
+                same, f"the tuning in {self.folder} has other candidates or options; name another folder with --out"
+            )
+            self.plan = [Rung(**rung) for rung in self.state["plan"]]
+            if self.state["rungs"] and self.state["rungs"][-1]["status"] != "completed":
+                self.state["rungs"].pop()
+            self.say(f"going on with rung {len(self.state['rungs']) + 1} of {len(self.plan)}")
+            return
+        if not (resume and only_begun(self.folder)):
+            claim_folder(self.folder, overwrite=overwrite)
+        self.state = {
+            **about,
+            "title": title,
+            "status": "running",
+            "rounds": self.own.rounds,
+            "pace": None,
+            "field": [label for label in self.candidates if label not in self.always],
+            "notes": [],
+            "rungs": [],
+        }
+        write_json(self.folder / SUMMARY, comparison_summary(title, "running", [], []))
+        self._save()
+
+    def run(self) -> None:
+        """All rungs that are left, until the time is over."""
+        begun = len(self.state["rungs"])
+        if self.budget.limited and begun < len(self.plan) and not self._folder(begun).exists():
+            if self.state["pace"] is None:
+                self._measure_pace()
+            self._fit(begun)
+        while len(self.state["rungs"]) < len(self.plan) and not self.budget.over():
+            number = len(self.state["rungs"])
+            rung = self._run_rung(number, self.plan[number])
+            self.state["rungs"].append(rung)
+            if rung["status"] != "completed":
+                break
+            order = [label for label in rung["order"] if label not in self.always]
+            self.state["field"] = order
+            if number + 1 < len(self.plan):
+                if self.budget.limited:
+                    self._fit(number + 1)
+                self.state["field"] = order[: self.plan[number + 1].candidates]
+                self.say(f"rung {number + 1}: {_outcome(rung, self.state['field'])}")
+            self._save()
+
+    def _run_rung(self, number: int, rung: Rung) -> Table:
+        labels = [*self.always, *self.state["field"][: rung.candidates]]
+        self.say(
+            f"rung {number + 1} of {len(self.plan)}: {len(labels)} candidates, {rung.rounds} rounds, {rung.seeds} "
+            f"seed(s){'' if number == 0 else ', from the start, since schedules depend on the number of rounds'}"
+        )
+        folder = self._folder(number)
+        summary, names = self._sweep(labels, rung, folder)
+        results = read_results(folder, names)
+        vetoes = find_vetoes(results.measured, SOURCE_ONLY)
+        ranks = rank_candidates(results.measured, vetoes)
+        return {
+            "folder": folder.name,
+            "rounds": rung.rounds,
+            "judged_after": results.round,
+            "status": "completed" if summary["status"] == "completed" else "out of time",
+            "order": list(ranks),
+            "entries": [
+                {
+                    "label": label,
+                    "runs": names[label],
+                    "signals": [dict(run.signals) for run in results.measured[label]],
+                    "diverged": sum(run.diverged for run in results.measured[label]),
+                    "rank": ranks[label],
+                    "veto": vetoes.get(label, ""),
+                }
+                for label in labels
+            ],
+            "label_shift": results.label_shift,
+        }
+
+    def _folder(self, number: int) -> Path:
+        return self.folder / f"rung-{number + 1}"
+
+    def _sweep(self, labels: Sequence[str], rung: Rung, folder: Path) -> tuple[Summary, dict[str, list[str]]]:
+        """Run candidates as one sweep; its summary, and the folders of each candidate's runs."""
+        fresh, before = not folder.exists(), self.budget.spent()
+        runs = {label: [self._in_rung(label, rung, seed) for seed in range(rung.seeds)] for label in labels}
+        everything = [each for own in runs.values() for each in own]
+        try:
+            summary = run_sweep(
+                everything,
+                folder,
+                title=self.state["title"],
+                resume=True,
+                progress=self.progress,
+                stop=self.budget.over,
+                say=self.say,
+            )
+        except DivergedRuns as diverged:
+            summary = diverged.summary
+        if summary["status"] == "interrupted" and not self.budget.over():
+            raise KeyboardInterrupt
+        if fresh:
+            self._keep_pace(summary, self.budget.spent() - before)
+        names = iter(folder_names(everything))
+        return summary, {label: [next(names) for _ in own] for label, own in runs.items()}
+
+    def _in_rung(self, label: str, rung: Rung, seed: int) -> Experiment:
+        """A candidate's run: it ends with the rung and not earlier, and nobody watches it but us."""
+        each = self.candidates[label]
+        often = max(1, min(each.run.evaluate_every, rung.rounds // _EVALUATIONS))
+        return replace(
+            each,
+            run=replace(
+                each.run,
+                label=label,
+                rounds=rung.rounds,
+                seed=self.own.seed + seed,
+                evaluate_every=often,
+                best_by=DEFAULT_VALIDATOR,
+                stop_by="",
+                track=(),
+                keep_rows=each.run.keep_rows and rung == self.plan[-1],
+            ),
+        )
+
+    def _measure_pace(self) -> None:
+        """Time those that are always there, for as many rounds as the first rung has."""
+        self.say("measuring how long a round takes")
+        self._sweep(self.always, replace(self.plan[0], seeds=1), self.folder / "pace")
+
+    def _keep_pace(self, summary: Summary, seconds: float) -> None:
+        rounds = sum(run["rounds"] for run in summary["runs"])
+        inside = min(seconds, sum(run["seconds"] for run in summary["runs"]))
+        if rounds:
+            self.state["pace"] = asdict(Pace(inside / rounds, seconds - inside))
+
+    def _fit(self, number: int) -> None:
+        """Cut what is left of the plan to what fits into the time."""
+        if self.state["pace"] is None:
+            return
+        before, pace = self.plan[number:], Pace(**self.state["pace"])
+        after = fit_rungs(before, self.eta, len(self.always), pace, _SHARE * max(0.0, self.budget.left()))
+        self.plan = [*self.plan[:number], *after]
+        if after[0].candidates < before[0].candidates:
+            left_out = self.state["field"][after[0].candidates : before[0].candidates]
+            self._note(f"for lack of time {len(left_out)} candidates are left out: {', '.join(left_out)}")
+        if after[-1].rounds < before[-1].rounds:
+            self._note(f"for lack of time the last rung has {after[-1].rounds} rounds, not {before[-1].rounds}")
+        self._save()
+
+    def _note(self, sentence: str) -> None:
+        self.state["notes"].append(sentence)
+        self.say(sentence)
+
+    def _save(self) -> None:
+        self.state["plan"] = [asdict(rung) for rung in self.plan]
+        write_json(self.folder / STATE, self.state)
+
+    def close(self) -> Choice:
+        """The choice, and the files that tell it; the last rung that can be judged decides."""
+        judged = self._judged_rung()
+        vetoes = {} if judged is None else {entry["label"]: entry["veto"] for entry in judged["entries"]}
+        choice = choose_finalist(None if judged is None else Results.of(judged), vetoes)
+        completed = sum(rung["status"] == "completed" for rung in self.state["rungs"])
+        over = completed < len(self.plan)
+        ended = f"the time was over in rung {completed + 1} of {len(self.plan)}; resume goes on" if over else ""
+        self.state |= {
+            "ended": ended,
+            "status": "out of time" if over else "completed",
+            "verdict": asdict(choice),
+            "table": tabulate(self.state["rungs"], self.always),
+            "tuned": self.candidates[choice.label].tables(),
+        }
+        self._save()
+        self._summarise(judged)
+        self._write(TUNED, choice.label, choice.sentence)
+        if choice.adapted and choice.adapted != choice.label:
+            self._write(ADAPTED, choice.adapted, f"The best of those that adapt. {choice.sentence}")
+        return choice
+
+    def _write(self, name: str, label: str, why: str) -> None:
+        comment = f"# Written by fedmm tune: {label}.\n# {' '.join(why.split())}\n\n"
+        with atomic_write(self.folder / name) as partial:
+            partial.write_text(comment + write_toml(self.candidates[label].tables()), encoding="utf-8")
+
+    def _judged_rung(self) -> Table | None:
+        """The last rung that can be judged; one that was cut short, only where it went as far as the one before."""
+        least = 1
+        judged: Table | None = None
+        for rung in self.state["rungs"]:
+            if rung["status"] == "completed" or rung["judged_after"] >= least:
+                judged = rung
+            least = rung["rounds"]
+        return judged
+
+    def _summarise(self, judged: Table | None) -> None:
+        """The folder as a comparison of the finalists, for reports."""
+        runs = [] if judged is None else [f"{judged['folder']}/{run}" for e in judged["entries"] for run in e["runs"]]
+        found = {run: summary for run in runs if (summary := read_summary(self.folder / run))}
+        summary = comparison_summary(self.state["title"], self.state["status"], list(found.values()), list(found))
+        write_json(self.folder / SUMMARY, summary)
+
+
+def _outcome(rung: Table, kept: Sequence[str]) -> str:
+    vetoed = sum(bool(entry["veto"]) for entry in rung["entries"])
+    return f"{len(kept)} go on beside those that always do, first {', '.join(kept[:3])}; {vetoed} had a veto"
+
+
+def _load(path: Path) -> Table:
+    try:
+        state = dict(json.loads(path.read_text(encoding="utf-8")))
+        require(state["format"] == _FORMAT, f"{path} was written by another version of fedmm")
+        for key in ("eta", "seeds", "candidates", "plan", "rungs", "field", "notes", "pace", "title"):
+            state[key]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as problem:
+        raise FedmmError(f"{path} is no tuning that could be gone on with; name another folder") from problem
+    return state

@@ -1,0 +1,160 @@
+"""The candidates of a tuning: the experiment as given, source only, and a grid around the first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from itertools import product
+from typing import Any
+
+from fedmm.algorithms import ALGORITHMS
+from fedmm.config.schema import SOURCE_ONLY, Experiment, experiment
+from fedmm.config.sweep_grid import SWEEP, grid, grid_axes
+from fedmm.core.errors import require, unknown
+from fedmm.data.partition import TargetSupervised
+from fedmm.objectives import OBJECTIVES, SourceOnly
+from fedmm.runs.compare import options_for
+
+TUNE = "tune"
+AS_GIVEN = "as given"
+ALWAYS = (SOURCE_ONLY, AS_GIVEN)
+"""The candidates that reach the last rung whatever is measured of them."""
+_ALGORITHMS = ("fedmm_smoothed", "fedmm", "fedavg_gda")
+_PENALTIES, _LR_FACTORS, _NUS = (0.5, 1.0, 2.0), (0.5, 1.0, 2.0), (0.3, 1.0)
+_BASELINE = "fedavg_gda"
+_TUNABLE = ("algorithm", "objective", "model", "run")
+_NOT_TUNABLE = {
+    "seed": "--seeds N repeats the finalists",
+    "rounds": "the rungs set it",
+    "label": "candidates are named by what they change",
+}
+
+
+def derive_candidates(tables: Mapping[str, Any], objectives: Sequence[str] = ()) -> dict[str, Experiment]:
+    """Source only, the experiment as given, and the grid, by label; those nearest to what was given come first.
+
+    The grid is that of a ``[tune]`` table, written as a ``[sweep]`` is; without one, algorithms, penalties, learning
+    rates of the adversary and trade-offs nu, with each of these objectives or else the file's own.
+    """
+    plain = {section: table for section, table in tables.items() if section != TUNE}
+    require(SWEEP not in plain, "a file with a [sweep] table is for `fedmm sweep`; call it [tune] to tune over it")
+    own = experiment(plain)
+    _require_tunable(own)
+    if TUNE in tables:
+        require(not objectives, "--objectives is for files without a [tune] table; list objective.name in [tune]")
+        found = _own_grid(tables)
+    else:
+        found = _default_grid(plain, own, objectives)
+    source_only = experiment(
+        {
+            **plain,
+            "objective": options_for(plain, "objective", SourceOnly.name, OBJECTIVES),
+            "algorithm": options_for(plain, "algorithm", _BASELINE, ALGORITHMS),
+        }
+    )
+    candidates = {SOURCE_ONLY: source_only, **({} if own.source_only else {AS_GIVEN: own})}
+    known = {repr(_unnamed(each)) for each in candidates.values()}
+    for each in sorted(found, key=lambda each: len(_changes(each, own))):
+        if each.source_only or repr(_unnamed(each)) in known:
+            continue
+        known.add(repr(_unnamed(each)))
+        candidates[_free_label(_label(each, own), candidates)] = each
+    return {label: replace(each, run=replace(each.run, label=own.run.label)) for label, each in candidates.items()}
+
+
+def _require_tunable(own: Experiment) -> None:
+    """Refuse what leaves nothing to judge by, or judges by labels of the target."""
+    require(
+        not own.transmission.private,
+        f"transmission {own.transmission.name!r} adds noise to updates, and the validators that tuning goes by, sums "
+        'over the clients\' own rows, would leave without any; tune with transmission.name = "exact" where that is '
+        "allowed, or choose the setting by other means",
+    )
+    require(
+        not isinstance(own.partition, TargetSupervised),
+        "target_supervised learns from the target's labels, which tuning never looks at; use another partition",
+    )
+    require(own.run.probe_rows > 0, "run.probe_rows must be above 0: tuning judges by those target rows")
+
+
+def _own_grid(tables: Mapping[str, Any]) -> list[Experiment]:
+    for path, _ in grid_axes(tables[TUNE], TUNE):
+        name = ".".join(path)
+        require(
+            path[0] in _TUNABLE,
+            f"{TUNE}.{name} cannot be tuned: candidates must share their data and terms; vary {', '.join(_TUNABLE)}",
+        )
+        why = _NOT_TUNABLE.get(path[1]) if path[0] == "run" and len(path) > 1 else None
+        require(why is None and path != ("run",), f"{TUNE}.{name} cannot be tuned: {why or 'vary its options'}")
+    return grid(tables, TUNE)
+
+
+def _default_grid(plain: Mapping[str, Any], own: Experiment, objectives: Sequence[str]) -> list[Experiment]:
+    chosen = list(dict.fromkeys(objectives)) or [own.objective.name]
+    for name in chosen:
+        if name not in OBJECTIVES:
+            raise unknown("objective in --objectives", name, OBJECTIVES)
+    require(
+        SourceOnly.name not in objectives,
+        f"--objectives need not name {SourceOnly.name}, which is always a candidate; leave it out",
+    )
+    require(chosen != [SourceOnly.name], "the experiment trains source only, which has no adversary; name --objectives")
+    algorithms = list(dict.fromkeys((own.algorithm.name, *_ALGORITHMS)))
+    found = []
+    for objective, algorithm in product(chosen, algorithms):
+        has_penalty = "penalty_min" in {each.name for each in fields(ALGORITHMS[algorithm])}
+        for penalty, factor, nu in product(_PENALTIES if has_penalty else (None,), _LR_FACTORS, _NUS):
+            penalties = {} if penalty is None else {"penalty_min": penalty, "penalty_max": penalty}
+            rate = {"lr_max": _scaled(own.algorithm.lr_max, factor)}
+            changed = {
+                "algorithm": {**options_for(plain, "algorithm", algorithm, ALGORITHMS), **rate, **penalties},
+                "objective": {**options_for(plain, "objective", objective, OBJECTIVES), "nu": nu},
+            }
+            found.append(experiment({**plain, **changed}))
+    return found
+
+
+def _scaled(rate: Any, factor: float) -> Any:
+    return {group: factor * each for group, each in rate.items()} if isinstance(rate, Mapping) else factor * rate
+
+
+def _unnamed(each: Experiment) -> Experiment:
+    return replace(each, run=replace(each.run, label=""))
+
+
+def _changes(each: Experiment, own: Experiment) -> dict[str, Any]:
+    """The options in which a candidate differs from what was given, by key; both penalties are one where equal."""
+    before, now = own.tables(), each.tables()
+    found = {
+        key: value
+        for section in _TUNABLE
+        for key, value in now[section].items()
+        if (section, key) != ("run", "label") and before[section].get(key, value) != value
+    }
+    found.pop("name", None)
+    if found.get("penalty_min") is not None and found["penalty_min"] == found.get("penalty_max"):
+        found["penalty"] = found.pop("penalty_min")
+        del found["penalty_max"]
+    names = {section: getattr(each, section).name for section in ("algorithm", "objective", "model")}
+    renamed = {section: name for section, name in names.items() if name != getattr(own, section).name}
+    return renamed | found
+
+
+def _label(each: Experiment, own: Experiment) -> str:
+    """The algorithm, and what else differs from what was given."""
+    changes = _changes(each, own)
+    changes.pop("algorithm", None)
+    objective = [each.objective.name] if changes.pop("objective", None) else []
+    return " ".join([each.algorithm.name, *objective, *(f"{key}={_shown(value)}" for key, value in changes.items())])
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _free_label(label: str, taken: Mapping[str, Any]) -> str:
+    number, free = 1, label
+    while free in taken:
+        number += 1
+        free = f"{label} ({number})"
+    return free

@@ -1,0 +1,67 @@
+"""Vetoes and mean ranks of candidates, on made-up signals."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedmm.runs.ranking import Measured, find_vetoes, rank_candidates
+
+
+def run(information: float, risk: float | None = 0.5, *, bnm: float | None = None, best: float = 0.0) -> Measured:
+    signals = {"target_information": information, "target_bnm": information if bnm is None else bnm}
+    return Measured(signals | ({} if risk is None else {"source_risk": risk}), max(best, information))
+
+
+FIELD = {"source only": [run(0.5)], "good": [run(0.8)], "fair": [run(0.6)]}
+
+
+def test_nothing_is_wrong_with_a_field_of_good_candidates() -> None:
+    assert find_vetoes(FIELD, "source only") == {}
+    assert list(rank_candidates(FIELD, {})) == ["good", "fair", "source only"]
+
+
+@pytest.mark.parametrize(
+    ("runs", "why"),
+    [
+        ([Measured(diverged=True)], "1 of 1 runs diverged"),
+        ([Measured()], "not measured in time"),
+        ([run(0.6, best=1.3)], "collapsed: target_information fell from 1.3 to 0.6"),
+        ([run(0.44)], "target_information 0.44 is below source only's, 0.5"),
+        ([run(0.9, risk=1.01)], "source_risk 1.01 is over 2 times the best, 0.5"),
+        ([run(0.9), run(0.9, best=2.0)], "collapsed: target_information fell from 2 to 0.9"),
+    ],
+)
+def test_a_veto_says_why(runs: list[Measured], why: str) -> None:
+    assert find_vetoes({**FIELD, "bad": runs}, "source only") == {"bad": why}
+
+
+def test_a_little_below_source_only_is_no_veto() -> None:
+    assert find_vetoes({**FIELD, "near": [run(0.46, risk=0.9)]}, "source only") == {}
+
+
+def test_those_with_a_veto_come_after_the_others_and_the_unmeasured_last() -> None:
+    field = {"gone": [Measured(diverged=True)], "risky": [run(0.95, risk=2.0)], **FIELD}
+    vetoes = find_vetoes(field, "source only")
+    assert list(rank_candidates(field, vetoes)) == ["good", "fair", "source only", "risky", "gone"]
+
+
+def test_ranks_are_averaged_over_validators_and_seeds() -> None:
+    field = {
+        "a": [run(0.9, risk=0.6, bnm=0.5), run(0.9, risk=0.6, bnm=0.5)],
+        "b": [run(0.8, risk=0.5, bnm=0.6), run(1.0, risk=0.5, bnm=0.6)],
+    }
+    assert rank_candidates(field, {}) == {"b": pytest.approx(7 / 6), "a": pytest.approx(11 / 6)}
+
+
+def test_equals_share_a_rank_and_keep_their_order() -> None:
+    field = {"first": [run(0.7)], "second": [run(0.7)], "third": [run(0.6)]}
+    assert rank_candidates(field, {}) == {
+        "first": pytest.approx(5 / 3),
+        "second": pytest.approx(5 / 3),
+        "third": pytest.approx(8 / 3),
+    }
+
+
+def test_a_validator_that_some_lack_does_not_count() -> None:
+    field = {"a": [run(0.9, risk=None)], "b": [run(0.8, risk=0.1)]}
+    assert list(rank_candidates(field, {})) == ["a", "b"]

@@ -1,0 +1,224 @@
+"""A tuning from an experiment to a setting: on moons, interrupted, out of time, and blind to target labels."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedmm
+from fedmm.core.errors import FedmmError
+from fedmm.runs import run as running
+from fedmm.runs import rungs as climbing
+from fedmm.runs import sweep as sweeping
+from fedmm.runs import tune as tuning
+from fedmm.runs.evidence import shift_of_model
+from fedmm.runs.halving import Budget, Pace
+from fedmm.training.batched import StackSettings
+from fedmm.training.stack_settings import Tuned
+
+SLOW = Pace(0.4, 0.0)
+TABLES: dict[str, Any] = {
+    "run": {"rounds": 30, "batch_size": 8, "seed": 5, "evaluate_every": 5, "keep_rows": False},
+    "data": {"name": "moons", "rows": 60, "test_rows": 30, "validation_rows": 20},
+    "model": {"name": "mlp", "hidden": [6], "adversary_hidden": [4]},
+    "algorithm": {"name": "fedmm_smoothed", "local_steps": 1, "lr_min": 0.1},
+    "tune": {"algorithm.lr_max": [0.005, 0.02, 0.04, 0.08]},
+}
+"""Four candidates of one's own, so a rung of 10 rounds and one of 30."""
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs in this process, computed in one way; label shift is estimated by no test but those that need it."""
+    monkeypatch.setattr(running, "shift_of_model", lambda *_: None)
+    monkeypatch.setattr(sweeping, "choose_settings", lambda *_: Tuned(StackSettings(), 1, 1, "as the test says"))
+
+
+def state_of(folder: Path) -> dict[str, Any]:
+    state: dict[str, Any] = json.loads((folder / "tune.json").read_text(encoding="utf-8"))
+    return state
+
+
+def choice_in(folder: Path) -> dict[str, Any]:
+    state = state_of(folder)
+    return {key: state[key] for key in ("verdict", "table", "tuned", "rungs", "plan", "field")}
+
+
+def test_it_goes_from_all_candidates_to_a_setting_that_can_be_run(tmp_path: Path) -> None:
+    lines: list[str] = []
+    found = fedmm.tune(TABLES, seeds=2, out=tmp_path / "t", say=lines.append)
+    state = state_of(tmp_path / "t")
+    assert [(len(rung["entries"]), rung["rounds"]) for rung in state["rungs"]] == [(6, 10), (4, 30)]
+    assert {entry["label"] for entry in state["rungs"][1]["entries"]} >= {"source only", "as given"}
+    assert {len(entry["runs"]) for entry in state["rungs"][1]["entries"]} == {2}
+    assert [row["candidate"] for row in found.table if row["rung"] == 2] == state["rungs"][1]["order"]
+    assert len(found.table) == 6
+    assert set(found.table[0]["signals"]) == {"target_information", "target_bnm", "source_risk"}
+    assert found.label == "source only"  # two seeds are not enough for the rule
+    assert found.best.source_only
+    assert found.adapted is not None
+    assert not found.adapted.source_only
+    assert any("from the start, since schedules depend on the number of rounds" in line for line in lines)
+    tuned = fedmm.experiment(tuning.read_tables(tmp_path / "t" / "tuned.toml"))
+    assert tuned == found.best
+    assert (tuned.run.rounds, tuned.run.seed, tuned.run.label) == (30, 5, "")
+    assert fedmm.experiment(tuning.read_tables(tmp_path / "t" / "adapted.toml")) == found.adapted
+
+
+def test_nothing_is_kept_without_a_folder() -> None:
+    found = fedmm.tune({**TABLES, "run": {**TABLES["run"], "rounds": 3}}, seeds=1)
+    assert found.folder is None
+    assert len(found.table) == 6
+
+
+@pytest.mark.parametrize("rung", [0, 1])
+def test_after_a_kill_in_any_rung_the_same_is_chosen_without_running_again_what_is_finished(
+    tmp_path: Path, rung: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    fedmm.tune(TABLES, seeds=2, out=whole)
+    number = [0]
+    ordinary = climbing.run_sweep
+
+    def killed(*args: Any, **kwargs: Any) -> Any:
+        number[0] += 1
+        if number[0] <= rung:
+            return ordinary(*args, **kwargs)
+        first = args[1] / "source-only-seed5" / "summary.json"  # the second program never begins
+        ordinary(*args, **{**kwargs, "stop": first.exists})
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(climbing, "run_sweep", killed)
+        with pytest.raises(KeyboardInterrupt):
+            fedmm.tune(TABLES, seeds=2, out=cut)
+    assert len(state_of(cut)["rungs"]) == rung
+    finished = {path: path.stat().st_mtime_ns for path in cut.glob("rung-*/source-only*/rounds.jsonl")}
+    assert finished
+    fedmm.tune(TABLES, seeds=2, out=cut, resume=True)
+    assert {path: path.stat().st_mtime_ns for path in finished} == finished
+    assert choice_in(cut) == choice_in(whole)
+    again = {path: path.stat().st_mtime_ns for path in cut.glob("rung-*/*/rounds.jsonl")}
+    fedmm.tune(TABLES, seeds=2, out=cut, resume=True)
+    assert {path: path.stat().st_mtime_ns for path in again} == again
+    assert choice_in(cut) == choice_in(whole)
+
+
+def arrays(path: Path, labels: str) -> dict[str, Any]:
+    """Two shifted clouds for each class, with the target's labels as they are, permuted, or none."""
+    draws = np.random.default_rng(0)
+    y = np.arange(80) % 2
+    source = (draws.normal(size=(80, 3)) + 2.0 * y[:, None]).astype(np.float32)
+    target = (draws.normal(size=(80, 3)) + 2.0 * y[:, None] + 0.5).astype(np.float32)
+    named = {"right": y, "permuted": draws.permutation(1 - y), "none": None}[labels]
+    content = {"source_x": source, "source_y": y, "target_x": target}
+    np.savez(path, **content, **({} if named is None else {"target_y": named}))
+    return {**TABLES, "data": {"name": "arrays", "file": str(path), "held_out": 0.2}}
+
+
+def test_target_labels_permuted_or_removed_change_nothing_in_the_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "shift_of_model", shift_of_model)
+    choices = []
+    for labels in ("right", "permuted", "none"):
+        (tmp_path / labels).mkdir()
+        tables = arrays(tmp_path / "data.npz", labels)
+        fedmm.tune(tables, seeds=3, out=tmp_path / labels / "t")
+        choices.append(choice_in(tmp_path / labels / "t"))
+    assert choices[0] == choices[1] == choices[2]
+
+
+class Clock:
+    """A clock that goes on by a step whenever it is read."""
+
+    def __init__(self, step: float) -> None:
+        self.now, self.step = 0.0, step
+
+    def __call__(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+def test_with_time_enough_nothing_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "Budget", partial(Budget, clock=Clock(0.0)))
+    found = fedmm.tune(TABLES, minutes=1, seeds=1, out=tmp_path / "t")
+    assert found.notes == []
+    assert len(found.table) == 6
+
+
+def test_with_little_time_candidates_are_left_out_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "Budget", partial(Budget, clock=Clock(0.0)))
+    monkeypatch.setattr(climbing, "Pace", lambda *_, **__: SLOW)
+    found = fedmm.tune(TABLES, minutes=1, seeds=1, out=tmp_path / "t")
+    assert found.notes[0].startswith("for lack of time 2 candidates are left out: fedmm_smoothed lr_max=")
+    assert len(found.table) == 4
+    assert state_of(tmp_path / "t")["status"] == "completed"
+
+
+def test_when_the_time_is_over_there_is_a_result_and_resume_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ordinary = climbing.run_sweep
+    clock = Clock(0.0)
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        if kwargs["title"] == "tuning" and len(args[0]) == 4:  # the last rung
+            clock.now = 1e6
+        return ordinary(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tuning, "Budget", partial(Budget, clock=clock))
+        patch.setattr(climbing, "run_sweep", slow)
+        found = fedmm.tune(TABLES, minutes=1e3, seeds=1, out=tmp_path / "t")
+    assert found.notes == ["the time was over in rung 2 of 2; resume goes on"]
+    assert found.label == "source only"
+    assert found.adapted is not None  # by the first rung
+    assert state_of(tmp_path / "t")["status"] == "out of time"
+    more = fedmm.tune(TABLES, seeds=1, out=tmp_path / "t", resume=True)
+    assert more.notes == []
+    assert state_of(tmp_path / "t")["status"] == "completed"
+
+
+def test_a_time_that_is_over_at_once_gives_source_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "Budget", partial(Budget, clock=Clock(1e6)))
+    found = fedmm.tune(TABLES, minutes=1, seeds=1, out=tmp_path / "t")
+    assert (found.label, found.adapted, found.table) == ("source only", None, [])
+    assert (tmp_path / "t" / "tuned.toml").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"minutes": 0}, "minutes must be above 0, not 0"),
+        ({"minutes": float("nan")}, "minutes must be above 0, not nan"),
+        ({"seeds": 0}, "seeds must be from 1 to 100, not 0"),
+        ({"eta": 1}, "eta must be at least 2, not 1"),
+        ({"resume": True, "out": None}, "resume needs the folder"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused_before_anything_runs(
+    tmp_path: Path, options: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(FedmmError, match=sentence):
+        fedmm.tune(TABLES, **{"out": tmp_path / "t", **options})
+    assert not (tmp_path / "t").exists()
+
+
+def test_a_folder_in_use_and_one_of_other_candidates_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("not a run", encoding="utf-8")
+    with pytest.raises(FedmmError, match="is not empty"):
+        fedmm.tune(TABLES, out=tmp_path)
+    quick = {**TABLES, "run": {**TABLES["run"], "rounds": 2}}
+    fedmm.tune(quick, seeds=1, out=tmp_path / "t")
+    with pytest.raises(FedmmError, match="other candidates or options"):
+        fedmm.tune(quick, seeds=2, out=tmp_path / "t", resume=True)
+    (tmp_path / "t" / "tune.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(FedmmError, match="no tuning that could be gone on with"):
+        fedmm.tune(quick, seeds=1, out=tmp_path / "t", resume=True)
+    fedmm.tune(quick, seeds=1, out=tmp_path / "t", overwrite=True)
