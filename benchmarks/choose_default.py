@@ -91,7 +91,9 @@ def signals(stack: StackRun, listed: list[tuple[str, Experiment]], columns: tupl
     found = []
     for replica, (name, each) in enumerate(listed):
         training = stack.training(replica, "completed")
-        seen = [row for row in training.history if row.get(columns[0]) is not None][-JUDGED:]
+        seen: list[dict[str, Any]] = [dict(row) for row in training.history if row.get(columns[0]) is not None][
+            -JUDGED:
+        ]
         means = {column: fmean(row[column] for row in seen) if seen else math.nan for column in columns}
         found.append({"candidate": name, "seed": each.run.seed, "status": training.status, **means})
     return found
@@ -102,7 +104,7 @@ def accuracies(stack: StackRun, listed: list[tuple[str, Experiment]]) -> list[di
     found = []
     for replica, (name, each) in enumerate(listed):
         training = stack.training(replica, "completed")
-        seen = [row["target_accuracy"] for row in training.history if row.get("target_accuracy") is not None]
+        seen = [value for row in training.history if (value := row.get("target_accuracy")) is not None]
         last, best = (seen[-1], max(seen)) if seen else (math.nan, math.nan)
         found.append({"candidate": name, "seed": each.run.seed, "status": training.status, "last": last, "best": best})
     return found
