@@ -1,16 +1,18 @@
 """One FedMM for DANN, CDAN and MDD: chosen on MNIST-M by signals without target labels, then confirmed once.
 
-    FEDMM_DATA=... python benchmarks/choose_default.py choose [--panels dann_1s1t,cdan_1s1t,...] [--seeds 10,11,12,13]
-    FEDMM_DATA=... python benchmarks/choose_default.py confirm CANDIDATE [--panels ...] [--seeds 100,...,107]
-        [--rounds 3000] [--device cuda] [--precision tf32] [--candidates a,b] [--out FOLDER] [--quick]
+    FEDMM_DATA=... python benchmarks/choose_default.py measure [--panels dann_1s1t,cdan_1s1t,...] [--seeds 10,11,12,13]
+    python benchmarks/choose_default.py choose
+    FEDMM_DATA=... python benchmarks/choose_default.py confirm [--panels ...] [--seeds 100,...,107]
+        [--candidates a,b] [--rounds 3000] [--device cuda] [--precision tf32] [--out FOLDER] [--quick]
 
-``choose`` never reads the target accuracy. For each candidate and panel
-it records the mean over the last JUDGED evaluations of information maximisation on the target clients' training inputs
-and of the risk on held-out source digits. The choice is the candidate with the highest information, summed over the
-panels, among those of which no run diverged, collapsed (information below COLLAPSED of the panel's best run) or has a
-source risk above RISK times the panel's lowest mean. ``confirm`` runs one candidate on other seeds and reads the
-accuracy of its last round and its best; it is meant to be run once, after the choice is committed.
-One file per panel, OUT/choose_default_PANEL.json or confirm_default_CANDIDATE_PANEL.json, as each is done.
+``measure`` never reads the target accuracy. For each candidate and panel it records the mean over the last JUDGED
+evaluations of information maximisation on the target clients' training inputs and of the risk on held-out source
+digits. ``choose`` reads these files. Its choice is the candidate with the highest information, summed over the panels
+that were measured with it and with every other that is left, among those of which no run diverged, collapsed
+(information below COLLAPSED of the panel's best run) or has a source risk above RISK times the panel's lowest mean.
+``confirm`` runs candidates on other seeds and reads the accuracy of the last round and of the best; it is meant to be
+run once, after the choice is committed.
+One file per panel, OUT/measure/PANEL_CANDIDATES.json or OUT/confirm/PANEL_CANDIDATES.json, as each is done.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ PANELS = tuple(
 JUDGED, RISK, COLLAPSED = 5, 2.0, 0.75
 SHARED: dict[str, Any] = {"lr_min": 0.01, "lr_max": 0.01, "local_steps": 20}
 CANDIDATES: dict[str, dict[str, Any]] = {
-    "fedmm_2": {"name": "fedmm", "penalty_min": 2.0, "penalty_max": 2.0},
+    "fedmm_2": {"name": "fedmm", "penalty_min": 2.0, "penalty_max": 2.0, "dual_decay": 1 / 1.0005},
     "smoothed_0.75": {"name": "fedmm_smoothed", "penalty_min": 0.75, "penalty_max": 0.75},
     "ascent_1.25": {"name": "fedmm_ascent", "server_lr_max": 1.25},
     "ascent_1.5": {"name": "fedmm_ascent", "server_lr_max": 1.5},
@@ -51,9 +53,9 @@ CANDIDATES: dict[str, dict[str, Any]] = {
 
 
 def listed_runs(
-    panel: str, candidates: list[str], seeds: list[int], run: dict[str, Any]
+    panel: str, candidates: list[str], seeds: list[int], run: dict[str, Any], rows: dict[str, int]
 ) -> list[tuple[str, Experiment]]:
-    """The experiments of a panel: every candidate with every seed."""
+    """The experiments of a panel: every candidate with every seed, on at most so many rows."""
     tables = read_tables(PAPER / panel / "fedmm.toml")
     tables.pop("sweep", None)
     return [
@@ -62,6 +64,7 @@ def listed_runs(
             experiment(
                 {
                     **tables,
+                    "data": {**tables["data"], **rows},
                     "algorithm": {**SHARED, **CANDIDATES[name]},
                     "run": {**tables["run"], **run, "seed": seed, "label": name},
                 }
@@ -112,58 +115,72 @@ def accuracies(stack: StackRun, listed: list[tuple[str, Experiment]]) -> list[di
 
 def choose(panels: dict[str, list[dict[str, Any]]]) -> tuple[str | None, dict[str, str]]:
     """The chosen candidate, and why each other one was refused."""
-    names = list(dict.fromkeys(run["candidate"] for runs in panels.values() for run in runs))
     refused: dict[str, str] = {}
-    total = dict.fromkeys(names, 0.0)
+    means: dict[str, dict[str, float]] = {}
     for panel, runs in panels.items():
-        by_name = {name: [run for run in runs if run["candidate"] == name] for name in names}
         best = max(run["target_information"] for run in runs if run["status"] == "completed")
+        by_name: dict[str, list[dict[str, Any]]] = {}
+        for run in runs:
+            by_name.setdefault(run["candidate"], []).append(run)
         risk = {name: fmean(run["source_risk"] for run in own) for name, own in by_name.items()}
         lowest = min(value for value in risk.values() if math.isfinite(value))
         for name, own in by_name.items():
-            total[name] += fmean(run["target_information"] for run in own)
+            means.setdefault(name, {})[panel] = fmean(run["target_information"] for run in own)
             if any(run["status"] != "completed" for run in own):
                 refused.setdefault(name, f"a run of {panel} diverged")
             elif any(run["target_information"] < COLLAPSED * best for run in own):
                 refused.setdefault(name, f"a run of {panel} collapsed")
             elif not risk[name] <= RISK * lowest:
                 refused.setdefault(name, f"its source risk in {panel} is {risk[name]:.3f}, the lowest is {lowest:.3f}")
-    allowed = [name for name in names if name not in refused]
-    return max(allowed, key=lambda name: total[name], default=None), refused
+    left = {name: own for name, own in means.items() if name not in refused}
+    shared = set[str](panels).intersection(*left.values())
+    return max(left, key=lambda name: sum(left[name][panel] for panel in shared), default=None), refused
+
+
+def print_choice(folder: Path) -> None:
+    """Choose from the files of a folder."""
+    panels: dict[str, list[dict[str, Any]]] = {}
+    for file in sorted(folder.glob("*.json")):
+        result = json.loads(file.read_text(encoding="utf-8"))
+        panels.setdefault(result["panel"], []).extend(result["runs"])
+    chosen, refused = choose(panels)
+    for name, why in refused.items():
+        sys.stdout.write(f"refused {name}: {why}\n")
+    sys.stdout.write(f"chosen: {chosen}\n")
 
 
 def main() -> None:
     arguments = argparse.ArgumentParser()
-    arguments.add_argument("mode", choices=("choose", "confirm"))
-    arguments.add_argument("candidate", nargs="?", choices=CANDIDATES)
+    arguments.add_argument("mode", choices=("measure", "choose", "confirm"))
     arguments.add_argument("--panels", default=",".join(PANELS))
     arguments.add_argument("--candidates", default=",".join(CANDIDATES))
     arguments.add_argument("--seeds")
     arguments.add_argument("--device", default="cpu")
     arguments.add_argument("--precision", default="fp32")
     arguments.add_argument("--rounds", type=int, default=3000)
-    arguments.add_argument("--out", type=Path, default=HERE / "results")
+    arguments.add_argument("--out", type=Path, default=HERE / "results" / "default")
     arguments.add_argument("--quick", action="store_true", help="two rounds on a few rows")
     options = arguments.parse_args()
-    if options.mode == "confirm" and not options.candidate:
-        arguments.error("confirm needs the name of a candidate")
+    if options.mode == "choose":
+        print_choice(options.out / "measure")
+        return
     confirm = options.mode == "confirm"
     seeds = [
         int(seed)
         for seed in (options.seeds or ("100,101,102,103,104,105,106,107" if confirm else "10,11,12,13")).split(",")
     ]
-    candidates = [options.candidate] if confirm else options.candidates.split(",")
+    candidates = options.candidates.split(",")
     run: dict[str, Any] = {"device": options.device, "precision": options.precision, "rounds": options.rounds}
     if options.quick:
-        seeds, run = seeds[:1], {**run, "rounds": 2, "evaluate_every": 1}
-    cache, panels = DataCache(), {}
+        seeds, run = seeds[:1], {**run, "rounds": 2, "evaluate_every": 1, "batch_size": 16}
+    rows = {"train_rows": 128, "test_rows": 128} if options.quick else {}
+    folder, cache = options.out / options.mode, DataCache()
+    folder.mkdir(parents=True, exist_ok=True)
     for panel in options.panels.split(","):
         began = time.perf_counter()
-        listed = listed_runs(panel, candidates, seeds, run)
+        listed = listed_runs(panel, candidates, seeds, run, rows)
         stack = run_panel(listed, options, cache)
-        panels[panel] = (
-            accuracies(stack, listed) if confirm else signals(stack, listed, ("target_information", "source_risk"))
-        )
+        runs = accuracies(stack, listed) if confirm else signals(stack, listed, ("target_information", "source_risk"))
         result = {
             "command": typed_command(),
             "hardware": processor() if options.device == "cpu" else torch.cuda.get_device_name(),
@@ -172,22 +189,15 @@ def main() -> None:
             "rounds": run["rounds"],
             "panel": panel,
             "settings": {name: {**SHARED, **CANDIDATES[name]} for name in candidates},
-            "runs": panels[panel],
+            "runs": runs,
         }
-        stem = f"confirm_default_{options.candidate}_{panel}" if confirm else f"choose_default_{panel}"
-        (options.out / f"{stem}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        for row in panels[panel]:
-            sys.stdout.write(
-                f"{panel:10}"
-                + "".join(f" {value:.4g}" if isinstance(value, float) else f" {value}" for value in row.values())
-                + "\n"
-            )
+        file = folder / f"{panel}_{'_'.join(candidates)}_{seeds[0]}.json"
+        file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        for row in runs:
+            numbers = (f" {value:.4g}" if isinstance(value, float) else f" {value}" for value in row.values())
+            sys.stdout.write(f"{panel:10}" + "".join(numbers) + "\n")
+        sys.stdout.flush()
         del stack
-    if not confirm:
-        chosen, refused = choose(panels)
-        for name, why in refused.items():
-            sys.stdout.write(f"refused {name}: {why}\n")
-        sys.stdout.write(f"chosen: {chosen}\n")
 
 
 if __name__ == "__main__":
