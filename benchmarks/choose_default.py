@@ -3,6 +3,7 @@
     FEDMM_DATA=... python benchmarks/choose_default.py measure [--panels dann_1s1t,cdan_1s1t,...] [--seeds 10,11,12,13]
     python benchmarks/choose_default.py choose
     FEDMM_DATA=... python benchmarks/choose_default.py confirm [--panels ...] [--seeds 100,...,107]
+    python benchmarks/choose_default.py table
         [--candidates a,b] [--rounds 3000] [--device cuda] [--precision tf32] [--out FOLDER] [--quick]
 
 ``measure`` never reads the target accuracy. For each candidate and panel it records the mean over the last JUDGED
@@ -11,7 +12,8 @@ digits. ``choose`` reads these files. Its choice is the candidate with the highe
 that were measured with it and with every other that is left, among those of which no run diverged, collapsed
 (information below COLLAPSED of the panel's best run) or has a source risk above RISK times the panel's lowest mean.
 ``confirm`` runs candidates on other seeds and reads the accuracy of the last round and of the best; it is meant to be
-run once, after the choice is committed.
+run once, after the choice is committed. ``table`` prints what was confirmed: the accuracies of the last round, and how
+many runs ended more than FELL below their own best round.
 One file per panel, OUT/measure/PANEL_CANDIDATES.json or OUT/confirm/PANEL_CANDIDATES.json, as each is done.
 """
 
@@ -40,7 +42,7 @@ PAPER = HERE.parent / "paper" / "figure_5"
 PANELS = tuple(
     f"{objective}_{clients}" for objective in ("dann", "cdan", "mdd") for clients in ("1s1t", "2s1t", "1s2t")
 )
-JUDGED, RISK, COLLAPSED = 5, 2.0, 0.75
+JUDGED, RISK, COLLAPSED, FELL = 5, 2.0, 0.75, 0.10
 SHARED: dict[str, Any] = {"lr_min": 0.01, "lr_max": 0.01, "local_steps": 20}
 CANDIDATES: dict[str, dict[str, Any]] = {
     "fedmm_2": {"name": "fedmm", "penalty_min": 2.0, "penalty_max": 2.0, "dual_decay": 1 / 1.0005},
@@ -149,9 +151,25 @@ def print_choice(folder: Path) -> None:
     sys.stdout.write(f"chosen: {chosen}\n")
 
 
+def print_table(folder: Path) -> None:
+    """The confirmed accuracies of a folder's files, as a table in Markdown."""
+    sys.stdout.write("| panel | candidate | seeds | mean | worst | every run | fell |\n|---|---|---|---|---|---|---|\n")
+    results = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.json"))]
+    for result in sorted(results, key=lambda found: PANELS.index(found["panel"])):
+        for name in result["settings"]:
+            runs = [run for run in result["runs"] if run["candidate"] == name]
+            last = [100 * run["last"] for run in runs]
+            fell = sum(not run["last"] >= run["best"] - FELL for run in runs)
+            sys.stdout.write(
+                f"| {result['panel']} | {name} | {runs[0]['seed']} to {runs[-1]['seed']} "
+                f"| {fmean(last):.1f} | {min(last):.1f} "
+                f"| {', '.join(f'{value:.1f}' for value in last)} | {fell} |\n"
+            )
+
+
 def main() -> None:
     arguments = argparse.ArgumentParser()
-    arguments.add_argument("mode", choices=("measure", "choose", "confirm"))
+    arguments.add_argument("mode", choices=("measure", "choose", "confirm", "table"))
     arguments.add_argument("--panels", default=",".join(PANELS))
     arguments.add_argument("--candidates", default=",".join(CANDIDATES))
     arguments.add_argument("--seeds")
@@ -163,6 +181,9 @@ def main() -> None:
     options = arguments.parse_args()
     if options.mode == "choose":
         print_choice(options.out / "measure")
+        return
+    if options.mode == "table":
+        print_table(options.out / "confirm")
         return
     confirm = options.mode == "confirm"
     seeds = [
