@@ -69,6 +69,13 @@ def test_it_reaches_the_saddle_and_its_duals_become_minus_the_clients_fields(ste
         torch.testing.assert_close(state.clients[name]["dual"], -client.field(game.saddle), rtol=0, atol=1e-7)
 
 
+@pytest.mark.parametrize("steps", [20, 100, 1000])
+def test_more_local_steps_never_make_the_step_longer_than_a_client_could_go(steps: int) -> None:
+    layout = golden_game().layout
+    c = AscentFedMM(0.05, 0.05, local_steps=steps).coefficients(layout, 0, 1)
+    torch.testing.assert_close(c.ascent.max(), torch.tensor(THETA / MU, dtype=c.ascent.dtype))
+
+
 def test_a_client_that_lost_its_dual_gets_it_back() -> None:
     algorithm, game = AscentFedMM(), golden_game()
     state = game.play(algorithm, 30)

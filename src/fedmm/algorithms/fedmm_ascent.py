@@ -25,8 +25,9 @@ class AscentFedMM(FedMM):
 
         F = -(mu / a) (mean of z_i - z_0) - h,
 
-    and psi takes one step along it, theta times as long as the M local steps together. At a saddle every z_i is z_0 and
-    h is 0, so the saddle is FedMM's. Nothing more is sent.
+    and psi takes one step along it, theta times as long as the M local steps together, or as 1 / mu_2 where that is
+    shorter: no number of local steps takes a client further. At a saddle every z_i is z_0 and h is 0, so the saddle is
+    FedMM's. Nothing more is sent.
 
     =============  ================  ====================
     argument       symbol            meaning
@@ -37,7 +38,7 @@ class AscentFedMM(FedMM):
     penalty_max    mu_2              penalty on psi's distance to the server's point
     dual_decay     eta_3             the share with which the duals move the server's point is eta_3^t
     local_steps    M_i               local steps a round; M is their mean over the clients
-    server_lr_max  theta             the server's step in psi, in units of M eta_2
+    server_lr_max  theta             the server's step in psi, in units of M eta_2 or of 1 / mu_2, the smaller
     average_rate   kappa             the averaged model moves by max(kappa, 10 / (t + 10)) to z_0; 1 keeps no average
     (state)        lambda_i, beta_i  the two halves of ``dual``, as in FedMM
     (state)        h                 ``mean_dual`` of the server, as in FedMM
@@ -49,7 +50,7 @@ class AscentFedMM(FedMM):
     server:  F     <- -(mu / a) (mean of z_i - z_0) - eta_3^t h
              h     <- h + (mu / N) (sum of z_i - z_0 over the clients of the round)
              omega <- mean of omega_i + (eta_3^t / mu) h
-             psi   <- psi - theta M eta_2 F
+             psi   <- psi - theta min(M eta_2, 1 / mu_2) F
              z_bar <- z_bar + max(kappa, 10 / (t + 10)) (z_0 - z_bar)
     """
 
@@ -68,13 +69,13 @@ class AscentFedMM(FedMM):
 
     def coefficients(self, layout: Layout, t: int, rounds: int) -> Coefficients:
         c = super().coefficients(layout, t, rounds)
-        steps = _mean_steps(self.local_steps)
+        steps, theta = _mean_steps(self.local_steps), self.server_lr_max
         response = 1 - (1 - c.penalty * c.lr) ** steps
         return Coefficients(
             c,
             # Where a schedule's rate is 0 no client moves, and the mean field is taken from the duals alone.
             recovery=torch.where(response > 0, c.penalty / response, 0.0),
-            ascent=layout.join(0.0, self.server_lr_max * steps) * c.lr,
+            ascent=torch.minimum(layout.join(0.0, theta * steps) * c.lr, layout.join(0.0, theta) / c.penalty),
             ascends=layout.join(0.0, 1.0),
             average_rate=layout.scalar(max(self.average_rate, 10 / (t + 10))),
         )
