@@ -216,6 +216,9 @@ OPTIONS = {
     "dual_decay": 0.9,
     "local_steps": 3,
     "server_lr": 0.75,
+    "momentum": 0.6,
+    "snapshot_every": 2,
+    "mean_steps": 1,
 }
 """An unlike value for every option of any algorithm, so that nothing hides behind a default."""
 

@@ -61,8 +61,8 @@ def test_what_clients_keep_and_what_travels_is_what_the_algorithms_do() -> None:
         client, sent = algorithm.init_client(z), algorithm.broadcast(algorithm.init_server(z))
         coefficients = algorithm.coefficients(layout, 0, 1)
         coefficients["steps"] = torch.tensor(1.0)
-        upload, _ = algorithm.finish(z, sent, client, coefficients)
-        steps = "local_steps" if hasattr(algorithm, "local_steps") else "1"
+        upload, _ = algorithm.finish(z, sent, algorithm.begin(z, sent, client, coefficients), coefficients)
+        steps = next((option for option in ("local_steps", "mean_steps") if hasattr(algorithm, option)), "1")
         expected.append([name, ", ".join(client) or "nothing", str(len(upload)), str(len(sent)), steps])
     head = "algorithm | a client keeps | vectors up | vectors down | local steps"
     assert sorted(lines("algorithms.md", head)) == sorted(expected)

@@ -28,7 +28,7 @@ from torch import Tensor
 
 import fedmm
 from fedmm import ALGORITHMS, FedmmError
-from fedmm.core.algorithm import Algorithm, Coefficients, State
+from fedmm.core.algorithm import Algorithm, Coefficients, State, kept_of
 from fedmm.core.layout import Layout
 from fedmm.core.problem import FederatedProblem
 from fedmm.core.schedules import Constant, DannDecay, DannWarmup
@@ -147,13 +147,18 @@ def test_a_round_keeps_the_dtype_and_repeats_itself_and_leaves_its_input_alone(
 
     def outputs() -> list[Tensor]:
         sent = algorithm.broadcast(server)
-        stepped = algorithm.local_step(point, sent, own, field, c)
-        upload, after = algorithm.finish(stepped, sent, own, c)
+        begun = algorithm.begin(point, sent, own, c)
+        looked = algorithm.look(point, sent, begun, field, c) if algorithm.looks else point
+        stepped, working = algorithm.step(point, sent, begun, field, field + looked, c)
+        assert working.keys() == begun.keys()
+        assert own.keys() <= begun.keys()
+        upload, finished = algorithm.finish(stepped, sent, working, c)
+        after = kept_of(own, finished)
         stacked = {name: torch.stack([vector, vector + 1.0]) for name, vector in upload.items()}
         new_server = algorithm.server_update(server, all_counted(algorithm, stacked, sent), c)
         assert new_server.keys() == server.keys()
-        assert after.keys() == own.keys()
-        return [stepped, *upload.values(), *after.values(), *new_server.values()]
+        assert own.keys() <= finished.keys()
+        return [stepped, looked, *working.values(), *upload.values(), *after.values(), *new_server.values()]
 
     first, second = outputs(), outputs()
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
@@ -171,8 +176,10 @@ def test_a_round_stays_on_its_device(kind: type[Algorithm], device: str) -> None
     server, own = algorithm.init_server(z), algorithm.init_client(z)
     c = Coefficients(algorithm.coefficients(layout, 0, 5), steps=layout.scalar(3))
     sent = algorithm.broadcast(server)
-    stepped = algorithm.local_step(z, sent, own, z, c)
-    upload, own = algorithm.finish(stepped, sent, own, c)
+    begun = algorithm.begin(z, sent, own, c)
+    looked = algorithm.look(z, sent, begun, z, c) if algorithm.looks else z
+    stepped, working = algorithm.step(z, sent, begun, z, looked, c)
+    upload, own = algorithm.finish(stepped, sent, working, c)
     stacked = {name: torch.stack([v, v]) for name, v in upload.items()}
     server = algorithm.server_update(server, all_counted(algorithm, stacked, sent), c)
     assert {t.device.type for t in (stepped, *c.values(), *upload.values(), *own.values(), *server.values())} == {
@@ -224,13 +231,35 @@ def play_stack(
         c = Coefficients({name: value.unsqueeze(-2) for name, value in at_server.items()}, steps=m)
         sent = {name: vector.unsqueeze(-2) for name, vector in algorithm.broadcast(server).items()}
         z = sent["z"].repeat(1, len(steps), 1)
+        working = algorithm.begin(z, sent, clients, c)
         for step in range(max(steps)):
-            field = torch.einsum("nij,rnj->rni", matrix, z) + offset
-            z = torch.where(step < m, algorithm.local_step(z, sent, clients, field, c), z)
-        uploads, clients = algorithm.finish(z, sent, clients, c)
+            F = G = torch.einsum("nij,rnj->rni", matrix, z) + offset
+            if algorithm.looks:
+                looked = algorithm.look(z, sent, working, F, c)
+                G = torch.einsum("nij,rnj->rni", matrix, looked) + offset
+            stepped, after = algorithm.step(z, sent, working, F, G, c)
+            working = {name: torch.where(step < m, vector, working[name]) for name, vector in after.items()}
+            z = torch.where(step < m, stepped, z)
+        uploads, finished = algorithm.finish(z, sent, working, c)
+        clients = kept_of(clients, finished)
         came = all_counted(algorithm, uploads, algorithm.broadcast(server))
         server = algorithm.server_update(server, came, at_server)
     return server, clients
+
+
+@each_algorithm
+def test_a_plain_algorithm_is_one_whose_step_is_its_local_step(kind: type[Algorithm]) -> None:
+    algorithm = with_options(kind)
+    layout = Layout({"omega": (3,)}, {"psi": (2,)}, dtype=FLOAT64)
+    z = torch.randn(5, generator=generator(0), dtype=FLOAT64)
+    sent, own = algorithm.broadcast(algorithm.init_server(z)), algorithm.init_client(z)
+    c = Coefficients(algorithm.coefficients(layout, 0, 5), steps=layout.scalar(3))
+    if algorithm.plain:
+        assert algorithm.begin(z, sent, own, c) is own
+        stepped, after = algorithm.step(z, sent, own, 2.0 * z, 3.0 * z, c)
+        assert after is own
+        assert torch.equal(stepped, algorithm.local_step(z, sent, own, 2.0 * z, c))
+        assert not algorithm.looks
 
 
 # What a round means ---------------------------------------------------------------------------------------------------
@@ -263,7 +292,8 @@ def test_the_first_local_step_goes_along_the_field_at_each_groups_own_rate(kind:
     field = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], dtype=FLOAT64)
     c = Coefficients(algorithm.coefficients(layout, 0, 1), steps=layout.scalar(1))
 
-    moved = algorithm.local_step(z, algorithm.init_server(z), algorithm.init_client(z), field, c)
+    sent = algorithm.init_server(z)
+    moved, _ = algorithm.step(z, sent, algorithm.begin(z, sent, algorithm.init_client(z), c), field, field, c)
 
     # 1 - rate x field, with rates 0.1 0.1 | 0.2 | 0.3 | 0.4 0.4
     expected = torch.tensor([0.9, 0.8, 0.4, -0.2, -1.0, -1.4], dtype=FLOAT64)

@@ -19,7 +19,23 @@ import torch
 from problems import FLOAT64, FieldClient, generator, played
 from torch import Tensor
 
-from fedmm import ALGORITHMS, FedAvgGDA, FedMM, FedmmError, FedSGDA, GaussianUpdate, ScaffoldGDA, SmoothedFedMM, Terms
+from fedmm import (
+    ALGORITHMS,
+    FESSGDA,
+    AscentFedMM,
+    Extragradient,
+    FedAvgGDA,
+    FedMM,
+    FedmmError,
+    FedSGDA,
+    GaussianUpdate,
+    OptimisticFedMM,
+    ProxSkipSGDA,
+    ScaffoldGDA,
+    SGDAPlus,
+    SmoothedFedMM,
+    Terms,
+)
 from fedmm.core.aggregation import aggregated, groups_of
 from fedmm.core.algorithm import Algorithm, first_exchange, steps_by_client
 from fedmm.core.compression import algorithms_part, arrived_upload, broadcast, first_memory, known_point, remembered
@@ -51,9 +67,21 @@ ATTACKED: dict[str, Algorithm] = {
     "fedmm": FedMM(1.0, 1.0, local_steps=1),
     "fedmm_smoothed": SmoothedFedMM(1.0, 1.0, local_steps=1, smoothing_max=0.5),
     "scaffold_gda": ScaffoldGDA(1.0, 1.0, local_steps=[1 + number % 3 for number in range(CLIENTS)]),
+    "fedmm_ascent": AscentFedMM(1.0, 1.0, 1.0, 1.0, local_steps=1),
+    "fedmm_optimistic": OptimisticFedMM(1.0, 1.0, local_steps=1),
+    "proxskip_sgda": ProxSkipSGDA(1.0, 1.0, mean_steps=1),
+    "extragradient": Extragradient(1.0, 1.0, 1),
+    "sgda_plus": SGDAPlus(1.0, 1.0, 1, snapshot_every=2),
+    "fess_gda": FESSGDA(1.0, 1.0, 1, smoothing_min=0.5),
 }
-each_algorithm = pytest.mark.parametrize("algorithm", [pytest.param(ATTACKED[name], id=name) for name in ALGORITHMS])
-STATELESS = {name for name, each in ATTACKED.items() if not first_exchange(each, LAYOUT, torch.zeros(2))[1]}
+SENDS_MORE = {"momentum_gda", "fedsgda_m"}
+"""Whose clients send what comes of their local steps beside z: they are refused with any noise."""
+each_algorithm = pytest.mark.parametrize(
+    "algorithm", [pytest.param(ATTACKED[name], id=name) for name in ALGORITHMS if name not in SENDS_MORE]
+)
+STATELESS = {
+    name for name, each in ATTACKED.items() if not first_exchange(each, LAYOUT, torch.zeros(2))[1]
+} - SENDS_MORE
 
 
 @dataclass(frozen=True)
@@ -226,7 +254,17 @@ def test_neither_coded_points_nor_participation_that_is_known_tell_more(
 
 
 def test_some_algorithms_are_left_with_a_trusted_server() -> None:
-    assert {"fedsgda", "fedavg_gda", "fedprox_gda"} == STATELESS
+    assert {"fedsgda", "fedavg_gda", "fedprox_gda", "extragradient", "sgda_plus", "fess_gda"} == STATELESS
+
+
+@pytest.mark.parametrize("name", sorted(SENDS_MORE))
+@pytest.mark.parametrize("trust", ["nobody", "server"])
+def test_what_comes_of_the_local_steps_beside_z_does_not_travel_with_noise(name: str, trust: str) -> None:
+    problem = problem_of(torch.ones(1, dtype=FLOAT64), 0.0)
+    with pytest.raises(FedmmError, match=f"updates cannot carry noise with {name}"):
+        InProcess(problem, ATTACKED[name], ROUNDS, noisy(trust))
+    with pytest.raises(FedmmError, match=f"updates cannot carry noise with {name}"):  # nor from a worker by itself
+        release(ATTACKED[name], noisy(trust), SeededNoise(0), torch.ones(1, dtype=FLOAT64))
 
 
 @each_algorithm

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from fedmm.algorithms.extragradient import Extragradient
 from fedmm.algorithms.fedavg_gda import FedAvgGDA
 from fedmm.algorithms.fedmm import FedMM
 from fedmm.algorithms.fedmm_ascent import AscentFedMM
+from fedmm.algorithms.fedmm_optimistic import OptimisticFedMM
 from fedmm.algorithms.fedmm_smoothed import SmoothedFedMM
 from fedmm.algorithms.fedprox_gda import FedProxGDA
 from fedmm.algorithms.fedsgda import FedSGDA
+from fedmm.algorithms.fedsgda_m import FedSGDAM
+from fedmm.algorithms.fess_gda import FESSGDA
+from fedmm.algorithms.momentum_gda import MomentumGDA
+from fedmm.algorithms.proxskip_sgda import ProxSkipSGDA
 from fedmm.algorithms.scaffold_gda import ScaffoldGDA
+from fedmm.algorithms.sgda_plus import SGDAPlus
 from fedmm.core.algorithm import Algorithm
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
@@ -20,17 +27,31 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
         FedMM,
         AscentFedMM,
         SmoothedFedMM,
+        OptimisticFedMM,
         ScaffoldGDA,
+        ProxSkipSGDA,
+        Extragradient,
+        SGDAPlus,
+        MomentumGDA,
+        FedSGDAM,
+        FESSGDA,
     )
 }
 
 __all__ = [
     "ALGORITHMS",
     "AscentFedMM",
+    "Extragradient",
+    "FESSGDA",
     "FedAvgGDA",
     "FedMM",
     "FedProxGDA",
     "FedSGDA",
+    "FedSGDAM",
+    "MomentumGDA",
+    "OptimisticFedMM",
+    "ProxSkipSGDA",
+    "SGDAPlus",
     "ScaffoldGDA",
     "SmoothedFedMM",
 ]

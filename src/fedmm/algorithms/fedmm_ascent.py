@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedmm.algorithms.fedmm import FedMM
-from fedmm.core.algorithm import Aggregated, Coefficients, LocalSteps, State
+from fedmm.core.algorithm import Aggregated, Coefficients, State, mean_steps
 from fedmm.core.layout import Layout, PerGroup
 from fedmm.core.validation import positive, within
 
@@ -69,7 +68,7 @@ class AscentFedMM(FedMM):
 
     def coefficients(self, layout: Layout, t: int, rounds: int) -> Coefficients:
         c = super().coefficients(layout, t, rounds)
-        steps, theta = _mean_steps(self.local_steps), self.server_lr_max
+        steps, theta = mean_steps(self.local_steps), self.server_lr_max
         response = 1 - (1 - c.penalty * c.lr) ** steps
         return Coefficients(
             c,
@@ -88,11 +87,3 @@ class AscentFedMM(FedMM):
         mean_field = -c.recovery * (uploads.mean["z"] - server["z"]) - c.dual_share * server["mean_dual"]
         z = torch.where(c.ascends > 0, server["z"] - c.ascent * mean_field, after["z"])
         return {**after, "z": z, "average": torch.lerp(server["average"], z, c.average_rate)}
-
-
-def _mean_steps(steps: LocalSteps) -> int:
-    """The clients' mean number of local steps, to the nearest whole one."""
-    if isinstance(steps, int):
-        return steps
-    numbers = list(steps.values() if isinstance(steps, Mapping) else steps)
-    return round(sum(numbers) / len(numbers))

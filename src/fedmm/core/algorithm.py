@@ -12,17 +12,27 @@ One round, as every engine runs it (z has shape ``[size]`` for one client, or an
     server = algorithm.server_update(server, the mean of the uploads and what it adds to the clients' sums, c)
 
 F_i(z) = (df_i/d omega, -df_i/d psi) is the signed field: descending it is descent in omega and ascent in psi.
+
+A method whose steps need more writes ``step`` instead of ``local_step``. The vectors of its client may then change with
+every step, and it may look at the field a second time, on the same batch::
+
+    client = algorithm.begin(z, sent, client, c)           # the client's vectors, and those of this round alone
+    repeat local_steps times:
+        F = F_i(z)
+        G = F_i(algorithm.look(z, sent, client, F, c))     # where the algorithm looks, else F
+        z, client = algorithm.step(z, sent, client, F, G, c)
+    upload, client = algorithm.finish(z, sent, client, c)
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
+from fedmm.core.drawn_steps import GeometricSteps
 from fedmm.core.errors import require, unknown
 from fedmm.core.layout import Layout, PerGroup
 from fedmm.core.schedules import Constant, Schedule, as_schedule
@@ -62,7 +72,7 @@ class Coefficients(dict[str, Tensor]):
 
 
 @dataclass(frozen=True)
-class Algorithm(ABC):
+class Algorithm:
     """The base of all algorithms: a subclass states its hyperparameters and what differs from plain averaging.
 
     lr_min, lr_max: eta_1 for omega, eta_2 for psi; each one number or one per group of parameters. A learning rate
@@ -74,12 +84,18 @@ class Algorithm(ABC):
     summary: ClassVar[str]
     accumulates: ClassVar[tuple[str, ...]] = ()
     """Uploads of which ``server_update`` needs the gain: what clients add up on their side, the server does too."""
+    looks: ClassVar[bool] = False
+    """Whether a local step needs the field at a second point, which :meth:`look` gives."""
 
     lr_min: PerGroup = 0.01
     lr_max: PerGroup = 0.01
     lr_schedule: Schedule | str = field(default=Constant(), kw_only=True)
 
     def __post_init__(self) -> None:
+        require(
+            type(self).local_step is not Algorithm.local_step or type(self).step is not Algorithm.step,
+            f"{type(self).__name__} needs a local_step, or a step",
+        )
         per_group("lr_min", self.lr_min)
         per_group("lr_max", self.lr_max)
         object.__setattr__(self, "lr_schedule", as_schedule("lr_schedule", self.lr_schedule))
@@ -89,6 +105,11 @@ class Algorithm(ABC):
     def steps(self) -> LocalSteps:
         """M_i as it was given; 1 for an algorithm without the option."""
         return getattr(self, "local_steps", 1)
+
+    @property
+    def drawn_steps(self) -> GeometricSteps | None:
+        """Where the number of local steps is drawn for each round, from what; ``steps`` is then its mean."""
+        return None
 
     def coefficients(self, layout: Layout, t: int, rounds: int) -> Coefficients:
         """The hyperparameters in round t (from 0) as tensors."""
@@ -107,12 +128,35 @@ class Algorithm(ABC):
         """What the server sends to every client."""
         return server
 
-    @abstractmethod
+    def begin(self, z: Tensor, sent: State, client: State, c: Coefficients) -> State:
+        """The client's state in the local steps of a round: what it keeps, and what only this round's steps need."""
+        return client
+
     def local_step(self, z: Tensor, sent: State, client: State, F: Tensor, c: Coefficients) -> Tensor:
         """The client's next point from z, with the signed field F taken at z."""
+        raise NotImplementedError
+
+    def look(self, z: Tensor, sent: State, client: State, F: Tensor, c: Coefficients) -> Tensor:
+        """The second point at which a local step from z needs the field, where the algorithm ``looks``."""
+        raise NotImplementedError
+
+    def step(
+        self, z: Tensor, sent: State, client: State, F: Tensor, G: Tensor, c: Coefficients
+    ) -> tuple[Tensor, State]:
+        """The client's next point and state; G is the field at the second point on the same batch, else F."""
+        return self.local_step(z, sent, client, F, c), client
+
+    @property
+    def plain(self) -> bool:
+        """Whether a local step is ``local_step`` and nothing else: one field, and no state that changes with it."""
+        kind = type(self)
+        return kind.step is Algorithm.step and kind.begin is Algorithm.begin and not self.looks
 
     def finish(self, z: Tensor, sent: State, client: State, c: Coefficients) -> tuple[State, State]:
-        """What the client uploads after its last local step, and its new state."""
+        """What the client uploads after its last local step, and its new state.
+
+        Of that state it keeps what ``init_client`` names; what ``begin`` added was for this round alone.
+        """
         return {"z": z}, client
 
     def server_update(self, server: State, uploads: Aggregated, c: Coefficients) -> State:
@@ -131,8 +175,13 @@ def first_exchange(algorithm: Algorithm, layout: Layout, z: Tensor) -> tuple[Sta
     """
     c = Coefficients(algorithm.coefficients(layout, 0, 1), steps=layout.scalar(1))
     sent, own = algorithm.broadcast(algorithm.init_server(z)), algorithm.init_client(z)
-    upload, after = algorithm.finish(sent["z"], sent, own, c)
-    return upload, {**own, **after}
+    upload, after = algorithm.finish(sent["z"], sent, algorithm.begin(sent["z"], sent, own, c), c)
+    return upload, kept_of(own, after)
+
+
+def kept_of(own: State, after: State) -> State:
+    """What a client keeps of its state after a round: the vectors it began with, less those of the round alone."""
+    return {name: after.get(name, vector) for name, vector in own.items()}
 
 
 _MOST_STEPS = 1_000_000
@@ -155,6 +204,14 @@ def check_local_steps(steps: LocalSteps) -> None:
 def _check_steps(name: str, number: object) -> None:
     at_least(name, number, 1)
     require(isinstance(number, int) and number <= _MOST_STEPS, f"{name} must be at most {_MOST_STEPS}, not {number}")
+
+
+def mean_steps(steps: LocalSteps) -> int:
+    """The clients' mean number of local steps, to the nearest whole one."""
+    if isinstance(steps, int):
+        return steps
+    numbers = list(steps.values() if isinstance(steps, Mapping) else steps)
+    return round(sum(numbers) / len(numbers))
 
 
 def steps_by_client(steps: LocalSteps, names: Sequence[str]) -> dict[str, int]:

@@ -21,8 +21,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from fedmm.core.algorithm import State
-from fedmm.core.errors import FedmmError
+from fedmm.core.algorithm import Algorithm, State
+from fedmm.core.errors import FedmmError, require
 from fedmm.core.mechanisms import Circumstances, Transmission, arrived
 
 Encoding = Literal["exact", "fp16", "int8"]
@@ -149,6 +149,26 @@ def transmit(
     wire = _pack(codec, "z", wanted)
     said = _unpack(codec, "z", wire, wanted.dtype)
     return Transmitted(z_0 + said, wire, {RESIDUAL: wanted - said})
+
+
+def transmit_others(transmission: Transmission, algorithm: Algorithm, upload: State, z: Tensor, sent: State) -> State:
+    """An upload whose vectors beside z, where they come of the local steps themselves, are shortened like z.
+
+    What a plain algorithm sends beside z follows from z as it arrives (SCAFFOLD's change of its control). Of the others
+    nothing may travel with noise but z as it arrives: the noise is on nothing else.
+    """
+    if algorithm.plain or transmission.exact:
+        return upload
+    if transmission.private:
+        require(
+            upload.keys() == {"z"} and upload["z"] is z,
+            f"updates cannot carry noise with {algorithm.name}: its clients send more than z, which the noise on z "
+            "does not hide; use an algorithm that sends z alone, such as fedmm",
+        )
+        return upload
+    others = {name: vector for name, vector in upload.items() if name != "z"}
+    arriving = {name: arrived(transmission, v, sent.get(name, torch.zeros_like(v))) for name, v in others.items()}
+    return {**upload, **arriving}
 
 
 def travelling(uploads: Encoding, upload: State) -> State:

@@ -143,7 +143,17 @@ class Terms:
 
         The proof needs clients whose updates depend on earlier noise through the broadcasts alone. What a client keeps
         between rounds holds the noise of its own earlier updates, which nobody else was shown.
+
+        Whoever is trusted, noise is on z alone: what comes of the local steps in another way must not travel.
         """
+        if self.transmission.private and not algorithm.plain:
+            upload, _ = first_exchange(algorithm, problem.layout, problem.start)
+            require(
+                upload.keys() == {"z"},
+                f"updates cannot carry noise with {algorithm.name}: its clients also send "
+                f"{' and '.join(repr(name) for name in sorted(upload) if name != 'z')}, which the noise on z does not "
+                "hide; use an algorithm that sends z alone, such as fedmm",
+            )
         if not self.trusts_server:
             return
         clients = max(problem.federation, len(problem.clients))

@@ -24,7 +24,11 @@ class LocalRound(Protocol):
     """One client's work in one round."""
 
     def field(self, z: Tensor, step: int) -> Tensor:
-        """The signed field F_i(z) ``[size]`` on the batch of this local step."""
+        """The signed field F_i(z) ``[size]`` on the batch of this local step.
+
+        A method that looks asks a second time in the same step, at another point: the batch and everything random in
+        it are then the same, and what is reported, and running statistics, are those of the first time.
+        """
 
     def close(self) -> LocalReport:
         """What the client reports after its last local step."""
@@ -38,7 +42,7 @@ class ClientProblem(Protocol):
         """The client's name: its random draws, and its place in every sum, follow from it."""
 
     def open_round(self, t: int, rounds: int, steps: int, statistics: Statistics) -> LocalRound:
-        """Begin round t (from 0) of a run of ``rounds`` rounds, with ``steps`` local steps."""
+        """Begin round t (from 0) of a run of ``rounds`` rounds, with ``steps`` local steps, or at most so many."""
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,11 @@ def within(name: str, value: object, low: float, high: float) -> None:
     require(low <= _number(name, value) <= high, f"{name} must be between {low:g} and {high:g}, not {value!r}")
 
 
+def fraction(name: str, value: object) -> None:
+    """Refuse what is not a number in [0, 1)."""
+    require(0 <= _number(name, value) < 1, f"{name} must be at least 0 and below 1, not {value!r}")
+
+
 def at_least(name: str, value: object, low: int) -> None:
     """Refuse what is not a whole number of at least ``low``."""
     if isinstance(value, bool) or not isinstance(value, int):

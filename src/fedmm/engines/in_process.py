@@ -67,6 +67,7 @@ def workers(server: Server) -> dict[str, Worker]:
             server.terms,
             server.taking_part,
             SeededNoise(problem.seed),
+            problem.seed,
         )
         for client in problem.clients
     }

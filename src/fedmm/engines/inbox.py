@@ -233,7 +233,11 @@ def harmless_norms(algorithm: Algorithm, layout: Layout, start: Tensor, statisti
     """What a client sends that goes as far in a round as the first model is long; statistics as long as the first."""
     c = Coefficients(algorithm.coefficients(layout, 0, 1), steps=layout.scalar(steps))
     sent = algorithm.broadcast(algorithm.init_server(start))
-    upload, _ = algorithm.finish(2 * start, sent, algorithm.init_client(start), c)
+    own = algorithm.begin(start, sent, algorithm.init_client(start), c)
+    if not algorithm.plain:
+        along = -start / (steps * layout.join(algorithm.lr_min, algorithm.lr_max))  # leads there in so many steps
+        _, own = algorithm.step(start, sent, own, along, along, c)
+    upload, _ = algorithm.finish(2 * start, sent, own, c)
     began = {name: torch.zeros_like(each) for name, each in statistics.items()}
     return update_norms(upload, statistics, sent, began)
 

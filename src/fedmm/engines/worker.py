@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from fedmm.core.algorithm import Algorithm, Coefficients, State
-from fedmm.core.compression import algorithms_part, known_point, received, remembered, transmit
+from fedmm.core.algorithm import Algorithm, Coefficients, State, kept_of
+from fedmm.core.compression import algorithms_part, known_point, received, remembered, transmit, transmit_others
 from fedmm.core.federation import Terms
 from fedmm.core.layout import Layout
 from fedmm.core.mechanisms import Circumstances, NoiseSource, SeededNoise
-from fedmm.core.problem import ClientProblem, LocalReport, Statistics
+from fedmm.core.problem import ClientProblem, LocalReport, LocalRound, Statistics
 from fedmm.core.validation import at_least
 from fedmm.engines.messages import Invitation, Update
 
@@ -97,12 +97,23 @@ class Worked:
         )
 
 
+def take_step(
+    algorithm: Algorithm, local: LocalRound, step: int, z: Tensor, sent: State, own: State, c: Coefficients
+) -> tuple[Tensor, State]:
+    """A client's next point and state, with the fields that the algorithm needs for them."""
+    F = G = local.field(z, step)
+    if algorithm.looks:
+        G = local.field(algorithm.look(z, sent, own, F, c), step)
+    return algorithm.step(z, sent, own, F, G, c)
+
+
 @dataclass(frozen=True)
 class Worker:
     """A client with all it needs to work: its problem, the algorithm, its number of local steps.
 
     terms: how its updates travel. clients: how many take part in a round.
     noise: where the noise in its updates comes from; away from simulations, a secret of the client's own.
+    seed: the run's, from which numbers of local steps are drawn.
     """
 
     client: ClientProblem
@@ -113,16 +124,22 @@ class Worker:
     terms: Terms = field(default=_USUAL)
     clients: int = 1
     noise: NoiseSource = field(default=SeededNoise())
+    seed: int = 0
 
     @property
     def name(self) -> str:
         """The client's name."""
         return self.client.name
 
+    def steps_in(self, t: int) -> int:
+        """The client's number of local steps in round t."""
+        drawn = self.algorithm.drawn_steps
+        return drawn.draw(self.seed, t) if drawn else self.steps
+
     def coefficients(self, t: int) -> Coefficients:
         """The hyperparameters of round t, with the client's number of steps."""
         shared = self.algorithm.coefficients(self.layout, t, self.rounds)
-        return Coefficients(shared, steps=self.layout.scalar(self.steps))
+        return Coefficients(shared, steps=self.layout.scalar(self.steps_in(t)))
 
     def run(self, t: int, sent: State, own: State, statistics: Statistics, session: int = 0) -> Worked:
         """The local steps of round t, from what was sent, in the form in which it travelled, and the client's state.
@@ -133,22 +150,26 @@ class Worker:
         terms = self.terms
         came, sent = sent, received(terms.broadcasts, sent, known_point(own))
         mine = algorithms_part(own)
-        local = self.client.open_round(t, self.rounds, self.steps, statistics)
+        drawn = self.algorithm.drawn_steps
+        local = self.client.open_round(t, self.rounds, drawn.most if drawn else self.steps, statistics)
         z = sent["z"]
-        for step in range(self.steps):
-            z = self.algorithm.local_step(z, sent, mine, local.field(z, step), c)
+        working = self.algorithm.begin(z, sent, mine, c)
+        for step in range(self.steps_in(t)):
+            z, working = take_step(self.algorithm, local, step, z, sent, working, c)
         given = None
         if terms.transmission.private:
             came = {**came, **sent, **{f"statistics/{name}": tensor for name, tensor in statistics.items()}}
             given = self._circumstances(t, session, z - sent["z"], came)
         z, wire, memory = transmit(terms.transmission, terms.uploads, z, sent["z"], own, given)
-        upload, after = self.algorithm.finish(z, sent, mine, c)
+        upload, after = self.algorithm.finish(z, sent, working, c)
+        upload = transmit_others(terms.transmission, self.algorithm, upload, z, sent)
         others = {name: vector for name, vector in upload.items() if name != "z"}
         report = local.close()
         if terms.transmission.private:
             report = replace(report, metrics={})
         vectors = upload if terms.uploads == "exact" else {**wire, **others}
-        return Worked(vectors, {**after, **memory, **remembered(terms.broadcasts, sent)}, report)
+        kept = {**kept_of(mine, after), **memory, **remembered(terms.broadcasts, sent)}
+        return Worked(vectors, kept, report)
 
     def _circumstances(self, t: int, session: int, update: Tensor, came: State) -> Circumstances:
         normal = self.noise.normal(self.name, t, session, update, came)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -109,6 +111,13 @@ class FlatNetwork:
     def read_statistics(self) -> Statistics:
         """A copy of the running statistics as training left them."""
         return {name: buffer.detach().clone() for name, buffer in self._buffers.items()}
+
+    @contextmanager
+    def keep_statistics(self) -> Iterator[None]:
+        """Leave the running statistics as they are, whatever is computed meanwhile."""
+        before = self.read_statistics()
+        yield
+        self._write_statistics(before)
 
     def _write_statistics(self, statistics: Statistics) -> None:
         for name, buffer in self._buffers.items():

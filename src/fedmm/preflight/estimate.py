@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fedmm.core.algorithm import State
 from fedmm.core.engine import FederatedState
+from fedmm.engines.worker import take_step
 from fedmm.models.flat import rows_at_once
 from fedmm.training.adaptation import Adaptation
 from fedmm.training.problem import AdaptationClient
@@ -106,8 +107,9 @@ def _uploaded(adaptation: Adaptation) -> State:
     """What a client sends, as it would be without a step."""
     engine, algorithm = adaptation.engine, adaptation.algorithm
     worker = engine.workers[engine.server.names[0]]
-    sent = algorithm.broadcast(engine.server.first())
-    upload, _ = algorithm.finish(sent["z"], sent, engine.server.first_own(), worker.coefficients(0))
+    sent, c = algorithm.broadcast(engine.server.first()), worker.coefficients(0)
+    working = algorithm.begin(sent["z"], sent, engine.server.first_own(), c)
+    upload, _ = algorithm.finish(sent["z"], sent, working, c)
     return upload
 
 
@@ -128,9 +130,10 @@ def _step(adaptation: Adaptation, name: str) -> tuple[float, int]:
         return tensor
 
     local = client.open_round(0, adaptation.rounds, _MOST_STEPS + 1, adaptation.problem.statistics)
+    own = algorithm.begin(sent["z"], sent, own, c)
 
     def step(number: int) -> None:
-        algorithm.local_step(sent["z"], sent, own, local.field(sent["z"], number), c)
+        take_step(algorithm, local, number, sent["z"], sent, own, c)
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         found = [_timed(partial(step, 0))]

@@ -107,10 +107,7 @@ class Observed:
         self._algorithm = algorithm
         self._layout = problem.layout
         self._seen: dict[str, _Seen] = {}
-        self._engine.workers = {
-            name: _Watched(w.client, w.algorithm, w.layout, w.rounds, w.steps, w.terms, w.clients, w.noise, self._seen)
-            for name, w in self._engine.workers.items()
-        }
+        self._engine.workers = {name: _Watched(**vars(w), seen=self._seen) for name, w in self._engine.workers.items()}
         self.phi = Phi(functions, problem.layout.unpack(problem.start))
 
     def start(self) -> FederatedState:
@@ -143,10 +140,23 @@ class Observed:
         )
 
     def _bracket(self, function: Function, seen: _Seen) -> Tensor:
-        """What a local step from the client's last point would descend: a step with learning rate 1 subtracts it."""
-        one = Coefficients(seen.c, lr=self._layout.scalar(1.0))
-        field_there = self._layout.signs() * Derivatives(function, self._layout, seen.z).gradient
-        return seen.z - self._algorithm.local_step(seen.z, seen.sent, seen.own, field_there, one)
+        """What a local step from the client's last point would descend: a step with learning rate 1 subtracts it.
+
+        Where a step is more than ``local_step``, its points lie within the learning rate's reach: that of the round is
+        taken, and divided out.
+        """
+        rule, z, sent, c = self._algorithm, seen.z, seen.sent, seen.c
+        if rule.plain:
+            one = Coefficients(c, lr=self._layout.scalar(1.0))
+            return z - rule.local_step(z, sent, seen.own, self._field(function, z), one)
+        own = rule.begin(z, sent, seen.own, c)
+        F = G = self._field(function, z)
+        if rule.looks:
+            G = self._field(function, rule.look(z, sent, own, F, c))
+        return (z - rule.step(z, sent, own, F, G, c)[0]) / c.lr
+
+    def _field(self, function: Function, z: Tensor) -> Tensor:
+        return self._layout.signs() * Derivatives(function, self._layout, z).gradient
 
 
 def observe(

@@ -377,15 +377,22 @@ class AdaptationRound:
                 self._labels[:, : client.source_rows] = client.source.labels(self._source)
         if client.target is not None:
             self._target = client.indices("target", len(client.target), t, steps, client.target_rows)
-        self._losses: list[tuple[Tensor, Tensor]] = []
+        self._losses: dict[int, tuple[Tensor, Tensor]] = {}
+        self._shown: tuple[int, Tensor, Tensor] | None = None
         client.network.train(statistics)
 
     def field(self, z: Tensor, step: int) -> Tensor:
+        if self._shown is not None and self._shown[0] == step:
+            with self._client.network.keep_statistics():
+                return self._field(z, *self._shown)
+        self._shown = (step, *self._batch(step))
+        return self._field(z, *self._shown)
+
+    def _field(self, z: Tensor, step: int, x: Tensor, labels: Tensor) -> Tensor:
         client = self._client
-        x, labels = self._batch(step)
         outputs = client.network.outputs(z, x, self._dropout_key(step))
         task, domain = client.objective.losses(outputs, labels, client.weights)
-        self._losses.append((task.detach(), domain.detach()))
+        self._losses.setdefault(step, (task.detach(), domain.detach()))
         value = task - self._nu * domain
         target = client.objective.target_losses(outputs, client.weights)
         if target is not None:
@@ -393,7 +400,7 @@ class AdaptationRound:
         return client.network.gradient(value) * client.field_scale
 
     def close(self) -> LocalReport:
-        task, domain = (float(torch.stack(values).mean()) for values in zip(*self._losses, strict=True))
+        task, domain = (float(torch.stack(values).mean()) for values in zip(*self._losses.values(), strict=True))
         metrics = {"loss": task - self._nu * domain, "domain_loss": domain}
         if self._client.source is not None:
             metrics["task_loss"] = task

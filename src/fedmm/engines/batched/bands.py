@@ -17,7 +17,8 @@ from fedmm.engines.batched.fusing import Fused, fused_step
 class Band:
     """Consecutive replicas ``first`` .. ``first + len(algorithms) - 1`` of a stack, all of one algorithm.
 
-    server: named vectors ``[replicas, size]``; clients: named vectors ``[replicas, clients, size]``.
+    server: named vectors ``[replicas, size]``; clients: named vectors ``[replicas, clients, size]``. Those that change
+    with every local step are copied for the steps of a round, and stay where they are.
     terms: how vectors travel. fuse: run the local step as one kernel on a GPU.
     """
 
@@ -51,6 +52,7 @@ class Band:
         self._written: list[Coefficients] = []
         self._fuse = fuse and starts.is_cuda
         self._fused: Fused | None = None
+        self._changing: State | None = {} if self.rule.plain else None
 
     def set_round(self, t: int, rounds: Sequence[int]) -> None:
         """Bring the coefficients to round t, in place."""
@@ -95,14 +97,58 @@ class Band:
 
     def local_step(self, z: Tensor, gradient: Tensor, scale: Tensor, part: slice) -> Tensor:
         """The algorithm's local step of some of the clients, from the loss gradient and what scales it."""
-        own = {name: vector[:, part] for name, vector in algorithms_part(self.clients).items()}
-        sent, c = self.sent(), self.local(part)
+        own, sent, c = self._own(part), self.sent(), self.local(part)
         if self._fuse and self._fused is None:
             self._fused = fused_step(self.rule, z, gradient, scale, sent, own, c)
             self._fuse = self._fused is not None
         if self._fused is not None:
             return self._fused(z, gradient, scale, sent, own, c)
         return self.rule.local_step(z, sent, own, gradient * scale, c)
+
+    # Steps that are more than ``local_step`` --------------------------------------------------------------------------
+
+    def begin(self, z: Tensor, part: slice) -> None:
+        """Bring what changes with the local steps to where some of the clients begin a round, at z."""
+        if self._changing == {}:
+            return
+        begun = self.rule.begin(z, self.sent(), self._own(part), self.local(part))
+        for name, stored in self._stores(z).items():
+            stored[:, part].copy_(begun[name].expand_as(stored[:, part]))
+
+    def working(self, part: slice) -> State:
+        """The state of some of the clients within the local steps of a round."""
+        changing = {name: vector[:, part] for name, vector in (self._changing or {}).items()}
+        return {**self._own(part), **changing}
+
+    def look(self, z: Tensor, F: Tensor, part: slice) -> Tensor:
+        """The second point at which some of the clients need the field."""
+        return self.rule.look(z, self.sent(), self.working(part), F, self.local(part))
+
+    def step(self, z: Tensor, F: Tensor, G: Tensor, part: slice, active: Tensor | None) -> Tensor:
+        """The algorithm's step of some of the clients; the state of those that are not active stays as it is."""
+        stores = self._stores(z)
+        before = self.working(part)
+        z, after = self.rule.step(z, self.sent(), before, F, G, self.local(part))
+        held = {id(vector) for vector in before.values()}
+        moved = {name: after[name].clone() if id(after[name]) in held else after[name] for name in stores}
+        for name, stored in stores.items():
+            own = stored[:, part]
+            own.copy_(moved[name] if active is None else torch.where(active.unsqueeze(-1), moved[name], own))
+        return z
+
+    def _own(self, part: slice) -> State:
+        return {name: vector[:, part] for name, vector in algorithms_part(self.clients).items()}
+
+    def _stores(self, z: Tensor) -> State:
+        """Room for the vectors that change with the steps, found by trying a step of the first client."""
+        if self._changing is None:
+            first = slice(0, 1)
+            own, sent, c, z = self._own(first), self.sent(), self.local(first), z[:, :1]
+            _, after = self.rule.step(z, sent, self.rule.begin(z, sent, own, c), z, z, c)
+            shape = (len(z), self._steps.shape[1])
+            changed = {name: vector for name, vector in after.items() if vector is not own.get(name)}
+            self._changing = {name: vector.new_zeros(*shape, vector.shape[-1]) for name, vector in changed.items()}
+        return self._changing
 
 
 def _copied(state: State) -> State:

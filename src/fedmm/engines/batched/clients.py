@@ -33,11 +33,12 @@ class Replica:
 class ClientStack:
     """The clients of all replicas, ``[replicas, clients]`` with clients in order of their names.
 
-    steps: M_i; most_steps: the largest; weights, scale, target_weight: what rows, gradients and target losses are
-    multiplied with; has_source: who holds labelled rows; pool, sampler: their rows, and which of them a round needs;
-    view: how rows are shown. taking_part: how many of each replica's clients work in a round; taking_part_in_all: how
-    many of the whole federation's, ``[replicas, 1, 1]``, where these are but some of them; groups: who holds the same
-    domains.
+    steps: M_i, those of the round where they are drawn; most_steps: the largest there may be; longest: the largest in
+    the round; unequal_steps: whether some clients have ended while others go on; weights, scale, target_weight: what
+    rows, gradients and target losses are multiplied with; has_source: who holds labelled rows; pool, sampler: their
+    rows, and which of them a round needs; view: how rows are shown. taking_part: how many of each replica's clients
+    work in a round; taking_part_in_all: how many of the whole federation's, ``[replicas, 1, 1]``, where these are but
+    some of them; groups: who holds the same domains.
     """
 
     def __init__(self, replicas: Sequence[Replica], layout: Layout) -> None:
@@ -52,10 +53,13 @@ class ClientStack:
         _require_alike(replicas, self.flat, layout)
         steps = [_steps(replica, names) for replica, names in zip(replicas, self.names, strict=True)]
         self.steps = torch.tensor(steps, dtype=layout.dtype, device=layout.device)
-        self.most_steps = max(map(max, steps))
-        self.unequal_steps = min(map(min, steps)) < self.most_steps
+        self._given_steps = steps
+        self.draws_steps = any(replica.algorithm.drawn_steps for replica in replicas)
+        most = [_most_steps(replica, own) for replica, own in zip(replicas, steps, strict=True)]
+        self.most_steps = self.longest = max(map(max, most))
+        self.unequal_steps = min(map(min, most)) < self.most_steps or (self.draws_steps and len(replicas) > 1)
         self.pool = RowPool([held for client in self.flat for held in client.held], layout.device)
-        self.sampler = RoundSampler(self.flat, [count for each in steps for count in each], self.pool)
+        self.sampler = RoundSampler(self.flat, [count for each in most for count in each], self.pool)
         parts = (self._stacked([client.weights[part] for client in self.flat]) for part in range(4))
         domain, task, everything, target = parts
         self.weights = RowWeights(domain, task, everything, target, has_source=True)
@@ -81,15 +85,26 @@ class ClientStack:
         tensors = cast(Sequence[Tensor], values)
         return torch.stack(list(tensors)).view(*self.shape, *tensors[0].shape)
 
+    def draw_steps(self, t: int) -> None:
+        """Bring the numbers of local steps to round t, in place, where they are drawn."""
+        if not self.draws_steps:
+            return
+        steps = []
+        for replica, own in zip(self._replicas, self._given_steps, strict=True):
+            drawn = replica.algorithm.drawn_steps
+            steps.append([drawn.draw(replica.problem.seed, t)] * self.count if drawn else own)
+        self.steps.copy_(torch.tensor(steps))
+        self.longest = max(map(max, steps))
+
     def dropout_keys(self, t: int) -> Tensor:
-        """The keys of every local step's masks in round t, int64 ``[replicas, clients, steps]``."""
-        keys = [[client.dropout_key(t, step) for step in range(self.most_steps)] for client in self.flat]
-        return torch.tensor(keys).view(*self.shape, self.most_steps)
+        """The keys of every local step's masks in round t, int64 ``[replicas, clients, longest]``."""
+        keys = [[client.dropout_key(t, step) for step in range(self.longest)] for client in self.flat]
+        return torch.tensor(keys).view(*self.shape, self.longest)
 
     def view_keys(self, t: int) -> Tensor:
-        """The keys of every local step's view in round t, int64 ``[replicas, clients, steps]``."""
-        keys = [[client.view_key(t, step) for step in range(self.most_steps)] for client in self.flat]
-        return torch.tensor(keys).view(*self.shape, self.most_steps)
+        """The keys of every local step's view in round t, int64 ``[replicas, clients, longest]``."""
+        keys = [[client.view_key(t, step) for step in range(self.longest)] for client in self.flat]
+        return torch.tensor(keys).view(*self.shape, self.longest)
 
     def working(self, t: int) -> Tensor:
         """Who takes part in round t, bool ``[replicas, clients]``."""
@@ -134,3 +149,8 @@ def _steps(replica: Replica, names: Sequence[str]) -> list[int]:
     listed = replica.problem.listed or [client.name for client in replica.problem.clients]
     by_name = steps_by_client(replica.algorithm.steps, listed)
     return [by_name[name] for name in names]
+
+
+def _most_steps(replica: Replica, steps: list[int]) -> list[int]:
+    drawn = replica.algorithm.drawn_steps
+    return [drawn.most] * len(steps) if drawn else steps

@@ -60,7 +60,8 @@ class Batched:
         self.terms = replicas[0].terms.structure()
         self.clients = ClientStack(replicas, self.layout)
         self._around = around
-        self._capture: Capture = capture
+        # A graph of a whole round has as many steps in every round.
+        self._capture: Capture = "step" if capture == "round" and self.clients.draws_steps else capture
         count = self.clients.count
         self.chunk = min(chunk or count, count)
         self.chunks = [slice(start, min(start + self.chunk, count)) for start in range(0, count, self.chunk)]
@@ -107,8 +108,9 @@ class Batched:
         up, down = [], []
         for band in self.bands:
             band.set_round(0, [replica.rounds for replica in self.replicas[band.replicas]])
-            own = {name: vector[:, :1] for name, vector in band.clients.items()}
-            upload, _ = band.rule.finish(self.now.z[band.replicas, :1], band.sent(), own, band.local(slice(0, 1)))
+            first = slice(0, 1)
+            at, sent, c = self.now.z[band.replicas, first], band.sent(), band.local(first)
+            upload, _ = band.rule.finish(at, sent, band.rule.begin(at, sent, band.working(first), c), c)
             for number in self.clients.taking_part[band.replicas]:
                 up.append(number * (z + (len(upload) - 1) * point + shared))
                 down.append(number * (len(band.sent()) * point + shared))
@@ -138,7 +140,9 @@ class Batched:
 
     def _set_round(self) -> None:
         t, rounds = self.round, [replica.rounds for replica in self.replicas]
-        self.now.rows.copy_(self.clients.sampler.indices(t).view_as(self.now.rows))
+        self.clients.draw_steps(t)
+        longest = self.clients.longest
+        self.now.rows.copy_(self.clients.sampler.indices(t, longest).view_as(self.now.rows))
         for band in self.bands:
             band.set_round(t, rounds[band.replicas])
         if not self.all_work:
@@ -150,14 +154,14 @@ class Batched:
         if self.terms.transmission.private:
             self.now.noise_keys.copy_(self.clients.noise_keys(t))
         if self.network.has_dropout:
-            self.now.keys.copy_(self.clients.dropout_keys(t))
+            self.now.keys[:, :, :longest].copy_(self.clients.dropout_keys(t))
         if self.clients.view.random:
-            self.now.view_keys.copy_(self.clients.view_keys(t))
+            self.now.view_keys[:, :, :longest].copy_(self.clients.view_keys(t))
 
     def _whole_round(self) -> None:
         self._work.begin()
         for number, part in enumerate(self.chunks):
-            for step in range(self.clients.most_steps):
+            for step in range(self.clients.longest):
                 self._work.step(number, step)
             self._work.finish(part)
         self._servers.settle()
@@ -182,7 +186,7 @@ class Batched:
         self._work.begin()
         for program, part in zip(self._programs, self.chunks, strict=True):
             self.now.step.zero_()
-            for _ in range(self.clients.most_steps):
+            for _ in range(self.clients.longest):
                 program()
             self._work.finish(part)
         self._servers.settle()

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fedmm.core.compression import algorithms_part, transmit
+from fedmm.core.algorithm import kept_of
+from fedmm.core.compression import algorithms_part, transmit, transmit_others
 from fedmm.core.federation import Terms
 from fedmm.core.layout import Layout
 from fedmm.core.mechanisms import Circumstances
 from fedmm.core.objective import RowWeights
-from fedmm.core.problem import NetworkStack
+from fedmm.core.problem import NetworkStack, Statistics
 from fedmm.core.seeding import normal
 from fedmm.engines.batched.clients import ClientStack
 from fedmm.engines.batched.tensors import StackTensors, over
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """Replicas whose gradients are taken together, and for each chunk what is no parameter of their networks."""
+
+    replicas: slice | Tensor
+    constants: Sequence[Mapping[str, Tensor]]
 
 
 class LocalWork:
@@ -39,7 +49,15 @@ class LocalWork:
         self._terms = terms
         self._shares_statistics = shares_statistics
         self.chunks = chunks
-        self._constants = [network.constants(clients.which[:, part].flatten()) for part in chunks]
+        self._all = self._chosen(slice(None))
+        self._looking = [band for band in now.bands if band.rule.looks]
+        looking = [replica for band in self._looking for replica in range(len(now.z))[band.replicas]]
+        some = 0 < len(looking) < len(now.z)
+        self._second = self._chosen(torch.tensor(looking, device=layout.device)) if some else self._all
+
+    def _chosen(self, replicas: slice | Tensor) -> _Chosen:
+        which = self._clients.which[replicas]
+        return _Chosen(replicas, [self._network.constants(which[:, part].flatten()) for part in self.chunks])
 
     def begin(self) -> None:
         """Every client where the server is, and nothing summed yet."""
@@ -47,6 +65,8 @@ class LocalWork:
         for band in now.bands:
             band.open_round()
             now.z[band.replicas].copy_(band.sent()["z"].expand_as(now.z[band.replicas]))
+            for part in self.chunks:
+                band.begin(now.z[band.replicas, part], part)
         for name, value in now.client_statistics.items():
             now.kept_statistics[name].copy_(value)
             if self._shares_statistics:
@@ -65,43 +85,80 @@ class LocalWork:
             for name, value in before_step.items():
                 own = now.client_statistics[name][:, part]
                 own.copy_(torch.where(over(active, value), own, value))
+        seconds = iter(self._look(number, step, gradient))
         for band in now.bands:
             r = band.replicas
-            before = now.z[r, part]
-            after = band.local_step(before, gradient[r], self._clients.scale[r, part], part)
-            before.copy_(after if active is None else torch.where(active[r].unsqueeze(-1), after, before))
+            before, scale = now.z[r, part], self._clients.scale[r, part]
+            moving = None if active is None else active[r]
+            if band.rule.plain:
+                after = band.local_step(before, gradient[r], scale, part)
+            else:
+                F = gradient[r] * scale
+                after = band.step(before, F, next(seconds) if band.rule.looks else F, part, moving)
+            before.copy_(after if moving is None else torch.where(moving.unsqueeze(-1), after, before))
         now.losses[:, :, part] += losses if active is None else torch.where(active, losses, 0.0)
 
-    def _gradient(self, number: int, step: int | Tensor) -> tuple[Tensor, Tensor]:
-        """The loss gradients ``[replicas, clients, size]``, and task and domain losses ``[2, replicas, clients]``."""
+    def _look(self, number: int, step: int | Tensor, gradient: Tensor) -> list[Tensor]:
+        """The signed fields at the second points of each band that looks, from one pass for all of them."""
+        if not self._looking:
+            return []
+        part, scale = self.chunks[number], self._clients.scale
+        points = []
+        for band in self._looking:
+            r = band.replicas
+            points.append(band.look(self._now.z[r, part], gradient[r] * scale[r, part], part))
+        found, _ = self._gradient(number, step, torch.cat(points))
+        each = zip(self._looking, found.split([len(own) for own in points]), strict=True)
+        return [own * scale[band.replicas, part] for band, own in each]
+
+    def _gradient(self, number: int, step: int | Tensor, second: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The loss gradients ``[replicas, clients, size]``, and task and domain losses ``[2, replicas, clients]``.
+
+        second: points at which those replicas that look are asked for them once more. The batches are the same, and
+        running statistics stay as they are.
+        """
         now = self._now
-        part, shape = self.chunks[number], (len(now.z), -1)
-        planned = (now.rows[:, part], now.keys[:, part], now.view_keys[:, part])
+        part = self.chunks[number]
+        chosen = self._all if second is None else self._second
+        r = chosen.replicas
+        points = now.z[:, part] if second is None else second
+        planned = (now.rows[r][:, part], now.keys[r][:, part], now.view_keys[r][:, part])
         if isinstance(step, Tensor):
             rows, keys, view_keys = (each.index_select(2, step).squeeze(2) for each in planned)
         else:
             rows, keys, view_keys = (each[:, :, step] for each in planned)
         rows = rows.flatten(0, 1)
         x = self._clients.view.train(self._clients.pool.x[rows], view_keys.flatten())
-        z = now.z[:, part].flatten(0, 1).detach().requires_grad_()
-        statistics = {name: value[:, part].flatten(0, 1).contiguous() for name, value in now.client_statistics.items()}
+        z = points.flatten(0, 1).detach().requires_grad_()
+        statistics = self._statistics(chosen, part, copied=second is not None)
         dropout = keys.flatten() if self._network.has_dropout else None
-        outputs = self._network.outputs(z, x, self._constants[number], dropout, statistics)
-        for name, value in statistics.items():
-            own = now.client_statistics[name][:, part]
-            if own.data_ptr() != value.data_ptr():
-                own.copy_(value.view(own.shape))
-        domain, task, everything, target = (each[:, part].flatten(0, 1) for each in self._clients.weights[:4])
+        outputs = self._network.outputs(z, x, chosen.constants[number], dropout, statistics)
+        if second is None:
+            self._keep(statistics, part)
+        domain, task, everything, target = (each[r][:, part].flatten(0, 1) for each in self._clients.weights[:4])
         weights = RowWeights(domain, task, everything, target, has_source=True)
         objective = self._clients.flat[0].objective
         losses = torch.stack(objective.losses(outputs, self._clients.pool.y[rows], weights))
-        nu = now.nu.expand(-1, part.stop - part.start).flatten()
+        nu = now.nu[r].expand(-1, part.stop - part.start).flatten()
         value = losses[0] - nu * losses[1]
         target_loss = objective.target_losses(outputs, weights)
         if target_loss is not None:
-            value = value + self._clients.target_weight[:, part].flatten() * target_loss
+            value = value + self._clients.target_weight[r][:, part].flatten() * target_loss
         (gradient,) = torch.autograd.grad(value.sum(), z)
+        shape = (len(points), -1)
         return gradient.view(*shape, self._layout.size), losses.detach().view(2, *shape)
+
+    def _statistics(self, chosen: _Chosen, part: slice, *, copied: bool) -> Statistics:
+        """The clients' running statistics ``[networks, ...]``."""
+        each = {name: value[chosen.replicas][:, part] for name, value in self._now.client_statistics.items()}
+        flat = {name: value.flatten(0, 1) for name, value in each.items()}
+        return {name: value.clone() if copied else value.contiguous() for name, value in flat.items()}
+
+    def _keep(self, statistics: Statistics, part: slice) -> None:
+        for name, value in statistics.items():
+            own = self._now.client_statistics[name][:, part]
+            if own.data_ptr() != value.data_ptr():
+                own.copy_(value.view(own.shape))
 
     def finish(self, part: slice) -> None:
         """What some of the clients send, and what they keep."""
@@ -113,13 +170,15 @@ class LocalWork:
             came = transmit(terms.transmission, terms.uploads, z, sent["z"], own, given)
             if came.z is not z:
                 z.copy_(came.z)
-            upload, after = band.rule.finish(z, sent, algorithms_part(own), band.local(part))
+            upload, after = band.rule.finish(z, sent, band.working(part), band.local(part))
+            upload = transmit_others(terms.transmission, band.rule, upload, z, sent)
             codes = came.wire if terms.uploads != "exact" else {}
             for store, vectors in ((now.uploads[number], upload), (now.codes[number], codes)):
                 for name, vector in vectors.items():
                     if name not in store:
                         store[name] = vector.new_zeros(len(vector), self._clients.count, vector.shape[-1])
                     store[name][:, part].copy_(vector)
+            after = kept_of(algorithms_part(own), after)
             for name, vector in {**after, **came.memory, **band.memory(sent)}.items():
                 kept[name][:, part].copy_(vector)
 

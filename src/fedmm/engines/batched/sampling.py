@@ -77,18 +77,22 @@ class RoundSampler:
         self._clients = [torch.tensor(group.clients, device=self._device) for group in self._groups]
         self._orders: dict[int, dict[int, Tensor]] = defaultdict(dict)
 
-    def indices(self, t: int) -> Tensor:
-        """The pool's rows of round t, int64 ``[clients, steps, rows]``; beyond a client's own steps they are 0."""
+    def indices(self, t: int, longest: int | None = None) -> Tensor:
+        """The pool's rows of round t, int64 ``[clients, steps, rows]``; beyond a client's own steps they are 0.
+
+        longest: as many steps as are looked at, by default all; beyond them the rows are 0 too.
+        """
         chosen = torch.zeros(self._shape, dtype=torch.int64, device=self._device)
         for number, group in enumerate(self._groups):
-            count = group.steps * group.batch_rows
-            first_epoch, offset = divmod(t * count, group.rows)
-            last_epoch = (t * count + count - 1) // group.rows
+            steps = group.steps if longest is None else min(group.steps, longest)
+            first, count = t * group.steps * group.batch_rows, steps * group.batch_rows
+            first_epoch, offset = divmod(first, group.rows)
+            last_epoch = (first + count - 1) // group.rows
             orders = [self._order(number, epoch) for epoch in range(first_epoch, last_epoch + 1)]
             self._forget(number, last_epoch)
             own = torch.cat(orders, dim=1)[:, offset : offset + count]
-            rows = self._numbers[number].gather(1, own).view(-1, group.steps, group.batch_rows)
-            chosen[self._clients[number], : group.steps, group.first : group.first + group.batch_rows] = rows
+            rows = self._numbers[number].gather(1, own).view(-1, steps, group.batch_rows)
+            chosen[self._clients[number], :steps, group.first : group.first + group.batch_rows] = rows
         return chosen
 
     def _order(self, number: int, epoch: int) -> Tensor:

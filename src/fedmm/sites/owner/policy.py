@@ -126,7 +126,7 @@ def require_allowed(policy: PolicySection, kind: str, experiment: Experiment, si
     _require_imports(policy, experiment)
     _require_paths(policy, experiment)
     _require_noise(policy, kind, experiment)
-    steps = experiment.algorithm.steps
+    steps = 1 if experiment.algorithm.drawn_steps else experiment.algorithm.steps
     if isinstance(steps, Mapping):
         steps = steps.get(site, policy.min_local_steps)
     require_steps(policy, steps if isinstance(steps, int) else max(steps))
@@ -198,8 +198,8 @@ def require_steps_kept(policy: PolicySection, c: Coefficients) -> None:
 
 
 def own_steps(plan: Plan, site: str) -> int:
-    """The site's number of local steps."""
-    return steps_by_client(plan.algorithm.steps, plan.listed)[site]
+    """The site's number of local steps; where it is drawn, the least."""
+    return 1 if plan.algorithm.drawn_steps else steps_by_client(plan.algorithm.steps, plan.listed)[site]
 
 
 def require_rows(policy: PolicySection, batch_size: int, source: int, target: int) -> None:
