@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import fedmm
 from fedmm.core.aggregation import Mean, aggregated, groups_of
-from fedmm.core.algorithm import Aggregated, Algorithm, State
+from fedmm.core.algorithm import Aggregated, Algorithm, State, first_exchange
 from fedmm.core.engine import FederatedState, RoundRecord
 from fedmm.core.layout import Layout
 from fedmm.core.objective import AdversaryShape, Objective, Outputs
@@ -221,6 +221,12 @@ OPTIONS = {
     "mean_steps": 1,
 }
 """An unlike value for every option of any algorithm, so that nothing hides behind a default."""
+
+
+def takes_noise(kind: type[Algorithm]) -> bool:
+    """Whether updates may carry noise: not where clients send what comes of their local steps beside z."""
+    algorithm, layout = kind(), Layout({"omega": (1,)}, {"psi": (1,)})
+    return algorithm.plain or len(first_exchange(algorithm, layout, torch.zeros(2))[0]) == 1
 
 
 def with_options(kind: type[Algorithm], **changes: Any) -> Algorithm:

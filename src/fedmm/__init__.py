@@ -41,6 +41,10 @@ if _typing.TYPE_CHECKING:
     from fedmm.core.objective import Outputs as Outputs
     from fedmm.core.options import TrainOptions as TrainOptions
     from fedmm.core.problem import FederatedProblem as FederatedProblem
+    from fedmm.core.projections import Ball as Ball
+    from fedmm.core.projections import Box as Box
+    from fedmm.core.projections import HalfLine as HalfLine
+    from fedmm.core.projections import Simplex as Simplex
     from fedmm.core.schedules import SCHEDULES as SCHEDULES
     from fedmm.core.schedules import Constant as Constant
     from fedmm.core.schedules import CosineDecay as CosineDecay
@@ -93,6 +97,7 @@ _HOME = {
     "fedmm.core.objective": ("SOURCE", "TARGET", "AdversaryShape", "Objective", "Outputs"),
     "fedmm.core.options": ("TrainOptions",),
     "fedmm.core.problem": ("FederatedProblem",),
+    "fedmm.core.projections": ("Ball", "Box", "HalfLine", "Simplex"),
     "fedmm.core.schedules": (
         "SCHEDULES",
         "Constant",

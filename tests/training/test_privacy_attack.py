@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from problems import FLOAT64, FieldClient, generator, played
+from problems import FLOAT64, FieldClient, generator, played, takes_noise
 from torch import Tensor
 
 from fedmm import (
@@ -74,7 +74,7 @@ ATTACKED: dict[str, Algorithm] = {
     "sgda_plus": SGDAPlus(1.0, 1.0, 1, snapshot_every=2),
     "fess_gda": FESSGDA(1.0, 1.0, 1, smoothing_min=0.5),
 }
-SENDS_MORE = {"momentum_gda", "fedsgda_m"}
+SENDS_MORE = {name for name, kind in ALGORITHMS.items() if not takes_noise(kind)}
 """Whose clients send what comes of their local steps beside z: they are refused with any noise."""
 each_algorithm = pytest.mark.parametrize(
     "algorithm", [pytest.param(ATTACKED[name], id=name) for name in ALGORITHMS if name not in SENDS_MORE]
@@ -255,6 +255,10 @@ def test_neither_coded_points_nor_participation_that_is_known_tell_more(
 
 def test_some_algorithms_are_left_with_a_trusted_server() -> None:
     assert {"fedsgda", "fedavg_gda", "fedprox_gda", "extragradient", "sgda_plus", "fess_gda"} == STATELESS
+
+
+def test_those_that_send_more_than_z_are_known() -> None:
+    assert {"momentum_gda", "fedsgda_m"} == SENDS_MORE
 
 
 @pytest.mark.parametrize("name", sorted(SENDS_MORE))

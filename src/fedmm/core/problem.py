@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import ClassVar, Protocol
 
 from torch import Tensor
 
 from fedmm.core.layout import Layout
 from fedmm.core.objective import Objective, Outputs, RowWeights
+from fedmm.core.projections import ConvexSet, Projection
 
 Statistics = dict[str, Tensor]
 """Running statistics of normalisation layers by name: a third group beside omega and psi, with no gradient or dual."""
@@ -62,6 +64,7 @@ class FederatedProblem:
     groups: by client name, which clients hold the same domains, for robust aggregation; all are one by default.
     seed: decides who takes part in a round, and the noise in updates where they carry any.
     federation: how many clients the federation has, where these may be but some of them.
+    constraints: by group of parameters, the set that it is held in, after every local step and at the server.
     """
 
     layout: Layout
@@ -73,6 +76,12 @@ class FederatedProblem:
     groups: Mapping[str, str] = field(default_factory=dict)
     seed: int = 0
     federation: int = 0
+    constraints: Mapping[str, ConvexSet] = field(default_factory=dict)
+
+    @cached_property
+    def projection(self) -> Projection | None:
+        """To the nearest point that the constraints allow; None where there are none."""
+        return Projection(self.layout, self.constraints) if self.constraints else None
 
     def __repr__(self) -> str:
         sizes = f"{self.layout.min_size} parameters in omega, {self.layout.size - self.layout.min_size} in psi"

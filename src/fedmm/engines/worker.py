@@ -14,6 +14,7 @@ from fedmm.core.federation import Terms
 from fedmm.core.layout import Layout
 from fedmm.core.mechanisms import Circumstances, NoiseSource, SeededNoise
 from fedmm.core.problem import ClientProblem, LocalReport, LocalRound, Statistics
+from fedmm.core.projections import Projection
 from fedmm.core.validation import at_least
 from fedmm.engines.messages import Invitation, Update
 
@@ -98,13 +99,26 @@ class Worked:
 
 
 def take_step(
-    algorithm: Algorithm, local: LocalRound, step: int, z: Tensor, sent: State, own: State, c: Coefficients
+    algorithm: Algorithm,
+    local: LocalRound,
+    step: int,
+    z: Tensor,
+    sent: State,
+    own: State,
+    c: Coefficients,
+    projection: Projection | None = None,
 ) -> tuple[Tensor, State]:
     """A client's next point and state, with the fields that the algorithm needs for them."""
+    held = projection or _anywhere
     F = G = local.field(z, step)
     if algorithm.looks:
-        G = local.field(algorithm.look(z, sent, own, F, c), step)
-    return algorithm.step(z, sent, own, F, G, c)
+        G = local.field(held(algorithm.look(z, sent, own, F, c)), step)
+    z, own = algorithm.step(z, sent, own, F, G, c)
+    return held(z), own
+
+
+def _anywhere(z: Tensor) -> Tensor:
+    return z
 
 
 @dataclass(frozen=True)
@@ -113,7 +127,7 @@ class Worker:
 
     terms: how its updates travel. clients: how many take part in a round.
     noise: where the noise in its updates comes from; away from simulations, a secret of the client's own.
-    seed: the run's, from which numbers of local steps are drawn.
+    seed: the run's, from which numbers of local steps are drawn. projection: to where constraints allow.
     """
 
     client: ClientProblem
@@ -125,6 +139,7 @@ class Worker:
     clients: int = 1
     noise: NoiseSource = field(default=SeededNoise())
     seed: int = 0
+    projection: Projection | None = None
 
     @property
     def name(self) -> str:
@@ -155,7 +170,7 @@ class Worker:
         z = sent["z"]
         working = self.algorithm.begin(z, sent, mine, c)
         for step in range(self.steps_in(t)):
-            z, working = take_step(self.algorithm, local, step, z, sent, working, c)
+            z, working = take_step(self.algorithm, local, step, z, sent, working, c, self.projection)
         given = None
         if terms.transmission.private:
             came = {**came, **sent, **{f"statistics/{name}": tensor for name, tensor in statistics.items()}}

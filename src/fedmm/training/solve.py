@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from fedmm.core.errors import FedmmError, require
 from fedmm.core.federation import Terms
 from fedmm.core.layout import Layout, PerGroup, Point
 from fedmm.core.problem import FederatedProblem, LocalReport, Statistics
+from fedmm.core.projections import ConvexSet
 from fedmm.core.validation import at_least, instance, per_group, positive
 from fedmm.engines.in_process import InProcess
 from fedmm.training.callbacks import Callback, Status
@@ -84,6 +85,7 @@ def solve(
     groups: Sequence[str] | None = None,
     guard: Guard = _NO_GUARD,
     seed: int = 0,
+    constraints: Mapping[str, ConvexSet] | None = None,
     progress: bool = False,
 ) -> Solution:
     """min over omega, max over psi of the mean of f_1 ... f_N, each known to its own client alone.
@@ -99,7 +101,9 @@ def solve(
     terms: on what terms clients take part: which share of them in a round, what the server accepts, how it aggregates.
     groups: a word for each client; robust aggregation goes by clients of one word. All are one group by default.
     guard: what is done about rounds that are not finite, or explode: by default the former end the run.
-    seed: decides who takes part in a round.
+    seed: decides who takes part in a round, and how many steps it has where that is drawn.
+    constraints: by group of parameters (the name of a tensor, or the part of it before a dot), the set that it is held
+        in: ``Simplex()``, ``Box(low, high)``, ``HalfLine()`` or ``Ball(radius)``. A start outside of it is moved there.
     """
     instance("algorithm", algorithm, Algorithm)
     instance("terms", terms, Terms)
@@ -140,7 +144,13 @@ def solve(
         for name, function, alpha in zip(names, functions, mean_one(weights, len(functions)), strict=True)
     ]
     grouped = dict(zip(names, groups, strict=True)) if groups else {}
-    problem = FederatedProblem(layout, first, clients, groups=grouped, seed=seed)
+    require(
+        constraints is None or isinstance(constraints, Mapping),
+        f"constraints must be a dict of a set for each group of parameters, not {type(constraints).__name__}",
+    )
+    problem = FederatedProblem(layout, first, clients, groups=grouped, seed=seed, constraints=constraints or {})
+    if problem.projection:
+        problem = replace(problem, start=problem.projection(first))
 
     def engine(rule: Algorithm) -> InProcess:
         return InProcess(problem, rule, rounds, guard.terms(terms))

@@ -10,7 +10,18 @@ from typing import Any
 
 import pytest
 import torch
-from problems import CLASSES, FLOAT64, WIDTH, generator, labels, network, played, train_options, with_options
+from problems import (
+    CLASSES,
+    FLOAT64,
+    WIDTH,
+    generator,
+    labels,
+    network,
+    played,
+    takes_noise,
+    train_options,
+    with_options,
+)
 from torch import Tensor, nn
 
 import fedmm
@@ -254,6 +265,9 @@ def assert_agrees(stack: Batched, replica: int, measures: Tensor, reference: Rou
         assert not any(measured.pop(name) > 0 for name in ("loss", "domain_loss", "task_loss"))
     elif "task_loss" not in record.metrics:  # a round without clients that hold the source
         assert math.isnan(measured.pop("task_loss"))
+        if not record.clients:
+            assert not record.metrics
+            assert (measured.pop("loss"), measured.pop("domain_loss")) == (0.0, 0.0)
     sent = stack.sent_bytes(replica, int(measured.pop("in_step")))
     expected = distances | record.metrics | {"clients": record.clients}
     assert measured == pytest.approx(expected, rel=tolerance, abs=tolerance)
@@ -282,9 +296,26 @@ RATES = {"lr_min": 0.2, "lr_max": 0.3, "local_steps": 2}
 def every_algorithm() -> list[Run]:
     """A run of each algorithm, with equal local steps, seeds and trade-offs of their own."""
     return [
-        Run(with_options(kind, **RATES), DANN(nu=0.2 + 0.1 * seed), seed)
+        Run(with_options(kind, **RATES), DANN(nu=0.2 + 0.1 * (seed % 7)), seed)
         for seed, kind in enumerate(ALGORITHMS.values())
     ]
+
+
+def hidden(runs: Sequence[Run]) -> list[Run]:
+    """Those whose updates may carry noise."""
+    return [run for run in runs if takes_noise(type(run.algorithm))]
+
+
+def beyond_local_steps(**options: Any) -> list[Run]:
+    """Methods that look, or whose state changes with every step, beside one that does neither; their steps differ."""
+    algorithms: list[Algorithm] = [
+        fedmm.Extragradient(0.1, 0.3, 3),
+        FedMM(0.1, 0.3, local_steps=2),
+        fedmm.MomentumGDA(0.1, 0.3, 4, momentum=0.5),
+        fedmm.FedSGDAM(0.1, 0.3, 2, momentum=0.5, lr_schedule=DannDecay()),
+        fedmm.SGDAPlus(0.1, 0.3, 3, snapshot_every=2),
+    ]
+    return [Run(each, DANN(nu=0.2 + 0.1 * seed), seed, **options) for seed, each in enumerate(algorithms)]
 
 
 def two_methods(objective: Objective, **options: Any) -> list[Run]:
@@ -385,19 +416,23 @@ TERMS: dict[str, list[Run]] = (
         "half of the clients, mixed": on_terms(MIXED, 0.5, 0.75),
         "clipped": on_terms(every_algorithm(), transmission=ClippedUpdate(0.3)),
         "half, clipped": on_terms(many_clients(), 0.5, transmission=ClippedUpdate(0.3)),
-        "bounded": on_terms(many_clients(), 1.0, 0.67, max_update_norm=0.15, on_bad_update="skip"),
+        "bounded": on_terms(many_clients(), 1.0, 0.67, max_update_norm=0.2, on_bad_update="skip"),
         "unusual": on_terms(many_clients(), 1.0, 0.84, max_update_ratio=1.1),
-        "noisy": on_terms(every_algorithm(), transmission=GaussianUpdate(0.3, 0.2, 0.1, 0.2)),
-        "half, noisy": on_terms(many_clients(), 0.5, 0.67, transmission=GaussianUpdate(0.3, 0.2, 0.1, 0.2)),
+        "noisy": on_terms(hidden(every_algorithm()), transmission=GaussianUpdate(0.3, 0.2, 0.1, 0.2)),
+        "half, noisy": on_terms(hidden(many_clients()), 0.5, 0.67, transmission=GaussianUpdate(0.3, 0.2, 0.1, 0.2)),
         "noise shared": on_terms(many_clients()[:3], 1.0, 0.5, transmission=GaussianUpdate(0.3, 0.2, trust="server")),
         "uploads in int8": on_terms(every_algorithm(), uploads="int8"),
         "half, all in int8": on_terms(many_clients(), 0.5, 0.67, 1.0, uploads="int8", broadcasts="int8"),
         "half, all in fp16": on_terms(MIXED, 0.5, 0.75, 1.0, uploads="fp16", broadcasts="fp16"),
         "broadcasts in int8, bounded": on_terms(
-            many_clients(), 1.0, 0.67, broadcasts="int8", max_update_norm=0.15, on_bad_update="skip"
+            many_clients(), 1.0, 0.67, broadcasts="int8", max_update_norm=0.2, on_bad_update="skip"
         ),
         "noisy, in int8": on_terms(
-            many_clients(), 0.67, transmission=GaussianUpdate(0.3, 0.2, 0.1, 0.2), uploads="int8", broadcasts="fp16"
+            hidden(many_clients()),
+            0.67,
+            transmission=GaussianUpdate(0.3, 0.2, 0.1, 0.2),
+            uploads="int8",
+            broadcasts="fp16",
         ),
         "median, in int8": on_terms(
             many_clients(), 0.67, aggregation=CoordinateMedian(), uploads="int8", broadcasts="int8"
@@ -427,6 +462,21 @@ STACKS: dict[str, list[Run]] = (
     }
     | {f"batch norm {policy}": normalised(policy) for policy in POLICIES}
     | {
+        f"beyond local steps, batch norm {policy}": beyond_local_steps(pair=pictures(), network=normalising(policy))
+        for policy in POLICIES
+    }
+    | {
+        "beyond local steps": beyond_local_steps(),
+        "beyond local steps, dropout": beyond_local_steps(network=dropping),
+        "beyond local steps, half, clipped": on_terms(
+            beyond_local_steps(partition=SourceTarget(2, 2)), 0.5, transmission=ClippedUpdate(0.3)
+        ),
+        "drawn steps alone": [Run(fedmm.ProxSkipSGDA(0.1, 0.3, 3), seed=1, network=dropping)],
+        "drawn steps": [
+            Run(fedmm.ProxSkipSGDA(0.1, 0.3, 3), seed=1),
+            Run(fedmm.ProxSkipSGDA(0.1, 0.3, 2), seed=2),
+            Run(fedmm.Extragradient(0.1, 0.3, 2), seed=3),
+        ],
         "dropout": two_methods(DANN(nu=0.3), network=dropping),
         "pictures": two_methods(DANN(nu=0.3), network=convolving, pair=pictures()),
         "bytes": two_methods(DANN(nu=0.3), network=convolving, pair=byte_pictures(), partition=PSplit(0.4)),

@@ -38,7 +38,7 @@ class ClientStack:
     rows, gradients and target losses are multiplied with; has_source: who holds labelled rows; pool, sampler: their
     rows, and which of them a round needs; view: how rows are shown. taking_part: how many of each replica's clients
     work in a round; taking_part_in_all: how many of the whole federation's, ``[replicas, 1, 1]``, where these are but
-    some of them; groups: who holds the same domains.
+    some of them; groups: who holds the same domains; projection: to where constraints allow.
     """
 
     def __init__(self, replicas: Sequence[Replica], layout: Layout) -> None:
@@ -68,6 +68,7 @@ class ClientStack:
         self.has_source = torch.tensor([c.weights.has_source for c in self.flat], device=layout.device).view(self.shape)
         self.scale = self._stacked([client.field_scale for client in self.flat])
         self.view = self.flat[0].view
+        self.projection = replicas[0].problem.projection
         self.taking_part = [head_count(self.count, replica.terms.participation) for replica in replicas]
         federations = [
             head_count(max(replica.problem.federation, self.count), replica.terms.participation) for replica in replicas
@@ -131,6 +132,8 @@ def _require_alike(replicas: Sequence[Replica], clients: Sequence[StackableClien
         replica.terms.check_noise(replica.problem, replica.algorithm)
         same = replica.problem.layout.blocks == layout.blocks and replica.problem.layout.dtype == layout.dtype
         require(same, "replicas of a stack must have networks of one structure and dtype")
+        constraints = replica.problem.constraints == replicas[0].problem.constraints
+        require(constraints, "replicas of a stack must have the same constraints")
         shared = replica.problem.share_statistics == replicas[0].problem.share_statistics
         require(shared, "replicas of a stack must have one policy for running statistics")
         require(

@@ -95,6 +95,8 @@ class LocalWork:
             else:
                 F = gradient[r] * scale
                 after = band.step(before, F, next(seconds) if band.rule.looks else F, part, moving)
+            if self._clients.projection:
+                after = self._clients.projection(after)
             before.copy_(after if moving is None else torch.where(moving.unsqueeze(-1), after, before))
         now.losses[:, :, part] += losses if active is None else torch.where(active, losses, 0.0)
 
@@ -107,7 +109,10 @@ class LocalWork:
         for band in self._looking:
             r = band.replicas
             points.append(band.look(self._now.z[r, part], gradient[r] * scale[r, part], part))
-        found, _ = self._gradient(number, step, torch.cat(points))
+        joined = torch.cat(points)
+        if self._clients.projection:
+            joined = self._clients.projection(joined)
+        found, _ = self._gradient(number, step, joined)
         each = zip(self._looking, found.split([len(own) for own in points]), strict=True)
         return [own * scale[band.replicas, part] for band, own in each]
 

@@ -95,7 +95,10 @@ class Settlement:
             counted=None if self._all_counted else counted,
             sums=Sums(totals, after, everyone) if totals else None,
         )
-        return band.rule.server_update(algorithms_part(band.server), came, band.central()), after
+        server = band.rule.server_update(algorithms_part(band.server), came, band.central())
+        if self._clients.projection:
+            server = {**server, "z": self._clients.projection(server["z"])}
+        return server, after
 
     def _groups(self, replicas: slice) -> Groups:
         return Groups(self._clients.groups.of[replicas], self._clients.groups.most)
