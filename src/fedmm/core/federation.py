@@ -171,8 +171,7 @@ class Terms:
             not kept,
             f"noise can only be shared where clients keep nothing between rounds; those of {algorithm.name} keep "
             f"{' and '.join(map(repr, sorted(kept)))}, which takes the noise of earlier rounds back out of later ones. "
-            "Use trust = 'nobody', which is valid with every algorithm, or one whose clients keep nothing, such as "
-            "fedavg_gda",
+            "Use trust = 'nobody', or an algorithm whose clients keep nothing, such as fedavg_gda",
         )
 
     def keeps_totals(self, algorithm: Algorithm) -> bool:

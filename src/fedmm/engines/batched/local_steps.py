@@ -113,7 +113,7 @@ class LocalWork:
         if self._clients.projection:
             joined = self._clients.projection(joined)
         found, _ = self._gradient(number, step, joined)
-        each = zip(self._looking, found.split([len(own) for own in points]), strict=True)
+        each = zip(self._looking, torch.split(found, [len(own) for own in points]), strict=True)
         return [own * scale[band.replicas, part] for band, own in each]
 
     def _gradient(self, number: int, step: int | Tensor, second: Tensor | None = None) -> tuple[Tensor, Tensor]:
