@@ -47,6 +47,8 @@ from fedmm.core.compression import algorithms_part
 from fedmm.core.engine import FederatedState, RoundRecord
 from fedmm.core.mechanisms import GaussianUpdate
 from fedmm.core.objective import Objective
+from fedmm.core.problem import FederatedProblem
+from fedmm.core.projections import ConvexSet
 from fedmm.core.schedules import CosineDecay, DannDecay, DannWarmup, InverseDecay
 from fedmm.data import Dirichlet, DisjointClasses, DomainPair, Labelled, Partition, PSplit, Share, SourceTarget
 from fedmm.data.rows import TensorRows
@@ -174,6 +176,11 @@ class Run:
     rounds: int = PLANNED
     weights: Mapping[str, float] = field(default_factory=dict)
     terms: Terms = field(default=Terms())
+    constraints: Mapping[str, ConvexSet] = field(default_factory=dict)
+
+    def problem(self, adaptation: Adaptation) -> FederatedProblem:
+        """What the adaptation trains, in the run's constraints."""
+        return replace(adaptation.problem, constraints=self.constraints)
 
     def adaptation(self, device: str = "cpu", dtype: torch.dtype = FLOAT64) -> Adaptation:
         shares = self.partition.split(self.pair, self.seed)
@@ -219,7 +226,7 @@ def stacked(
         looped=looped,
     )
     replicas = [
-        Replica(each.problem, run.algorithm, run.rounds, run.terms) for each, run in zip(built, runs, strict=True)
+        Replica(run.problem(each), run.algorithm, run.rounds, run.terms) for each, run in zip(built, runs, strict=True)
     ]
     return Batched(replicas, together, around=lambda: precision(chosen, torch.device(device)), **options)
 

@@ -25,8 +25,9 @@ from engines.batched.stacks import (
     tensors,
     vectors,
 )
+from problems import played
 
-from fedmm import DANN, FedAvgGDA, FedMM, FedmmError, FedSGDA, ScaffoldGDA
+from fedmm import DANN, Ball, Box, FedAvgGDA, FedMM, FedmmError, FedSGDA, InProcess, ScaffoldGDA, Simplex
 from fedmm.core.engine import FederatedState
 from fedmm.data import DomainPair, SourceTarget
 from fedmm.engines.batched import Batched
@@ -35,6 +36,31 @@ from fedmm.models import Network
 
 def states(stack: Batched) -> list[FederatedState]:
     return [stack.state(replica) for replica in range(len(stack.replicas))]
+
+
+# Constraints ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chunk", [None, 1])
+def test_constraints_hold_as_they_do_in_the_reference(chunk: int | None) -> None:
+    sets = {"adversary": Ball(0.5), "task_head": Box(-0.1, 0.2), "features.0": Simplex(2.0)}
+    runs = [replace(run, constraints=sets) for run in STACKS["beyond local steps"]]
+    stack = stacked(runs, chunk=chunk)
+    measures = advanced(stack, 3)
+    for replica, run in enumerate(runs):
+        adaptation = run.adaptation()
+        *_, last = played(InProcess(run.problem(adaptation), run.algorithm, run.rounds), 3)
+        assert_agrees(stack, replica, measures, last, 1e-9)
+        parts = {block.name: part for block, part in adaptation.function.layout.tensors(last[0].z)}
+        adversary = torch.cat([part.flatten() for name, part in parts.items() if name.startswith("adversary.")])
+        assert float(adversary.norm()) <= 0.5 + 1e-12
+        assert float(parts["features.0.weight"].sum() + parts["features.0.bias"].sum()) == pytest.approx(2.0, abs=1e-9)
+
+
+def test_replicas_with_unlike_constraints_are_refused() -> None:
+    runs = STACKS["beyond local steps"][:2]
+    with pytest.raises(FedmmError, match="the same constraints"):
+        stacked([replace(runs[0], constraints={"adversary": Ball(0.5)}), runs[1]])
 
 
 # Independence ---------------------------------------------------------------------------------------------------------
