@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from fedmm.core.algorithm import State
+from fedmm.core.algorithm import State, first_exchange
 from fedmm.core.engine import FederatedState
 from fedmm.engines.worker import take_step
 from fedmm.models.flat import rows_at_once
@@ -59,7 +59,8 @@ def estimate(adaptation: Adaptation, rows: Iterable[Tensor], evaluate_every: int
     number = torch.empty((), dtype=layout.dtype).element_size()
     own = _bytes(engine.server.first()) + clients * (_bytes(engine.server.first_own()) + _bytes(statistics))
     totals = clients * layout.size * number if engine.server.totals() else 0
-    vectors = clients * max(len(_uploaded(adaptation)), 1) + _VECTORS_AT_WORK * (clients if stacked else 1)
+    at_work = clients if stacked else 1
+    vectors = clients * max(len(_uploaded(adaptation)), 1) + (_VECTORS_AT_WORK + _for_steps(adaptation)) * at_work
     states = 2 * own + totals + vectors * layout.size * number
     steps, saved, kinds = dict[str, float](), 0, dict[str, str]()
     for holding in adaptation.client_data:
@@ -105,12 +106,16 @@ def _before_the_first(adaptation: Adaptation) -> FederatedState:
 
 def _uploaded(adaptation: Adaptation) -> State:
     """What a client sends, as it would be without a step."""
-    engine, algorithm = adaptation.engine, adaptation.algorithm
-    worker = engine.workers[engine.server.names[0]]
-    sent, c = algorithm.broadcast(engine.server.first()), worker.coefficients(0)
-    working = algorithm.begin(sent["z"], sent, engine.server.first_own(), c)
-    upload, _ = algorithm.finish(sent["z"], sent, working, c)
+    upload, _ = first_exchange(adaptation.algorithm, adaptation.function.layout, adaptation.problem.start)
     return upload
+
+
+def _for_steps(adaptation: Adaptation) -> int:
+    """How many vectors a client has beyond those that it keeps, while it takes its local steps."""
+    engine, algorithm = adaptation.engine, adaptation.algorithm
+    sent, own = algorithm.broadcast(engine.server.first()), engine.server.first_own()
+    c = engine.workers[engine.server.names[0]].coefficients(0)
+    return len(algorithm.begin(sent["z"], sent, own, c).keys() - own.keys())
 
 
 def _step(adaptation: Adaptation, name: str) -> tuple[float, int]:

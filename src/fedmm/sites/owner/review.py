@@ -146,7 +146,8 @@ def summary(text: str) -> str:
     model = tables.get("model", {})
     network = f"{_name(model)} {model['backbone']}" if "backbone" in model else _name(model)
     noise = f"noise {sent.get('noise_min')} and {sent.get('noise_max')}" if _name(sent) == "gaussian" else "no noise"
-    steps = tables.get("algorithm", {}).get("local_steps", 1)
+    rule = tables.get("algorithm", {})
+    steps = f"about {rule['mean_steps']}" if "mean_steps" in rule else rule.get("local_steps", 1)
     algorithm, objective, data = (_name(tables.get(section, {})) for section in ("algorithm", "objective", "data"))
     return (
         f"{algorithm} with {objective} on {data}, {network}, {run.get('rounds')} rounds of {steps} local steps on "
