@@ -11,7 +11,7 @@ from faults.test_messaging import TERMS, assert_equal_states
 from flwr.app import Array, ArrayRecord, ConfigRecord
 from flwr.clientapp.mod import fixedclipping_mod
 from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping
-from problems import mixed_client, network, played, random_game, source_client, target_client, with_options
+from problems import mixed_client, network, played, random_game, source_client, takes_noise, target_client, with_options
 from remote.flower.loopback import LoopbackGrid, bare, flower_engine
 from torch import nn
 
@@ -29,6 +29,8 @@ each_algorithm = pytest.mark.parametrize("kind", ALGORITHMS.values(), ids=ALGORI
 @pytest.mark.parametrize("terms", TERMS, ids=range(len(TERMS)))
 def test_every_algorithm_computes_the_same_bits_through_flower(kind: type[Algorithm], terms: Terms) -> None:
     problem = random_game(1, clients=4).problem()
+    if terms.transmission.private and not takes_noise(kind):
+        pytest.skip("refused: tests/training/test_privacy_attack.py")
     flower, reference = (each(problem, with_options(kind), 6, terms) for each in (flower_engine, InProcess))
     for (one, record), (other, expected) in zip(played(flower, 6), played(reference, 6), strict=True):
         assert_equal_states(bare(one), bare(other))
@@ -36,8 +38,10 @@ def test_every_algorithm_computes_the_same_bits_through_flower(kind: type[Algori
         assert record.dual_norm == pytest.approx(told, rel=1e-12)
         assert replace(record, seconds=0.0, dual_norm=0.0) == replace(expected, seconds=0.0, dual_norm=0.0)
         for name, site in flower.grid.sites.items():
+            held = site.memory.held
+            counted = other.counted.get(name, max(held))  # what a site made of a round in which it was refused is later
             for key, vector in other.clients[name].items():
-                assert torch.equal(site.memory.held[max(site.memory.held)].own[key], vector)
+                assert torch.equal(held[counted].own[key], vector)
 
 
 @pytest.mark.parametrize("policy", ["averaged", "frozen"])
