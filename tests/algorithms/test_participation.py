@@ -13,7 +13,19 @@ from problems import Game, games, played, random_game, with_options
 from torch import Tensor
 
 import fedmm
-from fedmm import ALGORITHMS, AscentFedMM, FedAvgGDA, FedMM, FedmmError, ScaffoldGDA, SmoothedFedMM, Terms
+from fedmm import (
+    ALGORITHMS,
+    AscentFedMM,
+    DannDecay,
+    FedAvgGDA,
+    FedMM,
+    FedmmError,
+    OptimisticFedMM,
+    ProxSkipSGDA,
+    ScaffoldGDA,
+    SmoothedFedMM,
+    Terms,
+)
 from fedmm.core.algorithm import Aggregated, Algorithm, Coefficients, State
 from fedmm.core.engine import FederatedState, RoundRecord
 from fedmm.core.federation import taking_part
@@ -161,3 +173,14 @@ def test_solve_takes_terms_and_a_seed() -> None:
 def test_a_share_that_is_none_is_refused(share: float) -> None:
     with pytest.raises(FedmmError, match="participation"):
         Terms(participation=share)
+
+
+@pytest.mark.parametrize("algorithm", [OptimisticFedMM(), ProxSkipSGDA()], ids=lambda each: each.name)
+def test_a_lost_dual_comes_back_from_the_sums_of_updates_whatever_the_schedule(algorithm: Algorithm) -> None:
+    game = random_game(4, clients=4)
+    decaying = replace(algorithm, lr_schedule=DannDecay())
+    state, _ = play(game, decaying, Terms(participation=0.5, restore=True), rounds=30)[-1]
+    c = Coefficients(decaying.coefficients(game.layout, 30, 30), steps=game.layout.scalar(1))
+    for name, own in state.clients.items():
+        restored = decaying.restored_client({"z": state.z}, state.totals[name], c)
+        torch.testing.assert_close(restored, own, rtol=0, atol=1e-9)
