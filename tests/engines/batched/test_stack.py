@@ -38,6 +38,14 @@ def states(stack: Batched) -> list[FederatedState]:
     return [stack.state(replica) for replica in range(len(stack.replicas))]
 
 
+@pytest.mark.parametrize("name", ["every algorithm", "beyond local steps", "drawn steps"])
+def test_a_step_can_be_tried_before_any_round(name: str) -> None:
+    stack = stacked(STACKS[name], chunk=1)
+    stack.try_step()
+    stack.try_step()
+    assert stack.now.z.isfinite().all()
+
+
 # Constraints ----------------------------------------------------------------------------------------------------------
 
 

@@ -136,6 +136,8 @@ class Batched:
         """One local step of the first chunk, to measure its cost; for a stack that is thrown away afterwards."""
         self._set_round()
         with self._around():
+            if not all(band.rule.plain for band in self.bands):
+                self._work.begin()
             self._work.step(0, 0)
 
     def _set_round(self) -> None:
