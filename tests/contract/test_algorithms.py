@@ -153,11 +153,11 @@ def test_a_round_keeps_the_dtype_and_repeats_itself_and_leaves_its_input_alone(
         assert working.keys() == begun.keys()
         assert own.keys() <= begun.keys()
         upload, finished = algorithm.finish(stepped, sent, working, c)
-        after = kept_of(own, finished)
+        after = kept_of(own, working, finished)
         stacked = {name: torch.stack([vector, vector + 1.0]) for name, vector in upload.items()}
         new_server = algorithm.server_update(server, all_counted(algorithm, stacked, sent), c)
         assert new_server.keys() == server.keys()
-        assert own.keys() <= finished.keys()
+        assert after.keys() == own.keys()
         return [stepped, looked, *working.values(), *upload.values(), *after.values(), *new_server.values()]
 
     first, second = outputs(), outputs()
@@ -241,7 +241,7 @@ def play_stack(
             working = {name: torch.where(step < m, vector, working[name]) for name, vector in after.items()}
             z = torch.where(step < m, stepped, z)
         uploads, finished = algorithm.finish(z, sent, working, c)
-        clients = kept_of(clients, finished)
+        clients = kept_of(clients, working, finished)
         came = all_counted(algorithm, uploads, algorithm.broadcast(server))
         server = algorithm.server_update(server, came, at_server)
     return server, clients

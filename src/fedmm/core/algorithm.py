@@ -155,7 +155,7 @@ class Algorithm:
     def finish(self, z: Tensor, sent: State, client: State, c: Coefficients) -> tuple[State, State]:
         """What the client uploads after its last local step, and its new state.
 
-        Of that state it keeps what ``init_client`` names; what ``begin`` added was for this round alone.
+        It keeps that state but for what ``begin`` added, which was for this round alone.
         """
         return {"z": z}, client
 
@@ -175,13 +175,14 @@ def first_exchange(algorithm: Algorithm, layout: Layout, z: Tensor) -> tuple[Sta
     """
     c = Coefficients(algorithm.coefficients(layout, 0, 1), steps=layout.scalar(1))
     sent, own = algorithm.broadcast(algorithm.init_server(z)), algorithm.init_client(z)
-    upload, after = algorithm.finish(sent["z"], sent, algorithm.begin(sent["z"], sent, own, c), c)
-    return upload, kept_of(own, after)
+    working = algorithm.begin(sent["z"], sent, own, c)
+    upload, after = algorithm.finish(sent["z"], sent, working, c)
+    return upload, {**own, **kept_of(own, working, after)}
 
 
-def kept_of(own: State, after: State) -> State:
-    """What a client keeps of its state after a round: the vectors it began with, less those of the round alone."""
-    return {name: after.get(name, vector) for name, vector in own.items()}
+def kept_of(own: State, working: State, after: State) -> State:
+    """What a client keeps of its state after a round: all but what was added for the steps of the round alone."""
+    return {name: vector for name, vector in after.items() if name in own or name not in working}
 
 
 _MOST_STEPS = 1_000_000

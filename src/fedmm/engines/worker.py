@@ -183,7 +183,7 @@ class Worker:
         if terms.transmission.private:
             report = replace(report, metrics={})
         vectors = upload if terms.uploads == "exact" else {**wire, **others}
-        kept = {**kept_of(mine, after), **memory, **remembered(terms.broadcasts, sent)}
+        kept = {**kept_of(mine, working, after), **memory, **remembered(terms.broadcasts, sent)}
         return Worked(vectors, kept, report)
 
     def _circumstances(self, t: int, session: int, update: Tensor, came: State) -> Circumstances:

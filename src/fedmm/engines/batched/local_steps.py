@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedmm.core.algorithm import kept_of
-from fedmm.core.compression import algorithms_part, transmit, transmit_others
+from fedmm.core.compression import transmit, transmit_others
 from fedmm.core.federation import Terms
 from fedmm.core.layout import Layout
 from fedmm.core.mechanisms import Circumstances
@@ -175,7 +175,8 @@ class LocalWork:
             came = transmit(terms.transmission, terms.uploads, z, sent["z"], own, given)
             if came.z is not z:
                 z.copy_(came.z)
-            upload, after = band.rule.finish(z, sent, band.working(part), band.local(part))
+            working = band.working(part)
+            upload, after = band.rule.finish(z, sent, working, band.local(part))
             upload = transmit_others(terms.transmission, band.rule, upload, z, sent)
             codes = came.wire if terms.uploads != "exact" else {}
             for store, vectors in ((now.uploads[number], upload), (now.codes[number], codes)):
@@ -183,7 +184,7 @@ class LocalWork:
                     if name not in store:
                         store[name] = vector.new_zeros(len(vector), self._clients.count, vector.shape[-1])
                     store[name][:, part].copy_(vector)
-            after = kept_of(algorithms_part(own), after)
+            after = kept_of(own, working, after)
             for name, vector in {**after, **came.memory, **band.memory(sent)}.items():
                 kept[name][:, part].copy_(vector)
 
