@@ -54,10 +54,15 @@ def tune(
     except KeyboardInterrupt:
         say(f"stopped; finished runs are in {folder}, and --resume continues the tuning")
         raise typer.Exit(INTERRUPTED) from None
+    show_tuned(folder, "fedmm run")
+
+
+def show_tuned(folder: Path, command: str, options: str = "") -> None:
+    """Show what a tuning chose, and the command that trains with it."""
     tuned = read_tuned(folder)
     console.print(rich_tuned(tuned))
     for sentence in (tuned.sentence, *tuned.notes):
         say(sentence)
-    say(f"to train with it: fedmm run {folder / TUNED}")
+    say(f"to train with it: {command} {folder / TUNED}{options}")
     if (folder / ADAPTED).exists():
-        say(f"the best that adapts, if you decide to: fedmm run {folder / ADAPTED}")
+        say(f"the best that adapts, if you decide to: {command} {folder / ADAPTED}{options}")

@@ -54,17 +54,17 @@ def resume(federation: Federation, name: str, *, patience: float, say: Say) -> i
         say("the server that was at work on the run has been ended")
     if not alive(federation).get(SUPERLINK, True):  # one that was started here
         start_superlink(federation, say)
-    least = _min_sites(folder)
-    request = RunRequest(federation.folder, name, text, True, patience, enrol_seconds=patience, min_sites=least)
-    return submit(request, say)
+    least, tuning = _begun_as(folder)
+    return submit(RunRequest(federation.folder, name, text, True, patience, patience, least, tuning), say)
 
 
-def _min_sites(folder: Path) -> int:
-    """With how many sites a run was to begin."""
+def _begun_as(folder: Path) -> tuple[int, str]:
+    """With how many sites a run was to begin, and the tuning that it is."""
     try:
-        return int(tomllib.loads((folder / RUN_CONFIG).read_text(encoding="utf-8")).get("min-sites", 0))
+        config = tomllib.loads((folder / RUN_CONFIG).read_text(encoding="utf-8"))
+        return int(config.get("min-sites", 0)), str(config.get("tuning", ""))
     except (OSError, ValueError, TypeError):
-        return 0
+        return 0, ""
 
 
 def follow(federation: Federation, name: str, number: int, on_line: Say, pause: float = 1.0) -> str:
@@ -123,7 +123,7 @@ def _how_to_start(federation: Federation) -> str:
 
 def _over(federation: Federation, name: str) -> bool:
     text = read_log(federation.run(name) / "server.log").rstrip().rpartition("\n")[2]
-    return bool(re.search(r"(completed|interrupted|diverged) after round|error: ", text))
+    return bool(re.search(r"(completed|interrupted|diverged) after round|tuning (completed|out of time)|error: ", text))
 
 
 def _tell_new_lines(log: Path, place: int, on_line: Say) -> int:
