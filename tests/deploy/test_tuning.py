@@ -21,7 +21,8 @@ from fedmm.config.toml import read_tables
 from fedmm.core.errors import Say
 from fedmm.deploy import server as serving
 from fedmm.deploy import tuning as tuned_over
-from fedmm.deploy.layout import RunRequest, TuneRequest
+from fedmm.deploy.layout import RunRequest, TuneRequest, describe_tuning
+from fedmm.deploy.run_view import RunReader
 from fedmm.deploy.tuning import check_tuning, deployed_candidates, serve_tuning
 from fedmm.remote.flower.engine import Patience
 from fedmm.runs import halving
@@ -260,7 +261,7 @@ def test_before_it_goes_on_sites_are_asked_for_what_is_left(tmp_path: Path) -> N
         serve_tuning(grid, request(tmp_path))
     file = tmp_path / "sites" / "source-1.toml"
     file.write_text(file.read_text().replace("max_rounds = 20", "max_rounds = 6"))
-    with pytest.raises(FedmmError, match="the tuning cannot begin: .*takes 15 rounds of this site, which has 5 left"):
+    with pytest.raises(FedmmError, match=r"the tuning cannot begin: .*takes 15 rounds of this site, which has 5 left"):
         serve_tuning(grid, request(tmp_path, resume=True))
 
 
@@ -277,3 +278,19 @@ def test_rows_that_only_the_sites_have_are_tuned_with_the_risk_of_held_back_rows
 def test_the_default_grid_is_that_of_fedmm_tune() -> None:
     plain = {name: table for name, table in TABLES.items() if name != "tune"}
     assert len(deployed_candidates(plain)) == 2 + 42 - 1  # one of the grid is the experiment as given
+
+
+def test_status_and_watch_say_how_far_it_is(tmp_path: Path) -> None:
+    grid = grid_of(tmp_path)
+    folder = tmp_path / "runs" / "one"
+    with crashing(2):
+        serve_tuning(grid, request(tmp_path))
+    assert describe_tuning(folder) == "running, rung 1 of 1, 0 of its runs finished"
+    (folder / "server.lock").unlink()  # which names this process, and it is alive
+    cut = RunReader(folder).read()
+    assert (cut.state, cut.over) == ("not running; `fedmm deploy resume` continues it", False)
+    serve_tuning(grid, request(tmp_path, resume=True))
+    assert describe_tuning(folder) == "completed, rung 1 of 1, 4 of its runs finished"
+    (folder / "server.lock").unlink()
+    ended = RunReader(folder).read()
+    assert (ended.state, ended.over) == ("completed", True)

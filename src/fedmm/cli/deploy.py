@@ -25,8 +25,8 @@ from fedmm.cli.deploy_sites import (
 from fedmm.cli.watch import deploy_metrics, deploy_watch
 from fedmm.core.errors import FedmmError, require
 from fedmm.deploy.federation import SUPERLINK, alive, answers, down, up
-from fedmm.deploy.layout import TUNING, Federation, RunRequest, TuneRequest, is_tuning, read_settings
-from fedmm.deploy.processes import leave_when_told
+from fedmm.deploy.layout import TUNING, Federation, RunRequest, TuneRequest, describe_tuning, is_tuning, read_settings
+from fedmm.deploy.processes import leave_when_told, read_log
 from fedmm.deploy.runs import follow, resume, run_status, stop_run, submit
 from fedmm.sites.config import read_site
 
@@ -204,7 +204,8 @@ def _follow(there: Federation, run: str, number: int) -> None:
     if is_tuning(there.run(run)):
         from fedmm.cli.tune import show_tuned  # noqa: PLC0415 - torch
 
-        show_tuned(there.run(run) / TUNING, "fedmm deploy run", f" --name {run}-tuned{_at(there.folder)}")
+        at = _at(there.folder)
+        show_tuned(there.run(run) / TUNING, lambda path: f"fedmm deploy run {path} --name {run}-{path.stem}{at}")
 
 
 def deploy_status(federation: FederationFolder = DEFAULT_FEDERATION) -> None:
@@ -216,15 +217,15 @@ def deploy_status(federation: FederationFolder = DEFAULT_FEDERATION) -> None:
     for name, runs in here.items():
         say(f"  {name}: {'runs' if runs else 'does not run'}")
     for folder in sorted(there.runs.glob("*")):
-        try:
-            rounds = len((folder / "rounds.jsonl").read_text(encoding="utf-8").splitlines())
-            numbers = (folder / "flower-runs.txt").read_text(encoding="utf-8").split()
-        except OSError:
-            rounds, numbers = 0, []
+        rounds, numbers = (
+            len(read_log(folder / "rounds.jsonl").splitlines()),
+            read_log(folder / "flower-runs.txt").split(),
+        )
         known = ""
         if numbers and here.get(SUPERLINK):
             known = f", Flower says {run_status(there, int(numbers[-1]))}"
-        say(f"run {folder.name}: {rounds} rounds finished{known}")
+        done = describe_tuning(folder) if is_tuning(folder) else f"{rounds} rounds finished"
+        say(f"{'tuning' if is_tuning(folder) else 'run'} {folder.name}: {done}{known}")
 
 
 def deploy_down(federation: FederationFolder = DEFAULT_FEDERATION) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -54,15 +55,15 @@ def tune(
     except KeyboardInterrupt:
         say(f"stopped; finished runs are in {folder}, and --resume continues the tuning")
         raise typer.Exit(INTERRUPTED) from None
-    show_tuned(folder, "fedmm run")
+    show_tuned(folder, lambda path: f"fedmm run {path}")
 
 
-def show_tuned(folder: Path, command: str, options: str = "") -> None:
-    """Show what a tuning chose, and the command that trains with it."""
+def show_tuned(folder: Path, command: Callable[[Path], str]) -> None:
+    """Show what a tuning chose. command: that trains with a file."""
     tuned = read_tuned(folder)
     console.print(rich_tuned(tuned))
     for sentence in (tuned.sentence, *tuned.notes):
         say(sentence)
-    say(f"to train with it: {command} {folder / TUNED}{options}")
+    say(f"to train with it: {command(folder / TUNED)}")
     if (folder / ADAPTED).exists():
-        say(f"the best that adapts, if you decide to: {command} {folder / ADAPTED}{options}")
+        say(f"the best that adapts, if you decide to: {command(folder / ADAPTED)}")

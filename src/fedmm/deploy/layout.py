@@ -168,6 +168,17 @@ def is_tuning(folder: Path) -> bool:
     return (folder / TUNING / "tune.json").exists()
 
 
+def describe_tuning(folder: Path) -> str:
+    """How far a tuning is, from the files of its run's folder."""
+    try:
+        state = json.loads((folder / TUNING / "tune.json").read_text(encoding="utf-8"))
+        rung, rungs = min(len(state["rungs"]) + 1, len(state["plan"])), len(state["plan"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return "cannot be read"
+    finished = len(list((folder / TUNING / f"rung-{rung}").glob("*/summary.json")))
+    return f"{state.get('status')}, rung {rung} of {rungs}, {finished} of its runs finished"
+
+
 @dataclass(frozen=True)
 class TuneRequest:
     """A tuning. tables: of the experiment's file, with its ``[tune]``. max_rounds: that a site answers at most.

@@ -12,7 +12,7 @@ from fedmm.config.toml import write_toml
 from fedmm.core.errors import FedmmError, Say, require
 from fedmm.core.files import write_text
 from fedmm.deploy.federation import SUPERLINK, alive, answers, start_superlink
-from fedmm.deploy.flower_commands import CONNECTION, flwr
+from fedmm.deploy.flower_commands import CONNECTION, flwr, write_app
 from fedmm.deploy.layout import Federation, RunRequest, read_settings
 from fedmm.deploy.processes import read_log
 from fedmm.deploy.run_state import end_server
@@ -30,6 +30,7 @@ def submit(request: RunRequest, say: Say) -> int:
     settings = read_settings(federation)
     require(answers(settings), f"no SuperLink answers at {settings.address}; {_how_to_start(federation)}")
     require_private_keys(federation.certificates, federation.keys)
+    write_app(federation)  # the folder may have been made by an older version, whose runs had fewer keys
     write_text(folder / SUBMITTED, request.experiment)
     file = folder / RUN_CONFIG
     write_text(file, write_toml(request.run_config()))
