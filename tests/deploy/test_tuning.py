@@ -275,6 +275,22 @@ def test_rows_that_only_the_sites_have_are_tuned_with_the_risk_of_held_back_rows
     assert tuned.data == each.data
 
 
+def test_tables_are_described_once_and_all_candidates_train_on_the_same_numbers(tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    from deploy.table_sites import agreed, tables, write_site
+
+    files = [write_site(tmp_path / "sites", name, frame) for name, frame in tables().items()]
+    asked = {**agreed().tables(), "tune": {"algorithm.lr_max": [0.02]}}
+    with crashing(1):
+        serve_tuning(LastingSites(files), request(tmp_path, asked))
+    serve_tuning(LastingSites(files), request(tmp_path, asked, resume=True))
+    described = [each for each in entries(read_site(files[0]), "answer") if each["kind"] == "describe"]
+    assert len(described) == 1
+    encodings = {path.read_text() for path in (tmp_path / "runs" / "one").rglob("encoding.json")}
+    assert len(list((tmp_path / "runs" / "one").rglob("encoding.json"))) == 4
+    assert len(encodings) == 1
+
+
 def test_the_default_grid_is_that_of_fedmm_tune() -> None:
     plain = {name: table for name, table in TABLES.items() if name != "tune"}
     assert len(deployed_candidates(plain)) == 2 + 42 - 1  # one of the grid is the experiment as given

@@ -144,7 +144,7 @@ class SiteTuning:
         answered = [len(path.read_bytes().splitlines()) for path in halving.folder.glob(f"rung-{done + 1}/*/{ROUNDS}")]
         ended = [self._count(replace(halving.plan[done], rounds=rounds), 1) for rounds in answered]
         rounds, questions = (sum(each[i] for each in counted) - sum(each[i] for each in ended) for i in (0, 1))
-        return rounds, questions + 1
+        return rounds, questions + 1 + has_tables(self._own)
 
     def _count(self, rung: Rung, runs: int) -> tuple[int, int]:
         """Rounds and questions of so many runs. With ``participation`` below 1, as many as are to be expected."""
@@ -224,7 +224,8 @@ class SiteTuning:
                 f"is run again; is one of them away? `fedmm deploy resume {self._served.name}` goes on"
             )
         seconds = time.monotonic() - began
-        self._say(f"{place}: {summary['status']}, {summary['rounds']} rounds in {seconds:.0f} s{self._estimate()}")
+        why = f" ({error.reason})" if error else ""
+        self._say(f"{place}: {summary['status']}{why}, {summary['rounds']} rounds in {seconds:.0f} s{self._estimate()}")
         if summary["status"] != "interrupted":
             shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
             summary |= {"seconds": seconds}  # with what sites measured and the way there: time is planned by it
