@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -54,10 +55,15 @@ def tune(
     except KeyboardInterrupt:
         say(f"stopped; finished runs are in {folder}, and --resume continues the tuning")
         raise typer.Exit(INTERRUPTED) from None
+    show_tuned(folder, lambda path: f"fedmm run {path}")
+
+
+def show_tuned(folder: Path, command: Callable[[Path], str]) -> None:
+    """Show what a tuning chose. command: that trains with a file."""
     tuned = read_tuned(folder)
     console.print(rich_tuned(tuned))
     for sentence in (tuned.sentence, *tuned.notes):
         say(sentence)
-    say(f"to train with it: fedmm run {folder / TUNED}")
+    say(f"to train with it: {command(folder / TUNED)}")
     if (folder / ADAPTED).exists():
-        say(f"the best that adapts, if you decide to: fedmm run {folder / ADAPTED}")
+        say(f"the best that adapts, if you decide to: {command(folder / ADAPTED)}")

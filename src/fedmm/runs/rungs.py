@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from fedmm.config.schema import SOURCE_ONLY, Experiment
 from fedmm.config.toml import write_toml
 from fedmm.core.errors import FedmmError, Say, require
 from fedmm.core.files import atomic_write, write_json
-from fedmm.core.options import DEFAULT_VALIDATOR
+from fedmm.core.options import DEFAULT_VALIDATOR, TrainOptions
 from fedmm.runs.comparison import comparison_summary, folder_names
 from fedmm.runs.halving import Budget, Pace, Rung, count_halvings, fit_rungs, plan_rungs
 from fedmm.runs.ranking import find_vetoes, rank_candidates
@@ -31,10 +31,17 @@ _SHARE = 0.9
 """Of the time that is left, what is planned with."""
 
 Table = dict[str, Any]
+Sweep = Callable[..., Summary]
+"""Runs the experiments of a rung and leaves their folders, as :func:`fedmm.runs.sweep.run_sweep` does."""
+
+
+def evaluate_every(run: TrainOptions, rounds: int) -> int:
+    """How often a run of so many rounds is evaluated in a rung."""
+    return max(1, min(run.evaluate_every, rounds // _EVALUATIONS))
 
 
 class Halving:
-    """A tuning under way; ``state`` is what ``tune.json`` holds."""
+    """A tuning under way; ``state`` is what ``tune.json`` holds. sweep: what runs a rung, ``run_sweep`` by default."""
 
     def __init__(
         self,
@@ -46,6 +53,7 @@ class Halving:
         *,
         progress: bool,
         say: Say,
+        sweep: Sweep | None = None,
     ) -> None:
         self.candidates = candidates
         self.folder = folder
@@ -54,6 +62,7 @@ class Halving:
         self.eta = eta
         self.budget = budget
         self.progress, self.say = progress, say
+        self.run_sweep = sweep or run_sweep
         free = len(candidates) - len(self.always)
         halvings = count_halvings(free, self.own.rounds, eta)
         self.plan = plan_rungs(free, self.own.rounds, halvings, eta, seeds)
@@ -156,7 +165,7 @@ class Halving:
         runs = {label: [self._in_rung(label, rung, seed) for seed in range(rung.seeds)] for label in labels}
         everything = [each for own in runs.values() for each in own]
         try:
-            summary = run_sweep(
+            summary = self.run_sweep(
                 everything,
                 folder,
                 title=self.state["title"],
@@ -177,7 +186,6 @@ class Halving:
     def _in_rung(self, label: str, rung: Rung, seed: int) -> Experiment:
         """A candidate's run: it ends with the rung and not earlier, and nobody watches it but us."""
         each = self.candidates[label]
-        often = max(1, min(each.run.evaluate_every, rung.rounds // _EVALUATIONS))
         return replace(
             each,
             run=replace(
@@ -185,7 +193,7 @@ class Halving:
                 label=label,
                 rounds=rung.rounds,
                 seed=self.own.seed + seed,
-                evaluate_every=often,
+                evaluate_every=evaluate_every(each.run, rung.rounds),
                 best_by=DEFAULT_VALIDATOR,
                 stop_by="",
                 track=(),

@@ -72,9 +72,7 @@ def tune(
     resume: go on with a tuning in that folder. say: told what is going on. title: of reports.
     """
     tables, name = _read(experiment)
-    require(1 <= seeds <= _MOST_SEEDS, f"seeds must be from 1 to {_MOST_SEEDS}, not {seeds}")
-    fine = minutes is None or (math.isfinite(minutes) and minutes > 0)
-    require(fine, f"minutes must be above 0, not {minutes}; leave it out for no limit")
+    require_limits(seeds, minutes)
     candidates = derive_candidates(tables, objectives)
     require(out is not None or not resume, "resume needs the folder of the tuning; name it with out")
     require_stackable([*candidates.values()])
@@ -94,6 +92,13 @@ def tune(
         [*halving.state["notes"], *filter(None, [halving.state["ended"]])],
         None if out is None else Path(out),
     )
+
+
+def require_limits(seeds: int, minutes: float | None) -> None:
+    """Refuse numbers of seeds and minutes that no tuning could have."""
+    require(1 <= seeds <= _MOST_SEEDS, f"seeds must be from 1 to {_MOST_SEEDS}, not {seeds}")
+    fine = minutes is None or (math.isfinite(minutes) and minutes > 0)
+    require(fine, f"minutes must be above 0, not {minutes}; leave it out for no limit")
 
 
 def _read(given: Experiment | Mapping[str, Any] | Path | str) -> tuple[Mapping[str, Any], str]:

@@ -256,6 +256,27 @@ def require_budget(policy: PolicySection, ledger: Ledger, rounds: int = 0, preci
         )
 
 
+def require_room(policy: PolicySection, ledger: Ledger, rounds: object, questions: object) -> None:
+    """Refuse a tuning, before it begins, that would take more rounds or questions than are left. None: it is none."""
+    if rounds is None and questions is None:
+        return
+    asked = [number if isinstance(number, int) and number >= 0 else math.inf for number in (rounds, questions)]
+    permit(
+        not policy.require_approval,
+        "a tuning runs many experiments, and this site's owner approves every single one (policy.require_approval); "
+        "have one experiment approved and run it without --tune",
+    )
+    for what, number, spent, most in (
+        ("rounds", asked[0], ledger.rounds, policy.max_rounds),
+        ("questions", asked[1], ledger.questions, policy.max_questions),
+    ):
+        permit(
+            spent + number <= most,
+            f"the tuning takes {number} {what} of this site, which has {max(0, most - spent)} left of its "
+            f"policy.max_{what}, {most}",
+        )
+
+
 def policy_table(policy: PolicySection) -> dict[str, Any]:
     """The policy as plain values; an epsilon without a bound is None."""
     table = {field.name: getattr(policy, field.name) for field in fields(policy)}
