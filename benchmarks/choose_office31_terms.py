@@ -90,12 +90,11 @@ def candidates(name: str) -> dict[str, Candidate]:
     found: dict[str, Candidate] = {}
     for nu in (TEXT_NU[name], 2 * TEXT_NU[name], 4 * TEXT_NU[name]):
         for rates in ((0.01, TEXT_PSI[name]), (0.05, 0.05), (0.1, 0.1)):
-            smoothing = {"smoothing_max": PULL, "centre_rate": RATE}
             rules: list[tuple[str, Algorithm]] = [
                 ("fedavg_gda", fedmm.FedAvgGDA(*rates, local_steps=STEPS)),
                 ("centralised", fedmm.FedAvgGDA(*rates, local_steps=STEPS)),
                 ("fedmm", fedmm.FedMM(*rates, 1.0, 1.0, 1.0, STEPS)),
-                ("fedmm", fedmm.SmoothedFedMM(*rates, 1.0, 1.0, 1.0, STEPS, **smoothing)),
+                ("fedmm", fedmm.SmoothedFedMM(*rates, 1.0, 1.0, 1.0, STEPS, smoothing_max=PULL, centre_rate=RATE)),
                 ("fedmm", fedmm.AscentFedMM(*rates, 1.0, 1.0, 1.0, STEPS)),
             ]
             for family, rule in rules:
