@@ -359,6 +359,7 @@ OBJECTIVE_OPTIONS = {name: kind(nu=0.3) for name, kind in OBJECTIVES.items()} | 
     "dann, mcc": DANN(nu=0.3, target_loss="mcc", target_weight=0.5),
     "cdan, im": CDAN(nu=0.3, target_loss="im", target_weight=0.5),
     "mdd, bnm": MDD(nu=0.3, target_loss="bnm", target_weight=0.5),
+    "cdan, sam": CDAN(nu=0.3, sam_radius=0.1, target_loss="im", target_weight=0.5),
 }
 
 POLICIES = ("averaged", "frozen", "local")

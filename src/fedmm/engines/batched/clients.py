@@ -34,10 +34,10 @@ class ClientStack:
     """The clients of all replicas, ``[replicas, clients]`` with clients in order of their names.
 
     steps: M_i; most_steps: the largest; weights, scale, target_weight: what rows, gradients and target losses are
-    multiplied with; has_source: who holds labelled rows; pool, sampler: their rows, and which of them a round needs;
-    view: how rows are shown. taking_part: how many of each replica's clients work in a round; taking_part_in_all: how
-    many of the whole federation's, ``[replicas, 1, 1]``, where these are but some of them; groups: who holds the same
-    domains.
+    multiplied with; sam_radius: how far SAM steps go, None without them; has_source: who holds labelled rows; pool,
+    sampler: their rows, and which of them a round needs; view: how rows are shown. taking_part: how many of each
+    replica's clients work in a round; taking_part_in_all: how many of the whole federation's, ``[replicas, 1, 1]``,
+    where these are but some of them; groups: who holds the same domains.
     """
 
     def __init__(self, replicas: Sequence[Replica], layout: Layout) -> None:
@@ -61,6 +61,10 @@ class ClientStack:
         self.weights = RowWeights(domain, task, everything, target, has_source=True)
         target_weights = [client.objective.target_weight for client in self.flat]
         self.target_weight = torch.tensor(target_weights, dtype=layout.dtype, device=layout.device).view(self.shape)
+        radii = [client.objective.sam_radius for client in self.flat]
+        self.sam_radius = (
+            torch.tensor(radii, dtype=layout.dtype, device=layout.device).view(self.shape) if any(radii) else None
+        )
         self.has_source = torch.tensor([c.weights.has_source for c in self.flat], device=layout.device).view(self.shape)
         self.scale = self._stacked([client.field_scale for client in self.flat])
         self.view = self.flat[0].view
@@ -125,7 +129,8 @@ def _require_alike(replicas: Sequence[Replica], clients: Sequence[StackableClien
     for client in clients:
         require(
             client.objective.structure() == clients[0].objective.structure(),
-            "replicas of a stack must have one objective; only nu, target weight and gradient scale may differ",
+            "replicas of a stack must have one objective; only nu, target weight, gradient scale and sam_radius "
+            "above 0 may differ",
         )
         require(client.view == clients[0].view, "replicas of a stack must have one view of their rows")
 
