@@ -8,11 +8,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fedmm.config.schema import SOURCE_ONLY, Experiment
 from fedmm.config.toml import write_toml
 from fedmm.core.errors import FedmmError, Say, require
 from fedmm.core.files import atomic_write, write_json
 from fedmm.core.options import DEFAULT_VALIDATOR
+from fedmm.runs.agreement import measure_agreement
+from fedmm.runs.build import DataCache
 from fedmm.runs.comparison import comparison_summary, folder_names
 from fedmm.runs.halving import Budget, Pace, Rung, count_halvings, fit_rungs, plan_rungs
 from fedmm.runs.ranking import find_vetoes, rank_candidates
@@ -54,6 +58,7 @@ class Halving:
         self.eta = eta
         self.budget = budget
         self.progress, self.say = progress, say
+        self.cache = DataCache()
         free = len(candidates) - len(self.always)
         halvings = count_halvings(free, self.own.rounds, eta)
         self.plan = plan_rungs(free, self.own.rounds, halvings, eta, seeds)
@@ -125,8 +130,10 @@ class Halving:
         folder = self._folder(number)
         summary, names = self._sweep(labels, rung, folder)
         results = read_results(folder, names)
-        vetoes = find_vetoes(results.measured, SOURCE_ONLY)
+        vetoes = find_vetoes(results.measured, SOURCE_ONLY, self._classes())
         ranks = rank_candidates(results.measured, vetoes)
+        last = number + 1 == len(self.plan)
+        agreement = measure_agreement(folder, names, self.candidates, self.cache) if last else {}
         return {
             "folder": folder.name,
             "rounds": rung.rounds,
@@ -141,11 +148,15 @@ class Halving:
                     "diverged": sum(run.diverged for run in results.measured[label]),
                     "rank": ranks[label],
                     "veto": vetoes.get(label, ""),
+                    "agreement": agreement.get(label, {}),
                 }
                 for label in labels
             ],
             "label_shift": results.label_shift,
         }
+
+    def _classes(self) -> int:
+        return self.cache.pair(self.candidates[SOURCE_ONLY], torch.device("cpu")).classes
 
     def _folder(self, number: int) -> Path:
         return self.folder / f"rung-{number + 1}"
