@@ -25,6 +25,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import torch
 from common import measured_on, typed_command
 from tune_data import DEVELOPMENT, HELD_OUT, Tables, tables_of
 
@@ -39,11 +40,12 @@ RESULTS = Path(__file__).parent / "results" / "tune.json"
 ALL = [*HELD_OUT, *DEVELOPMENT]
 
 
-def measure(name: str, rounds: int, seeds: int) -> dict[str, Any]:
+def measure(name: str, rounds: int, seeds: int, device: str) -> dict[str, Any]:
     """Tune on one data set, then let labels say how good every candidate is."""
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         tables = tables_of(name, Path(folder), rounds)
+        tables["run"]["device"] = device
         tuning = tune(tables, seeds=seeds, out=Path(folder) / "tune", say=lambda line: sys.stderr.write(f"{line}\n"))
         spent = time.perf_counter() - began
         candidates = derive_candidates(tables)
@@ -86,7 +88,9 @@ def label_all(tables: Tables, seeds: int) -> dict[str, list[float]]:
     prepared = [prepare(each, cache) for each in given]
     found: dict[str, list[float]] = {each.run.label: [0.0] * seeds for each in given}
     for group in groups(given, prepared):
-        stack = StackRun([prepared[number] for number in group.members], given[0].run.precision, StackSettings())
+        members = [prepared[number] for number in group.members]
+        on_gpu = given[0].run.torch_device.type == "cuda"
+        stack = StackRun(members, given[0].run.precision, StackSettings(capture=on_gpu))
         status = stack.run(rounds, rounds)
         for replica, number in enumerate(group.members):
             adapted, diverged = stack.adapted(replica, status)
@@ -121,12 +125,17 @@ def main() -> None:
     parser.add_argument("--data", choices=ALL, nargs="*", default=ALL)
     parser.add_argument("--rounds", type=int, default=150)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
-    results = json.loads(options.out.read_text(encoding="utf-8"))["data"] if options.out.exists() else {}
+    results: dict[str, Any] = {}
+    if options.out.exists():
+        results = json.loads(options.out.read_text(encoding="utf-8"))["data"]
     for name in [name for name in options.data if name not in results]:
         about = measured_on(typed_command(), os.getloadavg()[0])
-        results[name] = about | measure(name, options.rounds, options.seeds)
+        if options.device != "cpu":
+            about["accelerator"] = torch.cuda.get_device_name(options.device)
+        results[name] = about | measure(name, options.rounds, options.seeds, options.device)
         options.out.write_text(json.dumps({"data": results}, indent=1) + "\n", encoding="utf-8")
         sys.stderr.write(f"{name}: {results[name]['sentence']}\n")
     sys.stdout.write(f"{table(results)}\n")

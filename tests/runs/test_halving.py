@@ -32,6 +32,7 @@ def test_an_eta_of_one_is_refused() -> None:
 def test_what_rungs_cost_is_their_rounds_and_what_every_rung_takes() -> None:
     rungs = [Rung(10, 8, 1), Rung(30, 2, 3)]
     assert estimate_seconds(rungs, 2, Pace(0.1, 5.0)) == pytest.approx(5 + 10 + 5 + 36)
+    assert estimate_seconds(rungs, 2, Pace(0.1, 5.0, 0.5)) == pytest.approx(56 + 0.5 * (10 + 12))
 
 
 def test_all_candidates_stay_where_the_time_is_enough() -> None:

@@ -28,10 +28,12 @@ class Rung:
 
 @dataclass(frozen=True)
 class Pace:
-    """What runs cost here: seconds of one round of one run, and what a rung takes before and after its rounds."""
+    """What runs cost here: seconds of one round of one run, what a rung takes beside its rounds, and what writing the
+    model and the results of one run takes."""
 
     per_round: float
     per_rung: float
+    per_run: float = 0.0
 
 
 def count_halvings(candidates: int, rounds: int, eta: int) -> int:
@@ -58,7 +60,12 @@ def plan_rungs(candidates: int, rounds: int, halvings: int, eta: int, seeds: int
 
 def estimate_seconds(rungs: Sequence[Rung], always: int, pace: Pace) -> float:
     """What rungs will take; always: candidates that are in every rung beside those that compete."""
-    return sum(pace.per_rung + pace.per_round * rung.rounds * rung.seeds * (rung.candidates + always) for rung in rungs)
+
+    def seconds(rung: Rung) -> float:
+        runs = rung.seeds * (rung.candidates + always)
+        return pace.per_rung + runs * (pace.per_round * rung.rounds + pace.per_run)
+
+    return sum(seconds(rung) for rung in rungs)
 
 
 def fit_rungs(rungs: Sequence[Rung], eta: int, always: int, pace: Pace, seconds: float) -> list[Rung]:

@@ -82,6 +82,12 @@ def read_summary(folder: Path) -> Table:
     return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
 
 
+def seconds_to_write(runs: Sequence[Path]) -> float:
+    """From the last round of a sweep to its last summary, by when the files were written."""
+    ends = [(each / ROUNDS, each / SUMMARY) for each in runs if (each / ROUNDS).exists() and (each / SUMMARY).exists()]
+    return max((max(0.0, last.stat().st_mtime - first.stat().st_mtime) for first, last in ends), default=0.0)
+
+
 def _diverged(summary: Mapping[str, Any], evaluations: Evaluations) -> bool:
     """Whether a run diverged, or ended with nothing that could be measured."""
     status = summary.get("status")
@@ -151,6 +157,17 @@ def _told(agreement: Mapping[str, float]) -> str:
 
 def _sentence(words: str) -> str:
     return f"{words[0].upper()}{words[1:]}"
+
+
+def judged_rung(rungs: Sequence[Table]) -> Table | None:
+    """The last rung that can be judged; one that was cut short, only where it went as far as the one before."""
+    least = 1
+    judged: Table | None = None
+    for rung in rungs:
+        if rung["status"] == "completed" or rung["judged_after"] >= least:
+            judged = rung
+        least = rung["rounds"]
+    return judged
 
 
 def tabulate(rungs: Sequence[Mapping[str, Any]], always: Sequence[str]) -> list[Table]:

@@ -12,7 +12,7 @@ import torch
 
 from fedmm.config.schema import SOURCE_ONLY, Experiment
 from fedmm.config.toml import write_toml
-from fedmm.core.errors import FedmmError, Say, require
+from fedmm.core.errors import Say, require
 from fedmm.core.files import atomic_write, write_json
 from fedmm.core.options import DEFAULT_VALIDATOR
 from fedmm.runs.agreement import measure_agreement
@@ -23,16 +23,29 @@ from fedmm.runs.ranking import find_vetoes, rank_candidates
 from fedmm.runs.resume import only_begun
 from fedmm.runs.run import Summary
 from fedmm.runs.run_folder import SUMMARY, claim_folder
-from fedmm.runs.rung_results import Choice, Results, choose_finalist, read_results, read_summary, tabulate
+from fedmm.runs.rung_results import (
+    Choice,
+    Results,
+    choose_finalist,
+    judged_rung,
+    read_results,
+    read_summary,
+    seconds_to_write,
+    tabulate,
+)
 from fedmm.runs.sweep import DivergedRuns, run_sweep
 from fedmm.runs.tune_candidates import ALWAYS, AS_GIVEN
+from fedmm.runs.tune_state import FORMAT, STATE, read_state
 
-STATE, TUNED, ADAPTED = "tune.json", "tuned.toml", "adapted.toml"
-_FORMAT = "fedmm-tune-1"
+TUNED, ADAPTED = "tuned.toml", "adapted.toml"
 _EVALUATIONS = 5
 """Of a run, at least: a collapse shows by comparing a run with its own past."""
 _SHARE = 0.9
 """Of the time that is left, what is planned with."""
+_PACE_RUNS, _PACE_ROUNDS = 8, 5
+"""What is run to measure the pace: in a stack a run takes less than alone."""
+_READ_AGAIN = 2.0
+"""What follows the rounds of a rung, in units of what writing its runs takes: they are also read, and predict."""
 
 Table = dict[str, Any]
 
@@ -67,14 +80,14 @@ class Halving:
     def open(self, title: str, *, overwrite: bool, resume: bool) -> None:
         """Claim the folder, or read what a tuning of the same candidates left there."""
         about = {
-            "format": _FORMAT,
+            "format": FORMAT,
             "eta": self.eta,
             "seeds": self.plan[-1].seeds,
             "candidates": {label: each.tables() for label, each in self.candidates.items()},
         }
         path = self.folder / STATE
         if resume and path.exists():
-            self.state = _load(path)
+            self.state = read_state(path)
             same = {key: self.state[key] for key in about} == json.loads(json.dumps(about))
             require(
                 same, f"the tuning in {self.folder} has other candidates or options; name another folder with --out"
@@ -164,8 +177,14 @@ class Halving:
     def _sweep(self, labels: Sequence[str], rung: Rung, folder: Path) -> tuple[Summary, dict[str, list[str]]]:
         """Run candidates as one sweep; its summary, and the folders of each candidate's runs."""
         fresh, before = not folder.exists(), self.budget.spent()
+        pace = Pace(**self.state["pace"]) if self.state["pace"] else Pace(0.0, 0.0)
         runs = {label: [self._in_rung(label, rung, seed) for seed in range(rung.seeds)] for label in labels}
         everything = [each for own in runs.values() for each in own]
+        kept_back = _READ_AGAIN * pace.per_run * len(everything)
+
+        def out_of_time() -> bool:
+            return self.budget.left() <= kept_back
+
         try:
             summary = run_sweep(
                 everything,
@@ -173,17 +192,19 @@ class Halving:
                 title=self.state["title"],
                 resume=True,
                 progress=self.progress,
-                stop=self.budget.over,
+                stop=out_of_time,
                 say=self.say,
+                all_shifts=False,
             )
         except DivergedRuns as diverged:
             summary = diverged.summary
-        if summary["status"] == "interrupted" and not self.budget.over():
+        if summary["status"] == "interrupted" and not out_of_time():
             raise KeyboardInterrupt
+        names = folder_names(everything)
         if fresh:
-            self._keep_pace(summary, self.budget.spent() - before)
-        names = iter(folder_names(everything))
-        return summary, {label: [next(names) for _ in own] for label, own in runs.items()}
+            self._keep_pace(summary, self.budget.spent() - before, seconds_to_write([folder / name for name in names]))
+        each_name = iter(names)
+        return summary, {label: [next(each_name) for _ in own] for label, own in runs.items()}
 
     def _in_rung(self, label: str, rung: Rung, seed: int) -> Experiment:
         """A candidate's run: it ends with the rung and not earlier, and nobody watches it but us."""
@@ -205,15 +226,17 @@ class Halving:
         )
 
     def _measure_pace(self) -> None:
-        """Time those that are always there, for as many rounds as the first rung has."""
+        """Time a few rounds of a few candidates, those that are always there among them."""
         self.say("measuring how long a round takes")
-        self._sweep(self.always, replace(self.plan[0], seeds=1), self.folder / "pace")
+        labels = [*self.always, *self.state["field"]][:_PACE_RUNS]
+        rounds = min(self.plan[0].rounds, _PACE_ROUNDS)
+        self._sweep(labels, replace(self.plan[0], rounds=rounds, seeds=1), self.folder / "pace")
 
-    def _keep_pace(self, summary: Summary, seconds: float) -> None:
-        rounds = sum(run["rounds"] for run in summary["runs"])
+    def _keep_pace(self, summary: Summary, seconds: float, to_write: float) -> None:
+        runs, rounds = len(summary["runs"]), sum(run["rounds"] for run in summary["runs"])
         inside = min(seconds, sum(run["seconds"] for run in summary["runs"]))
         if rounds:
-            self.state["pace"] = asdict(Pace(inside / rounds, seconds - inside))
+            self.state["pace"] = asdict(Pace(inside / rounds, max(0.0, seconds - inside - to_write), to_write / runs))
 
     def _fit(self, number: int) -> None:
         """Cut what is left of the plan to what fits into the time."""
@@ -239,7 +262,7 @@ class Halving:
 
     def close(self) -> Choice:
         """The choice, and the files that tell it; the last rung that can be judged decides."""
-        judged = self._judged_rung()
+        judged = judged_rung(self.state["rungs"])
         vetoes = {} if judged is None else {entry["label"]: entry["veto"] for entry in judged["entries"]}
         choice = choose_finalist(None if judged is None else Results.of(judged), vetoes)
         completed = sum(rung["status"] == "completed" for rung in self.state["rungs"])
@@ -264,16 +287,6 @@ class Halving:
         with atomic_write(self.folder / name) as partial:
             partial.write_text(comment + write_toml(self.candidates[label].tables()), encoding="utf-8")
 
-    def _judged_rung(self) -> Table | None:
-        """The last rung that can be judged; one that was cut short, only where it went as far as the one before."""
-        least = 1
-        judged: Table | None = None
-        for rung in self.state["rungs"]:
-            if rung["status"] == "completed" or rung["judged_after"] >= least:
-                judged = rung
-            least = rung["rounds"]
-        return judged
-
     def _summarise(self, judged: Table | None) -> None:
         """The folder as a comparison of the finalists, for reports."""
         runs = [] if judged is None else [f"{judged['folder']}/{run}" for e in judged["entries"] for run in e["runs"]]
@@ -285,14 +298,3 @@ class Halving:
 def _outcome(rung: Table, kept: Sequence[str]) -> str:
     vetoed = sum(bool(entry["veto"]) for entry in rung["entries"])
     return f"{len(kept)} go on beside those that always do, first {', '.join(kept[:3])}; {vetoed} had a veto"
-
-
-def _load(path: Path) -> Table:
-    try:
-        state = dict(json.loads(path.read_text(encoding="utf-8")))
-        require(state["format"] == _FORMAT, f"{path} was written by another version of fedmm")
-        for key in ("eta", "seeds", "candidates", "plan", "rungs", "field", "notes", "pace", "title"):
-            state[key]
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as problem:
-        raise FedmmError(f"{path} is no tuning that could be gone on with; name another folder") from problem
-    return state
