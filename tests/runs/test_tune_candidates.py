@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from fedmm.config.sweep_grid import groups
 from fedmm.core.errors import FedmmError
+from fedmm.runs.build import DataCache, prepare
 from fedmm.runs.tune_candidates import derive_candidates
 
 TABLES: dict[str, Any] = {
@@ -30,6 +32,12 @@ def test_the_default_grid_varies_algorithm_penalty_rate_and_trade_off_around_wha
     assert (best.algorithm.lr_max, best.algorithm.local_steps) == (0.04, 2)
     assert {each.run.label for each in found.values()} == {"mine"}
     assert {each.run.rounds for each in found.values()} == {20}
+
+
+def test_all_candidates_of_one_objective_are_one_program_and_source_only_another() -> None:
+    found, cache = list(derive_candidates(TABLES).values()), DataCache()
+    programs = groups(found, [prepare(each, cache) for each in found])
+    assert [len(program.members) for program in programs] == [1, len(found) - 1]
 
 
 def test_with_objectives_each_is_tried() -> None:

@@ -39,22 +39,22 @@ def measure_agreement(
 
     names: the folders of each candidate's runs, one a seed. No label of the target is looked at.
     """
-    held = _target_rows(next(iter(candidates.values())), cache)
-    neighbours = [find_neighbours(x, _NEAREST) for x in held]
+    held, neighbours = target_rows(next(iter(candidates.values())), cache)
     found: Agreement = {}
     for label, own in names.items():
         if all((folder / name / MODEL).exists() for name in own):
             said = [_predict(folder / name / MODEL, candidates[label], held) for name in own]
-            found[label] = _agreement([each for each, _ in said], neighbours, said[0][1])
+            found[label] = agreement_of([each for each, _ in said], neighbours, said[0][1])
     return found
 
 
-def _target_rows(experiment: Experiment, cache: DataCache) -> list[Tensor]:
-    """Evenly spread target rows of every client that has two."""
+def target_rows(experiment: Experiment, cache: DataCache) -> tuple[list[Tensor], list[Tensor]]:
+    """Evenly spread target rows of every client that has two, and the nearest rows of each, by number."""
     pair = experiment.partition.seen(cache.pair(experiment, torch.device("cpu")))
     shares = [share.target for share in experiment.partition.split(pair, experiment.run.seed) if len(share.target) > 1]
     most = max(2, _MOST_ROWS // max(1, len(shares)))
-    return [pair.target.x[rows[_spread(len(rows), most)]] for rows in shares]
+    held = [pair.target.x[rows[_spread(len(rows), most)]] for rows in shares]
+    return held, [find_neighbours(x, _NEAREST) for x in held]
 
 
 def _spread(count: int, most: int) -> Tensor:
@@ -73,7 +73,9 @@ def _predict(path: Path, candidate: Experiment, held: Sequence[Tensor]) -> tuple
         return [predictor.predict_proba(x).argmax(dim=-1) for x in held], predictor.classes
 
 
-def _agreement(seeds: Sequence[Sequence[Tensor]], neighbours: Sequence[Tensor], classes: int) -> dict[str, float]:
+def agreement_of(seeds: Sequence[Sequence[Tensor]], neighbours: Sequence[Tensor], classes: int) -> dict[str, float]:
+    """The agreement of one candidate. seeds: of each, the predicted classes of every client's rows."""
+
     def pairs(first: Sequence[Tensor], second: Sequence[Tensor]) -> float:
         counted = [count_pairs(a, b, classes) for a, b in zip(first, second, strict=True)]
         return kappa(torch.stack(counted).sum(0)) if counted else 0.0
