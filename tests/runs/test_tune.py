@@ -155,7 +155,7 @@ def test_with_time_enough_nothing_is_left_out(tmp_path: Path, monkeypatch: pytes
 
 def test_with_little_time_candidates_are_left_out_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "Budget", partial(Budget, clock=Clock(0.0)))
-    monkeypatch.setattr(climbing, "Pace", lambda *_, **__: SLOW)
+    monkeypatch.setattr(climbing, "pace_of", lambda *_: SLOW)
     found = fedmm.tune(TABLES, minutes=1, seeds=1, out=tmp_path / "t")
     assert found.notes[0].startswith("for lack of time 2 candidates are left out: fedmm_smoothed lr_max=")
     assert len(found.table) == 4

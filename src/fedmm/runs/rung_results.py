@@ -82,12 +82,6 @@ def read_summary(folder: Path) -> Table:
     return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
 
 
-def seconds_to_write(runs: Sequence[Path]) -> float:
-    """From the last round of a sweep to its last summary, by when the files were written."""
-    ends = [(each / ROUNDS, each / SUMMARY) for each in runs if (each / ROUNDS).exists() and (each / SUMMARY).exists()]
-    return max((max(0.0, last.stat().st_mtime - first.stat().st_mtime) for first, last in ends), default=0.0)
-
-
 def _diverged(summary: Mapping[str, Any], evaluations: Evaluations) -> bool:
     """Whether a run diverged, or ended with nothing that could be measured."""
     status = summary.get("status")

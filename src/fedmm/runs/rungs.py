@@ -19,6 +19,7 @@ from fedmm.runs.agreement import measure_agreement
 from fedmm.runs.build import DataCache
 from fedmm.runs.comparison import comparison_summary, folder_names
 from fedmm.runs.halving import Budget, Pace, Rung, count_halvings, fit_rungs, plan_rungs
+from fedmm.runs.pace import pace_of, run_briefly, seconds_to_write
 from fedmm.runs.ranking import find_vetoes, rank_candidates
 from fedmm.runs.resume import only_begun
 from fedmm.runs.run import Summary
@@ -30,12 +31,12 @@ from fedmm.runs.rung_results import (
     judged_rung,
     read_results,
     read_summary,
-    seconds_to_write,
     tabulate,
 )
 from fedmm.runs.sweep import DivergedRuns, run_sweep
 from fedmm.runs.tune_candidates import ALWAYS, AS_GIVEN
 from fedmm.runs.tune_state import FORMAT, STATE, read_state
+from fedmm.training.stack_settings import START_SECONDS
 
 TUNED, ADAPTED = "tuned.toml", "adapted.toml"
 _EVALUATIONS = 5
@@ -178,8 +179,7 @@ class Halving:
         """Run candidates as one sweep; its summary, and the folders of each candidate's runs."""
         fresh, before = not folder.exists(), self.budget.spent()
         pace = Pace(**self.state["pace"]) if self.state["pace"] else Pace(0.0, 0.0)
-        runs = {label: [self._in_rung(label, rung, seed) for seed in range(rung.seeds)] for label in labels}
-        everything = [each for own in runs.values() for each in own]
+        everything = [self._in_rung(label, rung, seed) for label in labels for seed in range(rung.seeds)]
         kept_back = _READ_AGAIN * pace.per_run * len(everything)
 
         def out_of_time() -> bool:
@@ -202,9 +202,9 @@ class Halving:
             raise KeyboardInterrupt
         names = folder_names(everything)
         if fresh:
-            self._keep_pace(summary, self.budget.spent() - before, seconds_to_write([folder / name for name in names]))
-        each_name = iter(names)
-        return summary, {label: [next(each_name) for _ in own] for label, own in runs.items()}
+            to_write = seconds_to_write([folder / name for name in names])
+            self._keep_pace(summary["runs"], self.budget.spent() - before, to_write)
+        return summary, {label: names[n * rung.seeds : (n + 1) * rung.seeds] for n, label in enumerate(labels)}
 
     def _in_rung(self, label: str, rung: Rung, seed: int) -> Experiment:
         """A candidate's run: it ends with the rung and not earlier, and nobody watches it but us."""
@@ -226,17 +226,17 @@ class Halving:
         )
 
     def _measure_pace(self) -> None:
-        """Time a few rounds of a few candidates, those that are always there among them."""
+        """Time a few rounds of a few candidates in this process, those that are always there among them."""
         self.say("measuring how long a round takes")
+        rung = replace(self.plan[0], rounds=min(self.plan[0].rounds, _PACE_ROUNDS))
         labels = [*self.always, *self.state["field"]][:_PACE_RUNS]
-        rounds = min(self.plan[0].rounds, _PACE_ROUNDS)
-        self._sweep(labels, replace(self.plan[0], rounds=rounds, seeds=1), self.folder / "pace")
+        before = self.budget.spent()
+        runs, to_write = run_briefly([self._in_rung(each, rung, 0) for each in labels], self.cache, self.budget.over)
+        self._keep_pace(runs, self.budget.spent() - before + START_SECONDS, to_write)
 
-    def _keep_pace(self, summary: Summary, seconds: float, to_write: float) -> None:
-        runs, rounds = len(summary["runs"]), sum(run["rounds"] for run in summary["runs"])
-        inside = min(seconds, sum(run["seconds"] for run in summary["runs"]))
-        if rounds:
-            self.state["pace"] = asdict(Pace(inside / rounds, max(0.0, seconds - inside - to_write), to_write / runs))
+    def _keep_pace(self, runs: Sequence[Summary], seconds: float, to_write: float) -> None:
+        if pace := pace_of(runs, seconds, to_write):
+            self.state["pace"] = asdict(pace)
 
     def _fit(self, number: int) -> None:
         """Cut what is left of the plan to what fits into the time."""
