@@ -68,18 +68,18 @@ def adult(file: Path, target: str) -> Arrays:
     """UCI Adult: those employed by a government, or women, as the target; private employees, or men, as the source."""
     with file.open(encoding="utf-8") as lines:
         rows = [[cell.strip() for cell in row] for row in csv.reader(lines) if len(row) == 15]
-    words = {column: sorted({row[column] for row in rows}) for column in _WORDS}
+    words = {word: sorted({row[word] for row in rows}) for word in _WORDS}
     if target == "government":
-        domains = {"source": lambda row: row[1] == "Private", "target": lambda row: row[1] in _GOVERNMENT}
+        column, values = 1, {"source": ("Private",), "target": _GOVERNMENT}
         del words[1]
     else:
-        domains = {"source": lambda row: row[9] == "Male", "target": lambda row: row[9] == "Female"}
+        column, values = 9, {"source": ("Male",), "target": ("Female",)}
         del words[9], words[7]  # husband and wife tell it too
     found: Arrays = {}
-    for name, belongs in domains.items():
-        own = [row for row in rows if belongs(row)]
+    for name, belonging in values.items():
+        own = [row for row in rows if row[column] in belonging]
         chosen = [own[i] for i in np.random.default_rng(0).permutation(len(own))[:ADULT_ROWS]]
-        numbers = np.array([[np.log1p(float(row[column])) for column in _NUMBERS] for row in chosen])
+        numbers = np.array([[np.log1p(float(row[number])) for number in _NUMBERS] for row in chosen])
         flags = np.array([[row[c] == word for c, known in words.items() for word in known] for row in chosen])
         found[f"{name}_x"] = np.concatenate([numbers, flags], axis=1).astype(np.float32)
         found[f"{name}_y"] = np.array([int(row[14].startswith(">50K")) for row in chosen])

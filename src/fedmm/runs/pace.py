@@ -24,7 +24,8 @@ def run_briefly(
     to_write = 0.0
     with tempfile.TemporaryDirectory() as folder:
         for group in groups(experiments, prepared):
-            own, ready = ([each[number] for number in group.members] for each in (experiments, prepared))
+            own = [experiments[number] for number in group.members]
+            ready = [prepared[number] for number in group.members]
             folders = [Path(folder) / str(number) for number in group.members]
             outcomes = run_stack(own, ready, folders, cache, StackSettings(), stop=stop, all_shifts=False)
             summaries += [summary for summary, _ in outcomes]
