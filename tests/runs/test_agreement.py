@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 import fedmm
+from fedmm.data.domains import Labelled
 from fedmm.runs.agreement import agreement_of, measure_agreement, target_rows
 from fedmm.runs.build import DataCache
 from fedmm.runs.run import run_experiment
@@ -22,6 +24,16 @@ def test_seeds_are_compared_in_pairs_and_rows_with_their_neighbours_at_the_same_
     assert found["seed_agreement"] == pytest.approx(0.5)  # six of eight agree, four would by chance
     assert found["neighbour_agreement"] == pytest.approx((1.0 + 0.0) / 2)  # all agree with seed 0, half with seed 1
     assert agreement_of([[one]], [NEAR], 2) == {"neighbour_agreement": 1.0}
+
+
+def test_nothing_is_measured_where_the_rows_are_elsewhere(tmp_path: Path) -> None:
+    each = fedmm.experiment({"data": {"name": "moons", "rows": 4, "test_rows": 4}, "model": {"name": "mlp"}})
+    cache = DataCache()
+    pair = cache.pair(each, torch.device("cpu"))
+    none = replace(pair, target=Labelled(pair.target.x[:0], pair.target.y[:0]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cache, "pair", lambda *_: none)
+        assert measure_agreement(tmp_path, {"one": ["a"]}, {"one": each}, cache) == {}
 
 
 def test_models_are_read_from_the_folders_of_runs_and_those_without_any_are_left_out(tmp_path: Path) -> None:
@@ -41,4 +53,5 @@ def test_models_are_read_from_the_folders_of_runs_and_those_without_any_are_left
     found = measure_agreement(tmp_path, {"one": ["a", "a"], "none": ["a", "b"]}, {"one": each, "none": each}, cache)
     assert list(found) == ["one"]
     assert set(found["one"]) == {"seed_agreement", "neighbour_agreement"}
-    assert found["one"]["seed_agreement"] in (0.0, pytest.approx(1.0))  # one model twice; 0 if it predicts one class alone
+    same = (0.0, pytest.approx(1.0))  # 0 if the model predicts one class alone
+    assert found["one"]["seed_agreement"] in same

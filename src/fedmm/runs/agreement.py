@@ -37,8 +37,11 @@ def measure_agreement(
     ``neighbour_agreement``: of a row's prediction and those of the five nearest rows of the same client, the mean over
     seeds. Both are functions of classes x classes counts that a client could send.
 
-    names: the folders of each candidate's runs, one a seed. No label of the target is looked at.
+    names: the folders of each candidate's runs, one a seed. No label of the target is looked at. Where the rows are
+    elsewhere, nothing is measured.
     """
+    if not len(cache.pair(next(iter(candidates.values())), torch.device("cpu")).target.x):
+        return {}
     held, neighbours = target_rows(next(iter(candidates.values())), cache)
     found: Agreement = {}
     for label, own in names.items():

@@ -35,10 +35,10 @@ from fedmm.runs.rung_results import (
 )
 from fedmm.runs.sweep import DivergedRuns, run_sweep
 from fedmm.runs.tune_candidates import ALWAYS, AS_GIVEN
-from fedmm.runs.tune_state import FORMAT, STATE, read_state
+from fedmm.runs.tune_state import FORMAT, read_state
 from fedmm.training.stack_settings import START_SECONDS
 
-TUNED, ADAPTED = "tuned.toml", "adapted.toml"
+STATE, TUNED, ADAPTED = "tune.json", "tuned.toml", "adapted.toml"
 _EVALUATIONS = 5
 """Of a run, at least: a collapse shows by comparing a run with its own past."""
 _SHARE = 0.9

@@ -1,4 +1,4 @@
-"""``tune.json``, all that is known of a tuning: its name, its format, and how it is read again."""
+"""``tune.json``, all that is known of a tuning: its format, and how it is read again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 from fedmm.core.errors import FedmmError, require
 
-STATE = "tune.json"
 FORMAT = "fedmm-tune-1"
 _KEYS = ("eta", "seeds", "candidates", "plan", "rungs", "field", "notes", "pace", "title")
 
