@@ -116,7 +116,7 @@ def deploy_run(
     minutes: Annotated[float | None, typer.Option(help="A time budget.", rich_help_panel=_TUNE)] = None,
     seeds: Annotated[int | None, typer.Option(help="Seeds per finalist; 3 by default.", rich_help_panel=_TUNE)] = None,
     eta: Annotated[
-        int | None, typer.Option(help="Each rung keeps the best 1/eta; 3 by default.", rich_help_panel=_TUNE)
+        int | None, typer.Option(help="The first rung keeps the best 1/eta; 2 by default.", rich_help_panel=_TUNE)
     ] = None,
     max_rounds: Annotated[
         int | None,

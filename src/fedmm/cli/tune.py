@@ -25,7 +25,7 @@ def tune(
     ] = "",
     minutes: Annotated[float | None, typer.Option(help="A time budget; there is none by default.")] = None,
     seeds: Annotated[int, typer.Option(help="Seeds per finalist; adapting is never chosen with fewer than 3.")] = 3,
-    eta: Annotated[int, typer.Option(help="Each rung keeps the best 1/eta of the candidates.")] = 3,
+    eta: Annotated[int, typer.Option(help="The first rung keeps the best 1/eta of the candidates.")] = 2,
     out: Annotated[Path | None, typer.Option(help="The folder; runs/NAME-tune by default.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an older tuning in that folder.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the tuning in that folder.")] = False,
@@ -33,8 +33,9 @@ def tune(
 ) -> None:
     """Choose algorithm, penalty, rates and nu for FILE.toml without target labels, by successive halving.
 
-    A [tune] table in the file, written like [sweep], replaces the default grid. Validators judge, and source only wins
-    unless the evidence supports adapting. The folder holds tuned.toml, which `fedmm run` takes, and tune.json.
+    A [tune] table in the file, written like [sweep], replaces the default grid. Validators and the agreement between
+    seeds judge; source only wins where adapting looks harmful. The folder holds tuned.toml, which `fedmm run` takes,
+    and tune.json.
     """
     tables = set_values(read_tables(file), settings or [])
     folder = choose_folder(out, f"{folder_name(file.stem)}-tune", resume=resume, overwrite=overwrite)

@@ -190,7 +190,7 @@ class TuneRequest:
     objectives: tuple[str, ...] = ()
     minutes: float | None = None
     seeds: int = 3
-    eta: int = 3
+    eta: int = 2
     max_rounds: int | None = None
 
     def text(self) -> str:

@@ -121,7 +121,7 @@ class SiteTuning:
         if most is None:
             return ""
         always = len(halving.always)
-        pace = always * before[0].rounds if halving.budget.limited else 0
+        pace = always * halving.pace_rounds() if halving.budget.limited else 0
         halving.plan = fit_rungs(before, halving.eta, always, _ROUNDS_ARE_SECONDS, most - pace)
         rounds = pace + sum(_runs(rung, always) * rung.rounds for rung in halving.plan)
         require(

@@ -49,7 +49,7 @@ def tune(
     objectives: Sequence[str] = (),
     minutes: float | None = None,
     seeds: int = 3,
-    eta: int = 3,
+    eta: int = 2,
     out: Path | str | None = None,
     overwrite: bool = False,
     resume: bool = False,
@@ -59,11 +59,11 @@ def tune(
 ) -> Tuning:
     """Choose a setting for an experiment without target labels.
 
-    All candidates run for a few rounds, the best 1/``eta`` of them run again ``eta`` times as long, and so on; the last
-    ones run full length with several seeds. Validators judge, target labels never: the best mean rank over
-    ``target_information``, ``target_bnm`` and ``source_risk`` goes on, runs that diverged or collapsed do not. Source
-    only and the experiment as given always reach the end, and source only wins unless
-    :func:`fedmm.core.validators.judge_adaptation` supports adapting.
+    All candidates run for a third of the rounds; the best 1/``eta`` of them run full length with several seeds. Target
+    labels are never looked at: the best mean rank over ``target_information``, ``target_bnm`` and ``source_risk`` goes
+    on, runs that diverged or collapsed do not. Of the third of the finalists with the best mean rank the one wins whose
+    predictions agree best between seeds and between neighbouring target rows. Source only and the experiment as given
+    always reach the end, and source only wins where the class mix of the target is reliably estimated to differ.
 
     experiment: one, its tables, or its file, which may have a ``[tune]`` table with lists of values to try.
     objectives: to try where there is no such table; by default the experiment's own.
