@@ -36,14 +36,14 @@ from tune_data import DEVELOPMENT, HELD_OUT, tables_of
 
 from fedmm.config.schema import SOURCE_ONLY, Experiment
 from fedmm.config.sweep_grid import groups
-from fedmm.runs.agreement import agreement_of, target_rows
 from fedmm.runs.build import DataCache, prepare
 from fedmm.runs.evidence import shift_of_model, shift_table
-from fedmm.runs.halving import Rung, count_halvings, plan_rungs
-from fedmm.runs.ranking import RANKED_BY, Measured, find_vetoes, rank_candidates
-from fedmm.runs.rung_results import Choice, Results, choose_finalist
-from fedmm.runs.tune import tune
-from fedmm.runs.tune_candidates import ALWAYS, AS_GIVEN, derive_candidates
+from fedmm.runs.tuning.agreement import agreement_of, target_rows
+from fedmm.runs.tuning.candidates import ALWAYS, AS_GIVEN, derive_candidates
+from fedmm.runs.tuning.halving import Rung, count_halvings, plan_rungs
+from fedmm.runs.tuning.ranking import RANKED_BY, Measured, find_vetoes, rank_candidates
+from fedmm.runs.tuning.rung_results import Choice, Results, choose_finalist
+from fedmm.runs.tuning.tune import tune
 from fedmm.training.batched import StackRun, StackSettings
 
 RESULTS = Path(__file__).parent / "results" / "tune.json"

@@ -23,8 +23,8 @@ from fedmm.core.aggregation import AGGREGATIONS
 from fedmm.core.mechanisms import TRANSMISSIONS
 from fedmm.core.options import PRESETS, TrainOptions
 from fedmm.core.schedules import SCHEDULES, Schedule
+from fedmm.core.signals.validators import RULE
 from fedmm.core.target_losses import TARGET_LOSSES, TargetLoss
-from fedmm.core.validators import RULE
 from fedmm.data import DATASETS, PARTITIONS
 from fedmm.models import MODELS
 from fedmm.training.guard import Guard

@@ -142,7 +142,7 @@ def test_the_examples_are_complete_experiments(name: str) -> None:
 
 def test_every_file_among_the_examples_is_tested() -> None:
     own = {"arrays", "pictures", "table"}
-    assert {path.stem for path in EXAMPLES.glob("*.toml")} == {"digits", "moons", "sweep", *own}
+    assert {path.stem for path in EXAMPLES.glob("*.toml")} == {"digits", "moons", "sweep", "target_losses", *own}
 
 
 @pytest.mark.parametrize("name", ["arrays", "pictures", "table", "digits"])

@@ -128,7 +128,7 @@ def deploy_run(
     With --tune, candidates run one after the other as `fedmm tune` has them, every round counted by the sites, which
     are asked first whether their limits leave room. runs/NAME/tuning then holds tuned.toml, for another run.
     """
-    from fedmm.runs.tune_candidates import TUNE  # noqa: PLC0415 - torch
+    from fedmm.runs.tuning.candidates import TUNE  # noqa: PLC0415 - torch
     from fedmm.sites.experiments import (  # noqa: PLC0415 - torch
         deployed_experiment,
         experiment_text,

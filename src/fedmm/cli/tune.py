@@ -13,8 +13,8 @@ from fedmm.cli.train import choose_folder
 from fedmm.config.toml import read_tables, set_values
 from fedmm.reporting.tuned import read_tuned, rich_tuned
 from fedmm.runs.run_folder import folder_name
-from fedmm.runs.rungs import ADAPTED, TUNED
-from fedmm.runs.tune import tune as tune_experiment
+from fedmm.runs.tuning.rungs import ADAPTED, TUNED
+from fedmm.runs.tuning.tune import tune as tune_experiment
 
 
 def tune(

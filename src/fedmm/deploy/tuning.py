@@ -27,14 +27,14 @@ from fedmm.deploy.server import introduce_run, keep_every_round, open_roster, ru
 from fedmm.remote.flower.apps import Grid
 from fedmm.remote.packed import TUNING_QUESTIONS, TUNING_ROUNDS
 from fedmm.runs.comparison import comparison_summary, folder_names
-from fedmm.runs.halving import Budget, Pace, Rung, count_halvings, fit_rungs
-from fedmm.runs.ranking import RANKED_BY
 from fedmm.runs.run import Summary
 from fedmm.runs.run_folder import ROUNDS, SUMMARY
-from fedmm.runs.rung_results import read_summary
-from fedmm.runs.rungs import STATE, Halving, evaluate_every
-from fedmm.runs.tune import require_limits
-from fedmm.runs.tune_candidates import AS_GIVEN, TUNE, derive_candidates
+from fedmm.runs.tuning.candidates import AS_GIVEN, TUNE, derive_candidates
+from fedmm.runs.tuning.halving import Budget, Pace, Rung, count_halvings, fit_rungs
+from fedmm.runs.tuning.ranking import RANKED_BY
+from fedmm.runs.tuning.rung_results import read_summary
+from fedmm.runs.tuning.rungs import STATE, Halving, evaluate_every
+from fedmm.runs.tuning.tune import require_limits
 from fedmm.sites.experiments import deployed_experiment, experiment_text, listed_sites
 from fedmm.training.callbacks import Callback
 from fedmm.training.checkpoints import FOLDER as CHECKPOINTS

@@ -14,7 +14,7 @@ from fedmm.core.files import domain_of
 from fedmm.data.datasets.per_site import KEY as PER_SITE
 from fedmm.data.datasets.per_site import PerSite
 from fedmm.models.backbones import MobileNetV2
-from fedmm.runs.tune_candidates import TUNE
+from fedmm.runs.tuning.candidates import TUNE
 from fedmm.sites.credentials.files import STDIN, read_input_tables
 
 

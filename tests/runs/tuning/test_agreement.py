@@ -10,9 +10,9 @@ import torch
 
 import fedmm
 from fedmm.data.domains import Labelled
-from fedmm.runs.agreement import agreement_of, measure_agreement, target_rows
 from fedmm.runs.build import DataCache
 from fedmm.runs.run import run_experiment
+from fedmm.runs.tuning.agreement import agreement_of, measure_agreement, target_rows
 
 NEAR = torch.tensor([[1], [0], [3], [2]])
 

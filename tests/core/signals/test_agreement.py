@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedmm.core.agreement import count_pairs, find_neighbours, kappa
+from fedmm.core.signals.agreement import count_pairs, find_neighbours, kappa
 
 
 def test_pairs_are_counted_and_counts_of_clients_add_up() -> None:

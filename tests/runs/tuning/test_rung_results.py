@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from fedmm.core.label_shift import LabelShift
+from fedmm.core.signals.label_shift import LabelShift
 from fedmm.runs.evidence import shift_table
-from fedmm.runs.ranking import Measured
-from fedmm.runs.rung_results import Results, choose_finalist, read_results, tabulate
+from fedmm.runs.tuning.ranking import Measured
+from fedmm.runs.tuning.rung_results import Results, choose_finalist, read_results, tabulate
 
 MIXES = torch.tensor([0.5, 0.5], dtype=torch.float64)
 SAME_MIX = shift_table(LabelShift(MIXES, MIXES, 0.0, True, 0.0, 0.05), ("a", "b"))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedmm.config.schema import Experiment
-from fedmm.core.agreement import count_pairs, find_neighbours, kappa
+from fedmm.core.signals.agreement import count_pairs, find_neighbours, kappa
 from fedmm.models.network import Network
 from fedmm.runs.build import DataCache
 from fedmm.runs.run_folder import MODEL

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedmm.runs.ranking import Measured, find_vetoes, rank_agreement, rank_candidates
+from fedmm.runs.tuning.ranking import Measured, find_vetoes, rank_agreement, rank_candidates
 
 
 def run(information: float, risk: float | None = 0.5, *, bnm: float | None = None, best: float = 0.0) -> Measured:

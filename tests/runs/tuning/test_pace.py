@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fedmm.runs.halving import Pace
-from fedmm.runs.pace import pace_of, seconds_to_write
+from fedmm.runs.tuning.halving import Pace
+from fedmm.runs.tuning.pace import pace_of, seconds_to_write
 
 
 def test_a_pace_is_told_by_rounds_by_writing_and_by_what_is_left() -> None:

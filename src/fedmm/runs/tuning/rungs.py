@@ -15,16 +15,18 @@ from fedmm.config.toml import write_toml
 from fedmm.core.errors import Say, require
 from fedmm.core.files import atomic_write, write_json
 from fedmm.core.options import DEFAULT_VALIDATOR, TrainOptions
-from fedmm.runs.agreement import measure_agreement
 from fedmm.runs.build import DataCache
 from fedmm.runs.comparison import comparison_summary, folder_names
-from fedmm.runs.halving import Budget, Pace, Rung, count_halvings, fit_rungs, plan_rungs
-from fedmm.runs.pace import pace_of, run_briefly, seconds_to_write
-from fedmm.runs.ranking import find_vetoes, rank_candidates
 from fedmm.runs.resume import only_begun
 from fedmm.runs.run import Summary
 from fedmm.runs.run_folder import SUMMARY, claim_folder
-from fedmm.runs.rung_results import (
+from fedmm.runs.sweep import DivergedRuns, run_sweep
+from fedmm.runs.tuning.agreement import measure_agreement
+from fedmm.runs.tuning.candidates import ALWAYS, AS_GIVEN
+from fedmm.runs.tuning.halving import Budget, Pace, Rung, count_halvings, fit_rungs, plan_rungs
+from fedmm.runs.tuning.pace import pace_of, run_briefly, seconds_to_write
+from fedmm.runs.tuning.ranking import find_vetoes, rank_candidates
+from fedmm.runs.tuning.rung_results import (
     Choice,
     Results,
     choose_finalist,
@@ -33,9 +35,7 @@ from fedmm.runs.rung_results import (
     read_summary,
     tabulate,
 )
-from fedmm.runs.sweep import DivergedRuns, run_sweep
-from fedmm.runs.tune_candidates import ALWAYS, AS_GIVEN
-from fedmm.runs.tune_state import FORMAT, read_state
+from fedmm.runs.tuning.state import FORMAT, read_state
 from fedmm.training.stack_settings import START_SECONDS
 
 STATE, TUNED, ADAPTED = "tune.json", "tuned.toml", "adapted.toml"

@@ -13,11 +13,11 @@ import pytest
 import fedmm
 from fedmm.core.errors import FedmmError
 from fedmm.runs import run as running
-from fedmm.runs import rungs as climbing
 from fedmm.runs import sweep as sweeping
-from fedmm.runs import tune as tuning
 from fedmm.runs.evidence import shift_of_model
-from fedmm.runs.halving import Budget, Pace
+from fedmm.runs.tuning import rungs as climbing
+from fedmm.runs.tuning import tune as tuning
+from fedmm.runs.tuning.halving import Budget, Pace
 from fedmm.training.batched import StackSettings
 from fedmm.training.stack_settings import Tuned
 

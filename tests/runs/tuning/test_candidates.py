@@ -9,7 +9,7 @@ import pytest
 from fedmm.config.sweep_grid import groups
 from fedmm.core.errors import FedmmError
 from fedmm.runs.build import DataCache, prepare
-from fedmm.runs.tune_candidates import derive_candidates
+from fedmm.runs.tuning.candidates import derive_candidates
 
 TABLES: dict[str, Any] = {
     "run": {"rounds": 20, "label": "mine"},

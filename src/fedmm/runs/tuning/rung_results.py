@@ -10,10 +10,10 @@ from statistics import fmean
 from typing import Any
 
 from fedmm.config.schema import SOURCE_ONLY
-from fedmm.core.validators import CANNOT_JUDGE, FEWEST_SEEDS, VALIDATORS
-from fedmm.runs.agreement import AGREEMENT
-from fedmm.runs.ranking import RANKED_BY, SHORTLISTED, Field, Measured, rank_agreement, rank_candidates
+from fedmm.core.signals.validators import CANNOT_JUDGE, FEWEST_SEEDS, VALIDATORS
 from fedmm.runs.run_folder import ROUNDS, SUMMARY
+from fedmm.runs.tuning.agreement import AGREEMENT
+from fedmm.runs.tuning.ranking import RANKED_BY, SHORTLISTED, Field, Measured, rank_agreement, rank_candidates
 
 _INFORMATION = RANKED_BY[0]
 Table = dict[str, Any]

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from fedmm import FedmmError
-from fedmm.core.label_shift import LabelShift
-from fedmm.core.validators import (
+from fedmm.core.signals.label_shift import LabelShift
+from fedmm.core.signals.validators import (
     CANNOT_JUDGE,
     NOT_SUPPORTED,
     ORACLE,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from fedmm.core.validators import BELIEVED, VALIDATORS
+from fedmm.core.signals.validators import BELIEVED, VALIDATORS
 
 RANKED_BY = (*BELIEVED, "source_risk")
 """The validators whose ranks are averaged."""

@@ -14,10 +14,10 @@ from fedmm.config.schema import Experiment
 from fedmm.config.toml import read_tables
 from fedmm.core.errors import Say, require
 from fedmm.runs.build import DataCache, prepare
-from fedmm.runs.halving import Budget
-from fedmm.runs.rungs import Halving, Table
 from fedmm.runs.sweep import require_stackable
-from fedmm.runs.tune_candidates import derive_candidates
+from fedmm.runs.tuning.candidates import derive_candidates
+from fedmm.runs.tuning.halving import Budget
+from fedmm.runs.tuning.rungs import Halving, Table
 
 _MOST_SEEDS = 100
 

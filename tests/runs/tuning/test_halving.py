@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedmm.core.errors import FedmmError
-from fedmm.runs.halving import Budget, Pace, Rung, count_halvings, estimate_seconds, fit_rungs, plan_rungs
+from fedmm.runs.tuning.halving import Budget, Pace, Rung, count_halvings, estimate_seconds, fit_rungs, plan_rungs
 
 
 @pytest.mark.parametrize(
