@@ -19,7 +19,18 @@ import torch
 from problems import FLOAT64, FieldClient, generator, played
 from torch import Tensor
 
-from fedmm import ALGORITHMS, FedAvgGDA, FedMM, FedmmError, FedSGDA, GaussianUpdate, ScaffoldGDA, SmoothedFedMM, Terms
+from fedmm import (
+    ALGORITHMS,
+    AscentFedMM,
+    FedAvgGDA,
+    FedMM,
+    FedmmError,
+    FedSGDA,
+    GaussianUpdate,
+    ScaffoldGDA,
+    SmoothedFedMM,
+    Terms,
+)
 from fedmm.core.aggregation import aggregated, groups_of
 from fedmm.core.algorithm import Algorithm, first_exchange, steps_by_client
 from fedmm.core.compression import algorithms_part, arrived_upload, broadcast, first_memory, known_point, remembered
@@ -49,6 +60,7 @@ ATTACKED: dict[str, Algorithm] = {
     "fedavg_gda": FedAvgGDA(1.0, 1.0, 1),
     "fedprox_gda": ALGORITHMS["fedprox_gda"](1.0, 1.0, local_steps=2),  # type: ignore[call-arg]
     "fedmm": FedMM(1.0, 1.0, local_steps=1),
+    "fedmm_ascent": AscentFedMM(1.0, 1.0, 1.0, 1.0, local_steps=1),
     "fedmm_smoothed": SmoothedFedMM(1.0, 1.0, local_steps=1, smoothing_max=0.5),
     "scaffold_gda": ScaffoldGDA(1.0, 1.0, local_steps=[1 + number % 3 for number in range(CLIENTS)]),
 }

@@ -23,7 +23,7 @@ from fedmm.core.signals.validators import (
 )
 from fedmm.reporting.html.headline import LOWER_IS_BETTER, is_oracle
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_what_looks_at_target_labels_is_called_an_oracle() -> None:

@@ -53,7 +53,7 @@ class Settlement:
             server, totals = self._server_update(number, counted)
             was_alive = now.alive[r].clone()
             now.not_finite[r] = torch.where(was_alive[:, None], ~finite, now.not_finite[r])
-            good = server["z"].isfinite().all(dim=-1)
+            good = server["z"].isfinite().all(dim=-1) | ~counted.any(dim=-1)  # without any the server stays
             if self._terms.on_bad_update == "stop":
                 good = good & finite.all(dim=-1)
             now.measures[r] = self._measure(band, counted, kept)
