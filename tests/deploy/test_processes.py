@@ -34,6 +34,14 @@ SUMMED = 100 * 2.0**-23
 """Relative: logits are sums of about a hundred float32 products, which sites and one process may order unlike."""
 
 
+def type_deploy(folder: Path, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """``fedmm deploy WORDS`` for a federation, which must end with this exit code."""
+    command = [sys.executable, "-m", "fedmm", "deploy", *words, "--federation", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
 def test_a_run_survives_the_death_of_a_site_and_of_the_superlink_to_the_bit(
     federation: Federation, tmp_path: Path
 ) -> None:
@@ -92,15 +100,7 @@ def test_the_commands_up_run_status_and_down(tmp_path: Path) -> None:
     experiment.write_text(experiment_text(demo_experiment(2)))
 
     def fedmm(*words: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "fedmm", "deploy", *words, "--federation", str(folder)],
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        return type_deploy(folder, *words).stdout
 
     try:
         assert "site target-1 has joined" in fedmm("up", str(experiment))
@@ -156,14 +156,7 @@ def test_a_tuning_by_the_commands_survives_the_death_of_its_server_and_spends_th
     there = Federation(folder)
 
     def fedmm(*words: str, code: int = 0) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "fedmm", "deploy", *words, "--federation", str(folder)],
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-        assert done.returncode == code, done.stdout + done.stderr
+        done = type_deploy(folder, *words, code=code)
         return done.stdout + done.stderr
 
     tune = ("run", str(file), "--tune")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmm.core.errors import FedmmError, require
+from fedmm.runs.tuning.state import STATE
 
 
 @dataclass(frozen=True)
@@ -165,13 +166,13 @@ TUNING = "tuning"
 
 def is_tuning(folder: Path) -> bool:
     """Whether the run in a folder is a tuning that was begun."""
-    return (folder / TUNING / "tune.json").exists()
+    return (folder / TUNING / STATE).exists()
 
 
 def describe_tuning(folder: Path) -> str:
     """How far a tuning is, from the files of its run's folder."""
     try:
-        state = json.loads((folder / TUNING / "tune.json").read_text(encoding="utf-8"))
+        state = json.loads((folder / TUNING / STATE).read_text(encoding="utf-8"))
         rung, rungs = min(len(state["rungs"]) + 1, len(state["plan"])), len(state["plan"])
     except (OSError, ValueError, KeyError, TypeError):
         return "cannot be read"

@@ -33,7 +33,8 @@ from fedmm.runs.tuning.candidates import AS_GIVEN, TUNE, derive_candidates
 from fedmm.runs.tuning.halving import Budget, Pace, Rung, count_halvings, fit_rungs
 from fedmm.runs.tuning.ranking import RANKED_BY
 from fedmm.runs.tuning.rung_results import read_summary
-from fedmm.runs.tuning.rungs import STATE, Halving, evaluate_every
+from fedmm.runs.tuning.rungs import Halving, evaluate_every
+from fedmm.runs.tuning.state import STATE
 from fedmm.runs.tuning.tune import require_limits
 from fedmm.sites.experiments import deployed_experiment, experiment_text, listed_sites
 from fedmm.training.callbacks import Callback

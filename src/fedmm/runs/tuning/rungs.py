@@ -35,10 +35,10 @@ from fedmm.runs.tuning.rung_results import (
     read_summary,
     tabulate,
 )
-from fedmm.runs.tuning.state import FORMAT, read_state
+from fedmm.runs.tuning.state import FORMAT, STATE, read_state
 from fedmm.training.stack_settings import START_SECONDS
 
-STATE, TUNED, ADAPTED = "tune.json", "tuned.toml", "adapted.toml"
+TUNED, ADAPTED = "tuned.toml", "adapted.toml"
 _EVALUATIONS = 5
 """Of a run, at least: a collapse shows by comparing a run with its own past."""
 _SHARE = 0.9

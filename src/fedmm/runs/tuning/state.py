@@ -8,6 +8,7 @@ from typing import Any
 
 from fedmm.core.errors import FedmmError, require
 
+STATE = "tune.json"
 FORMAT = "fedmm-tune-1"
 _KEYS = ("eta", "seeds", "candidates", "plan", "rungs", "field", "notes", "pace", "title")
 
