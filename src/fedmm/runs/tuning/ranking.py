@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from fedmm.core.signals.validators import BELIEVED, VALIDATORS
+from fedmm.core.signals.warning_signs import FALLEN
 
 RANKED_BY = (*BELIEVED, "source_risk")
 """The validators whose ranks are averaged."""
 _INFORMATION, _RISK = BELIEVED[0], "source_risk"
-COLLAPSED = 0.5
-"""A run whose target_information ends below this share of its own best has collapsed."""
 BELOW_SOURCE_ONLY = 0.9
 """A run whose target_information ends below this share of source only's has collapsed too."""
 RISKY = 0.5
@@ -73,7 +72,7 @@ def _diverged(runs: Sequence[Measured]) -> list[str]:
 def _collapsed(runs: Sequence[Measured], plain: float | None) -> list[str]:
     for run in runs:
         last, best = run.signals.get(_INFORMATION), run.best_information
-        if last is not None and best is not None and last < COLLAPSED * best:
+        if last is not None and best is not None and last < FALLEN * best:
             return [f"collapsed: {_INFORMATION} fell from {best:.3g} to {last:.3g}"]
     mean = _mean(runs, _INFORMATION)
     if mean is not None and plain is not None and mean < BELOW_SOURCE_ONLY * plain:
