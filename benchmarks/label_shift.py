@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from fedmm.config.schema import experiment
 from fedmm.config.sweep_grid import groups
-from fedmm.core.validators import BELIEVED, Signals, judge_adaptation
+from fedmm.core.signals.validators import BELIEVED, Signals, judge_adaptation
 from fedmm.data.domains import DomainPair
 from fedmm.runs.build import DataCache, prepare
 from fedmm.runs.evidence import shift_of_model

@@ -35,7 +35,7 @@ from scipy.stats import spearmanr
 from fedmm.config.schema import Experiment, experiment
 from fedmm.config.sweep_grid import grid, groups
 from fedmm.config.toml import merged, read_tables
-from fedmm.core.validators import VALIDATORS, Validator
+from fedmm.core.signals.validators import VALIDATORS, Validator
 from fedmm.runs.build import DataCache, prepare
 from fedmm.training.batched import StackRun
 from fedmm.training.history import Row

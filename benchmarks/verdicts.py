@@ -8,7 +8,7 @@ with the rates and local steps of benchmarks/label_shift.py and the defaults of 
 the accuracies alone; the rule never sees them. Adapting helped where the mean target accuracy over seeds is higher than
 source only.
 
-Written to benchmarks/results/verdicts.json, whose counts `fedmm.core.track_record` repeats, and printed as a table.
+Written to benchmarks/results/verdicts.json, whose counts `fedmm.core.signals.track_record` repeats, and printed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from common import measured_on, typed_command
 from label_shift import HOSPITALS, METHODS, STEPS, Arrays, arrays_of, heart, measured_signals, train
 
 from fedmm.config.demos import DEMOS
-from fedmm.core.validators import BELIEVED, judge_adaptation
+from fedmm.core.signals.validators import BELIEVED, judge_adaptation
 from fedmm.data import Moons
 from fedmm.runs.evidence import shift_of_model
 

@@ -219,6 +219,7 @@ OPTIONS = {
     "momentum": 0.6,
     "snapshot_every": 2,
     "mean_steps": 1,
+    "stage_rounds": 2,
 }
 """An unlike value for every option of any algorithm, so that nothing hides behind a default."""
 

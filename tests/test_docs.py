@@ -16,6 +16,8 @@ from typing import Any, Literal, NamedTuple
 import pytest
 
 from fedmm import ALGORITHMS, OBJECTIVES
+from fedmm.algorithms.averaging import Averaging
+from fedmm.algorithms.server_optimizers import SERVER_OPTIMIZERS, ServerOptimizer
 from fedmm.cli.app import app
 from fedmm.config.dataclass_io import as_table
 from fedmm.config.presets import preset_tables
@@ -23,8 +25,8 @@ from fedmm.core.aggregation import AGGREGATIONS
 from fedmm.core.mechanisms import TRANSMISSIONS
 from fedmm.core.options import PRESETS, TrainOptions
 from fedmm.core.schedules import SCHEDULES, Schedule
+from fedmm.core.signals.validators import RULE
 from fedmm.core.target_losses import TARGET_LOSSES, TargetLoss
-from fedmm.core.validators import RULE
 from fedmm.data import DATASETS, PARTITIONS
 from fedmm.models import MODELS
 from fedmm.training.guard import Guard
@@ -133,6 +135,7 @@ SECTIONS: dict[str, Mapping[str, type]] = {
     "transmission": TRANSMISSIONS,
     "guard": {"": Guard},
     "Schedules": SCHEDULES,
+    "Server optimisers": SERVER_OPTIMIZERS,
     "Target losses": TARGET_LOSSES,
 }
 CARDS = {"objective": "objectives.md", "algorithm": "algorithms.md"}
@@ -153,6 +156,8 @@ for section, page in CARDS.items():
 def lines_for(section: str, name: str) -> dict[str, list[str]]:
     """What the page says of a row's keys: its own table, and what it shares with the others of its section."""
     shared = WRITTEN.get((section, COMMON.get(section, "")), {}) if section in COMMON else {}
+    if section == "algorithm" and issubclass(ALGORITHMS[name], Averaging):
+        shared = {**shared, **WRITTEN[section, "averaging algorithms"]}
     return {**shared, **WRITTEN.get((section, name), {})}
 
 
@@ -183,6 +188,8 @@ def words(hint: Any) -> str:
     origin, options = typing.get_origin(hint), typing.get_args(hint)
     if hint == Schedule | str:
         return "schedule"
+    if hint == ServerOptimizer | str:
+        return "server optimiser"
     if hint == TargetLoss | str:
         return "target loss"
     if origin is Literal:

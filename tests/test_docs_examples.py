@@ -18,7 +18,7 @@ from fedmm.config.sweep_grid import SWEEP, grid
 from fedmm.core.errors import FedmmError
 from fedmm.core.imports import configuration_file, import_allowed
 from fedmm.deploy.invite import read_sites
-from fedmm.runs.tune_candidates import TUNE, derive_candidates
+from fedmm.runs.tuning.candidates import TUNE, derive_candidates
 from fedmm.sites.config import read_site
 from fedmm.sites.experiments import deployed_experiment
 

@@ -66,8 +66,8 @@ if _typing.TYPE_CHECKING:
     from fedmm.objectives import *  # noqa: F403
     from fedmm.remote.messaging import Messaging as Messaging
     from fedmm.runs.run import run_experiment as run_experiment
-    from fedmm.runs.tune import Tuning as Tuning
-    from fedmm.runs.tune import tune as tune
+    from fedmm.runs.tuning.tune import Tuning as Tuning
+    from fedmm.runs.tuning.tune import tune as tune
     from fedmm.training.adapt import adapt as adapt
     from fedmm.training.adaptation import Adapted as Adapted
     from fedmm.training.callbacks import Callback as Callback
@@ -121,7 +121,7 @@ _HOME = {
     "fedmm.models.network": ("Network",),
     "fedmm.remote.messaging": ("Messaging",),
     "fedmm.runs.run": ("run_experiment",),
-    "fedmm.runs.tune": ("Tuning", "tune"),
+    "fedmm.runs.tuning.tune": ("Tuning", "tune"),
     "fedmm.training.adapt": ("adapt",),
     "fedmm.training.adaptation": ("Adapted",),
     "fedmm.training.callbacks": ("Callback", "EarlyStopping"),

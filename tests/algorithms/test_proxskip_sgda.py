@@ -11,7 +11,7 @@ from problems import played, random_game
 
 import fedmm
 from fedmm import FedmmError, ProxSkipSGDA
-from fedmm.core.drawn_steps import GeometricSteps
+from fedmm.core.schedules import GeometricSteps
 from fedmm.core.problem import FederatedProblem
 from fedmm.engines.in_process import InProcess
 
@@ -28,7 +28,7 @@ def test_it_is_the_papers_rule_worked_out_by_hand() -> None:
     h = [torch.zeros_like(z) for _ in game.clients]
     taken = []
     for t in range(rounds):
-        steps = GeometricSteps(mean).draw(seed, t)
+        steps = GeometricSteps(mean).steps(1, seed, t)
         taken.append(steps)
         ends = []
         for client, control in zip(game.clients, h, strict=True):
@@ -68,28 +68,28 @@ def test_a_share_of_the_clients_reaches_the_saddle_too() -> None:
 def test_the_numbers_of_steps_are_geometric() -> None:
     # P(steps = k) = p (1 - p)^(k - 1): within 5 standard deviations of what 20,000 rounds would count
     drawn = GeometricSteps(5)
-    counts = Counter(drawn.draw(0, t) for t in range(20_000))
+    counts = Counter(drawn.steps(1, 0, t) for t in range(20_000))
     for k in range(1, 12):
         chance = 0.2 * 0.8 ** (k - 1)
         assert abs(counts[k] - 20_000 * chance) < 5 * math.sqrt(20_000 * chance * (1 - chance))
-    assert max(counts) <= drawn.most == 50
+    assert max(counts) <= drawn.most(1) == 50
 
 
 def test_they_follow_from_seed_and_round_alone() -> None:
-    first, other = ([GeometricSteps(5).draw(seed, t) for t in range(50)] for seed in (0, 1))
-    assert first == [GeometricSteps(5).draw(0, t) for t in range(50)]
+    first, other = ([GeometricSteps(5).steps(1, seed, t) for t in range(50)] for seed in (0, 1))
+    assert first == [GeometricSteps(5).steps(1, 0, t) for t in range(50)]
     assert first != other
 
 
 def test_a_mean_of_one_is_one_step() -> None:
-    assert {GeometricSteps(1).draw(0, t) for t in range(100)} == {1}
+    assert {GeometricSteps(1).steps(1, 0, t) for t in range(100)} == {1}
 
 
 def test_every_client_takes_the_same_number() -> None:
     # F = 1 everywhere: a client goes as far as its number of steps.
     start = (torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64))
     found = fedmm.solve([lambda x, y: x - y] * 3, start, ProxSkipSGDA(0.1, 0.1, 4), 6, seed=3)
-    expected = [0.1 * math.sqrt(2) * GeometricSteps(4).draw(3, t) for t in range(6)]
+    expected = [0.1 * math.sqrt(2) * GeometricSteps(4).steps(1, 3, t) for t in range(6)]
     assert [row["drift"] for row in found.history] == pytest.approx(expected, rel=1e-12)
     assert [row["consensus_gap"] for row in found.history] == pytest.approx([0.0] * 6, abs=1e-12)
 

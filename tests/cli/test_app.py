@@ -34,8 +34,8 @@ from fedmm.cli.app import app
 from fedmm.config.demos import DEMOS
 from fedmm.core.options import PRESETS
 from fedmm.core.schedules import SCHEDULES
+from fedmm.core.signals.validators import ALONE
 from fedmm.core.target_losses import TARGET_LOSSES
-from fedmm.core.validators import ALONE
 from fedmm.data import DATASETS, PARTITIONS
 from fedmm.models import MODELS
 from fedmm.reporting import read_comparison, read_run

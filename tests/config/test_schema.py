@@ -142,7 +142,7 @@ def test_the_examples_are_complete_experiments(name: str) -> None:
 
 def test_every_file_among_the_examples_is_tested() -> None:
     own = {"arrays", "pictures", "table"}
-    assert {path.stem for path in EXAMPLES.glob("*.toml")} == {"digits", "moons", "sweep", *own}
+    assert {path.stem for path in EXAMPLES.glob("*.toml")} == {"digits", "moons", "sweep", "target_losses", *own}
 
 
 @pytest.mark.parametrize("name", ["arrays", "pictures", "table", "digits"])
@@ -418,6 +418,7 @@ IMPOSSIBLE: list[tuple[str, str, str, Any, str]] = [
     ("objective", "dann", "target_weight", -1.0, "0 or more"),
     ("objective", "dann", "domain_smoothing", -0.1, "0 or more"),
     ("objective", "cdan", "domain_smoothing", 0.5, "below 0.5"),
+    ("objective", "mdd", "sam_radius", -0.1, "0 or more"),
     ("objective", "mdd", "domain_smoothing", 0.1, "must be 0 for mdd"),
     ("objective", "source_only", "target_loss", "mcc", "must be 'none' for source_only"),
     ("objective", "mdd", "gamma", 0.0, "above 0"),

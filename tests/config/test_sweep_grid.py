@@ -9,8 +9,9 @@ import pytest
 
 from fedmm.config.schema import experiment
 from fedmm.config.sweep_grid import grid, groups
-from fedmm.config.toml import read_toml
+from fedmm.config.toml import read_tables, read_toml
 from fedmm.core.errors import FedmmError
+from fedmm.core.target_losses import TARGET_LOSSES
 from fedmm.objectives import CDAN
 from fedmm.runs.build import DataCache, prepare
 from fedmm.runs.comparison import folder_names
@@ -33,6 +34,12 @@ def swept(**sweep: Any) -> dict[str, Any]:
 def test_the_example_is_two_algorithms_with_three_seeds() -> None:
     found = [(each.algorithm.name, each.run.seed) for each in grid(read_toml(EXAMPLE))]
     assert sorted(found) == [(name, seed) for name in ("fedavg_gda", "fedmm") for seed in range(3)]
+
+
+def test_the_example_of_target_losses_is_each_of_them_with_three_seeds() -> None:
+    experiments = grid(read_tables(EXAMPLE.parent / "target_losses.toml"))
+    found = [(each.objective.target_loss.name, each.run.seed) for each in experiments]
+    assert sorted(found) == [(name, seed) for name in sorted(TARGET_LOSSES) for seed in range(3)]
 
 
 def test_every_combination_of_the_lists_is_run() -> None:

@@ -192,7 +192,7 @@ def test_a_round_stays_on_its_device(kind: type[Algorithm], device: str) -> None
 def test_a_stack_of_replicas_and_clients_is_the_same_as_one_by_one(kind: type[Algorithm], per_coordinate: bool) -> None:
     """Replicas differ in start and coefficients, clients in M_i. The reference runs one client after the other."""
     game = random_game(3, clients=3)
-    steps = [1, 3, 2] if "local_steps" in names_of_options(kind) else [1, 1, 1]
+    steps = [2, 4, 3] if "local_steps" in names_of_options(kind) else [1, 1, 1]
     sides = {} if per_coordinate else {"lr_max": 0.02, "penalty_max": 0.7}
     replicas = [
         with_options(kind, local_steps=steps, lr_schedule=DannDecay(1.0), **sides),
@@ -222,10 +222,10 @@ def play_stack(
     algorithm = replicas[0]
     matrix = torch.stack([client.matrix for client in game.clients])
     offset = torch.stack([client.offset for client in game.clients])
-    m = torch.tensor(steps, dtype=FLOAT64).unsqueeze(-1)
     server = algorithm.init_server(starts)
     clients = algorithm.init_client(starts.unsqueeze(-2).repeat(1, len(steps), 1))
     for t in range(rounds):
+        m = torch.tensor([algorithm.steps_in(own, 0, t) for own in steps], dtype=FLOAT64).unsqueeze(-1)
         each = [replica.coefficients(game.layout, t, rounds) for replica in replicas]
         at_server = Coefficients({name: torch.stack([c[name].reshape(-1) for c in each]) for name in each[0]})
         c = Coefficients({name: value.unsqueeze(-2) for name, value in at_server.items()}, steps=m)
@@ -309,7 +309,7 @@ def test_solve_takes_rates_by_group_of_parameters(kind: type[Algorithm]) -> None
 
     def solution(lr_min: Any, lr_max: Any) -> fedmm.Solution:
         zero = torch.zeros((), dtype=FLOAT64)
-        algorithm = with_options(kind, lr_min=lr_min, lr_max=lr_max, local_steps=1)
+        algorithm = with_options(kind, lr_min=lr_min, lr_max=lr_max, local_steps=2 if kind.probes else 1)
         return fedmm.solve([f], ({"x": zero, "y": zero}, zero), algorithm, 1)
 
     by_group, alike = solution({"x": 0.1, "y": 0.2}, {"psi": 0.3}), solution(0.1, 0.1)
@@ -324,7 +324,7 @@ def test_solve_takes_rates_by_group_of_parameters(kind: type[Algorithm]) -> None
 @each_algorithm
 def test_one_local_step_is_the_same_whether_the_rate_or_the_gradient_is_scaled(kind: type[Algorithm]) -> None:
     game = random_game(2)
-    one_step = {"local_steps": 1, "lr_schedule": Constant()}
+    one_step = {"local_steps": 2 if kind.probes else 1, "lr_schedule": Constant()}
     scaled_rate = with_options(kind, lr_min=0.01, lr_max=0.06, **one_step)
     scaled_gradient = with_options(kind, lr_min=0.02, lr_max=0.02, **one_step)
     by_rate = fedmm.solve(game.clients, game.start, scaled_rate, 1)

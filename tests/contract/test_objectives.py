@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -17,21 +17,22 @@ from problems import (
     adapt,
     labels,
     mixed_client,
+    network,
     random_outputs,
     rows,
     source_client,
     target_client,
     untrained,
 )
-from torch import Tensor
+from torch import Tensor, nn
 
 import fedmm
 from fedmm import OBJECTIVES, FedmmError, FedProxGDA
-from fedmm.core.objective import SOURCE, TARGET, Objective, Outputs, row_weights
+from fedmm.core.objective import SOURCE, TARGET, Objective, Outputs, row_weights, sam_step
 from fedmm.core.schedules import Constant, DannWarmup
 
 OPTIONS: dict[str, list[dict[str, Any]]] = {
-    "dann": [{"domain_smoothing": 0.1}, {"target_loss": "bnm"}],
+    "dann": [{"domain_smoothing": 0.1}, {"target_loss": "bnm"}, {"sam_radius": 0.1}],
     "cdan": [{"detach_softmax": True}, {"entropy_weighting": True}, {"random_dim": 5}, {"target_loss": "im"}],
     "mdd": [{"gamma": 4.0, "epsilon": 1e-3}, {"target_loss": "mcc", "target_weight": 0.5}],
 }
@@ -95,6 +96,7 @@ REFUSED: dict[str, Sequence[Any]] = {
     "target_loss": ["mmc", 1, None, fedmm.MinimumClassConfusion],
     "target_weight": [-0.1, math.nan, math.inf, "much", True],
     "domain_smoothing": [-0.1, 0.5, 1.0, math.nan, "much", True],
+    "sam_radius": [-0.1, math.nan, math.inf, "wide", True],
 }
 REFUSALS = [
     (kind, option.name, value)
@@ -337,9 +339,69 @@ def test_what_a_program_may_mix_is_nu_and_the_factors_of_terms_and_gradients(kin
     assert changed.structure() == kind().structure()
 
 
-@pytest.mark.parametrize("options", [{"target_loss": "mcc"}, {"domain_smoothing": 0.1}])
-def test_a_program_has_one_target_loss_and_one_smoothing(options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("options", [{"target_loss": "mcc"}, {"domain_smoothing": 0.1}, {"sam_radius": 0.1}])
+def test_a_program_has_one_target_loss_and_one_smoothing_and_takes_sam_steps_or_none(options: dict[str, Any]) -> None:
     assert fedmm.DANN(**options).structure() != fedmm.DANN().structure()
+
+
+# Sharpness-aware minimisation of the task loss ------------------------------------------------------------------------
+
+
+@each_row
+@pytest.mark.parametrize("radius", [0.05, 2.0])
+def test_sam_is_the_closed_form_of_softmax_regression(kind: type[Objective], radius: float) -> None:
+    # With e = softmax(W x + b) - onehot(y) the gradient is g(W, b) = mean of (e x', e), and SAM's is
+    # g((W, b) + radius g / |g|).
+    x, y = rows(1, dtype=FLOAT64), labels(1)
+    options: dict[str, Any] = {"batch_size": 24, "model": fedmm.Network(nn.Identity(), CLASSES), "dtype": FLOAT64}
+    clients = [fedmm.Client(source=(x, y), name="a"), fedmm.Client(target=rows(2, dtype=FLOAT64), name="b")]
+    objective = kind(nu=0.0, sam_radius=radius)
+    start = untrained(clients, objective=objective, **options).tensors()
+    after = adapt(clients, objective=objective, rounds=1, algorithm=fedmm.FedSGDA(0.1, 0.1), **options).tensors()
+    names = [name for name in start if name.startswith("task_head")]
+    weight, bias = (start[name] for name in names)
+
+    def gradient(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        error = (x @ weight.T + bias).softmax(dim=-1) - nn.functional.one_hot(y, CLASSES)
+        return error.T @ x / len(x), error.mean(dim=0)
+
+    plain = gradient(weight, bias)
+    norm = math.sqrt(sum(float(part.square().sum()) for part in plain))
+    expected = gradient(weight + radius * plain[0] / norm, bias + radius * plain[1] / norm)
+    share = 1.0 if objective.adversary_shape(1, 2) is None else 0.5  # of the two clients' mean
+    for name, first, part in zip(names, (weight, bias), expected, strict=True):
+        torch.testing.assert_close(after[name], first - 0.1 * share * part, rtol=1e-10, atol=1e-13)
+
+
+@each_adversarial
+def test_sam_changes_the_gradient_of_the_task_loss_alone(kind: type[Objective]) -> None:
+    others: list[dict[str, Any]] = [{"nu": 0.0}, {"nu": 0.7}, {"nu": 0.7, "target_loss": "im"}]
+    moved = [after_one_step(kind(sam_radius=0.5, **each)) - after_one_step(kind(**each)) for each in others]
+    assert float(moved[0].norm()) > 1e-4
+    for each in moved[1:]:
+        torch.testing.assert_close(each, moved[0], rtol=0, atol=1e-14)
+    names = untrained([mixed_client()], objective=kind(), dtype=FLOAT64).tensors()
+    adversary = sum(tensor.numel() for key, tensor in names.items() if key.startswith("adversary"))
+    assert not moved[0][-adversary:].any()
+
+
+def test_a_small_sam_step_is_a_small_change_and_no_source_rows_mean_none() -> None:
+    plain = after_one_step(fedmm.DANN())
+    torch.testing.assert_close(after_one_step(fedmm.DANN(sam_radius=1e-9)), plain, rtol=0, atol=1e-9)
+    assert not sam_step(torch.zeros(2, 3), 0.1).any()
+
+
+def test_running_statistics_are_those_of_the_point_itself() -> None:
+    def statistics(radius: float) -> Mapping[str, Tensor]:
+        net = network(nn.Linear(WIDTH, 3), nn.BatchNorm1d(3))
+        options = {"rounds": 1, "algorithm": fedmm.FedSGDA(0.1, 0.1), "dtype": FLOAT64}
+        return adapt([mixed_client()], objective=fedmm.DANN(sam_radius=radius), model=net, **options).state.statistics
+
+    torch.manual_seed(0)
+    plain = statistics(0.0)
+    torch.manual_seed(0)
+    assert plain
+    torch.testing.assert_close(statistics(0.5), plain, rtol=0, atol=0)
 
 
 # In a federation ------------------------------------------------------------------------------------------------------

@@ -11,10 +11,11 @@ from typing import Any
 from flwr.app import Error, Message
 from remote.flower.local_grid import LocalGrid, acting_as
 
+from fedmm.core.errors import Say
 from fedmm.remote.flower.envelope import to_records
 from fedmm.remote.flower.fleet import Question
 from fedmm.remote.packed import MESSAGE_TYPES
-from fedmm.sites.config import read_site
+from fedmm.sites.config import SiteConfig, read_site
 from fedmm.sites.node import SiteNode, say_to_stderr
 from fedmm.sites.work import SiteWork
 
@@ -51,7 +52,11 @@ class SitesGrid(LocalGrid):
                 return [Message(Error(UNAVAILABLE, "Node Unavailable"), reply_to=message)]
             config = read_site(self.files[node])
             say = partial(say_to_stderr, name)
-            work = SiteWork(config, say)
+            work = self.work_of(config, say)
             site = SiteNode(config, work, say, threading.Lock(), work.note_refusal)
             answer = site.answer(Question(message, KINDS[kind], 0), node)
             return [self.on_reply(name, Message(to_records(answer), reply_to=message))]
+
+    def work_of(self, config: SiteConfig, say: Say) -> SiteWork:
+        """A site's work: by default each question finds a process that was just started."""
+        return SiteWork(config, say)

@@ -11,9 +11,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from deploy.asking import entries
 from deploy.running import begin, long_experiment, pid_of, pids_of, rounds_in, text, until
 
 from fedmm import FedmmError
@@ -21,13 +23,23 @@ from fedmm.deploy import processes
 from fedmm.deploy.federation import down, start_sites, up
 from fedmm.deploy.layout import Federation
 from fedmm.deploy.local import RUN, demo_experiment, local_sites, same_result
+from fedmm.deploy.run_state import server_pid
 from fedmm.deploy.runs import follow, resume
+from fedmm.sites.config import read_site
 from fedmm.sites.experiments import experiment_text
 
 pytestmark = pytest.mark.processes
 
 SUMMED = 100 * 2.0**-23
 """Relative: logits are sums of about a hundred float32 products, which sites and one process may order unlike."""
+
+
+def type_deploy(folder: Path, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """``fedmm deploy WORDS`` for a federation, which must end with this exit code."""
+    command = [sys.executable, "-m", "fedmm", "deploy", *words, "--federation", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
 
 
 def test_a_run_survives_the_death_of_a_site_and_of_the_superlink_to_the_bit(
@@ -50,12 +62,13 @@ def test_a_run_survives_the_death_of_a_site_and_of_the_superlink_to_the_bit(
     os.kill(pid_of(federation, "flower-superlink"), signal.SIGKILL)
     with pytest.raises(FedmmError, match="the SuperLink has died"):
         follow(federation, RUN, number, print)
-    number = resume(federation, RUN, patience=200.0, say=print)
     done = rounds_in(federation)
     assert done < 25
+    number = resume(federation, RUN, patience=200.0, say=print)
+    begun = range(done, rounds_in(federation) + 1)  # a round may have been finished while the SuperLink died
     assert "completed" in follow(federation, RUN, number, print)
     log = text(federation.run(RUN) / "server.log")
-    assert f"going on after round {done}" in log
+    assert any(f"going on after round {number}\n" in log for number in begun)
     assert same_result(each, federation.run(RUN), tmp_path / "reference", print)
     assert text(federation.run(RUN) / "refused.jsonl") == ""
 
@@ -87,15 +100,7 @@ def test_the_commands_up_run_status_and_down(tmp_path: Path) -> None:
     experiment.write_text(experiment_text(demo_experiment(2)))
 
     def fedmm(*words: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "fedmm", "deploy", *words, "--federation", str(folder)],
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        return type_deploy(folder, *words).stdout
 
     try:
         assert "site target-1 has joined" in fedmm("up", str(experiment))
@@ -139,3 +144,41 @@ def test_a_federation_that_went_down_comes_up_with_its_states(federation: Federa
     up(federation, local_sites(each), say=print)
     assert "completed" in follow(federation, RUN, resume(federation, RUN, patience=200.0, say=print), print)
     assert same_result(each, federation.run(RUN), tmp_path / "reference", print)
+
+
+def test_a_tuning_by_the_commands_survives_the_death_of_its_server_and_spends_the_sites_rounds(tmp_path: Path) -> None:
+    folder, file = tmp_path / "federation", tmp_path / "digits.toml"
+    each = demo_experiment(3)
+    each = replace(
+        each, algorithm=replace(each.algorithm, local_steps=10), data=replace(each.data, validation_rows=100)
+    )
+    file.write_text(experiment_text(each) + '\n[tune]\n"algorithm.lr_max" = [0.05]\n')
+    there = Federation(folder)
+
+    def fedmm(*words: str, code: int = 0) -> str:
+        done = type_deploy(folder, *words, code=code)
+        return done.stdout + done.stderr
+
+    tune = ("run", str(file), "--tune")
+    try:
+        fedmm("up", str(file), "--in-memory")
+        assert "adds noise to updates" in fedmm(*tune, "--set", "transmission.name=gaussian", code=2)
+        refused = fedmm(*tune, "--name", "larger", "--seeds", "100", "--set", "run.rounds=9", code=2)
+        assert "the tuning takes 2700 rounds of this site, which has 1000 left of its policy.max_rounds" in refused
+        command = [sys.executable, "-m", "fedmm", "deploy", *tune, "--name", "one", "--seeds", "1"]
+        with subprocess.Popen([*command, "--federation", str(folder)], stdout=subprocess.DEVNULL) as run:
+            until(lambda: "run 1 of 3" in text(there.run("one") / "server.log"), 600, "no run was finished")
+            pid = server_pid(there.run("one"))
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+            run.wait(600)
+        said = fedmm("resume", "one")
+        tuned = there.run("one") / "tuning" / "tuned.toml"
+        assert f"to train with it: fedmm deploy run {tuned} --name one-tuned --federation {folder}" in said
+        assert "tuning one: completed, rung 1 of 1, 3 of its runs finished" in fedmm("status")
+        counts = [entry["rounds"] for entry in entries(read_site(there.sites / "source-1.toml"), "answer")]
+        assert sum(counts) in (9, 10)  # a round that the kill cut off may have been answered in two sessions
+        assert "finished:completed" in fedmm("run", str(tuned), "--name", "one-tuned")
+    finally:
+        fedmm("down")
+    assert processes.marked(folder) == []

@@ -17,7 +17,7 @@ from deploy.test_serving import served, site_files, small
 from fedmm import FedmmError
 from fedmm.deploy.server import serve
 from fedmm.remote.flower.envelope import seal
-from fedmm.remote.packed import FINAL, INTRODUCE, PROBLEM, TRAIN, Packed
+from fedmm.remote.packed import FINAL, INTRODUCE, NAME, PROBLEM, TRAIN, Packed
 from fedmm.sites.config import SiteConfig
 from fedmm.sites.node import SiteNode
 from fedmm.sites.owner import ledger as refusals
@@ -186,4 +186,4 @@ def test_an_accident_is_not_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(SiteWork, "_answer", broken)
     answer = node.answer(asked(seal(introduction(small())), "introduce"), NODE)
-    assert list(answer.about) == [PROBLEM]
+    assert list(answer.about) == [PROBLEM, NAME]

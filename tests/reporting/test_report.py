@@ -18,8 +18,8 @@ from safetensors.numpy import load_file, save_file
 from fedmm.cli import main
 from fedmm.cli.train import show_comparison
 from fedmm.core.errors import FedmmError
-from fedmm.core.track_record import tell_record
-from fedmm.core.validators import ALONE, NOT_SUPPORTED, RULE
+from fedmm.core.signals.track_record import tell_record
+from fedmm.core.signals.validators import ALONE, NOT_SUPPORTED, RULE
 from fedmm.reporting import comparison_rows, draw_comparison, read_comparison, validator_table
 from fedmm.reporting.html import collect_runs, write_pdf, write_png
 from fedmm.reporting.html.charts import Lines, method_strokes

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedmm.core.label_shift import LabelShift
+from fedmm.core.signals.label_shift import LabelShift
 from fedmm.reporting.compared import csv_compared, draw_compared, markdown_compared, rich_compared, sentences
 from fedmm.runs import sweep as sweeping
 from fedmm.runs.compare import compare_methods, judge_candidates, labels_say

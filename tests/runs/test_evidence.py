@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fedmm.config.schema import experiment
-from fedmm.core.validators import RULE
+from fedmm.core.signals.validators import RULE
 from fedmm.data.datasets.arrays import Arrays
 from fedmm.data.domains import DomainPair, Labelled
 from fedmm.runs.evidence import (
@@ -123,7 +123,7 @@ def runs(label: str, objective: str, information: float, *, shift: Any = None, s
 
 def test_verdicts_are_on_everything_beside_source_only() -> None:
     p = torch.eye(2).double()[torch.arange(400) % 2] * 0.98 + 0.01
-    from fedmm.core.label_shift import estimate_label_shift
+    from fedmm.core.signals.label_shift import estimate_label_shift
 
     none = shift_table(estimate_label_shift(p, torch.arange(400) % 2, p), ("a", "b"))
     assert read_shift(none).small

@@ -213,8 +213,8 @@ def test_every_algorithm_and_objective_runs(tmp_path: Path, algorithm: str, obje
     summary = run_experiment(experiment(tables), tmp_path, progress=False)
     assert summary["status"] == "completed"
     left_out = set() if OBJECTIVES[objective].tells_domains else OF_A_DOMAIN_CLASSIFIER
-    has_duals = "dual" in ALGORITHMS[algorithm]().init_client(torch.zeros(1))
-    named = {key for key in BY_CLIENT if has_duals or not key.startswith("dual_norm")}
+    has_dual = "dual" in ALGORITHMS[algorithm]().init_client(torch.zeros(1))
+    named = {key for key in BY_CLIENT if has_dual or not key.startswith("dual_norm")}
     if objective == "source_only":
         named = {key for key in named if key.endswith("source-1")}
     assert set(rounds_of(tmp_path)[0]) == (ROUND_KEYS - left_out) | named

@@ -11,8 +11,8 @@ import pytest
 
 from fedmm.config.schema import Experiment, experiment
 from fedmm.config.toml import write_toml
-from fedmm.core.track_record import tell_record
-from fedmm.core.validators import ALONE, CANNOT_JUDGE, NOT_SUPPORTED, SUPPORTED
+from fedmm.core.signals.track_record import tell_record
+from fedmm.core.signals.validators import ALONE, CANNOT_JUDGE, NOT_SUPPORTED, SUPPORTED
 from fedmm.runs.run import run_experiment
 from fedmm.runs.verdict import judge_run
 

@@ -65,9 +65,9 @@ ATTACKED: dict[str, Algorithm] = {
     "fedavg_gda": FedAvgGDA(1.0, 1.0, 1),
     "fedprox_gda": ALGORITHMS["fedprox_gda"](1.0, 1.0, local_steps=2),  # type: ignore[call-arg]
     "fedmm": FedMM(1.0, 1.0, local_steps=1),
+    "fedmm_ascent": AscentFedMM(1.0, 1.0, 1.0, 1.0, local_steps=1),
     "fedmm_smoothed": SmoothedFedMM(1.0, 1.0, local_steps=1, smoothing_max=0.5),
     "scaffold_gda": ScaffoldGDA(1.0, 1.0, local_steps=[1 + number % 3 for number in range(CLIENTS)]),
-    "fedmm_ascent": AscentFedMM(1.0, 1.0, 1.0, 1.0, local_steps=1),
     "fedmm_optimistic": OptimisticFedMM(1.0, 1.0, local_steps=1),
     "proxskip_sgda": ProxSkipSGDA(1.0, 1.0, mean_steps=1),
     "extragradient": Extragradient(1.0, 1.0, 1),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from fedmm.algorithms.coda import CODASCA, CODAPlus
 from fedmm.algorithms.extragradient import Extragradient
 from fedmm.algorithms.fedavg_gda import FedAvgGDA
+from fedmm.algorithms.fedgda_gt import FedGDAGT
 from fedmm.algorithms.fedmm import FedMM
 from fedmm.algorithms.fedmm_ascent import AscentFedMM
 from fedmm.algorithms.fedmm_optimistic import OptimisticFedMM
@@ -15,6 +17,13 @@ from fedmm.algorithms.fess_gda import FESSGDA
 from fedmm.algorithms.momentum_gda import MomentumGDA
 from fedmm.algorithms.proxskip_sgda import ProxSkipSGDA
 from fedmm.algorithms.scaffold_gda import ScaffoldGDA
+from fedmm.algorithms.server_optimizers import (
+    NoOptimizer,
+    ServerAdam,
+    ServerMomentum,
+    ServerOptimizer,
+    ServerYogi,
+)
 from fedmm.algorithms.sgda_plus import SGDAPlus
 from fedmm.core.algorithm import Algorithm
 
@@ -29,29 +38,40 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
         SmoothedFedMM,
         OptimisticFedMM,
         ScaffoldGDA,
+        FedGDAGT,
         ProxSkipSGDA,
         Extragradient,
         SGDAPlus,
         MomentumGDA,
         FedSGDAM,
         FESSGDA,
+        CODAPlus,
+        CODASCA,
     )
 }
 
 __all__ = [
     "ALGORITHMS",
     "AscentFedMM",
+    "CODAPlus",
+    "CODASCA",
     "Extragradient",
     "FESSGDA",
     "FedAvgGDA",
+    "FedGDAGT",
     "FedMM",
     "FedProxGDA",
     "FedSGDA",
     "FedSGDAM",
     "MomentumGDA",
+    "NoOptimizer",
     "OptimisticFedMM",
     "ProxSkipSGDA",
     "SGDAPlus",
     "ScaffoldGDA",
+    "ServerAdam",
+    "ServerMomentum",
+    "ServerOptimizer",
+    "ServerYogi",
     "SmoothedFedMM",
 ]

@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
-from fedmm.core.algorithm import Aggregated, Algorithm, Coefficients, LocalSteps, State
-from fedmm.core.layout import Layout
-from fedmm.core.validation import positive
+from fedmm.algorithms.averaging import Averaging
+from fedmm.core.algorithm import Coefficients, LocalSteps, State
 
 
 @dataclass(frozen=True)
-class FedAvgGDA(Algorithm):
+class FedAvgGDA(Averaging):
     """M_i local descent-ascent steps a round, then the mean.
 
     ===========  ======  ====================
@@ -26,6 +24,8 @@ class FedAvgGDA(Algorithm):
     server_lr            how far the server goes from z_0 to the mean; the paper's rule is 1
     ===========  ======  ====================
 
+    A server's optimiser and normalised updates are options of all averaging methods: see ``Averaging``.
+
     client:  M_i times  z <- z - eta F_i(z),  from z_0
     server:  z_0 <- mean of z_i
     """
@@ -36,16 +36,5 @@ class FedAvgGDA(Algorithm):
     local_steps: LocalSteps = 20
     server_lr: float = field(default=1.0, kw_only=True)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive("server_lr", self.server_lr)
-
-    def coefficients(self, layout: Layout, t: int, rounds: int) -> Coefficients:
-        c = super().coefficients(layout, t, rounds)
-        return Coefficients(c, server_lr=layout.scalar(self.server_lr))
-
     def local_step(self, z: Tensor, sent: State, client: State, F: Tensor, c: Coefficients) -> Tensor:
         return z - c.lr * F
-
-    def server_update(self, server: State, uploads: Aggregated, c: Coefficients) -> State:
-        return {"z": torch.lerp(server["z"], uploads.mean["z"], c.server_lr)}

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from torch import Tensor
 
-from fedmm.core.algorithm import Algorithm, Coefficients, LocalSteps, State
+from fedmm.algorithms.averaging import Averaging
+from fedmm.core.algorithm import Coefficients, LocalSteps, State
 from fedmm.core.layout import Layout, PerGroup
 from fedmm.core.validation import per_group
 
 
 @dataclass(frozen=True)
-class FedProxGDA(Algorithm):
+class FedProxGDA(Averaging):
     """Local descent-ascent steps that are held near the server's point, then the mean.
 
     ===========  ======  ====================
@@ -24,6 +25,7 @@ class FedProxGDA(Algorithm):
     penalty_min  mu_1    pull of omega to the server's point
     penalty_max  mu_2    pull of psi to the server's point
     local_steps  M_i     local steps a round
+    server_lr            how far the server goes from z_0 to the mean; the paper's rule is 1
     ===========  ======  ====================
 
     client:  M_i times  z <- z - eta (F_i(z) + mu (z - z_0)),  from z_0
@@ -36,6 +38,7 @@ class FedProxGDA(Algorithm):
     penalty_min: PerGroup = 1.0
     penalty_max: PerGroup = 1.0
     local_steps: LocalSteps = 20
+    server_lr: float = field(default=1.0, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()

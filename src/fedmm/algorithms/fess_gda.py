@@ -54,11 +54,12 @@ class FESSGDA(FedAvgGDA):
         return Coefficients(c, pull=pull, centre_rate=layout.scalar(self.centre_rate))
 
     def init_server(self, z: Tensor) -> State:
-        return {"z": z, "centre": z.clone()}
+        return {**super().init_server(z), "centre": z.clone()}
 
     def broadcast(self, server: State) -> State:
         return {"z": server["z"]}
 
     def server_update(self, server: State, uploads: Aggregated, c: Coefficients) -> State:
-        z = super().server_update(server, uploads, c)["z"] - c.pull * (server["z"] - server["centre"])
-        return {"z": z, "centre": server["centre"] + c.centre_rate * (z - server["centre"])}
+        after = super().server_update(server, uploads, c)
+        z = after["z"] - c.pull * (server["z"] - server["centre"])
+        return {**after, "z": z, "centre": server["centre"] + c.centre_rate * (z - server["centre"])}

@@ -48,7 +48,7 @@ class MomentumGDA(FedAvgGDA):
         return Coefficients(c, momentum=layout.scalar(self.momentum))
 
     def init_server(self, z: Tensor) -> State:
-        return {"z": z, "direction": torch.zeros_like(z)}
+        return {**super().init_server(z), "direction": torch.zeros_like(z)}
 
     def begin(self, z: Tensor, sent: State, client: State, c: Coefficients) -> State:
         return {"direction": sent["direction"]}

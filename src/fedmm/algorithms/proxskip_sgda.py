@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from fedmm.core.algorithm import Aggregated, Algorithm, Coefficients, State
-from fedmm.core.drawn_steps import GeometricSteps
 from fedmm.core.layout import Layout
+from fedmm.core.schedules import GeometricSteps
 from fedmm.core.validation import at_least
 
 
@@ -55,7 +55,7 @@ class ProxSkipSGDA(Algorithm):
         return self.mean_steps
 
     @property
-    def drawn_steps(self) -> GeometricSteps:
+    def step_schedule(self) -> GeometricSteps:
         return GeometricSteps(self.mean_steps)
 
     def coefficients(self, layout: Layout, t: int, rounds: int) -> Coefficients:

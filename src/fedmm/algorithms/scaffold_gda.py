@@ -8,13 +8,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmm.core.algorithm import Aggregated, Algorithm, Coefficients, LocalSteps, State
-from fedmm.core.layout import Layout
-from fedmm.core.validation import positive
+from fedmm.algorithms.averaging import Averaging
+from fedmm.core.algorithm import Aggregated, Coefficients, LocalSteps, State
 
 
 @dataclass(frozen=True)
-class ScaffoldGDA(Algorithm):
+class ScaffoldGDA(Averaging):
     """Local descent-ascent steps corrected by the difference of the server's and the client's mean field.
 
     Not in the paper: Karimireddy et al. (2020), option II, on the signed field. It sends two vectors each way.
@@ -44,16 +43,8 @@ class ScaffoldGDA(Algorithm):
     local_steps: LocalSteps = 20
     server_lr: float = 1.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive("server_lr", self.server_lr)
-
-    def coefficients(self, layout: Layout, t: int, rounds: int) -> Coefficients:
-        c = super().coefficients(layout, t, rounds)
-        return Coefficients(c, server_lr=layout.scalar(self.server_lr))
-
     def init_server(self, z: Tensor) -> State:
-        return {"z": z, "control": torch.zeros_like(z)}
+        return {**super().init_server(z), "control": torch.zeros_like(z)}
 
     def init_client(self, z: Tensor) -> State:
         return {"control": torch.zeros_like(z)}
@@ -69,7 +60,7 @@ class ScaffoldGDA(Algorithm):
 
     def server_update(self, server: State, uploads: Aggregated, c: Coefficients) -> State:
         control = server["control"] + uploads.gain["control_change"]
-        return {"z": torch.lerp(server["z"], uploads.mean["z"], c.server_lr), "control": control}
+        return {**super().server_update(server, uploads, c), "control": control}
 
     def restored_client(self, sent: State, totals: State, c: Coefficients) -> State:
         return {"control": totals["control_change"]}

@@ -52,7 +52,7 @@ class SGDAPlus(FedAvgGDA):
         return Coefficients(c, in_psi=layout.join(0.0, 1.0), renewed=layout.scalar(renewed))
 
     def init_server(self, z: Tensor) -> State:
-        return {"z": z, "snapshot": z.clone()}
+        return {**super().init_server(z), "snapshot": z.clone()}
 
     def look(self, z: Tensor, sent: State, client: State, F: Tensor, c: Coefficients) -> Tensor:
         return torch.where(c.in_psi > 0, z, sent["snapshot"])

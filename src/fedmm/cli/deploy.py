@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -24,10 +25,13 @@ from fedmm.cli.deploy_sites import (
 from fedmm.cli.watch import deploy_metrics, deploy_watch
 from fedmm.core.errors import FedmmError, require
 from fedmm.deploy.federation import SUPERLINK, alive, answers, down, up
-from fedmm.deploy.layout import Federation, RunRequest, read_settings
-from fedmm.deploy.processes import leave_when_told
+from fedmm.deploy.layout import TUNING, Federation, RunRequest, TuneRequest, describe_tuning, is_tuning, read_settings
+from fedmm.deploy.processes import leave_when_told, read_log
 from fedmm.deploy.runs import follow, resume, run_status, stop_run, submit
 from fedmm.sites.config import read_site
+
+if TYPE_CHECKING:
+    from fedmm.config.schema import Experiment
 
 deploy_app = typer.Typer(
     help="Federations of sites that do not trust each other, over Flower.",
@@ -37,6 +41,7 @@ deploy_app = typer.Typer(
     rich_markup_mode="markdown",
 )
 
+_TUNE = "With --tune"
 _Settings = Annotated[list[str] | None, typer.Option("--set", help="Change a value: section.key=value.")]
 _File = Annotated[Path, typer.Argument(help="The experiment, as TOML; - reads standard input.", metavar="FILE.toml")]
 
@@ -102,24 +107,73 @@ def deploy_run(
     min_sites: Annotated[
         int, typer.Option(help="How many sites the run needs to start; others join later. 0: all listed sites.")
     ] = 0,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="Choose a setting without target labels, as `fedmm tune`, over the sites.")
+    ] = False,
+    objectives: Annotated[
+        str, typer.Option(help="The objectives to try, separated by commas.", rich_help_panel=_TUNE)
+    ] = "",
+    minutes: Annotated[float | None, typer.Option(help="A time budget.", rich_help_panel=_TUNE)] = None,
+    seeds: Annotated[int | None, typer.Option(help="Seeds per finalist; 3 by default.", rich_help_panel=_TUNE)] = None,
+    eta: Annotated[
+        int | None, typer.Option(help="The first rung keeps the best 1/eta; 2 by default.", rich_help_panel=_TUNE)
+    ] = None,
+    max_rounds: Annotated[
+        int | None,
+        typer.Option(help="Rounds that each site answers at most; fewer candidates then.", rich_help_panel=_TUNE),
+    ] = None,
 ) -> None:
-    """Train over the federation's sites; Ctrl-C ends the run, and `resume` continues it."""
-    from fedmm.sites.experiments import experiment_text, listed_sites, read_experiment, require_quorum  # noqa: PLC0415 - torch
+    """Train over the federation's sites; Ctrl-C ends the run, and `resume` continues it.
+
+    With --tune, candidates run one after the other as `fedmm tune` has them, every round counted by the sites, which
+    are asked first whether their limits leave room. runs/NAME/tuning then holds tuned.toml, for another run.
+    """
+    from fedmm.runs.tuning.candidates import TUNE  # noqa: PLC0415 - torch
+    from fedmm.sites.experiments import (  # noqa: PLC0415 - torch
+        deployed_experiment,
+        experiment_text,
+        listed_sites,
+        read_sections,
+        require_quorum,
+    )
 
     there, run = Federation(federation), name or file.stem
     require(run != "-", "an experiment from standard input has no name; give the run one with --name")
     read_settings(there)
-    experiment = read_experiment(file, settings or [])
+    options = {"objectives": objectives, "minutes": minutes, "seeds": seeds, "eta": eta, "max_rounds": max_rounds}
+    given = {key: value for key, value in options.items() if value not in (None, "")}
+    for key in given:
+        require(tune, f"--{key.replace('_', '-')} is for --tune")
+    if tune:
+        experiment, tuning = _read_tuning(file, settings or [], given, run, min_sites)
+    else:
+        tables = read_sections(file, settings or [])
+        require(TUNE not in tables, f"{file} has a [tune] table, which is for --tune; remove it to run the file")
+        experiment, tuning = deployed_experiment(tables), ""
     require_quorum(min_sites, listed_sites(experiment))
     text = experiment_text(experiment)
     folder = there.run(run)
     require(
-        not (folder / "experiment.toml").exists(),
+        not (folder / "experiment.toml").exists() and not is_tuning(folder),
         f"the run {run!r} was started before; `fedmm deploy resume {run}{_at(federation)}` continues it, --name makes "
         "another",
     )
-    request = RunRequest(there.folder, run, text, patience=patience, enrol_seconds=patience, min_sites=min_sites)
+    request = RunRequest(
+        there.folder, run, text, patience=patience, enrol_seconds=patience, min_sites=min_sites, tuning=tuning
+    )
     _follow(there, run, submit(request, say))
+
+
+def _read_tuning(
+    file: Path, settings: Sequence[str], given: Mapping[str, Any], run: str, min_sites: int
+) -> tuple[Experiment, str]:
+    """The experiment as given, and the tuning for the server; what cannot be tuned is refused here."""
+    from fedmm.deploy.tuning import check_tuning  # noqa: PLC0415 - torch
+    from fedmm.sites.experiments import read_sections  # noqa: PLC0415 - torch
+
+    names = [name.strip() for name in str(given.get("objectives", "")).split(",") if name.strip()]
+    request = TuneRequest(read_sections(file, settings), **{**given, "objectives": tuple(names)})
+    return check_tuning(request, run, min_sites), request.text()
 
 
 def deploy_resume(
@@ -147,6 +201,11 @@ def _follow(there: Federation, run: str, number: int) -> None:
         f"{run}{_at(there.folder)}` continues it",
     )
     say(f"{run}: {status}; everything is in {there.run(run)}")
+    if is_tuning(there.run(run)):
+        from fedmm.cli.tune import show_tuned  # noqa: PLC0415 - torch
+
+        at = _at(there.folder)
+        show_tuned(there.run(run) / TUNING, lambda path: f"fedmm deploy run {path} --name {run}-{path.stem}{at}")
 
 
 def deploy_status(federation: FederationFolder = DEFAULT_FEDERATION) -> None:
@@ -158,15 +217,15 @@ def deploy_status(federation: FederationFolder = DEFAULT_FEDERATION) -> None:
     for name, runs in here.items():
         say(f"  {name}: {'runs' if runs else 'does not run'}")
     for folder in sorted(there.runs.glob("*")):
-        try:
-            rounds = len((folder / "rounds.jsonl").read_text(encoding="utf-8").splitlines())
-            numbers = (folder / "flower-runs.txt").read_text(encoding="utf-8").split()
-        except OSError:
-            rounds, numbers = 0, []
+        rounds, numbers = (
+            len(read_log(folder / "rounds.jsonl").splitlines()),
+            read_log(folder / "flower-runs.txt").split(),
+        )
         known = ""
         if numbers and here.get(SUPERLINK):
             known = f", Flower says {run_status(there, int(numbers[-1]))}"
-        say(f"run {folder.name}: {rounds} rounds finished{known}")
+        done = describe_tuning(folder) if is_tuning(folder) else f"{rounds} rounds finished"
+        say(f"{'tuning' if is_tuning(folder) else 'run'} {folder.name}: {done}{known}")
 
 
 def deploy_down(federation: FederationFolder = DEFAULT_FEDERATION) -> None:

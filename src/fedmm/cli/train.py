@@ -26,7 +26,7 @@ from fedmm.runs.comparison import compare as compare_runs
 from fedmm.runs.run import NO_TARGET_LABELS, run_experiment
 from fedmm.runs.run_folder import folder_name, free_folder, latest_folder
 from fedmm.runs.sweep import run_sweep
-from fedmm.runs.tune_candidates import TUNE
+from fedmm.runs.tuning.candidates import TUNE
 from fedmm.runs.verdict import judge_run
 
 _RUNS = Path("runs")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -12,8 +13,8 @@ from fedmm.cli.train import choose_folder
 from fedmm.config.toml import read_tables, set_values
 from fedmm.reporting.tuned import read_tuned, rich_tuned
 from fedmm.runs.run_folder import folder_name
-from fedmm.runs.rungs import ADAPTED, TUNED
-from fedmm.runs.tune import tune as tune_experiment
+from fedmm.runs.tuning.rungs import ADAPTED, TUNED
+from fedmm.runs.tuning.tune import tune as tune_experiment
 
 
 def tune(
@@ -24,7 +25,7 @@ def tune(
     ] = "",
     minutes: Annotated[float | None, typer.Option(help="A time budget; there is none by default.")] = None,
     seeds: Annotated[int, typer.Option(help="Seeds per finalist; adapting is never chosen with fewer than 3.")] = 3,
-    eta: Annotated[int, typer.Option(help="Each rung keeps the best 1/eta of the candidates.")] = 3,
+    eta: Annotated[int, typer.Option(help="The first rung keeps the best 1/eta of the candidates.")] = 2,
     out: Annotated[Path | None, typer.Option(help="The folder; runs/NAME-tune by default.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an older tuning in that folder.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the tuning in that folder.")] = False,
@@ -32,8 +33,9 @@ def tune(
 ) -> None:
     """Choose algorithm, penalty, rates and nu for FILE.toml without target labels, by successive halving.
 
-    A [tune] table in the file, written like [sweep], replaces the default grid. Validators judge, and source only wins
-    unless the evidence supports adapting. The folder holds tuned.toml, which `fedmm run` takes, and tune.json.
+    A [tune] table in the file, written like [sweep], replaces the default grid. Validators and the agreement between
+    seeds judge; source only wins where adapting looks harmful. The folder holds tuned.toml, which `fedmm run` takes,
+    and tune.json.
     """
     tables = set_values(read_tables(file), settings or [])
     folder = choose_folder(out, f"{folder_name(file.stem)}-tune", resume=resume, overwrite=overwrite)
@@ -54,10 +56,15 @@ def tune(
     except KeyboardInterrupt:
         say(f"stopped; finished runs are in {folder}, and --resume continues the tuning")
         raise typer.Exit(INTERRUPTED) from None
+    show_tuned(folder, lambda path: f"fedmm run {path}")
+
+
+def show_tuned(folder: Path, command: Callable[[Path], str]) -> None:
+    """Show what a tuning chose. command: that trains with a file."""
     tuned = read_tuned(folder)
     console.print(rich_tuned(tuned))
     for sentence in (tuned.sentence, *tuned.notes):
         say(sentence)
-    say(f"to train with it: fedmm run {folder / TUNED}")
+    say(f"to train with it: {command(folder / TUNED)}")
     if (folder / ADAPTED).exists():
-        say(f"the best that adapts, if you decide to: fedmm run {folder / ADAPTED}")
+        say(f"the best that adapts, if you decide to: {command(folder / ADAPTED)}")

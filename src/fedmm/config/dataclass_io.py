@@ -101,7 +101,7 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-_KINDS_OF_NAMED_VALUES = ("Schedule", "TargetLoss")
+_KINDS_OF_NAMED_VALUES = ("Schedule", "ServerOptimizer", "TargetLoss")
 """Classes whose values are given by name, or as a table; by their names, as torch is more than a site's file needs."""
 
 
@@ -112,10 +112,15 @@ def _kind_of_named_value(hint: Any) -> str | None:
 
 def _named_values() -> dict[str, tuple[str, Mapping[str, type[Any]]]]:
     """By the name of the class: what a value is called, and the table of those that there are."""
+    from fedmm.algorithms.server_optimizers import SERVER_OPTIMIZERS  # noqa: PLC0415 - torch
     from fedmm.core.schedules import SCHEDULES  # noqa: PLC0415 - torch
     from fedmm.core.target_losses import TARGET_LOSSES  # noqa: PLC0415 - torch
 
-    return {"Schedule": ("schedule", SCHEDULES), "TargetLoss": ("target loss", TARGET_LOSSES)}
+    return {
+        "Schedule": ("schedule", SCHEDULES),
+        "ServerOptimizer": ("server optimiser", SERVER_OPTIMIZERS),
+        "TargetLoss": ("target loss", TARGET_LOSSES),
+    }
 
 
 def _accepts(hint: Any) -> Callable[[Any], bool]:

@@ -145,8 +145,15 @@ class EncodedElsewhere:
 
 def experiment_anywhere(tables: Mapping[str, Any]) -> Experiment:
     """The experiment of a file, whose rows may be at sites."""
-    data = tables.get("data", {})
-    if not isinstance(data, Mapping) or data.get("name") != ELSEWHERE:
+    here, data = with_stand_in(tables), tables.get("data", {})
+    if here is tables:
         return experiment(tables)
     rows = build(RowsElsewhere, {key: value for key, value in data.items() if key != "name"}, "data")
-    return replace(experiment({**tables, "data": {"name": _STAND_IN}}), data=rows)
+    return replace(experiment(here), data=rows)
+
+
+def with_stand_in(tables: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The tables with a built-in data set in place of rows at sites, for whoever looks at the other sections alone."""
+    data = tables.get("data", {})
+    elsewhere = isinstance(data, Mapping) and data.get("name") == ELSEWHERE
+    return {**tables, "data": {"name": _STAND_IN}} if elsewhere else tables

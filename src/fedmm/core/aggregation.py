@@ -186,13 +186,18 @@ def aggregated(
     *,
     counted: Tensor | None = None,
     sums: Sums | None = None,
+    weights: Tensor | None = None,
 ) -> Aggregated:
     """What the server has of a round's uploads ``[..., clients, size]``.
 
+    weights: what z_i - z_0 is multiplied with, ``[..., clients]``.
     share: which part of all clients is counted, a number or ``[..., 1]``. sums: needed for a robust aggregation; the
     gain is then the change of the sums' centre. The centres of single rounds would not do: centre and mean differ a
     little in every round, and over many rounds the server's sum would part from the clients'.
     """
+    if weights is not None:
+        z_0 = sent["z"].unsqueeze(-2)
+        uploads = {**uploads, "z": z_0 + weights.unsqueeze(-1) * (uploads["z"] - z_0)}
     mean = {name: group_centre(aggregation, vectors, groups, counted) for name, vectors in uploads.items()}
     if aggregation.robust and sums is not None:
         before, after = (

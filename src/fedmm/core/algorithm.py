@@ -22,6 +22,10 @@ every step, and it may look at the field a second time, on the same batch::
         G = F_i(algorithm.look(z, sent, client, F, c))     # where the algorithm looks, else F
         z, client = algorithm.step(z, sent, client, F, G, c)
     upload, client = algorithm.finish(z, sent, client, c)
+
+A method that needs the mean field at the server's point before its local steps ``probes``: its rounds come in pairs
+with the same clients. In the first of them each takes one step, so that the mean of what they send tells the mean
+field; in the second, those whose first was counted go on. ``finish`` keeps what a client needs of the first.
 """
 
 from __future__ import annotations
@@ -32,10 +36,9 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from fedmm.core.drawn_steps import GeometricSteps
 from fedmm.core.errors import require, unknown
 from fedmm.core.layout import Layout, PerGroup
-from fedmm.core.schedules import Constant, Schedule, as_schedule
+from fedmm.core.schedules import Constant, ProbeSteps, Schedule, StepSchedule, as_schedule
 from fedmm.core.validation import at_least, per_group
 
 State = dict[str, Tensor]
@@ -86,6 +89,8 @@ class Algorithm:
     """Uploads of which ``server_update`` needs the gain: what clients add up on their side, the server does too."""
     looks: ClassVar[bool] = False
     """Whether a local step needs the field at a second point, which :meth:`look` gives."""
+    probes: ClassVar[bool] = False
+    """Whether rounds come in pairs: a probe of one step, by which all learn the mean field, then the other steps."""
 
     lr_min: PerGroup = 0.01
     lr_max: PerGroup = 0.01
@@ -107,9 +112,21 @@ class Algorithm:
         return getattr(self, "local_steps", 1)
 
     @property
-    def drawn_steps(self) -> GeometricSteps | None:
-        """Where the number of local steps is drawn for each round, from what; ``steps`` is then its mean."""
-        return None
+    def step_schedule(self) -> StepSchedule | None:
+        """How many local steps the rounds have, where that differs from round to round."""
+        return ProbeSteps() if self.probes else None
+
+    def steps_in(self, own: int, seed: int, t: int) -> int:
+        """The local steps in round t of a client that has its ``own`` number M_i. seed: the run's."""
+        return self.step_schedule.steps(own, seed, t) if self.step_schedule else own
+
+    def most_steps(self, own: int) -> int:
+        """The most local steps of any round of a client that has its ``own`` number M_i."""
+        return self.step_schedule.most(own) if self.step_schedule else own
+
+    def follows_probe(self, t: int) -> bool:
+        """Whether round t (from 0) is for those alone whose probe was counted in the round before."""
+        return self.probes and t % 2 == 1
 
     def coefficients(self, layout: Layout, t: int, rounds: int) -> Coefficients:
         """The hyperparameters in round t (from 0) as tensors."""
@@ -124,9 +141,20 @@ class Algorithm:
         """A client's own state at the start; it never leaves the client."""
         return {}
 
+    def structure(self) -> tuple[object, ...]:
+        """What algorithms of one class must share beside it to compute side by side; the rest is in coefficients."""
+        return ()
+
     def broadcast(self, server: State) -> State:
         """What the server sends to every client."""
         return server
+
+    def client_weights(self, steps: Tensor) -> Tensor | None:
+        """What each client's z_i - z_0 is multiplied with before the mean, ``[..., clients]``; None leaves them alone.
+
+        steps: M_i ``[..., clients]`` of all clients.
+        """
+        return None
 
     def begin(self, z: Tensor, sent: State, client: State, c: Coefficients) -> State:
         """The client's state in the local steps of a round: what it keeps, and what only this round's steps need."""

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+import torch
+from torch import Tensor
+
 from fedmm.core.aggregation import Aggregation, Mean
-from fedmm.core.algorithm import Algorithm, first_exchange
+from fedmm.core.algorithm import Algorithm, first_exchange, steps_by_client
 from fedmm.core.compression import ENCODINGS, Encoding
 from fedmm.core.errors import require
 from fedmm.core.mechanisms import ExactUpdate, GaussianUpdate, Transmission
@@ -115,6 +118,8 @@ class Terms:
             "max_update_ratio": self.max_update_ratio > 0,
             "restore": self.keeps_totals(algorithm),
         }
+        if client_weights(problem, algorithm) is not None:
+            reads["normalize_steps"] = True
         for option in (name for name, looks in reads.items() if looks):
             require(False, f"with secure_sum the server sees only the sum of updates, and {option} needs each of them")
         require(
@@ -161,6 +166,11 @@ class Terms:
             head_count(clients, self.participation) > 1,
             "noise can only be shared where at least two clients take part in a round",
         )
+        require(
+            client_weights(problem, algorithm) is None,
+            "noise can only be shared where updates count alike, and normalize_steps has some count more than others; "
+            "use trust = 'nobody', or equal local_steps",
+        )
         upload, kept = first_exchange(algorithm, problem.layout, problem.start)
         require(
             upload.keys() == {"z"},
@@ -181,6 +191,16 @@ class Terms:
     def structure(self) -> Terms:
         """What must be the same for runs in one program: all but who takes part."""
         return replace(self, participation=1.0)
+
+
+def client_weights(problem: FederatedProblem, algorithm: Algorithm) -> Tensor | None:
+    """What each client's update is multiplied with before the mean, ``[clients]`` in order of their names, or None."""
+    names = [client.name for client in problem.clients]
+    by_name = steps_by_client(algorithm.steps, problem.listed or names)
+    layout = problem.layout
+    steps = torch.tensor([by_name[name] for name in sorted(names)], dtype=layout.dtype, device=layout.device)
+    weights = algorithm.client_weights(steps)
+    return None if weights is None or bool((weights == 1).all()) else weights
 
 
 def head_count(clients: int, share: float) -> int:

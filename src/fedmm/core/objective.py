@@ -58,6 +58,12 @@ def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
     return flat.view(labels.shape)
 
 
+def sam_step(gradient: Tensor, radius: float | Tensor) -> Tensor:
+    """The step of that length along a gradient ``[..., size]``, on which its loss rises most; 0 for no gradient."""
+    norm = torch.linalg.vector_norm(gradient, dim=-1, keepdim=True)
+    return gradient * (radius / torch.where(norm > 0, norm, 1.0))
+
+
 class Outputs(NamedTuple):
     """What a network computes for a batch.
 
@@ -90,6 +96,8 @@ class Objective(ABC):
         is multiplied with. f = task loss - nu domain loss + target_weight target loss.
     domain_smoothing: e, for a domain classifier that learns the targets 1 - e and e instead of 1 and 0, which is
         environment label smoothing (Zhang et al., 2023); 0 or more and below 0.5.
+    sam_radius: rho of sharpness-aware minimisation of the task loss alone, which is smooth domain adversarial training
+        (Rangwani et al., 2022); 0 for the plain gradient.
     """
 
     name: ClassVar[str]
@@ -102,6 +110,7 @@ class Objective(ABC):
     target_loss: TargetLoss | str = field(default=NoTargetLoss(), kw_only=True)
     target_weight: float = field(default=1.0, kw_only=True)
     domain_smoothing: float = field(default=0.0, kw_only=True)
+    sam_radius: float = field(default=0.0, kw_only=True)
 
     def __post_init__(self) -> None:
         not_negative("nu", self.nu)
@@ -121,14 +130,18 @@ class Objective(ABC):
             f"domain_smoothing must be 0 for {self.name}, whose adversary does not tell domains as those of dann and "
             "cdan do",
         )
+        not_negative("sam_radius", self.sam_radius)
 
     def nu_in(self, t: int, rounds: int) -> float:
         """The trade-off nu in round t (from 0) of a run of ``rounds`` rounds."""
         return self.nu * as_schedule("nu_schedule", self.nu_schedule)(t, rounds)
 
     def structure(self) -> Objective:
-        """What must be the same for runs in one program: all but nu, target weight and gradient scale."""
-        return replace(self, nu=0.0, nu_schedule=Constant(), gradient_scale=1.0, target_weight=1.0)
+        """What must be the same for runs in one program: all but nu, target weight, gradient scale and the radius."""
+        sharpened = float(self.sam_radius > 0.0)
+        return replace(
+            self, nu=0.0, nu_schedule=Constant(), gradient_scale=1.0, target_weight=1.0, sam_radius=sharpened
+        )
 
     @classmethod
     def used_options(cls) -> set[str]:
@@ -160,16 +173,19 @@ class Objective(ABC):
 
         labels: int64 ``[..., rows]``; those of target rows are not looked at, but must be valid classes.
         """
-        if weights.has_source:
-            task = (cross_entropies(outputs.logits, labels) * weights.task).sum(dim=-1)
-        else:
-            task = weights.task.sum(dim=-1)
+        task = self.task_loss(outputs, labels, weights)
         share = weights.all
         emphasis = self.emphasis(outputs.logits)
         if emphasis is not None:
             share = _share(share * emphasis)
         domain = (self._domain_losses(outputs, weights.domain) * share).sum(dim=-1)
         return task, domain
+
+    def task_loss(self, outputs: Outputs, labels: Tensor, weights: RowWeights) -> Tensor:
+        """The first of the :meth:`losses`."""
+        if weights.has_source:
+            return (cross_entropies(outputs.logits, labels) * weights.task).sum(dim=-1)
+        return weights.task.sum(dim=-1)
 
     def _domain_losses(self, outputs: Outputs, domain: Tensor) -> Tensor:
         """The domain loss of each row; a cross entropy is linear in its target, and so is its smoothing."""

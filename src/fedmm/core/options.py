@@ -7,7 +7,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedmm.core.errors import require, unknown
-from fedmm.core.validators import validator
+from fedmm.core.signals.validators import validator
 
 if TYPE_CHECKING:
     import torch

@@ -1,4 +1,4 @@
-"""Multipliers over the rounds: learning-rate decay and the warm-up of nu. Constant by default.
+"""What changes over the rounds: learning rates, the warm-up of nu, and numbers of local steps. Constant by default.
 
 ``schedule(t, rounds)`` is the factor in round t (from 0) of a run of ``rounds`` rounds; p = t / rounds is its progress.
 """
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fedmm.core.errors import FedmmError, unknown
+from fedmm.core.seeding import key
 from fedmm.core.validation import not_negative, positive
 
 
@@ -118,3 +119,53 @@ def as_schedule(name: str, value: object) -> Schedule:
         got = f"the class {value.__name__}" if isinstance(value, type) else repr(value)
         raise FedmmError(f"{name} must be a schedule such as fedmm.DannDecay(), or its name, not {got}")
     return value
+
+
+# Local steps ----------------------------------------------------------------------------------------------------------
+
+
+class StepSchedule(Protocol):
+    """Numbers of local steps that are not the same in every round; in some rounds there is but one."""
+
+    def steps(self, own: int, seed: int, t: int) -> int:
+        """The steps in round t (from 0) of a client that has its ``own`` number M_i; seed: the run's."""
+
+    def most(self, own: int) -> int:
+        """The most steps of any round."""
+
+
+_MOST = 10
+
+
+@dataclass(frozen=True)
+class GeometricSteps:
+    """1, 2, ... steps, each followed by another one with probability 1 - 1 / mean; the same at all clients.
+
+    The number follows from the run's seed and the round, so that server and clients agree without a message. It is at
+    most 10 times the mean, which 5 rounds of 100,000 would exceed.
+    """
+
+    mean: int
+
+    def steps(self, own: int, seed: int, t: int) -> int:
+        chance = key(seed, "local steps", t) / (1 << 63)
+        again = left = 1.0 - 1.0 / self.mean
+        steps = 1
+        while chance < left and steps < self.most(own):  # products alone, which every machine rounds alike
+            steps += 1
+            left *= again
+        return steps
+
+    def most(self, own: int) -> int:
+        return _MOST * self.mean
+
+
+@dataclass(frozen=True)
+class ProbeSteps:
+    """One step in every other round, from the first on, and the other M_i - 1 in the next."""
+
+    def steps(self, own: int, seed: int, t: int) -> int:
+        return 1 if t % 2 == 0 else max(own - 1, 1)
+
+    def most(self, own: int) -> int:
+        return max(own - 1, 1)

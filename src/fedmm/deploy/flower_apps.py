@@ -24,10 +24,12 @@ SITE, PARTITION = "site", "partition-id"
 
 def _serve(grid: Grid, run: Mapping[str, Any]) -> None:
     from fedmm.deploy.server import serve  # noqa: PLC0415 - torch is not loaded before it is needed
+    from fedmm.deploy.tuning import serve_tuning  # noqa: PLC0415 - as above
 
     folder = os.environ.get(MARK, "")
     require(bool(folder), f"the SuperLink was started without {MARK}, the folder for runs and keys")
-    serve(grid, RunRequest.from_run_config(Path(folder), run))
+    request = RunRequest.from_run_config(Path(folder), run)
+    (serve_tuning if request.tuning else serve)(grid, request)
 
 
 def _handler(node: Mapping[str, Any], run: Mapping[str, Any]) -> Handler:

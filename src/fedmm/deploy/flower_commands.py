@@ -140,4 +140,5 @@ resume = false
 patience = 600.0
 enrol-seconds = 600.0
 min-sites = 0
+tuning = ""
 """

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmm.core.errors import FedmmError, require
+from fedmm.runs.tuning.state import STATE
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,7 @@ class RunRequest:
 
     patience: seconds that a round waits for its sites. enrol_seconds: that the run waits for them at its beginning.
     min_sites: with how many of them it begins; the others may join later. 0 for all.
+    tuning: a :class:`TuneRequest` as text; empty for a run.
     """
 
     federation: Path
@@ -131,6 +133,7 @@ class RunRequest:
     patience: float = 600.0
     enrol_seconds: float = 600.0
     min_sites: int = 0
+    tuning: str = ""
 
     @property
     def folder(self) -> Path:
@@ -153,4 +156,50 @@ class RunRequest:
             float(config["patience"]),
             float(config["enrol-seconds"]),
             int(config.get("min-sites", 0)),
+            str(config.get("tuning", "")),
         )
+
+
+TUNING = "tuning"
+"""The folder of a tuning in that of its run."""
+
+
+def is_tuning(folder: Path) -> bool:
+    """Whether the run in a folder is a tuning that was begun."""
+    return (folder / TUNING / STATE).exists()
+
+
+def describe_tuning(folder: Path) -> str:
+    """How far a tuning is, from the files of its run's folder."""
+    try:
+        state = json.loads((folder / TUNING / STATE).read_text(encoding="utf-8"))
+        rung, rungs = min(len(state["rungs"]) + 1, len(state["plan"])), len(state["plan"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return "cannot be read"
+    finished = len(list((folder / TUNING / f"rung-{rung}").glob("*/summary.json")))
+    return f"{state.get('status')}, rung {rung} of {rungs}, {finished} of its runs finished"
+
+
+@dataclass(frozen=True)
+class TuneRequest:
+    """A tuning. tables: of the experiment's file, with its ``[tune]``. max_rounds: that a site answers at most.
+
+    The others are as in :func:`fedmm.tune`.
+    """
+
+    tables: Mapping[str, Any]
+    objectives: tuple[str, ...] = ()
+    minutes: float | None = None
+    seeds: int = 3
+    eta: int = 2
+    max_rounds: int | None = None
+
+    def text(self) -> str:
+        """As it travels to the server."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def read(cls, text: str) -> TuneRequest:
+        """The same at the server."""
+        table = json.loads(text)
+        return cls(**{**table, "objectives": tuple(table["objectives"])})

@@ -5,16 +5,38 @@ from __future__ import annotations
 import math
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedmm.core.errors import FedmmError
+from fedmm.core.errors import FedmmError, Say
 from fedmm.core.files import hold_lock, write_json
 
+LOG = "server.log"
 _LOCK = "server.lock"
+
+
+@contextmanager
+def server_log(folder: Path) -> Iterator[Say]:
+    """What a run's server says, with the time, to its log and its own process's; an error is its last line."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOG).open("a", encoding="utf-8") as log:
+
+        def say(line: str) -> None:
+            stamped = f"{time.strftime('%H:%M:%S')} {line}\n"
+            sys.stderr.write(stamped)
+            sys.stderr.flush()
+            log.write(stamped)
+            log.flush()
+
+        try:
+            yield say
+        except FedmmError as problem:
+            say(f"error: {problem}")
+            raise
 
 
 @contextmanager

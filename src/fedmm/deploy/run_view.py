@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedmm.deploy.layout import Federation
+from fedmm.deploy.layout import TUNING, Federation, is_tuning
 from fedmm.deploy.processes import Started
 
 _BOOKKEEPING = {
@@ -87,11 +87,11 @@ class RunReader:
         self._read_rounds()
         self._read_refusals()
         status = _table(self.folder / "status.json")
-        summary = _table(self.folder / "summary.json")
+        summary = _table(self.folder / "summary.json") or _ended_tuning(self.folder)
         log = _tail(self.folder / "server.log")
         at_work = _at_work(self.folder)
         newest = self._rows[-1] if self._rows else {}
-        state, over = _state(at_work, summary, log, began=bool(status or self._rows))
+        state, over = _state(at_work, summary, log, began=bool(status or self._rows) or is_tuning(self.folder))
         return RunView(
             name=printable(self.folder.name),
             state=state,
@@ -245,6 +245,12 @@ def _table(path: Path) -> dict[str, Any]:
     except OSError:
         return {}
     return table if isinstance(table, dict) else {}
+
+
+def _ended_tuning(folder: Path) -> dict[str, Any]:
+    """The summary of a tuning that is over."""
+    summary = _table(folder / TUNING / "summary.json")
+    return {} if summary.get("status") == "running" else summary
 
 
 def _tail(path: Path) -> list[str]:

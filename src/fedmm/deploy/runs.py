@@ -12,7 +12,7 @@ from fedmm.config.toml import write_toml
 from fedmm.core.errors import FedmmError, Say, require
 from fedmm.core.files import write_text
 from fedmm.deploy.federation import SUPERLINK, alive, answers, start_superlink
-from fedmm.deploy.flower_commands import CONNECTION, flwr
+from fedmm.deploy.flower_commands import CONNECTION, flwr, write_app
 from fedmm.deploy.layout import Federation, RunRequest, read_settings
 from fedmm.deploy.processes import read_log
 from fedmm.deploy.run_state import end_server
@@ -30,6 +30,7 @@ def submit(request: RunRequest, say: Say) -> int:
     settings = read_settings(federation)
     require(answers(settings), f"no SuperLink answers at {settings.address}; {_how_to_start(federation)}")
     require_private_keys(federation.certificates, federation.keys)
+    write_app(federation)  # the folder may have been made by an older version, whose runs had fewer keys
     write_text(folder / SUBMITTED, request.experiment)
     file = folder / RUN_CONFIG
     write_text(file, write_toml(request.run_config()))
@@ -54,17 +55,17 @@ def resume(federation: Federation, name: str, *, patience: float, say: Say) -> i
         say("the server that was at work on the run has been ended")
     if not alive(federation).get(SUPERLINK, True):  # one that was started here
         start_superlink(federation, say)
-    least = _min_sites(folder)
-    request = RunRequest(federation.folder, name, text, True, patience, enrol_seconds=patience, min_sites=least)
-    return submit(request, say)
+    least, tuning = _begun_as(folder)
+    return submit(RunRequest(federation.folder, name, text, True, patience, patience, least, tuning), say)
 
 
-def _min_sites(folder: Path) -> int:
-    """With how many sites a run was to begin."""
+def _begun_as(folder: Path) -> tuple[int, str]:
+    """With how many sites a run was to begin, and the tuning that it is."""
     try:
-        return int(tomllib.loads((folder / RUN_CONFIG).read_text(encoding="utf-8")).get("min-sites", 0))
+        config = tomllib.loads((folder / RUN_CONFIG).read_text(encoding="utf-8"))
+        return int(config.get("min-sites", 0)), str(config.get("tuning", ""))
     except (OSError, ValueError, TypeError):
-        return 0
+        return 0, ""
 
 
 def follow(federation: Federation, name: str, number: int, on_line: Say, pause: float = 1.0) -> str:
@@ -123,7 +124,7 @@ def _how_to_start(federation: Federation) -> str:
 
 def _over(federation: Federation, name: str) -> bool:
     text = read_log(federation.run(name) / "server.log").rstrip().rpartition("\n")[2]
-    return bool(re.search(r"(completed|interrupted|diverged) after round|error: ", text))
+    return bool(re.search(r"(completed|interrupted|diverged) after round|tuning (completed|out of time)|error: ", text))
 
 
 def _tell_new_lines(log: Path, place: int, on_line: Say) -> int:

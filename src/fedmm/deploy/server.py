@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import secrets
-import sys
-import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +16,9 @@ from fedmm.config.dataclass_io import as_table
 from fedmm.config.schema import Experiment
 from fedmm.config.sites import RowsElsewhere
 from fedmm.core.algorithm import Algorithm
-from fedmm.core.errors import FedmmError, Say, require, unknown
+from fedmm.core.errors import Diverged, Say, require, unknown
 from fedmm.core.mechanisms import GaussianUpdate
+from fedmm.data.inputs import TableInput
 from fedmm.deploy.agree_tables import (
     agree_on_encoding,
     describe_columns,
@@ -37,7 +36,7 @@ from fedmm.deploy.enrolment import (
     stand_in_row,
 )
 from fedmm.deploy.layout import Federation, RunRequest
-from fedmm.deploy.run_state import StatusFile, run_lock
+from fedmm.deploy.run_state import StatusFile, run_lock, server_log
 from fedmm.engines.inbox import TIMES
 from fedmm.engines.server import Server
 from fedmm.remote.evaluation import MetricRequest, SiteMetrics
@@ -49,7 +48,7 @@ from fedmm.remote.flower.strategy import MinimaxStrategy
 from fedmm.remote.packed import About, Packed
 from fedmm.runs.build import DataCache, tested_rows
 from fedmm.runs.resume import completed_run
-from fedmm.runs.run import finish_run
+from fedmm.runs.run import Summary, finish_run
 from fedmm.runs.run_folder import EXPERIMENT, RunFolder
 from fedmm.runs.tracking import Tracks
 from fedmm.sites.compatibility import versions
@@ -58,59 +57,47 @@ from fedmm.sites.credentials.keys import public_keys, signer
 from fedmm.sites.experiments import deployed_experiment, listed_sites
 from fedmm.sites.site_info import SiteInfo
 from fedmm.training.adaptation import Adaptation
-from fedmm.training.callbacks import OnRound
+from fedmm.training.callbacks import Callback, OnRound
 from fedmm.training.checkpoints import checkpoints_of, newest_common
 from fedmm.training.evaluators import metrics_by_client
 from fedmm.training.fingerprint import differences, refuse_others
 from fedmm.training.privacy import require_nothing_learnt
 from fedmm.training.snapshots import ResumePoint
 
-LOG = "server.log"
 _LONGER = 10.0
 """Seconds for which an invitation holds after its round's patience: so the round ends first, and says who was late."""
 
 
 def serve(grid: Grid, served: RunRequest) -> None:
     """Run a federation over a grid; its folder is ``runs/NAME`` of the federation's."""
-    folder = served.folder
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / LOG).open("a", encoding="utf-8") as log:
-
-        def say(line: str) -> None:
-            stamped = f"{time.strftime('%H:%M:%S')} {line}\n"
-            sys.stderr.write(stamped)
-            sys.stderr.flush()
-            log.write(stamped)
-            log.flush()
-
-        try:
-            with run_lock(folder):
-                _serve(grid, served, say)
-        except FedmmError as problem:
-            say(f"error: {problem}")
-            raise
+    with server_log(served.folder) as say, run_lock(served.folder):
+        _, error = run_over_sites(grid, served, say)
+        if error:
+            raise error
 
 
-def _serve(grid: Grid, served: RunRequest, say: Say) -> None:
+def run_over_sites(
+    grid: Grid,
+    served: RunRequest,
+    say: Say,
+    *,
+    watching: Sequence[Callback] = (),
+    encoding: TableInput | None = None,
+) -> tuple[Summary, Diverged | None]:
+    """One run: its summary, and what diverged. watching: further callbacks.
+
+    encoding: how the sites' tables become rows, where they have agreed on it before the run.
+    """
     federation, folder = Federation(served.federation), served.folder
     require_private_keys(federation.certificates, federation.keys)
     experiment = keep_every_round(deployed_experiment(tomllib.loads(served.experiment)))
     if experiment.run.threads:
         torch.set_num_threads(experiment.run.threads)
     begun = _read_begun(experiment, folder, say) if served.resume else None
-    plain_text = federation.in_plain_text
-    signed = federation.coordinator.exists() and not plain_text
     listed = listed_sites(experiment)
-    roster = Roster(
-        list(listed),
-        {} if plain_text else public_keys(federation.keys),
-        say=say,
-        ttl=served.patience + _LONGER,
-        write=Sealer(run_number(grid), signer(federation.coordinator) if signed else None),
-    )
-    told: About = {"run": served.name, "experiment": served.experiment}
-    introduction = Packed({}, {**told, "versions": json.dumps(versions())}, {})
-    encoding = read_encoding(folder) if begun else None
+    roster = open_roster(grid, served, list(listed), say)
+    introduction = introduce_run(served.name, served.experiment)
+    encoding = encoding or (read_encoding(folder) if begun else None)
     if has_tables(experiment) and encoding is None:
         encoding = agree_on_encoding(grid, roster, experiment, introduction, served, say)
     columns, known, cache = describe_columns(encoding), with_encoding(experiment, encoding), DataCache()
@@ -120,8 +107,28 @@ def _serve(grid: Grid, served: RunRequest, say: Say) -> None:
     sites.enrol(grid, roster, introduction, served.enrol_seconds, served.min_sites, known=begun is not None)
     adaptation = standing_in(known, list(listed), sites.infos, cache)
     say(describe_bound(experiment))
+    told: About = {"run": served.name, "experiment": served.experiment}
     engines = _Engines(grid, roster, experiment, adaptation, introduction, told, columns, sites, served.patience, say)
-    _run(experiment, known, adaptation, folder, cache, engines, begun, say)
+    return _run(experiment, known, adaptation, folder, cache, engines, begun, watching, say)
+
+
+def open_roster(grid: Grid, served: RunRequest, names: Sequence[str], say: Say) -> Roster:
+    """A roster of these sites, whose keys it knows; its messages are signed where nodes have keys."""
+    federation = Federation(served.federation)
+    plain_text = federation.in_plain_text
+    signed = federation.coordinator.exists() and not plain_text
+    return Roster(
+        names,
+        {} if plain_text else public_keys(federation.keys),
+        say=say,
+        ttl=served.patience + _LONGER,
+        write=Sealer(run_number(grid), signer(federation.coordinator) if signed else None),
+    )
+
+
+def introduce_run(name: str, experiment: str) -> Packed:
+    """The question who a site is and what it holds, in a run of an experiment."""
+    return Packed({}, {"run": name, "experiment": experiment, "versions": json.dumps(versions())}, {})
 
 
 def _domains(experiment: Experiment) -> Mapping[str, str]:
@@ -287,8 +294,9 @@ def _run(
     cache: DataCache,
     engines: _Engines,
     begun: ResumePoint | None,
+    watching: Sequence[Callback],
     say: Say,
-) -> None:
+) -> tuple[Summary, Diverged | None]:
     best = adaptation.best_model()
     checkpoints = checkpoints_of(each.run, folder, best, in_parts=True)
     if begun:
@@ -300,13 +308,13 @@ def _run(
         Tracks(each, folder, begun[0].round if begun else 0) as tracks,
     ):
         shown = OnRound(lambda row: status.after_round(int(row["round"] or 0), engines.timings))
-        adapted, error = adaptation.run([best, files, tracks, shown, checkpoints], begun, engines=engines)
+        adapted, error = adaptation.run([best, files, tracks, shown, checkpoints, *watching], begun, engines=engines)
         summary = finish_run(files, known, adaptation, adapted, cache, {"name": "flower"})
         held = {holding.name: {"holds": holding.domains} for holding in adaptation.client_data}
-        files.summarise({**summary, "clients": held})  # how many rows they hold, only the sites know
+        summary |= {"clients": held}  # how many rows they hold, only the sites know
+        files.summarise(summary)
         tracks.finish(summary)
     if each.run.best_by and not (summary.get("best") or summary.get("oracle_best")):
         say(f"no model is kept as the best: {each.run.best_by} could not be measured in any round")
     say(f"{summary['status']} after round {summary['rounds']}; target accuracy {summary['target_accuracy']}")
-    if error:
-        raise error
+    return summary, error

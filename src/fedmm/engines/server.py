@@ -24,7 +24,7 @@ from fedmm.core.compression import (
 )
 from fedmm.core.engine import FederatedState, Norms, Refusal, RoundRecord
 from fedmm.core.errors import Diverged, require
-from fedmm.core.federation import Terms, head_count, taking_part
+from fedmm.core.federation import Terms, client_weights, head_count, taking_part
 from fedmm.core.problem import FederatedProblem, Statistics
 from fedmm.engines.inbox import Inbox, UsualNorms, harmless_norms
 from fedmm.engines.masking import NotOpened, Opening, masked_like, mean_upload, sum_codes
@@ -55,6 +55,7 @@ class Server:
         self.names = sorted(names)
         self.steps = steps_by_client(algorithm.steps, problem.listed or names)
         self._groups = groups_of(self.names, problem.groups, problem.layout.device)
+        self._weights = client_weights(problem, algorithm)
         self.upload, _ = first_exchange(algorithm, problem.layout, problem.start)  # refuses unknown parameter groups
         require(
             not (terms.transmission.private and problem.share_statistics and problem.statistics),
@@ -124,8 +125,15 @@ class Server:
                 state.totals.get(name) if name in restoring else None,
                 codes if coded and name not in restoring and self._in_step(state, name) else None,
             )
-            for name in taking_part(self.names, self.terms.participation, self.problem.seed, state.round)
+            for name in self._taking_part(state)
         }
+
+    def _taking_part(self, state: FederatedState) -> list[str]:
+        """Who takes part in the next round; after a probe, those of its clients whose update was counted."""
+        after_probe = self.algorithm.follows_probe(state.round)
+        drawn = state.round - 1 if after_probe else state.round
+        names = taking_part(self.names, self.terms.participation, self.problem.seed, drawn)
+        return [name for name in names if state.counted.get(name, NEVER) == drawn] if after_probe else names
 
     def _in_step(self, state: FederatedState, name: str) -> bool:
         """Whether a client was counted in the last round, so that it knows what was sent then."""
@@ -219,6 +227,7 @@ class Server:
             len(names) / len(self.names),
             self.algorithm.accumulates,
             sums=Sums(self._stacked(state.totals), self._stacked(totals), self._groups) if totals else None,
+            weights=None if self._weights is None else self._weights[present],
         )
         c = self.algorithm.coefficients(self.problem.layout, state.round, self.rounds)
         server = self.algorithm.server_update(algorithms_part(state.server), arrived, c)

@@ -148,8 +148,7 @@ class Worker:
 
     def steps_in(self, t: int) -> int:
         """The client's number of local steps in round t."""
-        drawn = self.algorithm.drawn_steps
-        return drawn.draw(self.seed, t) if drawn else self.steps
+        return self.algorithm.steps_in(self.steps, self.seed, t)
 
     def coefficients(self, t: int) -> Coefficients:
         """The hyperparameters of round t, with the client's number of steps."""
@@ -165,8 +164,7 @@ class Worker:
         terms = self.terms
         came, sent = sent, received(terms.broadcasts, sent, known_point(own))
         mine = algorithms_part(own)
-        drawn = self.algorithm.drawn_steps
-        local = self.client.open_round(t, self.rounds, drawn.most if drawn else self.steps, statistics)
+        local = self.client.open_round(t, self.rounds, self.algorithm.most_steps(self.steps), statistics)
         z = sent["z"]
         working = self.algorithm.begin(z, sent, mine, c)
         for step in range(self.steps_in(t)):

@@ -132,10 +132,13 @@ class FlatNetwork:
         outputs: Outputs = self.module(x)
         return outputs
 
-    def gradient(self, loss: Tensor) -> Tensor:
-        """d loss / d z at the point of the last outputs, ``[size]``; it is overwritten by the next call."""
+    def gradient(self, loss: Tensor, *, keep_graph: bool = False) -> Tensor:
+        """d loss / d z at the point of the last outputs, ``[size]``; it is overwritten by the next call.
+
+        keep_graph: whether another gradient of the same outputs follows.
+        """
         self._gradient.zero_()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward(retain_graph=keep_graph)  # type: ignore[no-untyped-call]
         return self._gradient
 
     def as_input(self, x: Tensor) -> Tensor:

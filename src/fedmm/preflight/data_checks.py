@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedmm.config.schema import Experiment
 from fedmm.core.algorithm import steps_by_client
-from fedmm.core.validators import VALIDATORS
+from fedmm.core.signals.validators import VALIDATORS
 from fedmm.data.columns import Column
 from fedmm.data.datasets.table import Table
 from fedmm.data.domains import DomainPair, Labelled

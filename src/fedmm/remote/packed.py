@@ -38,6 +38,9 @@ PROBLEM = "problem"
 FINAL = "final"
 """Where a site says that the same question would be refused again."""
 
+TUNING_ROUNDS, TUNING_QUESTIONS = "tuning_rounds", "tuning_questions"
+"""Where a server says, before a tuning, how many rounds and questions it will take of a site at most."""
+
 NAME = "site"
 """Where a site says its name when it introduces itself."""
 

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedmm.core.errors import FedmmError, require
-from fedmm.core.validators import VALIDATORS
+from fedmm.core.signals.validators import VALIDATORS
 from fedmm.reporting.style import FAINT, INK, RULE, SMALL, TEXT, Strip, compose
 from fedmm.reporting.tables import markdown_lines
 

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-from fedmm.core.validators import BELIEVED
+from fedmm.core.signals.validators import BELIEVED
 from fedmm.reporting.curves import Curve, column_curve, draw_curve
 from fedmm.reporting.read import Comparison, Run, Series, read_comparison, read_run
 from fedmm.reporting.strips import Plane, boundary_strip, image_strips

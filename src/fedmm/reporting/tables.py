@@ -10,7 +10,7 @@ from statistics import fmean, stdev
 from rich.table import Table
 from rich.text import Text
 
-from fedmm.core.validators import VALIDATORS
+from fedmm.core.signals.validators import VALIDATORS
 from fedmm.reporting.read import Comparison, Run, last_values
 
 _ABSENT = "-"

@@ -14,11 +14,16 @@ from fedmm.core.errors import FedmmError, require
 
 SIGNALS = ("target_information", "target_bnm", "source_risk")
 """What candidates are ranked by."""
+AGREEMENT = ("seed_agreement", "neighbour_agreement")
+"""What the best finalists are chosen by."""
 
 
 @dataclass(frozen=True)
 class TunedRow:
-    """A candidate as it stood in the last rung it ran in; signals: in the order of ``SIGNALS``, in words."""
+    """A candidate as it stood in the last rung it ran in; signals: in the order of ``SIGNALS``, in words.
+
+    agreement: in the order of ``AGREEMENT``, in words; empty where it was not measured.
+    """
 
     candidate: str
     rung: int
@@ -28,6 +33,7 @@ class TunedRow:
     rank: float
     veto: str
     chosen: bool
+    agreement: str = ""
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,7 @@ def read_tuned(folder: Path) -> Tuned:
                 float(row["rank"]),
                 str(row["veto"]),
                 row["candidate"] == chosen,
+                _agreement(row.get("agreement", {})),
             )
             for row in state["table"]
         ]
@@ -79,6 +86,10 @@ def _spread(values: object) -> str:
     return f"{mean:.3f}" if low == high else f"{mean:.3f} ({low:.3f} to {high:.3f})"
 
 
+def _agreement(values: dict[str, float]) -> str:
+    return ", ".join(f"{float(values[name]):.2f}" for name in AGREEMENT if name in values)
+
+
 def rich_tuned(tuned: Tuned) -> Table:
     """All candidates: how far they came, what they were ranked by, and why they were ruled out."""
     shown = Table()
@@ -87,9 +98,10 @@ def rich_tuned(tuned: Tuned) -> Table:
     for name in SIGNALS:
         shown.add_column(name.replace("_", "\n", 1), justify="right", no_wrap=True)
     shown.add_column("rank", justify="right", no_wrap=True)
+    shown.add_column("agree-\nment", justify="right", no_wrap=True)
     for row in tuned.rows:
         name = f"{row.candidate}\nruled out: {row.veto}" if row.veto else row.candidate
         signals = [each.replace(" (", "\n").replace(" to ", "-").rstrip(")") for each in row.signals]
-        cells = [name, f"{row.rung}: {row.rounds}", *signals, f"{row.rank:.1f}"]
+        cells = [name, f"{row.rung}: {row.rounds}", *signals, f"{row.rank:.1f}", row.agreement.replace(", ", "\n")]
         shown.add_row(*(Text(cell, style="bold" if row.chosen else "") for cell in cells))
     return shown

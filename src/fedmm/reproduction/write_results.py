@@ -28,6 +28,7 @@ _FIRST = ("rounds", "seed", "batch_size", "probe_rows", "dtype", "client_weights
 _SINCE: dict[str, dict[str, Any]] = {
     "run": {name: default for name, default in _DECIDING.items() if name not in _FIRST},
     "data": {"augment": True, "skip_bad": False},
+    "objective": {"target_loss": {"name": "none"}, "target_weight": 1.0, "domain_smoothing": 0.0, "sam_radius": 0.0},
     "aggregation": {"name": "mean"},
     "transmission": {"name": "exact"},
     "guard": asdict(Guard()),
@@ -45,7 +46,9 @@ def digest(run: PaperRun) -> str:
         for key, value in tables["run"].items()
         if key in _DECIDING and _SINCE["run"].get(key, _NOTHING) != value
     }
-    tables["data"] = {k: v for k, v in tables["data"].items() if _SINCE["data"].get(k, _NOTHING) != v}
+    for section in ("data", "objective"):
+        younger = _SINCE[section]
+        tables[section] = {k: v for k, v in tables[section].items() if younger.get(k, _NOTHING) != v}
     for section in ("aggregation", "transmission", "guard"):
         if tables[section] == _SINCE[section]:
             del tables[section]

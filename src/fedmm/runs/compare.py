@@ -13,9 +13,9 @@ from fedmm.config.schema import SOURCE_ONLY, Experiment, experiment
 from fedmm.config.sweep_grid import SWEEP, used_options
 from fedmm.core.errors import Say, require, unknown
 from fedmm.core.files import write_json
-from fedmm.core.label_shift import LabelShift
 from fedmm.core.options import DEFAULT_VALIDATOR
-from fedmm.core.validators import BELIEVED, CANNOT_JUDGE, NOT_SUPPORTED, VALIDATORS, Verdict, judge_adaptation
+from fedmm.core.signals.label_shift import LabelShift
+from fedmm.core.signals.validators import BELIEVED, CANNOT_JUDGE, NOT_SUPPORTED, VALIDATORS, Verdict, judge_adaptation
 from fedmm.data.datasets.per_site import KEY as PER_SITE
 from fedmm.data.datasets.per_site import PerSite
 from fedmm.data.partition import TargetSupervised

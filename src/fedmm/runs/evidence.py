@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedmm.core.label_shift import LabelShift, estimate_label_shift
-from fedmm.core.validators import RULE, VALIDATORS, Signals, Verdict, judge_adaptation
+from fedmm.core.signals.label_shift import LabelShift, estimate_label_shift
+from fedmm.core.signals.validators import RULE, VALIDATORS, Signals, Verdict, judge_adaptation
 from fedmm.data.datasets.per_site import KEY as PER_SITE
 from fedmm.data.domains import DomainPair, Labelled
 from fedmm.data.partition import TargetSupervised

@@ -174,6 +174,7 @@ def _run_in_folders(
     *,
     resume: bool,
     say: Say,
+    all_shifts: bool = True,
 ) -> list[Outcome]:
     """Train runs, and leave a run folder for each. engine: what summaries say of it. callbacks: further ones."""
     for note in dict.fromkeys(note for each in experiments for note in cache.pair(each, torch.device("cpu")).notes):
@@ -197,7 +198,8 @@ def _run_in_folders(
         for experiment, adaptation, file, track, (adapted, error) in zip(
             experiments, adaptations, files, tracks, trained, strict=True
         ):
-            summary = finish_run(file, experiment, adaptation, adapted, cache, engine)
+            shifts = all_shifts or experiment.source_only
+            summary = finish_run(file, experiment, adaptation, adapted, cache, engine, shifts=shifts)
             track.finish(summary)
             outcomes.append((summary, error))
     return outcomes
@@ -244,11 +246,12 @@ def run_stack(
     *,
     resume: bool = False,
     say: Say = lambda line: None,
+    all_shifts: bool = True,
 ) -> list[Outcome]:
     """Run experiments of one shape as one program, and leave a run folder for each; ``stop`` is asked now and then.
 
     callbacks: of each run. resume: go on from the checkpoints of the newest round that all of them have, where they
-    were begun.
+    were begun. all_shifts: whether runs that adapt estimate label shift too.
     """
     run = experiments[0].run
 
@@ -261,7 +264,9 @@ def run_stack(
 
     engine = {"name": "batched", "stacked": len(experiments), **asdict(settings)}
     own = callbacks or [()] * len(experiments)
-    return _run_in_folders(experiments, adaptations, folders, cache, engine, train, own, resume=resume, say=say)
+    return _run_in_folders(
+        experiments, adaptations, folders, cache, engine, train, own, resume=resume, say=say, all_shifts=all_shifts
+    )
 
 
 def finish_run(
@@ -271,8 +276,10 @@ def finish_run(
     adapted: Adapted,
     cache: DataCache,
     engine: dict[str, Any],
+    *,
+    shifts: bool = True,
 ) -> Summary:
-    """The model, what pictures need, and the summary."""
+    """The model, what pictures need, and the summary. shifts: whether label shift is estimated."""
     pair = cache.pair(experiment, torch.device("cpu"))
     for event in adapted.history.events:
         if event["policy"] == "stop":
@@ -295,7 +302,7 @@ def finish_run(
         summary["note"] = NO_TARGET_LABELS
     summary["tested_rows_trained_on"] = 0 if experiment.source_only else count_trained_test_rows(pair)
     private = adaptation.terms.transmission.private
-    shift = None if private else shift_of_model(adapted.predict_proba, pair)
+    shift = shift_of_model(adapted.predict_proba, pair) if shifts and not private else None
     summary["label_shift"] = None if shift is None else shift_table(shift, pair.class_names)
     files.summarise(summary)
     return summary

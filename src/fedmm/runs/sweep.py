@@ -51,12 +51,14 @@ def run_sweep(
     progress: bool = True,
     stop: Callable[[], bool] = lambda: False,
     say: Say = lambda line: None,
+    all_shifts: bool = True,
 ) -> Summary:
     """Run all experiments and leave a comparison folder with an ordinary run folder for each inside.
 
     Runs of one shape are stacked. The plan is told before it is carried out. Ctrl-C leaves what was done until then.
     resume: go on with a sweep of the same runs in the folder, where one was begun: as it was planned then, without the
     runs that are completed. stop: asked now and then whether to end as after Ctrl-C.
+    all_shifts: whether runs that adapt estimate label shift too, which takes a moment each; source-only runs always do.
     """
     require_stackable(experiments)
     runs = _Runs(experiments)
@@ -79,7 +81,8 @@ def run_sweep(
             folders = [folder / names[number] for number in program.members]
             outcomes = _completed(program, folders, bars) if kept is not None else []
             if not outcomes and not stop():
-                outcomes = _run(program, runs, folders, bars, stop, resume=kept is not None, say=say)
+                resumed = kept is not None
+                outcomes = _run(program, runs, folders, bars, stop, resume=resumed, say=say, all_shifts=all_shifts)
             for number, outcome in zip(program.members, outcomes or [None] * len(folders), strict=True):
                 if outcome is None or outcome[0]["status"] == "interrupted":
                     status = "interrupted"
@@ -159,6 +162,7 @@ def _run(
     *,
     resume: bool,
     say: Say,
+    all_shifts: bool,
 ) -> Sequence[Outcome | None]:
     """One program; None for a run that was never begun."""
     chosen = [runs.experiments[number] for number in program.members]
@@ -167,11 +171,24 @@ def _run(
         def on_row(position: int, row: Row) -> None:
             bars(program.members[position], row)
 
-        return _in_processes(chosen, folders, program.tuned, on_row, stop, resume=resume, say=say)
+        return _in_processes(
+            chosen, folders, program.tuned, on_row, stop, resume=resume, say=say, all_shifts=all_shifts
+        )
     torch.set_num_threads(program.tuned.threads)
     prepared, settings = runs.prepared(program.members), program.tuned.settings
     callbacks = [[OnRound(partial(bars, number))] for number in program.members]
-    outcomes = run_stack(chosen, prepared, folders, runs.cache, settings, callbacks, stop, resume=resume, say=say)
+    outcomes = run_stack(
+        chosen,
+        prepared,
+        folders,
+        runs.cache,
+        settings,
+        callbacks,
+        stop,
+        resume=resume,
+        say=say,
+        all_shifts=all_shifts,
+    )
     return [(summary, str(error) if error else None) for summary, error in outcomes]
 
 
@@ -184,6 +201,7 @@ def _in_processes(
     *,
     resume: bool,
     say: Say,
+    all_shifts: bool,
 ) -> list[Outcome | None]:
     """The runs of one program dealt to processes, each a smaller stack; None for a run that was never begun."""
     parts = [range(first, len(experiments), tuned.processes) for first in range(tuned.processes)]
@@ -195,6 +213,7 @@ def _in_processes(
             tuned.settings,
             tuned.threads,
             resume,
+            all_shifts,
         )
         for part in parts
     ]
@@ -213,6 +232,7 @@ def _worker(
     settings: StackSettings,
     threads: int,
     resume: bool,
+    all_shifts: bool,
 ) -> list[Outcome]:
     torch.set_num_threads(threads)
     cache = DataCache()
@@ -230,6 +250,7 @@ def _worker(
             told_to_stop,
             resume=resume,
             say=tell,
+            all_shifts=all_shifts,
         )
     except FedmmError as problem:
         raise FedmmError(str(problem)) from None

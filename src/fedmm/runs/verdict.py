@@ -12,9 +12,9 @@ from fedmm.config.schema import Experiment
 from fedmm.config.toml import read_toml
 from fedmm.core.errors import FedmmError
 from fedmm.core.files import write_json
-from fedmm.core.track_record import tell_record
-from fedmm.core.validators import ALONE, FEWEST_SEEDS, Verdict, judge_adaptation
-from fedmm.core.warning_signs import Measured, find_warning_signs
+from fedmm.core.signals.track_record import tell_record
+from fedmm.core.signals.validators import ALONE, FEWEST_SEEDS, Verdict, judge_adaptation
+from fedmm.core.signals.warning_signs import Measured, find_warning_signs
 from fedmm.data.datasets.per_site import KEY as PER_SITE
 from fedmm.data.partition import TargetSupervised
 from fedmm.runs.compare import require_comparable

@@ -14,6 +14,7 @@ from fedmm.core.files import domain_of
 from fedmm.data.datasets.per_site import KEY as PER_SITE
 from fedmm.data.datasets.per_site import PerSite
 from fedmm.models.backbones import MobileNetV2
+from fedmm.runs.tuning.candidates import TUNE
 from fedmm.sites.credentials.files import STDIN, read_input_tables
 
 
@@ -28,9 +29,14 @@ def deployed_experiment(tables: Mapping[str, Any]) -> Experiment:
 
 
 def read_experiment(file: Path, settings: Sequence[str]) -> Experiment:
-    """The experiment of a file, or of standard input for ``-``, with changed values."""
+    """The experiment of a file, or of standard input for ``-``, with changed values; a ``[tune]`` is left out."""
+    return deployed_experiment({name: table for name, table in read_sections(file, settings).items() if name != TUNE})
+
+
+def read_sections(file: Path, settings: Sequence[str]) -> dict[str, Any]:
+    """The tables of such a file."""
     tables = read_input_tables(file) if file == STDIN else read_tables(file)
-    return deployed_experiment(set_values(tables, list(settings)))
+    return set_values(tables, list(settings))
 
 
 def experiment_text(experiment: Experiment) -> str:

@@ -20,7 +20,7 @@ from fedmm.core.errors import FedmmError, Say, require
 from fedmm.core.files import write_text
 from fedmm.remote.flower.envelope import Verify, seal, unseal
 from fedmm.remote.flower.fleet import BEAT, FleetNode, Question, TurnedAway, Unreachable
-from fedmm.remote.packed import FINAL, PROBLEM, TRAIN, Malformed, Packed, contents, one_line
+from fedmm.remote.packed import FINAL, INTRODUCE, NAME, PROBLEM, TRAIN, Malformed, Packed, contents, one_line
 from fedmm.sites.compatibility import clock_problem
 from fedmm.sites.config import SiteConfig
 from fedmm.sites.credentials.certificates import site_context
@@ -159,7 +159,8 @@ class SiteNode:
             return Packed({}, {PROBLEM: str(problem)}, {})
         except FedmmError as problem:  # which the site has said, and written down
             final = {FINAL: True} if isinstance(problem, NotAllowed) else {}
-            return Packed({}, {PROBLEM: str(problem), **final}, {})
+            named = {NAME: self._config.site.name} if kind == INTRODUCE else {}
+            return Packed({}, {PROBLEM: str(problem), **named, **final}, {})
         except Exception as problem:
             self._say(f"{kind}: failed:\n{traceback.format_exc()}")
             return Packed({}, {PROBLEM: f"it failed with {type(problem).__name__}; its own log says more"}, {})

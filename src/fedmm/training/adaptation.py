@@ -17,8 +17,8 @@ from fedmm.core.federation import Terms
 from fedmm.core.objective import Objective, Outputs
 from fedmm.core.options import DEFAULT_VALIDATOR, TrainOptions
 from fedmm.core.problem import Statistics, View, WholeRows
+from fedmm.core.signals.validators import validator
 from fedmm.core.validation import instance
-from fedmm.core.validators import validator
 from fedmm.data.row_format import RowFormat
 from fedmm.data.rows import Keys, Rows
 from fedmm.engines.in_process import InProcess
@@ -180,7 +180,7 @@ class Adaptation:
         self.terms = guard.terms(terms or Terms(**options.terms))
         require_no_guard(self.terms, guarded=guard.watches)
         self.engine = self.engine_for(algorithm)
-        self.account = privacy_account(self.terms, self.problem)
+        self.account = privacy_account(self.terms, self.problem, self.algorithm)
         if self.account:
             require_nothing_else_is_told(
                 probe_rows=probe_rows,

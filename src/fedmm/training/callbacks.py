@@ -15,7 +15,7 @@ from fedmm.core.engine import FederatedState, RoundRecord
 from fedmm.core.errors import Diverged, FedmmError, require
 from fedmm.core.options import require_stopping
 from fedmm.core.problem import Statistics
-from fedmm.core.validators import Validator, validator
+from fedmm.core.signals.validators import Validator, validator
 from fedmm.training.history import History, Row, Value
 from fedmm.training.snapshots import load_snapshot, save_snapshot
 

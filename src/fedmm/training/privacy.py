@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
+from fedmm.core.algorithm import Algorithm
 from fedmm.core.engine import FederatedState, RoundRecord
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.federation import Terms, head_count, taking_part
@@ -36,7 +37,8 @@ _LEAST, _MOST, _PRECISION = 1e-3, 1e6, 1e-3
 class PrivacyAccount:
     """What a federation's noise is worth.
 
-    clients: all of them, by name. share, seed: who takes part in a round. groups: which of omega and psi there is.
+    clients: all of them, by name. share, seed: who takes part in a round; in_pairs: two rounds after each other have
+    the same clients. groups: which of omega and psi there is.
     secret_sample: nobody but a trusted server knows who takes part in a round.
     """
 
@@ -46,6 +48,7 @@ class PrivacyAccount:
     seed: int = 0
     groups: tuple[bool, bool] = (True, True)
     secret_sample: bool = True
+    in_pairs: bool = False
 
     def __post_init__(self) -> None:
         _library()
@@ -84,7 +87,7 @@ class PrivacyAccount:
         if self.noise.trust == "server":
             usual = head_count(len(self.clients), self.share)
             rounds = {math.sqrt((many - 1) / (usual - 1)): n for many, n in Counter(counted).items() if many}
-        updates = _attendance(self.clients, self.share, self.seed).most(len(counted))
+        updates = _attendance(self.clients, self.share, self.seed, self.in_pairs).most(len(counted))
         if not rounds:
             return 0.0
         if not min(rounds):
@@ -135,11 +138,13 @@ class _Attendance:
 
 
 @cache
-def _attendance(clients: tuple[str, ...], share: float, seed: int) -> _Attendance:
-    return _Attendance(lambda t: taking_part(clients, share, seed, t))
+def _attendance(clients: tuple[str, ...], share: float, seed: int, in_pairs: bool) -> _Attendance:
+    return _Attendance(lambda t: taking_part(clients, share, seed, t - t % 2 if in_pairs else t))
 
 
-def privacy_account(terms: Terms, problem: FederatedProblem) -> PrivacyAccount | None:
+def privacy_account(
+    terms: Terms, problem: FederatedProblem, algorithm: Algorithm | None = None
+) -> PrivacyAccount | None:
     """The account of a federation whose updates carry noise; None for any other."""
     if not isinstance(terms.transmission, GaussianUpdate):
         return None
@@ -150,6 +155,7 @@ def privacy_account(terms: Terms, problem: FederatedProblem) -> PrivacyAccount |
         terms.participation,
         problem.seed,
         (layout.min_size > 0, layout.size > layout.min_size),
+        in_pairs=algorithm is not None and algorithm.probes,
     )
 
 

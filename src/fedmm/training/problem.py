@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedmm.core.errors import FedmmError, require
-from fedmm.core.objective import SOURCE, TARGET, Objective, RowWeights, row_weights
+from fedmm.core.objective import SOURCE, TARGET, Objective, RowWeights, row_weights, sam_step
 from fedmm.core.problem import FederatedProblem, HeldRows, LocalReport, Statistics, View, WholeRows
 from fedmm.core.seeding import key, rows
 from fedmm.core.validation import at_least
@@ -397,7 +397,21 @@ class AdaptationRound:
         target = client.objective.target_losses(outputs, client.weights)
         if target is not None:
             value = value + client.objective.target_weight * target
+        if client.objective.sam_radius and client.weights.has_source:
+            gradient = client.network.gradient(value, keep_graph=True).clone()
+            return (gradient + self._sharpening(z, step, x, labels, task)) * client.field_scale
         return client.network.gradient(value) * client.field_scale
+
+    def _sharpening(self, z: Tensor, step: int, x: Tensor, labels: Tensor, task: Tensor) -> Tensor:
+        """The task loss's gradient after a SAM step less that at z; running statistics stay those at z."""
+        client, network = self._client, self._client.network
+        statistics = network.read_statistics()
+        plain = network.gradient(task).clone()
+        there = z + sam_step(plain, client.objective.sam_radius)
+        outputs = network.outputs(there, x, self._dropout_key(step))
+        sharpened = network.gradient(client.objective.task_loss(outputs, labels, client.weights))
+        network.train(statistics)
+        return sharpened - plain
 
     def close(self) -> LocalReport:
         task, domain = (float(torch.stack(values).mean()) for values in zip(*self._losses.values(), strict=True))

@@ -156,7 +156,7 @@ def solve(
         return InProcess(problem, rule, rounds, guard.terms(terms))
 
     guarded = Guarded(guard, algorithm, engine) if guard.watches else None
-    account = privacy_account(terms, problem)
+    account = privacy_account(terms, problem, algorithm)
     watching: list[Callback] = [RoundProgress(algorithm.name, rounds, show=progress)]
     watching += [EpsilonColumn(account)] if account else []
     training = train(engine(algorithm), rounds, watching, guarded=guarded)

@@ -21,7 +21,8 @@ _CPU_MEMORY = 64 << 20  # about what caches hold: larger chunks were slower a cl
 _GPU_SHARE = 0.4
 _ALWAYS_FITS = 32
 _TRIALS = 3
-_START_SECONDS = 6.0  # what processes of their own cost before they compute
+START_SECONDS = 6.0
+"""What processes of their own cost before they compute."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def _choose_on_cpu(adaptations: Sequence[Adaptation], chosen: Precision, wanted:
             with torch_threads(threads):
                 seconds = _seconds_per_step(share, chosen, settings) / len(share)
             used = min(processes, len(adaptations))
-            whole = seconds / used * steps + (_START_SECONDS if used > 1 else 0.0)
+            whole = seconds / used * steps + (START_SECONDS if used > 1 else 0.0)
             if best is None or whole < best[0]:
                 best = (whole, seconds / used, settings, threads, used)
     assert best is not None

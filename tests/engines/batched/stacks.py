@@ -325,6 +325,34 @@ def beyond_local_steps(**options: Any) -> list[Run]:
     return [Run(each, DANN(nu=0.2 + 0.1 * seed), seed, **options) for seed, each in enumerate(algorithms)]
 
 
+def probing(**options: Any) -> list[Run]:
+    """A method that probes in every other round, beside others; their steps differ."""
+    algorithms: list[Algorithm] = [
+        fedmm.FedGDAGT(0.1, 0.3, 4),
+        fedmm.FedGDAGT(0.1, 0.3, 2, server_lr=0.7, lr_schedule=DannDecay()),
+        FedMM(0.1, 0.3, local_steps=3),
+        fedmm.Extragradient(0.1, 0.3, 2),
+    ]
+    return [Run(each, DANN(nu=0.2 + 0.1 * seed), seed, **options) for seed, each in enumerate(algorithms)]
+
+
+def server_optimizers(**options: Any) -> list[Run]:
+    """Averaging methods whose servers optimise in unlike ways, and clients with unlike steps that count alike."""
+    unequal = {"source-1": 1, "source-2": 3, "source-3": 2, "target-1": 2, "target-2": 4, "target-3": 1}
+    adaptation = Run(FedAvgGDA(), **options).adaptation()
+    steps = {name: unequal[name] for name in adaptation.engine.server.names}
+    algorithms: list[Algorithm] = [
+        FedAvgGDA(0.1, 0.3, 2, server_lr=0.05, server_optimizer="adam"),
+        FedAvgGDA(0.1, 0.2, 3, server_lr=0.03, server_optimizer="adam"),
+        FedAvgGDA(0.1, 0.3, 2, server_lr=0.05, server_optimizer=fedmm.ServerYogi(epsilon=0.01)),
+        ScaffoldGDA(0.1, 0.3, 2, 0.5, server_optimizer="momentum"),
+        FedAvgGDA(0.1, 0.3, steps, normalize_steps=True),
+        FedAvgGDA(0.1, 0.3, steps),
+        FedProxGDA(0.1, 0.3, local_steps=steps, normalize_steps=True, server_lr=0.8),
+    ]
+    return [Run(each, DANN(nu=0.2 + 0.1 * seed), seed, **options) for seed, each in enumerate(algorithms)]
+
+
 def two_methods(objective: Objective, **options: Any) -> list[Run]:
     """The methods whose clients have states of their own; seed, trade-off and the weight of a target loss differ."""
     changed = replace(objective, nu=0.7, nu_schedule=DannWarmup(), target_weight=2.0)
@@ -397,6 +425,7 @@ OBJECTIVE_OPTIONS = {name: kind(nu=0.3) for name, kind in OBJECTIVES.items()} | 
     "dann, mcc": DANN(nu=0.3, target_loss="mcc", target_weight=0.5),
     "cdan, im": CDAN(nu=0.3, target_loss="im", target_weight=0.5),
     "mdd, bnm": MDD(nu=0.3, target_loss="bnm", target_weight=0.5),
+    "cdan, sam": CDAN(nu=0.3, sam_radius=0.1, target_loss="im", target_weight=0.5),
 }
 
 POLICIES = ("averaged", "frozen", "local")
@@ -484,6 +513,15 @@ STACKS: dict[str, list[Run]] = (
             Run(fedmm.ProxSkipSGDA(0.1, 0.3, 2), seed=2),
             Run(fedmm.Extragradient(0.1, 0.3, 2), seed=3),
         ],
+        "probes": probing(),
+        "probes alone": probing()[:1],
+        "probes, half, bounded": on_terms(
+            probing(partition=SourceTarget(3, 3)), 0.67, max_update_norm=0.1, on_bad_update="skip"
+        ),
+        "server optimisers": server_optimizers(),
+        "server optimisers, half, median": on_terms(
+            server_optimizers(partition=SourceTarget(3, 3)), 0.67, aggregation=CoordinateMedian()
+        ),
         "dropout": two_methods(DANN(nu=0.3), network=dropping),
         "pictures": two_methods(DANN(nu=0.3), network=convolving, pair=pictures()),
         "bytes": two_methods(DANN(nu=0.3), network=convolving, pair=byte_pictures(), partition=PSplit(0.4)),

@@ -71,6 +71,15 @@ def test_statistics_of_clients_with_fewer_steps_agree_with_the_reference(
     assert_parity(normalised(policy, local_steps=[1, 3, 2, 3]), looped=looped, chunk=chunk)
 
 
+@pytest.mark.parametrize("chunk", [None, 2])
+@pytest.mark.parametrize("looped", [False, True], ids=["layer by layer", "network by network"])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_sam_steps_of_unlike_radii_agree_with_the_reference(policy: str, looped: bool, chunk: int | None) -> None:
+    pair = zip(normalised(policy, local_steps=[1, 3, 2, 3]), (0.05, 0.5), strict=True)
+    runs = [replace(run, objective=replace(run.objective, sam_radius=radius)) for run, radius in pair]
+    assert_parity(runs, looped=looped, chunk=chunk)
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 def test_statistics_move_where_the_policy_lets_them(policy: str) -> None:
     stack = stacked(normalised(policy))
@@ -124,6 +133,7 @@ UNLIKE = {
     "target losses": [Run(FedMM(), MDD(target_loss=name)) for name in ("none", "mcc")],
     "temperatures": [Run(FedMM(), MDD(target_loss=MinimumClassConfusion(t))) for t in (1.0, 2.5)],
     "domain smoothing": [Run(FedMM(), CDAN(domain_smoothing=e)) for e in (0.0, 0.1)],
+    "sharpened or not": [Run(FedMM(), MDD(sam_radius=radius)) for radius in (0.0, 0.1)],
     "margins": [Run(FedMM(), MDD(gamma=gamma)) for gamma in (1.0, 4.0)],
     "softmax detached or not": [Run(FedMM(), CDAN(detach_softmax=detached)) for detached in (False, True)],
     "centring": [Run(FedMM(), network=lambda s, c=c: small(s, centre=c)) for c in ("none", "batch_mean")],

@@ -36,7 +36,7 @@ def read_hdf5(content: bytes, what: str) -> dict[str, npt.NDArray[Any]]:
         reason = str(problem)
     except struct.error:
         reason = "it ends too early"
-    except (zlib.error, ValueError) as problem:
+    except (zlib.error, ValueError, RecursionError) as problem:
         reason = str(problem)
     raise FedmmError(f"{what} cannot be read as an HDF5 file: {reason}")
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedmm.core.aggregation import Groups, groups_of
 from fedmm.core.algorithm import Algorithm, steps_by_client
 from fedmm.core.errors import require
-from fedmm.core.federation import Terms, head_count, taking_part
+from fedmm.core.federation import Terms, client_weights, head_count, taking_part
 from fedmm.core.layout import Layout
 from fedmm.core.mechanisms import SeededNoise
 from fedmm.core.objective import RowWeights
@@ -33,12 +33,14 @@ class Replica:
 class ClientStack:
     """The clients of all replicas, ``[replicas, clients]`` with clients in order of their names.
 
-    steps: M_i, those of the round where they are drawn; most_steps: the largest there may be; longest: the largest in
+    steps: M_i, those of the round where they vary; most_steps: the largest there may be; longest: the largest in
     the round; unequal_steps: whether some clients have ended while others go on; weights, scale, target_weight: what
-    rows, gradients and target losses are multiplied with; has_source: who holds labelled rows; pool, sampler: their
-    rows, and which of them a round needs; view: how rows are shown. taking_part: how many of each replica's clients
-    work in a round; taking_part_in_all: how many of the whole federation's, ``[replicas, 1, 1]``, where these are but
-    some of them; groups: who holds the same domains; projection: to where constraints allow.
+    rows, gradients and target losses are multiplied with; sam_radius: how far SAM steps go, None without them;
+    has_source: who holds labelled rows; pool, sampler: their rows, and which of them a round needs; view: how rows are
+    shown. taking_part: how many of each replica's clients work in a round; taking_part_in_all: how many of the whole
+    federation's, ``[replicas, 1, 1]``, where these are but some of them; groups: who holds the same domains;
+    projection: to where constraints allow; client_weights: what updates are multiplied with before their mean, unless
+    they weigh_alike.
     """
 
     def __init__(self, replicas: Sequence[Replica], layout: Layout) -> None:
@@ -54,10 +56,10 @@ class ClientStack:
         steps = [_steps(replica, names) for replica, names in zip(replicas, self.names, strict=True)]
         self.steps = torch.tensor(steps, dtype=layout.dtype, device=layout.device)
         self._given_steps = steps
-        self.draws_steps = any(replica.algorithm.drawn_steps for replica in replicas)
-        most = [_most_steps(replica, own) for replica, own in zip(replicas, steps, strict=True)]
+        self.steps_vary = any(replica.algorithm.step_schedule for replica in replicas)
+        most = [[r.algorithm.most_steps(own) for own in each] for r, each in zip(replicas, steps, strict=True)]
         self.most_steps = self.longest = max(map(max, most))
-        self.unequal_steps = min(map(min, most)) < self.most_steps or (self.draws_steps and len(replicas) > 1)
+        self.unequal_steps = min(map(min, most)) < self.most_steps or (self.steps_vary and len(replicas) > 1)
         self.pool = RowPool([held for client in self.flat for held in client.held], layout.device)
         self.sampler = RoundSampler(self.flat, [count for each in most for count in each], self.pool)
         parts = (self._stacked([client.weights[part] for client in self.flat]) for part in range(4))
@@ -65,6 +67,10 @@ class ClientStack:
         self.weights = RowWeights(domain, task, everything, target, has_source=True)
         target_weights = [client.objective.target_weight for client in self.flat]
         self.target_weight = torch.tensor(target_weights, dtype=layout.dtype, device=layout.device).view(self.shape)
+        radii = [client.objective.sam_radius for client in self.flat]
+        self.sam_radius = (
+            torch.tensor(radii, dtype=layout.dtype, device=layout.device).view(self.shape) if any(radii) else None
+        )
         self.has_source = torch.tensor([c.weights.has_source for c in self.flat], device=layout.device).view(self.shape)
         self.scale = self._stacked([client.field_scale for client in self.flat])
         self.view = self.flat[0].view
@@ -74,6 +80,10 @@ class ClientStack:
             head_count(max(replica.problem.federation, self.count), replica.terms.participation) for replica in replicas
         ]
         self.taking_part_in_all = torch.tensor(federations, dtype=layout.dtype, device=layout.device).view(-1, 1, 1)
+        each_weights = [client_weights(replica.problem, replica.algorithm) for replica in replicas]
+        self.weigh_alike = all(each is None for each in each_weights)
+        alike = torch.ones(self.count, dtype=layout.dtype, device=layout.device)
+        self.client_weights = torch.stack([alike if each is None else each for each in each_weights])
         self._replicas = replicas
         each_groups = [
             groups_of(names, replica.problem.groups, layout.device)
@@ -86,14 +96,12 @@ class ClientStack:
         tensors = cast(Sequence[Tensor], values)
         return torch.stack(list(tensors)).view(*self.shape, *tensors[0].shape)
 
-    def draw_steps(self, t: int) -> None:
-        """Bring the numbers of local steps to round t, in place, where they are drawn."""
-        if not self.draws_steps:
+    def set_steps(self, t: int) -> None:
+        """Bring the numbers of local steps to round t, in place, where they vary."""
+        if not self.steps_vary:
             return
-        steps = []
-        for replica, own in zip(self._replicas, self._given_steps, strict=True):
-            drawn = replica.algorithm.drawn_steps
-            steps.append([drawn.draw(replica.problem.seed, t)] * self.count if drawn else own)
+        each = zip(self._replicas, self._given_steps, strict=True)
+        steps = [[r.algorithm.steps_in(own, r.problem.seed, t) for own in given] for r, given in each]
         self.steps.copy_(torch.tensor(steps))
         self.longest = max(map(max, steps))
 
@@ -111,7 +119,8 @@ class ClientStack:
         """Who takes part in round t, bool ``[replicas, clients]``."""
         present = []
         for names, replica in zip(self.names, self._replicas, strict=True):
-            chosen = set(taking_part(names, replica.terms.participation, replica.problem.seed, t))
+            drawn = t - 1 if replica.algorithm.follows_probe(t) else t
+            chosen = set(taking_part(names, replica.terms.participation, replica.problem.seed, drawn))
             present.append([name in chosen for name in names])
         return torch.tensor(present)
 
@@ -143,7 +152,8 @@ def _require_alike(replicas: Sequence[Replica], clients: Sequence[StackableClien
     for client in clients:
         require(
             client.objective.structure() == clients[0].objective.structure(),
-            "replicas of a stack must have one objective; only nu, target weight and gradient scale may differ",
+            "replicas of a stack must have one objective; only nu, target weight, gradient scale and sam_radius "
+            "above 0 may differ",
         )
         require(client.view == clients[0].view, "replicas of a stack must have one view of their rows")
 
@@ -152,8 +162,3 @@ def _steps(replica: Replica, names: Sequence[str]) -> list[int]:
     listed = replica.problem.listed or [client.name for client in replica.problem.clients]
     by_name = steps_by_client(replica.algorithm.steps, listed)
     return [by_name[name] for name in names]
-
-
-def _most_steps(replica: Replica, steps: list[int]) -> list[int]:
-    drawn = replica.algorithm.drawn_steps
-    return [drawn.most] * len(steps) if drawn else steps

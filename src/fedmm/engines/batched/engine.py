@@ -61,12 +61,14 @@ class Batched:
         self.clients = ClientStack(replicas, self.layout)
         self._around = around
         # A graph of a whole round has as many steps in every round.
-        self._capture: Capture = "step" if capture == "round" and self.clients.draws_steps else capture
+        self._capture: Capture = "step" if capture == "round" and self.clients.steps_vary else capture
         count = self.clients.count
         self.chunk = min(chunk or count, count)
         self.chunks = [slice(start, min(start + self.chunk, count)) for start in range(0, count, self.chunk)]
         self.round = 0
-        self.all_work = min(self.clients.taking_part) == self.clients.count
+        self._probing = torch.tensor([[replica.algorithm.probes] for replica in replicas], device=self.layout.device)
+        everyone = min(self.clients.taking_part) == self.clients.count
+        self.all_work = everyone and not (self.terms.may_refuse and any(r.algorithm.probes for r in replicas))
         self.bands = self._make_bands()
         self._shares_statistics = replicas[0].problem.share_statistics
         self.now = StackTensors(replicas, self.clients, self.bands, self.layout, self.terms)
@@ -81,7 +83,7 @@ class Batched:
             guarded=guarded,
         )  # fmt: skip
         self._written_nu: list[float] = []
-        self.bytes_up, self.bytes_down = self._traffic()
+        self._bytes = self._bytes_of_a_client()
         self._programs: list[Callable[[], None]] | None = None
 
     # Set-up -----------------------------------------------------------------------------------------------------------
@@ -89,7 +91,7 @@ class Batched:
     def _make_bands(self) -> list[Band]:
         starts = torch.stack([replica.problem.start for replica in self.replicas])
         bands = []
-        for _, group in groupby(range(len(self.replicas)), key=lambda r: type(self.replicas[r].algorithm)):
+        for _, group in groupby(range(len(self.replicas)), key=lambda r: _kind(self.replicas[r].algorithm)):
             members = list(group)
             part = slice(members[0], members[-1] + 1)
             algorithms = [self.replicas[r].algorithm for r in members]
@@ -98,23 +100,22 @@ class Batched:
             bands.append(Band(algorithms, members[0], starts[part], steps, self.layout, self.terms, fuse=fuse))
         return bands
 
-    def _traffic(self) -> tuple[list[int], list[int]]:
-        """Bytes up and down of a round, for each replica; down, were everything sent in full."""
+    def _bytes_of_a_client(self) -> list[tuple[int, int]]:
+        """Bytes up and down of a client in a round, for each replica; down, were everything sent in full."""
         size, dtype = self.layout.size, self.layout.dtype
         point, z = (vector_bytes(encoding, size, dtype) for encoding in ("exact", self.terms.uploads))
         shared = (
             sum(v[0].numel() * v.element_size() for v in self.now.statistics.values()) if self._shares_statistics else 0
         )
-        up, down = [], []
+        found = []
         for band in self.bands:
             band.set_round(0, [replica.rounds for replica in self.replicas[band.replicas]])
             first = slice(0, 1)
             at, sent, c = self.now.z[band.replicas, first], band.sent(), band.local(first)
             upload, _ = band.rule.finish(at, sent, band.rule.begin(at, sent, band.working(first), c), c)
-            for number in self.clients.taking_part[band.replicas]:
-                up.append(number * (z + (len(upload) - 1) * point + shared))
-                down.append(number * (len(band.sent()) * point + shared))
-        return up, down
+            own = (z + (len(upload) - 1) * point + shared, len(sent) * point + shared)
+            found += [own] * len(band.algorithms)
+        return found
 
     # One round --------------------------------------------------------------------------------------------------------
 
@@ -142,13 +143,16 @@ class Batched:
 
     def _set_round(self) -> None:
         t, rounds = self.round, [replica.rounds for replica in self.replicas]
-        self.clients.draw_steps(t)
+        self.clients.set_steps(t)
         longest = self.clients.longest
         self.now.rows.copy_(self.clients.sampler.indices(t, longest).view_as(self.now.rows))
         for band in self.bands:
             band.set_round(t, rounds[band.replicas])
         if not self.all_work:
-            self.now.working.copy_(self.clients.working(t))
+            working = self.clients.working(t).to(self.layout.device)
+            if any(replica.algorithm.follows_probe(t) for replica in self.replicas):
+                working &= ~self._probing | (self.now.counted_at == t - 1)
+            self.now.working.copy_(working)
         nu = self.clients.nu(t, rounds)
         if nu != self._written_nu:
             self.now.nu.copy_(torch.tensor(nu, dtype=self.layout.dtype).unsqueeze(1))
@@ -168,14 +172,17 @@ class Batched:
             self._work.finish(part)
         self._servers.settle()
 
-    def sent_bytes(self, replica: int, in_step: int) -> int:
-        """What a replica's server sent in a round, where so many clients could be sent codes."""
-        if self.terms.broadcasts == "exact":
-            return self.bytes_down[replica]
-        band = self.bands[self.now.place(replica)[0]]
-        size, dtype = self.layout.size, self.layout.dtype
-        saved = vector_bytes("exact", size, dtype) - vector_bytes(self.terms.broadcasts, size, dtype)
-        return self.bytes_down[replica] - in_step * len(band.coded_sent) * saved
+    def traffic(self, replica: int, t: int, in_step: int) -> tuple[int, int]:
+        """Bytes up and down of a replica in round t, where so many clients know what was sent in the round before."""
+        follows = self.replicas[replica].algorithm.follows_probe(t)
+        working = in_step if follows else self.clients.taking_part[replica]
+        up, down = (working * each for each in self._bytes[replica])
+        if self.terms.broadcasts != "exact":
+            band = self.bands[self.now.place(replica)[0]]
+            size, dtype = self.layout.size, self.layout.dtype
+            saved = vector_bytes("exact", size, dtype) - vector_bytes(self.terms.broadcasts, size, dtype)
+            down -= in_step * len(band.coded_sent) * saved
+        return up, down
 
     # CUDA graphs ------------------------------------------------------------------------------------------------------
 
@@ -350,3 +357,7 @@ class Batched:
         number, place = self.now.place(replica)
         self.bands[number].algorithms[place] = algorithm
         self.now.put(replica, state)
+
+
+def _kind(algorithm: Algorithm) -> tuple[object, ...]:
+    return type(algorithm), algorithm.structure()

@@ -13,7 +13,7 @@ from fedmm.core.compression import transmit, transmit_others
 from fedmm.core.federation import Terms
 from fedmm.core.layout import Layout
 from fedmm.core.mechanisms import Circumstances
-from fedmm.core.objective import RowWeights
+from fedmm.core.objective import RowWeights, sam_step
 from fedmm.core.problem import NetworkStack, Statistics
 from fedmm.core.seeding import normal
 from fedmm.engines.batched.clients import ClientStack
@@ -149,7 +149,15 @@ class LocalWork:
         target_loss = objective.target_losses(outputs, weights)
         if target_loss is not None:
             value = value + self._clients.target_weight[r][:, part].flatten() * target_loss
-        (gradient,) = torch.autograd.grad(value.sum(), z)
+        radius = self._clients.sam_radius
+        (gradient,) = torch.autograd.grad(value.sum(), z, retain_graph=radius is not None)
+        if radius is not None:
+            (plain,) = torch.autograd.grad(losses[0].sum(), z)
+            there = (z.detach() + sam_step(plain, radius[r][:, part].flatten().unsqueeze(-1))).requires_grad_()
+            passing = {name: own.clone() for name, own in statistics.items()}
+            outputs = self._network.outputs(there, x, chosen.constants[number], dropout, passing)
+            task_loss = objective.task_loss(outputs, self._clients.pool.y[rows], weights)
+            gradient = gradient + (torch.autograd.grad(task_loss.sum(), there)[0] - plain)
         shape = (len(points), -1)
         return gradient.view(*shape, self._layout.size), losses.detach().view(2, *shape)
 

@@ -94,6 +94,7 @@ class Settlement:
             band.rule.accumulates,
             counted=None if self._all_counted else counted,
             sums=Sums(totals, after, everyone) if totals else None,
+            weights=None if self._clients.weigh_alike else self._clients.client_weights[band.replicas],
         )
         server = band.rule.server_update(algorithms_part(band.server), came, band.central())
         if self._clients.projection:

@@ -54,13 +54,14 @@ def round_record(
         if private
         else [name for name in ("loss", "domain_loss", "task_loss") if clients and not math.isnan(measures[name])]
     )
+    bytes_up, bytes_down = stack.traffic(replica, done - 1, int(measures["in_step"]))
     return RoundRecord(
         round=done,
         drift=measures["drift"],
         consensus_gap=measures["consensus_gap"],
         dual_norm=measures["dual_norm"],
-        bytes_up=stack.bytes_up[replica],
-        bytes_down=stack.sent_bytes(replica, int(measures["in_step"])),
+        bytes_up=bytes_up,
+        bytes_down=bytes_down,
         seconds=seconds,
         metrics={name: measures[name] for name in reported},
         clients=clients,

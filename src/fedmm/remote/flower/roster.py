@@ -120,7 +120,8 @@ class Roster:
             return one_line(problem)
         name = card.about.get(NAME)
         if PROBLEM in card.about:
-            owner = next((site for site, own in self.keys.items() if own and own == key), "")
+            said = str(name) if not self.keys and name in self.names else ""
+            owner = next((site for site, own in self.keys.items() if own and own == key), said)
             return self._turned_away(owner, one_line(card.about[PROBLEM]))
         if not isinstance(name, str) or not name:
             return "it did not say which site it is"

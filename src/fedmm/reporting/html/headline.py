@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from fedmm.core.track_record import tell_record
-from fedmm.core.validators import ALONE, RULE
+from fedmm.core.signals.track_record import tell_record
+from fedmm.core.signals.validators import ALONE, RULE
 from fedmm.reporting.html.charts import Chart, plain, rounded, short
 from fedmm.reporting.html.collect import Entry, Method, Report
 from fedmm.reporting.html.parts import Part, Section, Table, Text, name_method, two_lines

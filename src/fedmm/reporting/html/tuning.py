@@ -18,10 +18,13 @@ def tuning_section(tuned: Tuned, number: int = 1) -> Section:
         "seeds",
         *(two_lines(name, "mean (lowest to highest)") for name in SIGNALS),
         two_lines("mean rank", "in that rung; 1 is best"),
+        two_lines("agreement", "of seeds, of neighbours"),
     ]
     words = (
-        "Every candidate ran for a few rounds, the best by mean rank went on for more; source only and the experiment "
-        "as given were always among them. No target label was looked at. The other sections show the last rung."
+        "Every candidate ran for some of the rounds, and the best by mean rank ran all of them; source only and the "
+        "experiment as given were always among them. Of the best third of these by mean rank the one was chosen whose "
+        "predictions agree best, between seeds and between neighbouring target rows. No target label was looked at. "
+        "The other sections show the last rung."
     )
     parts: list[Part] = [
         Text(tuned.sentence),
@@ -34,4 +37,4 @@ def tuning_section(tuned: Tuned, number: int = 1) -> Section:
 
 def _row(row: TunedRow) -> list[object]:
     name: object = Markup("<strong>{}</strong> (chosen)").format(row.candidate) if row.chosen else row.candidate
-    return [name, row.veto, row.rung, row.rounds, row.seeds, *row.signals, f"{row.rank:.1f}"]
+    return [name, row.veto, row.rung, row.rounds, row.seeds, *row.signals, f"{row.rank:.1f}", row.agreement]

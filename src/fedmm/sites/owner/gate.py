@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmm.core.errors import FedmmError
-from fedmm.remote.packed import CONFIRM, MEASURE, OPEN, TRAIN, Packed, one_line
+from fedmm.remote.packed import CONFIRM, MEASURE, OPEN, TRAIN, TUNING_QUESTIONS, TUNING_ROUNDS, Packed, one_line
 from fedmm.sites.config import SiteConfig
 from fedmm.sites.owner import ledger as events
 from fedmm.sites.owner.audit import AuditLog
@@ -29,6 +29,7 @@ from fedmm.sites.owner.policy import (
     read_plan,
     require_allowed,
     require_budget,
+    require_room,
     require_run_name,
     require_steps,
 )
@@ -76,6 +77,7 @@ class Gate:
         with self._log.alone():  # what the owner approved meanwhile is read
             self._begun = self._log.size
             self._pending = self._note_question(kind, question, asked, digest)
+            require_room(self.policy, self.ledger, about.get(TUNING_ROUNDS), about.get(TUNING_QUESTIONS))
             read = self._judge(kind, asked, plan, digest)
             if not self._refusals.exhausted:
                 self._write_pending()

@@ -126,7 +126,7 @@ def require_allowed(policy: PolicySection, kind: str, experiment: Experiment, si
     _require_imports(policy, experiment)
     _require_paths(policy, experiment)
     _require_noise(policy, kind, experiment)
-    steps = 1 if experiment.algorithm.drawn_steps else experiment.algorithm.steps
+    steps = 1 if experiment.algorithm.step_schedule else experiment.algorithm.steps
     if isinstance(steps, Mapping):
         steps = steps.get(site, policy.min_local_steps)
     require_steps(policy, steps if isinstance(steps, int) else max(steps))
@@ -198,8 +198,8 @@ def require_steps_kept(policy: PolicySection, c: Coefficients) -> None:
 
 
 def own_steps(plan: Plan, site: str) -> int:
-    """The site's number of local steps; where it is drawn, the least."""
-    return 1 if plan.algorithm.drawn_steps else steps_by_client(plan.algorithm.steps, plan.listed)[site]
+    """The site's number of local steps; where it varies, the least."""
+    return 1 if plan.algorithm.step_schedule else steps_by_client(plan.algorithm.steps, plan.listed)[site]
 
 
 def require_rows(policy: PolicySection, batch_size: int, source: int, target: int) -> None:
@@ -253,6 +253,27 @@ def require_budget(policy: PolicySection, ledger: Ledger, rounds: int = 0, preci
             epsilon <= policy.max_epsilon,
             f"with this round the site would have spent epsilon {epsilon:.4g}; its policy.max_epsilon is "
             f"{policy.max_epsilon:g}",
+        )
+
+
+def require_room(policy: PolicySection, ledger: Ledger, rounds: object, questions: object) -> None:
+    """Refuse a tuning, before it begins, that would take more rounds or questions than are left. None: it is none."""
+    if rounds is None and questions is None:
+        return
+    asked = [number if isinstance(number, int) and number >= 0 else math.inf for number in (rounds, questions)]
+    permit(
+        not policy.require_approval,
+        "a tuning runs many experiments, and this site's owner approves every single one (policy.require_approval); "
+        "have one experiment approved and run it without --tune",
+    )
+    for what, number, spent, most in (
+        ("rounds", asked[0], ledger.rounds, policy.max_rounds),
+        ("questions", asked[1], ledger.questions, policy.max_questions),
+    ):
+        permit(
+            spent + number <= most,
+            f"the tuning takes {number} {what} of this site, which has {max(0, most - spent)} left of its "
+            f"policy.max_{what}, {most}",
         )
 
 

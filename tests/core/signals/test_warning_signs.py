@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedmm.core.warning_signs import Measured, find_warning_signs
+from fedmm.core.signals.warning_signs import Measured, find_warning_signs
 
 
 def rounds(*values: float) -> Measured:

@@ -19,7 +19,7 @@ TUNE = "tune"
 AS_GIVEN = "as given"
 ALWAYS = (SOURCE_ONLY, AS_GIVEN)
 """The candidates that reach the last rung whatever is measured of them."""
-_ALGORITHMS = ("fedmm_smoothed", "fedmm", "fedavg_gda")
+_ALGORITHMS = ("fedmm_smoothed", "fedmm", "fedmm_ascent", "fedavg_gda")
 _PENALTIES, _LR_FACTORS, _NUS = (0.5, 1.0, 2.0), (0.5, 1.0, 2.0), (0.3, 1.0)
 _BASELINE = "fedavg_gda"
 _TUNABLE = ("algorithm", "objective", "model", "run")

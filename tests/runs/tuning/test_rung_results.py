@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from fedmm.core.label_shift import LabelShift
+from fedmm.core.signals.label_shift import LabelShift
 from fedmm.runs.evidence import shift_table
-from fedmm.runs.ranking import Measured
-from fedmm.runs.rung_results import Results, choose_finalist, read_results, tabulate
+from fedmm.runs.tuning.ranking import Measured
+from fedmm.runs.tuning.rung_results import Results, choose_finalist, read_results, tabulate
 
 MIXES = torch.tensor([0.5, 0.5], dtype=torch.float64)
 SAME_MIX = shift_table(LabelShift(MIXES, MIXES, 0.0, True, 0.0, 0.05), ("a", "b"))
@@ -21,25 +21,58 @@ def runs(*information: float, risk: float = 0.5) -> list[Measured]:
     return [Measured({"target_information": x, "target_bnm": x, "source_risk": risk}) for x in information]
 
 
-def results(shift: dict[str, Any] | None = SAME_MIX, **measured: list[Measured]) -> Results:
-    return Results({"source only": runs(0.2, 0.3, 0.25), **measured}, 10, shift)
+OTHER_MIX = {**SAME_MIX, "distance": 0.3, "low": 0.2, "high": 0.4, "notable": True}
 
 
-def test_of_those_that_are_supported_the_best_mean_rank_wins() -> None:
-    choice = choose_finalist(results(one=runs(0.5, 0.5, 0.5), two=runs(0.6, 0.6, 0.4), odd=runs(0.9, 0.9, 0.1)), {})
-    assert (choice.label, choice.adapted, choice.supported) == ("two", "two", True)
-    assert choice.sentence.startswith("Use two, of 2 candidates that the evidence supports the best by mean rank:")
+def results(
+    shift: dict[str, Any] | None = SAME_MIX, agree: dict[str, float] | None = None, **own: list[Measured]
+) -> Results:
+    agreement = {label: {"seed_agreement": value} for label, value in (agree or {}).items()}
+    return Results({"source only": runs(0.2, 0.3, 0.25), **own}, 10, shift, agreement)
 
 
-def test_source_only_wins_where_the_rule_supports_none_and_the_best_that_adapts_is_named() -> None:
-    choice = choose_finalist(results(one=runs(0.1, 0.6, 0.6)), {})
+FINALISTS = {f"c{n}": runs(*[0.9 - n / 10] * 3) for n in range(6)}
+"""Ranked in this order, before source only: three of seven are shortlisted."""
+
+
+def test_of_the_third_with_the_best_mean_rank_the_one_that_agrees_best_wins() -> None:
+    agree = {"c0": 0.3, "c1": 0.8, "c2": 0.5, "c3": 0.9, "source only": 1.0}
+    choice = choose_finalist(results(agree=agree, **FINALISTS), {})
+    assert (choice.label, choice.adapted, choice.supported) == ("c1", "c1", True)
+    assert choice.sentence.startswith("Use c1, one of 3 of 7 finalists with the best mean rank")
+    assert choice.sentence.endswith("agree best (seed_agreement 0.80).")
+
+
+def test_without_agreement_the_best_mean_rank_wins() -> None:
+    assert choose_finalist(results(None, **FINALISTS), {}).label == "c0"
+
+
+def test_source_only_wins_if_it_is_shortlisted_and_agrees_best() -> None:
+    poor = {"one": runs(0.9, 0.9, 0.9), "two": runs(0.1, 0.1, 0.1)}
+    choice = choose_finalist(results(agree={"source only": 0.9, "one": 0.8, "two": 1.0}, **poor), {})
     assert (choice.label, choice.adapted, choice.supported) == ("source only", "one", False)
-    assert choice.sentence.startswith("The evidence does not support adapting; use source only. The best that adapts")
-    unsure = choose_finalist(results(None, one=runs(0.6, 0.6, 0.6)), {})
-    assert (unsure.label, unsure.supported) == ("source only", None)
+    assert choice.sentence.startswith("Use source only, one of 2 of 3 finalists")
 
 
-def test_a_veto_rules_out_what_the_rule_would_support() -> None:
+def test_source_only_wins_where_the_class_mix_is_reliably_estimated_to_differ() -> None:
+    choice = choose_finalist(results(OTHER_MIX, **FINALISTS), {})
+    assert (choice.label, choice.adapted, choice.supported) == ("source only", "c0", False)
+    assert "class mix is estimated to differ from the source's in 30% of the rows" in choice.sentence
+    rough = choose_finalist(results({**OTHER_MIX, "reliable": False}, **FINALISTS), {})
+    assert rough.label == "c0"
+    assert rough.sentence.endswith("The class mix of the target may differ, which was estimated roughly.")
+
+
+def test_fewer_than_three_seeds_are_not_enough_to_adapt() -> None:
+    few = {"one": runs(0.9, 0.9), "two": runs(0.8, 0.8)}
+    choice = choose_finalist(results(**few), {})
+    assert (choice.label, choice.adapted, choice.supported) == ("source only", "one", None)
+    assert (
+        "3 seeds of each finalist are needed, not 2; use source only. The best that adapts is one." in choice.sentence
+    )
+
+
+def test_a_veto_rules_out_what_would_win() -> None:
     field = results(one=runs(0.6, 0.6, 0.6), two=runs(0.5, 0.5, 0.5))
     assert choose_finalist(field, {"one": "collapsed"}).label == "two"
     nobody = choose_finalist(field, {"one": "collapsed", "two": "source_risk"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedmm.runs.ranking import Measured, find_vetoes, rank_candidates
+from fedmm.runs.tuning.ranking import Measured, find_vetoes, rank_agreement, rank_candidates
 
 
 def run(information: float, risk: float | None = 0.5, *, bnm: float | None = None, best: float = 0.0) -> Measured:
@@ -27,21 +27,25 @@ def test_nothing_is_wrong_with_a_field_of_good_candidates() -> None:
         ([Measured()], "not measured in time"),
         ([run(0.6, best=1.3)], "collapsed: target_information fell from 1.3 to 0.6"),
         ([run(0.44)], "target_information 0.44 is below source only's, 0.5"),
-        ([run(0.9, risk=1.01)], "source_risk 1.01 is over 2 times the best, 0.5"),
+        ([run(0.9, risk=0.81)], "source_risk 0.81 is nearer to chance than to the best, 0.5"),
         ([run(0.9), run(0.9, best=2.0)], "collapsed: target_information fell from 2 to 0.9"),
     ],
 )
 def test_a_veto_says_why(runs: list[Measured], why: str) -> None:
-    assert find_vetoes({**FIELD, "bad": runs}, "source only") == {"bad": why}
+    assert find_vetoes({**FIELD, "bad": runs}, "source only", classes=3) == {"bad": why}
 
 
 def test_a_little_below_source_only_is_no_veto() -> None:
-    assert find_vetoes({**FIELD, "near": [run(0.46, risk=0.9)]}, "source only") == {}
+    assert find_vetoes({**FIELD, "near": [run(0.46, risk=0.79)]}, "source only", classes=3) == {}
+
+
+def test_a_source_risk_is_no_veto_where_chance_is_not_known() -> None:
+    assert find_vetoes({**FIELD, "risky": [run(0.9, risk=9.0)]}, "source only") == {}
 
 
 def test_those_with_a_veto_come_after_the_others_and_the_unmeasured_last() -> None:
     field = {"gone": [Measured(diverged=True)], "risky": [run(0.95, risk=2.0)], **FIELD}
-    vetoes = find_vetoes(field, "source only")
+    vetoes = find_vetoes(field, "source only", classes=2)
     assert list(rank_candidates(field, vetoes)) == ["good", "fair", "source only", "risky", "gone"]
 
 
@@ -65,3 +69,16 @@ def test_equals_share_a_rank_and_keep_their_order() -> None:
 def test_a_validator_that_some_lack_does_not_count() -> None:
     field = {"a": [run(0.9, risk=None)], "b": [run(0.8, risk=0.1)]}
     assert list(rank_candidates(field, {})) == ["a", "b"]
+
+
+def test_agreement_is_ranked_by_what_all_have_and_of_equals_the_first_stays_first() -> None:
+    agreement = {
+        "a": {"neighbour_agreement": 0.5, "seed_agreement": 0.9},
+        "b": {"neighbour_agreement": 0.7, "seed_agreement": 0.8},
+        "c": {"neighbour_agreement": 0.6, "seed_agreement": 0.1},
+    }
+    assert rank_agreement(agreement) == {"b": 1.5, "a": 2.0, "c": 2.5}
+    assert list(rank_agreement(agreement)) == ["b", "a", "c"]
+    assert list(rank_agreement({**agreement, "d": {"neighbour_agreement": 0.9}})) == ["d", "b", "c", "a"]
+    assert rank_agreement({"a": {}, "b": {}}) == {"a": 1.0, "b": 1.0}
+    assert rank_agreement({}) == {}

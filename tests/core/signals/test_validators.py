@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from fedmm import FedmmError
-from fedmm.core.label_shift import LabelShift
-from fedmm.core.validators import (
+from fedmm.core.signals.label_shift import LabelShift
+from fedmm.core.signals.validators import (
     CANNOT_JUDGE,
     NOT_SUPPORTED,
     ORACLE,
@@ -23,7 +23,7 @@ from fedmm.core.validators import (
 )
 from fedmm.reporting.html.headline import LOWER_IS_BETTER, is_oracle
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_what_looks_at_target_labels_is_called_an_oracle() -> None:

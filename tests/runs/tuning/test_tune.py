@@ -13,15 +13,16 @@ import pytest
 import fedmm
 from fedmm.core.errors import FedmmError
 from fedmm.runs import run as running
-from fedmm.runs import rungs as climbing
 from fedmm.runs import sweep as sweeping
-from fedmm.runs import tune as tuning
 from fedmm.runs.evidence import shift_of_model
-from fedmm.runs.halving import Budget, Pace
+from fedmm.runs.tuning import rungs as climbing
+from fedmm.runs.tuning import tune as tuning
+from fedmm.runs.tuning.halving import Budget, Pace
 from fedmm.training.batched import StackSettings
 from fedmm.training.stack_settings import Tuned
 
 SLOW = Pace(0.4, 0.0)
+FREE = {"per_round": 0.0, "per_rung": 0.0}
 TABLES: dict[str, Any] = {
     "run": {"rounds": 30, "batch_size": 8, "seed": 5, "evaluate_every": 5, "keep_rows": False},
     "data": {"name": "moons", "rows": 60, "test_rows": 30, "validation_rows": 20},
@@ -154,7 +155,7 @@ def test_with_time_enough_nothing_is_left_out(tmp_path: Path, monkeypatch: pytes
 
 def test_with_little_time_candidates_are_left_out_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "Budget", partial(Budget, clock=Clock(0.0)))
-    monkeypatch.setattr(climbing, "Pace", lambda *_, **__: SLOW)
+    monkeypatch.setattr(climbing, "pace_of", lambda *_: SLOW)
     found = fedmm.tune(TABLES, minutes=1, seeds=1, out=tmp_path / "t")
     assert found.notes[0].startswith("for lack of time 2 candidates are left out: fedmm_smoothed lr_max=")
     assert len(found.table) == 4
@@ -183,6 +184,27 @@ def test_when_the_time_is_over_there_is_a_result_and_resume_goes_on(
     more = fedmm.tune(TABLES, seeds=1, out=tmp_path / "t", resume=True)
     assert more.notes == []
     assert state_of(tmp_path / "t")["status"] == "completed"
+
+
+def test_a_rung_ends_while_there_is_time_to_write_and_read_its_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, asked = Clock(0.0), []
+
+    def sweep(experiments: Any, *_: Any, stop: Any, **__: Any) -> Any:
+        for clock.now in (60.0 - 2 * len(experiments) - 0.1, 60.0 - 2 * len(experiments)):
+            asked.append(stop())
+        return {"status": "interrupted", "runs": []}
+
+    monkeypatch.setattr(tuning, "Budget", partial(Budget, clock=clock))
+    monkeypatch.setattr(climbing, "run_sweep", sweep)
+    monkeypatch.setattr(
+        climbing.Halving, "_measure_pace", lambda self: self.state.update(pace={**FREE, "per_run": 1.0})
+    )
+    found = fedmm.tune(TABLES, minutes=1, seeds=1, out=tmp_path / "t")
+    assert asked == [False, True]
+    assert found.label == "source only"
+    assert (tmp_path / "t" / "tuned.toml").exists()
 
 
 def test_a_time_that_is_over_at_once_gives_source_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,38 +3,63 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fedmm.config.schema import SOURCE_ONLY, Experiment
 from fedmm.config.toml import write_toml
-from fedmm.core.errors import FedmmError, Say, require
+from fedmm.core.errors import Say, require
 from fedmm.core.files import atomic_write, write_json
-from fedmm.core.options import DEFAULT_VALIDATOR
+from fedmm.core.options import DEFAULT_VALIDATOR, TrainOptions
+from fedmm.runs.build import DataCache
 from fedmm.runs.comparison import comparison_summary, folder_names
-from fedmm.runs.halving import Budget, Pace, Rung, count_halvings, fit_rungs, plan_rungs
-from fedmm.runs.ranking import find_vetoes, rank_candidates
 from fedmm.runs.resume import only_begun
 from fedmm.runs.run import Summary
 from fedmm.runs.run_folder import SUMMARY, claim_folder
-from fedmm.runs.rung_results import Choice, Results, choose_finalist, read_results, read_summary, tabulate
 from fedmm.runs.sweep import DivergedRuns, run_sweep
-from fedmm.runs.tune_candidates import ALWAYS, AS_GIVEN
+from fedmm.runs.tuning.agreement import measure_agreement
+from fedmm.runs.tuning.candidates import ALWAYS, AS_GIVEN
+from fedmm.runs.tuning.halving import Budget, Pace, Rung, count_halvings, fit_rungs, plan_rungs
+from fedmm.runs.tuning.pace import pace_of, run_briefly, seconds_to_write
+from fedmm.runs.tuning.ranking import find_vetoes, rank_candidates
+from fedmm.runs.tuning.rung_results import (
+    Choice,
+    Results,
+    choose_finalist,
+    judged_rung,
+    read_results,
+    read_summary,
+    tabulate,
+)
+from fedmm.runs.tuning.state import FORMAT, STATE, read_state
+from fedmm.training.stack_settings import START_SECONDS
 
-STATE, TUNED, ADAPTED = "tune.json", "tuned.toml", "adapted.toml"
-_FORMAT = "fedmm-tune-1"
+TUNED, ADAPTED = "tuned.toml", "adapted.toml"
 _EVALUATIONS = 5
 """Of a run, at least: a collapse shows by comparing a run with its own past."""
 _SHARE = 0.9
 """Of the time that is left, what is planned with."""
+_PACE_RUNS, _PACE_ROUNDS = 8, 5
+"""What is run to measure the pace: in a stack a run takes less than alone."""
+_READ_AGAIN = 2.0
+"""What follows the rounds of a rung, in units of what writing its runs takes: they are also read, and predict."""
 
 Table = dict[str, Any]
+Sweep = Callable[..., Summary]
+"""Runs the experiments of a rung and leaves their folders, as :func:`fedmm.runs.sweep.run_sweep` does."""
+
+
+def evaluate_every(run: TrainOptions, rounds: int) -> int:
+    """How often a run of so many rounds is evaluated in a rung."""
+    return max(1, min(run.evaluate_every, rounds // _EVALUATIONS))
 
 
 class Halving:
-    """A tuning under way; ``state`` is what ``tune.json`` holds."""
+    """A tuning under way; ``state`` is what ``tune.json`` holds. sweep: what runs a rung, ``run_sweep`` by default."""
 
     def __init__(
         self,
@@ -46,6 +71,7 @@ class Halving:
         *,
         progress: bool,
         say: Say,
+        sweep: Sweep | None = None,
     ) -> None:
         self.candidates = candidates
         self.folder = folder
@@ -54,6 +80,8 @@ class Halving:
         self.eta = eta
         self.budget = budget
         self.progress, self.say = progress, say
+        self.run_sweep = sweep or run_sweep
+        self.cache = DataCache()
         free = len(candidates) - len(self.always)
         halvings = count_halvings(free, self.own.rounds, eta)
         self.plan = plan_rungs(free, self.own.rounds, halvings, eta, seeds)
@@ -62,14 +90,14 @@ class Halving:
     def open(self, title: str, *, overwrite: bool, resume: bool) -> None:
         """Claim the folder, or read what a tuning of the same candidates left there."""
         about = {
-            "format": _FORMAT,
+            "format": FORMAT,
             "eta": self.eta,
             "seeds": self.plan[-1].seeds,
             "candidates": {label: each.tables() for label, each in self.candidates.items()},
         }
         path = self.folder / STATE
         if resume and path.exists():
-            self.state = _load(path)
+            self.state = read_state(path)
             same = {key: self.state[key] for key in about} == json.loads(json.dumps(about))
             require(
                 same, f"the tuning in {self.folder} has other candidates or options; name another folder with --out"
@@ -125,8 +153,10 @@ class Halving:
         folder = self._folder(number)
         summary, names = self._sweep(labels, rung, folder)
         results = read_results(folder, names)
-        vetoes = find_vetoes(results.measured, SOURCE_ONLY)
+        vetoes = find_vetoes(results.measured, SOURCE_ONLY, self._classes())
         ranks = rank_candidates(results.measured, vetoes)
+        last = number + 1 == len(self.plan)
+        agreement = measure_agreement(folder, names, self.candidates, self.cache) if last else {}
         return {
             "folder": folder.name,
             "rounds": rung.rounds,
@@ -141,11 +171,15 @@ class Halving:
                     "diverged": sum(run.diverged for run in results.measured[label]),
                     "rank": ranks[label],
                     "veto": vetoes.get(label, ""),
+                    "agreement": agreement.get(label, {}),
                 }
                 for label in labels
             ],
             "label_shift": results.label_shift,
         }
+
+    def _classes(self) -> int:
+        return self.cache.pair(self.candidates[SOURCE_ONLY], torch.device("cpu")).classes
 
     def _folder(self, number: int) -> Path:
         return self.folder / f"rung-{number + 1}"
@@ -153,31 +187,37 @@ class Halving:
     def _sweep(self, labels: Sequence[str], rung: Rung, folder: Path) -> tuple[Summary, dict[str, list[str]]]:
         """Run candidates as one sweep; its summary, and the folders of each candidate's runs."""
         fresh, before = not folder.exists(), self.budget.spent()
-        runs = {label: [self._in_rung(label, rung, seed) for seed in range(rung.seeds)] for label in labels}
-        everything = [each for own in runs.values() for each in own]
+        pace = Pace(**self.state["pace"]) if self.state["pace"] else Pace(0.0, 0.0)
+        everything = [self._in_rung(label, rung, seed) for label in labels for seed in range(rung.seeds)]
+        kept_back = _READ_AGAIN * pace.per_run * len(everything)
+
+        def out_of_time() -> bool:
+            return self.budget.left() <= kept_back
+
         try:
-            summary = run_sweep(
+            summary = self.run_sweep(
                 everything,
                 folder,
                 title=self.state["title"],
                 resume=True,
                 progress=self.progress,
-                stop=self.budget.over,
+                stop=out_of_time,
                 say=self.say,
+                all_shifts=False,
             )
         except DivergedRuns as diverged:
             summary = diverged.summary
-        if summary["status"] == "interrupted" and not self.budget.over():
+        if summary["status"] == "interrupted" and not out_of_time():
             raise KeyboardInterrupt
+        names = folder_names(everything)
         if fresh:
-            self._keep_pace(summary, self.budget.spent() - before)
-        names = iter(folder_names(everything))
-        return summary, {label: [next(names) for _ in own] for label, own in runs.items()}
+            to_write = seconds_to_write([folder / name for name in names])
+            self._keep_pace(summary["runs"], self.budget.spent() - before, to_write)
+        return summary, {label: names[n * rung.seeds : (n + 1) * rung.seeds] for n, label in enumerate(labels)}
 
     def _in_rung(self, label: str, rung: Rung, seed: int) -> Experiment:
         """A candidate's run: it ends with the rung and not earlier, and nobody watches it but us."""
         each = self.candidates[label]
-        often = max(1, min(each.run.evaluate_every, rung.rounds // _EVALUATIONS))
         return replace(
             each,
             run=replace(
@@ -185,7 +225,7 @@ class Halving:
                 label=label,
                 rounds=rung.rounds,
                 seed=self.own.seed + seed,
-                evaluate_every=often,
+                evaluate_every=evaluate_every(each.run, rung.rounds),
                 best_by=DEFAULT_VALIDATOR,
                 stop_by="",
                 track=(),
@@ -193,16 +233,25 @@ class Halving:
             ),
         )
 
-    def _measure_pace(self) -> None:
-        """Time those that are always there, for as many rounds as the first rung has."""
-        self.say("measuring how long a round takes")
-        self._sweep(self.always, replace(self.plan[0], seeds=1), self.folder / "pace")
+    def pace_rounds(self) -> int:
+        """Of every run whose rounds are timed."""
+        return min(self.plan[0].rounds, _PACE_ROUNDS)
 
-    def _keep_pace(self, summary: Summary, seconds: float) -> None:
-        rounds = sum(run["rounds"] for run in summary["runs"])
-        inside = min(seconds, sum(run["seconds"] for run in summary["runs"]))
-        if rounds:
-            self.state["pace"] = asdict(Pace(inside / rounds, seconds - inside))
+    def _measure_pace(self) -> None:
+        """Time a few rounds of a few candidates, those that are always there among them."""
+        self.say("measuring how long a round takes")
+        rung = replace(self.plan[0], rounds=self.pace_rounds(), seeds=1)
+        if self.run_sweep is not run_sweep:
+            self._sweep(self.always, rung, self.folder / "pace")
+            return
+        labels = [*self.always, *self.state["field"]][:_PACE_RUNS]
+        before = self.budget.spent()
+        runs, to_write = run_briefly([self._in_rung(each, rung, 0) for each in labels], self.cache, self.budget.over)
+        self._keep_pace(runs, self.budget.spent() - before + START_SECONDS, to_write)
+
+    def _keep_pace(self, runs: Sequence[Summary], seconds: float, to_write: float) -> None:
+        if pace := pace_of(runs, seconds, to_write):
+            self.state["pace"] = asdict(pace)
 
     def _fit(self, number: int) -> None:
         """Cut what is left of the plan to what fits into the time."""
@@ -228,7 +277,7 @@ class Halving:
 
     def close(self) -> Choice:
         """The choice, and the files that tell it; the last rung that can be judged decides."""
-        judged = self._judged_rung()
+        judged = judged_rung(self.state["rungs"])
         vetoes = {} if judged is None else {entry["label"]: entry["veto"] for entry in judged["entries"]}
         choice = choose_finalist(None if judged is None else Results.of(judged), vetoes)
         completed = sum(rung["status"] == "completed" for rung in self.state["rungs"])
@@ -253,16 +302,6 @@ class Halving:
         with atomic_write(self.folder / name) as partial:
             partial.write_text(comment + write_toml(self.candidates[label].tables()), encoding="utf-8")
 
-    def _judged_rung(self) -> Table | None:
-        """The last rung that can be judged; one that was cut short, only where it went as far as the one before."""
-        least = 1
-        judged: Table | None = None
-        for rung in self.state["rungs"]:
-            if rung["status"] == "completed" or rung["judged_after"] >= least:
-                judged = rung
-            least = rung["rounds"]
-        return judged
-
     def _summarise(self, judged: Table | None) -> None:
         """The folder as a comparison of the finalists, for reports."""
         runs = [] if judged is None else [f"{judged['folder']}/{run}" for e in judged["entries"] for run in e["runs"]]
@@ -274,14 +313,3 @@ class Halving:
 def _outcome(rung: Table, kept: Sequence[str]) -> str:
     vetoed = sum(bool(entry["veto"]) for entry in rung["entries"])
     return f"{len(kept)} go on beside those that always do, first {', '.join(kept[:3])}; {vetoed} had a veto"
-
-
-def _load(path: Path) -> Table:
-    try:
-        state = dict(json.loads(path.read_text(encoding="utf-8")))
-        require(state["format"] == _FORMAT, f"{path} was written by another version of fedmm")
-        for key in ("eta", "seeds", "candidates", "plan", "rungs", "field", "notes", "pace", "title"):
-            state[key]
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as problem:
-        raise FedmmError(f"{path} is no tuning that could be gone on with; name another folder") from problem
-    return state

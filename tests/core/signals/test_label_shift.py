@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from fedmm.core.errors import FedmmError
-from fedmm.core.label_shift import LabelShift, estimate_label_shift
+from fedmm.core.signals.label_shift import LabelShift, estimate_label_shift
 
 
 def drawn(mix: list[float], rows: int, seed: int, *, apart: float = 3.0, turned: float = 0.0) -> tuple[Tensor, Tensor]:

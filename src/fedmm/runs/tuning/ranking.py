@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from fedmm.core.validators import BELIEVED, VALIDATORS
+from fedmm.core.signals.validators import BELIEVED, VALIDATORS
+from fedmm.core.signals.warning_signs import FALLEN
 
 RANKED_BY = (*BELIEVED, "source_risk")
 """The validators whose ranks are averaged."""
 _INFORMATION, _RISK = BELIEVED[0], "source_risk"
-COLLAPSED = 0.5
-"""A run whose target_information ends below this share of its own best has collapsed."""
 BELOW_SOURCE_ONLY = 0.9
 """A run whose target_information ends below this share of source only's has collapsed too."""
-RISKY = 2.0
-"""So many times the best source risk rule a candidate out."""
+RISKY = 0.5
+"""Source risks that are further than this share of the way from the best one to chance rule a candidate out."""
+SHORTLISTED = 3
+"""One in so many finalists, those of the best mean rank, is chosen from by agreement; and never fewer than two."""
 
 
 @dataclass(frozen=True)
@@ -36,20 +38,24 @@ Field = Mapping[str, Sequence[Measured]]
 """By candidate, its runs: one a seed, the same seeds in the same order."""
 
 
-def find_vetoes(candidates: Field, source_only: str) -> dict[str, str]:
+def find_vetoes(candidates: Field, source_only: str, classes: int | None = None) -> dict[str, str]:
     """Why a candidate may not win, by label; those that may are left out. Source only is ruled out by nothing else
-    than what makes it impossible to judge."""
+    than what makes it impossible to judge.
+
+    classes: how many there are, so that the risk of guessing is known; without it no source risk rules out.
+    """
     risks = {label: _mean(runs, _RISK) for label, runs in candidates.items()}
     known = {label: risk for label, risk in risks.items() if risk is not None}
-    safest = min(known.values(), default=None)
+    safest = min(known.values(), default=0.0)
+    most = math.inf if classes is None else safest + RISKY * max(0.0, math.log(classes) - safest)
     plain = _mean(candidates[source_only], _INFORMATION)
     vetoes: dict[str, str] = {}
     for label, runs in candidates.items():
         reasons = _diverged(runs)
         if not reasons and label != source_only:
             reasons = [*_collapsed(runs, plain)]
-            if safest is not None and label in known and known[label] > RISKY * safest:
-                reasons.append(f"source_risk {known[label]:.3g} is over {RISKY:g} times the best, {safest:.3g}")
+            if known.get(label, 0.0) > most:
+                reasons.append(f"source_risk {known[label]:.3g} is nearer to chance than to the best, {safest:.3g}")
         if reasons:
             vetoes[label] = reasons[0]
     return vetoes
@@ -66,7 +72,7 @@ def _diverged(runs: Sequence[Measured]) -> list[str]:
 def _collapsed(runs: Sequence[Measured], plain: float | None) -> list[str]:
     for run in runs:
         last, best = run.signals.get(_INFORMATION), run.best_information
-        if last is not None and best is not None and last < COLLAPSED * best:
+        if last is not None and best is not None and last < FALLEN * best:
             return [f"collapsed: {_INFORMATION} fell from {best:.3g} to {last:.3g}"]
     mean = _mean(runs, _INFORMATION)
     if mean is not None and plain is not None and mean < BELOW_SOURCE_ONLY * plain:
@@ -99,16 +105,38 @@ def _mean_ranks(candidates: Field) -> dict[str, float]:
     names = [
         name for name in RANKED_BY if all(name in run.signals for runs in candidates.values() for run in runs[:seeds])
     ]
-    found: dict[str, list[float]] = {label: [] for label in candidates}
-    for seed in range(seeds):
-        for name in names:
-            sign = -1.0 if VALIDATORS[name].higher else 1.0
-            values = {label: sign * runs[seed].signals[name] for label, runs in candidates.items()}
-            for label, value in values.items():
-                below = sum(other < value for other in values.values())
-                equal = sum(other == value for other in values.values())
-                found[label].append(below + (equal + 1) / 2)
-    return {label: fmean(ranks) if ranks else 1.0 for label, ranks in found.items()}
+    columns = [
+        {label: _sign(name) * runs[seed].signals[name] for label, runs in candidates.items()}
+        for seed in range(seeds)
+        for name in names
+    ]
+    return _average_ranks(columns) or dict.fromkeys(candidates, 1.0)
+
+
+def _sign(name: str) -> float:
+    return -1.0 if VALIDATORS[name].higher else 1.0
+
+
+def rank_agreement(agreement: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """The mean rank of candidates by how far their predictions agree, 1 for the best; in the order of rank.
+
+    What some have not measured does not count. Of equals the first stays first.
+    """
+    named = [set(each) for each in agreement.values()]
+    names = sorted(set.intersection(*named)) if named else []
+    ranks = _average_ranks([{label: -each[name] for label, each in agreement.items()} for name in names])
+    return dict(sorted((ranks or dict.fromkeys(agreement, 1.0)).items(), key=lambda each: each[1]))
+
+
+def _average_ranks(columns: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean over columns of every candidate's rank, the lowest value first; equals share theirs."""
+    found: dict[str, list[float]] = {}
+    for values in columns:
+        for label, value in values.items():
+            below = sum(other < value for other in values.values())
+            equal = sum(other == value for other in values.values())
+            found.setdefault(label, []).append(below + (equal + 1) / 2)
+    return {label: fmean(ranks) for label, ranks in found.items()}
 
 
 def _mean(runs: Sequence[Measured], name: str) -> float | None:

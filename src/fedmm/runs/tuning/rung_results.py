@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from fedmm.config.schema import SOURCE_ONLY
-from fedmm.core.validators import CANNOT_JUDGE, NOT_SUPPORTED, VALIDATORS, judge_adaptation
-from fedmm.runs.evidence import read_shift, signals_of
-from fedmm.runs.ranking import RANKED_BY, Field, Measured, rank_candidates
+from fedmm.core.signals.validators import CANNOT_JUDGE, FEWEST_SEEDS, VALIDATORS
 from fedmm.runs.run_folder import ROUNDS, SUMMARY
+from fedmm.runs.tuning.agreement import AGREEMENT
+from fedmm.runs.tuning.ranking import RANKED_BY, SHORTLISTED, Field, Measured, rank_agreement, rank_candidates
 
 _INFORMATION = RANKED_BY[0]
 Table = dict[str, Any]
@@ -25,12 +25,13 @@ Evaluations = dict[int, dict[str, float]]
 class Results:
     """A rung's runs, measured after ``round``, the last that all of them were evaluated in; 0 where there is none.
 
-    label_shift: as the source-only runs estimated it.
+    label_shift: as the source-only runs estimated it. agreement: by candidate, of its predictions on target rows.
     """
 
     measured: Field
     round: int
     label_shift: Table | None
+    agreement: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @staticmethod
     def of(rung: Mapping[str, Any]) -> Results:
@@ -39,7 +40,8 @@ class Results:
             entry["label"]: [Measured(signals, diverged=bool(entry["diverged"])) for signals in entry["signals"]]
             for entry in rung["entries"]
         }
-        return Results(measured, rung["judged_after"], rung["label_shift"])
+        agreement = {entry["label"]: entry["agreement"] for entry in rung["entries"] if entry.get("agreement")}
+        return Results(measured, rung["judged_after"], rung["label_shift"], agreement)
 
 
 def read_results(folder: Path, names: Mapping[str, Sequence[str]]) -> Results:
@@ -97,31 +99,69 @@ class Choice:
 
 
 def choose_finalist(results: Results | None, vetoes: Mapping[str, str]) -> Choice:
-    """The best mean rank of those that the rule supports; source only where it supports none."""
+    """Of the third with the best mean rank the one whose predictions agree most, source only included.
+
+    Source only in any case where the class mix is reliably estimated to differ, where all others are ruled out, and
+    where there are too few seeds to tell.
+    """
     if results is None:
         return Choice(SOURCE_ONLY, None, None, "The time was over before anything could be judged; use source only.")
     ruled_out = {label: why for label, why in vetoes.items() if why}
-    ranked = [label for label in rank_candidates(results.measured, ruled_out) if label != SOURCE_ONLY]
-    free = [label for label in ranked if label not in ruled_out]
-    if not free:
-        why = f" {ranked[0]}: {ruled_out[ranked[0]]}." if ranked else ""
+    ranked = list(rank_candidates(results.measured, ruled_out))
+    adapting = [label for label in ranked if label != SOURCE_ONLY and label not in ruled_out]
+    if not adapting:
+        first = next((label for label in ranked if label != SOURCE_ONLY), None)
+        why = f" {first}: {ruled_out[first]}." if first else ""
         return Choice(SOURCE_ONLY, None, False, f"Every candidate that adapts is ruled out; use source only.{why}")
-    shift = None if results.label_shift is None else read_shift(results.label_shift)
-    plain = signals_of([run.signals for run in results.measured[SOURCE_ONLY]])
-    verdicts = {
-        label: judge_adaptation(plain, signals_of([run.signals for run in results.measured[label]]), shift)
-        for label in free
-    }
-    supported = [label for label in free if verdicts[label].supported]
-    best = (supported or free)[0]
-    reason = verdicts[best].sentence.partition(": ")[2]
-    if supported:
-        among = f"of {len(supported)} candidates that the evidence supports the best by mean rank"
-        return Choice(best, best, True, f"Use {best}, {among}: {reason}.")
-    undecided = verdicts[best].supported is None
-    head = CANNOT_JUDGE if undecided else NOT_SUPPORTED
-    sentence = f"{head[0].upper()}{head[1:]}; use source only. The best that adapts is {best}: {reason}."
-    return Choice(SOURCE_ONLY, best, None if undecided else False, sentence)
+    free = [label for label in ranked if label not in ruled_out]
+    order = _by_agreement(free[: max(2, -(-len(free) // SHORTLISTED))], results)
+    best = next((label for label in order if label != SOURCE_ONLY), adapting[0])
+    beside = f"The best that adapts is {best}."
+    seeds = min(len(runs) for runs in results.measured.values())
+    if seeds < FEWEST_SEEDS:
+        why = f"{FEWEST_SEEDS} seeds of each finalist are needed, not {seeds}"
+        return Choice(SOURCE_ONLY, best, None, f"{_sentence(CANNOT_JUDGE)}: {why}; use source only. {beside}")
+    shift = results.label_shift
+    if shift is not None and shift["reliable"] and shift["notable"]:
+        why = f"the target's class mix is estimated to differ from the source's in {shift['distance']:.0%} of the rows"
+        return Choice(SOURCE_ONLY, best, False, f"Use source only: {why}, and adapting may then do harm. {beside}")
+    reason = (
+        f"one of {len(order)} of {len(free)} finalists with the best mean rank by {', '.join(RANKED_BY)}; of these its "
+        f"predictions on target rows agree best{_told(results.agreement.get(order[0], {}))}"
+    )
+    if order[0] == SOURCE_ONLY:
+        return Choice(SOURCE_ONLY, best, False, f"Use source only, {reason}. {beside}")
+    doubt = (
+        " The class mix of the target may differ, which was estimated roughly." if shift and shift["notable"] else ""
+    )
+    return Choice(order[0], best, True, f"Use {order[0]}, {reason}.{doubt}")
+
+
+def _by_agreement(shortlist: Sequence[str], results: Results) -> list[str]:
+    """The best agreement first; those without any, or all where nobody has it, in their order."""
+    known = {label: results.agreement[label] for label in shortlist if label in results.agreement}
+    order = list(rank_agreement(known))
+    return [*order, *(label for label in shortlist if label not in known)]
+
+
+def _told(agreement: Mapping[str, float]) -> str:
+    found = [f"{name} {agreement[name]:.2f}" for name in AGREEMENT if name in agreement]
+    return f" ({', '.join(found)})" if found else ""
+
+
+def _sentence(words: str) -> str:
+    return f"{words[0].upper()}{words[1:]}"
+
+
+def judged_rung(rungs: Sequence[Table]) -> Table | None:
+    """The last rung that can be judged; one that was cut short, only where it went as far as the one before."""
+    least = 1
+    judged: Table | None = None
+    for rung in rungs:
+        if rung["status"] == "completed" or rung["judged_after"] >= least:
+            judged = rung
+        least = rung["rounds"]
+    return judged
 
 
 def tabulate(rungs: Sequence[Mapping[str, Any]], always: Sequence[str]) -> list[Table]:
@@ -134,6 +174,7 @@ def tabulate(rungs: Sequence[Mapping[str, Any]], always: Sequence[str]) -> list[
                 "rung": number,
                 "rounds": rung["judged_after"],
                 "signals": {name: _spread(entry["signals"], name) for name in RANKED_BY},
+                "agreement": dict(entry.get("agreement") or {}),
                 "seeds": len(entry["runs"]),
                 "rank": entry["rank"],
                 "veto": entry["veto"],

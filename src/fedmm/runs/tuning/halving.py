@@ -10,6 +10,10 @@ from fedmm.core.errors import require
 
 FEWEST_ROUNDS = 10
 """Of a first rung: after fewer, candidates can hardly be told apart."""
+FIRST_SHARE = 3
+"""A first rung has at least one in so many of the rounds: what learns slowly must have begun to learn."""
+_LONGER = 3
+"""How many times as long each rung is as the one before it."""
 _FEWEST_FINALISTS = 2
 
 
@@ -24,26 +28,29 @@ class Rung:
 
 @dataclass(frozen=True)
 class Pace:
-    """What runs cost here: seconds of one round of one run, and what a rung takes before and after its rounds."""
+    """What runs cost here: seconds of one round of one run, what a rung takes beside its rounds, and what writing the
+    model and the results of one run takes."""
 
     per_round: float
     per_rung: float
+    per_run: float = 0.0
 
 
 def count_halvings(candidates: int, rounds: int, eta: int) -> int:
     """How often the field is cut: as often as leaves two finalists, and rounds enough in the first rung."""
     require(eta >= 2, f"eta must be at least 2, not {eta}")
-    halvings, left, first = 0, -(-candidates // eta), rounds // eta
-    while left >= _FEWEST_FINALISTS and first >= FEWEST_ROUNDS:
-        halvings, left, first = halvings + 1, -(-left // eta), first // eta
+    fewest = max(FEWEST_ROUNDS, rounds // FIRST_SHARE)
+    halvings, left, first = 0, -(-candidates // eta), rounds // _LONGER
+    while left >= _FEWEST_FINALISTS and first >= fewest:
+        halvings, left, first = halvings + 1, -(-left // eta), first // _LONGER
     return halvings
 
 
 def plan_rungs(candidates: int, rounds: int, halvings: int, eta: int, seeds: int) -> list[Rung]:
-    """The rungs: each keeps the best 1/eta (rounded up) and runs eta times as long; the last runs all seeds."""
+    """The rungs: each keeps the best 1/eta (rounded up) and runs three times as long; the last runs all seeds."""
     return [
         Rung(
-            max(1, rounds // eta ** (halvings - number)),
+            max(1, rounds // _LONGER ** (halvings - number)),
             -(-candidates // eta**number),
             seeds if number == halvings else 1,
         )
@@ -53,7 +60,12 @@ def plan_rungs(candidates: int, rounds: int, halvings: int, eta: int, seeds: int
 
 def estimate_seconds(rungs: Sequence[Rung], always: int, pace: Pace) -> float:
     """What rungs will take; always: candidates that are in every rung beside those that compete."""
-    return sum(pace.per_rung + pace.per_round * rung.rounds * rung.seeds * (rung.candidates + always) for rung in rungs)
+
+    def seconds(rung: Rung) -> float:
+        runs = rung.seeds * (rung.candidates + always)
+        return pace.per_rung + runs * (pace.per_round * rung.rounds + pace.per_run)
+
+    return sum(seconds(rung) for rung in rungs)
 
 
 def fit_rungs(rungs: Sequence[Rung], eta: int, always: int, pace: Pace, seconds: float) -> list[Rung]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 _NEAR_ZERO = 0.05
 """Of the most that target_information can be, the logarithm of the number of classes."""
-_FALLEN = 0.5
+FALLEN = 0.5
 """Of its best, below which target_information has fallen far."""
 _RISEN, _RISEN_BY = 2.0, 0.1
 """How many times its best, and by how many nats, source_risk must be higher to have risen far."""
@@ -35,7 +35,7 @@ def _information(values: Measured, classes: int) -> list[str]:
     best_round, best = max(values, key=lambda pair: pair[1])
     if last < _NEAR_ZERO * math.log(max(classes, 2)):
         return [f"target_information is {last:.3g} nats, near 0: it collapsed, or has not learned yet"]
-    if last < _FALLEN * best:
+    if last < FALLEN * best:
         return [f"target_information fell from {best:.3g} in round {best_round} to {last:.3g}: a collapse"]
     return []
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from fedmm.core.errors import FedmmError, unknown
 
 if TYPE_CHECKING:
-    from fedmm.core.label_shift import LabelShift  # needs torch, which reports do without
+    from fedmm.core.signals.label_shift import LabelShift  # needs torch, which reports do without
 
 ORACLE = "oracle_"
 """What the name of a choice with target labels begins with, and of every file and key that comes of it."""

@@ -14,10 +14,10 @@ from fedmm.config.schema import Experiment
 from fedmm.config.toml import read_tables
 from fedmm.core.errors import Say, require
 from fedmm.runs.build import DataCache, prepare
-from fedmm.runs.halving import Budget
-from fedmm.runs.rungs import Halving, Table
 from fedmm.runs.sweep import require_stackable
-from fedmm.runs.tune_candidates import derive_candidates
+from fedmm.runs.tuning.candidates import derive_candidates
+from fedmm.runs.tuning.halving import Budget
+from fedmm.runs.tuning.rungs import Halving, Table
 
 _MOST_SEEDS = 100
 
@@ -49,7 +49,7 @@ def tune(
     objectives: Sequence[str] = (),
     minutes: float | None = None,
     seeds: int = 3,
-    eta: int = 3,
+    eta: int = 2,
     out: Path | str | None = None,
     overwrite: bool = False,
     resume: bool = False,
@@ -59,11 +59,11 @@ def tune(
 ) -> Tuning:
     """Choose a setting for an experiment without target labels.
 
-    All candidates run for a few rounds, the best 1/``eta`` of them run again ``eta`` times as long, and so on; the last
-    ones run full length with several seeds. Validators judge, target labels never: the best mean rank over
-    ``target_information``, ``target_bnm`` and ``source_risk`` goes on, runs that diverged or collapsed do not. Source
-    only and the experiment as given always reach the end, and source only wins unless
-    :func:`fedmm.core.validators.judge_adaptation` supports adapting.
+    All candidates run for a third of the rounds; the best 1/``eta`` of them run full length with several seeds. Target
+    labels are never looked at: the best mean rank over ``target_information``, ``target_bnm`` and ``source_risk`` goes
+    on, runs that diverged or collapsed do not. Of the third of the finalists with the best mean rank the one wins whose
+    predictions agree best between seeds and between neighbouring target rows. Source only and the experiment as given
+    always reach the end, and source only wins where the class mix of the target is reliably estimated to differ.
 
     experiment: one, its tables, or its file, which may have a ``[tune]`` table with lists of values to try.
     objectives: to try where there is no such table; by default the experiment's own.
@@ -72,9 +72,7 @@ def tune(
     resume: go on with a tuning in that folder. say: told what is going on. title: of reports.
     """
     tables, name = _read(experiment)
-    require(1 <= seeds <= _MOST_SEEDS, f"seeds must be from 1 to {_MOST_SEEDS}, not {seeds}")
-    fine = minutes is None or (math.isfinite(minutes) and minutes > 0)
-    require(fine, f"minutes must be above 0, not {minutes}; leave it out for no limit")
+    require_limits(seeds, minutes)
     candidates = derive_candidates(tables, objectives)
     require(out is not None or not resume, "resume needs the folder of the tuning; name it with out")
     require_stackable([*candidates.values()])
@@ -94,6 +92,13 @@ def tune(
         [*halving.state["notes"], *filter(None, [halving.state["ended"]])],
         None if out is None else Path(out),
     )
+
+
+def require_limits(seeds: int, minutes: float | None) -> None:
+    """Refuse numbers of seeds and minutes that no tuning could have."""
+    require(1 <= seeds <= _MOST_SEEDS, f"seeds must be from 1 to {_MOST_SEEDS}, not {seeds}")
+    fine = minutes is None or (math.isfinite(minutes) and minutes > 0)
+    require(fine, f"minutes must be above 0, not {minutes}; leave it out for no limit")
 
 
 def _read(given: Experiment | Mapping[str, Any] | Path | str) -> tuple[Mapping[str, Any], str]:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from fedmm.core.track_record import NOT_SUPPORTED, SUPPORTED, UNJUDGED, Count, tell_record
+from fedmm.core.signals.track_record import NOT_SUPPORTED, SUPPORTED, UNJUDGED, Count, tell_record
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "verdicts.json"
+RESULTS = Path(__file__).parents[3] / "benchmarks" / "results" / "verdicts.json"
 
 
 def results() -> dict[str, Any]:

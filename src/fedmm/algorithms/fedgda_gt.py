@@ -1,0 +1,78 @@
+"""FedGDA-GT and SAGDA: local steps that follow the mean field, which a probe tells first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedmm.core.algorithm import Aggregated, Algorithm, Coefficients, LocalSteps, State
+from fedmm.core.errors import require
+from fedmm.core.layout import Layout
+from fedmm.core.validation import positive
+
+
+@dataclass(frozen=True)
+class FedGDAGT(Algorithm):
+    """Local descent-ascent steps, corrected by the fields at the server's point: gradient tracking.
+
+    With batches of all rows it is FedGDA-GT (Sun and Wei, 2022), which converges linearly with constant rates where f
+    is strongly convex in omega and strongly concave in psi; with smaller ones it is SAGDA (Yang et al., 2022).
+
+    ===========  ======  ====================
+    argument     symbol  meaning
+    ===========  ======  ====================
+    lr_min       eta_1   step size for omega
+    lr_max       eta_2   step size for psi
+    local_steps  M_i     local steps of two rounds together, at least 2
+    server_lr            how far the server goes from the probes' mean to that of the other steps
+    (state)      p_i     ``probe`` of a client
+    ===========  ======  ====================
+
+    probe   client:  p_i <- z_0 - eta F_i(z_0),  upload p_i
+            server:  z_0 <- mean of p_i
+    steps   client:  M_i - 1 times  z <- z - eta F_i(z) - (p_i - z_0),  from z_0,  upload z_i
+            server:  z_0 <- mean of z_i
+
+    The papers write F_i(z) - F_i(z_0) + mean F(z_0) with the field at the point before the probe. With the probes,
+    eta times the last two is p_i less their mean, which is the new z_0, and their first local step leads from the old
+    one to the new one: what they exchange in one round of two vectors each way are here two rounds of one.
+    """
+
+    name: ClassVar[str] = "fedgda_gt"
+    summary: ClassVar[str] = "local steps along the mean field, told by a probe in every other round (FedGDA-GT, SAGDA)"
+    probes: ClassVar[bool] = True
+
+    local_steps: LocalSteps = 20
+    server_lr: float = field(default=1.0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive("server_lr", self.server_lr)
+        given = self.local_steps
+        each = given.values() if isinstance(given, Mapping) else given if isinstance(given, Sequence) else [given]
+        require(min(each) >= 2, f"local_steps of {self.name} must be at least 2: the first of them is the probe")
+
+    def coefficients(self, layout: Layout, t: int, rounds: int) -> Coefficients:
+        c = super().coefficients(layout, t - t % 2, rounds)
+        probing = not self.follows_probe(t)
+        return Coefficients(
+            c,
+            corrected=layout.scalar(0.0 if probing else 1.0),
+            server_lr=layout.scalar(1.0 if probing else self.server_lr),
+        )
+
+    def init_client(self, z: Tensor) -> State:
+        return {"probe": z}
+
+    def local_step(self, z: Tensor, sent: State, client: State, F: Tensor, c: Coefficients) -> Tensor:
+        return z - c.lr * F - c.corrected * (client["probe"] - sent["z"])
+
+    def finish(self, z: Tensor, sent: State, client: State, c: Coefficients) -> tuple[State, State]:
+        return {"z": z}, {"probe": torch.where(c.corrected > 0, client["probe"], z)}
+
+    def server_update(self, server: State, uploads: Aggregated, c: Coefficients) -> State:
+        return {"z": torch.lerp(server["z"], uploads.mean["z"], c.server_lr)}

@@ -1,0 +1,28 @@
+"""Whether predictions agree with each other, as functions of counts: of two models, or of rows that are near."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def count_pairs(first: Tensor, second: Tensor, classes: int) -> Tensor:
+    """How often each pair of classes was predicted, ``[classes, classes]``; counts of several clients add up."""
+    return torch.bincount(first * classes + second, minlength=classes**2).view(classes, classes)
+
+
+def kappa(pairs: Tensor) -> float:
+    """Cohen's kappa of counted pairs: 1 where all agree, 0 where no more do than by chance.
+
+    It is 0 where one class is all that was predicted: such predictions agree, but say nothing.
+    """
+    shares = pairs.double() / pairs.sum().clamp(min=1)
+    chance = float((shares.sum(0) * shares.sum(1)).sum())
+    return (float(shares.diagonal().sum()) - chance) / (1.0 - chance) if chance < 1.0 else 0.0
+
+
+def find_neighbours(x: Tensor, many: int) -> Tensor:
+    """The rows nearest to each row but itself, ``[rows, many]`` or as many as there are; by Euclidean distance."""
+    flat = x.flatten(1).double()
+    apart = torch.cdist(flat, flat).fill_diagonal_(float("inf"))
+    return apart.topk(min(many, max(0, len(flat) - 1)), dim=1, largest=False).indices

@@ -1,0 +1,299 @@
+"""``fedmm deploy run --tune`` at the server: candidates are runs over the sites, one after the other.
+
+Every candidate is a run of its own, with a name of its own, so that the sites' policies, states, audit logs and counts
+apply to it as to any other. Before the first one, each site is asked whether its limits leave room for all of them.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fedmm.config.schema import SOURCE_ONLY, Experiment
+from fedmm.config.sites import RowsElsewhere, with_stand_in
+from fedmm.core.engine import FederatedState
+from fedmm.core.errors import Diverged, FedmmError, Say, require
+from fedmm.core.files import write_json
+from fedmm.data.inputs import TableInput
+from fedmm.deploy.agree_tables import ENCODING_FILE, agree_on_encoding, has_tables, read_encoding
+from fedmm.deploy.layout import TUNING, RunRequest, TuneRequest
+from fedmm.deploy.run_state import run_lock, server_log
+from fedmm.deploy.server import introduce_run, keep_every_round, open_roster, run_over_sites
+from fedmm.remote.flower.apps import Grid
+from fedmm.remote.packed import TUNING_QUESTIONS, TUNING_ROUNDS
+from fedmm.runs.comparison import comparison_summary, folder_names
+from fedmm.runs.run import Summary
+from fedmm.runs.run_folder import ROUNDS, SUMMARY
+from fedmm.runs.tuning.candidates import AS_GIVEN, TUNE, derive_candidates
+from fedmm.runs.tuning.halving import Budget, Pace, Rung, count_halvings, fit_rungs
+from fedmm.runs.tuning.ranking import RANKED_BY
+from fedmm.runs.tuning.rung_results import read_summary
+from fedmm.runs.tuning.rungs import Halving, evaluate_every
+from fedmm.runs.tuning.state import STATE
+from fedmm.runs.tuning.tune import require_limits
+from fedmm.sites.experiments import deployed_experiment, experiment_text, listed_sites
+from fedmm.training.callbacks import Callback
+from fedmm.training.checkpoints import FOLDER as CHECKPOINTS
+from fedmm.training.history import History, Row
+
+_AWAY = ("it did not answer", "its process ended")
+"""How refusals of sites that are away begin; they may be back in the next round."""
+_SPENT = ("policy.max_rounds", "policy.max_questions")
+"""What refusals of sites that will answer no further run name."""
+_PAUSE, _SAY_EVERY = 0.5, 30.0
+_ROUNDS_ARE_SECONDS = Pace(1.0, 0.0)
+_LONGEST_NAME = 80
+
+
+def deployed_candidates(tables: Mapping[str, Any], objectives: Sequence[str] = ()) -> dict[str, Experiment]:
+    """The candidates of ``fedmm tune`` for an experiment whose rows are at sites."""
+    own = deployed_experiment({section: table for section, table in tables.items() if section != TUNE})
+    found = derive_candidates(with_stand_in(tables), objectives)
+    elsewhere = isinstance(own.data, RowsElsewhere)
+    return {label: replace(each, data=own.data) for label, each in found.items()} if elsewhere else found
+
+
+def check_tuning(request: TuneRequest, name: str, min_sites: int) -> Experiment:
+    """The experiment as given; what could not be tuned is refused before anything is submitted."""
+    require(
+        len(name) <= _LONGEST_NAME,
+        f"the name of a tuning must have at most {_LONGEST_NAME} characters, not {len(name)}",
+    )
+    require(
+        min_sites == 0,
+        "a tuning compares candidates on the same sites, so it needs all of them; leave --min-sites out",
+    )
+    require_limits(request.seeds, request.minutes)
+    most = request.max_rounds
+    require(most is None or most >= 1, f"--max-rounds must be at least 1, not {most}")
+    candidates = deployed_candidates(request.tables, request.objectives)
+    own = candidates.get(AS_GIVEN, candidates[SOURCE_ONLY])
+    count_halvings(len(candidates), own.run.rounds, request.eta)
+    return own
+
+
+def serve_tuning(grid: Grid, served: RunRequest) -> None:
+    """Run a tuning over a grid; its folder is ``runs/NAME/tuning`` of the federation's."""
+    with server_log(served.folder) as say, run_lock(served.folder):
+        SiteTuning(grid, served, say).run()
+
+
+class SiteTuning:
+    """A tuning whose rungs run over the sites."""
+
+    def __init__(self, grid: Grid, served: RunRequest, say: Say) -> None:
+        self.request = TuneRequest.read(served.tuning)
+        self._grid, self._served, self._say = grid, served, say
+        minutes, seeds, eta = self.request.minutes, self.request.seeds, self.request.eta
+        candidates = deployed_candidates(self.request.tables, self.request.objectives)
+        budget = Budget(None if minutes is None else 60.0 * minutes)
+        folder = served.folder / TUNING
+        self.halving = Halving(candidates, folder, seeds, eta, budget, progress=False, say=say, sweep=self._run_rung)
+        self._own = candidates.get(AS_GIVEN, candidates[SOURCE_ONLY])
+        self._agreed = False
+        self._encoding: TableInput | None = None
+
+    def run(self) -> None:
+        """The whole tuning, or what is left of it."""
+        halving, say = self.halving, self._say
+        resume = self._served.resume and (halving.folder / STATE).exists()
+        note = "" if resume else self._keep_to_rounds()
+        if not resume and not halving.budget.limited:
+            self._agree(*self._count_left())
+            self._agreed = True
+        halving.open(self._served.name, overwrite=False, resume=self._served.resume)
+        if note:
+            halving.state["notes"].append(note)
+            say(note)
+        halving.run()
+        choice = halving.close()
+        say(choice.sentence)
+        say(f"tuning {halving.state['status']}; everything is in {halving.folder}")
+
+    def _keep_to_rounds(self) -> str:
+        """Cut the plan to the rounds that a site may be asked for; what was left out, in words."""
+        halving, most = self.halving, self.request.max_rounds
+        before = halving.plan
+        if most is None:
+            return ""
+        always = len(halving.always)
+        pace = always * halving.pace_rounds() if halving.budget.limited else 0
+        halving.plan = fit_rungs(before, halving.eta, always, _ROUNDS_ARE_SECONDS, most - pace)
+        rounds = pace + sum(_runs(rung, always) * rung.rounds for rung in halving.plan)
+        require(
+            rounds <= most,
+            f"--max-rounds {most} is too few: source only, the experiment as given and one more candidate take "
+            f"{rounds} rounds with {halving.plan[-1].seeds} seed(s) even if each has one round",
+        )
+        left_out = before[0].candidates - halving.plan[0].candidates
+        shorter = halving.plan[-1].rounds < before[-1].rounds
+        last = f", and the last rung has {halving.plan[-1].rounds} rounds, not {before[-1].rounds}" if shorter else ""
+        return f"to keep to {most} rounds {left_out} candidates are left out{last}" if left_out or shorter else ""
+
+    # What it takes of a site ------------------------------------------------------------------------------------------
+
+    def _count_left(self) -> tuple[int, int]:
+        """Rounds and questions that every site will be asked for at most, without those that are answered."""
+        halving = self.halving
+        done = len(halving.state.get("rungs", ()))
+        counted = [self._count(rung, _runs(rung, len(halving.always))) for rung in halving.plan[done:]]
+        answered = [len(path.read_bytes().splitlines()) for path in halving.folder.glob(f"rung-{done + 1}/*/{ROUNDS}")]
+        ended = [self._count(replace(halving.plan[done], rounds=rounds), 1) for rounds in answered]
+        rounds, questions = (sum(each[i] for each in counted) - sum(each[i] for each in ended) for i in (0, 1))
+        return rounds, questions + 1 + has_tables(self._own)
+
+    def _count(self, rung: Rung, runs: int) -> tuple[int, int]:
+        """Rounds and questions of so many runs. With ``participation`` below 1, as many as are to be expected."""
+        asked = math.ceil(rung.rounds * self._own.terms.participation)
+        every = min(evaluate_every(each.run, rung.rounds) for each in self.halving.candidates.values())
+        per_round = 3 if self._own.terms.secure_sum else 1
+        return runs * asked, runs * (1 + per_round * asked + math.ceil(rung.rounds / every))
+
+    def _agree(self, rounds: int, questions: int) -> None:
+        """Ask every site whether its owner's limits leave room; the tuning is refused where one does not."""
+        served, listed = self._served, list(listed_sites(self._own))
+        self._say(f"asking {', '.join(listed)} for at most {rounds} rounds and {questions} questions each")
+        roster = open_roster(self._grid, served, listed, self._say)
+        text = experiment_text(keep_every_round(self._own))
+        introduction = introduce_run(served.name, text)
+        room = {TUNING_ROUNDS: rounds, TUNING_QUESTIONS: questions}
+        question = introduction._replace(about={**introduction.about, **room})
+        deadline = time.monotonic() + served.enrol_seconds
+        while roster.missing:
+            roster.ask_strangers(self._grid, question)
+            roster.hear_strangers(self._grid)
+            refused = [reason for name, reason in roster.refused.items() if name in roster.missing]
+            require(not refused, f"the tuning cannot begin: {'; '.join(refused)}")
+            if roster.missing:
+                require(
+                    time.monotonic() < deadline,
+                    f"{', '.join(roster.missing)} did not come within {served.enrol_seconds:g} seconds; a tuning "
+                    "compares candidates on the same sites, so it needs all of them",
+                )
+                time.sleep(_PAUSE)
+        if has_tables(self._own) and self._encoding is None:
+            self._encoding = read_encoding(served.folder) or agree_on_encoding(
+                self._grid, roster, self._own, introduction, served, self._say
+            )
+
+    # Runs -------------------------------------------------------------------------------------------------------------
+
+    def _run_rung(self, experiments: Sequence[Experiment], folder: Path, *, title: str, **options: Any) -> Summary:
+        """Runs of a rung, one after the other, in place of a sweep; those that are finished are not run again."""
+        if not folder.name.startswith("rung-"):  # how long a round takes
+            one = Rung(experiments[0].run.rounds, 0, 1)
+            self._agree(*self._count(one, len(experiments)))
+        elif not self._agreed:
+            self._agree(*self._count_left())
+            self._agreed = True
+        names, status = folder_names(experiments), "completed"
+        found: dict[str, Summary] = {}
+        for number, (each, name) in enumerate(zip(experiments, names, strict=True), start=1):
+            summary = _finished(folder / name)
+            if summary is None and not self.halving.budget.over():
+                place = f"{folder.name}, run {number} of {len(names)}: {each.run.label}, seed {each.run.seed}"
+                summary = self._run(each, folder / name, f"{self._served.name}.{folder.name}.{number}", place)
+            if summary is None or summary["status"] == "interrupted":
+                status = "interrupted"
+                break
+            found[name] = summary
+        whole = comparison_summary(title, status, list(found.values()), list(found))
+        write_json(folder / SUMMARY, whole)
+        return whole
+
+    def _run(self, each: Experiment, folder: Path, name: str, place: str) -> Summary:
+        began = time.monotonic()
+        text = experiment_text(keep_every_round(each))
+        request = _CandidateRun(**{**vars(self._served), "name": name, "experiment": text, "resume": True}, at=folder)
+        watch = _Watch(place, each.run.rounds, self.halving.budget, self._say)
+        if self._encoding is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copy(self._served.folder / ENCODING_FILE, folder / ENCODING_FILE)
+        with server_log(folder) as say, run_lock(folder):
+            summary, error = run_over_sites(self._grid, request, say, watching=[watch], encoding=self._encoding)
+        if error:
+            self.halving.state["notes"].append(f"{place}: {error.reason}")
+        elif summary["status"] == "completed" and not watch.measured:
+            shutil.rmtree(folder)
+            raise FedmmError(
+                f"{place}: the sites did not measure {RANKED_BY[0]} after its last round, so it cannot be judged and "
+                f"is run again; is one of them away? `fedmm deploy resume {self._served.name}` goes on"
+            )
+        seconds = time.monotonic() - began
+        why = f" ({error.reason})" if error else ""
+        self._say(f"{place}: {summary['status']}{why}, {summary['rounds']} rounds in {seconds:.0f} s{self._estimate()}")
+        if summary["status"] != "interrupted":
+            shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+            summary |= {"seconds": seconds}  # with what sites measured and the way there: time is planned by it
+            write_json(folder / SUMMARY, summary)
+        return summary
+
+    def _estimate(self) -> str:
+        """How long the rest will take, as far as it is known."""
+        pace = self.halving.state.get("pace")
+        if pace is None or not self._agreed:
+            return ""
+        rounds, _ = self._count_left()
+        return f"; about {max(1, round(rounds * pace['per_round'] / 60.0))} min left"
+
+
+@dataclass(frozen=True)
+class _CandidateRun(RunRequest):
+    """A run of a tuning, whose folder is within the tuning's."""
+
+    at: Path = Path()
+
+    @property
+    def folder(self) -> Path:
+        return self.at
+
+
+class _Watch(Callback):
+    """Says how far a run is, ends it when the time is over, and gives a candidate up that a site does not take.
+
+    measured: whether the last round was.
+    """
+
+    def __init__(self, place: str, rounds: int, budget: Budget, say: Say) -> None:
+        self._place, self._rounds, self._budget, self._say = place, rounds, budget, say
+        self._told = time.monotonic()
+        self._refusals: Mapping[int, Sequence[Any]] = {}
+        self.measured = False
+
+    def begin(self, state: FederatedState, history: History) -> None:
+        self._refusals = history.refusals
+
+    def wants_state(self, round_: int) -> bool:
+        return False
+
+    def after_round(self, state: FederatedState | None, row: Row) -> None:
+        number = int(row["round"] or 0)
+        self.measured = row.get(RANKED_BY[0]) is not None
+        for site, reason in self._refusals.get(number, ()):
+            require(
+                not any(words in reason for words in _SPENT),
+                f"{self._place}: {site} answers no more: {reason}; what is finished stays",
+            )
+            if not reason.startswith(_AWAY):
+                raise Diverged(site, number, f"{site} does not take part in it: {reason}")
+            self._say(f"{self._place}: round {number} is without {site}: {reason}")
+        if self._budget.over():
+            raise KeyboardInterrupt
+        if time.monotonic() - self._told > _SAY_EVERY:
+            self._told = time.monotonic()
+            self._say(f"{self._place}: round {number} of {self._rounds}")
+
+
+def _runs(rung: Rung, always: int) -> int:
+    return rung.seeds * (rung.candidates + always)
+
+
+def _finished(folder: Path) -> Summary | None:
+    """The summary of a run that has nothing left to do."""
+    summary = read_summary(folder)
+    return summary if summary.get("status") in ("completed", "diverged") else None

@@ -1,0 +1,1 @@
+"""``fedmm tune``: candidates, rungs of them, and the choice, without target labels."""

@@ -1,0 +1,46 @@
+"""What runs of a tuning take: a few of them run briefly, and how long files were written after the last round."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from fedmm.config.schema import Experiment
+from fedmm.config.sweep_grid import groups
+from fedmm.runs.build import DataCache, prepare
+from fedmm.runs.run import Summary, run_stack
+from fedmm.runs.run_folder import ROUNDS, SUMMARY
+from fedmm.runs.tuning.halving import Pace
+from fedmm.training.batched import StackSettings
+
+
+def run_briefly(
+    experiments: Sequence[Experiment], cache: DataCache, stop: Callable[[], bool]
+) -> tuple[list[Summary], float]:
+    """Run experiments stacked in this process, and keep nothing; their summaries, and the seconds of writing."""
+    prepared = [prepare(each, cache) for each in experiments]
+    summaries: list[Summary] = []
+    to_write = 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        for group in groups(experiments, prepared):
+            own = [experiments[number] for number in group.members]
+            ready = [prepared[number] for number in group.members]
+            folders = [Path(folder) / str(number) for number in group.members]
+            outcomes = run_stack(own, ready, folders, cache, StackSettings(), stop=stop, all_shifts=False)
+            summaries += [summary for summary, _ in outcomes]
+            to_write += seconds_to_write(folders)
+    return summaries, to_write
+
+
+def pace_of(runs: Sequence[Summary], seconds: float, to_write: float) -> Pace | None:
+    """The pace of runs that took so many seconds in all; None where no round was done."""
+    rounds = sum(run["rounds"] for run in runs)
+    inside = min(seconds, sum(run["seconds"] for run in runs))
+    return Pace(inside / rounds, max(0.0, seconds - inside - to_write), to_write / len(runs)) if rounds else None
+
+
+def seconds_to_write(runs: Sequence[Path]) -> float:
+    """From the last round of runs to their last summary, by when the files were written."""
+    ends = [(each / ROUNDS, each / SUMMARY) for each in runs if (each / ROUNDS).exists() and (each / SUMMARY).exists()]
+    return max((max(0.0, last.stat().st_mtime - first.stat().st_mtime) for first, last in ends), default=0.0)

@@ -1,0 +1,25 @@
+"""``tune.json``, all that is known of a tuning: its format, and how it is read again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from fedmm.core.errors import FedmmError, require
+
+STATE = "tune.json"
+FORMAT = "fedmm-tune-1"
+_KEYS = ("eta", "seeds", "candidates", "plan", "rungs", "field", "notes", "pace", "title")
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """What a tuning left there, refused where it cannot be gone on with."""
+    try:
+        state = dict(json.loads(path.read_text(encoding="utf-8")))
+        require(state["format"] == FORMAT, f"{path} was written by another version of fedmm")
+        for key in _KEYS:
+            state[key]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as problem:
+        raise FedmmError(f"{path} is no tuning that could be gone on with; name another folder") from problem
+    return state
