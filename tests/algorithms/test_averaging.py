@@ -32,8 +32,8 @@ each_method = pytest.mark.parametrize("kind", AVERAGING.values(), ids=AVERAGING)
 
 def test_the_averaging_methods_are_these() -> None:
     assert set(AVERAGING) == {
-        "fedavg_gda", "fedprox_gda", "scaffold_gda", "extragradient", "sgda_plus", "momentum_gda", "fess_gda", "coda_plus",
-        "codasca",
+        "fedavg_gda", "fedprox_gda", "scaffold_gda", "extragradient", "sgda_plus", "momentum_gda", "fess_gda",
+        "coda_plus", "codasca",
     }  # fmt: skip
 
 
@@ -71,7 +71,9 @@ def test_an_optimiser_is_its_papers_box_worked_out_by_hand(optimizer: ServerOpti
 
 @each_method
 @pytest.mark.parametrize("optimizer", ["momentum", "adam", "yogi"])
-def test_every_averaging_method_takes_every_optimiser_and_sends_nothing_more(kind: type[Averaging], optimizer: str) -> None:
+def test_every_averaging_method_takes_every_optimiser_and_sends_nothing_more(
+    kind: type[Averaging], optimizer: str
+) -> None:
     game = random_game(2)
     options: dict[str, Any] = {"local_steps": 2, "server_lr": 0.05}
     plain, optimised = kind(0.02, 0.02, **options), kind(0.02, 0.02, server_optimizer=optimizer, **options)
@@ -148,7 +150,8 @@ def test_normalised_updates_are_fed_norm_worked_out_by_hand() -> None:
 def test_they_end_near_the_saddle_where_plain_means_end_near_the_busiest_clients() -> None:
     game = random_game(2)
     errors = [
-        game.error(game.play(FedAvgGDA(0.002, 0.002, UNEQUAL, normalize_steps=normalize), 3000)) for normalize in (True, False)
+        game.error(game.play(FedAvgGDA(0.002, 0.002, UNEQUAL, normalize_steps=normalize), 3000))
+        for normalize in (True, False)
     ]
     assert errors[0] < 0.1 * errors[1]
 

@@ -60,7 +60,11 @@ def test_many_stages_end_with_steps_of_0_and_not_in_an_error() -> None:
 
 @pytest.mark.parametrize(
     ("options", "named"),
-    [({"stage_rounds": 0}, "stage_rounds"), ({"stage_decay": 0.5}, "stage_decay"), ({"smoothing_min": -1.0}, "smoothing")],
+    [
+        ({"stage_rounds": 0}, "stage_rounds"),
+        ({"stage_decay": 0.5}, "stage_decay"),
+        ({"smoothing_min": -1.0}, "smoothing"),
+    ],
 )
 def test_bad_options_are_refused_by_name(options: dict[str, float], named: str) -> None:
     with pytest.raises(FedmmError, match=named):

@@ -1,4 +1,4 @@
-"""FedGDA-GT: the papers' rule in pairs of rounds, its linear rate, and what becomes of clients that miss one of a pair."""
+"""FedGDA-GT: the papers' rule in pairs of rounds, its linear rate, and clients that miss one round of a pair."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from fedmm.core.engine import FederatedState
 from fedmm.core.federation import taking_part
 from fedmm.engines.in_process import InProcess
 from fedmm.engines.messages import Update
+from fedmm.training.solve import default_names
 
 
 def test_two_rounds_are_the_papers_rule_worked_out_by_hand() -> None:
@@ -37,9 +38,9 @@ def test_two_rounds_are_the_papers_rule_worked_out_by_hand() -> None:
 
 def test_it_converges_linearly_to_the_saddle_where_averaging_stops_short_of_it() -> None:
     game = random_game(2)
-    errors = [game.error(game.play(FedGDAGT(0.05, 0.05, 5), rounds)) for rounds in (100, 200, 300)]
-    assert errors[2] < 1e-9
-    assert errors[2] / errors[1] < 1e-2
+    errors = [game.error(game.play(FedGDAGT(0.05, 0.05, 5), rounds)) for rounds in (30, 60, 200)]
+    assert errors[2] < 1e-12
+    assert errors[1] < errors[0] ** 2 * 10  # as many rounds again take away as many digits again
     assert game.error(game.play(FedAvgGDA(0.05, 0.05, 5), 1000)) > 1e-3
 
 
@@ -149,11 +150,13 @@ def test_noise_is_accounted_for_in_both_rounds_of_a_pair() -> None:
     def loss(x: Tensor, y: Tensor) -> Tensor:
         return x.square().sum() - y.square().sum() + (x.sum() * y.sum())
 
-    terms = Terms(participation=0.5, transmission=fedmm.GaussianUpdate(norm_min=1.0, norm_max=1.0, noise_min=4.0, noise_max=4.0))
+    terms = Terms(
+        participation=0.5, transmission=fedmm.GaussianUpdate(norm_min=1.0, norm_max=1.0, noise_min=4.0, noise_max=4.0)
+    )
     start = (torch.ones(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64))
     solution = fedmm.solve([loss] * len(game.clients), start, FedGDAGT(0.01, 0.01, 2), 8, terms=terms, seed=1)
     epsilons = [float(each) for each in solution.history["epsilon"]]
-    attended = [set(taking_part([f"client-{n}" for n in range(4)], 0.5, 1, t - t % 2)) for t in range(8)]
+    attended = [set(taking_part(default_names(4), 0.5, 1, t - t % 2)) for t in range(8)]
     most = [max(sum(name in each for each in attended[: t + 1]) for name in set().union(*attended)) for t in range(8)]
     assert most[1] == 2
     for t in range(1, 8):

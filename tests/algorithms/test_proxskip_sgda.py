@@ -11,8 +11,8 @@ from problems import played, random_game
 
 import fedmm
 from fedmm import FedmmError, ProxSkipSGDA
-from fedmm.core.schedules import GeometricSteps
 from fedmm.core.problem import FederatedProblem
+from fedmm.core.schedules import GeometricSteps
 from fedmm.engines.in_process import InProcess
 
 

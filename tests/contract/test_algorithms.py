@@ -376,10 +376,11 @@ def test_client_weights_scale_the_clients_functions(kind: type[Algorithm]) -> No
 @each_algorithm
 def test_the_rates_follow_their_schedule(kind: type[Algorithm]) -> None:
     layout = Layout({"omega": (1,)}, {"psi": (1,)}, dtype=FLOAT64)
-    constant = with_options(kind, lr_min=0.1, lr_max=0.3, lr_schedule=Constant())
-    decayed = with_options(kind, lr_min=0.1, lr_max=0.3)
+    constant = with_options(kind, lr_min=0.1, lr_max=0.3, lr_schedule=Constant(), stage_rounds=4)
+    decayed = with_options(kind, lr_min=0.1, lr_max=0.3, stage_rounds=4)
     for t in range(4):
-        factor = (1 + 10 * t / 4) ** -0.75
+        since = t - t % 2 if kind.probes else t  # both rounds of a pair have the rates of the first
+        factor = (1 + 10 * since / 4) ** -0.75
         assert constant.coefficients(layout, t, 4).lr.tolist() == [0.1, 0.3]
         assert decayed.coefficients(layout, t, 4).lr.tolist() == pytest.approx([0.1 * factor, 0.3 * factor], rel=1e-15)
     assert kind().lr_schedule == Constant()
@@ -418,8 +419,8 @@ def test_local_steps_may_be_a_number_a_list_or_by_name(kind: type[Algorithm]) ->
     same = [solved(game, with_options(kind, local_steps=m), range(3))[0] for m in equal]
     assert torch.equal(same[0], same[1])
     assert torch.equal(same[0], same[2])
-    listed = solved(game, with_options(kind, local_steps=[1, 2, 4]), range(3))[0]
-    named = solved(game, with_options(kind, local_steps=dict(zip(game.names, [1, 2, 4], strict=True))), range(3))[0]
+    listed = solved(game, with_options(kind, local_steps=[2, 3, 5]), range(3))[0]
+    named = solved(game, with_options(kind, local_steps=dict(zip(game.names, [2, 3, 5], strict=True))), range(3))[0]
     assert torch.equal(listed, named)
     assert not torch.equal(listed, same[0])
 
@@ -427,8 +428,8 @@ def test_local_steps_may_be_a_number_a_list_or_by_name(kind: type[Algorithm]) ->
 @each_with_steps
 def test_a_list_of_local_steps_goes_by_the_order_the_clients_are_listed_in(kind: type[Algorithm]) -> None:
     game = random_game(6)
-    forward, own = solved(game, with_options(kind, local_steps=[1, 2, 4]), [0, 1, 2])
-    backward, own_backward = solved(game, with_options(kind, local_steps=[4, 2, 1]), [2, 1, 0])
+    forward, own = solved(game, with_options(kind, local_steps=[2, 3, 5]), [0, 1, 2])
+    backward, own_backward = solved(game, with_options(kind, local_steps=[5, 3, 2]), [2, 1, 0])
     assert torch.equal(forward, backward)
     assert_same_states(own, own_backward)
 
@@ -436,11 +437,13 @@ def test_a_list_of_local_steps_goes_by_the_order_the_clients_are_listed_in(kind:
 @each_with_steps
 def test_unequal_local_steps_are_those_of_the_clients(kind: type[Algorithm]) -> None:
     # F = (1, 1) everywhere and eta = 0.1: with next to no penalty the clients go 0.1 and 0.3 on each side, on average
-    # 0.2 sqrt(2).
+    # 0.2 sqrt(2). Of those that probe, one step more is in the first round, and these are in the second.
     zero = torch.zeros((), dtype=FLOAT64)
-    rates = {"lr_min": 0.1, "lr_max": 0.1, "penalty_min": 1e-9, "penalty_max": 1e-9, "smoothing_max": 0.0}
-    solution = fedmm.solve([plane, plane], (zero, zero), with_options(kind, local_steps=[1, 3], **rates), 1)
-    assert solution.history[0]["drift"] == pytest.approx(0.2 * math.sqrt(2.0), rel=1e-6)
+    pulls = dict.fromkeys(("penalty_min", "penalty_max"), 1e-9) | dict.fromkeys(("smoothing_min", "smoothing_max"), 0.0)
+    steps, rounds = ([2, 4], 2) if kind.probes else ([1, 3], 1)
+    algorithm = with_options(kind, local_steps=steps, lr_min=0.1, lr_max=0.1, **pulls, lr_schedule=Constant())
+    solution = fedmm.solve([plane, plane], (zero, zero), algorithm, rounds)
+    assert solution.history[-1]["drift"] == pytest.approx(0.2 * math.sqrt(2.0), rel=1e-6)
 
 
 @pytest.mark.parametrize(

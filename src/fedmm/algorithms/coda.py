@@ -106,4 +106,6 @@ class CODASCA(Stages, ScaffoldGDA):
     """
 
     name: ClassVar[str] = "codasca"
-    summary: ClassVar[str] = "SCAFFOLD-GDA in stages with smaller and smaller steps, held near where each began (CODASCA)"
+    summary: ClassVar[str] = (
+        "SCAFFOLD-GDA in stages with smaller and smaller steps, held near where each began (CODASCA)"
+    )
