@@ -44,7 +44,7 @@ def test_it_converges_linearly_to_the_saddle_where_averaging_stops_short_of_it()
     assert game.error(game.play(FedAvgGDA(0.05, 0.05, 5), 1000)) > 1e-3
 
 
-def test_a_probe_has_one_step_and_the_next_round_the_others() -> None:
+def test_a_first_round_has_one_step_and_the_next_round_the_others() -> None:
     algorithm = FedGDAGT(local_steps=7)
     assert [algorithm.steps_in(7, 0, t) for t in range(4)] == [1, 6, 1, 6]
     assert algorithm.most_steps(7) == 6
@@ -72,7 +72,7 @@ def counted_in(state: FederatedState) -> set[str]:
     return {name for name, at in state.counted.items() if at == state.round - 1}
 
 
-def test_the_clients_of_a_probe_are_those_of_the_steps() -> None:
+def test_the_clients_of_a_first_round_are_those_of_the_steps() -> None:
     game = random_game(3, clients=6)
     engine = InProcess(replace(game.problem(), seed=5), FedGDAGT(0.02, 0.02, 3), 40, Terms(participation=0.5))
     pairs = []
@@ -112,14 +112,14 @@ def states_without(missing: dict[int, set[str]], rounds: int = 4) -> list[Federa
     return [state for state, _ in played(engine, rounds)]
 
 
-def test_who_missed_the_probe_is_not_asked_for_the_steps_and_returns_with_the_next() -> None:
+def test_who_missed_the_first_round_is_not_asked_for_the_steps_and_returns_with_the_next() -> None:
     states = states_without({0: {"client-1"}})
     everyone = set(states[-1].clients)
     assert counted_in(states[0]) == counted_in(states[1]) == everyone - {"client-1"}
     assert counted_in(states[2]) == counted_in(states[3]) == everyone
 
 
-def test_who_answers_the_probe_and_then_dies_is_left_out_of_the_mean_of_the_steps_alone() -> None:
+def test_who_answers_the_first_round_and_then_dies_is_left_out_of_the_mean_of_the_steps_alone() -> None:
     whole, missing = states_without({}), states_without({1: {"client-1"}})
     assert torch.equal(whole[0].z, missing[0].z)
     assert counted_in(missing[1]) == set(whole[1].clients) - {"client-1"}
@@ -127,7 +127,7 @@ def test_who_answers_the_probe_and_then_dies_is_left_out_of_the_mean_of_the_step
     assert counted_in(missing[2]) == set(whole[2].clients)
 
 
-def test_a_probe_that_nobody_answers_leaves_all_as_it_was_and_nobody_is_asked_for_the_steps() -> None:
+def test_a_first_round_that_nobody_answers_leaves_all_as_it_was_and_nobody_is_asked_for_the_steps() -> None:
     states = states_without({2: {"client-0", "client-1", "client-2"}}, rounds=6)
     assert torch.equal(states[2].z, states[1].z)
     assert torch.equal(states[3].z, states[1].z)
@@ -135,7 +135,7 @@ def test_a_probe_that_nobody_answers_leaves_all_as_it_was_and_nobody_is_asked_fo
     assert counted_in(states[5]) == set(states[5].clients)
 
 
-def test_at_a_saddle_it_stays_whoever_dies_after_the_probe() -> None:
+def test_at_a_saddle_it_stays_whoever_dies_after_the_first_round() -> None:
     game = random_game(4)
     problem = replace(game.problem(), start=game.saddle)
     engine = Absent(problem, FedGDAGT(0.05, 0.05, 3), 4, Terms(), missing={1: {"client-0"}, 3: {"client-2"}})

@@ -129,12 +129,12 @@ def test_clients_that_are_away_keep_their_state_and_send_nothing(kind: type[Algo
     before = InProcess(game.problem(), with_options(kind), 6, HALF).start()
     whole = next(played(InProcess(game.problem(), with_options(kind), 6), 1))[1]
     for t, (state, record) in enumerate(play(game, with_options(kind), rounds=6)):
-        follows = kind.probes and t % 2 == 1
+        follows = kind.in_pairs and t % 2 == 1
         present = taking_part(game.names, 0.5, 0, t - follows)
         assert len(present) == record.clients == 2
         for name, own in state.clients.items():
             same = all(torch.equal(vector, before.clients[name][key]) for key, vector in own.items())
-            assert same == (name not in present or not own or follows)  # what is kept of a probe stays
+            assert same == (name not in present or not own or follows)  # what is kept of a first step stays
         assert (record.bytes_up, record.bytes_down) == (whole.bytes_up // 2, whole.bytes_down // 2)
         before = state
 

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmm import ALGORITHMS, DANN, MDD, OBJECTIVES, FedMM, FedmmError, FedSGDA, SmoothedFedMM
+from fedmm.algorithms.server_optimizers import ServerOptimizer
 from fedmm.config.schema import Experiment, experiment
 from fedmm.config.toml import read_toml, write_toml
 from fedmm.core.options import PRESETS, TrainOptions
@@ -101,6 +102,8 @@ def another(field: Field[Any], hint: Any) -> Any:
         return {"name": "cosine_decay", "final": 0.25}
     if hint == TargetLoss | str:
         return {"name": "mcc", "temperature": 1.5}
+    if hint == ServerOptimizer | str:
+        return {"name": "adam", "epsilon": 0.5}
     if field.name == "domain_smoothing":  # below 0.5
         return 0.1
     if typing.get_origin(hint) is Literal:
@@ -362,7 +365,7 @@ def wrong_values(hint: Any) -> list[Any]:
         return [True, "1.0", [1.0], {}, day]
     if hint is str:
         return [1, True, ["a"], {}, day]
-    if hint in (Schedule, Schedule | str, TargetLoss | str):
+    if hint in (Schedule, Schedule | str, ServerOptimizer | str, TargetLoss | str):
         return [1, True, ["constant"], day]
     if origin is Literal:
         return ["nonsense", "", 1, True, list(options), {}, day]

@@ -309,7 +309,7 @@ def test_solve_takes_rates_by_group_of_parameters(kind: type[Algorithm]) -> None
 
     def solution(lr_min: Any, lr_max: Any) -> fedmm.Solution:
         zero = torch.zeros((), dtype=FLOAT64)
-        algorithm = with_options(kind, lr_min=lr_min, lr_max=lr_max, local_steps=2 if kind.probes else 1)
+        algorithm = with_options(kind, lr_min=lr_min, lr_max=lr_max, local_steps=2 if kind.in_pairs else 1)
         return fedmm.solve([f], ({"x": zero, "y": zero}, zero), algorithm, 1)
 
     by_group, alike = solution({"x": 0.1, "y": 0.2}, {"psi": 0.3}), solution(0.1, 0.1)
@@ -324,7 +324,7 @@ def test_solve_takes_rates_by_group_of_parameters(kind: type[Algorithm]) -> None
 @each_algorithm
 def test_one_local_step_is_the_same_whether_the_rate_or_the_gradient_is_scaled(kind: type[Algorithm]) -> None:
     game = random_game(2)
-    one_step = {"local_steps": 2 if kind.probes else 1, "lr_schedule": Constant()}
+    one_step = {"local_steps": 2 if kind.in_pairs else 1, "lr_schedule": Constant()}
     scaled_rate = with_options(kind, lr_min=0.01, lr_max=0.06, **one_step)
     scaled_gradient = with_options(kind, lr_min=0.02, lr_max=0.02, **one_step)
     by_rate = fedmm.solve(game.clients, game.start, scaled_rate, 1)
@@ -379,7 +379,7 @@ def test_the_rates_follow_their_schedule(kind: type[Algorithm]) -> None:
     constant = with_options(kind, lr_min=0.1, lr_max=0.3, lr_schedule=Constant(), stage_rounds=4)
     decayed = with_options(kind, lr_min=0.1, lr_max=0.3, stage_rounds=4)
     for t in range(4):
-        since = t - t % 2 if kind.probes else t  # both rounds of a pair have the rates of the first
+        since = t - t % 2 if kind.in_pairs else t  # both rounds of a pair have the rates of the first
         factor = (1 + 10 * since / 4) ** -0.75
         assert constant.coefficients(layout, t, 4).lr.tolist() == [0.1, 0.3]
         assert decayed.coefficients(layout, t, 4).lr.tolist() == pytest.approx([0.1 * factor, 0.3 * factor], rel=1e-15)
@@ -437,10 +437,10 @@ def test_a_list_of_local_steps_goes_by_the_order_the_clients_are_listed_in(kind:
 @each_with_steps
 def test_unequal_local_steps_are_those_of_the_clients(kind: type[Algorithm]) -> None:
     # F = (1, 1) everywhere and eta = 0.1: with next to no penalty the clients go 0.1 and 0.3 on each side, on average
-    # 0.2 sqrt(2). Of those that probe, one step more is in the first round, and these are in the second.
+    # 0.2 sqrt(2). Of those in pairs, one step more is in the first round, and these are in the second.
     zero = torch.zeros((), dtype=FLOAT64)
     pulls = dict.fromkeys(("penalty_min", "penalty_max"), 1e-9) | dict.fromkeys(("smoothing_min", "smoothing_max"), 0.0)
-    steps, rounds = ([2, 4], 2) if kind.probes else ([1, 3], 1)
+    steps, rounds = ([2, 4], 2) if kind.in_pairs else ([1, 3], 1)
     algorithm = with_options(kind, local_steps=steps, lr_min=0.1, lr_max=0.1, **pulls, lr_schedule=Constant())
     solution = fedmm.solve([plane, plane], (zero, zero), algorithm, rounds)
     assert solution.history[-1]["drift"] == pytest.approx(0.2 * math.sqrt(2.0), rel=1e-6)

@@ -1,4 +1,4 @@
-"""FedGDA-GT and SAGDA: local steps that follow the mean field, which a probe tells first."""
+"""FedGDA-GT and SAGDA: local steps that follow the mean field, which a first step tells."""
 
 from __future__ import annotations
 
@@ -28,23 +28,25 @@ class FedGDAGT(Algorithm):
     lr_min       eta_1   step size for omega
     lr_max       eta_2   step size for psi
     local_steps  M_i     local steps of two rounds together, at least 2
-    server_lr            how far the server goes from the probes' mean to that of the other steps
-    (state)      p_i     ``probe`` of a client
+    server_lr            how far the server goes from the mean of the first steps to that of the others
+    (state)      p_i     ``first_step`` of a client, the point that it led to
     ===========  ======  ====================
 
-    probe   client:  p_i <- z_0 - eta F_i(z_0),  upload p_i
+    first   client:  p_i <- z_0 - eta F_i(z_0),  upload p_i
             server:  z_0 <- mean of p_i
-    steps   client:  M_i - 1 times  z <- z - eta F_i(z) - (p_i - z_0),  from z_0,  upload z_i
+    second  client:  M_i - 1 times  z <- z - eta F_i(z) - (p_i - z_0),  from z_0,  upload z_i
             server:  z_0 <- mean of z_i
 
-    The papers write F_i(z) - F_i(z_0) + mean F(z_0) with the field at the point before the probe. With the probes,
+    The papers write F_i(z) - F_i(z_0) + mean F(z_0) with z_0 before the first steps. With their points p_i,
     eta times the last two is p_i less their mean, which is the new z_0, and their first local step leads from the old
     one to the new one: what they exchange in one round of two vectors each way are here two rounds of one.
     """
 
     name: ClassVar[str] = "fedgda_gt"
-    summary: ClassVar[str] = "local steps along the mean field, told by a probe in every other round (FedGDA-GT, SAGDA)"
-    probes: ClassVar[bool] = True
+    summary: ClassVar[str] = (
+        "local steps along the mean field, told by the first step in a round of its own (FedGDA-GT, SAGDA)"
+    )
+    in_pairs: ClassVar[bool] = True
 
     local_steps: LocalSteps = 20
     server_lr: float = field(default=1.0, kw_only=True)
@@ -54,25 +56,27 @@ class FedGDAGT(Algorithm):
         positive("server_lr", self.server_lr)
         given = self.local_steps
         each = given.values() if isinstance(given, Mapping) else given if isinstance(given, Sequence) else [given]
-        require(min(each) >= 2, f"local_steps of {self.name} must be at least 2: the first of them is the probe")
+        require(
+            min(each) >= 2, f"local_steps of {self.name} must be at least 2: the first of them has a round of its own"
+        )
 
     def coefficients(self, layout: Layout, t: int, rounds: int) -> Coefficients:
         c = super().coefficients(layout, t - t % 2, rounds)
-        probing = not self.follows_probe(t)
+        first = not self.ends_pair(t)
         return Coefficients(
             c,
-            corrected=layout.scalar(0.0 if probing else 1.0),
-            server_lr=layout.scalar(1.0 if probing else self.server_lr),
+            corrected=layout.scalar(0.0 if first else 1.0),
+            server_lr=layout.scalar(1.0 if first else self.server_lr),
         )
 
     def init_client(self, z: Tensor) -> State:
-        return {"probe": z}
+        return {"first_step": z}
 
     def local_step(self, z: Tensor, sent: State, client: State, F: Tensor, c: Coefficients) -> Tensor:
-        return z - c.lr * F - c.corrected * (client["probe"] - sent["z"])
+        return z - c.lr * F - c.corrected * (client["first_step"] - sent["z"])
 
     def finish(self, z: Tensor, sent: State, client: State, c: Coefficients) -> tuple[State, State]:
-        return {"z": z}, {"probe": torch.where(c.corrected > 0, client["probe"], z)}
+        return {"z": z}, {"first_step": torch.where(c.corrected > 0, client["first_step"], z)}
 
     def server_update(self, server: State, uploads: Aggregated, c: Coefficients) -> State:
         return {"z": torch.lerp(server["z"], uploads.mean["z"], c.server_lr)}

@@ -64,8 +64,8 @@ def as_table(value: Any) -> Table:
 
 def _plain(value: Any) -> Any:
     if is_dataclass(value):
-        rows = {name: row for _, table in _named_values().values() for name, row in table.items()}
-        name = next(name for name, row in rows.items() if type(value).__name__ == row.__name__)
+        rows = [each for _, table in _named_values().values() for each in table.items()]
+        name = next(name for name, row in rows if type(value).__name__ == row.__name__)
         return {"name": name, **as_table(value)}
     if isinstance(value, Mapping):
         return dict(value)

@@ -23,7 +23,7 @@ every step, and it may look at the field a second time, on the same batch::
         z, client = algorithm.step(z, sent, client, F, G, c)
     upload, client = algorithm.finish(z, sent, client, c)
 
-A method that needs the mean field at the server's point before its local steps ``probes``: its rounds come in pairs
+A method that needs the mean field at the server's point before its local steps has them ``in_pairs``
 with the same clients. In the first of them each takes one step, so that the mean of what they send tells the mean
 field; in the second, those whose first was counted go on. ``finish`` keeps what a client needs of the first.
 """
@@ -38,7 +38,7 @@ from torch import Tensor
 
 from fedmm.core.errors import require, unknown
 from fedmm.core.layout import Layout, PerGroup
-from fedmm.core.schedules import Constant, ProbeSteps, Schedule, StepSchedule, as_schedule
+from fedmm.core.schedules import Constant, PairedSteps, Schedule, StepSchedule, as_schedule
 from fedmm.core.validation import at_least, per_group
 
 State = dict[str, Tensor]
@@ -89,8 +89,8 @@ class Algorithm:
     """Uploads of which ``server_update`` needs the gain: what clients add up on their side, the server does too."""
     looks: ClassVar[bool] = False
     """Whether a local step needs the field at a second point, which :meth:`look` gives."""
-    probes: ClassVar[bool] = False
-    """Whether rounds come in pairs: a probe of one step, by which all learn the mean field, then the other steps."""
+    in_pairs: ClassVar[bool] = False
+    """Whether rounds come in pairs: one step, by which all learn the mean field, then the other steps."""
 
     lr_min: PerGroup = 0.01
     lr_max: PerGroup = 0.01
@@ -114,7 +114,7 @@ class Algorithm:
     @property
     def step_schedule(self) -> StepSchedule | None:
         """How many local steps the rounds have, where that differs from round to round."""
-        return ProbeSteps() if self.probes else None
+        return PairedSteps() if self.in_pairs else None
 
     def steps_in(self, own: int, seed: int, t: int) -> int:
         """The local steps in round t of a client that has its ``own`` number M_i. seed: the run's."""
@@ -124,9 +124,9 @@ class Algorithm:
         """The most local steps of any round of a client that has its ``own`` number M_i."""
         return self.step_schedule.most(own) if self.step_schedule else own
 
-    def follows_probe(self, t: int) -> bool:
-        """Whether round t (from 0) is for those alone whose probe was counted in the round before."""
-        return self.probes and t % 2 == 1
+    def ends_pair(self, t: int) -> bool:
+        """Whether round t (from 0) is for those alone whose first step was counted in the round before."""
+        return self.in_pairs and t % 2 == 1
 
     def coefficients(self, layout: Layout, t: int, rounds: int) -> Coefficients:
         """The hyperparameters in round t (from 0) as tensors."""

@@ -161,7 +161,7 @@ class GeometricSteps:
 
 
 @dataclass(frozen=True)
-class ProbeSteps:
+class PairedSteps:
     """One step in every other round, from the first on, and the other M_i - 1 in the next."""
 
     def steps(self, own: int, seed: int, t: int) -> int:

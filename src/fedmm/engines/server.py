@@ -129,11 +129,11 @@ class Server:
         }
 
     def _taking_part(self, state: FederatedState) -> list[str]:
-        """Who takes part in the next round; after a probe, those of its clients whose update was counted."""
-        after_probe = self.algorithm.follows_probe(state.round)
-        drawn = state.round - 1 if after_probe else state.round
+        """Who takes part in the next round; in the second of a pair, those who were counted in the first."""
+        second = self.algorithm.ends_pair(state.round)
+        drawn = state.round - 1 if second else state.round
         names = taking_part(self.names, self.terms.participation, self.problem.seed, drawn)
-        return [name for name in names if state.counted.get(name, NEVER) == drawn] if after_probe else names
+        return [name for name in names if state.counted.get(name, NEVER) == drawn] if second else names
 
     def _in_step(self, state: FederatedState, name: str) -> bool:
         """Whether a client was counted in the last round, so that it knows what was sent then."""

@@ -29,6 +29,7 @@ _SINCE: dict[str, dict[str, Any]] = {
     "run": {name: default for name, default in _DECIDING.items() if name not in _FIRST},
     "data": {"augment": True, "skip_bad": False},
     "objective": {"target_loss": {"name": "none"}, "target_weight": 1.0, "domain_smoothing": 0.0, "sam_radius": 0.0},
+    "algorithm": {"server_optimizer": {"name": "none"}, "normalize_steps": False},
     "aggregation": {"name": "mean"},
     "transmission": {"name": "exact"},
     "guard": asdict(Guard()),
@@ -46,8 +47,10 @@ def digest(run: PaperRun) -> str:
         for key, value in tables["run"].items()
         if key in _DECIDING and _SINCE["run"].get(key, _NOTHING) != value
     }
-    for section in ("data", "objective"):
-        younger = _SINCE[section]
+    for section in ("data", "objective", "algorithm"):
+        younger = dict(_SINCE[section])
+        if tables[section].get("name") == "fedprox_gda":
+            younger["server_lr"] = 1.0
         tables[section] = {k: v for k, v in tables[section].items() if younger.get(k, _NOTHING) != v}
     for section in ("aggregation", "transmission", "guard"):
         if tables[section] == _SINCE[section]:

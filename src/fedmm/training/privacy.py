@@ -155,7 +155,7 @@ def privacy_account(
         terms.participation,
         problem.seed,
         (layout.min_size > 0, layout.size > layout.min_size),
-        in_pairs=algorithm is not None and algorithm.probes,
+        in_pairs=algorithm is not None and algorithm.in_pairs,
     )
 
 

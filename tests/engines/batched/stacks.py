@@ -325,8 +325,8 @@ def beyond_local_steps(**options: Any) -> list[Run]:
     return [Run(each, DANN(nu=0.2 + 0.1 * seed), seed, **options) for seed, each in enumerate(algorithms)]
 
 
-def probing(**options: Any) -> list[Run]:
-    """A method that probes in every other round, beside others; their steps differ."""
+def in_pairs(**options: Any) -> list[Run]:
+    """A method whose rounds come in pairs, beside others; their steps differ."""
     algorithms: list[Algorithm] = [
         fedmm.FedGDAGT(0.1, 0.3, 4),
         fedmm.FedGDAGT(0.1, 0.3, 2, server_lr=0.7, lr_schedule=DannDecay()),
@@ -474,7 +474,7 @@ TERMS: dict[str, list[Run]] = (
             many_clients(), 0.67, aggregation=CoordinateMedian(), uploads="int8", broadcasts="int8"
         ),
         "restorable": on_terms(every_algorithm(), 0.5, restore=True),
-        "probes, unusual": on_terms(probing(partition=SourceTarget(3, 3)), 1.0, 0.84, max_update_ratio=1.05),
+        "pairs of rounds, unusual": on_terms(in_pairs(partition=SourceTarget(3, 3)), 1.0, 0.84, max_update_ratio=1.05),
     }
     | {each.name: on_terms(many_clients(), aggregation=each) for each in ROBUST}
     | {f"half, {each.name}": on_terms(many_clients(), 0.5, 0.67, aggregation=each) for each in ROBUST}
@@ -514,8 +514,8 @@ STACKS: dict[str, list[Run]] = (
             Run(fedmm.ProxSkipSGDA(0.1, 0.3, 2), seed=2),
             Run(fedmm.Extragradient(0.1, 0.3, 2), seed=3),
         ],
-        "probes": probing(),
-        "probes alone": probing()[:1],
+        "pairs of rounds": in_pairs(),
+        "pairs of rounds alone": in_pairs()[:1],
         "server optimisers": server_optimizers(),
         "server optimisers, half, median": on_terms(
             server_optimizers(partition=SourceTarget(3, 3)), 0.67, aggregation=CoordinateMedian()

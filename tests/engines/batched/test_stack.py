@@ -38,7 +38,7 @@ def states(stack: Batched) -> list[FederatedState]:
     return [stack.state(replica) for replica in range(len(stack.replicas))]
 
 
-@pytest.mark.parametrize("name", ["every algorithm", "beyond local steps", "drawn steps", "probes"])
+@pytest.mark.parametrize("name", ["every algorithm", "beyond local steps", "drawn steps", "pairs of rounds"])
 def test_a_step_can_be_tried_before_any_round(name: str) -> None:
     stack = stacked(STACKS[name], chunk=1)
     stack.try_step()

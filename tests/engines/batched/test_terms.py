@@ -59,7 +59,7 @@ def test_the_round_goes_on_without_anybody() -> None:
         torch.testing.assert_close(tensors(stack.state(replica)), before[replica], rtol=0, atol=0)
         *_, (state, record) = played(run.adaptation().engine, 2)
         torch.testing.assert_close(tensors(state), before[replica], rtol=0, atol=0)
-        invited = 0 if run.algorithm.probes else 4  # a second round is for those alone whose probe was counted
+        invited = 0 if run.algorithm.in_pairs else 4  # a second round is for those who were counted in the first
         assert (record.clients, len(record.refused), record.drift, record.metrics) == (0, invited, 0.0, {})
         assert (record.bytes_up, record.bytes_down) == stack.traffic(replica, 1, 0)
 
@@ -76,7 +76,7 @@ class Poisoned:
 
 @each_algorithm
 def test_where_bad_updates_are_skipped_a_round_of_nothing_else_changes_nothing(kind: type[Algorithm]) -> None:
-    at = 2 if kind.probes else 1  # both rounds of a pair have the rate of the first
+    at = 2 if kind.in_pairs else 1  # both rounds of a pair have the rate of the first
     poisoned = Run(with_options(kind, **RATES | {"lr_schedule": Poisoned(at)}), seed=2)
     (skipping,) = on_terms([poisoned], on_bad_update="skip")
     stack = stacked([skipping])

@@ -119,7 +119,7 @@ class ClientStack:
         """Who takes part in round t, bool ``[replicas, clients]``."""
         present = []
         for names, replica in zip(self.names, self._replicas, strict=True):
-            drawn = t - 1 if replica.algorithm.follows_probe(t) else t
+            drawn = t - 1 if replica.algorithm.ends_pair(t) else t
             chosen = set(taking_part(names, replica.terms.participation, replica.problem.seed, drawn))
             present.append([name in chosen for name in names])
         return torch.tensor(present)

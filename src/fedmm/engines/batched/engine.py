@@ -66,9 +66,9 @@ class Batched:
         self.chunk = min(chunk or count, count)
         self.chunks = [slice(start, min(start + self.chunk, count)) for start in range(0, count, self.chunk)]
         self.round = 0
-        self._probing = torch.tensor([[replica.algorithm.probes] for replica in replicas], device=self.layout.device)
+        self._in_pairs = torch.tensor([[replica.algorithm.in_pairs] for replica in replicas], device=self.layout.device)
         everyone = min(self.clients.taking_part) == self.clients.count
-        self.all_work = everyone and not (self.terms.may_refuse and any(r.algorithm.probes for r in replicas))
+        self.all_work = everyone and not (self.terms.may_refuse and any(r.algorithm.in_pairs for r in replicas))
         self.bands = self._make_bands()
         self._shares_statistics = replicas[0].problem.share_statistics
         self.now = StackTensors(replicas, self.clients, self.bands, self.layout, self.terms)
@@ -150,8 +150,8 @@ class Batched:
             band.set_round(t, rounds[band.replicas])
         if not self.all_work:
             working = self.clients.working(t).to(self.layout.device)
-            if any(replica.algorithm.follows_probe(t) for replica in self.replicas):
-                working &= ~self._probing | (self.now.counted_at == t - 1)
+            if any(replica.algorithm.ends_pair(t) for replica in self.replicas):
+                working &= ~self._in_pairs | (self.now.counted_at == t - 1)
             self.now.working.copy_(working)
         nu = self.clients.nu(t, rounds)
         if nu != self._written_nu:
@@ -174,7 +174,7 @@ class Batched:
 
     def traffic(self, replica: int, t: int, in_step: int) -> tuple[int, int]:
         """Bytes up and down of a replica in round t, where so many clients know what was sent in the round before."""
-        follows = self.replicas[replica].algorithm.follows_probe(t)
+        follows = self.replicas[replica].algorithm.ends_pair(t)
         working = in_step if follows else self.clients.taking_part[replica]
         up, down = (working * each for each in self._bytes[replica])
         if self.terms.broadcasts != "exact":
