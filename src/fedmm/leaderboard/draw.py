@@ -9,7 +9,7 @@ from statistics import median
 
 from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
-from matplotlib.ticker import MaxNLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from fedmm.core.files import atomic_write
 from fedmm.leaderboard.results import Result, read_results
@@ -31,7 +31,8 @@ def draw_board(results: Path, out: Path) -> list[Path]:
     strips = [_strip(title, own) for title, own in found.items()]
     seeds = len({run.seed for run in runs})
     about = (
-        f"Median and range over {seeds} seeds. Methods at the right edge did not reach the target; FedMM's are orange."
+        f"Median and range over {seeds} seed{'s' if seeds > 1 else ''}. A hollow dot at the right edge: the target was "
+        "not reached. Orange: FedMM and its variants. Dotted: the target."
     )
     return [*(compose("Leaderboard", about, strips, out / f"leaderboard.{kind}") for kind in ("png", "svg")), page]
 
@@ -98,7 +99,7 @@ def _draw_dots(
     axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
     if log:
         axes.set_xscale("log")
-        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set(major_locator=LogLocator(numticks=4), minor_locator=NullLocator(), major_formatter="{x:g}")
     edge = 1.1 * max((value for each in values for value in each if math.isfinite(value)), default=1.0)
     for row, (standing, each) in enumerate(zip(own, values, strict=True)):
         if standing.diverged == len(standing.runs):
