@@ -13,6 +13,7 @@ from fedmm.algorithms import ALGORITHMS
 from fedmm.cli.console import console
 from fedmm.cli.data import data_app
 from fedmm.cli.deploy import deploy_app
+from fedmm.cli.leaderboard import leaderboard
 from fedmm.cli.prepare import check, init, privacy
 from fedmm.cli.report import report
 from fedmm.cli.reproduce import reproduce
@@ -38,7 +39,9 @@ app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 app.add_typer(deploy_app, name="deploy")
-for command in (check, compare, evaluate, export, init, predict, report, run, sweep, tune, demo, reproduce, privacy):
+for command in (
+    check, compare, evaluate, export, init, predict, report, run, sweep, tune, demo, reproduce, leaderboard, privacy,
+):  # fmt: skip
     app.command()(command)
 
 

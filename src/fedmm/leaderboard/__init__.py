@@ -1,0 +1,5 @@
+"""All methods on the same problems: their options found by one budgeted search, and what each then sends and computes.
+
+``games`` and ``adaptations`` hold the problems, ``trials`` says what a run is, ``candidates`` and ``search`` choose a
+method's options, ``board`` runs what is missing of a results file (``results``), and ``tables`` and ``draw`` show it.
+"""

@@ -1,0 +1,124 @@
+"""The leaderboard's runs: what a results file holds already is not run again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedmm.core.errors import FedmmError, Say
+from fedmm.leaderboard.adaptations import AdaptationProblem
+from fedmm.leaderboard.auc import LabelSortedAuc
+from fedmm.leaderboard.games import GaussianGan, QuadraticGame, RobustLeastSquares
+from fedmm.leaderboard.results import append_line, find_line, identify, make_folder, read_lines, run_line
+from fedmm.leaderboard.search import draw_candidates, search
+from fedmm.leaderboard.trials import Problem, Trial, uploads
+from fedmm.training.progress import bars
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large a leaderboard is: candidates of each method, seeds that are shown, and rounds of the problems."""
+
+    candidates: int
+    seeds: int
+    game_rounds: int
+    digits_rounds: int
+    mnist_m_rounds: int = 0
+
+
+SCALES = {"smoke": Scale(9, 2, 18, 18), "full": Scale(12, 5, 54, 300, 1000)}
+
+
+def list_problems(scale: str, kappa: float, heterogeneity: float, device: str = "cpu") -> dict[str, Problem]:
+    """The problems of a scale by name. device: of those that train networks."""
+    size = SCALES[scale]
+    found: list[Problem] = [
+        QuadraticGame(size.game_rounds, kappa, heterogeneity),
+        RobustLeastSquares(size.game_rounds),
+        LabelSortedAuc(size.game_rounds, "digits"),
+        GaussianGan(size.game_rounds),
+        AdaptationProblem("turned_digits", size.digits_rounds, device),
+    ]
+    if scale == "full":
+        found += [LabelSortedAuc(size.game_rounds, "mnist"), AdaptationProblem("mnist_m", size.mnist_m_rounds, device)]
+    return {problem.name: problem for problem in found}
+
+
+@dataclass(frozen=True)
+class Board:
+    """A leaderboard in the making: what every method has on every problem, and where the results go.
+
+    scale: its name, which is part of every line. about: what the lines say of the machine and the command.
+    """
+
+    scale: str
+    candidates: int
+    seeds: int
+    results: Path
+    about: Mapping[str, Any]
+
+    def run(self, problems: Sequence[Problem], methods: Sequence[str], *, progress: bool, say: Say) -> None:
+        """Search the options of every method on every problem, and run it with each seed."""
+        make_folder(self.results)
+        ready = [problem for problem in problems if _is_ready(problem, say)]
+        with bars(progress, "note") as bar:
+            task = bar.add_task("leaderboard", total=len(ready) * len(methods), note="")
+            for problem in ready:
+                for method in methods:
+                    bar.update(task, note=f"{method} on {problem.name}")
+                    self._run_method(problem, method)
+                    bar.advance(task)
+
+    def _run_method(self, problem: Problem, method: str) -> None:
+        rounds = max(1, problem.rounds // uploads(method))
+        options = self._search(problem, method, rounds)
+        lines = read_lines(self.results)
+        identities = {
+            seed: identify("run", problem, method, scale=self.scale, options=options, seed=seed, planned=rounds)
+            for seed in range(self.seeds)
+        }
+        missing = [seed for seed, identity in identities.items() if find_line(lines, identity) is None]
+        for seeds in [missing] if problem.stacked and missing else [[seed] for seed in missing]:
+            began = time.perf_counter()
+            traces = problem.run([Trial(method, options, seed, rounds) for seed in seeds])
+            seconds = (time.perf_counter() - began) / len(seeds)
+            for seed, trace in zip(seeds, traces, strict=True):
+                append_line(self.results, run_line(identities[seed], problem, trace, seconds, self.about))
+
+    def _search(self, problem: Problem, method: str, rounds: int) -> dict[str, Any]:
+        """The options that the search chooses, or chose before from the same candidates."""
+        tried = draw_candidates(problem, method, self.candidates, rounds)
+        identity = identify("search", problem, method, scale=self.scale, candidates=_digest(tried), planned=rounds)
+        known = find_line(read_lines(self.results), identity)
+        if known is None:
+            began = time.perf_counter()
+            found = search(problem, method, tried, rounds)
+            known = {
+                **identity,
+                "title": problem.title,
+                "chosen": dict(found.options),
+                "signal": found.signal,
+                "rounds": found.rounds,
+                "seconds": round(time.perf_counter() - began, 2),
+                "about": dict(self.about),
+            }
+            append_line(self.results, known)
+        return dict(known["chosen"])
+
+
+def _digest(candidates: Sequence[Mapping[str, Any]]) -> str:
+    return hashlib.sha256(json.dumps(candidates).encode()).hexdigest()[:16]
+
+
+def _is_ready(problem: Problem, say: Say) -> bool:
+    try:
+        problem.require_ready()
+    except FedmmError as missing:
+        say(f"{problem.name} is skipped: {missing}")
+        return False
+    return True

@@ -1,0 +1,141 @@
+"""What a problem of the leaderboard is, and what is known of a run on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import accumulate
+from typing import Any, Protocol
+
+from fedmm.algorithms import ALGORITHMS
+from fedmm.core.algorithm import Algorithm, first_exchange
+from fedmm.core.layout import Layout
+
+SEARCH_SEED = 1000
+"""Of the runs by which options are chosen; the runs that are shown have lower ones."""
+LOCAL_STEPS = 10
+"""A round, for every method that takes more than one: the mean number, where it is drawn."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A run to be made: a method with its options, the seed, and how many rounds it is planned for.
+
+    stop: after how many of them it ends; 0 for all.
+    """
+
+    method: str
+    options: Mapping[str, Any]
+    seed: int
+    rounds: int
+    stop: int = 0
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The method with its options, and the common number of local steps."""
+        kind = ALGORITHMS[self.method]
+        known = {each.name for each in fields(kind)}
+        steps = {name: LOCAL_STEPS for name in ("local_steps", "mean_steps") if name in known}
+        return kind(**steps, **self.options)
+
+    @property
+    def length(self) -> int:
+        """How many rounds are run."""
+        return self.stop or self.rounds
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What a run measured.
+
+    signals: the training signal in the last rounds, less of which is better. values: the metric after each round, NaN
+        where it was not measured.
+    bytes_up, gradients: of all clients together, in each round. diverged: whether it was not finite, or exploded.
+    """
+
+    signals: Sequence[float] = ()
+    values: Sequence[float] = ()
+    bytes_up: Sequence[int] = ()
+    gradients: Sequence[int] = ()
+    diverged: bool = False
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a problem measures: the metric in words, whether more of it is better, and when it is good enough."""
+
+    metric: str
+    target: float
+    higher: bool = False
+
+    def reached_by(self, value: float) -> bool:
+        """Whether a value is good enough."""
+        return value >= self.target if self.higher else value <= self.target
+
+
+class Problem(Protocol):
+    """A minimax problem that every method is run on. Its fields are its options, and part of its results."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def title(self) -> str:
+        """The problem in words, with its options."""
+
+    @property
+    def goal(self) -> Goal: ...
+
+    @property
+    def rates(self) -> tuple[float, float]:
+        """The lowest and the highest step size that is tried."""
+
+    @property
+    def rounds(self) -> int:
+        """Of a method that uploads one vector a round; one that uploads two has half as many."""
+
+    @property
+    def stacked(self) -> bool:
+        """Whether several trials run faster together."""
+
+    def require_ready(self) -> None:
+        """Raise a ``FedmmError`` where the problem cannot be run here."""
+
+    def search(self, trials: Sequence[Trial]) -> list[Trace]:
+        """Run trials of one length for their training signals alone; nothing is told of the metric."""
+
+    def run(self, trials: Sequence[Trial]) -> list[Trace]:
+        """Run trials of one length, and measure the metric."""
+
+
+def uploads(method: str) -> int:
+    """How many vectors a client of a method uploads in a round."""
+    layout = Layout({"x": (1,)}, {"y": (1,)})
+    upload, _ = first_exchange(ALGORITHMS[method](), layout, layout.join(0.0, 0.0).expand(2).clone())
+    return len(upload)
+
+
+def count_gradients(algorithm: Algorithm, clients: int, seed: int, rounds: int) -> list[int]:
+    """The local gradients of all clients in each round; a method that looks takes two in a step."""
+    steps = algorithm.steps
+    own = steps if isinstance(steps, int) else LOCAL_STEPS
+    each = 2 if algorithm.looks else 1
+    return [each * clients * algorithm.steps_in(own, seed, t) for t in range(rounds)]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a run had spent when it first reached the target: bytes uploaded and gradients computed, by all clients."""
+
+    bytes_up: int
+    gradients: int
+    round: int
+
+
+def cost_to(goal: Goal, trace: Trace) -> Cost | None:
+    """What it took to reach the target; None for a run that did not."""
+    spent = zip(accumulate(trace.bytes_up), accumulate(trace.gradients), trace.values, strict=True)
+    for round_, (bytes_up, gradients, value) in enumerate(spent, start=1):
+        if goal.reached_by(value):
+            return Cost(bytes_up, gradients, round_)
+    return None
