@@ -84,7 +84,7 @@ def test_every_row_of_the_space_is_a_method() -> None:
 
 
 def test_what_a_method_costs_is_counted() -> None:
-    """Two gradients where a method looks; a probe and 9 other steps in two rounds; drawn numbers of steps."""
+    """Two gradients where a method looks; one step and 9 others in two rounds; drawn numbers of steps."""
 
     def gradients(method: str) -> list[int]:
         return count_gradients(Trial(method, {}, 0, 4).algorithm, 5, 7, 4)

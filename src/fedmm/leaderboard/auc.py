@@ -91,7 +91,8 @@ def _auc(data: str, seed: int) -> Game:
     held = len(y) // (_CLIENTS * batches)
     shards = torch.argsort(y, stable=True)[: _CLIENTS * batches * held].reshape(_CLIENTS, batches * held)
     shuffled = torch.stack([shard[permutation(key(seed, "auc", i), len(shard))] for i, shard in enumerate(shards)])
-    J, k = auc_fields(x[shuffled].unflatten(1, (batches, held)), (y[shuffled] >= 5).unflatten(1, (batches, held)))
+    shuffled = shuffled.view(_CLIENTS, batches, held)
+    J, k = auc_fields(x[shuffled], y[shuffled] >= 5)
 
     def auc(z: Tensor) -> float:
         return area(test_x @ z[:-3], test_y >= 5)

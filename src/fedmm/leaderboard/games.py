@@ -50,7 +50,8 @@ def affine_game(J: Tensor, k: Tensor, omega: int, measure: Callable[[Tensor], fl
 
 def affine_saddle(J: Tensor, k: Tensor) -> Tensor:
     """Where the mean of the fields J z + k is 0."""
-    return torch.linalg.solve(J.mean(dim=(0, 1)), -k.mean(dim=(0, 1)))
+    saddle: Tensor = torch.linalg.solve(J.mean(dim=(0, 1)), -k.mean(dim=(0, 1)))
+    return saddle
 
 
 @dataclass(frozen=True)
@@ -95,10 +96,11 @@ def _quadratic(kappa: float, heterogeneity: float, seed: int, size: int = 10) ->
         each = torch.stack([drawn(name, client) for client in range(_CLIENTS)])
         each = each + each.mT
         each = each - each.mean(dim=0)
-        return each / torch.linalg.matrix_norm(each, ord=2).max()
+        most: Tensor = torch.linalg.matrix_norm(each, ord=2).max()
+        return each / most
 
     def definite(name: str) -> Tensor:
-        basis = torch.linalg.qr(drawn(name))[0]
+        basis: Tensor = torch.linalg.qr(drawn(name))[0]
         root = basis * spectrum.sqrt()
         return root @ (torch.eye(size, dtype=torch.float64) + spread * apart(name)) @ root.mT
 

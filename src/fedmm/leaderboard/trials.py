@@ -35,8 +35,8 @@ class Trial:
         """The method with its options, and the common number of local steps."""
         kind = ALGORITHMS[self.method]
         known = {each.name for each in fields(kind)}
-        steps = {name: LOCAL_STEPS for name in ("local_steps", "mean_steps") if name in known}
-        return kind(**steps, **self.options)
+        options: dict[str, Any] = {name: LOCAL_STEPS for name in ("local_steps", "mean_steps") if name in known}
+        return kind(**options, **self.options)
 
     @property
     def length(self) -> int:
