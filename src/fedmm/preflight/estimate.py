@@ -71,6 +71,7 @@ def estimate(adaptation: Adaptation, rows: Iterable[Tensor], evaluate_every: int
         saved = max(saved, bytes_saved)
     kind_of = {holding.name: holding.domains for holding in adaptation.client_data}
     work = sum(count * steps[kind_of[name]] for name, count in engine.server.steps.items() if name in kind_of)
+    work /= 2 if adaptation.algorithm.in_pairs else 1
     share = engine.server.taking_part / max(len(kind_of), 1)
     evaluation, measuring = _evaluation(adaptation, _before_the_first(adaptation))
     rounds = adaptation.rounds
