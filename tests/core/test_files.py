@@ -10,7 +10,7 @@ from typing import NoReturn
 import pytest
 
 from fedmm.core.errors import FedmmError
-from fedmm.core.files import atomic_write, cache_folder, data_folder, replace_file
+from fedmm.core.files import append_text, atomic_write, cache_folder, data_folder, replace_file
 
 
 def full(number: int) -> NoReturn:
@@ -91,3 +91,24 @@ def test_our_own_variables_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDMM_CACHE", "here")
     assert data_folder() == Path("/home/somebody/sets")
     assert cache_folder() == Path("here")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (None, "new\n"),
+        ("", "new\n"),
+        ("old\n", "old\nnew\n"),
+        ("old", "old\nnew\n"),
+        ("old\nto", "old\nnew\n"),
+        ("to", "new\n"),
+    ],
+)
+def test_a_line_is_added_after_whole_ones_and_in_place_of_one_cut_short(
+    before: str | None, after: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "lines"
+    if before is not None:
+        path.write_text(before)
+    append_text(path, "new\n", lambda line: line == b"old")
+    assert path.read_text() == after

@@ -109,6 +109,15 @@ def test_an_algorithm_without_a_step_is_refused() -> None:
         Nothing()
 
 
+def test_an_algorithm_that_looks_nowhere_is_refused() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Staring(fedmm.FedAvgGDA):
+        looks = True
+
+    with pytest.raises(fedmm.FedmmError, match="Staring looks, and needs a look"):
+        Staring()
+
+
 def test_a_step_may_not_send_its_own_point_instead_of_z_with_noise() -> None:
     @dataclasses.dataclass(frozen=True)
     class Telling(fedmm.Extragradient):

@@ -101,6 +101,10 @@ class Algorithm:
             type(self).local_step is not Algorithm.local_step or type(self).step is not Algorithm.step,
             f"{type(self).__name__} needs a local_step, or a step",
         )
+        require(
+            not self.looks or type(self).look is not Algorithm.look,
+            f"{type(self).__name__} looks, and needs a look that says where",
+        )
         per_group("lr_min", self.lr_min)
         per_group("lr_max", self.lr_max)
         object.__setattr__(self, "lr_schedule", as_schedule("lr_schedule", self.lr_schedule))

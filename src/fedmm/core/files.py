@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,6 +95,24 @@ def atomic_write(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
 
 DOMAINS = ("source", "target", "both")
 """What a site may hold."""
+
+
+def append_text(path: Path, text: str, is_whole: Callable[[bytes], bool]) -> None:
+    """Add lines to a file, on disk before this returns.
+
+    is_whole: whether a last line without its end is a line; one that a crash cut short is not, and is removed first.
+    """
+    with path.open("a+b") as file:
+        file.seek(0)
+        before = file.read()
+        last = before[before.rfind(b"\n") + 1 :]
+        if last and not is_whole(last):
+            file.truncate(len(before) - len(last))
+        elif last:
+            text = "\n" + text
+        file.write(text.encode())
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def domain_of(source: bool, target: bool) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -125,16 +126,16 @@ def play(game: Game, trial: Trial, *, measured: bool) -> Trace:
     )
 
 
-class Played:
+class Played(ABC):
     """A problem that is a game; a subclass builds it."""
 
     stacked: ClassVar[bool] = False
 
+    @abstractmethod
     def build(self, seed: int) -> Game:
         """The game of a seed, which decides its numbers as well."""
-        raise NotImplementedError
 
-    def require_ready(self) -> None:
+    def require_ready(self) -> None:  # noqa: B027 - some games need data
         """A game needs nothing."""
 
     def search(self, trials: Sequence[Trial]) -> list[Trace]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmm.core.errors import FedmmError, require
+from fedmm.core.files import append_text
 from fedmm.leaderboard.trials import Goal, Problem, Trace, cost_to
 from fedmm.reporting.fields import Fields, finite, read_json_lines
 
@@ -103,13 +103,16 @@ def find_line(lines: Sequence[Mapping[str, Any]], identity: Mapping[str, Any]) -
 
 def append_line(path: Path, line: Mapping[str, Any]) -> None:
     """Add a line, on disk before this returns; one that a crash cut short is removed first."""
-    text = json.dumps(line, allow_nan=False) + "\n"
-    with _told(path), path.open("a+b") as file:
-        file.seek(0)
-        file.truncate(file.read().rfind(b"\n") + 1)
-        file.write(text.encode())
-        file.flush()
-        os.fsync(file.fileno())
+    with _told(path):
+        append_text(path, json.dumps(line, allow_nan=False) + "\n", _is_json)
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
 
 
 def make_folder(results: Path) -> None:

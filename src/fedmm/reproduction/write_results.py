@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmm.core.errors import FedmmError
-from fedmm.core.files import write_json
+from fedmm.core.files import append_text, write_json
 from fedmm.core.options import options_that_affect
 from fedmm.reproduction.items import FULL
 from fedmm.reproduction.plan import PaperRun
@@ -100,17 +100,7 @@ def append_lines(path: Path, lines: Iterable[Line]) -> None:
         return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a+b") as file:
-            file.seek(0)
-            before = file.read()
-            last = before[before.rfind(b"\n") + 1 :]
-            if last and parse_line(last) is None:
-                file.truncate(len(before) - len(last))
-            elif last:
-                text = "\n" + text
-            file.write(text.encode())
-            file.flush()
-            os.fsync(file.fileno())
+        append_text(path, text, lambda line: parse_line(line) is not None)
     except OSError as problem:
         raise FedmmError(f"results cannot be written to {path}: {problem.strerror}") from problem
 
