@@ -12,8 +12,8 @@ digits. ``choose`` reads these files. Its choice is the candidate with the highe
 that were measured with it and with every other that is left, among those of which no run diverged, collapsed
 (information below COLLAPSED of the panel's best run) or has a source risk above RISK times the panel's lowest mean.
 ``confirm`` runs candidates on other seeds and reads the accuracy of the last round and of the best; it is meant to be
-run once, after the choice is committed. ``table`` prints what was confirmed: the accuracies of the last round, and how
-many runs ended more than FELL below their own best round.
+run once, after the choice is committed. ``table`` prints what was confirmed: the accuracies of the last round (of a run
+that diverged: before it did), how many ended more than FELL below their own best round, and how many diverged.
 One file per panel, OUT/measure/PANEL_CANDIDATES.json or OUT/confirm/PANEL_CANDIDATES.json, as each is done.
 """
 
@@ -58,6 +58,8 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "ascent_1.5": {"name": "fedmm_ascent", "server_lr_max": 1.5},
     "ascent_1.75": {"name": "fedmm_ascent", "server_lr_max": 1.75},
     "ascent_1.75_mu_1.5": {"name": "fedmm_ascent", "server_lr_max": 1.75, "penalty_min": 1.5, "penalty_max": 1.5},
+    "adaptive_1.75": {"name": "fedmm_adaptive", "server_lr_max": 1.75},
+    "adaptive_2.5": {"name": "fedmm_adaptive", "server_lr_max": 2.5},
 }
 
 
@@ -160,17 +162,19 @@ def print_choice(folder: Path) -> None:
 
 def print_table(folder: Path) -> None:
     """The confirmed accuracies of a folder's files, as a table in Markdown."""
-    sys.stdout.write("| panel | candidate | seeds | mean | worst | every run | fell |\n|---|---|---|---|---|---|---|\n")
+    header = ("panel", "candidate", "seeds", "mean", "worst", "every run", "fell", "diverged")
+    sys.stdout.write(f"| {' | '.join(header)} |\n{'|---' * len(header)}|\n")
     results = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.json"))]
     for result in sorted(results, key=lambda found: (*PANELS, *BEYOND).index(found["panel"])):
         for name in result["settings"]:
             runs = [run for run in result["runs"] if run["candidate"] == name]
             last = [100 * run["last"] for run in runs]
             fell = sum(not run["last"] >= run["best"] - FELL for run in runs)
+            diverged = sum(run["status"] == "diverged" for run in runs)
             sys.stdout.write(
                 f"| {result['panel']} | {name} | {runs[0]['seed']} to {runs[-1]['seed']} "
                 f"| {fmean(last):.1f} | {min(last):.1f} "
-                f"| {', '.join(f'{value:.1f}' for value in last)} | {fell} |\n"
+                f"| {', '.join(f'{value:.1f}' for value in last)} | {fell} | {diverged} |\n"
             )
 
 

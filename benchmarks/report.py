@@ -13,6 +13,7 @@ HEAD = """# Results
 
 Milliseconds a round, beside the plain eager PyTorch loop of `plain_loop.py` in the same run. Written by
 `python benchmarks/report.py` from the files in `results/`; the command that made each file stands with it.
+Public code beside ours, by `python benchmarks/peers/mnist_auc.py`: [docs/peers.md](../docs/peers.md).
 """
 
 

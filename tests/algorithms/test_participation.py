@@ -15,6 +15,7 @@ from torch import Tensor
 import fedmm
 from fedmm import (
     ALGORITHMS,
+    AdaptiveFedMM,
     AscentFedMM,
     DannDecay,
     FedAvgGDA,
@@ -64,7 +65,9 @@ def play(
 
 
 @pytest.mark.parametrize("seed", [0, 2])
-@pytest.mark.parametrize("algorithm", [FedMM(), AscentFedMM(), SmoothedFedMM(), ScaffoldGDA()], ids=lambda a: a.name)
+@pytest.mark.parametrize(
+    "algorithm", [FedMM(), AscentFedMM(), AdaptiveFedMM(), SmoothedFedMM(), ScaffoldGDA()], ids=lambda a: a.name
+)
 def test_half_of_four_clients_reach_the_saddle(algorithm: Algorithm, seed: int) -> None:
     game = random_game(seed, clients=4)
     run = played(InProcess(replace(game.problem(), seed=0), algorithm, ROUNDS, HALF), ROUNDS)

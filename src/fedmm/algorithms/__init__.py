@@ -7,6 +7,7 @@ from fedmm.algorithms.extragradient import Extragradient
 from fedmm.algorithms.fedavg_gda import FedAvgGDA
 from fedmm.algorithms.fedgda_gt import FedGDAGT
 from fedmm.algorithms.fedmm import FedMM
+from fedmm.algorithms.fedmm_adaptive import AdaptiveFedMM
 from fedmm.algorithms.fedmm_ascent import AscentFedMM
 from fedmm.algorithms.fedmm_optimistic import OptimisticFedMM
 from fedmm.algorithms.fedmm_smoothed import SmoothedFedMM
@@ -35,6 +36,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
         FedProxGDA,
         FedMM,
         AscentFedMM,
+        AdaptiveFedMM,
         SmoothedFedMM,
         OptimisticFedMM,
         ScaffoldGDA,
@@ -52,6 +54,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
 
 __all__ = [
     "ALGORITHMS",
+    "AdaptiveFedMM",
     "AscentFedMM",
     "CODAPlus",
     "CODASCA",

@@ -82,8 +82,15 @@ class AscentFedMM(FedMM):
     def init_server(self, z: Tensor) -> State:
         return {**super().init_server(z), "average": z.clone()}
 
+    def mean_field(self, server: State, uploads: Aggregated, c: Coefficients) -> Tensor:
+        """The mean of the clients' fields at the point that was sent, as what they uploaded tells it."""
+        return -c.recovery * (uploads.mean["z"] - server["z"]) - c.dual_share * server["mean_dual"]
+
     def server_update(self, server: State, uploads: Aggregated, c: Coefficients) -> State:
+        return self.ascend(server, uploads, self.mean_field(server, uploads, c), c)
+
+    def ascend(self, server: State, uploads: Aggregated, mean_field: Tensor, c: Coefficients) -> State:
+        """The server's new state after a step of psi along the mean field, as long as ``c.ascent``."""
         after = super().server_update(server, uploads, c)
-        mean_field = -c.recovery * (uploads.mean["z"] - server["z"]) - c.dual_share * server["mean_dual"]
         z = torch.where(c.ascends > 0, server["z"] - c.ascent * mean_field, after["z"])
         return {**after, "z": z, "average": torch.lerp(server["average"], z, c.average_rate)}

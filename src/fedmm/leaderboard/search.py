@@ -29,6 +29,7 @@ SPACE: dict[str, dict[str, tuple[Any, ...]]] = {
     "fedprox_gda": {"penalty": _PENALTIES, "server_lr": _SERVER_RATES},
     "fedmm": {"penalty": _PENALTIES},
     "fedmm_ascent": {"penalty": _PENALTIES, "server_lr_max": (0.5, 1.0, 1.75)},
+    "fedmm_adaptive": {"penalty": _PENALTIES, "server_lr_max": (0.5, 1.75, 4.0)},
     "fedmm_smoothed": {"penalty": _PENALTIES, "smoothing_max": (0.1, 0.3, 1.0)},
     "fedmm_optimistic": {"penalty": _PENALTIES, "server_lr": (0.5, 1.0)},
     "scaffold_gda": {"server_lr": _SERVER_RATES},

@@ -104,7 +104,7 @@ def test_captured_rounds_are_those_that_run_operation_by_operation(
         state = graph.state(replica)
         torch.testing.assert_close(state.z, plain.state(replica).z, rtol=1e-5, atol=1e-5)
         assert_same_state(state, plain.state(replica), 1e-3)
-        assert float((state.z - before[replica].z).norm()) > 2e-3
+        assert float((state.z - before[replica].z).norm()) > 1e-3  # a hundred times what points may differ by
 
 
 @pytest.mark.parametrize("capture", GRAPHS)

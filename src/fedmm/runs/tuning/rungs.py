@@ -81,6 +81,7 @@ class Halving:
         self.budget = budget
         self.progress, self.say = progress, say
         self.run_sweep = sweep or run_sweep
+        self.runs_elsewhere = sweep is not None
         self.cache = DataCache()
         free = len(candidates) - len(self.always)
         halvings = count_halvings(free, self.own.rounds, eta)
@@ -241,7 +242,7 @@ class Halving:
         """Time a few rounds of a few candidates, those that are always there among them."""
         self.say("measuring how long a round takes")
         rung = replace(self.plan[0], rounds=self.pace_rounds(), seeds=1)
-        if self.run_sweep is not run_sweep:
+        if self.runs_elsewhere:
             self._sweep(self.always, rung, self.folder / "pace")
             return
         labels = [*self.always, *self.state["field"]][:_PACE_RUNS]

@@ -1,0 +1,110 @@
+"""docs/peers.md says what benchmarks/peers measured, and its engine computes what the reference does."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from doc_tables import rows_below
+from problems import played
+from torch.nn import functional
+
+from fedmm import ALGORITHMS, InProcess, Terms
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "benchmarks" / "peers"
+PAGE = ROOT / "docs" / "peers.md"
+
+
+@pytest.fixture
+def peers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Loads a module of benchmarks/peers by its name."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    before = set(sys.modules)
+
+    def load(name: str) -> ModuleType:
+        return importlib.import_module(name)
+
+    yield load
+    for name in set(sys.modules) - before:
+        if str(FOLDER) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+def test_the_tables_are_what_was_measured(peers: Any) -> None:
+    table = peers("table")
+    results = table.load()
+    for head, body in ((table.HEAD, table.rows(results)), (table.SPEED_HEAD, table.speed_rows(results))):
+        assert rows_below(head, PAGE) == [[cell.replace("`", "") for cell in row] for row in body]
+
+
+def small_problem(peers: Any) -> Any:
+    auc = peers("auc")
+    random = torch.Generator().manual_seed(0)
+    rows = auc.BinaryRows(torch.randn(60, 28, 28, generator=random), (torch.arange(60) < 12).float())
+    return auc.AucProblem(rows, 6, 5, 3)
+
+
+@pytest.mark.parametrize("uploads", ["exact", "int8"])
+@pytest.mark.parametrize("name", ["fedavg_gda", "fedmm", "codasca", "extragradient", "fedgda_gt", "fedsgda_m"])
+def test_a_stack_of_clients_computes_what_they_do_one_by_one(peers: Any, name: str, uploads: str) -> None:
+    problem = small_problem(peers)
+    algorithm = ALGORITHMS[name](lr_min=0.1, lr_max=0.1, local_steps=3)
+    terms = Terms(participation=0.5, uploads=uploads)
+    stack = peers("round_stack").RoundStack(problem.federated, algorithm, 4, terms, problem.open_stack)
+    one_by_one = InProcess(problem.federated, algorithm, 4, terms)
+    for (left, l_record), (right, r_record) in zip(played(stack, 4), played(one_by_one, 4), strict=True):
+        # int8 codes may fall to the other side of a rounding step.
+        torch.testing.assert_close(left.z, right.z, rtol=1e-4, atol=1e-5 if uploads == "exact" else 1e-3)
+        assert (l_record.bytes_up, l_record.bytes_down) == (r_record.bytes_up, r_record.bytes_down)
+        assert l_record.metrics["loss"] == pytest.approx(r_record.metrics["loss"], abs=1e-4)
+
+
+def test_the_stacked_network_is_lenet(peers: Any) -> None:
+    problem, lenet = small_problem(peers), peers("stacked_lenet")
+    random = torch.Generator().manual_seed(1)
+    z = problem.federated.start + 0.05 * torch.randn(2, problem.layout.size, generator=random)
+    x = torch.randn(2, 5, 28, 28, generator=random)
+
+    def plain(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
+        h = x[1].unsqueeze(1)
+        for layer in ("conv1", "conv2"):
+            h = functional.conv2d(h, tensors[f"{layer}.weight"][1], tensors[f"{layer}.bias"][1])
+            h = functional.max_pool2d(h.relu(), 2)
+        h = h.flatten(1)
+        for layer in ("fc1", "fc2", "fc3"):
+            h = functional.linear(h, tensors[f"{layer}.weight"][1], tensors[f"{layer}.bias"][1]).relu()
+        return h.softmax(dim=-1)[:, 1]
+
+    found = []
+    for network in (plain, lambda tensors: lenet.scores(tensors, x)[1]):
+        at = z.clone().requires_grad_()
+        s = network({block.name: tensor for block, tensor in problem.layout.tensors(at)})
+        found.append((s.detach(), torch.autograd.grad(s.square().sum(), at)[0]))
+    for plainly, stacked in zip(*found, strict=True):
+        torch.testing.assert_close(stacked, plainly, rtol=1e-4, atol=1e-6)
+
+
+def test_the_objective_is_f_at_its_best_a_b_and_alpha(peers: Any) -> None:
+    problem, auc = small_problem(peers), peers("auc")
+    z, rows = problem.federated.start, problem.train
+    s = problem.scores(z, rows.x).unsqueeze(0)
+    p, positive = auc.POSITIVE_SHARE, rows.positive
+    a, b = s[:, positive > 0].mean(dim=1, keepdim=True), s[:, positive == 0].mean(dim=1, keepdim=True)
+    gap = (p * s * (1 - positive) - (1 - p) * s * positive).mean(dim=1, keepdim=True)
+    value = auc.auc_loss(s, positive, a, b, gap / (p * (1 - p)))
+    assert problem.objective(z, rows) == pytest.approx(float(value), abs=1e-6)
+
+
+def test_without_a_checkout_it_says_so_and_stops(
+    peers: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["mnist_auc.py"])
+    peers("mnist_auc").main()
+    assert capsys.readouterr().out.startswith("Skipped: give a checkout")
