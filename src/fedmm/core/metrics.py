@@ -53,19 +53,34 @@ class Seen:
 
 
 class Metric(Protocol):
-    """A function of sums over rows."""
+    """A function of sums over rows; several, where it has ``parts``, which name them."""
 
     def sums(self, seen: Seen) -> Tensor:
         """Float64 ``[..., k]`` over the rows seen; measures without labels do not look at y."""
 
     def value(self, sums: Tensor, rows: int) -> Tensor:
-        """The measure ``[...]``, from sums ``[..., k]`` over so many rows."""
+        """The measure ``[...]``, from sums ``[..., k]`` over so many rows; its parts ``[..., parts]``."""
 
     def count(self, classes: int) -> int:
         """k: how many sums there are."""
 
     def flaw(self, sums: Tensor, rows: int, classes: int) -> str:
         """Why sums ``[k]``, all finite, cannot be of so many rows; empty where they can."""
+
+
+def columns_of(name: str, metric: Metric) -> list[str]:
+    """The columns that a metric of this name fills: one of that name, or one for each of its parts.
+
+    Those are named like the metric, with the part in place of its last word.
+    """
+    parts: tuple[str, ...] = getattr(metric, "parts", ())
+    return [f"{name.rpartition('_')[0]}_{part}" for part in parts] or [name]
+
+
+def values_by_column(name: str, metric: Metric, sums: Tensor, rows: int) -> dict[str, Tensor]:
+    """What a metric of this name measures, ``[...]`` each, from sums ``[..., k]`` over so many rows."""
+    columns, value = columns_of(name, metric), metric.value(sums, rows)
+    return dict(zip(columns, value.unbind(dim=-1), strict=True)) if columns != [name] else {name: value}
 
 
 class _RowMean:
@@ -85,7 +100,7 @@ class Accuracy(_RowMean):
         return (seen.logits.argmax(dim=-1) == seen.y).double().sum(dim=-1, keepdim=True)
 
     def flaw(self, sums: Tensor, rows: int, classes: int) -> str:
-        return _uncountable(sums, rows, 1.0)
+        return uncountable(sums, rows, 1.0)
 
 
 class Risk(_RowMean):
@@ -202,7 +217,7 @@ class NeighbourhoodDensity:
         return 2
 
     def flaw(self, sums: Tensor, rows: int, classes: int) -> str:
-        return _uncountable(sums[1:], rows, 1.0) or _no_entropy(sums[:1], rows, int(sums[1]))
+        return uncountable(sums[1:], rows, 1.0) or _no_entropy(sums[:1], rows, int(sums[1]))
 
 
 class EmbeddedRisk:
@@ -258,7 +273,7 @@ class DomainHits(_RowMean):
         return ((self.sign * seen.log_ratio.double()).sign() / 2 + 0.5).sum(dim=-1, keepdim=True)
 
     def flaw(self, sums: Tensor, rows: int, classes: int) -> str:
-        return _uncountable(sums, rows, 0.5)
+        return uncountable(sums, rows, 0.5)
 
 
 def _outside(sums: Tensor, least: float, most: float, rows: int) -> bool:
@@ -273,7 +288,7 @@ def _no_entropy(sums: Tensor, rows: int, outcomes: int) -> str:
     return "an entropy is below 0 or too large" if flawed else ""
 
 
-def _uncountable(sums: Tensor, rows: int, step: float) -> str:
+def uncountable(sums: Tensor, rows: int, step: float) -> str:
     """Why sums are no counts of rows, in steps of this size; empty where they are."""
     counts = sums / step
     return (

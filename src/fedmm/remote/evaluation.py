@@ -20,7 +20,7 @@ from torch import Tensor
 from fedmm.core.engine import FederatedState
 from fedmm.core.errors import Say
 from fedmm.core.layout import Layout
-from fedmm.core.metrics import Metric
+from fedmm.core.metrics import Metric, values_by_column
 from fedmm.core.problem import FederatedProblem, Statistics
 from fedmm.engines.messages import Invitation
 from fedmm.remote.packed import MEASURE, PROBLEM, Ask, Malformed, Packed, one_line
@@ -108,11 +108,13 @@ class SiteMetrics:
             if total is None:
                 missing.append(column)
                 continue
-            value = measure.value(total.sums, total.rows)
-            if bool(value.isfinite()):
-                found[column] = value
-            else:
-                self._complain(f"round {state.round}: {column} is left out: the sums of the sites make {float(value)}")
+            for name, value in values_by_column(column, measure, total.sums, total.rows).items():
+                if bool(value.isfinite()):
+                    found[name] = value
+                else:
+                    self._complain(
+                        f"round {state.round}: {name} is left out: the sums of the sites make {float(value)}"
+                    )
         self._tell(state.round, questions, answers, list(heard), missing, time.perf_counter() - began)
         return found
 

@@ -197,7 +197,7 @@ class Adaptation:
         if source_validation is not None:
             self.evaluators.append(risk_evaluator(source_validation, model.classes, self.show, there, odds, self.form))
         elif held_back:
-            risks = held_back_evaluator(held_back, probe_rows, seed, self.show, there, odds)
+            risks = held_back_evaluator(held_back, probe_rows, seed, self.show, there, model.classes, odds)
             self.evaluators += [] if risks is None else [risks]
         elif unlabelled is not None and odds is not None:
             sources = {holding.name: holding.source for holding in self.client_data if holding.source is not None}

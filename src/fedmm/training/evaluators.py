@@ -22,11 +22,14 @@ from fedmm.core.metrics import (
     NuclearNorm,
     Risk,
     Seen,
+    columns_of,
     proxy_a_distance,
+    values_by_column,
 )
 from fedmm.core.objective import SOURCE, TARGET, Outputs
 from fedmm.core.problem import Statistics
 from fedmm.core.seeding import key, permutation
+from fedmm.core.signals.ranking import Ranking
 from fedmm.data.row_format import RowFormat
 from fedmm.data.rows import Rows, TensorRows
 from fedmm.models.flat import FlatNetwork, rows_at_once
@@ -108,7 +111,8 @@ class Evaluator:
 
 def columns(evaluators: Sequence[Evaluator]) -> list[str]:
     """The columns of the history that these evaluators fill."""
-    found = [column for evaluator in evaluators for column in evaluator.columns]
+    measures = [each for evaluator in evaluators for each in evaluator.all_measures.items()]
+    found = [column for name, measure in measures for column in columns_of(name, measure)]
     both = all(hits in found for hits in _HITS.values())
     own = [column for column in found if column not in _HITS.values()]
     return own + (["domain_accuracy", "proxy_a_distance"] if both else [])
@@ -139,8 +143,10 @@ def domain_metrics(found: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def evaluate(evaluators: Sequence[Evaluator], outputs: Callable[[Tensor], Outputs]) -> dict[str, Tensor]:
     """What one evaluator of each replica measures; the evaluators are alike but for their rows."""
-    sums, first = sum_metrics(evaluators, outputs), evaluators[0]
-    return {column: measure.value(sums[column], len(first)) for column, measure in first.all_measures.items()}
+    sums, first, found = sum_metrics(evaluators, outputs), evaluators[0], dict[str, Tensor]()
+    for name, measure in first.all_measures.items():
+        found |= values_by_column(name, measure, sums[name], len(first))
+    return found
 
 
 def sum_metrics(evaluators: Sequence[Evaluator], outputs: Callable[[Tensor], Outputs]) -> dict[str, Tensor]:
@@ -175,7 +181,10 @@ def _log_ratio(adversary: Tensor, evaluators: Sequence[Evaluator]) -> Tensor:
 def accuracy_evaluators(
     validation: Any, classes: int, show: RowsShown, device: torch.device, form: RowFormat
 ) -> list[Evaluator]:
-    """``<name>_accuracy`` on each set of labelled rows: (x, y) of the target, or a dict of such pairs by name."""
+    """``<name>_accuracy`` on each set of labelled rows: (x, y) of the target, or a dict of such pairs by name.
+
+    With two classes also ``<name>_auroc`` and its like (:class:`~fedmm.core.signals.ranking.Ranking`).
+    """
     if validation is None:
         return []
     named = validation if isinstance(validation, Mapping) else {"target": validation}
@@ -183,7 +192,15 @@ def accuracy_evaluators(
         if not isinstance(name, str):
             raise FedmmError(f"validation sets are named by words such as 'target', not {name!r}")
     return [
-        _labelled(data, f"validation {name!r}", classes, show, device, {f"{name}_accuracy": Accuracy()}, form)
+        _labelled(
+            data,
+            f"validation {name!r}",
+            classes,
+            show,
+            device,
+            {f"{name}_accuracy": Accuracy(), **_ranking(name, classes)},
+            form,
+        )
         for name, data in named.items()
     ]
 
@@ -193,26 +210,38 @@ def risk_evaluator(
 ) -> Evaluator:
     """``source_risk`` on labelled source rows that are neither trained on nor tested.
 
-    With a domain classifier also ``dev_risk``, and half of what ``domain_accuracy`` needs.
+    With a domain classifier also ``dev_risk``, and half of what ``domain_accuracy`` needs; with two classes also
+    ``validation_auroc`` and its like.
     """
-    labelled = _labelled(source_validation, "source_validation", classes, show, device, _risks(odds), form)
+    labelled = _labelled(source_validation, "source_validation", classes, show, device, _risks(odds, classes), form)
     return replace(labelled, odds=odds)
 
 
-def _risks(odds: float | None) -> dict[str, Metric]:
-    risk: dict[str, Metric] = {"source_risk": Risk()}
+def _ranking(rows: str, classes: int) -> dict[str, Metric]:
+    return {f"{rows}_ranking": Ranking()} if classes == 2 else {}
+
+
+def _risks(odds: float | None, classes: int) -> dict[str, Metric]:
+    risk: dict[str, Metric] = {"source_risk": Risk(), **_ranking("validation", classes)}
     return risk if odds is None else {**risk, "dev_risk": EmbeddedRisk(), _HITS[SOURCE]: DomainHits(SOURCE)}
 
 
 def held_back_evaluator(
-    held: Mapping[str, Rows], most: int, seed: int, show: RowsShown, device: torch.device, odds: float | None
+    held: Mapping[str, Rows],
+    most: int,
+    seed: int,
+    show: RowsShown,
+    device: torch.device,
+    classes: int,
+    odds: float | None = None,
 ) -> Evaluator | None:
     """The same on labelled source rows that clients hold back from training, at most so many; None without any."""
     chosen = _dealt(held, most, seed, "held back")
     if not chosen:
         return None
     y = torch.cat([rows.labels(index).to(device) for rows, index in chosen])
-    return Evaluator(_joined(chosen, device), y, show, _risks(odds), odds, _numbers(chosen, device), {}, _names(held))
+    measures, client = _risks(odds, classes), _numbers(chosen, device)
+    return Evaluator(_joined(chosen, device), y, show, measures, odds, client, {}, _names(held))
 
 
 def source_evaluator(
@@ -336,7 +365,7 @@ def metrics_by_client(evaluators: Sequence[Evaluator]) -> dict[str, dict[str, Me
 class OwnSums:
     """A client's sums over rows of its own, by column.
 
-    evaluators: of its rows. min_rows: sums over fewer rows are not given.
+    evaluators: of its rows. min_rows: sums over fewer rows are not given, nor counts of a class that has fewer.
     """
 
     function: FlatNetwork
@@ -355,8 +384,12 @@ class OwnSums:
             enough = [column for column in wanted.columns if evaluator.rows_in(column) >= max(self.min_rows, 1)]
             sums = sum_metrics([_only(evaluator, enough)], outputs) if enough else {}
             for column, measure in wanted.all_measures.items():
-                none = Summed.of_none(measure, self.function.classes)
-                found[column] = Summed(evaluator.rows_in(column), sums[column][0]) if column in sums else none
+                found[column] = Summed.of_none(measure, self.function.classes)
+                if column in sums and isinstance(measure, Ranking):
+                    counts = measure.withheld(sums[column][0], self.min_rows)
+                    found[column] = Summed(int(counts.sum().nan_to_num()), counts)
+                elif column in sums:
+                    found[column] = Summed(evaluator.rows_in(column), sums[column][0])
         for column in columns:
             if column not in found:
                 raise unknown("measure that the server asks for", column, sorted(found))

@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[3]
 def test_what_looks_at_target_labels_is_called_an_oracle() -> None:
     for name, each in VALIDATORS.items():
         assert each.name == name
-        assert each.oracle == name.startswith(ORACLE) == (each.column == "target_accuracy")
+        assert each.oracle == name.startswith(ORACLE) == (each.column in ("target_accuracy", "target_auroc"))
 
 
 def test_a_choice_with_target_labels_must_say_so() -> None:
@@ -43,6 +43,8 @@ def test_the_page_lists_all_of_them_and_tells_what_was_measured() -> None:
     measured = json.loads((ROOT / "benchmarks" / "results" / "validators.json").read_text(encoding="utf-8"))["digits"]
     for name, each in VALIDATORS.items():
         assert f"| `{name}` | {'higher' if each.higher else 'lower'} |" in page
+        if "two classes" in each.needs:
+            continue  # digits have ten
         found = measured["validators"][name]
         chosen = (found[f"accuracy_of_chosen_{what}"] for what in ("checkpoint", "setting", "setting_and_checkpoint"))
         numbers = [f"{found['within']:+.2f}", f"{found['across']:+.2f}", *(f"{value:.1%}" for value in chosen)]

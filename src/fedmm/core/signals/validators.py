@@ -42,6 +42,7 @@ class Validator:
 
 _TARGET = "target inputs of the clients (run.probe_rows above 0)"
 _ASIDE = "labelled source rows set aside (source_validation, or validation_rows in a site's file)"
+_COUNTS = "how many of its scores are in each of 8,192 bins, by class: 16,384 numbers"
 _PSI = "an adversary that tells domains (dann, cdan)"
 
 VALIDATORS: dict[str, Validator] = {
@@ -69,6 +70,13 @@ VALIDATORS: dict[str, Validator] = {
             "You et al. 2019",
         ),
         Validator(
+            "validation_auroc", "validation_auroc", True, f"{_ASIDE}, and two classes", _COUNTS, "area under ROC",
+        ),
+        Validator(
+            "validation_average_precision", "validation_average_precision", True, f"{_ASIDE}, and two classes", _COUNTS,
+            "average precision",
+        ),
+        Validator(
             "source_accuracy", "source_accuracy", True, "labelled source test rows", "the count of its hits: 1 number",
             "accuracy",
         ),
@@ -83,6 +91,10 @@ VALIDATORS: dict[str, Validator] = {
         Validator(
             f"{ORACLE}target_accuracy", "target_accuracy", True, "labelled target rows",
             "the count of its hits: 1 number", "accuracy", oracle=True,
+        ),
+        Validator(
+            f"{ORACLE}target_auroc", "target_auroc", True, "labelled target rows, and two classes", _COUNTS,
+            "area under ROC", oracle=True,
         ),
     )
 }  # fmt: skip

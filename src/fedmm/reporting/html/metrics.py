@@ -30,6 +30,8 @@ _VALIDATORS = {
     "target_snd": ("soft neighbourhood density (SND)", ""),
     "dev_risk": ("deep embedded validation (DEV) risk", ""),
     "source_risk": ("source risk", ""),
+    "validation_auroc": ("AUROC on rows set aside", ""),
+    "validation_average_precision": ("average precision on rows set aside", ""),
 }
 _AGREEMENT = {
     "consensus_gap": ("consensus gap", ""),
@@ -44,6 +46,10 @@ _DOMAINS = {
 COLUMNS = {
     "target_accuracy": ("target accuracy", "%"),
     "source_accuracy": ("source accuracy", "%"),
+    "target_auroc": ("target AUROC", ""),
+    "target_average_precision": ("target average precision", ""),
+    "source_auroc": ("source AUROC", ""),
+    "source_average_precision": ("source average precision", ""),
     **_VALIDATORS,
     **_AGREEMENT,
     **_DOMAINS,
