@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedmm import FedmmError
-from fedmm.inference.evaluate import compute_scores, wilson
+from fedmm.inference.scores import compute_scores, wilson
 
 
 def test_four_rows_of_two_classes() -> None:
@@ -74,11 +74,34 @@ def test_the_area_under_the_curve_is_sklearns_also_with_ties() -> None:
     assert low < found.auc < high
 
 
+def test_average_precision_and_the_curves_are_sklearns() -> None:
+    from sklearn.metrics import auc, average_precision_score, precision_recall_curve
+
+    generator = torch.Generator().manual_seed(1)
+    y = (torch.rand(3000, generator=generator) < 0.1).long()
+    s = torch.randn(3000, generator=generator, dtype=torch.float64) + 1.5 * y
+    found = compute_scores(y, torch.stack([-s / 2, s / 2], dim=1).log_softmax(dim=1), ["well", "ill"])
+    assert found.average_precision == pytest.approx(average_precision_score(y.numpy(), s.numpy()), abs=1e-12)
+    low, high = found.intervals["average_precision"]
+    assert low < found.average_precision < high
+    assert found.curves is not None
+    assert found.curves.roc[0] == (0.0, 0.0)
+    assert found.curves.roc[-1] == (1.0, 1.0)
+    assert len(found.curves.roc) <= 200
+    false, true = zip(*found.curves.roc, strict=True)
+    assert auc(false, true) == pytest.approx(found.auc, abs=0.01)
+    precision, recall, thresholds = precision_recall_curve(y.numpy(), s.numpy())
+    known = {round(float(t), 9): (float(r), float(p)) for t, r, p in zip(thresholds, recall, precision, strict=False)}
+    assert len(found.curves.thresholds) == len(found.curves.precision_recall) == 200
+    for threshold, point in zip(found.curves.thresholds, found.curves.precision_recall, strict=True):
+        assert point == pytest.approx(known[round(threshold, 9)], abs=1e-12)
+
+
 def test_there_is_no_area_under_the_curve_of_three_classes_or_of_one() -> None:
     p = torch.tensor([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1]], dtype=torch.float64)
     assert compute_scores(torch.tensor([0, 1]), p.log(), ["a", "b", "c"]).auc is None
     one = compute_scores(torch.tensor([0, 0]), p[:, :2].log_softmax(dim=1), ["a", "b"])
-    assert one.auc is None
+    assert (one.auc, one.average_precision, one.curves) == (None, None, None)
     assert "auc" not in one.intervals
 
 

@@ -29,16 +29,32 @@ from fedmm.core.errors import require
 from fedmm.core.files import write_json
 from fedmm.core.validation import at_least
 from fedmm.data.readers.images import skipped_note
+from fedmm.inference.calibrate import calibrate
 from fedmm.inference.evaluate import evaluate as evaluate_rows
 from fedmm.inference.evaluate import rows_named
 from fedmm.inference.export import FORMATS, export_model
-from fedmm.inference.load_run import open_run
-from fedmm.inference.predict import csv_stream, open_rows, predict_rows, prediction_file, read_as, require_ending
+from fedmm.inference.load_run import FinishedRun, open_run
+from fedmm.inference.predict import ASIDE, csv_stream, open_rows, predict_rows, prediction_file, read_as, require_ending
 from fedmm.reporting.evaluation import draw_evaluation
 from fedmm.training.progress import bars
 
 _MOST_COLUMNS, _MOST_CONFUSIONS, _MOST_NAMES, _SHOWN = 12, 10, 5, 6
 _PICTURES = (".png", ".svg", ".pdf")
+CalibrateOn = Annotated[
+    str,
+    typer.Option(
+        help="Fit a temperature to these labelled rows (a file, or the word source-validation for the run's own rows "
+        "set aside), so that probabilities can be trusted on rows like them.",
+        metavar="DATA",
+    ),
+]
+Recall = Annotated[
+    float | None,
+    typer.Option(
+        help="With two classes: predict the second wherever that finds this share of its rows in --calibrate-on.",
+        metavar="SHARE",
+    ),
+]
 
 
 def predict(
@@ -59,6 +75,8 @@ def predict(
     decimal: Decimal = "",
     encoding: Encoding = "",
     site: RowsSite = "",
+    calibrate_on: CalibrateOn = "",
+    recall: Recall = None,
     allow_import: AllowImport = None,
 ) -> None:
     """Predict the classes of new rows: a line each with its name, its class, and a probability for each class."""
@@ -68,6 +86,7 @@ def predict(
         require_ending(out)
     opened = open_run(run, model, device=device)
     opened = read_as(opened, separator=separator, decimal=decimal, encoding=encoding, site=site)
+    opened, said = _calibrated(opened, calibrate_on, recall)
     rows = open_rows(opened, data, skip_bad=skip_bad)
     with bars(True) as bar:
         task = bar.add_task("rows", total=rows.rows)
@@ -79,8 +98,11 @@ def predict(
     for note in skipped_note(rows.skipped):
         sys.stderr.write(f"{note}\n")
     if shown:
-        sys.stderr.write(f"model: {opened.model_name}\n")
+        for line in (f"model: {opened.model_name}", *said):
+            sys.stderr.write(f"{line}\n")
     else:
+        for line in said:
+            say(line)
         count = rows.rows - len(rows.skipped)
         say(f"{count} rows, {len(opened.class_names)} classes, by the model of {opened.model_name}: {out}")
 
@@ -90,8 +112,8 @@ def evaluate(
     data: Annotated[
         str,
         typer.Argument(
-            help="Labelled data like the run's: class folders, .npz, CSV, Parquet; or the word test or source-test for "
-            "the run's own test rows.",
+            help="Labelled data like the run's: class folders, .npz, CSV, Parquet; or the word test, source-test or "
+            "source-validation for the run's own rows.",
             metavar="DATA",
         ),
     ],
@@ -107,6 +129,8 @@ def evaluate(
     decimal: Decimal = "",
     encoding: Encoding = "",
     site: RowsSite = "",
+    calibrate_on: CalibrateOn = "",
+    recall: Recall = None,
     allow_import: AllowImport = None,
 ) -> None:
     """Evaluate a run's model on labelled rows: accuracy, AUC, F1, per-class scores, confusions, calibration."""
@@ -116,6 +140,7 @@ def evaluate(
         require(picture.suffix.lower() in _PICTURES, f"--picture {picture} must end in {', '.join(_PICTURES)}")
     opened = open_run(run, model, device=device)
     opened = read_as(opened, separator=separator, decimal=decimal, encoding=encoding, site=site)
+    opened, said = _calibrated(opened, calibrate_on, recall)
     rows = rows_named(opened, data, skip_bad=skip_bad)
     with bars(True) as bar:
         task = bar.add_task("rows", total=rows.rows)
@@ -125,12 +150,23 @@ def evaluate(
         write_json(out, table)
     if picture is not None:
         draw_evaluation(table, picture)
+    for line in said:
+        say(line)
     _show(table, opened.model_name)
     for note in skipped_note(rows.skipped):
         say(note)
     for name, path in (("everything is in", out), ("drawn:", picture)):
         if path is not None:
             say(f"{name} {path}")
+
+
+def _calibrated(run: FinishedRun, data: str, recall: float | None) -> tuple[FinishedRun, list[str]]:
+    """The run with its probabilities calibrated, where that is asked for, and what is to be said of it."""
+    if not data and recall is None:
+        return run, []
+    data = data or ASIDE
+    run, fitted = calibrate(run, rows_named(run, data), recall)
+    return run, fitted.describe(data, run.class_names[-1])
 
 
 def _show(table: Mapping[str, Any], model: str) -> None:
@@ -140,9 +176,14 @@ def _show(table: Mapping[str, Any], model: str) -> None:
     _say_known(table)
     majority = f"always {table['majority_class']!r} would have {table['majority']:.1%}"
     say(f"accuracy {_with_interval(table, 'accuracy')}; {majority}")
-    auc = "" if table["auc"] is None else f", AUC of {table['classes'][1]['name']!r} {_with_interval(table, 'auc')}"
     balanced = _with_interval(table, "balanced_accuracy")
-    say(f"balanced accuracy {balanced}{auc}, macro-F1 {table['macro_f1']:.3f}; intervals are of 95 %")
+    say(f"balanced accuracy {balanced}, macro-F1 {table['macro_f1']:.3f}; intervals are of 95 %")
+    if table["auc"] is not None:
+        say(
+            f"of {table['classes'][1]['name']!r}: AUROC {_with_interval(table, 'auc')}, average precision "
+            f"{_with_interval(table, 'average_precision')}, where {table['classes'][1]['support'] / table['rows']:.3f} "
+            "would be chance"
+        )
     say(
         f"calibration: ECE {table['ece']:.3f} ({len(table['bins'])} bins of equal width), Brier {table['brier']:.3f} "
         f"(0 to 2), NLL {table['nll']:.3f} nats"
@@ -185,7 +226,7 @@ def _with_interval(table: Mapping[str, Any], name: str) -> str:
     low, high = table["intervals"][name]
     return (
         f"{table[name]:.3f} ({low:.3f} to {high:.3f})"
-        if name == "auc"
+        if name in ("auc", "average_precision")
         else f"{table[name]:.1%} ({low:.1%} to {high:.1%})"
     )
 

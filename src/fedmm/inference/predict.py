@@ -22,7 +22,8 @@ from fedmm.data.readers.arrays import ARRAYS
 from fedmm.inference.load_run import FinishedRun
 
 TEST = "test"
-OWN_ROWS = (TEST, "source-test")
+ASIDE = "source-validation"
+OWN_ROWS = (TEST, "source-test", ASIDE)
 """Words that name rows of the run's own data set."""
 _CSV, _PARQUET = (".csv", ".csv.gz"), (".parquet", ".pq")
 
@@ -32,18 +33,21 @@ class Predicted(NamedTuple):
 
     names: of the rows. logarithms: of the probabilities, float64 ``[rows, classes]``. y: int64 ``[rows]``, -1 where the
     class is not known, -2 where the model does not know it; None where none is known. strange: labels that are no class
-    of the model.
+    of the model. threshold: the log odds from which on the second of two classes is predicted; None for the likeliest.
     """
 
     names: tuple[str, ...]
     logarithms: Tensor
     y: Tensor | None
     strange: tuple[str, ...] = ()
+    threshold: float | None = None
 
     @property
     def classes(self) -> Tensor:
-        """The likeliest class of each row, int64 ``[rows]``."""
-        return self.logarithms.argmax(dim=1)
+        """The class that is predicted for each row, int64 ``[rows]``."""
+        if self.threshold is None:
+            return self.logarithms.argmax(dim=1)
+        return (self.logarithms[:, 1] - self.logarithms[:, 0] >= self.threshold).long()
 
 
 def open_rows(run: FinishedRun, path: Path, *, skip_bad: bool = False) -> RowStream:
@@ -68,19 +72,24 @@ def read_as(
 
 
 def own_rows(run: FinishedRun, which: str) -> RowStream:
-    """The test rows of the run's own data set: ``test`` of the target, ``source-test`` of the source."""
+    """Labelled rows of the run's own data set: test rows of the target or of the source, or source rows set aside."""
     pair = run.experiment.data.load()
-    rows: Labelled | None = pair.target_test if which == TEST else pair.source_test
+    held: dict[str, Labelled | None] = dict(
+        zip(OWN_ROWS, (pair.target_test, pair.source_test, pair.source_validation), strict=True)
+    )
+    rows = held[which]
     if rows is None or not len(rows.x):
-        other = "source-test, or name labelled data" if which == TEST else "test, or name labelled data"
-        raise FedmmError(f"the run's data has no labelled rows {which!r}; use {other}")
+        others = [name for name, each in held.items() if each is not None and len(each.x)]
+        raise FedmmError(
+            f"the run's data has no labelled rows {which!r}; use {', '.join([*others, 'or name labelled data'])}"
+        )
     return RowStream.cut(ReadRows(rows.x, tuple(map(str, range(len(rows.x)))), rows.y))
 
 
 def predict_rows(run: FinishedRun, rows: ReadRows) -> Predicted:
     """What the model says of rows that were read."""
-    logarithms = run.predictor.logits(rows.x).cpu().double().log_softmax(dim=1)
-    return Predicted(rows.names, logarithms, rows.y, rows.strange)
+    logits = run.predictor.logits(rows.x).cpu().double() / run.temperature
+    return Predicted(rows.names, logits.log_softmax(dim=1), rows.y, rows.strange, run.threshold)
 
 
 def _input(run: FinishedRun, path: Path) -> Input:

@@ -1,4 +1,4 @@
-"""A picture of an evaluation: confusion matrix and reliability diagram side by side."""
+"""A picture of an evaluation: confusion matrix and reliability diagram; with two classes also ROC and precision."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def draw_evaluation(evaluation: Mapping[str, Any], path: Path) -> Path:
     """Write a PNG, SVG or PDF of the table that ``fedmm evaluate --out`` writes."""
     title = f"{evaluation['label']} on {Path(str(evaluation['data'])).name or evaluation['data']}"
     known, labelled = evaluation["rows"], evaluation["labelled_rows"]
-    auc = "" if evaluation["auc"] is None else f", AUC {evaluation['auc']:.3f}"
+    auc = ""
+    if evaluation["auc"] is not None:
+        auc = f", AUROC {evaluation['auc']:.3f}, average precision {evaluation['average_precision']:.3f}"
     whole = (
         f"accuracy {evaluation['accuracy_of_all']:.1%} of all {labelled} labelled rows; " if known < labelled else ""
     )
@@ -38,7 +40,10 @@ def draw_evaluation(evaluation: Mapping[str, Any], path: Path) -> Path:
         f"{evaluation['macro_f1']:.3f}; ECE {evaluation['ece']:.3f}, Brier {evaluation['brier']:.3f}, NLL "
         f"{evaluation['nll']:.3f}; round {evaluation['round']} ({evaluation['checkpoint']})"
     )
-    return compose(title, about, [Strip(_SIDE + 1.5, lambda part: _draw(part, evaluation))], path)
+    strips = [Strip(_SIDE + 1.5, lambda part: _draw(part, evaluation))]
+    if evaluation["curves"] is not None:
+        strips.append(Strip(_SIDE, lambda part: _draw_curves(part, evaluation)))
+    return compose(title, about, strips, path)
 
 
 def _draw(part: SubFigure, evaluation: Mapping[str, Any]) -> None:
@@ -50,6 +55,27 @@ def _draw(part: SubFigure, evaluation: Mapping[str, Any]) -> None:
     titles = {"confusion": "what each class was taken for (%)", "right": "share that is right, by probability"}
     for name, title in titles.items():
         grid[name].set_title(title, loc="left", fontsize=TEXT, weight="bold", color=INK)
+
+
+def _draw_curves(part: SubFigure, evaluation: Mapping[str, Any]) -> None:
+    left, right = part.subplots(1, 2)
+    second, curves = evaluation["classes"][1], evaluation["curves"]
+    share = second["support"] / evaluation["rows"]
+    for axes, name, chance, words in (
+        (left, "roc", ((0, 1), (0, 1)), ("ROC", "false positive rate", "true positive rate")),
+        (right, "precision_recall", ((0, 1), (share, share)), ("precision and recall", "recall", "precision")),
+    ):
+        quiet(axes)
+        axes.plot(*chance, color=FAINT, linewidth=1.2, linestyle=(0, (4, 2)))
+        x, y = zip(*curves[name], strict=True)
+        axes.plot(x, y, color=_BLUE, linewidth=1.6, drawstyle="default" if name == "roc" else "steps-pre")
+        axes.set(xlim=(0, 1), ylim=(0, 1.01), xticks=_TICKS, yticks=_TICKS)
+        title, across, up = words
+        axes.set_title(
+            f"{title} of {_short(str(second['name']))!r}", loc="left", fontsize=TEXT, weight="bold", color=INK
+        )
+        axes.set_xlabel(across, fontsize=SMALL, color=FAINT)
+        axes.set_ylabel(up, fontsize=SMALL, color=FAINT)
 
 
 def _draw_confusion(axes: Axes, evaluation: Mapping[str, Any]) -> None:

@@ -1,0 +1,121 @@
+"""Probabilities to trust, and a threshold that finds a stated share of the second class, by labelled rows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fedmm.core.errors import require
+from fedmm.data.domains import RowStream
+from fedmm.inference.load_run import FinishedRun
+from fedmm.inference.predict import predict_rows
+from fedmm.inference.scores import Interval, wilson
+
+_FEWEST_ROWS = 20
+_STEPS = 100
+_ROUNDING = 1e-9
+"""By which a threshold is below the score that it is to find, since scores are computed again."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Logits are divided by ``temperature``, and with two classes the second is predicted from ``threshold`` on.
+
+    rows: on how many it was fitted. nll: their mean -log p_y before and after, in nats.
+    threshold: in log odds after the division; None for the likeliest class.
+    recall, recall_interval: the share of the rows of the second class that the threshold finds, with its 95 % interval;
+        precision: of those it calls, the share that are. None without a threshold.
+    """
+
+    temperature: float
+    rows: int
+    nll: tuple[float, float]
+    threshold: float | None = None
+    recall: float | None = None
+    recall_interval: Interval | None = None
+    precision: float | None = None
+
+    def describe(self, data: str, class_name: str) -> list[str]:
+        """What was fitted, in sentences; they hold for rows like those."""
+        said = [
+            f"probabilities are calibrated on {self.rows} rows of {data}: temperature {self.temperature:.3g}, NLL "
+            f"{self.nll[0]:.3f} before and {self.nll[1]:.3f} after; this holds for rows like those"
+        ]
+        if self.threshold is not None and self.recall_interval is not None:
+            p, (low, high) = 1 / (1 + math.exp(-self.threshold)), self.recall_interval
+            said.append(
+                f"{class_name!r} is predicted from probability {p:.4g} on: recall {self.recall:.1%} there ({low:.1%} "
+                f"to {high:.1%}), precision {self.precision:.1%}"
+            )
+        return said
+
+
+def calibrate(run: FinishedRun, rows: RowStream, recall: float | None = None) -> tuple[FinishedRun, Calibration]:
+    """The run with calibrated probabilities, and how: by labelled rows that it was not trained on.
+
+    recall: predict the second of two classes wherever that finds at least this share of its rows, and no more often.
+    """
+    labels, logits = [], []
+    for part in rows.parts:
+        found = predict_rows(run, part)
+        if found.y is not None:
+            known = found.y.cpu() >= 0
+            labels.append(found.y.cpu()[known])
+            logits.append(found.logarithms[known])
+    count = sum(map(len, labels))
+    require(
+        count >= _FEWEST_ROWS,
+        f"calibration needs at least {_FEWEST_ROWS} rows whose class the model knows, not {count}",
+    )
+    y, logs = torch.cat(labels), torch.cat(logits)
+    temperature = fit_temperature(y, logs)
+    fitted = Calibration(temperature, count, (_nll(y, logs, 1.0), _nll(y, logs, 1.0 / temperature)))
+    if recall is not None:
+        fitted = _with_threshold(fitted, y, (logs[:, 1] - logs[:, 0]) / temperature, recall, len(run.class_names))
+    return replace(run, temperature=fitted.temperature, threshold=fitted.threshold), fitted
+
+
+def fit_temperature(y: Tensor, logits: Tensor) -> float:
+    """T > 0 that makes the mean cross entropy of softmax(logits / T) smallest (Guo et al. 2017).
+
+    y: int64 ``[rows]``; logits: float64 ``[rows, classes]``. As Platt (1999) has it, the targets are those of rows + 2,
+    so that T stays above 0 where every prediction is right; it is kept from 0.01 to 100.
+
+    The loss is convex in b = 1 / T, so that the sign of its derivative, mean of sum_k (p_k - t_k) l_k, tells the side.
+    """
+    rows, classes = logits.shape
+    e = 1.0 / (rows + 2.0)
+    targets = torch.full_like(logits, e / (classes - 1))
+    targets.scatter_(1, y.unsqueeze(1), 1.0 - e)
+    low, high = math.log(0.01), math.log(100.0)
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        p = (logits * math.exp(middle)).softmax(dim=1)
+        rising = float(((p - targets) * logits).sum()) > 0
+        low, high = (low, middle) if rising else (middle, high)
+    return math.exp(-(low + high) / 2)
+
+
+def _nll(y: Tensor, logits: Tensor, b: float) -> float:
+    return float(torch.nn.functional.cross_entropy(logits * b, y))
+
+
+def _with_threshold(fitted: Calibration, y: Tensor, odds: Tensor, recall: float, classes: int) -> Calibration:
+    """The highest threshold that finds the share ``recall`` of the rows of class 1, and what it does on these rows."""
+    require(classes == 2, f"a recall is chosen for two classes, not {classes}")
+    require(0.0 < recall <= 1.0, f"the recall must be above 0 and at most 1, not {recall:g}")
+    positive = odds[y == 1].sort(descending=True).values
+    require(len(positive) > 0, "no row of the second class is there to choose a threshold by")
+    needed = math.ceil(recall * len(positive) - 1e-9)
+    threshold = float(positive[needed - 1]) - _ROUNDING * (1.0 + abs(float(positive[needed - 1])))
+    hits, called = int((positive >= threshold).sum()), int((odds >= threshold).sum())
+    return replace(
+        fitted,
+        threshold=threshold,
+        recall=hits / len(positive),
+        recall_interval=wilson(hits, len(positive)),
+        precision=hits / called,
+    )

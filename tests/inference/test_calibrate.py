@@ -1,0 +1,76 @@
+"""Temperatures against a fine grid, thresholds by hand, and both through a run's folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from fedmm import FedmmError
+from fedmm.config.schema import experiment
+from fedmm.inference import evaluate, open_run, rows_named
+from fedmm.inference.calibrate import calibrate, fit_temperature
+from fedmm.runs.run import run_experiment
+
+
+@pytest.mark.parametrize("true", [0.4, 1.0, 3.0])
+def test_the_temperature_is_that_of_the_labels(true: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = 3.0 * torch.randn(20_000, 4, generator=generator, dtype=torch.float64)
+    y = torch.multinomial((logits / true).softmax(dim=1), 1, generator=generator).squeeze(1)
+    found = fit_temperature(y, logits)
+    assert found == pytest.approx(true, rel=0.05)
+    losses = {t: float(cross_entropy(logits / t, y)) for t in (0.97 * found, found, 1.03 * found)}
+    assert min(losses, key=losses.__getitem__) == found
+
+
+def test_rows_that_are_all_right_leave_some_doubt() -> None:
+    y = torch.arange(30) % 2
+    logits = torch.nn.functional.one_hot(y, 2).double()
+    temperature = fit_temperature(y, logits)
+    p = (logits / temperature).softmax(dim=1)[torch.arange(30), y]
+    assert float(p.min()) == pytest.approx(31 / 32)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two classes, of which the second is found in most rows."""
+    each = experiment(
+        {
+            "data": {"name": "moons", "validation_rows": 100},
+            "model": {"name": "mlp"},
+            "objective": {"name": "source_only"},
+            "run": {"rounds": 10, "seed": 3},
+        }
+    )
+    folder = tmp_path_factory.mktemp("calibrated") / "run"
+    run_experiment(each, folder, progress=False)
+    return folder
+
+
+def test_a_recall_is_found_and_no_more_than_is_needed(run: Path) -> None:
+    opened = open_run(run, "last")
+    calibrated, fitted = calibrate(opened, rows_named(opened, "source-validation"), recall=0.9)
+    scores = evaluate(calibrated, "source-validation", rows_named(calibrated, "source-validation")).scores
+    second = scores.classes[1]
+    assert second.recall == fitted.recall
+    assert fitted.recall is not None
+    assert 0.9 <= fitted.recall < 0.9 + 1 / second.support + 1e-9
+    assert second.precision == pytest.approx(fitted.precision)
+    assert scores.nll == pytest.approx(fitted.nll[1])
+    before = evaluate(opened, "source-validation", rows_named(opened, "source-validation")).scores
+    assert before.nll == pytest.approx(fitted.nll[0])
+    assert before.auc == pytest.approx(scores.auc)  # a temperature changes no order
+
+
+def test_what_cannot_be_calibrated_is_refused(run: Path) -> None:
+    opened = open_run(run, "last")
+    with pytest.raises(FedmmError, match="the recall must be above 0 and at most 1, not 1.5"):
+        calibrate(opened, rows_named(opened, "test"), recall=1.5)
+    few = rows_named(opened, "test")
+    part = next(iter(few.parts))
+    short = type(few).cut(part._replace(x=part.x[:5], names=part.names[:5], y=part.y[:5]))
+    with pytest.raises(FedmmError, match="calibration needs at least 20 rows whose class the model knows, not 5"):
+        calibrate(opened, short)
