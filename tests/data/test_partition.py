@@ -18,6 +18,8 @@ from fedmm.data.partition import (
     Centralised,
     Dirichlet,
     DisjointClasses,
+    Iid,
+    LabelSorted,
     Partition,
     PSplit,
     Share,
@@ -228,3 +230,27 @@ def test_the_bound_from_above_needs_the_labels_of_the_target() -> None:
     unknown = replace(pair, target=Labelled(pair.target.x, torch.tensor([0, -1, 1])))
     with pytest.raises(FedmmError, match="learns from the target's labels, and some of them are not known"):
         TargetSupervised().seen(unknown)
+
+
+def test_label_sorted_clients_have_one_class_or_two_and_iid_ones_have_all() -> None:
+    pair = pair_of(500, 60, classes=2)
+    for kind, most in ((LabelSorted(7), 2), (Iid(7), 2)):
+        assert_each_row_once(kind.split(pair, 0), pair)
+        assert len(kind.split(pair, 0)) == 7
+        assert all(len(share.target) in (8, 9) for share in kind.split(pair, 0))
+        assert max(len(classes_of(share.source, pair.source)) for share in kind.split(pair, 0)) <= most
+    by_client = [classes_of(share.source, pair.source) for share in LabelSorted(7).split(pair, 0)]
+    assert by_client.count({0}) == by_client.count({1}) == 3
+    assert all(classes_of(share.source, pair.source) == {0, 1} for share in Iid(7).split(pair, 0))
+    with pytest.raises(FedmmError, match="clients is 501, but there are only 500 labelled training rows; use 500"):
+        LabelSorted(501).split(pair, 0)
+
+
+@pytest.mark.parametrize(
+    "kind", [SourceTarget(2, 1), DisjointClasses(2, 1), Dirichlet(1.0, 2, 1), Iid(2), LabelSorted(2)]
+)
+def test_a_target_without_rows_has_no_clients(kind: Partition) -> None:
+    pair = pair_of(40, 0, classes=2)
+    shares = kind.split(pair, 0)
+    assert_each_row_once(shares, pair)
+    assert len(shares) == 2

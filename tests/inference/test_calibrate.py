@@ -67,7 +67,7 @@ def test_a_recall_is_found_and_no_more_than_is_needed(run: Path) -> None:
 
 def test_what_cannot_be_calibrated_is_refused(run: Path) -> None:
     opened = open_run(run, "last")
-    with pytest.raises(FedmmError, match="the recall must be above 0 and at most 1, not 1.5"):
+    with pytest.raises(FedmmError, match=r"the recall must be above 0 and at most 1, not 1\.5"):
         calibrate(opened, rows_named(opened, "test"), recall=1.5)
     few = rows_named(opened, "test")
     part = next(iter(few.parts))

@@ -9,6 +9,7 @@ from fedmm.data.datasets.mnist_m import MnistM
 from fedmm.data.datasets.moons import Moons
 from fedmm.data.datasets.office31 import Office31
 from fedmm.data.datasets.table import Table
+from fedmm.data.datasets.unbalanced import Unbalanced
 from fedmm.data.datasets.usps import Usps
 from fedmm.data.domains import DataSet, DomainPair, Labelled
 from fedmm.data.partition import (
@@ -17,6 +18,8 @@ from fedmm.data.partition import (
     Centralised,
     Dirichlet,
     DisjointClasses,
+    Iid,
+    LabelSorted,
     Partition,
     PSplit,
     Share,
@@ -32,6 +35,7 @@ DATASETS: dict[str, type[DataSet]] = {
         Moons,
         MnistM,
         Usps,
+        Unbalanced,
         Office31,
         ImageFolder,
         Arrays,
@@ -50,7 +54,9 @@ __all__ = [
     "Dirichlet",
     "DisjointClasses",
     "DomainPair",
+    "Iid",
     "ImageFolder",
+    "LabelSorted",
     "Labelled",
     "MnistM",
     "Moons",
@@ -64,6 +70,7 @@ __all__ = [
     "Table",
     "TargetSupervised",
     "TensorRows",
+    "Unbalanced",
     "Usps",
     "as_rows",
 ]

@@ -166,6 +166,8 @@ class Dirichlet(Partition):
         )
 
     def _skewed(self, labels: Tensor, clients: int, domain: str, seed: int) -> list[Tensor]:
+        if domain == "target" and not len(labels):
+            return []
         most = len(labels) // self.min_rows
         require(
             clients <= most,
@@ -186,6 +188,48 @@ class Dirichlet(Partition):
             f"alpha = {self.alpha:g} left some {domain} client with fewer than min_rows = {self.min_rows} rows in all "
             f"of {DIRICHLET_DRAWS} draws; use a larger alpha, fewer {domain}_clients or a smaller min_rows"
         )
+
+
+@dataclass(frozen=True)
+class Iid(Partition):
+    """Clients that are alike: both domains are dealt to all of them, evenly at random."""
+
+    name: ClassVar[str] = "iid"
+    summary: ClassVar[str] = "clients that are alike, rows of both domains dealt evenly at random"
+
+    clients: int = 10
+
+    def __post_init__(self) -> None:
+        at_least("clients", self.clients, 1)
+
+    def split(self, pair: DomainPair, seed: int) -> list[Share]:
+        source, target = _shuffled(pair, seed, self.name)
+        rows = self._order(source, pair)
+        require(
+            self.clients <= len(rows),
+            f"clients is {self.clients}, but there are only {len(rows)} labelled training rows; use {len(rows)} or "
+            "fewer",
+        )
+        parts = zip(_numbered(rows.tensor_split(self.clients)), target.tensor_split(self.clients), strict=True)
+        return [Share(f"client-{number}", _sorted(own), _sorted(other)) for (number, own), other in parts]
+
+    def _order(self, source: Tensor, pair: DomainPair) -> Tensor:
+        """The source rows in the order in which they are dealt out."""
+        return source
+
+
+@dataclass(frozen=True)
+class LabelSorted(Iid):
+    """Clients with source rows of one class, or of two: rows sorted by class are cut into equal parts.
+
+    The target is dealt to all of them, evenly at random.
+    """
+
+    name: ClassVar[str] = "label_sorted"
+    summary: ClassVar[str] = "clients with source rows of one class or two: sorted by class and cut into equal parts"
+
+    def _order(self, source: Tensor, pair: DomainPair) -> Tensor:
+        return source[pair.source.y.cpu()[source].sort(stable=True).indices]
 
 
 @dataclass(frozen=True)
@@ -252,7 +296,17 @@ def _client_names(sites: Sequence[str]) -> list[str]:
 
 PARTITIONS: dict[str, type[Partition]] = {
     partition.name: partition
-    for partition in (PSplit, SourceTarget, DisjointClasses, Dirichlet, BySite, Centralised, TargetSupervised)
+    for partition in (
+        PSplit,
+        SourceTarget,
+        DisjointClasses,
+        Dirichlet,
+        Iid,
+        LabelSorted,
+        BySite,
+        Centralised,
+        TargetSupervised,
+    )
 }
 
 
@@ -265,6 +319,9 @@ def _shuffled(pair: DomainPair, seed: int, name: str) -> tuple[Tensor, Tensor]:
 
 
 def _dealt(rows: Tensor, clients: int, domain: str) -> tuple[Tensor, ...]:
+    """The rows of each client; a target without rows, as labelled data alone has it, has no clients."""
+    if domain == "target" and not len(rows):
+        return ()
     require(
         clients <= len(rows),
         f"{domain}_clients is {clients}, but the {domain} domain has only {len(rows)} training rows; "
