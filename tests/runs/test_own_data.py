@@ -70,6 +70,23 @@ def test_a_target_without_labels_runs_and_says_so(folder: Path, kind: str, engin
     assert rows[-1]["target_information"] is not None
 
 
+@pytest.mark.parametrize("engine", ["in_process", "batched"])
+def test_a_table_without_a_target_is_tested_on_what_is_held_out(folder: Path, engine: str) -> None:
+    rows = [line for line in PEOPLE if not line.endswith(",")]
+    (folder / "people.csv").write_text("\n".join(["place,age,wind,sick", *rows]) + "\n")
+    given = {**data(folder, "table"), "labelled_only": True, "held_out": 0.3}
+    each = experiment({**small(given, engine=engine).tables(), "objective": {"name": "source_only"}})
+    summary = run_experiment(each, folder / "run", progress=False)
+    assert summary["target_accuracy"] is None
+    assert summary["source_auroc"] is not None
+    assert "note" not in summary
+    assert sum(client["source_rows"] for client in summary["clients"].values()) + summary["tested_rows"]["source"] == 20
+    with pytest.raises(FedmmError, match="labelled_only is for a table without a target; leave out target_sites"):
+        small({**given, "target_sites": ["2"]})
+    with pytest.raises(FedmmError, match="no client holds target rows, to which dann adapts"):
+        run_experiment(small(given), folder / "adapting", progress=False)
+
+
 def test_a_sweep_over_it_does_too(folder: Path) -> None:
     runs = [small(data(folder, "arrays"), seed=seed) for seed in (0, 1)]
     summary = run_sweep(runs, folder / "sweep", title="two seeds", progress=False)

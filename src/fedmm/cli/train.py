@@ -116,10 +116,13 @@ def _require_own_cluster(runs: Sequence[Experiment], settings: list[str]) -> Non
 
 
 def _reached(summary: dict[str, Any]) -> str:
-    """What a run reached, in words; without labels of the target, by what needs none."""
+    """What a run reached, in words; without labels of the target by what needs none, without a target by the source."""
     accuracy, information = summary["target_accuracy"], summary.get("target_information")
     if accuracy is not None:
         return f"target accuracy {accuracy:.1%}"
+    tested, auroc = summary["source_accuracy"], summary.get("source_auroc")
+    if "note" not in summary and tested is not None:
+        return f"{'' if auroc is None else f'AUROC {auroc:.3f}, '}accuracy {tested:.1%} on test rows"
     if "note" not in summary or information is None:
         return str(summary.get("note", "not yet evaluated"))
     return f"target information {information:.3f} nats ({summary['note']})"
@@ -174,7 +177,7 @@ def show_comparison(summary: dict[str, Any], folder: Path, *, judged: bool = Fal
             console.print(rich_table(rows))
         if judged or unlabelled:
             console.print(validator_table(rows))
-        if unlabelled:
+        if unlabelled and any("note" in run for run in summary["runs"]):
             say(NO_TARGET_LABELS)
         if judged:
             _say_verdicts(summary["evidence"])

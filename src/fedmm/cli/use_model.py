@@ -34,7 +34,16 @@ from fedmm.inference.evaluate import evaluate as evaluate_rows
 from fedmm.inference.evaluate import rows_named
 from fedmm.inference.export import FORMATS, export_model
 from fedmm.inference.load_run import FinishedRun, open_run
-from fedmm.inference.predict import ASIDE, csv_stream, open_rows, predict_rows, prediction_file, read_as, require_ending
+from fedmm.inference.predict import (
+    ASIDE,
+    csv_stream,
+    open_rows,
+    predict_rows,
+    prediction_file,
+    read_as,
+    require_ending,
+    same_rows,
+)
 from fedmm.reporting.evaluation import draw_evaluation
 from fedmm.training.progress import bars
 
@@ -141,6 +150,8 @@ def evaluate(
     opened = open_run(run, model, device=device)
     opened = read_as(opened, separator=separator, decimal=decimal, encoding=encoding, site=site)
     opened, said = _calibrated(opened, calibrate_on, recall)
+    if said and same_rows(opened, calibrate_on or ASIDE, data):
+        said.append("these rows are evaluated too, so that calibration, recall and precision look better than they are")
     rows = rows_named(opened, data, skip_bad=skip_bad)
     with bars(True) as bar:
         task = bar.add_task("rows", total=rows.rows)

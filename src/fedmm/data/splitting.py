@@ -69,7 +69,10 @@ def split_rows(
         held = held_out_groups(target_y, target_held_out, (seed, "target_held_out"), target_groups)
         tested = held & labelled
         train = ~(tested if target_groups is None else _with_their_groups(tested, target_groups))
-    require(bool(train.any()), "target_held_out leaves no row of the target to train on; use a smaller share")
+    require(
+        bool(train.any()) or not len(target_y),
+        "target_held_out leaves no row of the target to train on; use a smaller share",
+    )
     none = tested_elsewhere or not bool(tested.any())
     return Split(_numbers(~kept), _numbers(kept), _numbers(train), None if none else _numbers(tested))
 
@@ -170,11 +173,11 @@ def sites_of(
     names = sort_names([*source, *target])
     number = {name: number for number, name in enumerate(names)}
 
-    def numbers(part: Sequence[str] | None) -> Tensor | None:
-        return None if part is None else torch.tensor([number.get(name, -1) for name in part], dtype=torch.int64)
+    def numbers(part: Sequence[str]) -> Tensor:
+        return torch.tensor([number.get(name, -1) for name in part], dtype=torch.int64)
 
-    held = torch.tensor([number[name] for name in source]), torch.tensor([number[name] for name in target])
-    return Sites(names, *held, numbers(source_test), numbers(target_test))
+    tested = (None if part is None else numbers(part) for part in (source_test, target_test))
+    return Sites(names, numbers(source), numbers(target), *tested)
 
 
 def fingerprints(x: Tensor) -> list[bytes]:

@@ -71,12 +71,22 @@ def read_as(
     return replace(run, input=written)
 
 
+def same_rows(run: FinishedRun, one: str, other: str) -> bool:
+    """Whether two names of rows, each a path or a word for the run's own, mean the same ones."""
+    if one in OWN_ROWS and other in OWN_ROWS:
+        held = _own_rows(run)
+        return held[one] is held[other]
+    return Path(one).resolve() == Path(other).resolve()
+
+
+def _own_rows(run: FinishedRun) -> dict[str, Labelled | None]:
+    pair = run.experiment.data.load()
+    return dict(zip(OWN_ROWS, (pair.target_test, pair.source_test, pair.source_validation), strict=True))
+
+
 def own_rows(run: FinishedRun, which: str) -> RowStream:
     """Labelled rows of the run's own data set: test rows of the target or of the source, or source rows set aside."""
-    pair = run.experiment.data.load()
-    held: dict[str, Labelled | None] = dict(
-        zip(OWN_ROWS, (pair.target_test, pair.source_test, pair.source_validation), strict=True)
-    )
+    held = _own_rows(run)
     rows = held[which]
     if rows is None or not len(rows.x):
         others = [name for name, each in held.items() if each is not None and len(each.x)]

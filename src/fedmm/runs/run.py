@@ -298,7 +298,7 @@ def finish_run(
     summary = _summary(experiment, adaptation, adapted) | {"engine": engine, "precision": experiment.run.precision}
     tested = tested_rows(pair)
     summary["tested_rows"] = {name: len(rows.y) for name, rows in tested.items()}
-    if "target" not in tested:
+    if "target" not in tested and len(pair.target.y):
         summary["note"] = NO_TARGET_LABELS
     summary["tested_rows_trained_on"] = 0 if experiment.source_only else count_trained_test_rows(pair)
     private = adaptation.terms.transmission.private

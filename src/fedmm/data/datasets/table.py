@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.files import TableKeys
-from fedmm.core.validation import at_least, one_of
+from fedmm.core.validation import at_least, flag, one_of
 from fedmm.data.columns import Scaling, learn_columns, scales_of
 from fedmm.data.domains import DomainPair, Labelled
 from fedmm.data.inputs import TableInput
@@ -73,6 +73,7 @@ class Table(TableKeys, _Columns):
         not the label itself. site: the column that says who holds a row.
     target_sites, domain: which rows are the target: those of these sites, or those of which the column ``domain`` says
         "target" and not "source"; with neither, the rows without label. Labels of target rows are for testing alone.
+    labelled_only: every row has a label, and there is no target: for objectives that adapt to none.
     target_test: another table, with labels, to test on.
     drop: columns that are not looked at; id: one that names the rows, or those whom several rows are of: the rows of
         one id are all trained on, or none.
@@ -93,8 +94,10 @@ class Table(TableKeys, _Columns):
     held_out: float = 0.1
     target_held_out: float = 0.0
     seed: int = 0
+    labelled_only: bool = False
 
     def __post_init__(self) -> None:
+        flag("labelled_only", self.labelled_only)
         require_shares(self.held_out, self.target_held_out)
         at_least("most_levels", self.most_levels, 2)
         at_least("seed", self.seed, 0)
@@ -106,6 +109,10 @@ class Table(TableKeys, _Columns):
         require(not (self.file and self.files), "file and files exclude each other; use one of them")
         require(not (self.files and self.site), "site is not needed with files, which say it; leave it out")
         require(not (self.target_sites and self.domain), "target_sites and domain exclude each other; use one of them")
+        require(
+            not (self.labelled_only and (self.target_sites or self.domain or self.target_test)),
+            "labelled_only is for a table without a target; leave out target_sites, domain and target_test",
+        )
         require(
             not self.target_sites or bool(self.site or self.files),
             "target_sites needs site, the column that they are named in",
@@ -136,7 +143,7 @@ class Table(TableKeys, _Columns):
         target = self._target(opened, labels)
         here, there = (~target).nonzero().squeeze(1), target.nonzero().squeeze(1)
         require(len(here) > 0, f"{where} has no row of the source: labelled rows to learn from")
-        require(len(there) > 0, f"{where} has no row of the target{self._untold}")
+        require(len(there) > 0 or self.labelled_only, f"{where} has no row of the target{self._untold}")
         classes = self._classes(labels, here, where)
         y, strange = number_labels(labels, classes)
         require(
@@ -221,7 +228,10 @@ class Table(TableKeys, _Columns):
         """The end of a sentence on rows that are missing, where nothing but the labels says which are the target."""
         if self.target_sites or self.domain:
             return ""
-        return ": none is without label, and neither data.target_sites nor data.domain says which they are"
+        return (
+            ": none is without label, and neither data.target_sites nor data.domain says which they are; without a "
+            "target at all, say data.labelled_only = true"
+        )
 
     def _labels(self, frame: pandas.DataFrame, where: str) -> list[str]:
         """The class of each row, empty where it is not known."""
@@ -251,7 +261,9 @@ class Table(TableKeys, _Columns):
     def _target(self, opened: Opened, labels: list[str]) -> Tensor:
         """Which rows are the target, bool ``[rows]``; a row of the source without label is refused."""
         frame, sites, where, _ = opened
-        if self.domain:
+        if self.labelled_only:
+            target = [False] * len(labels)
+        elif self.domain:
             words = [word.lower() for word in texts(frame[self.domain])]
             for row, word in enumerate(words, start=1):
                 require(
