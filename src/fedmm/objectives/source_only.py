@@ -16,6 +16,7 @@ class SourceOnly(Objective):
 
     name: ClassVar[str] = "source_only"
     summary: ClassVar[str] = "the task loss alone, without adaptation: the bound from below"
+    adapts: ClassVar[bool] = False
 
     @classmethod
     def used_options(cls) -> set[str]:
