@@ -1,18 +1,17 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from problems import FLOAT64, WIDTH, generator, network, played, train_options
+from problems import FLOAT64, WIDTH, generator, network, train_options
 from torch import Tensor, nn
 
 import fedmm
 from fedmm import AUC, Client, FedmmError
 from fedmm.core.algorithm import Algorithm
-from fedmm.core.objective import SOURCE, Outputs, row_weights
+from fedmm.core.objective import SOURCE, Objective, Outputs, row_weights
 from fedmm.models.flat import FlatNetwork
 from fedmm.training.adaptation import Adaptation
 
@@ -87,7 +86,7 @@ def test_the_margin_does_not_charge_a_gap_beyond_it() -> None:
     h = torch.where(LABELS == 1, h + 0.02, h - 0.02)
     alpha, a, b = saddle_of(FORMS[1], h)
     assert float(alpha) == 0.0
-    spread = sum(h[LABELS == label].var(correction=0) for label in (0, 1))
+    spread = sum(h[label == LABELS].var(correction=0) for label in (0, 1))
     torch.testing.assert_close(value(FORMS[1], h, alpha, a, b), SHARE * (1 - SHARE) * spread, rtol=1e-12, atol=0)
 
 
@@ -106,11 +105,15 @@ def test_f_is_linear_in_the_rows_so_that_sites_of_one_class_add_up(objective: AU
     # Given p, the mean over all rows is the mean of the classes' own values by their shares.
     given, h = dataclasses.replace(objective, positive_share=SHARE), scores()
     numbers = torch.tensor([0.4, 0.6, 0.3], dtype=FLOAT64).unbind()
-    parts = [value(given, h[LABELS == label], *numbers, LABELS[LABELS == label]) for label in (0, 1)]
+    parts = [value(given, h[label == LABELS], *numbers, LABELS[label == LABELS]) for label in (0, 1)]
     torch.testing.assert_close(
         value(given, h, *numbers), (1 - SHARE) * parts[0] + SHARE * parts[1], rtol=1e-12, atol=1e-15
     )
     torch.testing.assert_close(value(given, h, *numbers), value(objective, h, *numbers), rtol=1e-12, atol=1e-15)
+
+
+def binary(*layers: nn.Module, **options: Any) -> fedmm.Network:
+    return dataclasses.replace(network(*layers, **options), classes=2)
 
 
 # The network ----------------------------------------------------------------------------------------------------------
@@ -138,17 +141,16 @@ def test_an_adversary_of_ones_own_is_refused() -> None:
         FlatNetwork(binary(adversary=nn.Linear(1, 1)), AUC(), torch.zeros(2, WIDTH), seed=0)
 
 
+ROUNDS = 80
+
+
 # Federations ----------------------------------------------------------------------------------------------------------
-
-
-def binary(*layers: nn.Module, **options: Any) -> fedmm.Network:
-    return dataclasses.replace(network(*layers, **options), classes=2)
 
 
 def cloud(label: int, seed: int, count: int = 12, **options: Any) -> Client:
     """Rows of one class, which overlaps with the other."""
-    x = torch.randn(count, WIDTH, generator=generator(seed), dtype=FLOAT64) + 0.5 * label
-    return Client(source=(x, torch.full((count,), label)), **options)
+    x = torch.randn(count, 1, generator=generator(seed), dtype=FLOAT64)
+    return Client(source=(3.0 * (x - x.mean()) + 1.8 * label - 0.9, torch.full((count,), label)), **options)
 
 
 def sites() -> list[Client]:
@@ -161,13 +163,18 @@ def pooled() -> Client:
     return Client(source=(x, y), name="all")
 
 
-def built(clients: list[Client], objective: AUC, algorithm: Algorithm, rounds: int = 3, **options: Any) -> Adaptation:
+def built(
+    clients: list[Client], objective: Objective, algorithm: Algorithm, rounds: int = 3, **options: Any
+) -> Adaptation:
+    """h = sigmoid(w x): few parameters, and a saddle that is soon reached."""
     given = train_options(**{"rounds": rounds, "batch_size": 12, "dtype": FLOAT64, "seed": 3} | options)
-    return Adaptation(clients, binary(nn.Identity()), objective, algorithm, given)
+    head = nn.Linear(1, 2, bias=False)
+    nn.init.zeros_(head.weight)
+    return Adaptation(clients, fedmm.Network(nn.Identity(), 2, task_head=head), objective, algorithm, given)
 
 
 def test_the_share_of_class_1_is_measured_by_the_clients_weights() -> None:
-    mixed = Client(source=(torch.zeros(8, WIDTH), torch.tensor([1, 0] * 4)), name="e", weight=2.0)
+    mixed = Client(source=(torch.zeros(8, 1), torch.tensor([1, 0] * 4)), name="e", weight=2.0)
     clients = built([*sites(), mixed], AUC(), fedmm.FedSGDA()).problem.clients
     for client in clients:  # (1 + 2 / 2) / (4 + 2)
         torch.testing.assert_close(client.weights.classes, torch.tensor([2 / 3, 1 / 3], dtype=FLOAT64))
@@ -187,17 +194,15 @@ def test_one_step_of_sites_with_one_class_each_is_that_of_all_rows_together(obje
 @pytest.mark.parametrize(
     "algorithm",
     [
-        fedmm.FedSGDA(0.5, 0.5),
-        fedmm.FedMM(0.2, 0.2, local_steps=4, penalty_min=1.0, penalty_max=1.0, dual_decay=1.0),
+        fedmm.FedSGDA(2.0, 2.0),
+        fedmm.FedMM(0.2, 0.2, local_steps=5),
     ],
     ids=lambda a: a.name,
 )
 def test_sites_with_one_class_each_reach_the_saddle_of_all_rows(objective: AUC, algorithm: Algorithm) -> None:
-    adaptation = built(sites(), objective, algorithm, 3000)
-    apart = adaptation.run()[0].state.z
-    whole = built([pooled()], objective, fedmm.FedSGDA(0.5, 0.5), 1, batch_size=48)
-    together = built([pooled()], objective, fedmm.FedSGDA(0.5, 0.5), 3000, batch_size=48).run()[0].state.z
+    apart = built(sites(), objective, algorithm, ROUNDS).run()[0].state.z
+    whole = built([pooled()], objective, fedmm.FedSGDA(2.0, 2.0), ROUNDS, batch_size=48)
+    together = whole.run()[0].state.z
     field = whole.problem.clients[0].open_round(0, 1, 1, {}).field(together, 0)
-    assert float(field.norm()) < 1e-9
-    torch.testing.assert_close(apart, together, rtol=0, atol=1e-7)
-    assert float(together[-1]) > 0.1 or objective.form == "square"
+    assert float(field.norm()) < 1e-12
+    torch.testing.assert_close(apart, together, rtol=0, atol=1e-10)

@@ -99,6 +99,7 @@ class Objective(ABC):
 
     tells_domains: whether the adversary's two outputs are the logits of a row's domain.
     adapts: whether target rows are trained on; else clients without source rows have nothing to add.
+    class_count: how many classes it is for; None for any number.
     nu: the trade-off between task loss and domain loss; nu_schedule: a factor on it over the rounds, as
         a schedule such as ``DannWarmup()`` or by its name.
     gradient_scale: a factor on the loss gradient alone (not on penalties, duals or control variates), one number or one
@@ -115,6 +116,7 @@ class Objective(ABC):
     summary: ClassVar[str]
     tells_domains: ClassVar[bool] = False
     adapts: ClassVar[bool] = True
+    class_count: ClassVar[int | None] = None
 
     nu: float = 1.0
     nu_schedule: Schedule | str = field(default=Constant(), kw_only=True)
@@ -171,7 +173,11 @@ class Objective(ABC):
         return {}
 
     def require_classes(self, classes: int, shares: Sequence[float] | None = None) -> None:
-        """Refuse a number of classes, or shares of them, that the losses are not made for."""
+        """Refuse a number of classes that the losses are not made for, or shares of which one is 0 and may not be."""
+        require(
+            self.class_count in (None, classes),
+            f"{self.name} needs {self.class_count} classes, not {classes}",
+        )
 
     @abstractmethod
     def adversary_shape(self, features: int, classes: int) -> AdversaryShape | None:

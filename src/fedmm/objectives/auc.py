@@ -37,6 +37,7 @@ class AUC(Objective):
     name: ClassVar[str] = "auc"
     summary: ClassVar[str] = "the area under the ROC curve of two classes, for labelled rows at sites of even one class"
     adapts: ClassVar[bool] = False
+    class_count: ClassVar[int | None] = 2
 
     form: Literal["margin", "square"] = "margin"
     margin: float = 1.0
@@ -62,13 +63,9 @@ class AUC(Objective):
         return {"adversary": HalfLine()} if self.form == "margin" else {}
 
     def require_classes(self, classes: int, shares: Sequence[float] | None = None) -> None:
-        require(classes == 2, f"{self.name} needs two classes, not {classes}: it ranks class 1 above class 0")
+        super().require_classes(classes)
         for label, share in enumerate(shares or ()):
-            require(
-                share > 0.0,
-                f"{self.name} needs rows of both classes, and no client holds any of class {label}; give "
-                "positive_share if there will be",
-            )
+            require(share > 0.0, f"{self.name} needs rows of two classes, and no client holds any of class {label}")
 
     def adversary_shape(self, features: int, classes: int) -> AdversaryShape:
         return AdversaryShape(1, 1, levels=2)
@@ -80,6 +77,8 @@ class AUC(Objective):
         return outputs.logits.new_zeros(domain.shape)
 
     def task_loss(self, outputs: Outputs, labels: Tensor, weights: RowWeights) -> Tensor:
+        if not weights.has_source:
+            return weights.task.sum(dim=-1)
         logits = outputs.logits.to(outputs.adversary.dtype)
         positives = (labels == 1).to(logits.dtype)
         negatives = 1.0 - positives

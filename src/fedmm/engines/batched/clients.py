@@ -39,8 +39,8 @@ class ClientStack:
     has_source: who holds labelled rows; pool, sampler: their rows, and which of them a round needs; view: how rows are
     shown. taking_part: how many of each replica's clients work in a round; taking_part_in_all: how many of the whole
     federation's, ``[replicas, 1, 1]``, where these are but some of them; groups: who holds the same domains;
-    projection: to where constraints allow, local_projection: after a local step; client_weights: what updates are multiplied with before their mean, unless
-    they weigh_alike.
+    projection: to where constraints allow, local_projection: after a local step; client_weights: what updates are
+    multiplied with before their mean, unless they weigh_alike.
     """
 
     def __init__(self, replicas: Sequence[Replica], layout: Layout) -> None:
