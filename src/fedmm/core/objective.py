@@ -57,6 +57,14 @@ def _share(weight: Tensor) -> Tensor:
     return weight / torch.where(total > 0, total, 1.0)
 
 
+def class_shares(labels: Tensor, weights: RowWeights, classes: int) -> Tensor:
+    """The share of each class, ``[..., classes]``: among all clients' labelled rows or, where unknown, those at hand."""
+    if weights.classes is not None:
+        return weights.classes
+    of_class = labels.unsqueeze(-1) == torch.arange(classes, device=labels.device)
+    return (of_class * weights.task.unsqueeze(-1)).sum(dim=-2)
+
+
 def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
     """The cross entropy of each row: logits ``[..., rows, classes]`` and int64 labels ``[..., rows]``."""
     flat = functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="none")

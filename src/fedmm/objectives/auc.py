@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedmm.core.errors import require
-from fedmm.core.objective import AdversaryShape, Objective, Outputs, RowWeights
+from fedmm.core.objective import AdversaryShape, Objective, Outputs, RowWeights, class_shares
 from fedmm.core.projections import ConvexSet, HalfLine
 from fedmm.core.validation import fraction, one_of, positive
 
@@ -82,7 +82,7 @@ class AUC(Objective):
         logits = outputs.logits.to(outputs.adversary.dtype)
         positives = (labels == 1).to(logits.dtype)
         negatives = 1.0 - positives
-        p = self._positive_share(positives, weights)
+        p = self.positive_share or class_shares(labels, weights, 2)[..., 1:]
         alpha, a, b = outputs.adversary.unbind(dim=-1)
         h = torch.sigmoid(logits[..., 1] - logits[..., 0])
         spread = (1.0 - p) * (h - a) ** 2 * positives + p * (h - b) ** 2 * negatives - p * (1.0 - p) * alpha**2
@@ -92,11 +92,3 @@ class AUC(Objective):
         else:
             gap = 2.0 * alpha * (p * (1.0 - p) * self.margin + order)
         return ((spread + gap) * weights.task).sum(dim=-1)
-
-    def _positive_share(self, positives: Tensor, weights: RowWeights) -> Tensor | float:
-        """p, ``[..., 1]``: as given, else that of all clients, else that of the rows at hand."""
-        if self.positive_share:
-            return self.positive_share
-        if weights.classes is not None:
-            return weights.classes[..., 1:2]
-        return (positives * weights.task).sum(dim=-1, keepdim=True)

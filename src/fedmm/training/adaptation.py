@@ -188,6 +188,7 @@ class Adaptation:
                 probe_rows=probe_rows,
                 centre=model.centre,
                 trains_statistics=self.function.trains_statistics,
+                objective=objective,
             )
         there = self.function.layout.device
         standing_in = input_mean is not None

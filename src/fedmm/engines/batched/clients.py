@@ -62,7 +62,7 @@ class ClientStack:
         self.unequal_steps = min(map(min, most)) < self.most_steps or (self.steps_vary and len(replicas) > 1)
         self.pool = RowPool([held for client in self.flat for held in client.held], layout.device)
         self.sampler = RoundSampler(self.flat, [count for each in most for count in each], self.pool)
-        parts = (self._stacked([client.weights[part] for client in self.flat]) for part in range(4))
+        parts = (self._stacked(part) for part in list(zip(*(client.weights[:4] for client in self.flat), strict=True)))
         domain, task, everything, target = parts
         shares = [client.weights.classes for client in self.flat]
         classes = None if shares[0] is None else self._stacked(cast(list[Tensor], shares))
@@ -95,8 +95,7 @@ class ClientStack:
         self.groups = Groups(torch.stack([each.of for each in each_groups]), max(each.most for each in each_groups))
         self.which = torch.arange(len(replicas), device=layout.device).unsqueeze(1).expand(self.shape)
 
-    def _stacked(self, values: Sequence[Tensor | bool]) -> Tensor:
-        tensors = cast(Sequence[Tensor], values)
+    def _stacked(self, tensors: Sequence[Tensor]) -> Tensor:
         return torch.stack(list(tensors)).view(*self.shape, *tensors[0].shape)
 
     def set_steps(self, t: int) -> None:
