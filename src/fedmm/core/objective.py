@@ -58,7 +58,7 @@ def _share(weight: Tensor) -> Tensor:
 
 
 def class_shares(labels: Tensor, weights: RowWeights, classes: int) -> Tensor:
-    """The share of each class, ``[..., classes]``: among all clients' labelled rows or, where unknown, those at hand."""
+    """The share of each class, ``[..., classes]``: among all clients' labelled rows, else among those at hand."""
     if weights.classes is not None:
         return weights.classes
     of_class = labels.unsqueeze(-1) == torch.arange(classes, device=labels.device)
@@ -177,7 +177,7 @@ class Objective(ABC):
 
     @property
     def constraints(self) -> Mapping[str, ConvexSet]:
-        """By group of parameters, the set that it is held in."""
+        """By group of parameters, the set that it is held in at the server; local steps may leave it."""
         return {}
 
     def require_classes(self, classes: int, shares: Sequence[float] | None = None) -> None:

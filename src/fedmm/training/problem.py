@@ -282,7 +282,7 @@ def adaptation_problem(
         seed=seed,
         federation=len(clients),
         constraints=objective.constraints,
-        held_locally=False,
+        held_locally=not objective.constraints,
     )
     return problem, function
 

@@ -236,7 +236,7 @@ def require_counts(policy: PolicySection, counts: Sequence[int]) -> None:
     permit(
         all(not held or held >= policy.min_rows for held in counts),
         f"the site holds fewer rows of a class than its policy.min_rows, {policy.min_rows}, and does not tell how "
-        "many; an experiment with objective.positive_share (auc) or class_weights = 'none' (source_only) needs no counts",
+        "many; objective.positive_share (auc) or class_weights = 'none' (source_only) need no counts",
     )
 
 
