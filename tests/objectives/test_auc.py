@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from problems import FLOAT64, WIDTH, generator, network, train_options
+from problems import FLOAT64, WIDTH, generator, network, played, train_options, with_options
 from torch import Tensor, nn
 
 import fedmm
@@ -14,6 +14,7 @@ from fedmm.core.algorithm import Algorithm
 from fedmm.core.objective import SOURCE, Objective, Outputs, row_weights
 from fedmm.models.flat import FlatNetwork
 from fedmm.training.adaptation import Adaptation
+from fedmm.training.batched import StackSettings, build_stack
 
 MARGIN = 0.8
 FORMS = [AUC(form="square"), AUC(margin=MARGIN)]
@@ -206,3 +207,70 @@ def test_sites_with_one_class_each_reach_the_saddle_of_all_rows(objective: AUC, 
     field = whole.problem.clients[0].open_round(0, 1, 1, {}).field(together, 0)
     assert float(field.norm()) < 1e-12
     torch.testing.assert_close(apart, together, rtol=0, atol=1e-10)
+
+
+def test_every_engine_ends_at_the_same_point() -> None:
+    adaptation = built(sites(), AUC(), fedmm.FedMM(0.2, 0.2, local_steps=3), 4, batch_size=5)
+    *_, (reference, _) = played(adaptation.engine, 4)
+    messages = fedmm.Messaging(adaptation.problem, adaptation.algorithm, adaptation.rounds, adaptation.terms)
+    *_, (exchanged, _) = played(messages, 4)
+    assert torch.equal(exchanged.z, reference.z)
+    stack, _ = build_stack([adaptation], "fp32", StackSettings())
+    for _ in range(4):
+        stack.advance()
+    torch.testing.assert_close(stack.models[0], reference.z, rtol=1e-12, atol=1e-14)
+
+
+def test_alpha_is_held_at_0_at_the_server_alone() -> None:
+    # The site of class 1 alone wants a smaller alpha: held at 0 there, the mean of both sites would be above 0.
+    one, other = (
+        built([cloud(label, 1, name="a")], AUC(positive_share=0.5), fedmm.FedSGDA(0.1, 0.1), 1) for label in (0, 1)
+    )
+    alphas = [float(each.run()[0].state.z[-1]) for each in (one, other)]
+    assert alphas[0] > 0.0 == alphas[1]
+    both = built([cloud(0, 1, name="a"), cloud(1, 1, name="b")], AUC(), fedmm.FedSGDA(0.1, 0.1), 1)
+    free = built([cloud(0, 1, name="a"), cloud(1, 1, name="b")], AUC(), fedmm.FedSGDA(0.1, 0.1), 1)
+    free.problem = dataclasses.replace(free.problem, constraints={})
+    *_, (unheld, _) = played(free.engine_for(free.algorithm), 1)
+    torch.testing.assert_close(both.run()[0].state.z, unheld.z, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("algorithm", fedmm.ALGORITHMS)
+def test_every_algorithm_trains_with_it(algorithm: str) -> None:
+    adapted, error = built(sites(), AUC(), with_options(fedmm.ALGORITHMS[algorithm]), 4).run()
+    assert error is None
+    assert bool(adapted.state.z.isfinite().all())
+
+
+# Refusals -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("clients", "words"),
+    [
+        (
+            [cloud(0, 1, name="a"), cloud(0, 2, name="b")],
+            "auc needs rows of two classes, and no client holds any of class 1",
+        ),
+        ([cloud(1, 1, name="a")], "auc needs rows of two classes, and no client holds any of class 0"),
+        ([Client(target=torch.zeros(4, 1))], "no client holds labelled source rows"),
+    ],
+    ids=["no class 1", "no class 0", "no labels"],
+)
+def test_a_federation_without_both_classes_is_refused(clients: list[Client], words: str) -> None:
+    with pytest.raises(FedmmError, match=words):
+        built(clients, AUC(), fedmm.FedSGDA())
+
+
+def test_other_numbers_of_classes_are_refused() -> None:
+    with pytest.raises(FedmmError, match=r"^auc needs 2 classes, not 10$"):
+        fedmm.adapt(sites(), fedmm.Network(nn.Identity(), 10), AUC(), fedmm.FedSGDA(), 1)
+
+
+def test_counts_are_not_told_where_updates_carry_noise() -> None:
+    pytest.importorskip("dp_accounting", reason="noise in updates needs fedmm[privacy]")
+    noise = fedmm.Terms(transmission=fedmm.GaussianUpdate(0.1, 0.1))
+    model, given = fedmm.Network(nn.Identity(), 2), train_options(rounds=1, batch_size=4, probe_rows=0, best_by="")
+    with pytest.raises(FedmmError, match=r"^auc must not need the clients' counts of each class where updates carry"):
+        Adaptation(sites(), model, AUC(), fedmm.FedSGDA(), given, terms=noise)
+    assert Adaptation(sites(), model, AUC(positive_share=0.25), fedmm.FedSGDA(), given, terms=noise).account
