@@ -65,7 +65,7 @@ def test_balanced_weights_are_those_of_the_shares_of_all_clients() -> None:
     for inputs, labels, alpha in ((x, y, 2 / 3), (-x, 0 * y, 4 / 3)):
         weight, bias = (tensor for _, tensor in layout.tensors(z))
         costs = nn.functional.cross_entropy(inputs @ weight.T + bias, labels, reduction="none")
-        balanced = costs * torch.where(labels == 1, 1 / (2 * 0.25), 1 / (2 * 0.75))
+        balanced = costs * torch.tensor([1 / (2 * 0.75), 1 / (2 * 0.25)], dtype=FLOAT64)[labels]
         expected.append(torch.autograd.grad(alpha * balanced.mean(), z)[0])
     for client, gradient in zip(adaptation.problem.clients, expected, strict=True):
         found = client.open_round(0, 1, 1, {}).field(z.detach(), 0)
