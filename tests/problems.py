@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -275,6 +275,20 @@ def network(*layers: nn.Module, **options: Any) -> fedmm.Network:
     return fedmm.Network(features(*layers), CLASSES, **{"adversary_hidden": (5,)} | options)
 
 
+def _fitting(
+    objective: Objective, clients: Sequence[fedmm.Client] | None, model: fedmm.Network | None
+) -> tuple[Sequence[fedmm.Client], fedmm.Network]:
+    """Clients and network, by default something small; of as many classes as the objective is for."""
+    clients, model = clients or [source_client(), target_client()], model or network()
+    if objective.class_count is None:
+        return clients, model
+    few = [
+        c if c.source is None else replace(c, source=(c.source[0], c.source[1] % objective.class_count))
+        for c in clients
+    ]
+    return few, replace(model, classes=objective.class_count)
+
+
 def adapt(
     clients: Sequence[fedmm.Client] | None = None,
     model: fedmm.Network | None = None,
@@ -284,10 +298,10 @@ def adapt(
     **options: Any,
 ) -> fedmm.Adapted:
     """``fedmm.adapt`` on something small unless told otherwise."""
+    objective = objective or fedmm.DANN()
     return fedmm.adapt(
-        [source_client(), target_client()] if clients is None else clients,
-        network() if model is None else model,
-        fedmm.DANN() if objective is None else objective,
+        *_fitting(objective, clients, model),
+        objective,
         fedmm.FedMM(lr_min=0.1, lr_max=0.1, local_steps=2) if algorithm is None else algorithm,
         rounds,
         **{"batch_size": 8, "progress": False} | options,
@@ -306,10 +320,10 @@ def untrained(
     **options: Any,
 ) -> fedmm.Predictor:
     """The model that :func:`adapt` of the same begins with."""
+    objective = objective or fedmm.DANN()
     return Adaptation(
-        [source_client(), target_client()] if clients is None else clients,
-        network() if model is None else model,
-        fedmm.DANN() if objective is None else objective,
+        *_fitting(objective, clients, model),
+        objective,
         fedmm.FedMM(),
         train_options(**{"rounds": 1, "batch_size": 8} | options),
     ).before()
@@ -335,4 +349,4 @@ def random_outputs(
     def leaf(width: int) -> Tensor:
         return torch.randn(*lead, count, width, generator=random, dtype=FLOAT64).to(dtype).requires_grad_()
 
-    return Outputs(leaf(WIDTH), leaf(CLASSES), leaf(shape.outputs))
+    return Outputs(leaf(WIDTH), leaf(CLASSES), leaf(shape.outputs + shape.levels))

@@ -68,7 +68,7 @@ def test_what_clients_keep_and_what_travels_is_what_the_algorithms_do() -> None:
     assert sorted(lines("algorithms.md", head)) == sorted(expected)
 
 
-SAYS = {1: "a score", 2: "source or target", 3: "a class"}
+SAYS = {1: "a number", 2: "source or target", 3: "a class"}
 """What an adversary says, by the number of its outputs where there are 3 classes."""
 
 

@@ -113,7 +113,7 @@ class FederatedAdapter(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.adapted_: Adapted = adapt(
             clients,
             self._network(rows.shape[1], len(classes), seed),
-            SourceOnly() if known.all() else objective,
+            SourceOnly() if known.all() and objective.adapts else objective,
             self._algorithm(),
             _whole("rounds", self.rounds),
             batch_size=_whole("batch_size", self.batch_size),

@@ -54,7 +54,11 @@ COMPANIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("table", "columns"): {"header": False},
 }
 """What else has to be said where one key is given alone."""
-USELESS = {"source_only": ("target_loss", "domain_smoothing"), "mdd": ("domain_smoothing",)}
+USELESS = {
+    "source_only": ("target_loss", "domain_smoothing"),
+    "auc": ("target_loss", "domain_smoothing", "sam_radius"),
+    "mdd": ("domain_smoothing",),
+}
 """Keys of all objectives that these refuse, but for their defaults."""
 
 
@@ -104,7 +108,7 @@ def another(field: Field[Any], hint: Any) -> Any:
         return {"name": "mcc", "temperature": 1.5}
     if hint == ServerOptimizer | str:
         return {"name": "adam", "epsilon": 0.5}
-    if field.name == "domain_smoothing":  # below 0.5
+    if field.name in ("domain_smoothing", "positive_share"):  # below 0.5, below 1
         return 0.1
     if typing.get_origin(hint) is Literal:
         return next(option for option in options if option != value)
@@ -424,6 +428,11 @@ IMPOSSIBLE: list[tuple[str, str, str, Any, str]] = [
     ("objective", "mdd", "sam_radius", -0.1, "0 or more"),
     ("objective", "mdd", "domain_smoothing", 0.1, "must be 0 for mdd"),
     ("objective", "source_only", "target_loss", "mcc", "must be 'none' for source_only"),
+    ("objective", "source_only", "class_weights", "even", "one of 'none', 'balanced'"),
+    ("objective", "auc", "sam_radius", 0.1, "must be 0 for auc"),
+    ("objective", "auc", "form", "hinge", "one of 'margin', 'square'"),
+    ("objective", "auc", "margin", 0.0, "above 0"),
+    ("objective", "auc", "positive_share", 1.0, "at least 0 and below 1"),
     ("objective", "mdd", "gamma", 0.0, "above 0"),
     ("objective", "mdd", "epsilon", 0.0, "above 0"),
     ("algorithm", "fedmm", "lr_min", 0.0, "above 0"),

@@ -34,6 +34,8 @@ from fedmm.core.schedules import Constant, DannWarmup
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "dann": [{"domain_smoothing": 0.1}, {"target_loss": "bnm"}, {"sam_radius": 0.1}],
     "cdan": [{"detach_softmax": True}, {"entropy_weighting": True}, {"random_dim": 5}, {"target_loss": "im"}],
+    "auc": [{"form": "square"}, {"margin": 2.0, "positive_share": 0.6}],
+    "source_only": [{"class_weights": "balanced"}],
     "mdd": [{"gamma": 4.0, "epsilon": 1e-3}, {"target_loss": "mcc", "target_weight": 0.5}],
 }
 VARIANTS = [kind() for kind in OBJECTIVES.values()] + [
@@ -46,8 +48,11 @@ DOMAINS = {
     "source": [SOURCE] * 5,
     "target": [TARGET] * 5,
 }
-ADVERSARIAL = {name: kind for name, kind in OBJECTIVES.items() if kind().adversary_shape(WIDTH, CLASSES) is not None}
-each_adversarial = pytest.mark.parametrize("kind", ADVERSARIAL.values(), ids=ADVERSARIAL)
+ADAPTING = {name: kind for name, kind in OBJECTIVES.items() if kind.adapts}
+each_adapting = pytest.mark.parametrize("kind", ADAPTING.values(), ids=ADAPTING)
+CLASSIFYING = {name: kind for name, kind in OBJECTIVES.items() if name != "auc"}
+each_classifying = pytest.mark.parametrize("kind", CLASSIFYING.values(), ids=CLASSIFYING)
+"""Those whose task loss is the cross entropy."""
 TELLING = {name: kind for name, kind in OBJECTIVES.items() if kind.tells_domains}
 each_client = pytest.mark.parametrize("domains", DOMAINS.values(), ids=DOMAINS)
 LABELS = torch.tensor([0, 2, 1, 0, 0])
@@ -90,6 +95,9 @@ def test_equal_options_make_equal_objectives_with_equal_hashes(kind: type[Object
 REFUSED: dict[str, Sequence[Any]] = {
     "nu": [-0.1, math.nan, math.inf, "much", True, None],
     "gradient_scale": [-1.0, math.nan, "much", {}, {"features": -1.0}],
+    "form": ["cube", 1, None],
+    "margin": [0.0, -1.0, math.nan, "wide", True],
+    "positive_share": [-0.1, 1.0, math.nan, "much", True],
     "random_dim": [-1, 2.5, "wide", True],
     "gamma": [0.0, -1.0, math.nan, "much"],
     "epsilon": [0.0, -1e-5, math.nan, "little"],
@@ -123,7 +131,7 @@ def test_every_numeric_option_refuses_what_is_not_a_number(kind: type[Objective]
 
 @each_row
 def test_an_option_that_an_objective_has_no_use_for_is_refused_in_one_sentence(kind: type[Objective]) -> None:
-    for option, value in {"target_loss": "mcc", "domain_smoothing": 0.1}.items():
+    for option, value in {"target_loss": "mcc", "domain_smoothing": 0.1, "sam_radius": 0.1}.items():
         if option in kind.used_options():
             assert getattr(kind(**{option: value}), option) != getattr(kind(), option)
         else:
@@ -210,7 +218,9 @@ def test_without_source_rows_there_is_no_task_loss(objective: Objective) -> None
     assert not any(gradient.any() for gradient in gradients(task, outputs))
 
 
-@each_objective
+@pytest.mark.parametrize(
+    "objective", [o for o in VARIANTS if o.name in CLASSIFYING and not o.needs_class_shares], ids=lambda o: o.name
+)
 def test_the_task_loss_is_the_mean_cross_entropy_of_the_source_rows_alone(objective: Objective) -> None:
     outputs = random_outputs(objective, 5)
     task, _ = losses(objective, outputs, DOMAINS["mixed"])
@@ -281,7 +291,7 @@ def after_one_step(objective: Objective, clients: Sequence[fedmm.Client] | None 
     return adapt(clients or [mixed_client()], **options).state.z
 
 
-@each_adversarial
+@each_adapting
 @pytest.mark.parametrize("name", [name for name in fedmm.TARGET_LOSSES if name != "none"])
 def test_a_target_loss_is_part_of_f_in_proportion_to_its_weight(kind: type[Objective], name: str) -> None:
     plain = after_one_step(kind())
@@ -294,7 +304,7 @@ def test_a_target_loss_is_part_of_f_in_proportion_to_its_weight(kind: type[Objec
     assert not by_weight[1][-adversary:].any()
 
 
-@each_adversarial
+@each_adapting
 @pytest.mark.parametrize("name", fedmm.TARGET_LOSSES)
 def test_a_target_loss_leaves_clients_without_target_rows_and_the_columns_alone(
     kind: type[Objective], name: str
@@ -308,7 +318,7 @@ def test_a_target_loss_leaves_clients_without_target_rows_and_the_columns_alone(
     assert pair[0] == pair[1]
 
 
-@each_adversarial
+@each_adapting
 def test_a_target_loss_is_that_of_the_target_rows_alone(kind: type[Objective]) -> None:
     outputs = random_outputs(kind(), 5)
     weights = row_weights(torch.tensor(DOMAINS["mixed"]), torch.ones(5, dtype=FLOAT64))
@@ -347,7 +357,7 @@ def test_a_program_has_one_target_loss_and_one_smoothing_and_takes_sam_steps_or_
 # Sharpness-aware minimisation of the task loss ------------------------------------------------------------------------
 
 
-@each_row
+@each_classifying
 @pytest.mark.parametrize("radius", [0.05, 2.0])
 def test_sam_is_the_closed_form_of_softmax_regression(kind: type[Objective], radius: float) -> None:
     # With e = softmax(W x + b) - onehot(y) the gradient is g(W, b) = mean of (e x', e), and SAM's is
@@ -368,12 +378,12 @@ def test_sam_is_the_closed_form_of_softmax_regression(kind: type[Objective], rad
     plain = gradient(weight, bias)
     norm = math.sqrt(sum(float(part.square().sum()) for part in plain))
     expected = gradient(weight + radius * plain[0] / norm, bias + radius * plain[1] / norm)
-    share = 1.0 if objective.adversary_shape(1, 2) is None else 0.5  # of the two clients' mean
+    share = 0.5 if objective.adapts else 1.0  # of the two clients' mean
     for name, first, part in zip(names, (weight, bias), expected, strict=True):
         torch.testing.assert_close(after[name], first - 0.1 * share * part, rtol=1e-10, atol=1e-13)
 
 
-@each_adversarial
+@each_adapting
 def test_sam_changes_the_gradient_of_the_task_loss_alone(kind: type[Objective]) -> None:
     others: list[dict[str, Any]] = [{"nu": 0.0}, {"nu": 0.7}, {"nu": 0.7, "target_loss": "im"}]
     moved = [after_one_step(kind(sam_radius=0.5, **each)) - after_one_step(kind(**each)) for each in others]
@@ -445,7 +455,7 @@ def test_a_gradient_scale_touches_the_loss_gradient_of_its_group_alone(objective
     start = untrained(objective=still).tensors()
     after = adapt(objective=still, algorithm=algorithm, rounds=1).tensors()
     for name, tensor in start.items():
-        assert torch.equal(tensor, after[name]) == (not name.startswith(("task_head", "adversary")))
+        assert torch.equal(tensor, after[name]) == (not name.startswith(("task_head", "adversary", "levels")))
 
 
 def test_a_scaled_gradient_is_not_a_scaled_rate() -> None:
@@ -468,7 +478,8 @@ def test_client_weights_are_alpha(kind: type[Objective]) -> None:
         adapt([mixed_client(weight=7.0)], objective=kind()).state.z, adapt([mixed_client()], objective=kind()).state.z
     )
     one_step = fedmm.FedSGDA(0.1, 0.1)
-    everything = {"rounds": 1, "batch_size": 48, "algorithm": one_step, "objective": kind(), "dtype": FLOAT64}
+    objective = kind(**({"positive_share": 0.4} if kind is fedmm.AUC else {}))  # else each client alone has its own
+    everything = {"rounds": 1, "batch_size": 48, "algorithm": one_step, "objective": objective, "dtype": FLOAT64}
     pair = [
         fedmm.Client(source=(rows(1), labels(1)), target=rows(2), name="a", weight=3.0),
         fedmm.Client(source=(rows(9), labels(9)), target=rows(10), name="b", weight=1.0),

@@ -95,6 +95,8 @@ def test_a_site_info_travels() -> None:
         ({"input_sum": "a"}, "no finite number"),
         ({"input_sum": 10**400}, "no finite number"),
         ({"input_count": 1.5}, "whole numbers"),
+        ({"class_counts": [1.5]}, "whole numbers"),
+        ({"class_counts": [3, -1]}, "no numbers of rows"),
     ],
 )
 def test_a_site_info_with_values_of_the_wrong_kind_is_refused(changes: dict[str, Any], words: str) -> None:
@@ -118,12 +120,19 @@ def test_what_is_no_site_info_is_refused(table: object) -> None:
         (replace(GOOD, target=False, batch=(8, 8)), "its batches hold 8 and 8 rows"),
         (replace(GOOD, source=False, validation=True), "keeps labelled rows from training and holds none"),
         (replace(GOOD, input_sum=1.0, input_count=12), "which the experiment does not ask for"),
+        (replace(GOOD, class_counts=(3, 4)), "which the experiment does not ask for"),
     ],
 )
 def test_a_site_info_that_cannot_be_of_the_experiment_is_refused(info: SiteInfo, words: str) -> None:
     assert not EXPECTED.flaw("a", GOOD)
     assert not EXPECTED.flaw("a", replace(GOOD, batch=(10, 6)))
     assert re.search(words, EXPECTED.flaw("a", info))
+
+
+@pytest.mark.parametrize("counts", [(), (3, 4), (0, 7), (7,), (0, 0), (1, 2, 3)])
+def test_counts_of_classes_have_to_be_possible(counts: tuple[int, ...]) -> None:
+    flaw = replace(EXPECTED, classes=2).flaw("a", replace(GOOD, class_counts=counts))
+    assert (flaw == "") == (counts in ((), (3, 4), (0, 7)))
 
 
 @pytest.mark.parametrize(

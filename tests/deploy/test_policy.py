@@ -222,6 +222,33 @@ def test_nothing_of_a_few_rows_leaves(tmp_path: Path, count: int) -> None:
     assert SiteWork(enough)(INTRODUCE, introduction(each))
 
 
+def test_a_count_of_few_rows_of_a_class_does_not_leave(tmp_path: Path) -> None:
+    def asked(**objective: Any) -> Experiment:
+        model = {"name": "mlp", "hidden": [4]}
+        tables = {**each.tables(), "model": model, "objective": {"name": "auc", **objective}}
+        return deployed_experiment(tables)
+
+    config, each = own_rows(tmp_path, 30)  # 15 of each class
+    assert "holds fewer rows of a class than its policy.min_rows, 20, and does not tell" in refused_at_once(
+        config, asked()
+    )
+    assert SiteWork(config)(INTRODUCE, introduction(asked(positive_share=0.5)))
+    enough, each = own_rows(tmp_path, 40)
+    told = SiteWork(enough)(INTRODUCE, introduction(asked()))
+    assert json.loads(str(told.about["card"]))["class_counts"] == [20, 20]
+
+
+def test_no_counts_leave_where_updates_carry_noise(tmp_path: Path) -> None:
+    pytest.importorskip("dp_accounting", reason="noise in updates needs fedmm[privacy]")
+    noisy = small(**NOISE)
+    config = site(tmp_path, noisy)
+    balanced = {"name": "source_only", "class_weights": "balanced"}
+    counting = deployed_experiment({**noisy.tables(), "objective": balanced})
+    assert "must not need the clients' counts of each class where updates carry noise" in refused_at_once(
+        config, counting
+    )
+
+
 # Often ----------------------------------------------------------------------------------------------------------------
 
 

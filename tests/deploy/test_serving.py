@@ -135,6 +135,26 @@ def test_a_mean_over_all_sites_inputs_comes_of_their_sums(tmp_path: Path) -> Non
     assert same_result(each, tmp_path / "runs" / "one", tmp_path / "reference", print)
 
 
+@pytest.mark.parametrize(
+    "objective",
+    [{"name": "auc"}, {"name": "auc", "positive_share": 0.3}, {"name": "source_only", "class_weights": "balanced"}],
+    ids=["auc", "auc, given", "balanced"],
+)
+def test_the_share_of_each_class_comes_of_the_sites_counts(tmp_path: Path, objective: dict[str, Any]) -> None:
+    weights = {"client_weights": {"source-1": 3.0}}
+    data, partition = {"name": "moons", "rows": 80, "test_rows": 40}, {"name": "disjoint_classes", "source_clients": 2}
+    tables = {**TABLES, "data": data, "partition": partition, "objective": objective}
+    each = keep_every_round(deployed_experiment({**tables, "run": {**TABLES["run"], **weights}}))
+    grid = grid_of(tmp_path, each)
+    with crashing(2):
+        serve(grid, served(tmp_path, each))
+    serve(grid, served(tmp_path, each, resume=True))
+    assert same_result(each, tmp_path / "runs" / "one", tmp_path / "reference", print)
+    sites = json.loads((tmp_path / "runs" / "one" / "sites.json").read_text())
+    counts = [[], [], []] if "positive_share" in objective else [[40, 0], [0, 40], []]
+    assert [sites[name]["class_counts"] for name in ("source-1", "source-2", "target-1")] == counts
+
+
 @pytest.mark.parametrize("crash_in", [0, 2])
 def test_with_noise_the_norm_of_the_duals_comes_of_what_the_server_has(tmp_path: Path, crash_in: int) -> None:
     """After a resume too, where the server has forgotten all but its checkpoint."""

@@ -8,7 +8,7 @@ from problems import CLASSES, FLOAT64, WIDTH, adapt, generator
 from torch import Tensor
 
 from fedmm import CDAN, FedmmError
-from fedmm.core.objective import SOURCE, TARGET, Outputs, row_weights
+from fedmm.core.objective import SOURCE, TARGET, AdversaryShape, Outputs, row_weights
 
 
 def leaves(rows: int = 5) -> tuple[Tensor, Tensor]:
@@ -95,8 +95,8 @@ def test_random_maps_come_from_the_seed_and_have_the_widths_asked_for() -> None:
     for name, map_ in first.items():
         assert torch.equal(map_, again[name])
         assert not torch.equal(map_, other[name])
-    assert objective.adversary_shape(WIDTH, CLASSES) == (16, 2, False)
-    assert CDAN().adversary_shape(WIDTH, CLASSES) == (WIDTH * CLASSES, 2, False)
+    assert objective.adversary_shape(WIDTH, CLASSES) == AdversaryShape(16, 2)
+    assert CDAN().adversary_shape(WIDTH, CLASSES) == AdversaryShape(WIDTH * CLASSES, 2)
     assert CDAN().random_maps(WIDTH, CLASSES, 3) == {}
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedmm import MDD
-from fedmm.core.objective import SOURCE, TARGET, Outputs, row_weights
+from fedmm.core.objective import SOURCE, TARGET, AdversaryShape, Outputs, row_weights
 
 CHOICE_OF_ROW = torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=FLOAT64)
 """Logits by which the first classifier chooses class 0 for row 1 and class 1 for row 2."""
@@ -60,7 +60,7 @@ def test_epsilon_keeps_target_rows_finite_in_float32(epsilon: float) -> None:
 
 
 def test_the_adversary_is_a_twin_of_the_task_head() -> None:
-    assert MDD().adversary_shape(100, 7) == (100, 7, True)
+    assert MDD().adversary_shape(100, 7) == AdversaryShape(100, 7, twin=True)
 
 
 # Beside tllib's MarginDisparityDiscrepancy ----------------------------------------------------------------------------

@@ -135,6 +135,15 @@ def test_verdicts_are_on_everything_beside_source_only() -> None:
     assert found["rule"] == RULE
 
 
+def test_what_adapts_to_nothing_is_neither_judged_nor_compared_with() -> None:
+    plain, up, ranked = (
+        runs(*each) for each in (("none", "source_only", 0.1), ("up", "dann", 0.4), ("auc", "auc", 0.4))
+    )
+    assert [each["label"] for each in judge_runs([*plain, *up, *ranked])["verdicts"]] == ["up"]
+    assert judge_runs([*up, *ranked])["source_only"] is None
+    assert judge_runs(ranked)["note"] == ""
+
+
 def test_without_a_source_only_run_nothing_is_judged() -> None:
     found = judge_runs(runs("up", "dann", 0.4))
     assert found["verdicts"] == []

@@ -67,10 +67,19 @@ class Experiment:
         return self.run.label or (SOURCE_ONLY if self.source_only else self.algorithm.name)
 
     @property
+    def looks_at_target(self) -> bool:
+        """Whether target rows are trained on, or sites' rows are scaled by themselves."""
+        return self.objective.adapts or isinstance(self.partition, TargetSupervised) or isinstance(self.data, PerSite)
+
+    @property
     def source_only(self) -> bool:
         """Whether nothing is adapted: the source's labels are learnt, and the target is not looked at."""
-        learns_otherwise = isinstance(self.partition, TargetSupervised) or isinstance(self.data, PerSite)
-        return isinstance(self.objective, SourceOnly) and not learns_otherwise
+        return isinstance(self.objective, SourceOnly) and not self.looks_at_target
+
+    @property
+    def adapts(self) -> bool:
+        """Whether it can be asked if adapting helped: what a run without it would be is then source only."""
+        return self.objective.adapts or (isinstance(self.objective, SourceOnly) and self.looks_at_target)
 
     def tables(self) -> dict[str, Table]:
         """Everything, defaults included, as tables from which :func:`experiment` makes the same experiment."""

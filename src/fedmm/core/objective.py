@@ -7,7 +7,7 @@ nothing here assumes two halves. All functions act on the last axes and allow an
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar, NamedTuple
 
@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from fedmm.core.errors import require
 from fedmm.core.layout import PerGroup
+from fedmm.core.projections import ConvexSet
 from fedmm.core.schedules import Constant, Schedule, as_schedule
 from fedmm.core.target_losses import NoTargetLoss, TargetLoss, as_target_loss
 from fedmm.core.validation import not_negative, per_group
@@ -26,16 +27,20 @@ SOURCE, TARGET = 0, 1
 
 
 class RowWeights(NamedTuple):
-    """What each row of a batch counts for, ``[..., rows]``; see :func:`row_weights`."""
+    """What each row of a batch counts for, ``[..., rows]``; see :func:`row_weights`.
+
+    classes: the share of each class among all clients' labelled rows, ``[..., classes]``, where the objective needs it.
+    """
 
     domain: Tensor
     task: Tensor
     all: Tensor
     target: Tensor
     has_source: bool
+    classes: Tensor | None = None
 
 
-def row_weights(domain: Tensor, weight: Tensor) -> RowWeights:
+def row_weights(domain: Tensor, weight: Tensor, classes: Tensor | None = None) -> RowWeights:
     """Weights that sum to 1 over the source rows (``task``, all 0 where there are none) and over all rows (``all``).
 
     Those of the target rows (``target``) are as they were given, and 0 for source rows.
@@ -44,12 +49,20 @@ def row_weights(domain: Tensor, weight: Tensor) -> RowWeights:
     """
     task = _share(torch.where(domain == SOURCE, weight, 0.0))
     target = torch.where(domain == TARGET, weight, 0.0)
-    return RowWeights(domain, task, _share(weight), target, bool(task.any()))
+    return RowWeights(domain, task, _share(weight), target, bool(task.any()), classes)
 
 
 def _share(weight: Tensor) -> Tensor:
     total = weight.sum(dim=-1, keepdim=True)
     return weight / torch.where(total > 0, total, 1.0)
+
+
+def class_shares(labels: Tensor, weights: RowWeights, classes: int) -> Tensor:
+    """The share of each class, ``[..., classes]``: among all clients' labelled rows, else among those at hand."""
+    if weights.classes is not None:
+        return weights.classes
+    of_class = labels.unsqueeze(-1) == torch.arange(classes, device=labels.device)
+    return (of_class * weights.task.unsqueeze(-1)).sum(dim=-2)
 
 
 def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
@@ -76,11 +89,16 @@ class Outputs(NamedTuple):
 
 
 class AdversaryShape(NamedTuple):
-    """The adversary an objective needs. twin: built like the task head, whatever that is."""
+    """The adversary an objective needs. twin: built like the task head, whatever that is.
+
+    levels: of an adversary that is one number for all rows, and no network: how many such numbers of omega come after
+        it among its outputs.
+    """
 
     inputs: int
     outputs: int
     twin: bool = False
+    levels: int = 0
 
 
 @dataclass(frozen=True)
@@ -88,6 +106,8 @@ class Objective(ABC):
     """The base of all objectives.
 
     tells_domains: whether the adversary's two outputs are the logits of a row's domain.
+    adapts: whether target rows are trained on; else clients without source rows have nothing to add.
+    class_count: how many classes it is for; None for any number.
     nu: the trade-off between task loss and domain loss; nu_schedule: a factor on it over the rounds, as
         a schedule such as ``DannWarmup()`` or by its name.
     gradient_scale: a factor on the loss gradient alone (not on penalties, duals or control variates), one number or one
@@ -103,6 +123,8 @@ class Objective(ABC):
     name: ClassVar[str]
     summary: ClassVar[str]
     tells_domains: ClassVar[bool] = False
+    adapts: ClassVar[bool] = True
+    class_count: ClassVar[int | None] = None
 
     nu: float = 1.0
     nu_schedule: Schedule | str = field(default=Constant(), kw_only=True)
@@ -118,7 +140,7 @@ class Objective(ABC):
         per_group("gradient_scale", self.gradient_scale, zero=True)
         object.__setattr__(self, "target_loss", as_target_loss("target_loss", self.target_loss))
         require(
-            isinstance(self.target_loss, NoTargetLoss) or self.adversary_shape(1, 2) is not None,
+            isinstance(self.target_loss, NoTargetLoss) or self.adapts,
             f"target_loss must be 'none' for {self.name}, which looks at no target rows; take another objective, with "
             "nu = 0 for the target loss alone",
         )
@@ -147,6 +169,23 @@ class Objective(ABC):
     def used_options(cls) -> set[str]:
         """The names of the options that this objective has a use for."""
         return {each.name for each in fields(cls)} - (set() if cls.tells_domains else {"domain_smoothing"})
+
+    @property
+    def needs_class_shares(self) -> bool:
+        """Whether the share of each class among all clients' labelled rows has to be measured before training."""
+        return False
+
+    @property
+    def constraints(self) -> Mapping[str, ConvexSet]:
+        """By group of parameters, the set that it is held in at the server; local steps may leave it."""
+        return {}
+
+    def require_classes(self, classes: int, shares: Sequence[float] | None = None) -> None:
+        """Refuse a number of classes that the losses are not made for, or shares of which one is 0 and may not be."""
+        require(
+            self.class_count in (None, classes),
+            f"{self.name} needs {self.class_count} classes, not {classes}",
+        )
 
     @abstractmethod
     def adversary_shape(self, features: int, classes: int) -> AdversaryShape | None:

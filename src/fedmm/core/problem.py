@@ -64,7 +64,8 @@ class FederatedProblem:
     groups: by client name, which clients hold the same domains, for robust aggregation; all are one by default.
     seed: decides who takes part in a round, and the noise in updates where they carry any.
     federation: how many clients the federation has, where these may be but some of them.
-    constraints: by group of parameters, the set that it is held in, after every local step and at the server.
+    constraints: by group of parameters, the set that it is held in, at the server and, where ``held_locally``, after
+        every local step.
     """
 
     layout: Layout
@@ -77,11 +78,17 @@ class FederatedProblem:
     seed: int = 0
     federation: int = 0
     constraints: Mapping[str, ConvexSet] = field(default_factory=dict)
+    held_locally: bool = True
 
     @cached_property
     def projection(self) -> Projection | None:
         """To the nearest point that the constraints allow; None where there are none."""
         return Projection(self.layout, self.constraints) if self.constraints else None
+
+    @property
+    def local_projection(self) -> Projection | None:
+        """The projection after every local step."""
+        return self.projection if self.held_locally else None
 
     def __repr__(self) -> str:
         sizes = f"{self.layout.min_size} parameters in omega, {self.layout.size - self.layout.min_size} in psi"

@@ -22,7 +22,7 @@ from fedmm.runs.build import DataCache
 from fedmm.sites.compatibility import difference
 from fedmm.sites.experiments import require_quorum
 from fedmm.sites.site_info import Expected, SiteInfo, read_site_info, site_info_from
-from fedmm.training.problem import Client
+from fedmm.training.problem import Client, class_shares
 
 SITES = "sites.json"
 _LATE, _JOINED = "late", "joined"
@@ -135,8 +135,10 @@ class Enrolment:
 
 
 def _keep_sums(before: SiteInfo | None, now: SiteInfo) -> SiteInfo:
-    """A site's info where it was known before: the mean of the inputs is the one that the run was begun with."""
-    return now if before is None else replace(now, input_sum=before.input_sum, input_count=before.input_count)
+    """A site's info where it was known before: the sums and counts are those that the run was begun with."""
+    if before is None:
+        return now
+    return replace(now, input_sum=before.input_sum, input_count=before.input_count, class_counts=before.class_counts)
 
 
 def expect_sites(experiment: Experiment, domains: Mapping[str, str], cache: DataCache) -> Expected:
@@ -144,7 +146,10 @@ def expect_sites(experiment: Experiment, domains: Mapping[str, str], cache: Data
     pair = experiment.partition.seen(cache.pair(experiment, experiment.run.torch_device))
     row = pair.source.x
     centred = build_network(experiment, pair).centre == "train_mean"
-    return Expected(tuple(row.shape[1:]), row.dtype == torch.uint8, experiment.run.batch_size, centred, domains)
+    classes = pair.classes if experiment.objective.needs_class_shares else 0
+    return Expected(
+        tuple(row.shape[1:]), row.dtype == torch.uint8, experiment.run.batch_size, centred, domains, classes
+    )
 
 
 def build_network(experiment: Experiment, pair: DomainPair) -> Network:
@@ -156,6 +161,16 @@ def mean_input(infos: Mapping[str, SiteInfo]) -> float:
     """The mean of all sites' inputs, from their sums; 0 where the network needs none."""
     count = sum(info.input_count for info in infos.values())
     return sum(infos[name].input_sum for name in sorted(infos)) / count if count else 0.0
+
+
+def shares_of_classes(experiment: Experiment, infos: Mapping[str, SiteInfo]) -> tuple[float, ...] | None:
+    """The share of each class among all sites' labelled rows, from their counts; None where none is needed."""
+    if not experiment.objective.needs_class_shares:
+        return None
+    counts = {name: info.class_counts for name, info in infos.items()}
+    shares = class_shares(counts, {name: experiment.run.client_weights.get(name, 1.0) for name in infos})
+    require(shares is not None, "no site has said how many labelled rows it holds of each class")
+    return shares
 
 
 def stand_in_client(name: str, info: SiteInfo, weight: float) -> Client:

@@ -32,6 +32,7 @@ from fedmm.deploy.enrolment import (
     build_network,
     expect_sites,
     mean_input,
+    shares_of_classes,
     stand_in_client,
     stand_in_row,
 )
@@ -186,6 +187,7 @@ def standing_in(each: Experiment, names: list[str], cards: Mapping[str, SiteInfo
         terms=replace(each.terms, restore=not each.terms.secure_sum),
         guard=each.guard,
         input_mean=mean_input(cards),
+        class_shares=shares_of_classes(each, cards),
         batches={name: cards[name].batch for name in names},
         held_back={name: stand_in_row(cards[name], labelled=True) for name in names if cards[name].validation},
     )
@@ -276,6 +278,7 @@ class _Engines:
             "clients": [client.name for client in self.adaptation.problem.clients],
             "listed": list(self.adaptation.problem.listed),
             "input_mean": mean_input(self.sites.infos),
+            "class_shares": shares_of_classes(self.experiment, self.sites.infos),
             "odds": self.adaptation.odds,
             **self.columns,
         }

@@ -68,7 +68,7 @@ def workers(server: Server) -> dict[str, Worker]:
             server.taking_part,
             SeededNoise(problem.seed),
             problem.seed,
-            problem.projection,
+            problem.local_projection,
         )
         for client in problem.clients
     }

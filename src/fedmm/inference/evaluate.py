@@ -15,7 +15,6 @@ from fedmm.data.labels import UNKNOWN, UNLABELLED
 from fedmm.inference.load_run import FinishedRun
 from fedmm.inference.predict import OWN_ROWS, TEST, open_rows, own_rows, predict_rows
 from fedmm.inference.scores import BINS, Scores, compute_scores, wilson
-from fedmm.objectives.source_only import SourceOnly
 from fedmm.runs.evidence import count_trained_test_rows
 
 EVALUATION = "fedmm-evaluation-1"
@@ -113,6 +112,6 @@ def evaluate(
 
 def _trained_on(run: FinishedRun) -> int:
     """How many of the run's own test rows of the target it trained on, without their labels."""
-    if run.experiment.objective.name == SourceOnly.name:
+    if not run.experiment.objective.adapts:
         return 0
     return count_trained_test_rows(run.experiment.data.load())

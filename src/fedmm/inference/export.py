@@ -47,7 +47,7 @@ class ExportedNetwork(nn.Module):
 
     def __init__(self, network: AdversarialModule, show: RowsShown) -> None:
         super().__init__()
-        network.adversary = None
+        network.drop_adversary()
         self.network = network
         self._show = show
 
@@ -307,7 +307,7 @@ def _read_torchscript(path: Path, run: FinishedRun) -> Probabilities:
 def _write_safetensors(run: FinishedRun, rows: Tensor, about: Mapping[str, Any], path: Path) -> None:
     """The features, the task head and the input mean by name; :func:`fedmm.load_model` reads the file too."""
     network, show = run.predictor.network(), run.predictor.show
-    network.adversary = None
+    network.drop_adversary()
     tensors = {
         name: tensor.contiguous() for name, tensor in network.state_dict().items() if name not in network.map_names
     }

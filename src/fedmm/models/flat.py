@@ -31,8 +31,8 @@ class FlatNetwork:
     Its module's parameters and their gradients are views of two flat vectors, so that taking z in and giving the
     gradient out costs one copy each. Nothing of one call is left for the next but what the caller hands in.
 
-    layout, start: where its parameters lie in z, and their first values; omega is ``features.*`` and ``task_head.*``,
-        psi is ``adversary.*``. Parameters that need no gradient are left as they are.
+    layout, start: where its parameters lie in z, and their first values; omega is ``features.*``, ``task_head.*`` and
+        ``levels.*``, psi is ``adversary.*``. Parameters that need no gradient are left as they are.
     statistics: the first running statistics of its normalisation layers.
     """
 
@@ -188,7 +188,7 @@ class FlatNetwork:
         )
         _require_width("task head", outputs.logits, self.classes)
         if adversary is not None:
-            _require_width("adversary", outputs.adversary, adversary.outputs)
+            _require_width("adversary", outputs.adversary, adversary.outputs + adversary.levels)
 
 
 def _cuda_state(rows: Tensor) -> Tensor:

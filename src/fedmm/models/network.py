@@ -83,6 +83,8 @@ class AdversarialModule(nn.Module):
             self.task_head = self._task_head(network, AdversaryShape(width, network.classes, twin=True))
             self.adversary_shape = objective.adversary_shape(width, network.classes)
             self.adversary = self._adversary(network, self.adversary_shape)
+            levels = self.adversary_shape.levels if self.adversary_shape else 0
+            self.levels = Numbers(levels) if levels else None
         self.adversary_input = objective.adversary_input
         maps = objective.random_maps(width, network.classes, seed)
         self.map_names = tuple(maps)
@@ -96,7 +98,15 @@ class AdversarialModule(nn.Module):
         if self.adversary is None:
             return Outputs(features, logits, logits)
         maps = {name: getattr(self, name) for name in self.map_names}
-        return Outputs(features, logits, self.adversary(self.adversary_input(features, logits, maps)))
+        seen = self.adversary_input(features, logits, maps)
+        adversary = self.adversary(seen)
+        if self.levels is not None:
+            adversary = torch.cat([adversary, self.levels(seen)], dim=-1)
+        return Outputs(features, logits, adversary)
+
+    def drop_adversary(self) -> None:
+        """Leave what predicts alone."""
+        self.adversary = self.levels = None
 
     def _prepare(self, x: Tensor) -> Tensor:
         if x.dtype == torch.uint8:
@@ -131,7 +141,24 @@ class AdversarialModule(nn.Module):
     def _adversary(self, network: Network, shape: AdversaryShape | None) -> nn.Module | None:
         if shape is None:
             return None
+        if shape.levels:
+            require(network.adversary is None, "adversary must be left out: that of the objective is no network")
+            return Numbers(shape.outputs)
         return _head(network, shape) if network.adversary is None else copy.deepcopy(network.adversary)
+
+
+class Numbers(nn.Module):
+    """Numbers of the network's own that begin at 0: inputs of 1, ``[rows, 1]``, become ``[rows, count]``.
+
+    A product of each, and no matrix product, so that they are never rounded to a lower precision.
+    """
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(count))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight
 
 
 def _head(network: Network, shape: AdversaryShape) -> nn.Module:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fedmm.core.objective import Objective
+from fedmm.objectives.auc import AUC
 from fedmm.objectives.cdan import CDAN
 from fedmm.objectives.dann import DANN
 from fedmm.objectives.mdd import MDD
@@ -14,11 +15,13 @@ OBJECTIVES: dict[str, type[Objective]] = {
         DANN,
         CDAN,
         MDD,
+        AUC,
         SourceOnly,
     )
 }
 
 __all__ = [
+    "AUC",
     "CDAN",
     "DANN",
     "MDD",

@@ -28,7 +28,13 @@ _FIRST = ("rounds", "seed", "batch_size", "probe_rows", "dtype", "client_weights
 _SINCE: dict[str, dict[str, Any]] = {
     "run": {name: default for name, default in _DECIDING.items() if name not in _FIRST},
     "data": {"augment": True, "skip_bad": False},
-    "objective": {"target_loss": {"name": "none"}, "target_weight": 1.0, "domain_smoothing": 0.0, "sam_radius": 0.0},
+    "objective": {
+        "target_loss": {"name": "none"},
+        "target_weight": 1.0,
+        "domain_smoothing": 0.0,
+        "sam_radius": 0.0,
+        "class_weights": "none",
+    },
     "algorithm": {"server_optimizer": {"name": "none"}, "normalize_steps": False},
     "aggregation": {"name": "mean"},
     "transmission": {"name": "exact"},

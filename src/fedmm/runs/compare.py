@@ -55,6 +55,7 @@ def derive_candidates(tables: Mapping[str, Any], objectives: Sequence[str], seed
         if name not in OBJECTIVES:
             raise unknown("objective in --objectives", name, OBJECTIVES)
         require(name != _NONE, f"--objectives need not name {_NONE}, which is always compared; leave it out")
+        require(OBJECTIVES[name].adapts, f"--objectives must name what adapts to the target, and {name} does not")
     fedmm = own.algorithm.name if own.algorithm.name in (_FEDMM, _SMOOTHED) else _SMOOTHED
     methods = list(dict.fromkeys((_BASELINE, fedmm, own.algorithm.name)))
 

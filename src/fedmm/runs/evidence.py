@@ -16,7 +16,7 @@ from fedmm.data.datasets.per_site import KEY as PER_SITE
 from fedmm.data.domains import DomainPair, Labelled
 from fedmm.data.partition import TargetSupervised
 from fedmm.data.splitting import count_shared, fingerprints
-from fedmm.objectives.source_only import SourceOnly
+from fedmm.objectives import OBJECTIVES, SourceOnly
 
 MOST_ROWS = 1000
 """Of each domain, that label shift is estimated from."""
@@ -144,6 +144,12 @@ def is_source_only(summary: Summary) -> bool:
     return bool(summary["objective"] == SourceOnly.name and not learns_otherwise)
 
 
+def _adapts(summary: Summary) -> bool:
+    """Whether a run is source only but for what it does to adapt."""
+    objective = OBJECTIVES.get(summary["objective"], SourceOnly)
+    return objective.adapts or objective is SourceOnly
+
+
 def judge_runs(summaries: Sequence[Summary]) -> dict[str, Any]:
     """The rule's verdict on every method among runs, by the summaries of their folders, as plain values.
 
@@ -155,7 +161,7 @@ def judge_runs(summaries: Sequence[Summary]) -> dict[str, Any]:
         if each["status"] == "completed":
             methods.setdefault(each["label"], []).append(each)
     plain = {label: runs for label, runs in methods.items() if is_source_only(runs[0])}
-    adapted = {label: runs for label, runs in methods.items() if label not in plain}
+    adapted = {label: runs for label, runs in methods.items() if label not in plain and _adapts(runs[0])}
     if not plain or not adapted:
         note = NO_SOURCE_ONLY if adapted else ""
         return {"rule": RULE, "source_only": None, "label_shift": None, "verdicts": [], "note": note}

@@ -300,7 +300,7 @@ def finish_run(
     summary["tested_rows"] = {name: len(rows.y) for name, rows in tested.items()}
     if "target" not in tested and len(pair.target.y):
         summary["note"] = NO_TARGET_LABELS
-    summary["tested_rows_trained_on"] = 0 if experiment.source_only else count_trained_test_rows(pair)
+    summary["tested_rows_trained_on"] = count_trained_test_rows(pair) if experiment.looks_at_target else 0
     private = adaptation.terms.transmission.private
     shift = shift_of_model(adapted.predict_proba, pair) if shifts and not private else None
     summary["label_shift"] = None if shift is None else shift_table(shift, pair.class_names)

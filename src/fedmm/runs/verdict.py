@@ -42,7 +42,7 @@ def judge_run(folder: Path, experiment: Experiment, compare: str) -> dict[str, A
     compare: the command that would compare the run's method with source only.
     """
     summary = completed_run(folder)
-    if summary is None or experiment.source_only or isinstance(experiment.partition, TargetSupervised):
+    if summary is None or not experiment.adapts or isinstance(experiment.partition, TargetSupervised):
         return None
     own, plain = _beside(folder, experiment.tables(), summary)
     if plain:

@@ -1,6 +1,7 @@
 """What a site says of what it holds: which domains, and the shape of a row. How many rows, and of which classes, stays.
 
-A network that is centred at the mean of all inputs needs a sum and a count from each site; they are sent for it alone.
+A network that is centred at the mean of all inputs needs a sum and a count from each site, and an objective that weighs
+classes a count of each; they are sent for it alone.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from fedmm.remote.packed import NAME, Malformed, Packed, read_json
 _INFO = "card"
 _MOST_DIMENSIONS, _LONGEST_SIDE = 8, 1 << 31
 _MOST_INPUTS = 1 << 53
+_MOST_CLASSES = 1 << 16
 _LARGEST_INPUT = 3.5e38  # of float32
 _ROUNDING = 1e-6
 
@@ -29,6 +31,7 @@ class SiteInfo:
     batch: how many rows of its batches are source and target, where it holds both and models are measured by domain
         classifiers; else 0 and 0.
     input_sum, input_count: of all its inputs, where the network is centred at the mean over all sites; else 0.
+    class_counts: how many labelled rows it trains on of each class, where the objective needs their shares; else empty.
     """
 
     source: bool
@@ -39,6 +42,7 @@ class SiteInfo:
     input_count: int = 0
     validation: bool = False
     batch: tuple[int, int] = (0, 0)
+    class_counts: tuple[int, ...] = ()
 
     @property
     def domain(self) -> str:
@@ -55,7 +59,8 @@ class Expected:
     """What the server's experiment lets a info say, so that a info is compared before anything is made of it.
 
     shape, bytes: of a stored row. batch_size: of the experiment. centred: whether sums of inputs are asked for.
-    domains: by site, what it holds, where the experiment says so.
+    domains: by site, what it holds, where the experiment says so. classes: how many there are, where counts of each are
+        asked for; else 0.
     """
 
     shape: tuple[int, ...]
@@ -63,6 +68,7 @@ class Expected:
     batch_size: int
     centred: bool = False
     domains: Mapping[str, str] = field(default_factory=dict)
+    classes: int = 0
 
     def flaw(self, name: str, info: SiteInfo) -> str:
         """Why a site's info cannot be of this experiment, in words that follow its name; empty where it can."""
@@ -76,7 +82,16 @@ class Expected:
         split = info.domain == "both" and min(info.batch) >= 1 and sum(info.batch) == self.batch_size
         if info.batch != (0, 0) and not split:
             return f"its batches hold {info.batch[0]} and {info.batch[1]} rows; the experiment's have {self.batch_size}"
-        return self._implausible_sum(info)
+        return self._implausible_counts(info) or self._implausible_sum(info)
+
+    def _implausible_counts(self, info: SiteInfo) -> str:
+        if not info.class_counts:
+            return ""
+        if not self.classes:
+            return "it sends counts of its classes, which the experiment does not ask for"
+        if len(info.class_counts) != self.classes or not info.source or not sum(info.class_counts):
+            return f"the counts {list(info.class_counts)} cannot be of labelled rows of {self.classes} classes"
+        return ""
 
     def _implausible_sum(self, info: SiteInfo) -> str:
         total, count = info.input_sum, info.input_count
@@ -111,7 +126,11 @@ def site_info_from(table: Any) -> SiteInfo:
     batch = _whole_numbers(table, "batch", (0, 0), 2)
     if len(batch) != 2 or min(batch) < 0:
         raise Malformed(f"its batches hold {list(batch)} rows, where two numbers are read")
-    return SiteInfo(source, target, shape, as_bytes, float(total), count, _flag(table, "validation", False), (*batch,))
+    counts = _whole_numbers(table, "class_counts", (), _MOST_CLASSES)
+    if any(not 0 <= held <= _MOST_INPUTS for held in counts):
+        raise Malformed("the counts of its classes are no numbers of rows")
+    validation = _flag(table, "validation", False)
+    return SiteInfo(source, target, shape, as_bytes, float(total), count, validation, (*batch,), counts)
 
 
 def _flag(table: Mapping[str, Any], name: str, default: bool | None = None) -> bool:

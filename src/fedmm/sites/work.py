@@ -34,13 +34,13 @@ from fedmm.sites.config import SiteConfig
 from fedmm.sites.credentials.keys import signer, verifier
 from fedmm.sites.owner.gate import Admitted, Gate
 from fedmm.sites.owner.ledger import NotAllowed
-from fedmm.sites.owner.policy import Plan, precision_of, require_rows, require_steps_kept
+from fedmm.sites.owner.policy import Plan, precision_of, require_counts, require_rows, require_steps_kept
 from fedmm.sites.rows import SiteRows, site_rows
 from fedmm.sites.site_info import SiteInfo
 from fedmm.sites.tables import ENCODING, describe_table, require_tables
 from fedmm.training.evaluators import Evaluator, OwnSums, held_back_evaluator, source_evaluator, target_evaluator
 from fedmm.training.predictor import RowsShown
-from fedmm.training.problem import ClientData, adaptation_problem, batch_split, input_sum
+from fedmm.training.problem import ClientData, adaptation_problem, batch_split, class_counts, input_sum
 
 _REMEDY = "the site's owner can list it in policy.allow_imports"
 
@@ -143,7 +143,7 @@ class SiteWork:
         if masks is not None:
             answer.about.update(pack_key(masks.signed()))
         answer.about["versions"] = json.dumps(versions())
-        return answer, math.inf if info.input_count else 0.0
+        return answer, math.inf if info.input_count or info.class_counts else 0.0
 
     def _measure(self, built: _Built, question: Packed) -> Packed:
         """Sums over the site's own rows; none where its updates carry noise, which they would go around."""
@@ -168,7 +168,7 @@ class SiteWork:
         assert held is not None
         total, count = 0.0, 0
         if _network(experiment, rows).centre == "train_mean":
-            total, count = input_sum(holding if _adversarial(experiment) else replace(holding, target=None))
+            total, count = input_sum(holding if experiment.objective.adapts else replace(holding, target=None))
         return SiteInfo(
             rows.source is not None,
             rows.target is not None,
@@ -178,7 +178,15 @@ class SiteWork:
             count,
             rows.validation is not None,
             _batch(experiment, rows),
+            self._class_counts(experiment, rows),
         )
+
+    def _class_counts(self, experiment: Experiment, rows: SiteRows) -> tuple[int, ...]:
+        if rows.source is None or not experiment.objective.needs_class_shares:
+            return ()
+        counts = class_counts(rows.source, rows.classes, self._config.site.name)
+        require_counts(self._config.policy, counts)
+        return counts
 
     def _build_once(self, admitted: Admitted) -> _Built:
         assert admitted.plan is not None
@@ -191,7 +199,7 @@ class SiteWork:
     def _rows(self, experiment: Experiment, encoding: str) -> tuple[SiteRows, ClientData]:
         """The site's rows, and those of them that are trained on: enough of each domain, and in every batch."""
         rows = site_rows(self._config, experiment, encoding, self._say)
-        target = rows.target if _adversarial(experiment) or rows.source is None else None
+        target = rows.target if experiment.objective.adapts or rows.source is None else None
         counts = [0 if part is None else len(part) for part in (rows.source, target)]
         require_rows(self._config.policy, experiment.run.batch_size, *counts)
         return rows, ClientData(self._config.site.name, rows.source, target, 1.0)
@@ -213,6 +221,7 @@ class SiteWork:
             device=experiment.run.torch_device,
             view=rows.view,
             mean=plan.input_mean,
+            shares=plan.class_shares,
         )
         others = [Elsewhere(other) for other in plan.clients if other != name]
         problem = replace(problem, clients=[*problem.clients, *others], listed=plan.listed)
@@ -261,11 +270,6 @@ def _begin(built: _Built) -> None:
     memory = built.site.memory
     if memory.state_for(NEVER) is None:
         memory.remember(NEVER, built.first)
-
-
-def _adversarial(experiment: Experiment) -> bool:
-    """Whether target rows are trained on."""
-    return experiment.objective.adversary_shape(1, 2) is not None
 
 
 def _batch(experiment: Experiment, rows: SiteRows) -> tuple[int, int]:

@@ -130,6 +130,7 @@ class Adaptation:
 
     terms: what the options say of them, by default.
     input_mean: of all clients' training inputs, where the clients here only stand for some that are elsewhere.
+    class_shares: of all clients' labelled rows, where the objective needs them and the clients here only stand in.
     batches: by such a client that holds both domains, how many rows of its batches are of each, where that is known.
     held_back: by client, labelled source rows that it keeps from training; looked at without ``source_validation``.
     whole: the network and its rows, where the clients hold what its frozen part makes of them; predictions are its own.
@@ -149,6 +150,7 @@ class Adaptation:
         terms: Terms | None = None,
         guard: Guard = _NO_GUARD,
         input_mean: float | None = None,
+        class_shares: Sequence[float] | None = None,
         batches: Mapping[str, tuple[int, int]] | None = None,
         held_back: Mapping[str, Rows] | None = None,
         whole: WholeNetwork | None = None,
@@ -170,7 +172,7 @@ class Adaptation:
         self.client_data = take_stock(clients, objective, model.classes)
         self.problem, self.function = adaptation_problem(
             self.client_data, model, objective, seed=seed, batch_size=batch_size, dtype=options.torch_dtype,
-            device=options.torch_device, view=view, mean=input_mean,
+            device=options.torch_device, view=view, mean=input_mean, shares=class_shares,
         )  # fmt: skip
         self.problem = replace(self.problem, listed=client_names(clients))
         self.view = view
@@ -186,6 +188,7 @@ class Adaptation:
                 probe_rows=probe_rows,
                 centre=model.centre,
                 trains_statistics=self.function.trains_statistics,
+                objective=objective,
             )
         there = self.function.layout.device
         standing_in = input_mean is not None

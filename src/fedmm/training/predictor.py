@@ -203,7 +203,7 @@ def _restored(
     function = FlatNetwork(model, SourceOnly(), sample, seed=0, dtype=dtype, device=device)
     wanted = function.state(function.start, function.statistics)
     for name in saved:
-        ours = name in wanted or name.startswith(("adversary.", "map_"))
+        ours = name in wanted or name.startswith(("adversary.", "levels.", "map_"))
         require(ours, f"{file} holds a tensor {name!r} that this network lacks")
     for name, tensor in wanted.items():
         require(name in saved, f"{file} lacks the tensor {name!r} of this network")

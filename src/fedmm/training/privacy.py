@@ -20,6 +20,7 @@ from fedmm.core.engine import FederatedState, RoundRecord
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.federation import Terms, head_count, taking_part
 from fedmm.core.mechanisms import GaussianUpdate
+from fedmm.core.objective import Objective
 from fedmm.core.problem import FederatedProblem
 from fedmm.core.validation import positive
 from fedmm.data.domains import Input
@@ -159,7 +160,9 @@ def privacy_account(
     )
 
 
-def require_nothing_else_is_told(*, probe_rows: int, centre: str, trains_statistics: bool) -> None:
+def require_nothing_else_is_told(
+    *, probe_rows: int, centre: str, trains_statistics: bool, objective: Objective | None = None
+) -> None:
     """Refuse whatever would tell of clients' rows, beside their updates and without noise."""
     require(
         probe_rows == 0,
@@ -169,9 +172,20 @@ def require_nothing_else_is_told(*, probe_rows: int, centre: str, trains_statist
         centre != "train_mean",
         "centre must be 'none' or 'image_mean' where updates carry noise: the mean of the clients' inputs has none",
     )
+    if objective is not None:
+        require_no_counts(objective)
     require(
         not trains_statistics,
         "batch_norm must be 'frozen' where updates carry noise: the running statistics have none",
+    )
+
+
+def require_no_counts(objective: Objective) -> None:
+    """Refuse an objective that needs to know how many rows of each class the clients hold."""
+    require(
+        not objective.needs_class_shares,
+        f"{objective.name} must not need the clients' counts of each class where updates carry noise, since those have "
+        "none: give objective.positive_share for auc, class_weights = 'none' for source_only",
     )
 
 

@@ -129,12 +129,11 @@ def require_clients(clients: object) -> None:
 
 
 def take_stock(clients: Sequence[Client], objective: Objective, classes: int) -> list[ClientData]:
-    """Check what the clients hold; with an objective without adversary, only their source rows count."""
+    """Check what the clients hold; with an objective that adapts to nothing, only their source rows count."""
     require(len(clients) > 0, "a federation needs at least one client")
-    adversarial = objective.adversary_shape(1, 2) is not None
     holdings = []
     for client in format_clients(clients)[0]:
-        source, target = client.source, client.target if adversarial else None
+        source, target = client.source, client.target if objective.adapts else None
         assert client.name is not None
         if isinstance(source, TensorRows):
             check_labels(source.labels(torch.arange(len(source))), client.name, classes)
@@ -145,7 +144,7 @@ def take_stock(clients: Sequence[Client], objective: Objective, classes: int) ->
         "no client holds labelled source rows: there is nothing to learn; give one of them source=(inputs, labels)",
     )
     require(
-        not adversarial or any(h.target is not None for h in holdings),
+        not objective.adapts or any(h.target is not None for h in holdings),
         f"no client holds target rows, to which {objective.name} adapts; give one of them target=inputs, or use the "
         "objective SourceOnly() (source_only)",
     )
@@ -202,6 +201,34 @@ def input_mean(holdings: Sequence[ClientData]) -> float:
     return sum(total for total, _ in sums) / sum(count for _, count in sums)
 
 
+def class_counts(held: Rows, classes: int, name: str, chunk: int = 4096) -> tuple[int, ...]:
+    """How many labelled rows a client holds of each class."""
+    counts = torch.zeros(classes, dtype=torch.int64)
+    for index in torch.split(torch.arange(len(held)), chunk):
+        labels = held.labels(index)
+        check_labels(labels, name, classes)
+        counts += torch.bincount(labels.cpu(), minlength=classes)
+    return tuple(counts.tolist())
+
+
+def class_shares(counts: Mapping[str, Sequence[int]], alphas: Mapping[str, float]) -> tuple[float, ...] | None:
+    """The clients' shares of each class, averaged by their weights, which is that of f; None where nobody counted.
+
+    counts: by client, its labelled rows of each class. alphas: by client, its weight.
+    """
+    known = [(alphas[name], counts[name]) for name in sorted(counts) if sum(counts[name])]
+    total = math.fsum(alpha for alpha, _ in known)
+    each = zip(*([alpha * count / sum(own) for count in own] for alpha, own in known), strict=True)
+    return tuple(math.fsum(parts) / total for parts in each) or None
+
+
+def measure_class_shares(holdings: Sequence[ClientData], classes: int) -> tuple[float, ...] | None:
+    """The :func:`class_shares` of clients whose rows are here."""
+    labelled = {h.name: h.source for h in holdings if h.source is not None}
+    counts = {name: class_counts(held, classes, name) for name, held in labelled.items()}
+    return class_shares(counts, {h.name: h.alpha for h in holdings})
+
+
 def adaptation_problem(
     holdings: Sequence[ClientData],
     network: Network,
@@ -213,12 +240,20 @@ def adaptation_problem(
     device: torch.device | str = "cpu",
     view: View = _WHOLE_ROWS,
     mean: float | None = None,
+    shares: Sequence[float] | None = None,
 ) -> tuple[FederatedProblem, FlatNetwork]:
     """The federated problem of these clients, and its network as a function of rows in that view.
 
-    mean: of all clients' training inputs, where these are not all of them.
+    mean: of all clients' training inputs, shares: of each class among their labelled rows, where these are not all of
+        the clients.
     """
     at_least("batch_size", batch_size, 1)
+    objective.require_classes(network.classes)
+    if not objective.needs_class_shares:
+        shares = None
+    elif shares is None:
+        shares = measure_class_shares(holdings, network.classes)
+    objective.require_classes(network.classes, shares)
     sample = holdings[0].sample
     view.shape(tuple(sample.shape[1:]))
     if network.centre != "train_mean":
@@ -234,7 +269,8 @@ def adaptation_problem(
     )
     moved = _moved(holdings, function.layout.device)
     clients = [
-        AdaptationClient(holding, function, objective, seed=seed, batch_size=batch_size, view=view) for holding in moved
+        AdaptationClient(holding, function, objective, seed=seed, batch_size=batch_size, view=view, shares=shares)
+        for holding in moved
     ]
     problem = FederatedProblem(
         function.layout,
@@ -245,6 +281,8 @@ def adaptation_problem(
         groups={holding.name: holding.domains for holding in holdings},
         seed=seed,
         federation=len(clients),
+        constraints=objective.constraints,
+        held_locally=not objective.constraints,
     )
     return problem, function
 
@@ -314,6 +352,7 @@ class AdaptationClient:
         seed: int,
         batch_size: int,
         view: View = _WHOLE_ROWS,
+        shares: Sequence[float] | None = None,
     ) -> None:
         self.name = holding.name
         self.network = network
@@ -325,7 +364,8 @@ class AdaptationClient:
         held = (0 if self.source is None else len(self.source), 0 if self.target is None else len(self.target))
         self.source_rows, self.target_rows = batch_split(batch_size, *held)
         domain = torch.tensor([SOURCE] * self.source_rows + [TARGET] * self.target_rows, device=device)
-        self.weights: RowWeights = row_weights(domain, torch.ones(batch_size, dtype=dtype, device=device))
+        classes = None if shares is None else torch.tensor(shares, dtype=dtype, device=device)
+        self.weights: RowWeights = row_weights(domain, torch.ones(batch_size, dtype=dtype, device=device), classes)
         self.field_scale = network.layout.signs() * network.layout.join_all(objective.gradient_scale) * holding.alpha
 
     def open_round(self, t: int, rounds: int, steps: int, statistics: Statistics) -> AdaptationRound:

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 import fedmm
 from fedmm import (
     ALGORITHMS,
+    AUC,
     CDAN,
     DANN,
     MDD,
@@ -39,6 +40,7 @@ from fedmm import (
     FedSGDA,
     GeometricMedian,
     ScaffoldGDA,
+    SourceOnly,
     Terms,
     TrimmedMean,
 )
@@ -180,13 +182,18 @@ class Run:
 
     def problem(self, adaptation: Adaptation) -> FederatedProblem:
         """What the adaptation trains, in the run's constraints."""
-        return replace(adaptation.problem, constraints=self.constraints)
+        return replace(adaptation.problem, constraints=self.constraints or adaptation.problem.constraints)
 
     def adaptation(self, device: str = "cpu", dtype: torch.dtype = FLOAT64) -> Adaptation:
-        shares = self.partition.split(self.pair, self.seed)
+        pair, network = self.pair, self.network(self.seed)
+        if classes := self.objective.class_count:
+            source = Labelled(pair.source.x, pair.source.y % classes)
+            pair = replace(pair, source=source, class_names=pair.class_names[:classes])
+            network = replace(network, classes=classes)
+        shares = self.partition.split(pair, self.seed)
         return Adaptation(
-            [self._client(share) for share in shares],
-            self.network(self.seed),
+            [self._client(share, pair) for share in shares],
+            network,
             self.objective,
             self.algorithm,
             train_options(
@@ -196,8 +203,8 @@ class Run:
             terms=self.terms,
         )
 
-    def _client(self, share: Share) -> fedmm.Client:
-        source, target = self.pair.source, self.pair.target
+    def _client(self, share: Share, pair: DomainPair) -> fedmm.Client:
+        source, target = pair.source, pair.target
         return fedmm.Client(
             source=TensorRows(source.x, source.y, index=share.source) if len(share.source) else None,
             target=TensorRows(target.x, index=share.target) if len(share.target) else None,
@@ -416,6 +423,9 @@ BOTH_DOMAINS = [
 """Clients that hold both domains in unlike shares, beside clients that hold one."""
 
 OBJECTIVE_OPTIONS = {name: kind(nu=0.3) for name, kind in OBJECTIVES.items()} | {
+    "auc, square": AUC(form="square"),
+    "auc, given": AUC(margin=0.5, positive_share=0.4),
+    "source_only, balanced": SourceOnly(class_weights="balanced"),
     "cdan, detached": CDAN(nu=0.3, detach_softmax=True),
     "cdan, by entropy": CDAN(nu=0.3, entropy_weighting=True),
     "cdan, random map": CDAN(nu=0.3, random_dim=5),
@@ -496,6 +506,11 @@ STACKS: dict[str, list[Run]] = (
     | {
         f"both domains, {name}": two_methods(OBJECTIVE_OPTIONS[name], partition=PSplit(0.7))
         for name in ("cdan, all options", "mdd", "source_only", "dann, mcc", "mdd, bnm")
+    }
+    | {
+        f"{name}, {partition.name}": two_methods(OBJECTIVE_OPTIONS[name], partition=partition)
+        for name in ("auc", "auc, square", "source_only, balanced")
+        for partition in (DisjointClasses(2, 1), Dirichlet(0.5, 3, 1))
     }
     | {f"batch norm {policy}": normalised(policy) for policy in POLICIES}
     | {

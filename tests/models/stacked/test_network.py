@@ -11,7 +11,7 @@ from problems import CLASSES, FLOAT64, WIDTH, generator
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from fedmm import CDAN, DANN, MDD, Network, SourceOnly
+from fedmm import AUC, CDAN, DANN, MDD, Network, SourceOnly
 from fedmm.core.objective import Objective
 from fedmm.core.seeding import key
 from fedmm.models import FlatNetwork, PaperCNN, SmallCNN
@@ -420,7 +420,7 @@ def test_inputs_are_scaled_and_centred_as_one_by_one(dtype: torch.dtype, centre:
     assert_as_one_by_one(networks, x, looped=looped)
 
 
-OBJECTIVES = (CDAN(), CDAN(detach_softmax=True), CDAN(random_dim=7), MDD(), SourceOnly())
+OBJECTIVES = (AUC(), CDAN(), CDAN(detach_softmax=True), CDAN(random_dim=7), MDD(), SourceOnly())
 
 
 @each_way

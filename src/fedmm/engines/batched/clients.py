@@ -39,8 +39,8 @@ class ClientStack:
     has_source: who holds labelled rows; pool, sampler: their rows, and which of them a round needs; view: how rows are
     shown. taking_part: how many of each replica's clients work in a round; taking_part_in_all: how many of the whole
     federation's, ``[replicas, 1, 1]``, where these are but some of them; groups: who holds the same domains;
-    projection: to where constraints allow; client_weights: what updates are multiplied with before their mean, unless
-    they weigh_alike.
+    projection: to where constraints allow, local_projection: after a local step; client_weights: what updates are
+    multiplied with before their mean, unless they weigh_alike.
     """
 
     def __init__(self, replicas: Sequence[Replica], layout: Layout) -> None:
@@ -62,9 +62,11 @@ class ClientStack:
         self.unequal_steps = min(map(min, most)) < self.most_steps or (self.steps_vary and len(replicas) > 1)
         self.pool = RowPool([held for client in self.flat for held in client.held], layout.device)
         self.sampler = RoundSampler(self.flat, [count for each in most for count in each], self.pool)
-        parts = (self._stacked([client.weights[part] for client in self.flat]) for part in range(4))
+        parts = (self._stacked(part) for part in list(zip(*(client.weights[:4] for client in self.flat), strict=True)))
         domain, task, everything, target = parts
-        self.weights = RowWeights(domain, task, everything, target, has_source=True)
+        shares = [client.weights.classes for client in self.flat]
+        classes = None if shares[0] is None else self._stacked(cast(list[Tensor], shares))
+        self.weights = RowWeights(domain, task, everything, target, has_source=True, classes=classes)
         target_weights = [client.objective.target_weight for client in self.flat]
         self.target_weight = torch.tensor(target_weights, dtype=layout.dtype, device=layout.device).view(self.shape)
         radii = [client.objective.sam_radius for client in self.flat]
@@ -75,6 +77,7 @@ class ClientStack:
         self.scale = self._stacked([client.field_scale for client in self.flat])
         self.view = self.flat[0].view
         self.projection = replicas[0].problem.projection
+        self.local_projection = replicas[0].problem.local_projection
         self.taking_part = [head_count(self.count, replica.terms.participation) for replica in replicas]
         federations = [
             head_count(max(replica.problem.federation, self.count), replica.terms.participation) for replica in replicas
@@ -92,8 +95,7 @@ class ClientStack:
         self.groups = Groups(torch.stack([each.of for each in each_groups]), max(each.most for each in each_groups))
         self.which = torch.arange(len(replicas), device=layout.device).unsqueeze(1).expand(self.shape)
 
-    def _stacked(self, values: Sequence[Tensor | bool]) -> Tensor:
-        tensors = cast(Sequence[Tensor], values)
+    def _stacked(self, tensors: Sequence[Tensor]) -> Tensor:
         return torch.stack(list(tensors)).view(*self.shape, *tensors[0].shape)
 
     def set_steps(self, t: int) -> None:
@@ -141,7 +143,8 @@ def _require_alike(replicas: Sequence[Replica], clients: Sequence[StackableClien
         replica.terms.check_noise(replica.problem, replica.algorithm)
         same = replica.problem.layout.blocks == layout.blocks and replica.problem.layout.dtype == layout.dtype
         require(same, "replicas of a stack must have networks of one structure and dtype")
-        constraints = replica.problem.constraints == replicas[0].problem.constraints
+        first, own = replicas[0].problem, replica.problem
+        constraints = own.constraints == first.constraints and own.held_locally == first.held_locally
         require(constraints, "replicas of a stack must have the same constraints")
         shared = replica.problem.share_statistics == replicas[0].problem.share_statistics
         require(shared, "replicas of a stack must have one policy for running statistics")

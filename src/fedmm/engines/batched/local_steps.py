@@ -95,8 +95,8 @@ class LocalWork:
             else:
                 F = gradient[r] * scale
                 after = band.step(before, F, next(seconds) if band.rule.looks else F, part, moving)
-            if self._clients.projection:
-                after = self._clients.projection(after)
+            if self._clients.local_projection:
+                after = self._clients.local_projection(after)
             before.copy_(after if moving is None else torch.where(moving.unsqueeze(-1), after, before))
         now.losses[:, :, part] += losses if active is None else torch.where(active, losses, 0.0)
 
@@ -110,8 +110,8 @@ class LocalWork:
             r = band.replicas
             points.append(band.look(self._now.z[r, part], gradient[r] * scale[r, part], part))
         joined = torch.cat(points)
-        if self._clients.projection:
-            joined = self._clients.projection(joined)
+        if self._clients.local_projection:
+            joined = self._clients.local_projection(joined)
         found, _ = self._gradient(number, step, joined)
         each = zip(self._looking, torch.split(found, [len(own) for own in points]), strict=True)
         return [own * scale[band.replicas, part] for band, own in each]
@@ -141,7 +141,9 @@ class LocalWork:
         if second is None:
             self._keep(statistics, part)
         domain, task, everything, target = (each[r][:, part].flatten(0, 1) for each in self._clients.weights[:4])
-        weights = RowWeights(domain, task, everything, target, has_source=True)
+        shares = self._clients.weights.classes
+        classes = None if shares is None else shares[r][:, part].flatten(0, 1)
+        weights = RowWeights(domain, task, everything, target, has_source=True, classes=classes)
         objective = self._clients.flat[0].objective
         losses = torch.stack(objective.losses(outputs, self._clients.pool.y[rows], weights))
         nu = now.nu[r].expand(-1, part.stop - part.start).flatten()

@@ -22,7 +22,7 @@ from fedmm.core.problem import Statistics
 from fedmm.core.seeding import uniform
 from fedmm.models.devices import CudaStreams, Precision
 from fedmm.models.dropout import SeededDropout
-from fedmm.models.network import AdversarialModule
+from fedmm.models.network import AdversarialModule, Numbers
 from fedmm.models.stacked.bn_folding import FoldedNorms
 
 _ELEMENTWISE = (
@@ -130,7 +130,10 @@ class StackedNetwork:
         if module.adversary is None:
             return Outputs(features, logits, logits)
         seen = module.adversary_input(features, logits, constants)
-        return Outputs(features, logits, run.layers(seen, module.adversary, "adversary"))
+        adversary = run.layers(seen, module.adversary, "adversary")
+        if module.levels is not None:
+            adversary = torch.cat([adversary, run.layers(seen, module.levels, "levels")], dim=-1)
+        return Outputs(features, logits, adversary)
 
     def _fused(self, x: Tensor) -> str | None:
         """The precision of the fused convolutions, where they can be used."""
@@ -178,7 +181,8 @@ def _untrained(module: AdversarialModule) -> dict[str, Tensor]:
 
 def stacking_obstacle(module: AdversarialModule) -> str | None:
     """What keeps a network from running layer by layer over a stack; None where nothing does."""
-    parts = [part for part in (module.features, module.task_head, module.adversary) if part is not None]
+    named = (module.features, module.task_head, module.adversary, module.levels)
+    parts = [part for part in named if part is not None]
     layers = [layer for part in parts for _, layer in _named_layers(part, "")]
     trained = [layer for layer in layers if next(layer.parameters(), None) is not None]
     if len(set(map(id, trained))) < len(trained):
@@ -190,7 +194,7 @@ def stacking_obstacle(module: AdversarialModule) -> str | None:
 
 
 def _layer_obstacle(layer: nn.Module) -> str | None:
-    if type(layer) not in (nn.Conv2d, SeededDropout, nn.Flatten, nn.Linear, *_NORMS, *_ELEMENTWISE, *_POOLS):
+    if type(layer) not in (nn.Conv2d, SeededDropout, nn.Flatten, nn.Linear, Numbers, *_NORMS, *_ELEMENTWISE, *_POOLS):
         return f"a layer of type {type(layer).__name__}"
     if isinstance(layer, nn.Conv2d):
         plain = layer.groups == 1 and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
@@ -287,6 +291,8 @@ class _Run:
     def _layer(self, x: Tensor, path: str, layer: nn.Module) -> Tensor:
         if isinstance(layer, nn.Linear):
             return self._linear(x, self.tensors[f"{path}.weight"], self.tensors.get(f"{path}.bias"))
+        if isinstance(layer, Numbers):
+            return x * self.tensors[f"{path}.weight"].unsqueeze(1)
         if isinstance(layer, nn.Conv2d):
             return self._conv(x, path, layer)
         if isinstance(layer, nn.Flatten):

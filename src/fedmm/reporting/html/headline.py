@@ -121,7 +121,7 @@ def _evidence(report: Report) -> list[str]:
 
 def _adapts(method: Method) -> bool:
     partition = method.first.tables.get("partition", {}).get("name")
-    return method.first.run.objective != "source_only" and partition != "target_supervised"
+    return method.first.run.objective not in ("source_only", "auc") and partition != "target_supervised"
 
 
 def _said(method: Method) -> str:

@@ -40,11 +40,13 @@ def derive_candidates(tables: Mapping[str, Any], objectives: Sequence[str] = ())
     require(SWEEP not in plain, "a file with a [sweep] table is for `fedmm sweep`; call it [tune] to tune over it")
     own = experiment(plain)
     _require_tunable(own)
+    _require_adapting([own])
     if TUNE in tables:
         require(not objectives, "--objectives is for files without a [tune] table; list objective.name in [tune]")
         found = _own_grid(tables)
     else:
         found = _default_grid(plain, own, objectives)
+    _require_adapting(found)
     source_only = experiment(
         {
             **plain,
@@ -75,6 +77,15 @@ def _require_tunable(own: Experiment) -> None:
         "target_supervised learns from the target's labels, which tuning never looks at; use another partition",
     )
     require(own.run.probe_rows > 0, "run.probe_rows must be above 0: tuning judges by those target rows")
+
+
+def _require_adapting(found: Sequence[Experiment]) -> None:
+    for each in found:
+        require(
+            each.adapts or each.source_only,
+            f"tuning judges by how a model does on the target, to which {each.objective.name} does not adapt; use "
+            "another objective",
+        )
 
 
 def _own_grid(tables: Mapping[str, Any]) -> list[Experiment]:

@@ -7,7 +7,7 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -25,7 +25,7 @@ from fedmm.sites.config import PolicySection
 from fedmm.sites.experiments import deployed_experiment, experiment_text, named_paths
 from fedmm.sites.owner.ledger import Ledger, NotAllowed, permit
 from fedmm.training.guard import Guard, calmer
-from fedmm.training.privacy import gaussian_epsilon
+from fedmm.training.privacy import gaussian_epsilon, require_no_counts
 from fedmm.training.problem import batch_split
 
 LONGEST = 1 << 18
@@ -63,7 +63,8 @@ class Plan:
     """What the server says beside the experiment. alpha: the site's weight. input_mean: of all sites' inputs.
 
     clients, listed: who takes part, in order of names and as listed. odds: of source to target in all batches.
-    encoding: how the columns of tables become numbers, as JSON.
+    encoding: how the columns of tables become numbers, as JSON. class_shares: of all sites' labelled rows, where the
+    objective needs them.
     """
 
     algorithm: Algorithm
@@ -73,6 +74,7 @@ class Plan:
     listed: tuple[str, ...]
     odds: float | None
     encoding: str = ""
+    class_shares: tuple[float, ...] | None = None
 
 
 def read_plan(text: object, experiment: Experiment, site: str) -> Plan:
@@ -97,7 +99,15 @@ def read_plan(text: object, experiment: Experiment, site: str) -> Plan:
     encoding = table.get("encoding", "")
     permit(isinstance(encoding, str), "the encoding of the server's plan must be a text")
     alpha, mean = float(numbers[0]), float(numbers[1])
-    return Plan(algorithm, alpha, mean, tuple(names[0]), tuple(names[1]), table.get("odds"), encoding)
+    shares = table.get("class_shares")
+    told = isinstance(shares, list) and all(_is_finite(share) and 0 <= share <= 1 for share in shares)
+    permit(
+        told if experiment.objective.needs_class_shares else shares is None,
+        f"the class_shares of the server's plan must be numbers between 0 and 1 where {experiment.objective.name} "
+        "needs them",
+    )
+    each = None if shares is None else tuple(map(float, shares))
+    return Plan(algorithm, alpha, mean, tuple(names[0]), tuple(names[1]), table.get("odds"), encoding, each)
 
 
 def _is_close(one: Any, other: Any) -> bool:
@@ -170,6 +180,11 @@ def _require_noise(policy: PolicySection, kind: str, experiment: Experiment) -> 
         not private or experiment.model.centre != "train_mean",
         "centre must be 'none' or 'image_mean' where updates carry noise: the mean of the clients' inputs has none",
     )
+    if private and experiment.objective.needs_class_shares:
+        try:
+            require_no_counts(experiment.objective)
+        except FedmmError as refusal:
+            raise NotAllowed(str(refusal)) from refusal
     if policy.max_epsilon < math.inf:
         permit(
             private and kind in (INTRODUCE, TRAIN, CONFIRM, OPEN),
@@ -214,6 +229,15 @@ def require_rows(policy: PolicySection, batch_size: int, source: int, target: in
             not rows or rows >= policy.min_batch_size,
             f"a batch would hold fewer {domain} rows than this site's policy.min_batch_size, {policy.min_batch_size}",
         )
+
+
+def require_counts(policy: PolicySection, counts: Sequence[int]) -> None:
+    """Refuse to say how many rows of each class are held, where they are few of one: at least min_rows, or none."""
+    permit(
+        all(not held or held >= policy.min_rows for held in counts),
+        f"the site holds fewer rows of a class than its policy.min_rows, {policy.min_rows}, and does not tell how "
+        "many; objective.positive_share (auc) or class_weights = 'none' (source_only) need no counts",
+    )
 
 
 def precision_of(terms: Terms, groups: tuple[bool, bool], clients: int) -> float:

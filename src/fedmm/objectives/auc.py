@@ -1,0 +1,94 @@
+"""Deep AUC maximisation (Ying et al., 2016; Liu et al., 2020; Yuan et al., 2021)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedmm.core.errors import require
+from fedmm.core.objective import AdversaryShape, Objective, Outputs, RowWeights, class_shares
+from fedmm.core.projections import ConvexSet, HalfLine
+from fedmm.core.validation import fraction, one_of, positive
+
+
+@dataclass(frozen=True)
+class AUC(Objective):
+    """The area under the ROC curve as a saddle point, so that no client needs pairs of a positive and a negative row.
+
+    Let h be the predicted probability of class 1, p the share of class 1 among all clients' labelled rows, and a, b
+    (of omega) and alpha (psi) three numbers. A row with label y costs
+
+        (1 - p) (h - a)^2 [y = 1] + p (h - b)^2 [y = 0] - p (1 - p) alpha^2, and
+        square:  2 (1 + alpha) (p h [y = 0] - (1 - p) h [y = 1])
+        margin:  2 alpha (p (1 - p) m + p h [y = 0] - (1 - p) h [y = 1])  with alpha >= 0
+
+    At the saddle a and b are the means of h over class 1 and class 0, and alpha is b - a, or max(0, m + b - a). What is
+    left is, over pairs of a row x of class 1 and x' of class 0, p (1 - p) E[(1 - h(x) + h(x'))^2] less p (1 - p) for
+    ``square``; ``margin`` does not charge a difference of the means beyond m.
+
+    form: ``margin`` (AUCM, Yuan et al.) or ``square`` (Ying et al.). margin: m, above 0.
+    positive_share: p, between 0 and 1; 0 to measure it: the clients' shares of class 1, averaged by their weights.
+    """
+
+    name: ClassVar[str] = "auc"
+    summary: ClassVar[str] = "the area under the ROC curve of two classes, for labelled rows at sites of even one class"
+    adapts: ClassVar[bool] = False
+    class_count: ClassVar[int | None] = 2
+
+    form: Literal["margin", "square"] = "margin"
+    margin: float = 1.0
+    positive_share: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of("form", self.form, ("margin", "square"))
+        positive("margin", self.margin)
+        fraction("positive_share", self.positive_share)
+        require(not self.sam_radius, f"sam_radius must be 0 for {self.name}, whose task loss is not minimised alone")
+
+    @classmethod
+    def used_options(cls) -> set[str]:
+        return super().used_options() - {"nu", "nu_schedule", "target_loss", "target_weight", "sam_radius"}
+
+    @property
+    def needs_class_shares(self) -> bool:
+        return not self.positive_share
+
+    @property
+    def constraints(self) -> Mapping[str, ConvexSet]:
+        return {"adversary": HalfLine()} if self.form == "margin" else {}
+
+    def require_classes(self, classes: int, shares: Sequence[float] | None = None) -> None:
+        super().require_classes(classes)
+        for label, share in enumerate(shares or ()):
+            require(share > 0.0, f"{self.name} needs rows of two classes, and no client holds any of class {label}")
+
+    def adversary_shape(self, features: int, classes: int) -> AdversaryShape:
+        return AdversaryShape(1, 1, levels=2)
+
+    def adversary_input(self, features: Tensor, logits: Tensor, maps: Mapping[str, Tensor]) -> Tensor:
+        return torch.ones_like(logits[..., :1])
+
+    def domain_losses(self, outputs: Outputs, domain: Tensor) -> Tensor:
+        return outputs.logits.new_zeros(domain.shape)
+
+    def task_loss(self, outputs: Outputs, labels: Tensor, weights: RowWeights) -> Tensor:
+        if not weights.has_source:
+            return weights.task.sum(dim=-1)
+        logits = outputs.logits.to(outputs.adversary.dtype)
+        positives = (labels == 1).to(logits.dtype)
+        negatives = 1.0 - positives
+        p = self.positive_share or class_shares(labels, weights, 2)[..., 1:]
+        alpha, a, b = outputs.adversary.unbind(dim=-1)
+        h = torch.sigmoid(logits[..., 1] - logits[..., 0])
+        spread = (1.0 - p) * (h - a) ** 2 * positives + p * (h - b) ** 2 * negatives - p * (1.0 - p) * alpha**2
+        order = p * h * negatives - (1.0 - p) * h * positives
+        if self.form == "square":
+            gap = 2.0 * (1.0 + alpha) * order
+        else:
+            gap = 2.0 * alpha * (p * (1.0 - p) * self.margin + order)
+        return ((spread + gap) * weights.task).sum(dim=-1)

@@ -1,0 +1,89 @@
+"""The objective ``auc`` on a table, from the experiment file to predictions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cli.commands import Command
+from problems import generator
+from safetensors.torch import load_file
+
+import fedmm
+from fedmm import AUC
+from fedmm.config.toml import write_toml
+
+
+def table(folder: Path) -> dict[str, Any]:
+    """Three hospitals, of which one has no patient of class "ill", and a fourth to predict for."""
+    random = generator(1)
+    lines = ["hospital,ill,age,pulse"]
+    for hospital, share in (("a", 0.5), ("b", 0.0), ("c", 0.3), ("d", 0.4)):
+        for number in range(40):
+            ill = number < 40 * share
+            age, pulse = (torch.randn(2, generator=random) + 2.0 * ill).tolist()
+            lines.append(f"{hospital},{'yes' if ill else 'no'},{age},{pulse}")
+    (folder / "patients.csv").write_text("\n".join(lines) + "\n")
+    return {
+        "run": {"rounds": 6, "batch_size": 8, "checkpoint_every": 1, "checkpoint_seconds": 0.0, "threads": 1},
+        "data": {
+            "name": "table", "file": str(folder / "patients.csv"), "label": "ill", "site": "hospital",
+            "target_sites": ["d"],
+        },
+        "partition": {"name": "by_site"},
+        "model": {"name": "mlp", "hidden": [4]},
+        "objective": {"name": "auc", "margin": 0.9},
+        "algorithm": {"name": "codasca", "local_steps": 3},
+    }  # fmt: skip
+
+
+def test_an_experiment_comes_back_from_its_tables(tmp_path: Path) -> None:
+    each = fedmm.experiment(table(tmp_path))
+    assert each.objective == AUC(margin=0.9)
+    assert fedmm.experiment(each.tables()) == each
+    assert not each.adapts
+    assert not each.source_only
+
+
+@pytest.mark.parametrize("engine", ["in_process", "batched"])
+def test_a_run_that_stopped_goes_on_to_the_same_bits(tmp_path: Path, engine: str) -> None:
+    tables = table(tmp_path)
+    each = fedmm.experiment({**tables, "run": {**tables["run"], "engine": engine}})
+    fedmm.run_experiment(each, tmp_path / "whole", progress=False)
+
+    def stop(row: Any) -> None:
+        if row["round"] == 3:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        fedmm.run_experiment(each, tmp_path / "broken", progress=False, on_round=stop)
+    fedmm.run_experiment(each, tmp_path / "broken", progress=False, resume=True)
+    one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "broken"))
+    assert one.keys() == other.keys() >= {"levels.weight", "adversary.weight"}
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_the_commands_run_evaluate_predict_and_export(tmp_path: Path, command: Command) -> None:
+    file, folder = tmp_path / "auc.toml", tmp_path / "run"
+    file.write_text(write_toml(table(tmp_path)))
+    ran = command("run", file, "--out", folder)
+    assert ran.code == 0
+    assert "adaptation" not in ran.out + ran.err
+    assert json.loads((folder / "summary.json").read_text())["tested_rows_trained_on"] == 0
+    assert command("check", file).code == 0
+    assert command("evaluate", folder, "test").code == 0
+    assert command("predict", folder, tmp_path / "patients.csv", "--out", tmp_path / "predictions.csv").code == 0
+    for kind in ("safetensors", "torchscript"):
+        assert command("export", folder, "--format", kind, "--out", tmp_path / f"model.{kind}").code == 0
+    held = load_file(tmp_path / "model.safetensors")
+    assert not [name for name in held if name.startswith(("levels", "adversary"))]
+    predictor = fedmm.load_model(
+        folder / "model.safetensors", fedmm.experiment(table(tmp_path)).model.build((2,), 2, 0)
+    )
+    assert predictor.predict_proba(torch.zeros(3, 2)).shape == (3, 2)
+    refused = command("compare", file, "--objectives", "auc")
+    assert "--objectives must name what adapts to the target, and auc does not" in refused.err
+    assert "to which auc does not adapt" in command("tune", file, "--minutes", "1").err
