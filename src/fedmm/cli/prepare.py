@@ -56,6 +56,12 @@ def init(
     target_site: Annotated[
         list[str] | None, typer.Option(help="A site that is the target, if labels do not show it. May be repeated.")
     ] = None,
+    metric: Annotated[
+        str,
+        typer.Option(
+            help="Tables: accuracy or auc, where every row has a label and there is no target: auc for a rare class.",
+        ),
+    ] = "",
     as_site: Annotated[
         str,
         typer.Option(
@@ -74,11 +80,13 @@ def init(
     require(bool(as_site) or not with_site, "--with-site is for --as-site, the site whose table this is")
     own = ""
     if as_site:
-        alone = len(paths) == 1 and target is None and not site and not target_site
-        require(alone, "--as-site takes the table of that site alone, without --target, --site and --target-site")
+        alone = len(paths) == 1 and target is None and not site and not target_site and not metric
+        require(
+            alone, "--as-site takes the table of that site alone, without --target, --site, --target-site and --metric"
+        )
         found, own = propose_site(paths[0], as_site, with_site or [], given)
     else:
-        found = propose(paths, target, target_sites=target_site or [], table=given)
+        found = propose(paths, target, target_sites=target_site or [], table=given, metric=metric)
     path = paths[0] if len(paths) == 1 else paths[0].resolve().parent
     file = out or Path(f"{folder_name(path.resolve().name.partition('.')[0])}.toml")
     text = write_experiment(found, path, file)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from fedmm.config.sites import ELSEWHERE
 from fedmm.core.errors import FedmmError, require
+from fedmm.core.validation import one_of
 from fedmm.data.labels import sort_names
 from fedmm.data.readers.arrays import ARRAYS, layout_of, read_arrays, rows_of
 from fedmm.data.readers.images import ClassFolders, folders_of_sites, found_in, read_picture, refuse_bad
@@ -21,15 +22,24 @@ from fedmm.preflight.table_columns import (
     find_columns,
     name_sites,
 )
-from fedmm.preflight.write_experiment import LARGE, Found, Line, list_missing, write_site
+from fedmm.preflight.write_experiment import LARGE, METRICS, Found, Line, list_missing, write_site
 
 _LARGER, _PICTURES_MEASURED = 160, 15
 
 
 def propose(
-    paths: Sequence[Path], target: Path | None, *, target_sites: Sequence[str], table: TableOptions | None = None
+    paths: Sequence[Path],
+    target: Path | None,
+    *,
+    target_sites: Sequence[str],
+    table: TableOptions | None = None,
+    metric: str = "",
 ) -> Found:
-    """Look at what a path is, and at that of the target where it is another; several paths are tables of sites."""
+    """Look at what a path is, and at that of the target where it is another; several paths are tables of sites.
+
+    metric: of METRICS, for a table without a target; empty where there is one.
+    """
+    one_of("--metric", metric or METRICS[0], METRICS)
     table = table or TableOptions()
     for each in (*paths, target):
         try:
@@ -50,7 +60,8 @@ def propose(
             "a table holds both domains in one file; join the two, with a column that says which is which, or give "
             "both files and say --target-site",
         )
-        return _table(files, table, target_sites)
+        return _table(files, table, target_sites, metric)
+    require(not metric, f"--metric is for tables ({', '.join(TABLES)}), not for {path}")
     require(len(paths) == 1, f"several paths must be tables ({', '.join(TABLES)}), one of each site")
     if path.is_dir():
         return _folders(path, target, target_sites)
@@ -212,7 +223,7 @@ def _arrays(path: Path, target: Path | None) -> Found:
     return Found("arrays", tuple(lines), shape, min(len(x), len(there)), "source_site" in arrays, (said,))
 
 
-def _table(files: Mapping[str, Path], given: TableOptions, target_sites: Sequence[str]) -> Found:
+def _table(files: Mapping[str, Path], given: TableOptions, target_sites: Sequence[str], metric: str) -> Found:
     found = find_columns(files, given)
     joined, where = len(files) > 1, name_files(files)
     require(
@@ -228,20 +239,33 @@ def _table(files: Mapping[str, Path], given: TableOptions, target_sites: Sequenc
         lines = [Line("files", named, f"a table for each site: {held}")]
     else:
         lines = [Line("file", where, f"{found.rows} rows")]
-    lines += [*format_lines(found), *_label_lines(found)]
-    if found.domain:
+    if metric:
+        require(
+            not (target_sites or found.domain or found.unlabelled),
+            f"--metric is for a table without a target; {_why_target(found, target_sites)}",
+        )
+        require(
+            metric != "auc" or len(found.labels) == 2,
+            f"--metric auc needs two classes, and column {found.label!r} of {where} has {len(found.labels)}",
+        )
+    lines += [*format_lines(found), *_label_lines(found, rare_last=metric == "auc")]
+    if metric:
+        lines.append(Line("labelled_only", True, "every row is trained on with its label, but for those held out"))
+        lines.append(Line("held_out", 0.2, "share of every class to choose by and to test on"))
+    elif found.domain:
         lines.append(Line("domain", found.domain, "says source or target"))
     elif not target_sites and not found.unlabelled:
         raise FedmmError(
             f"every row of {where} has a label, so nothing says which rows are the target; say "
             + (f"--target-site and one of: {list_some(found.sites)}" if found.sites else "--site and --target-site")
+            + f"; without a target at all, --metric {' or '.join(METRICS)}"
         )
     if found.site:
         lines.append(Line("site", found.site, f"who holds a row: {held}"))
     if target_sites:
         lines.append(Line("target_sites", list(target_sites), "their labels are for testing alone"))
     lines += _column_lines(found)
-    target = found.domain or ", ".join(target_sites) or "the rows without label"
+    target = found.domain or ", ".join(target_sites) or ("none" if metric else "the rows without label")
     said = f"a table of {found.rows} rows: label {found.label!r}" + (f", site {found.site!r}" if found.site else "")
     if joined:
         said = f"{len(files)} tables, one of each site, of {found.rows} rows: label {found.label!r}, sites {held}"
@@ -256,13 +280,28 @@ def _table(files: Mapping[str, Path], given: TableOptions, target_sites: Sequenc
         found.smallest,
         bool(found.sites),
         (f"{said}; the target: {target}", classes, *found.said),
+        metric,
     )
 
 
-def _label_lines(found: Columns) -> list[Line]:
+def _why_target(found: Columns, target_sites: Sequence[str]) -> str:
+    if target_sites:
+        return "leave out --target-site"
+    if found.domain:
+        return f"its column {found.domain!r} says which rows are the target"
+    return f"{found.unlabelled} of its rows have no label: give them one, or remove them"
+
+
+def _label_lines(found: Columns, *, rare_last: bool = False) -> list[Line]:
+    """rare_last: of two classes, the rarer becomes the second, which is the one that is looked for."""
     empty = f"empty in {found.unlabelled} rows" if found.unlabelled else "known for every row"
     lines = [Line("label", found.label, f"the classes; {empty}")]
-    if found.classes:
+    first, *others = found.labels
+    if rare_last and found.labels[first] < found.labels[others[0]]:
+        spelt = found.classes or {name: name for name in found.labels}
+        ordered = sorted(spelt.items(), key=lambda each: -found.labels[each[1]])
+        lines.append(Line("classes", dict(ordered), "the class of each label; the last is looked for"))
+    elif found.classes:
         lines.append(Line("classes", dict(found.classes), "some labels were spelt in two ways"))
     elif len(found.labels) > 2 and all(name.isdecimal() for name in found.labels):
         first, second, *_, last = found.labels

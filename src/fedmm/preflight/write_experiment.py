@@ -21,8 +21,17 @@ LARGE = 72
 """Pixels of a side above which pictures need a pre-trained network."""
 _BATCH, _FEWEST = 64, 8
 _SLOW_BACKBONE = {"features.backbone": 0.001, "*": 0.01}
+_CHOSEN_BY = {
+    "": ("target_information", "the best model is kept by this, which needs no labels of the target"),
+    "accuracy": ("source_risk", "the best model is kept by this, on the rows held out"),
+    "auc": ("validation_auroc", "the best model is kept by this, on the rows held out"),
+}
 _MOBILENET = "mobilenetv2"
 """The folder of its weights in the data folder."""
+
+
+METRICS = ("accuracy", "auc")
+"""What a model of labelled rows alone may be chosen by."""
 
 
 class Line(NamedTuple):
@@ -39,7 +48,7 @@ class Found:
     """Data: which row of DATASETS takes it, and the lines of its section.
 
     shape: of a row; smallest: the rows of the smallest client; by_site: whether the data says who holds what;
-    said: sentences on what was found.
+    said: sentences on what was found. metric: of METRICS where there is no target, else empty.
     """
 
     kind: str
@@ -48,6 +57,7 @@ class Found:
     smallest: int
     by_site: bool
     said: tuple[str, ...] = field(default=())
+    metric: str = ""
 
 
 def write_experiment(found: Found, source: Path, file: Path) -> str:
@@ -57,6 +67,7 @@ def write_experiment(found: Found, source: Path, file: Path) -> str:
     large = len(found.shape) == 3 and min(found.shape[1:]) > LARGE
     batch = min(small, 32) if large else small
     rounds, rate = (100, 0.01) if large else (200, 0.02)
+    best_by, why = _CHOSEN_BY[found.metric]
     sections = {
         "run": (
             Line("rounds", rounds, "of communication; stop_by ends earlier"),
@@ -64,10 +75,8 @@ def write_experiment(found: Found, source: Path, file: Path) -> str:
             Line("seed", 0, "one seed, one result"),
             Line("device", "auto", "the GPU where there is one"),
             *(() if large else (Line("threads", 1, "such a small network is fastest on one core"),)),
-            Line(
-                "best_by", "target_information", "the best model is kept by this, which needs no labels of the target"
-            ),
-            Line("stop_by", "target_information", "end early by the same", True),
+            Line("best_by", best_by, why),
+            Line("stop_by", best_by, "end early by the same", True),
             Line("patience", 50, "rounds without a better value", True),
         ),
         "data": (Line("name", found.kind), *found.data),
@@ -79,16 +88,7 @@ def write_experiment(found: Found, source: Path, file: Path) -> str:
             else Line("name", "source_target", "one client with labels, one without"),
         ),
         "model": _network(found.shape),
-        "objective": (
-            Line("name", "dann", "or cdan, mdd; source_only for what is had without adapting"),
-            Line("nu_schedule", "dann_warmup", "classes first, then more and more that domains look alike"),
-        ),
-        "algorithm": (
-            Line("name", "fedmm_smoothed", "or fedmm, fedavg_gda, ...; `fedmm list` shows all"),
-            Line("lr_min", rate, "of features and classifier"),
-            Line("lr_max", rate, "of the domain classifier"),
-            *((Line("lr_min", _SLOW_BACKBONE, "for a backbone that is not all frozen", True),) if large else ()),
-        ),
+        **_method(found.metric, rate, large=large),
     }
     text = [
         f"# An experiment for {_plain(source.name)}, written by `fedmm init`. Every key may be changed; what is left",
@@ -105,6 +105,44 @@ def write_experiment(found: Found, source: Path, file: Path) -> str:
     content = "\n".join([*text, *_write_sections(sections)])
     experiment_anywhere(tomllib.loads(content))
     return content
+
+
+def _method(metric: str, rate: float, *, large: bool) -> dict[str, tuple[Line, ...]]:
+    """The sections of objective and algorithm; metric: of METRICS where there is no target, else empty."""
+    if metric == "auc":
+        return {
+            "objective": (
+                Line("name", "auc", "ranks the rarer class above the other; or source_only, the cross entropy"),
+            ),
+            "algorithm": (
+                Line("name", "fedmm", "or codasca, coda_plus, fedavg_gda, ...; `fedmm list` shows all"),
+                Line("lr_min", rate, "of network, a and b"),
+                Line("lr_max", rate, "of alpha"),
+            ),
+        }
+    if metric:
+        return {
+            "objective": (
+                Line("name", "source_only", "the cross entropy; nothing is adapted to"),
+                Line("class_weights", "balanced", "each class counts the same, however rare", True),
+            ),
+            "algorithm": (
+                Line("name", "fedavg_gda", "or fedmm, scaffold_gda, ...; `fedmm list` shows all"),
+                Line("lr_min", rate),
+            ),
+        }
+    return {
+        "objective": (
+            Line("name", "dann", "or cdan, mdd; source_only for what is had without adapting"),
+            Line("nu_schedule", "dann_warmup", "classes first, then more and more that domains look alike"),
+        ),
+        "algorithm": (
+            Line("name", "fedmm_smoothed", "or fedmm, fedavg_gda, ...; `fedmm list` shows all"),
+            Line("lr_min", rate, "of features and classifier"),
+            Line("lr_max", rate, "of the domain classifier"),
+            *((Line("lr_min", _SLOW_BACKBONE, "for a backbone that is not all frozen", True),) if large else ()),
+        ),
+    }
 
 
 def _write_sections(sections: Mapping[str, Sequence[Line]]) -> list[str]:
