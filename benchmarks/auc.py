@@ -1,0 +1,159 @@
+"""A rare class at sites that hold one class each: which method ranks best, and what federating costs.
+
+    python benchmarks/auc.py
+    FEDMM_DATA=... python benchmarks/auc.py --settings mnist_10,mnist_100 --device cuda
+
+Every method has the same budget: six pairs of learning rates, chosen by the AUROC on the rows set aside (mean over
+seeds 10 and 11), and then five other seeds (0 to 4), which also say which rows are tested on. Test rows are looked at
+only then. "centralised" is one client with all rows, of the same number of steps.
+
+Written to benchmarks/results/auc.json as settings are finished; those that are there are kept. `table` prints them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from common import measured_on, typed_command
+
+from fedmm.config.schema import Experiment, experiment
+from fedmm.runs.sweep import run_sweep
+
+RESULTS = Path(__file__).parent / "results" / "auc.json"
+MLP = {"name": "mlp", "hidden": [32]}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "breast_cancer_10": {
+        "data": {"name": "unbalanced", "base": "breast_cancer", "negatives_per_positive": 10.0},
+        "partition": {"name": "label_sorted", "clients": 6},
+        "model": MLP,
+        "run": {"rounds": 200, "batch_size": 16},
+    },
+    "digits_10": {
+        "data": {"name": "unbalanced", "base": "digits", "negatives_per_positive": 10.0},
+        "partition": {"name": "label_sorted", "clients": 10},
+        "model": MLP,
+        "run": {"rounds": 200, "batch_size": 16},
+    },
+    **{
+        f"mnist_{ratio}": {
+            "data": {"name": "unbalanced", "base": "mnist", "negatives_per_positive": float(ratio)},
+            "partition": {"name": "label_sorted", "clients": 500},
+            "model": {"name": "small_cnn", "initialisation": "truncated_normal"},
+            "run": {"rounds": 400, "batch_size": 16, "participation": 16},
+        }
+        for ratio in (10, 100)
+    },
+}
+PLAIN, BALANCED, AUC = {"name": "source_only"}, {"name": "source_only", "class_weights": "balanced"}, {"name": "auc"}
+METHODS: dict[str, tuple[dict[str, Any], str]] = {
+    "cross entropy, FedAvg": (PLAIN, "fedavg_gda"),
+    "class-weighted cross entropy, FedAvg": (BALANCED, "fedavg_gda"),
+    "class-weighted cross entropy, FedMM": (BALANCED, "fedmm"),
+    "AUC, FedAvgGDA": (AUC, "fedavg_gda"),
+    "AUC, CODA+": (AUC, "coda_plus"),
+    "AUC, CODASCA": (AUC, "codasca"),
+    "AUC, FedMM": (AUC, "fedmm"),
+    "AUC, centralised": (AUC, "fedavg_gda"),
+    "class-weighted cross entropy, centralised": (BALANCED, "fedavg_gda"),
+}
+RATES = [(low, low * factor) for factor in (1.0, 10.0) for low in (0.01, 0.05, 0.2)]
+CHOOSING, CONFIRMING = (10, 11), (0, 1, 2, 3, 4)
+STEPS = 5
+
+
+def runs_of(
+    setting: str, method: str, rates: tuple[float, float], seeds: tuple[int, ...], device: str
+) -> list[Experiment]:
+    """The experiments of a method with these rates, one a seed."""
+    tables = SETTINGS[setting]
+    objective, algorithm = METHODS[method]
+    alone = method.endswith("centralised")
+    return [
+        experiment(
+            {
+                "data": {**tables["data"], "seed": seed},
+                "partition": {"name": "centralised"} if alone else tables["partition"],
+                "model": tables["model"],
+                "objective": objective,
+                "algorithm": {"name": algorithm, "lr_min": rates[0], "lr_max": rates[1], "local_steps": STEPS},
+                "run": {
+                    **tables["run"], **({"participation": 1.0} if alone else {}), "seed": seed, "device": device,
+                    "evaluate_every": tables["run"]["rounds"], "best_by": "", "label": f"{method} {rates} {seed}",
+                },
+            }
+        )
+        for seed in seeds
+    ]  # fmt: skip
+
+
+def measure(setting: str, method: str, device: str) -> dict[str, Any]:
+    """The rates that were chosen, and what the confirming seeds reached on test rows."""
+    chosen: dict[tuple[float, float], float] = {}
+    given = {rates: runs_of(setting, method, rates, CHOOSING, device) for rates in RATES}
+    for rates, runs in given.items():
+        chosen[rates] = fmean(value or 0.0 for value in _last(runs, "validation_auroc"))
+    best = max(chosen, key=lambda rates: chosen[rates])
+    runs = runs_of(setting, method, best, CONFIRMING, device)
+    tested = _last(runs, "source_auroc", "source_average_precision")
+    return {
+        "rates": best,
+        "validation_auroc": {f"{low:g}, {high:g}": value for (low, high), value in chosen.items()},
+        "auroc": tested[: len(runs)],
+        "average_precision": tested[len(runs) :],
+    }
+
+
+def _last(runs: list[Experiment], *columns: str) -> list[float | None]:
+    """What the runs measured after their last round, column by column; None where one has diverged."""
+    with tempfile.TemporaryDirectory() as folder:
+        summary = run_sweep(runs, Path(folder) / "runs", title="auc", progress=False, all_shifts=False)
+        found = [run if run["status"] == "completed" else {} for run in summary["runs"]]
+        return [run.get(column) for column in columns for run in found]
+
+
+def table(results: dict[str, Any]) -> str:
+    """AUROC and average precision on test rows, mean and deviation over the confirming seeds."""
+    lines = ["| data | method | AUROC | average precision | lr_min, lr_max |", "|---|---|---|---|---|"]
+    for setting, methods in results.items():
+        for method, found in methods.items():
+            low, high = found["rates"]
+            cells = [_mean(found[name]) for name in ("auroc", "average_precision")]
+            lines.append(f"| {setting} | {method} | {' | '.join(cells)} | {low:g}, {high:g} |")
+    return "\n".join(lines)
+
+
+def _mean(values: list[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    diverged = f", {len(values) - len(known)} diverged" if len(known) < len(values) else ""
+    return f"{fmean(known):.4f} ± {stdev(known):.4f}{diverged}" if len(known) > 1 else "diverged"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("action", nargs="?", choices=("run", "table"), default="run")
+    parser.add_argument("--settings", default="breast_cancer_10,digits_10")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    kept = json.loads(given.out.read_text(encoding="utf-8")) if given.out.exists() else {"measured": {}, "data": {}}
+    if given.action == "run":
+        for setting in given.settings.split(","):
+            found = kept["data"].setdefault(setting, {})
+            kept["measured"].setdefault(setting, measured_on(typed_command(), os.getloadavg()[0]))
+            for method in METHODS:
+                if method not in found:
+                    found[method] = measure(setting, method, given.device)
+                    given.out.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+                    sys.stderr.write(f"{setting}, {method}: {_mean(found[method]['auroc'])}\n")
+    print(table(kept["data"]))
+
+
+if __name__ == "__main__":
+    main()
