@@ -46,7 +46,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
             "data": {"name": "unbalanced", "base": "mnist", "negatives_per_positive": float(ratio)},
             "partition": {"name": "label_sorted", "clients": 500},
             "model": {"name": "small_cnn", "initialisation": "truncated_normal"},
-            "run": {"rounds": 400, "batch_size": 16, "participation": 16},
+            "run": {"rounds": 400, "batch_size": 16, "participation": 0.032},
         }
         for ratio in (10, 100)
     },

@@ -87,3 +87,59 @@ def test_the_commands_run_evaluate_predict_and_export(tmp_path: Path, command: C
     refused = command("compare", file, "--objectives", "auc")
     assert "--objectives must name what adapts to the target, and auc does not" in refused.err
     assert "to which auc does not adapt" in command("tune", file, "--minutes", "1").err
+
+
+def whole_table(folder: Path, rare: str = "fraud") -> Path:
+    """Transactions of three banks, all with labels; the rare class may come first or last in the alphabet."""
+    random = generator(2)
+    lines = ["bank,amount,hour,kind"]
+    for bank, share in (("a", 0.1), ("b", 0.0), ("c", 0.2)):
+        for number in range(60):
+            positive = number < 60 * share
+            amount, hour = (torch.randn(2, generator=random) + 2.0 * positive).tolist()
+            lines.append(f"{bank},{amount},{hour},{rare if positive else 'legit'}")
+    (folder / "banks.csv").write_text("\n".join(lines) + "\n")
+    return folder / "banks.csv"
+
+
+@pytest.mark.parametrize("rare", ["fraud", "odd"])
+def test_init_proposes_auc_for_a_table_without_a_target(tmp_path: Path, command: Command, rare: str) -> None:
+    pytest.importorskip("pandas", reason="tables need fedmm[tables]")
+    table, file, folder = whole_table(tmp_path, rare), tmp_path / "banks.toml", tmp_path / "run"
+    plain = command("init", table, "--label", "kind", "--site", "bank", "--out", file)
+    assert plain.code == 2
+    assert "without a target at all, --metric accuracy or auc" in plain.err
+    assert command("init", table, "--label", "kind", "--site", "bank", "--metric", "auc", "--out", file).code == 0
+    checked = command("check", file)
+    assert checked.code == 0
+    assert "there is no target" in " ".join(checked.out.split())
+    assert "unbalanced" not in checked.out
+    ran = command("run", file, "--set", "run.rounds=20", "--out", folder)
+    assert ran.code == 0
+    assert "AUROC" in ran.out
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["best"]["by"] == "validation_auroc"
+    assert summary["source_auroc"] > 0.8
+    evaluated = command("evaluate", folder, "source-test", "--out", tmp_path / "evaluation.json")
+    assert f"of {rare!r}: AUROC" in evaluated.out
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--label", "bank", "--metric", "auc"], "--metric auc needs two classes, and column 'bank' of"),
+        (["--label", "kind", "--metric", "f1"], "--metric must be one of accuracy, auc, not 'f1'"),
+        (
+            ["--label", "kind", "--site", "bank", "--target-site", "a", "--metric", "auc"],
+            "--metric is for a table without a target; leave out --target-site",
+        ),
+    ],
+)
+def test_init_refuses_a_metric_that_does_not_fit(
+    tmp_path: Path, command: Command, options: list[str], sentence: str
+) -> None:
+    pytest.importorskip("pandas", reason="tables need fedmm[tables]")
+    refused = command("init", whole_table(tmp_path), *options, "--out", tmp_path / "x.toml")
+    assert refused.code == 2
+    assert sentence in refused.err
+    assert not (tmp_path / "x.toml").exists()

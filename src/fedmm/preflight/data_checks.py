@@ -21,11 +21,13 @@ from fedmm.data.labels import UNLABELLED
 from fedmm.data.partition import Share
 from fedmm.data.readers.tables import texts
 from fedmm.data.splitting import count_shared, distinct_share, fingerprints
+from fedmm.objectives.auc import AUC
 from fedmm.preflight import table_checks
 from fedmm.runs.evidence import SHIFT_ADVICE, shift_of_data
 
 _SHOWN = 5
 _IMBALANCE = 10
+_RARE = "the objective auc is made for that, and class_weights = 'balanced' of source_only helps"
 _MOST_COLUMNS = 500
 _LARGEST_TABLE = 300_000_000
 """Bytes of a file that is read once more for its columns that say nothing."""
@@ -61,7 +63,7 @@ def check_data(
         *_telling_domain(pair),
         *(text for text in columns if not isinstance(text, _Note)),
         *_values(pair),
-        *_classes(dealt, shares),
+        *_classes(dealt, shares, experiment),
         *(_sizes(shares, experiment.run.batch_size) if whole else ()),
         *_choices(experiment),
         *(shifted if certain else ()),
@@ -276,7 +278,9 @@ def _values(pair: DomainPair) -> Iterator[str]:
             )
 
 
-def _classes(pair: DomainPair, shares: Sequence[Share]) -> Iterator[str]:
+def _classes(pair: DomainPair, shares: Sequence[Share], experiment: Experiment) -> Iterator[str]:
+    if experiment.objective.name == AUC.name:  # is made for a rare class, and for clients of one alone
+        return
     names = list(pair.class_names)
     counts = torch.bincount(pair.source.y[pair.source.y >= 0], minlength=len(names))
     lacking = [names[k] for k in (counts == 0).nonzero().squeeze(1).tolist()]
@@ -287,7 +291,7 @@ def _classes(pair: DomainPair, shares: Sequence[Share]) -> Iterator[str]:
         few, many = int(counts.masked_fill(counts == 0, int(held.max()) + 1).argmin()), int(counts.argmax())
         yield (
             f"classes of the source are unbalanced: {int(held.max())} rows of {names[many]!r}, {int(held.min())} of "
-            f"{names[few]!r}"
+            f"{names[few]!r}" + (f"; {_RARE}" if len(names) == 2 and not len(pair.target.y) else "")
         )
     poor = []
     for share in shares:
@@ -320,7 +324,9 @@ def _choices(experiment: Experiment) -> Iterator[str]:
 
 
 def _labels(pair: DomainPair) -> Iterator[str]:
-    if pair.target_test is None:
+    if not len(pair.target.y):
+        yield "there is no target: the model is tested on source rows that are held out"
+    elif pair.target_test is None:
         yield "no target labels: target accuracy is not measured, and models are selected by validators that need none"
     known = int((pair.target.y != UNLABELLED).sum())
     if pair.target_test is not None and known:
