@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,9 @@ class Quadratic:
     def field(self, z: Tensor) -> Tensor:
         return self.matrix @ z + self.offset
 
+    def value(self, z: Tensor) -> Tensor:
+        return self(z[: len(self.a)], z[len(self.a) :])
+
 
 @dataclass(frozen=True)
 class FieldClient:
@@ -81,15 +84,32 @@ class FieldClient:
 
     name: str
     signed_field: Callable[[Tensor], Tensor]
+    value: Callable[[Tensor], Tensor] | None = None
 
     def open_round(self, t: int, rounds: int, steps: int, statistics: Statistics) -> FieldClient:
-        return self
+        return self if self.value is None else ValuedField(self.name, self.signed_field, self.value)
 
     def field(self, z: Tensor, step: int) -> Tensor:
         return self.signed_field(z)
 
     def close(self) -> LocalReport:
         return LocalReport()
+
+
+@dataclass(frozen=True)
+class ValuedField(FieldClient):
+    """A round of a client that also knows the value of its function."""
+
+    first: list[Tensor] = field(default_factory=list)
+
+    def field(self, z: Tensor, step: int) -> Tensor:
+        assert self.value is not None
+        if not self.first:
+            self.first.append(self.value(z))
+        return self.signed_field(z)
+
+    def first_value(self) -> Tensor:
+        return self.first[0]
 
 
 @dataclass(frozen=True)
@@ -122,7 +142,7 @@ class Game:
         return torch.linalg.solve(matrix, -offset)
 
     def problem(self) -> FederatedProblem:
-        clients = [FieldClient(name, q.field) for name, q in zip(self.names, self.clients, strict=True)]
+        clients = [FieldClient(name, q.field, q.value) for name, q in zip(self.names, self.clients, strict=True)]
         return FederatedProblem(self.layout, torch.cat(self.start), clients)
 
     def play(self, algorithm: Algorithm, rounds: int) -> FederatedState:

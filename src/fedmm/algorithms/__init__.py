@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from fedmm.algorithms.afl import AFL
 from fedmm.algorithms.coda import CODASCA, CODAPlus
 from fedmm.algorithms.extragradient import Extragradient
 from fedmm.algorithms.fedavg_gda import FedAvgGDA
 from fedmm.algorithms.fedgda_gt import FedGDAGT
 from fedmm.algorithms.fedmm import FedMM
 from fedmm.algorithms.fedmm_adaptive import AdaptiveFedMM
+from fedmm.algorithms.fedmm_agnostic import AgnosticFedMM
 from fedmm.algorithms.fedmm_ascent import AscentFedMM
 from fedmm.algorithms.fedmm_optimistic import OptimisticFedMM
 from fedmm.algorithms.fedmm_smoothed import SmoothedFedMM
@@ -49,12 +51,16 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
         FESSGDA,
         CODAPlus,
         CODASCA,
+        AFL,
+        AgnosticFedMM,
     )
 }
 
 __all__ = [
+    "AFL",
     "ALGORITHMS",
     "AdaptiveFedMM",
+    "AgnosticFedMM",
     "AscentFedMM",
     "CODAPlus",
     "CODASCA",

@@ -120,6 +120,8 @@ class Terms:
         }
         if client_weights(problem, algorithm) is not None:
             reads["normalize_steps"] = True
+        if algorithm.reports:
+            reads[f"{algorithm.name}, by which each site tells its {_listed(algorithm.reports)},"] = True
         for option in (name for name, looks in reads.items() if looks):
             require(False, f"with secure_sum the server sees only the sum of updates, and {option} needs each of them")
         require(
@@ -151,6 +153,18 @@ class Terms:
 
         Whoever is trusted, noise is on z alone: what comes of the local steps in another way must not travel.
         """
+        if self.transmission.private and algorithm.reports:
+            require(
+                False,
+                f"updates cannot carry noise with {algorithm.name}: its clients also report their "
+                f"{_listed(algorithm.reports)}, which the noise on z does not hide; use an algorithm that sends z "
+                "alone, such as fedmm",
+            )
+        require(
+            not (self.transmission.private and algorithm.draws_by_importance),
+            f"updates cannot carry noise with {algorithm.name}: what noise is worth is known for clients that are "
+            "drawn uniformly, and it draws them by their weights; use an algorithm such as fedmm",
+        )
         if self.transmission.private and not algorithm.plain:
             upload, _ = first_exchange(algorithm, problem.layout, problem.start)
             require(
@@ -193,6 +207,10 @@ class Terms:
         return replace(self, participation=1.0)
 
 
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(map(repr, names))
+
+
 def client_weights(problem: FederatedProblem, algorithm: Algorithm) -> Tensor | None:
     """What each client's update is multiplied with before the mean, ``[clients]`` in order of their names, or None."""
     names = [client.name for client in problem.clients]
@@ -214,3 +232,38 @@ def taking_part(names: Sequence[str], share: float, seed: int, t: int) -> list[s
         return sorted(names)
     drawn = sorted(names, key=lambda name: (key(seed, "participation", t, name), name))
     return sorted(drawn[: head_count(len(names), share)])
+
+
+def draw_order(names: Sequence[str], seed: int, t: int) -> tuple[list[int], float]:
+    """What a weighted draw in round t goes by: the places of the names in a drawn order, and a number in [0, 1)."""
+    places = sorted(range(len(names)), key=lambda i: (key(seed, "participation", t, names[i]), names[i]))
+    return places, key(seed, "draw", t) / (1 << 63)
+
+
+def weighted_draw(importance: Tensor, count: Tensor, order: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+    """Who is drawn by importance, bool ``[..., clients]``, and what their fields are multiplied with, ``[..., clients]``.
+
+    importance: N lambda_i, at least 0 with mean 1, ``[..., clients]``. count: how many are drawn, ``[..., 1]``.
+    order, start: from :func:`draw_order`, ``[..., clients]`` and ``[..., 1]``.
+
+    Systematic sampling without replacement: client i is drawn with probability p_i = min(1, s lambda_i), s such that
+    the p_i sum to count, and works with weight count lambda_i / p_i. So the mean over those who are drawn is, in
+    expectation, the sum of lambda_i F_i. It is 1 for all where no p_i is 1, and N lambda_i where everyone takes part.
+    """
+    clients = importance.shape[-1]
+    count, start = count.double(), start.double()
+    share = importance.double() / clients
+    mass = share.clamp_min(_NEVER_QUITE)  # so that there are always enough to draw
+    ordered = mass.sort(dim=-1, descending=True).values
+    left = count - torch.arange(clients, device=mass.device)
+    scales = left / ordered.flip(-1).cumsum(dim=-1).flip(-1)
+    certain = (scales * ordered > 1).sum(dim=-1, keepdim=True).clamp_max(clients - 1)
+    chance = (scales.gather(-1, certain) * mass).clamp_max(1.0)
+    until = chance.gather(-1, order).cumsum(dim=-1)
+    until = torch.cat([torch.zeros_like(until[..., :1]), until[..., :-1], count.expand_as(until[..., :1])], dim=-1)
+    hits = (until - start).ceil()
+    drawn = torch.zeros_like(chance, dtype=torch.bool).scatter(-1, order, hits[..., 1:] > hits[..., :-1])
+    return drawn, (count * share / chance).to(importance.dtype)
+
+
+_NEVER_QUITE = 1e-12

@@ -140,7 +140,7 @@ def solve(
     per_group("gradient_scale", scale_max, zero=True)
     scale = layout.join(scale_min, scale_max)
     clients = [
-        FunctionClient(name, *_split(function, name), layout, scale * alpha)
+        FunctionClient(name, *_split(function, name), layout, scale * alpha, alpha)
         for name, function, alpha in zip(names, functions, mean_one(weights, len(functions)), strict=True)
     ]
     grouped = dict(zip(names, groups, strict=True)) if groups else {}
@@ -206,11 +206,15 @@ class FunctionClient:
 
     f: called with omega, psi and, if there are batches, one of them. batches: makes an iterable of batches; None for
         none. layout: of omega and psi in the flat vector. scale: multiplies the gradient, per coordinate or as a whole.
+    alpha: multiplies the value of f_i, where that is reported.
     """
 
-    def __init__(self, name: str, f: Function, batches: Batches | None, layout: Layout, scale: Tensor) -> None:
+    def __init__(
+        self, name: str, f: Function, batches: Batches | None, layout: Layout, scale: Tensor, alpha: float = 1.0
+    ) -> None:
         self.name = name
         self.layout = layout
+        self.alpha = alpha
         self._f = f
         self._batches = batches
         self._scale = scale
@@ -288,6 +292,9 @@ class FunctionRound:
         field, value = self._client.gradient(z, self._first + step)
         self._values.setdefault(step, value)
         return field
+
+    def first_value(self) -> Tensor:
+        return self._client.alpha * self._values[0]
 
     def close(self) -> LocalReport:
         return LocalReport({"loss": float(torch.stack(list(self._values.values())).mean())})
