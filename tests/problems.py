@@ -155,10 +155,15 @@ class Game:
         return float((state.z - self.saddle).norm() / self.saddle.norm())
 
 
-def all_counted(algorithm: Algorithm, uploads: State, sent: State) -> Aggregated:
-    """What the server has of the uploads ``[..., clients, size]`` of all clients."""
+def all_counted(algorithm: Algorithm, uploads: State, sent: State, scalars: State | None = None) -> Aggregated:
+    """What the server has of the uploads ``[..., clients, size]`` of all clients, and of what they report."""
     groups = groups_of([""] * uploads["z"].shape[-2], {}, uploads["z"].device)
-    return aggregated(Mean(), uploads, sent, groups, 1.0, algorithm.accumulates)
+    weights = algorithm.scalar_weights(scalars) if scalars else None
+    came = aggregated(Mean(), uploads, sent, groups, 1.0, algorithm.accumulates, weights=weights)
+    if not scalars:
+        return came
+    everyone = torch.ones(uploads["z"].shape[:-1], dtype=torch.bool, device=uploads["z"].device)
+    return came._replace(scalars=scalars, counted=everyone)
 
 
 def played(engine: Any, rounds: int) -> Iterator[tuple[FederatedState, RoundRecord]]:
@@ -240,13 +245,18 @@ OPTIONS = {
     "snapshot_every": 2,
     "mean_steps": 1,
     "stage_rounds": 2,
+    "lr_weights": 0.04,
+    "regulariser": "chi_square",
+    "regulariser_weight": 0.3,
 }
 """An unlike value for every option of any algorithm, so that nothing hides behind a default."""
 
 
 def takes_noise(kind: type[Algorithm]) -> bool:
-    """Whether updates may carry noise: not where clients send what comes of their local steps beside z."""
+    """Whether updates may carry noise: not where clients send anything beside z."""
     algorithm, layout = kind(), Layout({"omega": (1,)}, {"psi": (1,)})
+    if algorithm.reports:
+        return False
     return algorithm.plain or len(first_exchange(algorithm, layout, torch.zeros(2))[0]) == 1
 
 

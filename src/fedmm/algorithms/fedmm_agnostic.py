@@ -38,4 +38,6 @@ class AgnosticFedMM(AgnosticWeights, FedMM):
     """
 
     name: ClassVar[str] = "fedmm_agnostic"
-    summary: ClassVar[str] = "FedMM for the worst mixture of the clients, whose weights the server raises by their losses"
+    summary: ClassVar[str] = (
+        "FedMM for the worst mixture of the clients, whose weights the server raises by their losses"
+    )

@@ -241,7 +241,7 @@ def draw_order(names: Sequence[str], seed: int, t: int) -> tuple[list[int], floa
 
 
 def weighted_draw(importance: Tensor, count: Tensor, order: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
-    """Who is drawn by importance, bool ``[..., clients]``, and what their fields are multiplied with, ``[..., clients]``.
+    """Who is drawn by importance, bool ``[..., clients]``, and what their fields are multiplied with, of that shape.
 
     importance: N lambda_i, at least 0 with mean 1, ``[..., clients]``. count: how many are drawn, ``[..., 1]``.
     order, start: from :func:`draw_order`, ``[..., clients]`` and ``[..., 1]``.

@@ -65,7 +65,5 @@ def reported(
         each: [accepted[name].scalars[each] if name in accepted else 0.0 for name in names]
         for each in algorithm.reports
     }
-    scalars = {
-        each: torch.tensor(values, dtype=layout.dtype, device=layout.device) for each, values in numbers.items()
-    }
+    scalars = {each: torch.tensor(values, dtype=layout.dtype, device=layout.device) for each, values in numbers.items()}
     return scalars, torch.tensor([name in accepted for name in names], device=layout.device)

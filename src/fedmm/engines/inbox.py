@@ -54,7 +54,7 @@ class Inbox:
         terms: Terms,
         groups: Mapping[str, str],
         usual: UsualNorms | None = None,
-        reports: Reports = Reports()  # noqa: B008 - it cannot change,
+        reports: Reports = Reports(),  # noqa: B008 - it cannot change,
     ) -> None:
         self._invitations = invitations
         self._like = like
@@ -161,8 +161,10 @@ class Inbox:
                 return f"its {name!r} is not finite"
         for name, number in update.scalars.items():
             if not abs(number) < too_large(self._reports.dtype):
-                return f"its {name!r} is {number:.4g}, which is too large a number" if math.isfinite(number) else (
-                    f"its {name!r} is not finite"
+                return (
+                    f"its {name!r} is {number:.4g}, which is too large a number"
+                    if math.isfinite(number)
+                    else (f"its {name!r} is not finite")
                 )
         if self._terms.on_bad_update == "skip":
             for name, vector in update.vectors.items():

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import groupby
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -85,6 +85,8 @@ class Batched:
         self._written_nu: list[float] = []
         self._bytes = self._bytes_of_a_client()
         self._programs: list[Callable[[], None]] | None = None
+        self.given_importance: Tensor | None = None
+        """What fields are multiplied with, ``[replicas, clients]``, where a server elsewhere says so."""
 
     # Set-up -----------------------------------------------------------------------------------------------------------
 
@@ -100,8 +102,8 @@ class Batched:
             bands.append(Band(algorithms, members[0], starts[part], steps, self.layout, self.terms, fuse=fuse))
         return bands
 
-    def _bytes_of_a_client(self) -> list[tuple[int, int]]:
-        """Bytes up and down of a client in a round, for each replica; down, were everything sent in full."""
+    def _bytes_of_a_client(self) -> list[_Bytes]:
+        """What a client's messages take in a round, for each replica."""
         size, dtype = self.layout.size, self.layout.dtype
         point, z = (vector_bytes(encoding, size, dtype) for encoding in ("exact", self.terms.uploads))
         shared = (
@@ -113,8 +115,10 @@ class Batched:
             first = slice(0, 1)
             at, sent, c = self.now.z[band.replicas, first], band.sent(), band.local(first)
             upload, _ = band.rule.finish(at, sent, band.rule.begin(at, sent, band.working(first), c), c)
-            own = (z + (len(upload) - 1) * point + shared, len(sent) * point + shared)
-            found += [own] * len(band.algorithms)
+            numbers = len(band.rule.reports) * dtype.itemsize
+            weight = dtype.itemsize if band.weighs else 0
+            vectors = z + (len(upload) - 1) * point
+            found += [_Bytes(vectors, shared + numbers, len(sent) * point + shared + weight)] * len(band.algorithms)
         return found
 
     # One round --------------------------------------------------------------------------------------------------------
@@ -153,6 +157,9 @@ class Batched:
             if any(replica.algorithm.ends_pair(t) for replica in self.replicas):
                 working &= ~self._in_pairs | (self.now.counted_at == t - 1)
             self.now.working.copy_(working)
+        for band in self.bands:
+            if band.weighs:
+                self._weigh(band, t)
         nu = self.clients.nu(t, rounds)
         if nu != self._written_nu:
             self.now.nu.copy_(torch.tensor(nu, dtype=self.layout.dtype).unsqueeze(1))
@@ -163,6 +170,18 @@ class Batched:
             self.now.keys[:, :, :longest].copy_(self.clients.dropout_keys(t))
         if self.clients.view.random:
             self.now.view_keys[:, :, :longest].copy_(self.clients.view_keys(t))
+
+    def _weigh(self, band: Band, t: int) -> None:
+        """The weights of a band's clients in round t, and who of them takes part where that is drawn by weight."""
+        r = band.replicas
+        if self.given_importance is not None:
+            self.now.importance.copy_(self.given_importance)
+            return
+        importance = band.importance()
+        if band.rule.draws(t) and not self.all_work:
+            drawn, importance = self.clients.weighted_draw(t, r, importance)
+            self.now.working[r] = drawn
+        self.now.importance[r] = importance
 
     def _whole_round(self) -> None:
         self._work.begin()
@@ -176,7 +195,9 @@ class Batched:
         """Bytes up and down of a replica in round t, where so many clients know what was sent in the round before."""
         follows = self.replicas[replica].algorithm.ends_pair(t)
         working = in_step if follows else self.clients.taking_part[replica]
-        up, down = (working * each for each in self._bytes[replica])
+        each = self._bytes[replica]
+        vectors = 0 if self.replicas[replica].algorithm.reports_only(t) else each.vectors_up
+        up, down = working * (vectors + each.others_up), working * each.down
         if self.terms.broadcasts != "exact":
             band = self.bands[self.now.place(replica)[0]]
             size, dtype = self.layout.size, self.layout.dtype
@@ -317,7 +338,10 @@ class Batched:
             )
             if codes:
                 upload = {**codes, **{name: vector for name, vector in upload.items() if name != "z"}}
-            worked[name] = Worked(upload, own, report)
+            scalars = {each: float(numbers[r, i]) for each, numbers in self.now.scalars[number].items()}
+            if self.replicas[replica].algorithm.reports_only(self.round - 1):
+                upload = {}
+            worked[name] = Worked(upload, own, report, scalars)
         return worked
 
     def prediction_statistics(self, replica: int, clients: Sequence[str]) -> Statistics:
@@ -357,6 +381,14 @@ class Batched:
         number, place = self.now.place(replica)
         self.bands[number].algorithms[place] = algorithm
         self.now.put(replica, state)
+
+
+class _Bytes(NamedTuple):
+    """What a client's messages take: the vectors of its upload, the rest of it, and what it is sent, all in full."""
+
+    vectors_up: int
+    others_up: int
+    down: int
 
 
 def _kind(algorithm: Algorithm) -> tuple[object, ...]:
