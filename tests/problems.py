@@ -246,6 +246,7 @@ OPTIONS = {
     "mean_steps": 1,
     "stage_rounds": 2,
     "lr_weights": 0.04,
+    "q": 0.7,
     "regulariser": "chi_square",
     "regulariser_weight": 0.3,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fedmm.algorithms.afl import AFL
 from fedmm.algorithms.coda import CODASCA, CODAPlus
+from fedmm.algorithms.drfa import DRFA
 from fedmm.algorithms.extragradient import Extragradient
 from fedmm.algorithms.fedavg_gda import FedAvgGDA
 from fedmm.algorithms.fedgda_gt import FedGDAGT
@@ -19,6 +20,7 @@ from fedmm.algorithms.fedsgda_m import FedSGDAM
 from fedmm.algorithms.fess_gda import FESSGDA
 from fedmm.algorithms.momentum_gda import MomentumGDA
 from fedmm.algorithms.proxskip_sgda import ProxSkipSGDA
+from fedmm.algorithms.q_ffl import QFFL
 from fedmm.algorithms.scaffold_gda import ScaffoldGDA
 from fedmm.algorithms.server_optimizers import (
     NoOptimizer,
@@ -53,6 +55,8 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
         CODASCA,
         AFL,
         AgnosticFedMM,
+        DRFA,
+        QFFL,
     )
 }
 
@@ -64,6 +68,7 @@ __all__ = [
     "AscentFedMM",
     "CODAPlus",
     "CODASCA",
+    "DRFA",
     "Extragradient",
     "FESSGDA",
     "FedAvgGDA",
@@ -76,6 +81,7 @@ __all__ = [
     "NoOptimizer",
     "OptimisticFedMM",
     "ProxSkipSGDA",
+    "QFFL",
     "SGDAPlus",
     "ScaffoldGDA",
     "ServerAdam",

@@ -40,6 +40,7 @@ class AgnosticWeights(Algorithm):
              kl          lambda_i <- lambda_i^(1 - gamma s) exp(gamma v_i), over their sum
     """
 
+    weighs_clients: ClassVar[bool] = True
     reports: ClassVar[tuple[str, ...]] = ("loss",)
 
     lr_weights: float = field(default=0.01, kw_only=True)

@@ -47,7 +47,8 @@ def leaderboard(
     require_device(device, "--device")
     known = list_problems(scale, kappa, heterogeneity, device)
     chosen = [known[name] for name in _names("problem", problems, list(known))]
-    algorithms = _names("algorithm", methods, list(ALGORITHMS))
+    compared = [name for name, kind in ALGORITHMS.items() if not kind.weighs_clients]  # others solve other problems
+    algorithms = _names("algorithm", methods, compared)
     folder = out or Path("runs") / f"leaderboard-{scale}"
     if not draw:
         words = {

@@ -103,6 +103,8 @@ class Algorithm:
     """Whether a local step needs the field at a second point, which :meth:`look` gives."""
     in_pairs: ClassVar[bool] = False
     """Whether rounds come in pairs: one step, by which all learn the mean field, then the other steps."""
+    weighs_clients: ClassVar[bool] = False
+    """Whether it goes for another mixture of the clients than their mean, and so to another saddle."""
     reports: ClassVar[tuple[str, ...]] = ()
     """The numbers that :meth:`report` has each client send beside its upload."""
     draws_by_importance: ClassVar[bool] = False

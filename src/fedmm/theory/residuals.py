@@ -111,7 +111,7 @@ class Observed:
     ) -> None:
         require_functions(functions)
         require(
-            not algorithm.reports,
+            not algorithm.weighs_clients,
             f"residuals are of the mean of the clients' functions, and {algorithm.name} weighs them; use one such as "
             "fedmm",
         )
