@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedmm.core.algorithm import Algorithm, Coefficients, State, kept_of
 from fedmm.core.compression import algorithms_part, known_point, received, remembered, transmit, transmit_others
-from fedmm.core.errors import FedmmError
+from fedmm.core.errors import FedmmError, require
 from fedmm.core.federation import Terms
 from fedmm.core.layout import Layout
 from fedmm.core.mechanisms import Circumstances, NoiseSource, SeededNoise
@@ -217,6 +217,10 @@ class Worker:
                 f"{self.algorithm.name} needs the value of each client's function, and client {self.name!r} gives its "
                 "field alone; give its rounds a first_value, or use an algorithm without reports, such as fedmm"
             )
+        require(
+            not self.terms.hides_updates,
+            f"{self.algorithm.name} has clients report numbers, which neither noise nor masks hide",
+        )
         numbers = self.algorithm.report(local.first_value(), z, sent, own, c)
         return {name: float(numbers[name]) for name in self.algorithm.reports}
 

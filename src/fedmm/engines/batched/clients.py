@@ -35,8 +35,8 @@ class ClientStack:
 
     steps: M_i, those of the round where they vary; most_steps: the largest there may be; longest: the largest in
     the round; unequal_steps: whether some clients have ended while others go on; weights, scale, target_weight: what
-    rows, gradients and target losses are multiplied with; alpha: what values of f_i are, and the gradients' scale has in
-    it; sam_radius: how far SAM steps go, None without them;
+    rows, gradients and target losses are multiplied with; alpha: what values of f_i are; sam_radius: how far SAM steps
+    go, None without them;
     has_source: who holds labelled rows; pool, sampler: their rows, and which of them a round needs; view: how rows are
     shown. taking_part: how many of each replica's clients work in a round; taking_part_in_all: how many of the whole
     federation's, ``[replicas, 1, 1]``, where these are but some of them; groups: who holds the same domains;
