@@ -33,7 +33,8 @@ class DRFA(AgnosticWeights):
     ===================  ======  ====================
 
     first   m clients, drawn by lambda
-            client:  tau times  z <- z - eta F_i(z),  from z_0;  upload z_i and w_i, where it was after t' steps
+            client:  tau times  z <- z - eta F_i(z),  from z_0
+                     upload z_i and w_i - z_0, with w_i where it was after t' steps
             server:  z_0 <- mean of z_i;  w <- mean of w_i
     second  m clients, drawn uniformly
             client:  upload f_i(w), and nothing else
@@ -82,19 +83,19 @@ class DRFA(AgnosticWeights):
     def step(
         self, z: Tensor, sent: State, client: State, F: Tensor, G: Tensor, c: Coefficients
     ) -> tuple[Tensor, State]:
-        z = z - c.first * c.lr * F
+        z = torch.where(c.first > 0, z - c.lr * F, z)
         taken = client["taken"] + 1
         chosen = torch.minimum((c.snapshot * c.steps).floor() + 1, c.steps)
         return z, {"snapshot": torch.where(taken == chosen, z, client["snapshot"]), "taken": taken}
 
     def finish(self, z: Tensor, sent: State, client: State, c: Coefficients) -> tuple[State, State]:
-        return {"z": z, "snapshot": client["snapshot"]}, {}
+        return {"z": z, "snapshot": client["snapshot"] - sent["z"]}, {}
 
     def server_update(self, server: State, uploads: Aggregated, c: Coefficients) -> State:
         first = c.first > 0
         return {
             "z": torch.where(first, uploads.mean["z"], server["z"]),
-            "asked": torch.where(first, uploads.mean["snapshot"], server["z"]),
+            "asked": torch.where(first, server["z"] + uploads.mean["snapshot"], server["z"]),
             "weights": torch.where(
                 first, server["weights"], self.ascended(server["weights"], uploads, c.lr_weights, c)
             ),

@@ -111,6 +111,7 @@ class Terms:
         """Refuse masks where the server looks at single updates, or where sites send what masks do not hide."""
         if not self.secure_sum:
             return
+        self.check_reports(algorithm)
         reads = {
             f"aggregation = {self.aggregation.name!r}": self.aggregation.robust,
             "on_bad_update = 'skip'": self.on_bad_update == "skip",
@@ -120,8 +121,6 @@ class Terms:
         }
         if client_weights(problem, algorithm) is not None:
             reads["normalize_steps"] = True
-        if algorithm.reports:
-            reads[f"{algorithm.name}, by which each site tells its {_listed(algorithm.reports)},"] = True
         for option in (name for name, looks in reads.items() if looks):
             require(False, f"with secure_sum the server sees only the sum of updates, and {option} needs each of them")
         require(
@@ -136,6 +135,21 @@ class Terms:
         )
         clients = max(problem.federation, len(problem.clients))
         require(clients <= MOST_SUMMED, f"secure_sum takes at most {MOST_SUMMED} clients, not {clients}")
+
+    def check_reports(self, algorithm: Algorithm) -> None:
+        """Refuse numbers that clients report where noise or masks are to hide what each of them has."""
+        if not algorithm.reports:
+            return
+        what = f"its clients report their {' and '.join(map(repr, algorithm.reports))}"
+        alone = "use an algorithm that sends z alone, such as fedmm"
+        require(
+            not self.transmission.private,
+            f"updates cannot carry noise with {algorithm.name}: {what}, which the noise on z does not hide; {alone}",
+        )
+        require(
+            not self.secure_sum,
+            f"secure_sum cannot hide updates with {algorithm.name}: {what}, one by one; {alone}",
+        )
 
     def require_plain(self, engine: str) -> None:
         """Refuse masks for an engine that shows its server every update."""
@@ -153,13 +167,7 @@ class Terms:
 
         Whoever is trusted, noise is on z alone: what comes of the local steps in another way must not travel.
         """
-        if self.transmission.private and algorithm.reports:
-            require(
-                False,
-                f"updates cannot carry noise with {algorithm.name}: its clients also report their "
-                f"{_listed(algorithm.reports)}, which the noise on z does not hide; use an algorithm that sends z "
-                "alone, such as fedmm",
-            )
+        self.check_reports(algorithm)
         require(
             not (self.transmission.private and algorithm.draws_by_importance),
             f"updates cannot carry noise with {algorithm.name}: what noise is worth is known for clients that are "
@@ -205,10 +213,6 @@ class Terms:
     def structure(self) -> Terms:
         """What must be the same for runs in one program: all but who takes part."""
         return replace(self, participation=1.0)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join(map(repr, names))
 
 
 def client_weights(problem: FederatedProblem, algorithm: Algorithm) -> Tensor | None:

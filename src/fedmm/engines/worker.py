@@ -9,8 +9,16 @@ from typing import NamedTuple
 from torch import Tensor
 
 from fedmm.core.algorithm import Algorithm, Coefficients, State, kept_of
-from fedmm.core.compression import algorithms_part, known_point, received, remembered, transmit, transmit_others
-from fedmm.core.errors import FedmmError, require
+from fedmm.core.compression import (
+    algorithms_part,
+    kept_back,
+    known_point,
+    received,
+    remembered,
+    transmit,
+    transmit_others,
+)
+from fedmm.core.errors import FedmmError
 from fedmm.core.federation import Terms
 from fedmm.core.layout import Layout
 from fedmm.core.mechanisms import Circumstances, NoiseSource, SeededNoise
@@ -195,7 +203,9 @@ class Worker:
         if terms.transmission.private:
             came = {**came, **sent, **{f"statistics/{name}": tensor for name, tensor in statistics.items()}}
             given = self._circumstances(t, session, z - sent["z"], came)
-        z, wire, memory = transmit(terms.transmission, terms.uploads, z, sent["z"], own, given)
+        silent = self.algorithm.reports_only(t)
+        came_of = kept_back(z, own) if silent else transmit(terms.transmission, terms.uploads, z, sent["z"], own, given)
+        z, wire, memory = came_of
         upload, after = self.algorithm.finish(z, sent, working, c)
         upload = transmit_others(terms.transmission, self.algorithm, upload, z, sent)
         others = {name: vector for name, vector in upload.items() if name != "z"}
@@ -204,7 +214,7 @@ class Worker:
         if terms.transmission.private:
             report = replace(report, metrics={})
         vectors = upload if terms.uploads == "exact" else {**wire, **others}
-        if self.algorithm.reports_only(t):
+        if silent:
             vectors = {}
         kept = {**kept_of(mine, working, after), **memory, **remembered(terms.broadcasts, sent)}
         return Worked(vectors, kept, report, scalars)
@@ -212,15 +222,12 @@ class Worker:
     def _scalars(self, local: LocalRound, z: Tensor, sent: State, own: State, c: Coefficients) -> dict[str, float]:
         if not self.algorithm.reports:
             return {}
+        self.terms.check_reports(self.algorithm)
         if not isinstance(local, ValuedRound):
             raise FedmmError(
                 f"{self.algorithm.name} needs the value of each client's function, and client {self.name!r} gives its "
                 "field alone; give its rounds a first_value, or use an algorithm without reports, such as fedmm"
             )
-        require(
-            not self.terms.hides_updates,
-            f"{self.algorithm.name} has clients report numbers, which neither noise nor masks hide",
-        )
         numbers = self.algorithm.report(local.first_value(), z, sent, own, c)
         return {name: float(numbers[name]) for name in self.algorithm.reports}
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedmm.core.algorithm import kept_of
-from fedmm.core.compression import transmit, transmit_others
+from fedmm.core.compression import kept_back, transmit, transmit_others
 from fedmm.core.federation import Terms
 from fedmm.core.layout import Layout
 from fedmm.core.mechanisms import Circumstances
@@ -187,14 +187,17 @@ class LocalWork:
             if own.data_ptr() != value.data_ptr():
                 own.copy_(value.view(own.shape))
 
-    def finish(self, part: slice) -> None:
-        """What some of the clients send, and what they keep."""
+    def finish(self, part: slice, t: int) -> None:
+        """What some of the clients send in round t, and what they keep."""
         now, terms = self._now, self._terms
         for number, (band, kept) in enumerate(zip(now.bands, now.next_clients, strict=True)):
             own = {name: vector[:, part] for name, vector in band.clients.items()}
             sent, z = band.sent(), now.z[band.replicas, part]
             given = self._circumstances(band.replicas, part) if terms.transmission.private else None
-            came = transmit(terms.transmission, terms.uploads, z, sent["z"], own, given)
+            silent = band.rule.reports_only(t)
+            came = (
+                kept_back(z, own) if silent else transmit(terms.transmission, terms.uploads, z, sent["z"], own, given)
+            )
             if came.z is not z:
                 z.copy_(came.z)
             working = band.working(part)
