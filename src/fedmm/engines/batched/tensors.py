@@ -44,8 +44,7 @@ class StackTensors:
         self.uploads: list[State] = [{} for _ in bands]
         self.codes: list[State] = [{} for _ in bands]
         self.scalars: list[State] = [
-            {name: torch.zeros(shape, dtype=dtype, device=device)[band.replicas] for name in band.rule.reports}
-            for band in bands
+            {name: torch.zeros_like(self.z[band.replicas, :, 0]) for name in band.rule.reports} for band in bands
         ]
         self.first_values = torch.zeros(shape, dtype=dtype, device=device)
         self.importance = torch.ones(shape, dtype=dtype, device=device)
