@@ -70,7 +70,7 @@ def options(regulariser: str) -> dict[str, Any]:
 def test_afl_finds_the_saddle_of_a_game_with_known_weights(regulariser: str, shares: list[float]) -> None:
     weights = torch.tensor(shares, dtype=FLOAT64)
     problem, z = solved_game(regulariser, weights)
-    found = solution(problem, fedmm.AFL(0.05, 0.05, lr_weights=0.05, **options(regulariser)), 600)
+    found = solution(problem, fedmm.AFL(0.05, 0.05, lr_weights=0.05, **options(regulariser)), 400)
     torch.testing.assert_close(found["z"], z, rtol=0, atol=1e-8)
     torch.testing.assert_close(found["weights"], weights, rtol=0, atol=1e-8)
 
@@ -90,7 +90,7 @@ def test_fedmm_finds_it_with_many_local_steps_where_afl_does_not(regulariser: st
 def test_drfa_finds_it_with_one_local_step_and_all_clients(regulariser: str) -> None:
     problem, z = solved_game(regulariser)
     algorithm = fedmm.DRFA(0.05, 0.05, local_steps=1, lr_weights=0.05, **options(regulariser))
-    found = solution(problem, algorithm, 1200)
+    found = solution(problem, algorithm, 600)
     torch.testing.assert_close(found["z"], z, rtol=0, atol=1e-8)
     torch.testing.assert_close(found["weights"], WEIGHTS, rtol=0, atol=1e-8)
 

@@ -72,7 +72,7 @@ class AgnosticWeights(Algorithm):
         )
 
     def init_per_client(self, clients: int, like: Tensor) -> State:
-        return {"weights": torch.full_like(like[..., :1], 1 / clients).repeat_interleave(clients, dim=-1)}
+        return {"weights": like.new_full((*like.shape[:-1], clients), 1 / clients)}
 
     def importance(self, server: State) -> Tensor | None:
         return server["weights"].shape[-1] * server["weights"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -54,6 +54,7 @@ class Solution:
     history: one row a round (``drift``, ``consensus_gap``, ``dual_norm``, ``bytes_up``, ``bytes_down``, ``seconds``,
         ``loss``).
     status: ``completed``, or ``interrupted`` by Ctrl-C.
+    server: the server's own state; of AFL, ``server["weights"]`` are the clients' weights, in order of their names.
     """
 
     omega: Point
@@ -61,6 +62,7 @@ class Solution:
     clients: list[ClientState]
     history: History
     status: Status
+    server: State = field(default_factory=dict)
 
     def __repr__(self) -> str:
         rounds, clients = len(self.history), len(self.clients)
@@ -162,7 +164,7 @@ def solve(
     training = train(engine(algorithm), rounds, watching, guarded=guarded)
     omega, psi = layout.unpack(training.state.z)
     own = [ClientState(layout, training.state.clients[name]) for name in names]
-    solution = Solution(omega, psi, own, training.history, training.status)
+    solution = Solution(omega, psi, own, training.history, training.status, dict(training.state.server))
     if training.error:
         training.error.partial = solution
         raise training.error
