@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,9 @@ class Quadratic:
     def field(self, z: Tensor) -> Tensor:
         return self.matrix @ z + self.offset
 
+    def value(self, z: Tensor) -> Tensor:
+        return self(z[: len(self.a)], z[len(self.a) :])
+
 
 @dataclass(frozen=True)
 class FieldClient:
@@ -81,15 +84,32 @@ class FieldClient:
 
     name: str
     signed_field: Callable[[Tensor], Tensor]
+    value: Callable[[Tensor], Tensor] | None = None
 
     def open_round(self, t: int, rounds: int, steps: int, statistics: Statistics) -> FieldClient:
-        return self
+        return self if self.value is None else ValuedField(self.name, self.signed_field, self.value)
 
     def field(self, z: Tensor, step: int) -> Tensor:
         return self.signed_field(z)
 
     def close(self) -> LocalReport:
         return LocalReport()
+
+
+@dataclass(frozen=True)
+class ValuedField(FieldClient):
+    """A round of a client that also knows the value of its function."""
+
+    first: list[Tensor] = field(default_factory=list)
+
+    def field(self, z: Tensor, step: int) -> Tensor:
+        assert self.value is not None
+        if not self.first:
+            self.first.append(self.value(z))
+        return self.signed_field(z)
+
+    def first_value(self) -> Tensor:
+        return self.first[0]
 
 
 @dataclass(frozen=True)
@@ -122,7 +142,7 @@ class Game:
         return torch.linalg.solve(matrix, -offset)
 
     def problem(self) -> FederatedProblem:
-        clients = [FieldClient(name, q.field) for name, q in zip(self.names, self.clients, strict=True)]
+        clients = [FieldClient(name, q.field, q.value) for name, q in zip(self.names, self.clients, strict=True)]
         return FederatedProblem(self.layout, torch.cat(self.start), clients)
 
     def play(self, algorithm: Algorithm, rounds: int) -> FederatedState:
@@ -135,10 +155,15 @@ class Game:
         return float((state.z - self.saddle).norm() / self.saddle.norm())
 
 
-def all_counted(algorithm: Algorithm, uploads: State, sent: State) -> Aggregated:
-    """What the server has of the uploads ``[..., clients, size]`` of all clients."""
+def all_counted(algorithm: Algorithm, uploads: State, sent: State, scalars: State | None = None) -> Aggregated:
+    """What the server has of the uploads ``[..., clients, size]`` of all clients, and of what they report."""
     groups = groups_of([""] * uploads["z"].shape[-2], {}, uploads["z"].device)
-    return aggregated(Mean(), uploads, sent, groups, 1.0, algorithm.accumulates)
+    weights = algorithm.scalar_weights(scalars) if scalars else None
+    came = aggregated(Mean(), uploads, sent, groups, 1.0, algorithm.accumulates, weights=weights)
+    if not scalars:
+        return came
+    everyone = torch.ones(uploads["z"].shape[:-1], dtype=torch.bool, device=uploads["z"].device)
+    return came._replace(scalars=scalars, counted=everyone)
 
 
 def played(engine: Any, rounds: int) -> Iterator[tuple[FederatedState, RoundRecord]]:
@@ -220,13 +245,19 @@ OPTIONS = {
     "snapshot_every": 2,
     "mean_steps": 1,
     "stage_rounds": 2,
+    "lr_weights": 0.04,
+    "q": 0.7,
+    "regulariser": "chi_square",
+    "regulariser_weight": 0.3,
 }
 """An unlike value for every option of any algorithm, so that nothing hides behind a default."""
 
 
 def takes_noise(kind: type[Algorithm]) -> bool:
-    """Whether updates may carry noise: not where clients send what comes of their local steps beside z."""
+    """Whether updates may carry noise: not where clients send anything beside z."""
     algorithm, layout = kind(), Layout({"omega": (1,)}, {"psi": (1,)})
+    if algorithm.reports:
+        return False
     return algorithm.plain or len(first_exchange(algorithm, layout, torch.zeros(2))[0]) == 1
 
 

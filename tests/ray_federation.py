@@ -58,8 +58,13 @@ class SpringRound:
     spring: Spring
     t: int
     statistics: Statistics
+    values: list[Tensor] = field(default_factory=list)
+
+    def first_value(self) -> Tensor:
+        return self.values[0]
 
     def field(self, z: Tensor, step: int) -> Tensor:
+        self.values.append(0.5 * (self.spring.stiffness * (z - self.spring.rest).square()).sum())
         if step == 1 and self.spring.dies(self.t):
             die()
         return self.spring.stiffness * (z - self.spring.rest)

@@ -43,6 +43,7 @@ each_key = pytest.mark.parametrize(
 )
 
 COMPANIONS: dict[tuple[str, str], dict[str, Any]] = {
+    **{(name, "regulariser_weight"): {"regulariser": "chi_square"} for name in ("afl", "fedmm_agnostic", "drfa")},
     ("digits", "size"): {"kind": "blended"},
     ("digits", "copies"): {"kind": "blended"},
     ("office31", "target"): {"source": "dslr"},

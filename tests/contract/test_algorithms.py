@@ -126,6 +126,19 @@ def test_a_schedule_that_cannot_be_called_is_refused_when_it_is_given() -> None:
         fedmm.FedMM(lr_schedule=3)
 
 
+def sent_by(algorithm: Algorithm, server: State) -> State:
+    """What a server sends: nothing of the numbers that it has of each client."""
+    per_client = algorithm.init_per_client(1, server["z"])
+    return algorithm.broadcast({name: each for name, each in server.items() if name not in per_client})
+
+
+def reported(algorithm: Algorithm, loss: Tensor, z: Tensor, sent: State, own: State, c: Coefficients) -> State:
+    """What a client reports, if anything, by the names that are declared."""
+    numbers = algorithm.report(loss, z, sent, own, c) if algorithm.reports else {}
+    assert tuple(numbers) == algorithm.reports
+    return numbers
+
+
 # Pure functions of their input ----------------------------------------------------------------------------------------
 
 
@@ -138,6 +151,7 @@ def test_a_round_keeps_the_dtype_and_repeats_itself_and_leaves_its_input_alone(
     layout = Layout({"omega": (3,)}, {"psi": (2,)}, dtype=dtype)
     z = torch.randn(5, generator=generator(0)).to(dtype)
     server = {name: vector + 0.5 for name, vector in algorithm.init_server(z).items()}
+    server |= algorithm.init_per_client(2, z)
     own = {name: vector + 0.25 for name, vector in algorithm.init_client(z).items()}
     c = Coefficients(algorithm.coefficients(layout, 1, 5), steps=layout.scalar(3))
     field = 2.0 * z
@@ -146,7 +160,7 @@ def test_a_round_keeps_the_dtype_and_repeats_itself_and_leaves_its_input_alone(
     before = [tensor.clone() for tensor in given]
 
     def outputs() -> list[Tensor]:
-        sent = algorithm.broadcast(server)
+        sent = sent_by(algorithm, server)
         begun = algorithm.begin(point, sent, own, c)
         looked = algorithm.look(point, sent, begun, field, c) if algorithm.looks else point
         stepped, working = algorithm.step(point, sent, begun, field, field + looked, c)
@@ -155,7 +169,9 @@ def test_a_round_keeps_the_dtype_and_repeats_itself_and_leaves_its_input_alone(
         upload, finished = algorithm.finish(stepped, sent, working, c)
         after = kept_of(own, working, finished)
         stacked = {name: torch.stack([vector, vector + 1.0]) for name, vector in upload.items()}
-        new_server = algorithm.server_update(server, all_counted(algorithm, stacked, sent), c)
+        numbers = reported(algorithm, z.square().sum(), stepped, sent, working, c)
+        scalars = {name: torch.stack([number, number + 1.0]) for name, number in numbers.items()}
+        new_server = algorithm.server_update(server, all_counted(algorithm, stacked, sent, scalars), c)
         assert new_server.keys() == server.keys()
         assert after.keys() == own.keys()
         return [stepped, looked, *working.values(), *upload.values(), *after.values(), *new_server.values()]
@@ -173,15 +189,17 @@ def test_a_round_stays_on_its_device(kind: type[Algorithm], device: str) -> None
     algorithm = with_options(kind)
     layout = Layout({"omega": (3,)}, {"psi": (2,)}, device=device)
     z = torch.zeros(5, device=device)
-    server, own = algorithm.init_server(z), algorithm.init_client(z)
+    server, own = algorithm.init_server(z) | algorithm.init_per_client(2, z), algorithm.init_client(z)
     c = Coefficients(algorithm.coefficients(layout, 0, 5), steps=layout.scalar(3))
-    sent = algorithm.broadcast(server)
+    sent = sent_by(algorithm, server)
     begun = algorithm.begin(z, sent, own, c)
     looked = algorithm.look(z, sent, begun, z, c) if algorithm.looks else z
     stepped, working = algorithm.step(z, sent, begun, z, looked, c)
     upload, own = algorithm.finish(stepped, sent, working, c)
     stacked = {name: torch.stack([v, v]) for name, v in upload.items()}
-    server = algorithm.server_update(server, all_counted(algorithm, stacked, sent), c)
+    numbers = reported(algorithm, z.sum(), stepped, sent, working, c)
+    scalars = {name: torch.stack([number, number]) for name, number in numbers.items()}
+    server = algorithm.server_update(server, all_counted(algorithm, stacked, sent, scalars), c)
     assert {t.device.type for t in (stepped, *c.values(), *upload.values(), *own.values(), *server.values())} == {
         device
     }
@@ -222,27 +240,31 @@ def play_stack(
     algorithm = replicas[0]
     matrix = torch.stack([client.matrix for client in game.clients])
     offset = torch.stack([client.offset for client in game.clients])
-    server = algorithm.init_server(starts)
+    server = algorithm.init_server(starts) | algorithm.init_per_client(len(steps), starts)
     clients = algorithm.init_client(starts.unsqueeze(-2).repeat(1, len(steps), 1))
     for t in range(rounds):
         m = torch.tensor([algorithm.steps_in(own, 0, t) for own in steps], dtype=FLOAT64).unsqueeze(-1)
         each = [replica.coefficients(game.layout, t, rounds) for replica in replicas]
         at_server = Coefficients({name: torch.stack([c[name].reshape(-1) for c in each]) for name in each[0]})
         c = Coefficients({name: value.unsqueeze(-2) for name, value in at_server.items()}, steps=m)
-        sent = {name: vector.unsqueeze(-2) for name, vector in algorithm.broadcast(server).items()}
+        sent = {name: vector.unsqueeze(-2) for name, vector in sent_by(algorithm, server).items()}
         z = sent["z"].repeat(1, len(steps), 1)
+        importance = algorithm.importance(server)
+        weights = 1.0 if importance is None else importance.unsqueeze(-1)
+        values = torch.stack([torch.stack([q.value(at) for q in game.clients]) for at in sent["z"].squeeze(-2)])
         working = algorithm.begin(z, sent, clients, c)
         for step in range(max(steps)):
-            F = G = torch.einsum("nij,rnj->rni", matrix, z) + offset
+            F = G = weights * (torch.einsum("nij,rnj->rni", matrix, z) + offset)
             if algorithm.looks:
                 looked = algorithm.look(z, sent, working, F, c)
-                G = torch.einsum("nij,rnj->rni", matrix, looked) + offset
+                G = weights * (torch.einsum("nij,rnj->rni", matrix, looked) + offset)
             stepped, after = algorithm.step(z, sent, working, F, G, c)
             working = {name: torch.where(step < m, vector, working[name]) for name, vector in after.items()}
             z = torch.where(step < m, stepped, z)
         uploads, finished = algorithm.finish(z, sent, working, c)
         clients = kept_of(clients, working, finished)
-        came = all_counted(algorithm, uploads, algorithm.broadcast(server))
+        numbers = reported(algorithm, values, z, sent, working, c)
+        came = all_counted(algorithm, uploads, sent_by(algorithm, server), numbers)
         server = algorithm.server_update(server, came, at_server)
     return server, clients
 
@@ -269,7 +291,7 @@ def test_a_plain_algorithm_is_one_whose_step_is_its_local_step(kind: type[Algori
 def test_a_saddle_that_all_clients_share_is_a_fixed_point(kind: type[Algorithm]) -> None:
     game = random_game(5, clients=4, shared_saddle=True)  # the mean of 4 equal short numbers has no rounding
     saddle = game.clients[0].saddle
-    clients = [FieldClient(name, q.field) for name, q in zip(game.names, game.clients, strict=True)]
+    clients = [FieldClient(name, q.field, q.value) for name, q in zip(game.names, game.clients, strict=True)]
     engine = InProcess(FederatedProblem(game.layout, saddle, clients), with_options(kind), 5)
     state = engine.start()
     first = with_options(kind).init_client(saddle)
@@ -300,7 +322,14 @@ def test_the_first_local_step_goes_along_the_field_at_each_groups_own_rate(kind:
     torch.testing.assert_close(moved, expected, rtol=0, atol=1e-15)
 
 
-@each_algorithm
+SETS_ITS_STEP = [fedmm.QFFL]
+"""Whose server's step follows from the lengths of the clients' steps: a rate of one group moves the others too."""
+each_with_fixed_steps = pytest.mark.parametrize(
+    "kind", [kind for kind in ALGORITHMS.values() if kind not in SETS_ITS_STEP], ids=lambda kind: kind.name
+)
+
+
+@each_with_fixed_steps
 def test_solve_takes_rates_by_group_of_parameters(kind: type[Algorithm]) -> None:
     # Constant gradients 2, 3 and -4: one step takes x down by 0.1 x 2, y by 0.2 x 3, and psi, which ascends, down by
     # 0.3 x 4. However far an algorithm's server then goes, y goes twice as far as with a rate of 0.1, psi three times.
@@ -321,7 +350,7 @@ def test_solve_takes_rates_by_group_of_parameters(kind: type[Algorithm]) -> None
     assert by_group.history[0]["drift"] == pytest.approx(math.hypot(0.2, 0.6, 1.2), rel=1e-12)
 
 
-@each_algorithm
+@each_with_fixed_steps
 def test_one_local_step_is_the_same_whether_the_rate_or_the_gradient_is_scaled(kind: type[Algorithm]) -> None:
     game = random_game(2)
     one_step = {"local_steps": 2 if kind.in_pairs else 1, "lr_schedule": Constant()}

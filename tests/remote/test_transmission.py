@@ -105,8 +105,10 @@ def test_bytes_are_counted_as_sent(kind: type[Algorithm]) -> None:
     told = 0
     for state, record in played(InProcess(game.problem(), algorithm, 12, terms), 12):
         now = {name for name, at in state.counted.items() if at == state.round - 1}
-        assert record.bytes_up == 2 * (code + (up - 1) * whole)
-        assert record.bytes_down == down * (len(now & present) * half + len(now - present) * whole)
+        vectors = 0 if algorithm.reports_only(state.round - 1) else code + (up - 1) * whole
+        assert record.bytes_up == 2 * (vectors + 8 * len(algorithm.reports))
+        weights = 2 * 8 if "weights" in state.server else 0
+        assert record.bytes_down == weights + down * (len(now & present) * half + len(now - present) * whole)
         told += len(now & present)
         present = now
     assert 0 < told < 24

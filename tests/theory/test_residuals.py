@@ -19,7 +19,18 @@ FLOAT64 = torch.float64
 Start = tuple[Tensor, Tensor]
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+WEIGHING = [name for name, kind in ALGORITHMS.items() if kind.weighs_clients]
+
+
+@pytest.mark.parametrize("name", WEIGHING)
+def test_a_method_that_weighs_clients_has_no_residuals_of_their_mean(
+    name: str, robust: list[Function], origin: Start
+) -> None:
+    with pytest.raises(fedmm.FedmmError, match=f"the mean of the clients' functions, and {name} weighs them"):
+        observe(robust, origin, ALGORITHMS[name](), 1)
+
+
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in WEIGHING])
 def test_an_observed_run_is_the_same_run(name: str, robust: list[Function], origin: Start) -> None:
     algorithm = ALGORITHMS[name]()
     seen = observe(robust, origin, algorithm, 3, every=2)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from fedmm.algorithms.afl import AFL
 from fedmm.algorithms.coda import CODASCA, CODAPlus
+from fedmm.algorithms.drfa import DRFA
 from fedmm.algorithms.extragradient import Extragradient
 from fedmm.algorithms.fedavg_gda import FedAvgGDA
 from fedmm.algorithms.fedgda_gt import FedGDAGT
 from fedmm.algorithms.fedmm import FedMM
 from fedmm.algorithms.fedmm_adaptive import AdaptiveFedMM
+from fedmm.algorithms.fedmm_agnostic import AgnosticFedMM
 from fedmm.algorithms.fedmm_ascent import AscentFedMM
 from fedmm.algorithms.fedmm_optimistic import OptimisticFedMM
 from fedmm.algorithms.fedmm_smoothed import SmoothedFedMM
@@ -17,6 +20,7 @@ from fedmm.algorithms.fedsgda_m import FedSGDAM
 from fedmm.algorithms.fess_gda import FESSGDA
 from fedmm.algorithms.momentum_gda import MomentumGDA
 from fedmm.algorithms.proxskip_sgda import ProxSkipSGDA
+from fedmm.algorithms.q_ffl import QFFL
 from fedmm.algorithms.scaffold_gda import ScaffoldGDA
 from fedmm.algorithms.server_optimizers import (
     NoOptimizer,
@@ -49,15 +53,22 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
         FESSGDA,
         CODAPlus,
         CODASCA,
+        AFL,
+        AgnosticFedMM,
+        DRFA,
+        QFFL,
     )
 }
 
 __all__ = [
+    "AFL",
     "ALGORITHMS",
     "AdaptiveFedMM",
+    "AgnosticFedMM",
     "AscentFedMM",
     "CODAPlus",
     "CODASCA",
+    "DRFA",
     "Extragradient",
     "FESSGDA",
     "FedAvgGDA",
@@ -70,6 +81,7 @@ __all__ = [
     "NoOptimizer",
     "OptimisticFedMM",
     "ProxSkipSGDA",
+    "QFFL",
     "SGDAPlus",
     "ScaffoldGDA",
     "ServerAdam",

@@ -9,14 +9,13 @@ from typing import Annotated
 import torch
 import typer
 
-from fedmm.algorithms import ALGORITHMS
 from fedmm.cli.console import INTERRUPTED, Device, say
 from fedmm.core.errors import require, unknown
 from fedmm.core.validation import at_least, require_device
 from fedmm.leaderboard.board import SCALES, Board, list_problems
 from fedmm.leaderboard.draw import draw_board
 from fedmm.leaderboard.results import RESULTS
-from fedmm.leaderboard.trials import SEARCH_SEED
+from fedmm.leaderboard.trials import SEARCH_SEED, compared_methods
 from fedmm.runs.run import provenance
 
 _KAPPA, _HETEROGENEITY = 20.0, 1.0
@@ -47,7 +46,7 @@ def leaderboard(
     require_device(device, "--device")
     known = list_problems(scale, kappa, heterogeneity, device)
     chosen = [known[name] for name in _names("problem", problems, list(known))]
-    algorithms = _names("algorithm", methods, list(ALGORITHMS))
+    algorithms = _names("algorithm", methods, compared_methods())
     folder = out or Path("runs") / f"leaderboard-{scale}"
     if not draw:
         words = {

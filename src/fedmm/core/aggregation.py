@@ -209,6 +209,11 @@ def aggregated(
     return Aggregated(mean, gain)
 
 
+def times(weights: Tensor | None, others: Tensor | None) -> Tensor | None:
+    """The product of two sets of weights, of which None leaves all alone."""
+    return others if weights is None else weights if others is None else weights * others
+
+
 def _selected(counted: Tensor, vectors: Tensor) -> Tensor:
     """Vectors with 0 in place of those that are not counted, whatever they hold."""
     return torch.where(counted.unsqueeze(-1), vectors, 0.0)

@@ -26,6 +26,14 @@ every step, and it may look at the field a second time, on the same batch::
 A method that needs the mean field at the server's point before its local steps has them ``in_pairs``
 with the same clients. In the first of them each takes one step, so that the mean of what they send tells the mean
 field; in the second, those whose first was counted go on. ``finish`` keeps what a client needs of the first.
+
+A method whose server sets weights of its clients has a number for each of them in its state, hears a number from each,
+and says what each one's field is multiplied with::
+
+    server = {**algorithm.init_server(z), **algorithm.init_per_client(clients, z)}
+    weights = algorithm.importance(server)                 # client i works with weights[i] F_i, mean 1
+    numbers = algorithm.report(f_i(z_0), z, sent, client, c)     # of each client, beside its upload
+    server = algorithm.server_update(server, the same with all numbers, and who was counted, c)
 """
 
 from __future__ import annotations
@@ -55,10 +63,14 @@ class Aggregated(NamedTuple):
     gain: what the round adds to the mean over *all* clients, present or not, of the sums of their updates, for the
         names that the algorithm ``accumulates``. An update is an upload less what was sent under its name (z_i - z_0),
         or the upload itself where nothing was. With all clients present it is their mean update.
+    scalars: what the clients report by name, ``[..., clients]`` over all of them in order of their names, 0 for those
+        who were not counted. counted: bool ``[..., clients]``; None where the algorithm has no reports.
     """
 
     mean: State
     gain: State
+    scalars: State = {}  # noqa: RUF012 - never written to
+    counted: Tensor | None = None
 
 
 class Coefficients(dict[str, Tensor]):
@@ -91,6 +103,12 @@ class Algorithm:
     """Whether a local step needs the field at a second point, which :meth:`look` gives."""
     in_pairs: ClassVar[bool] = False
     """Whether rounds come in pairs: one step, by which all learn the mean field, then the other steps."""
+    weighs_clients: ClassVar[bool] = False
+    """Whether it goes for another mixture of the clients than their mean, and so to another saddle."""
+    reports: ClassVar[tuple[str, ...]] = ()
+    """The numbers that :meth:`report` has each client send beside its upload."""
+    draws_by_importance: ClassVar[bool] = False
+    """Whether clients are drawn by their :meth:`importance` in the rounds of :meth:`draws`, not uniformly."""
 
     lr_min: PerGroup = 0.01
     lr_max: PerGroup = 0.01
@@ -104,6 +122,10 @@ class Algorithm:
         require(
             not self.looks or type(self).look is not Algorithm.look,
             f"{type(self).__name__} looks, and needs a look that says where",
+        )
+        require(
+            not self.draws_by_importance or type(self).importance is not Algorithm.importance,
+            f"{type(self).__name__} draws clients by their importance, and needs an importance that says how much",
         )
         per_group("lr_min", self.lr_min)
         per_group("lr_max", self.lr_max)
@@ -145,6 +167,13 @@ class Algorithm:
         """A client's own state at the start; it never leaves the client."""
         return {}
 
+    def init_per_client(self, clients: int, like: Tensor) -> State:
+        """The server's numbers of each client at the start, ``[..., clients]`` in order of their names.
+
+        They become part of its state and are never sent. like: ``[..., size]``, of the right dtype and leading axes.
+        """
+        return {}
+
     def structure(self) -> tuple[object, ...]:
         """What algorithms of one class must share beside it to compute side by side; the rest is in coefficients."""
         return ()
@@ -158,6 +187,29 @@ class Algorithm:
 
         steps: M_i ``[..., clients]`` of all clients.
         """
+        return None
+
+    def importance(self, server: State) -> Tensor | None:
+        """What each client's field is multiplied with in the next round, ``[..., clients]`` with mean 1; None for none.
+
+        Client i then works on importance[i] f_i, and the mean over all clients is the weighted sum of their f_i.
+        """
+        return None
+
+    def draws(self, t: int) -> bool:
+        """Whether the clients of round t are drawn by their importance (:func:`fedmm.core.federation.weighted_draw`).
+
+        A client's field is then multiplied with less, the likelier it was drawn: the mean stays the same, in
+        expectation.
+        """
+        return self.draws_by_importance
+
+    def reports_only(self, t: int) -> bool:
+        """Whether clients send what they report in round t, and nothing else: their steps must leave them at z_0."""
+        return False
+
+    def scalar_weights(self, scalars: State) -> Tensor | None:
+        """As :meth:`client_weights`, from what the clients reported in the round, ``[..., clients]`` each."""
         return None
 
     def begin(self, z: Tensor, sent: State, client: State, c: Coefficients) -> State:
@@ -190,6 +242,14 @@ class Algorithm:
         It keeps that state but for what ``begin`` added, which was for this round alone.
         """
         return {"z": z}, client
+
+    def report(self, loss: Tensor, z: Tensor, sent: State, client: State, c: Coefficients) -> State:
+        """The numbers that a client sends beside its upload, by the names in ``reports``, ``[...]`` each.
+
+        loss: f_i ``[...]`` at the point where its local steps began, on the batch of the first; its weight alpha_i is
+        in it, its importance is not. z, client: as :meth:`finish` has them.
+        """
+        return {"loss": loss}
 
     def server_update(self, server: State, uploads: Aggregated, c: Coefficients) -> State:
         """The server's new state from what came of the uploads; c has no client axis here."""

@@ -151,6 +151,11 @@ def transmit(
     return Transmitted(z_0 + said, wire, {RESIDUAL: wanted - said})
 
 
+def kept_back(z: Tensor, memory: Mapping[str, Tensor]) -> Transmitted:
+    """A client's point in a round in which it is not sent: what earlier codes left out of it stays to be sent."""
+    return Transmitted(z, {}, {RESIDUAL: memory[RESIDUAL]} if RESIDUAL in memory else {})
+
+
 def transmit_others(transmission: Transmission, algorithm: Algorithm, upload: State, z: Tensor, sent: State) -> State:
     """An upload whose vectors beside z, where they come of the local steps themselves, are shortened like z.
 

@@ -25,7 +25,8 @@ class Refusal(NamedTuple):
 class FederatedState:
     """Everything a federation is after ``round`` finished rounds; nothing else is needed to go on.
 
-    server: the algorithm's server state; ``server["z"]`` is the server's point z_0.
+    server: the algorithm's server state; ``server["z"]`` is the server's point z_0. Numbers of each client
+        (``init_per_client``) are in order of the clients' names.
     clients: each client's own state, by client name (FedMM's dual lives there).
     statistics, client_statistics: running statistics of normalisation layers, shared and per client.
     totals: the sums of each client's updates, by client name, where the terms have the server keep them.

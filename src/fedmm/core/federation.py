@@ -111,6 +111,7 @@ class Terms:
         """Refuse masks where the server looks at single updates, or where sites send what masks do not hide."""
         if not self.secure_sum:
             return
+        self.check_reports(algorithm)
         reads = {
             f"aggregation = {self.aggregation.name!r}": self.aggregation.robust,
             "on_bad_update = 'skip'": self.on_bad_update == "skip",
@@ -135,6 +136,21 @@ class Terms:
         clients = max(problem.federation, len(problem.clients))
         require(clients <= MOST_SUMMED, f"secure_sum takes at most {MOST_SUMMED} clients, not {clients}")
 
+    def check_reports(self, algorithm: Algorithm) -> None:
+        """Refuse numbers that clients report where noise or masks are to hide what each of them has."""
+        if not algorithm.reports:
+            return
+        what = f"its clients report their {' and '.join(map(repr, algorithm.reports))}"
+        alone = "use an algorithm that sends z alone, such as fedmm"
+        require(
+            not self.transmission.private,
+            f"updates cannot carry noise with {algorithm.name}: {what}, which the noise on z does not hide; {alone}",
+        )
+        require(
+            not self.secure_sum,
+            f"secure_sum cannot hide updates with {algorithm.name}: {what}, one by one; {alone}",
+        )
+
     def require_plain(self, engine: str) -> None:
         """Refuse masks for an engine that shows its server every update."""
         require(
@@ -151,6 +167,12 @@ class Terms:
 
         Whoever is trusted, noise is on z alone: what comes of the local steps in another way must not travel.
         """
+        self.check_reports(algorithm)
+        require(
+            not (self.transmission.private and algorithm.draws_by_importance),
+            f"updates cannot carry noise with {algorithm.name}: what noise is worth is known for clients that are "
+            "drawn uniformly, and it draws them by their weights; use an algorithm such as fedmm",
+        )
         if self.transmission.private and not algorithm.plain:
             upload, _ = first_exchange(algorithm, problem.layout, problem.start)
             require(
@@ -214,3 +236,38 @@ def taking_part(names: Sequence[str], share: float, seed: int, t: int) -> list[s
         return sorted(names)
     drawn = sorted(names, key=lambda name: (key(seed, "participation", t, name), name))
     return sorted(drawn[: head_count(len(names), share)])
+
+
+def draw_order(names: Sequence[str], seed: int, t: int) -> tuple[list[int], float]:
+    """What a weighted draw in round t goes by: the places of the names in a drawn order, and a number in [0, 1)."""
+    places = sorted(range(len(names)), key=lambda i: (key(seed, "participation", t, names[i]), names[i]))
+    return places, key(seed, "draw", t) / (1 << 63)
+
+
+def weighted_draw(importance: Tensor, count: Tensor, order: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+    """Who is drawn by importance, bool ``[..., clients]``, and what their fields are multiplied with, of that shape.
+
+    importance: N lambda_i, at least 0 with mean 1, ``[..., clients]``. count: how many are drawn, ``[..., 1]``.
+    order, start: from :func:`draw_order`, ``[..., clients]`` and ``[..., 1]``.
+
+    Systematic sampling without replacement: client i is drawn with probability p_i = min(1, s lambda_i), s such that
+    the p_i sum to count, and works with weight count lambda_i / p_i. So the mean over those who are drawn is, in
+    expectation, the sum of lambda_i F_i. It is 1 for all where no p_i is 1, and N lambda_i where everyone takes part.
+    """
+    clients = importance.shape[-1]
+    count, start = count.double(), start.double()
+    share = importance.double() / clients
+    mass = share.clamp_min(_NEVER_QUITE)  # so that there are always enough to draw
+    ordered = mass.sort(dim=-1, descending=True).values
+    left = count - torch.arange(clients, device=mass.device)
+    scales = left / ordered.flip(-1).cumsum(dim=-1).flip(-1)
+    certain = (scales * ordered > 1).sum(dim=-1, keepdim=True).clamp_max(clients - 1)
+    chance = (scales.gather(-1, certain) * mass).clamp_max(1.0)
+    until = chance.gather(-1, order).cumsum(dim=-1)
+    until = torch.cat([torch.zeros_like(until[..., :1]), until[..., :-1], count.expand_as(until[..., :1])], dim=-1)
+    hits = (until - start).ceil()
+    drawn = torch.zeros_like(chance, dtype=torch.bool).scatter(-1, order, hits[..., 1:] > hits[..., :-1])
+    return drawn, (count * share / chance).to(importance.dtype)
+
+
+_NEVER_QUITE = 1e-12

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -34,6 +34,14 @@ class LocalRound(Protocol):
 
     def close(self) -> LocalReport:
         """What the client reports after its last local step."""
+
+
+@runtime_checkable
+class ValuedRound(Protocol):
+    """A round whose client also knows the value of its f_i, for algorithms that have clients report it."""
+
+    def first_value(self) -> Tensor:
+        """f_i (0-dim, with its weight alpha_i) where the field was first asked for in local step 0, on that batch."""
 
 
 class ClientProblem(Protocol):
@@ -134,6 +142,10 @@ class StackableClient(Protocol):
     @property
     def field_scale(self) -> Tensor:
         """What the loss gradient is multiplied with to be the signed field, ``[size]``."""
+
+    @property
+    def alpha(self) -> float:
+        """Its weight alpha_i, which is in that too."""
 
     def dropout_key(self, t: int, step: int) -> int:
         """The key of the dropout masks in a local step."""

@@ -161,6 +161,17 @@ class GeometricSteps:
 
 
 @dataclass(frozen=True)
+class AlternatingSteps:
+    """M_i steps in every other round, from the first on, and one in the next."""
+
+    def steps(self, own: int, seed: int, t: int) -> int:
+        return own if t % 2 == 0 else 1
+
+    def most(self, own: int) -> int:
+        return own
+
+
+@dataclass(frozen=True)
 class PairedSteps:
     """One step in every other round, from the first on, and the other M_i - 1 in the next."""
 

@@ -47,7 +47,13 @@ class InProcess:
         def work() -> Iterator[Update]:
             for name, invitation in invitations.items():
                 statistics = state.statistics if self.problem.share_statistics else state.client_statistics[name]
-                worked = self.workers[name].run(state.round, invitation.travelling, state.clients[name], statistics)
+                worked = self.workers[name].run(
+                    state.round,
+                    invitation.travelling,
+                    state.clients[name],
+                    statistics,
+                    importance=invitation.importance,
+                )
                 kept[name] = worked.kept
                 yield worked.answer(name, invitation)
 

@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,12 +21,29 @@ from fedmm.core.problem import Statistics
 from fedmm.engines.messages import Invitation, Update
 
 
+class Reports(NamedTuple):
+    """The numbers that every update has to hold. unsent: the vectors that do not travel, where those come alone.
+
+    dtype: of the vectors.
+    """
+
+    names: tuple[str, ...] = ()
+    unsent: tuple[str, ...] = ()
+    dtype: torch.dtype = torch.float32
+
+
+def too_large(dtype: torch.dtype) -> float:
+    """The size from which on a number that a client reports is refused: its square would not be finite."""
+    return math.sqrt(torch.finfo(dtype).max)
+
+
 class Inbox:
     """The updates of one round: put in as they arrive, each counted once or refused by name and reason.
 
     invitations: those of the round by client. like, statistics: an upload as it travels, and running statistics where
     they do, of the names, shapes and dtypes that are right. groups: by client, for the bound on unusual norms.
     usual: refuses what is far longer than usual. norms: by client, the lengths of what is then accepted.
+    reports: the numbers that come with updates. Where they come alone, a client is taken to be where it was sent to.
     """
 
     def __init__(
@@ -36,9 +54,11 @@ class Inbox:
         terms: Terms,
         groups: Mapping[str, str],
         usual: UsualNorms | None = None,
+        reports: Reports = Reports(),  # noqa: B008 - it cannot change,
     ) -> None:
         self._invitations = invitations
         self._like = like
+        self._reports = reports
         self._statistics = statistics
         self._terms = terms
         self._groups = groups
@@ -58,7 +78,10 @@ class Inbox:
         reason = self._addressed(update) or self._malformed(update)
         if not reason:
             sent = self._invitations[update.client].sent
-            update = replace(update, vectors=arrived_upload(self._terms.uploads, update.vectors, sent))
+            if self._reports.unsent:
+                update = replace(update, vectors=dict.fromkeys(self._reports.unsent, sent["z"]))
+            else:
+                update = replace(update, vectors=arrived_upload(self._terms.uploads, update.vectors, sent))
             reason = self._unusable(update)
             if reason and self._terms.on_bad_update == "stop":
                 raise Diverged(update.client, update.round + 1)
@@ -76,7 +99,7 @@ class Inbox:
     def close(self) -> None:
         """No more updates: refuse those whose norm is unusual among their group's, or among all."""
         self._compare_within_groups()
-        if self._usual:
+        if self._usual and not self._reports.unsent:
             norms = {client: self._all_norms(self.accepted[client]) for client in sorted(self.accepted)}
             for client, reason in self._usual.refusals(norms).items():
                 self.refused.append(Refusal(client, reason))
@@ -125,8 +148,10 @@ class Inbox:
         return ""
 
     def _malformed(self, update: Update) -> str:
-        return _unlike(update.vectors, self._like, "vector") or _unlike(
-            update.statistics, self._statistics, "running statistic"
+        return (
+            _unlike(update.vectors, {} if self._reports.unsent else self._like, "vector")
+            or _unlike(update.statistics, self._statistics, "running statistic")
+            or _misnamed(update.scalars, self._reports.names)
         )
 
     def _unusable(self, update: Update) -> str:
@@ -134,6 +159,13 @@ class Inbox:
         for name, tensor in {**update.vectors, **update.statistics}.items():
             if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
                 return f"its {name!r} is not finite"
+        for name, number in update.scalars.items():
+            if not abs(number) < too_large(self._reports.dtype):
+                return (
+                    f"its {name!r} is {number:.4g}, which is too large a number"
+                    if math.isfinite(number)
+                    else (f"its {name!r} is not finite")
+                )
         if self._terms.on_bad_update == "skip":
             for name, vector in update.vectors.items():
                 if not bool(vector.norm().isfinite()):
@@ -160,6 +192,15 @@ def _unlike(given: Mapping[str, object], like: Mapping[str, Tensor], what: str) 
             return f"its {name!r} has shape {tuple(got.shape)}, not {tuple(right.shape)}"
         if got.dtype != right.dtype:
             return f"its {name!r} has dtype {got.dtype}, not {right.dtype}"
+    return ""
+
+
+def _misnamed(given: Mapping[str, float], names: tuple[str, ...]) -> str:
+    """Why numbers are not those that are to be reported; empty where they are."""
+    for name in sorted(set(names) - given.keys()):
+        return f"its update lacks the number {name!r}"
+    for name in sorted(map(str, given.keys() - set(names))):
+        return f"its update holds an unknown number {name!r:.60}"
     return ""
 
 

@@ -24,6 +24,7 @@ class Invitation:
     counted: the round in which the server last counted this client; it goes on from its state after that round.
     statistics: running statistics, where the clients share them.
     totals: the sums of the client's updates so far, for a client that lost its state.
+    importance: what the client's field is multiplied with in this round, where the server sets it.
     """
 
     round: int
@@ -33,6 +34,7 @@ class Invitation:
     statistics: Statistics = field(default_factory=dict)
     totals: State | None = None
     codes: State | None = None
+    importance: float | None = None
 
     @property
     def travelling(self) -> State:
@@ -42,7 +44,8 @@ class Invitation:
     @property
     def size_in_bytes(self) -> int:
         """What it takes on the wire."""
-        return sum(map(size_in_bytes, (self.travelling, self.statistics, self.totals or {})))
+        number = 0 if self.importance is None else self.sent["z"].element_size()
+        return number + sum(map(size_in_bytes, (self.travelling, self.statistics, self.totals or {})))
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class Update:
     round, session: those of the invitation it answers. base: the round whose state the client went on from.
     vectors: the upload by name, in the form in which it travels; of an update that was accepted, ``[size]`` each.
     lost: it has not the state it should go on from, and uploads nothing.
+    scalars: the numbers that the algorithm has its clients report.
     """
 
     round: int
@@ -62,6 +66,7 @@ class Update:
     session: int = 0
     base: int = NEVER
     lost: bool = False
+    scalars: dict[str, float] = field(default_factory=dict)
 
 
 def size_in_bytes(vectors: Mapping[str, Tensor]) -> int:

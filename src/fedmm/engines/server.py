@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fedmm.core.aggregation import Groups, Sums, aggregated, group_centre, groups_of, updates_of
+from fedmm.core.aggregation import Groups, Sums, aggregated, group_centre, groups_of, times, updates_of
 from fedmm.core.algorithm import Algorithm, State, first_exchange, steps_by_client
 from fedmm.core.compression import (
     Broadcast,
@@ -24,9 +24,10 @@ from fedmm.core.compression import (
 )
 from fedmm.core.engine import FederatedState, Norms, Refusal, RoundRecord
 from fedmm.core.errors import Diverged, require
-from fedmm.core.federation import Terms, client_weights, head_count, taking_part
+from fedmm.core.federation import Terms, client_weights, head_count
 from fedmm.core.problem import FederatedProblem, Statistics
-from fedmm.engines.inbox import Inbox, UsualNorms, harmless_norms
+from fedmm.engines.draws import invited, reported, require_per_client
+from fedmm.engines.inbox import Inbox, Reports, UsualNorms, harmless_norms
 from fedmm.engines.masking import NotOpened, Opening, masked_like, mean_upload, sum_codes
 from fedmm.engines.messages import NEVER, Invitation, Update, size_in_bytes
 from fedmm.engines.worker import Kept
@@ -64,6 +65,7 @@ class Server:
         )
         terms.check_noise(problem, algorithm)
         terms.check_sum(problem, algorithm)
+        self._per_client = require_per_client(algorithm, len(names), problem.start)
         self._harmless: Norms | None = None
         if bounded:
             steps = min(self.steps.values())
@@ -85,7 +87,8 @@ class Server:
     def first(self) -> State:
         """The server's state before the first round, with what it remembers of its broadcasts."""
         server = self.algorithm.init_server(self.problem.start)
-        return {**server, **remembered(self.terms.broadcasts, self.algorithm.broadcast(server))}
+        sent = self.algorithm.broadcast(server)
+        return {**server, **self._per_client, **remembered(self.terms.broadcasts, sent)}
 
     def first_own(self) -> State:
         """A client's state before the first round."""
@@ -95,7 +98,8 @@ class Server:
 
     def broadcast(self, server: State) -> Broadcast:
         """What the server sends in a state, as its clients will know it, and the codes of that."""
-        now = self.algorithm.broadcast(algorithms_part(server))
+        shared = {name: each for name, each in algorithms_part(server).items() if name not in self._per_client}
+        now = self.algorithm.broadcast(shared)
         return broadcast(self.terms.broadcasts, now, known_point(server))
 
     def totals(self) -> dict[str, State]:
@@ -124,16 +128,12 @@ class Server:
                 statistics,
                 state.totals.get(name) if name in restoring else None,
                 codes if coded and name not in restoring and self._in_step(state, name) else None,
+                importance,
             )
-            for name in self._taking_part(state)
+            for name, importance in invited(
+                self.algorithm, self.names, self.terms.participation, self.problem.seed, state
+            ).items()
         }
-
-    def _taking_part(self, state: FederatedState) -> list[str]:
-        """Who takes part in the next round; in the second of a pair, those who were counted in the first."""
-        second = self.algorithm.ends_pair(state.round)
-        drawn = state.round - 1 if second else state.round
-        names = taking_part(self.names, self.terms.participation, self.problem.seed, drawn)
-        return [name for name in names if state.counted.get(name, NEVER) == drawn] if second else names
 
     def _in_step(self, state: FederatedState, name: str) -> bool:
         """Whether a client was counted in the last round, so that it knows what was sent then."""
@@ -148,7 +148,11 @@ class Server:
         """
         statistics = self.problem.statistics if self.problem.share_statistics else {}
         like = masked_like(self.upload) if masked else travelling(self.terms.uploads, self.upload)
-        return Inbox(invitations, like, statistics, self.terms, self.problem.groups, self.usual_norms(norms or {}))
+        usual = self.usual_norms(norms or {})
+        t = next((invitation.round for invitation in invitations.values()), 0)
+        unsent = tuple(self.upload) if self.algorithm.reports_only(t) else ()
+        reports = Reports(self.algorithm.reports, unsent, self.problem.layout.dtype)
+        return Inbox(invitations, like, statistics, self.terms, self.problem.groups, usual, reports)
 
     def usual_norms(self, known: Mapping[str, Norms]) -> UsualNorms | None:
         """The bound on the lengths of a round's updates, where there is one. known: as in :meth:`inbox`."""
@@ -178,6 +182,7 @@ class Server:
         inbox = self.inbox(invitations, state.norms, masked=open_sum is not None)
         for update in updates:
             bytes_up += size_in_bytes(update.vectors) + size_in_bytes(update.statistics)
+            bytes_up += len(update.scalars) * self.problem.layout.dtype.itemsize
             inbox.put(update)
         inbox.close()
         if open_sum is not None and inbox.accepted:
@@ -219,6 +224,10 @@ class Server:
         totals = self._added(state.totals, names, updates_of(uploads, sent)) if state.totals else {}
         present = [self.names.index(name) for name in names]
         groups = Groups(self._groups.of[present], self._groups.most)
+        weights = self._weights
+        if self.algorithm.reports:
+            scalars, counted = reported(self.algorithm, self.names, accepted, self.problem.layout)
+            weights = times(weights, self.algorithm.scalar_weights(scalars))
         arrived = aggregated(
             self.terms.aggregation,
             uploads,
@@ -227,8 +236,10 @@ class Server:
             len(names) / len(self.names),
             self.algorithm.accumulates,
             sums=Sums(self._stacked(state.totals), self._stacked(totals), self._groups) if totals else None,
-            weights=None if self._weights is None else self._weights[present],
+            weights=None if weights is None else weights[present],
         )
+        if self.algorithm.reports:
+            arrived = arrived._replace(scalars=scalars, counted=counted)
         c = self.algorithm.coefficients(self.problem.layout, state.round, self.rounds)
         server = self.algorithm.server_update(algorithms_part(state.server), arrived, c)
         if self.problem.projection:

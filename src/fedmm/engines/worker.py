@@ -9,11 +9,20 @@ from typing import NamedTuple
 from torch import Tensor
 
 from fedmm.core.algorithm import Algorithm, Coefficients, State, kept_of
-from fedmm.core.compression import algorithms_part, known_point, received, remembered, transmit, transmit_others
+from fedmm.core.compression import (
+    algorithms_part,
+    kept_back,
+    known_point,
+    received,
+    remembered,
+    transmit,
+    transmit_others,
+)
+from fedmm.core.errors import FedmmError
 from fedmm.core.federation import Terms
 from fedmm.core.layout import Layout
 from fedmm.core.mechanisms import Circumstances, NoiseSource, SeededNoise
-from fedmm.core.problem import ClientProblem, LocalReport, LocalRound, Statistics
+from fedmm.core.problem import ClientProblem, LocalReport, LocalRound, Statistics, ValuedRound
 from fedmm.core.projections import Projection
 from fedmm.core.validation import at_least
 from fedmm.engines.messages import Invitation, Update
@@ -74,11 +83,13 @@ class Worked:
     """What a client has after its local steps: its upload as it travels, its new state, and its report.
 
     Of a report with metrics, those are empty where updates carry noise: they would tell what the noise hides.
+    scalars: the numbers that the algorithm has its clients report.
     """
 
     upload: State
     own: State
     report: LocalReport
+    scalars: dict[str, float] = field(default_factory=dict)
 
     @property
     def kept(self) -> Kept:
@@ -95,6 +106,7 @@ class Worked:
             self.report.metrics,
             invitation.session,
             invitation.counted,
+            scalars=self.scalars,
         )
 
 
@@ -107,12 +119,21 @@ def take_step(
     own: State,
     c: Coefficients,
     projection: Projection | None = None,
+    importance: float | None = None,
 ) -> tuple[Tensor, State]:
-    """A client's next point and state, with the fields that the algorithm needs for them."""
+    """A client's next point and state, with the fields that the algorithm needs for them.
+
+    importance: what those are multiplied with.
+    """
     held = projection or _anywhere
-    F = G = local.field(z, step)
+
+    def field_at(point: Tensor) -> Tensor:
+        F = local.field(point, step)
+        return F if importance is None else F * importance
+
+    F = G = field_at(z)
     if algorithm.looks:
-        G = local.field(held(algorithm.look(z, sent, own, F, c)), step)
+        G = field_at(held(algorithm.look(z, sent, own, F, c)))
     z, own = algorithm.step(z, sent, own, F, G, c)
     return held(z), own
 
@@ -155,10 +176,19 @@ class Worker:
         shared = self.algorithm.coefficients(self.layout, t, self.rounds)
         return Coefficients(shared, steps=self.layout.scalar(self.steps_in(t)))
 
-    def run(self, t: int, sent: State, own: State, statistics: Statistics, session: int = 0) -> Worked:
+    def run(
+        self,
+        t: int,
+        sent: State,
+        own: State,
+        statistics: Statistics,
+        session: int = 0,
+        importance: float | None = None,
+    ) -> Worked:
         """The local steps of round t, from what was sent, in the form in which it travelled, and the client's state.
 
         session: the server's; the same round of another one is another question, to be answered with other noise.
+        importance: what the client's field is multiplied with, where the server sets it.
         """
         c = self.coefficients(t)
         terms = self.terms
@@ -168,21 +198,38 @@ class Worker:
         z = sent["z"]
         working = self.algorithm.begin(z, sent, mine, c)
         for step in range(self.steps_in(t)):
-            z, working = take_step(self.algorithm, local, step, z, sent, working, c, self.projection)
+            z, working = take_step(self.algorithm, local, step, z, sent, working, c, self.projection, importance)
         given = None
         if terms.transmission.private:
             came = {**came, **sent, **{f"statistics/{name}": tensor for name, tensor in statistics.items()}}
             given = self._circumstances(t, session, z - sent["z"], came)
-        z, wire, memory = transmit(terms.transmission, terms.uploads, z, sent["z"], own, given)
+        silent = self.algorithm.reports_only(t)
+        came_of = kept_back(z, own) if silent else transmit(terms.transmission, terms.uploads, z, sent["z"], own, given)
+        z, wire, memory = came_of
         upload, after = self.algorithm.finish(z, sent, working, c)
         upload = transmit_others(terms.transmission, self.algorithm, upload, z, sent)
         others = {name: vector for name, vector in upload.items() if name != "z"}
+        scalars = self._scalars(local, z, sent, working, c)
         report = local.close()
         if terms.transmission.private:
             report = replace(report, metrics={})
         vectors = upload if terms.uploads == "exact" else {**wire, **others}
+        if silent:
+            vectors = {}
         kept = {**kept_of(mine, working, after), **memory, **remembered(terms.broadcasts, sent)}
-        return Worked(vectors, kept, report)
+        return Worked(vectors, kept, report, scalars)
+
+    def _scalars(self, local: LocalRound, z: Tensor, sent: State, own: State, c: Coefficients) -> dict[str, float]:
+        if not self.algorithm.reports:
+            return {}
+        self.terms.check_reports(self.algorithm)
+        if not isinstance(local, ValuedRound):
+            raise FedmmError(
+                f"{self.algorithm.name} needs the value of each client's function, and client {self.name!r} gives its "
+                "field alone; give its rounds a first_value, or use an algorithm without reports, such as fedmm"
+            )
+        numbers = self.algorithm.report(local.first_value(), z, sent, own, c)
+        return {name: float(numbers[name]) for name in self.algorithm.reports}
 
     def _circumstances(self, t: int, session: int, update: Tensor, came: State) -> Circumstances:
         normal = self.noise.normal(self.name, t, session, update, came)

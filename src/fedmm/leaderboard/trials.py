@@ -108,6 +108,11 @@ class Problem(Protocol):
         """Run trials of one length, and measure the metric."""
 
 
+def compared_methods() -> list[str]:
+    """The methods that look for the saddle of the clients' mean. Those that weigh clients solve another problem."""
+    return [name for name, kind in ALGORITHMS.items() if not kind.weighs_clients]
+
+
 def uploads(method: str) -> int:
     """How many vectors a client of a method uploads in a round."""
     layout = Layout({"x": (1,)}, {"y": (1,)})

@@ -114,7 +114,7 @@ def _uploaded(adaptation: Adaptation) -> State:
 def _for_steps(adaptation: Adaptation) -> int:
     """How many vectors a client has beyond those that it keeps, while it takes its local steps."""
     engine, algorithm = adaptation.engine, adaptation.algorithm
-    sent, own = algorithm.broadcast(engine.server.first()), engine.server.first_own()
+    sent, own = engine.server.broadcast(engine.server.first()).sent, engine.server.first_own()
     c = engine.workers[engine.server.names[0]].coefficients(0)
     return len(algorithm.begin(sent["z"], sent, own, c).keys() - own.keys())
 
@@ -125,7 +125,11 @@ def _step(adaptation: Adaptation, name: str) -> tuple[float, int]:
     worker = engine.workers[name]
     client = worker.client
     assert isinstance(client, AdaptationClient)
-    sent, own, c = algorithm.broadcast(engine.server.first()), engine.server.first_own(), worker.coefficients(0)
+    sent, own, c = (
+        engine.server.broadcast(engine.server.first()).sent,
+        engine.server.first_own(),
+        worker.coefficients(0),
+    )
     held = next(client.network.module.parameters()).untyped_storage().data_ptr()
     kept: dict[int, int] = {}
 

@@ -3,7 +3,8 @@
 A vector ``[size]`` travels as two arrays, one for each group of parameters: ``min.omega`` and ``max.psi``, in the order
 of the layout. Those of the point z have these names alone, those of another vector begin with its name:
 ``control/min.omega``. Whatever else travels is one array: ``z.scales/whole``, ``statistics/NAME``. Sums for a client
-that lost its state begin with ``totals/``. Few arrays, because engines take a request and more for each.
+that lost its state begin with ``totals/``. Few arrays, because engines take a request and more for each. Single
+numbers are plain values: ``importance`` of an invitation, ``scalar/NAME`` of an update.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from fedmm.engines.messages import NEVER, Invitation, Update
 from fedmm.remote.packed import CONFIRM, About, Arrays, Malformed, Packed
 
 _STATISTICS, _TOTALS, _WHOLE, _POINT = "statistics/", "totals/", "whole", "z"
+_IMPORTANCE, _SCALAR = "importance", "scalar/"
 _OMEGA, _PSI = "min.omega", "max.psi"
 
 
@@ -64,6 +66,8 @@ def pack_invitation(layout: Layout, invitation: Invitation) -> Packed:
         "counted": invitation.counted,
         "restoring": invitation.totals is not None,
     }
+    if invitation.importance is not None:
+        about[_IMPORTANCE] = invitation.importance
     return Packed(arrays, about, {})
 
 
@@ -78,6 +82,7 @@ def read_invitation(layout: Layout, arrays: Mapping[str, NDArray[Any]], about: M
         _whole_number(about, "counted"),
         _statistics(layout, arrays),
         read_vectors(layout, totals) if about.get("restoring") else None,
+        importance=_number(_IMPORTANCE, about[_IMPORTANCE]) if _IMPORTANCE in about else None,
     )
 
 
@@ -92,6 +97,7 @@ def pack_update(layout: Layout, update: Update) -> Packed:
         "base": update.base,
         "lost": update.lost,
     }
+    about |= {_SCALAR + name: number for name, number in update.scalars.items()}
     return Packed(arrays, about, update.metrics)
 
 
@@ -110,6 +116,7 @@ def read_update(layout: Layout, packed: Packed) -> Update:
         _whole_number(about, "session"),
         _whole_number(about, "base"),
         about.get("lost") is True,
+        {name.removeprefix(_SCALAR): _number(name, about[name]) for name in about if name.startswith(_SCALAR)},
     )
 
 
@@ -152,6 +159,15 @@ def _whole_number(about: Mapping[str, object], name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise Malformed(f"its {name!r} is {value!r:.40}, not a whole number")
     return value
+
+
+def _number(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Malformed(f"its {name!r:.60} is {value!r:.40}, not a number")
+    try:
+        return float(value)
+    except OverflowError:
+        raise Malformed(f"its {name!r:.60} is too large a number") from None
 
 
 # Masks: a site's signed key, the keys of a round, and the questions and answers that open a sum -----------------------

@@ -37,6 +37,7 @@ class Site:
             kept.own,
             invitation.statistics or kept.statistics,
             invitation.session,
+            invitation.importance,
         )
         self.memory.remember(invitation.round, worked.kept)
         return worked.answer(self.worker.name, invitation)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedmm.core.algorithm import Algorithm, Coefficients, State
 from fedmm.core.engine import FederatedState, RoundRecord
-from fedmm.core.errors import Diverged, FedmmError
+from fedmm.core.errors import Diverged, FedmmError, require
 from fedmm.core.layout import Layout, Point
 from fedmm.core.problem import FederatedProblem, Statistics
 from fedmm.core.validation import at_least, positive
@@ -86,8 +86,16 @@ class _Watched(Worker):
 
     seen: dict[str, _Seen] = field(default_factory=dict)
 
-    def run(self, t: int, sent: State, own: State, statistics: Statistics, session: int = 0) -> Worked:
-        worked = super().run(t, sent, own, statistics, session)
+    def run(
+        self,
+        t: int,
+        sent: State,
+        own: State,
+        statistics: Statistics,
+        session: int = 0,
+        importance: float | None = None,
+    ) -> Worked:
+        worked = super().run(t, sent, own, statistics, session, importance)
         self.seen[self.name] = _Seen(sent, own, worked.upload["z"], self.coefficients(t))
         return worked
 
@@ -102,6 +110,11 @@ class Observed:
         self, problem: FederatedProblem, functions: Sequence[Function], algorithm: Algorithm, rounds: int
     ) -> None:
         require_functions(functions)
+        require(
+            not algorithm.weighs_clients,
+            f"residuals are of the mean of the clients' functions, and {algorithm.name} weighs them; use one such as "
+            "fedmm",
+        )
         self._engine = InProcess(problem, algorithm, rounds)
         self._functions = dict(zip([client.name for client in problem.clients], functions, strict=True))
         self._algorithm = algorithm

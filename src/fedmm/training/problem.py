@@ -366,6 +366,7 @@ class AdaptationClient:
         domain = torch.tensor([SOURCE] * self.source_rows + [TARGET] * self.target_rows, device=device)
         classes = None if shares is None else torch.tensor(shares, dtype=dtype, device=device)
         self.weights: RowWeights = row_weights(domain, torch.ones(batch_size, dtype=dtype, device=device), classes)
+        self.alpha = holding.alpha
         self.field_scale = network.layout.signs() * network.layout.join_all(objective.gradient_scale) * holding.alpha
 
     def open_round(self, t: int, rounds: int, steps: int, statistics: Statistics) -> AdaptationRound:
@@ -418,6 +419,7 @@ class AdaptationRound:
         if client.target is not None:
             self._target = client.indices("target", len(client.target), t, steps, client.target_rows)
         self._losses: dict[int, tuple[Tensor, Tensor]] = {}
+        self._first_value: Tensor | None = None
         self._shown: tuple[int, Tensor, Tensor] | None = None
         client.network.train(statistics)
 
@@ -437,6 +439,8 @@ class AdaptationRound:
         target = client.objective.target_losses(outputs, client.weights)
         if target is not None:
             value = value + client.objective.target_weight * target
+        if self._first_value is None:
+            self._first_value = value.detach()
         if client.objective.sam_radius and client.weights.has_source:
             gradient = client.network.gradient(value, keep_graph=True).clone()
             return (gradient + self._sharpening(z, step, x, labels, task)) * client.field_scale
@@ -452,6 +456,10 @@ class AdaptationRound:
         sharpened = network.gradient(client.objective.task_loss(outputs, labels, client.weights))
         network.train(statistics)
         return sharpened - plain
+
+    def first_value(self) -> Tensor:
+        assert self._first_value is not None
+        return self._client.alpha * self._first_value
 
     def close(self) -> LocalReport:
         task, domain = (float(torch.stack(values).mean()) for values in zip(*self._losses.values(), strict=True))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -54,6 +54,7 @@ class Solution:
     history: one row a round (``drift``, ``consensus_gap``, ``dual_norm``, ``bytes_up``, ``bytes_down``, ``seconds``,
         ``loss``).
     status: ``completed``, or ``interrupted`` by Ctrl-C.
+    server: the server's own state; of AFL, ``server["weights"]`` are the clients' weights, in order of their names.
     """
 
     omega: Point
@@ -61,6 +62,7 @@ class Solution:
     clients: list[ClientState]
     history: History
     status: Status
+    server: State = field(default_factory=dict)
 
     def __repr__(self) -> str:
         rounds, clients = len(self.history), len(self.clients)
@@ -140,7 +142,7 @@ def solve(
     per_group("gradient_scale", scale_max, zero=True)
     scale = layout.join(scale_min, scale_max)
     clients = [
-        FunctionClient(name, *_split(function, name), layout, scale * alpha)
+        FunctionClient(name, *_split(function, name), layout, scale * alpha, alpha)
         for name, function, alpha in zip(names, functions, mean_one(weights, len(functions)), strict=True)
     ]
     grouped = dict(zip(names, groups, strict=True)) if groups else {}
@@ -162,7 +164,7 @@ def solve(
     training = train(engine(algorithm), rounds, watching, guarded=guarded)
     omega, psi = layout.unpack(training.state.z)
     own = [ClientState(layout, training.state.clients[name]) for name in names]
-    solution = Solution(omega, psi, own, training.history, training.status)
+    solution = Solution(omega, psi, own, training.history, training.status, dict(training.state.server))
     if training.error:
         training.error.partial = solution
         raise training.error
@@ -206,11 +208,15 @@ class FunctionClient:
 
     f: called with omega, psi and, if there are batches, one of them. batches: makes an iterable of batches; None for
         none. layout: of omega and psi in the flat vector. scale: multiplies the gradient, per coordinate or as a whole.
+    alpha: multiplies the value of f_i, where that is reported.
     """
 
-    def __init__(self, name: str, f: Function, batches: Batches | None, layout: Layout, scale: Tensor) -> None:
+    def __init__(
+        self, name: str, f: Function, batches: Batches | None, layout: Layout, scale: Tensor, alpha: float = 1.0
+    ) -> None:
         self.name = name
         self.layout = layout
+        self.alpha = alpha
         self._f = f
         self._batches = batches
         self._scale = scale
@@ -288,6 +294,9 @@ class FunctionRound:
         field, value = self._client.gradient(z, self._first + step)
         self._values.setdefault(step, value)
         return field
+
+    def first_value(self) -> Tensor:
+        return self._client.alpha * self._values[0]
 
     def close(self) -> LocalReport:
         return LocalReport({"loss": float(torch.stack(list(self._values.values())).mean())})

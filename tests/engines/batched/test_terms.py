@@ -76,7 +76,7 @@ class Poisoned:
 
 @each_algorithm
 def test_where_bad_updates_are_skipped_a_round_of_nothing_else_changes_nothing(kind: type[Algorithm]) -> None:
-    at = 2 if kind.in_pairs else 1  # both rounds of a pair have the rate of the first
+    at = 2 if kind.in_pairs or with_options(kind).reports_only(1) else 1  # a round in which rates of its own count
     poisoned = Run(with_options(kind, **RATES | {"lr_schedule": Poisoned(at)}), seed=2)
     (skipping,) = on_terms([poisoned], on_bad_update="skip")
     stack = stacked([skipping])

@@ -12,14 +12,16 @@ from fedmm.core.compression import algorithms_part, broadcast, first_memory, kno
 from fedmm.core.federation import Terms
 from fedmm.core.layout import Layout
 from fedmm.engines.batched.fusing import Fused, fused_step
+from fedmm.engines.draws import require_per_client
 
 
 class Band:
     """Consecutive replicas ``first`` .. ``first + len(algorithms) - 1`` of a stack, all of one algorithm.
 
-    server: named vectors ``[replicas, size]``; clients: named vectors ``[replicas, clients, size]``. Those that change
-    with every local step are copied for the steps of a round, and stay where they are.
-    terms: how vectors travel. fuse: run the local step as one kernel on a GPU.
+    server: named vectors ``[replicas, size]``, and numbers of each client ``[replicas, clients]``; clients: named
+    vectors ``[replicas, clients, size]``. Those that change with every local step are copied for the steps of a round,
+    and stay where they are. weighs: the server sets weights of its clients. terms: how vectors travel. fuse: run the
+    local step as one kernel on a GPU.
     """
 
     def __init__(
@@ -41,7 +43,9 @@ class Band:
         self._coded = terms.broadcasts if terms.broadcasts != "exact" else None
         server = self.rule.init_server(starts)
         sent = self.rule.broadcast(server)
-        self.server = _copied({**server, **remembered(terms.broadcasts, sent)})
+        self._per_client = require_per_client(self.rule, clients, starts)
+        self.weighs = self.rule.importance({**server, **self._per_client}) is not None
+        self.server = _copied({**server, **self._per_client, **remembered(terms.broadcasts, sent)})
         per_client = starts.unsqueeze(1).expand(-1, clients, -1)
         sent = {name: vector.unsqueeze(1).expand(-1, clients, -1) for name, vector in sent.items()}
         memory = first_memory(terms.uploads, terms.broadcasts, sent)
@@ -79,7 +83,7 @@ class Band:
     def open_round(self) -> None:
         """Code what the server sends, where it is coded: it stays so until the next round."""
         if self._coded:
-            now = self.rule.broadcast(algorithms_part(self.server))
+            now = self.shared(self.server)
             for name, vector in broadcast(self._coded, now, known_point(self.server)).sent.items():
                 self.coded_sent[name].copy_(vector)
 
@@ -89,7 +93,20 @@ class Band:
 
     def sent_to_all(self) -> State:
         """What the server sends, as the clients will know it, ``[replicas, size]``."""
-        return self.coded_sent if self._coded else self.rule.broadcast(algorithms_part(self.server))
+        return self.coded_sent if self._coded else self.shared(self.server)
+
+    def shared(self, server: State) -> State:
+        """What a server sends in a state, were nothing coded."""
+        if not self._per_client:
+            return self.rule.broadcast(algorithms_part(server))
+        own = {name: each for name, each in algorithms_part(server).items() if name not in self._per_client}
+        return self.rule.broadcast(own)
+
+    def importance(self) -> Tensor:
+        """What the clients' fields are multiplied with before any are drawn, ``[replicas, clients]``."""
+        importance = self.rule.importance(algorithms_part(self.server))
+        assert importance is not None
+        return importance
 
     def memory(self, sent: State) -> State:
         """What server and clients remember of a broadcast."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedmm.core.aggregation import Groups, groups_of
 from fedmm.core.algorithm import Algorithm, steps_by_client
 from fedmm.core.errors import require
-from fedmm.core.federation import Terms, client_weights, head_count, taking_part
+from fedmm.core.federation import Terms, client_weights, draw_order, head_count, taking_part, weighted_draw
 from fedmm.core.layout import Layout
 from fedmm.core.mechanisms import SeededNoise
 from fedmm.core.objective import RowWeights
@@ -35,7 +35,8 @@ class ClientStack:
 
     steps: M_i, those of the round where they vary; most_steps: the largest there may be; longest: the largest in
     the round; unequal_steps: whether some clients have ended while others go on; weights, scale, target_weight: what
-    rows, gradients and target losses are multiplied with; sam_radius: how far SAM steps go, None without them;
+    rows, gradients and target losses are multiplied with; alpha: what values of f_i are; sam_radius: how far SAM steps
+    go, None without them;
     has_source: who holds labelled rows; pool, sampler: their rows, and which of them a round needs; view: how rows are
     shown. taking_part: how many of each replica's clients work in a round; taking_part_in_all: how many of the whole
     federation's, ``[replicas, 1, 1]``, where these are but some of them; groups: who holds the same domains;
@@ -75,6 +76,8 @@ class ClientStack:
         )
         self.has_source = torch.tensor([c.weights.has_source for c in self.flat], device=layout.device).view(self.shape)
         self.scale = self._stacked([client.field_scale for client in self.flat])
+        alphas = [client.alpha for client in self.flat]
+        self.alpha = torch.tensor(alphas, dtype=layout.dtype, device=layout.device).view(self.shape)
         self.view = self.flat[0].view
         self.projection = replicas[0].problem.projection
         self.local_projection = replicas[0].problem.local_projection
@@ -125,6 +128,18 @@ class ClientStack:
             chosen = set(taking_part(names, replica.terms.participation, replica.problem.seed, drawn))
             present.append([name in chosen for name in names])
         return torch.tensor(present)
+
+    def weighted_draw(self, t: int, replicas: slice, importance: Tensor) -> tuple[Tensor, Tensor]:
+        """Who takes part in round t of these replicas, drawn by importance, and what their fields are multiplied with.
+
+        importance, and both: ``[replicas, clients]``.
+        """
+        each = zip(self.names[replicas], self._replicas[replicas], strict=True)
+        orders, starts = zip(*(draw_order(names, r.problem.seed, t) for names, r in each), strict=True)
+        device = importance.device
+        count = torch.tensor(self.taking_part[replicas], device=device).unsqueeze(-1)
+        begin = torch.tensor(starts, dtype=torch.float64, device=device).unsqueeze(-1)
+        return weighted_draw(importance, count, torch.tensor(orders, device=device), begin)
 
     def noise_keys(self, t: int) -> Tensor:
         """The keys of the noise in round t's updates, int64 ``[replicas, clients]``."""

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from fedmm.core.algorithm import Algorithm
-from fedmm.core.compression import vector_bytes
 from fedmm.core.engine import FederatedState, Refusal
 from fedmm.core.errors import require
 from fedmm.core.problem import LocalReport, NetworkStack, Statistics
@@ -22,6 +21,7 @@ from fedmm.engines.batched.clients import ClientStack, Replica
 from fedmm.engines.batched.local_steps import LocalWork
 from fedmm.engines.batched.settle import REASONS, Settlement
 from fedmm.engines.batched.tensors import BY_CLIENT, METRICS, StackTensors
+from fedmm.engines.batched.traffic import Traffic
 from fedmm.engines.worker import Worked
 
 Capture = Literal["none", "round", "step"]
@@ -60,8 +60,9 @@ class Batched:
         self.terms = replicas[0].terms.structure()
         self.clients = ClientStack(replicas, self.layout)
         self._around = around
-        # A graph of a whole round has as many steps in every round.
-        self._capture: Capture = "step" if capture == "round" and self.clients.steps_vary else capture
+        # A graph of a whole round has as many steps in every round, and the same vectors travel.
+        vary = self.clients.steps_vary or any(_may_be_silent(replica.algorithm) for replica in replicas)
+        self._capture: Capture = "step" if capture == "round" and vary else capture
         count = self.clients.count
         self.chunk = min(chunk or count, count)
         self.chunks = [slice(start, min(start + self.chunk, count)) for start in range(0, count, self.chunk)]
@@ -83,8 +84,13 @@ class Batched:
             guarded=guarded,
         )  # fmt: skip
         self._written_nu: list[float] = []
-        self._bytes = self._bytes_of_a_client()
+        self._traffic = Traffic(
+            replicas, self.now, self.layout, self.terms, self.clients.taking_part,
+            shares_statistics=self._shares_statistics,
+        )  # fmt: skip
         self._programs: list[Callable[[], None]] | None = None
+        self.given_importance: Tensor | None = None
+        """What fields are multiplied with, ``[replicas, clients]``, where a server elsewhere says so."""
 
     # Set-up -----------------------------------------------------------------------------------------------------------
 
@@ -99,23 +105,6 @@ class Batched:
             fuse = self._capture != "none"
             bands.append(Band(algorithms, members[0], starts[part], steps, self.layout, self.terms, fuse=fuse))
         return bands
-
-    def _bytes_of_a_client(self) -> list[tuple[int, int]]:
-        """Bytes up and down of a client in a round, for each replica; down, were everything sent in full."""
-        size, dtype = self.layout.size, self.layout.dtype
-        point, z = (vector_bytes(encoding, size, dtype) for encoding in ("exact", self.terms.uploads))
-        shared = (
-            sum(v[0].numel() * v.element_size() for v in self.now.statistics.values()) if self._shares_statistics else 0
-        )
-        found = []
-        for band in self.bands:
-            band.set_round(0, [replica.rounds for replica in self.replicas[band.replicas]])
-            first = slice(0, 1)
-            at, sent, c = self.now.z[band.replicas, first], band.sent(), band.local(first)
-            upload, _ = band.rule.finish(at, sent, band.rule.begin(at, sent, band.working(first), c), c)
-            own = (z + (len(upload) - 1) * point + shared, len(sent) * point + shared)
-            found += [own] * len(band.algorithms)
-        return found
 
     # One round --------------------------------------------------------------------------------------------------------
 
@@ -153,6 +142,9 @@ class Batched:
             if any(replica.algorithm.ends_pair(t) for replica in self.replicas):
                 working &= ~self._in_pairs | (self.now.counted_at == t - 1)
             self.now.working.copy_(working)
+        for band in self.bands:
+            if band.weighs:
+                self._weigh(band, t)
         nu = self.clients.nu(t, rounds)
         if nu != self._written_nu:
             self.now.nu.copy_(torch.tensor(nu, dtype=self.layout.dtype).unsqueeze(1))
@@ -164,25 +156,29 @@ class Batched:
         if self.clients.view.random:
             self.now.view_keys[:, :, :longest].copy_(self.clients.view_keys(t))
 
+    def _weigh(self, band: Band, t: int) -> None:
+        """The weights of a band's clients in round t, and who of them takes part where that is drawn by weight."""
+        r = band.replicas
+        if self.given_importance is not None:
+            self.now.importance.copy_(self.given_importance)
+            return
+        importance = band.importance()
+        if band.rule.draws(t) and not self.all_work:
+            drawn, importance = self.clients.weighted_draw(t, r, importance)
+            self.now.working[r] = drawn
+        self.now.importance[r] = importance
+
     def _whole_round(self) -> None:
         self._work.begin()
         for number, part in enumerate(self.chunks):
             for step in range(self.clients.longest):
                 self._work.step(number, step)
-            self._work.finish(part)
+            self._work.finish(part, self.round)
         self._servers.settle()
 
     def traffic(self, replica: int, t: int, in_step: int) -> tuple[int, int]:
         """Bytes up and down of a replica in round t, where so many clients know what was sent in the round before."""
-        follows = self.replicas[replica].algorithm.ends_pair(t)
-        working = in_step if follows else self.clients.taking_part[replica]
-        up, down = (working * each for each in self._bytes[replica])
-        if self.terms.broadcasts != "exact":
-            band = self.bands[self.now.place(replica)[0]]
-            size, dtype = self.layout.size, self.layout.dtype
-            saved = vector_bytes("exact", size, dtype) - vector_bytes(self.terms.broadcasts, size, dtype)
-            down -= in_step * len(band.coded_sent) * saved
-        return up, down
+        return self._traffic.in_round(replica, t, in_step)
 
     # CUDA graphs ------------------------------------------------------------------------------------------------------
 
@@ -197,7 +193,7 @@ class Batched:
             self.now.step.zero_()
             for _ in range(self.clients.longest):
                 program()
-            self._work.finish(part)
+            self._work.finish(part, self.round)
         self._servers.settle()
 
     def _record(self) -> list[Callable[[], None]]:
@@ -207,7 +203,7 @@ class Batched:
             self._work.begin()
             for number, part in enumerate(self.chunks):
                 self._work.step(number, self.now.step if self._capture == "step" else 0)
-                self._work.finish(part)
+                self._work.finish(part, self.round)
             self._servers.settle()
 
         def one_step(number: int) -> Callable[[], None]:
@@ -317,7 +313,10 @@ class Batched:
             )
             if codes:
                 upload = {**codes, **{name: vector for name, vector in upload.items() if name != "z"}}
-            worked[name] = Worked(upload, own, report)
+            scalars = {each: float(numbers[r, i]) for each, numbers in self.now.scalars[number].items()}
+            if self.replicas[replica].algorithm.reports_only(self.round - 1):
+                upload = {}
+            worked[name] = Worked(upload, own, report, scalars)
         return worked
 
     def prediction_statistics(self, replica: int, clients: Sequence[str]) -> Statistics:
@@ -357,6 +356,10 @@ class Batched:
         number, place = self.now.place(replica)
         self.bands[number].algorithms[place] = algorithm
         self.now.put(replica, state)
+
+
+def _may_be_silent(algorithm: Algorithm) -> bool:
+    return type(algorithm).reports_only is not Algorithm.reports_only
 
 
 def _kind(algorithm: Algorithm) -> tuple[object, ...]:

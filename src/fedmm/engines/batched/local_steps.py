@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from fedmm.core.algorithm import kept_of
-from fedmm.core.compression import transmit, transmit_others
+from fedmm.core.compression import kept_back, transmit, transmit_others
 from fedmm.core.federation import Terms
 from fedmm.core.layout import Layout
 from fedmm.core.mechanisms import Circumstances
 from fedmm.core.objective import RowWeights, sam_step
 from fedmm.core.problem import NetworkStack, Statistics
 from fedmm.core.seeding import normal
+from fedmm.engines.batched.bands import Band
 from fedmm.engines.batched.clients import ClientStack
 from fedmm.engines.batched.tensors import StackTensors, over
 
@@ -53,6 +54,7 @@ class LocalWork:
         self._looking = [band for band in now.bands if band.rule.looks]
         looking = [replica for band in self._looking for replica in range(len(now.z))[band.replicas]]
         some = 0 < len(looking) < len(now.z)
+        self._reported = any(band.rule.reports for band in now.bands)
         self._second = self._chosen(torch.tensor(looking, device=layout.device)) if some else self._all
 
     def _chosen(self, replicas: slice | Tensor) -> _Chosen:
@@ -80,7 +82,13 @@ class LocalWork:
         part = self.chunks[number]
         active = (step < self._clients.steps[:, part]) if self._clients.unequal_steps else None
         before_step = None if active is None else {n: v[:, part].clone() for n, v in now.client_statistics.items()}
-        gradient, losses = self._gradient(number, step)
+        gradient, losses, values = self._gradient(number, step)
+        if self._reported:
+            first = now.first_values[:, part]
+            if isinstance(step, Tensor):
+                first.copy_(torch.where(step == 0, values, first))
+            elif step == 0:
+                first.copy_(values)
         if active is not None and before_step is not None:
             for name, value in before_step.items():
                 own = now.client_statistics[name][:, part]
@@ -88,7 +96,7 @@ class LocalWork:
         seconds = iter(self._look(number, step, gradient))
         for band in now.bands:
             r = band.replicas
-            before, scale = now.z[r, part], self._clients.scale[r, part]
+            before, scale = now.z[r, part], self._scale(band, part)
             moving = None if active is None else active[r]
             if band.rule.plain:
                 after = band.local_step(before, gradient[r], scale, part)
@@ -104,20 +112,26 @@ class LocalWork:
         """The signed fields at the second points of each band that looks, from one pass for all of them."""
         if not self._looking:
             return []
-        part, scale = self.chunks[number], self._clients.scale
+        part = self.chunks[number]
         points = []
         for band in self._looking:
             r = band.replicas
-            points.append(band.look(self._now.z[r, part], gradient[r] * scale[r, part], part))
+            points.append(band.look(self._now.z[r, part], gradient[r] * self._scale(band, part), part))
         joined = torch.cat(points)
         if self._clients.local_projection:
             joined = self._clients.local_projection(joined)
-        found, _ = self._gradient(number, step, joined)
+        found, *_ = self._gradient(number, step, joined)
         each = zip(self._looking, torch.split(found, [len(own) for own in points]), strict=True)
-        return [own * scale[band.replicas, part] for band, own in each]
+        return [own * self._scale(band, part) for band, own in each]
 
-    def _gradient(self, number: int, step: int | Tensor, second: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The loss gradients ``[replicas, clients, size]``, and task and domain losses ``[2, replicas, clients]``.
+    def _scale(self, band: Band, part: slice) -> Tensor:
+        """What a band's loss gradients are multiplied with to be the fields that its clients work with."""
+        scale = self._clients.scale[band.replicas, part]
+        return scale * self._now.importance[band.replicas, part].unsqueeze(-1) if band.weighs else scale
+
+    def _gradient(self, number: int, step: int | Tensor, second: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """The loss gradients ``[replicas, clients, size]``, task and domain losses ``[2, replicas, clients]``, and
+        the values that those are the gradients of, ``[replicas, clients]``.
 
         second: points at which those replicas that look are asked for them once more. The batches are the same, and
         running statistics stay as they are.
@@ -161,7 +175,7 @@ class LocalWork:
             task_loss = objective.task_loss(outputs, self._clients.pool.y[rows], weights)
             gradient = gradient + (torch.autograd.grad(task_loss.sum(), there)[0] - plain)
         shape = (len(points), -1)
-        return gradient.view(*shape, self._layout.size), losses.detach().view(2, *shape)
+        return gradient.view(*shape, self._layout.size), losses.detach().view(2, *shape), value.detach().view(shape)
 
     def _statistics(self, chosen: _Chosen, part: slice, *, copied: bool) -> Statistics:
         """The clients' running statistics ``[networks, ...]``."""
@@ -175,14 +189,17 @@ class LocalWork:
             if own.data_ptr() != value.data_ptr():
                 own.copy_(value.view(own.shape))
 
-    def finish(self, part: slice) -> None:
-        """What some of the clients send, and what they keep."""
+    def finish(self, part: slice, t: int) -> None:
+        """What some of the clients send in round t, and what they keep."""
         now, terms = self._now, self._terms
         for number, (band, kept) in enumerate(zip(now.bands, now.next_clients, strict=True)):
             own = {name: vector[:, part] for name, vector in band.clients.items()}
             sent, z = band.sent(), now.z[band.replicas, part]
             given = self._circumstances(band.replicas, part) if terms.transmission.private else None
-            came = transmit(terms.transmission, terms.uploads, z, sent["z"], own, given)
+            silent = band.rule.reports_only(t)
+            came = (
+                kept_back(z, own) if silent else transmit(terms.transmission, terms.uploads, z, sent["z"], own, given)
+            )
             if came.z is not z:
                 z.copy_(came.z)
             working = band.working(part)
@@ -194,6 +211,11 @@ class LocalWork:
                     if name not in store:
                         store[name] = vector.new_zeros(len(vector), self._clients.count, vector.shape[-1])
                     store[name][:, part].copy_(vector)
+            if band.rule.reports:
+                values = (self._clients.alpha * now.first_values)[band.replicas, part]
+                numbers = band.rule.report(values, z, sent, working, band.local(part))
+                for name, of_all in now.scalars[number].items():
+                    of_all[:, part].copy_(numbers[name])
             after = kept_of(own, working, after)
             for name, vector in {**after, **came.memory, **band.memory(sent)}.items():
                 kept[name][:, part].copy_(vector)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedmm.core.aggregation import CoordinateMedian, Groups, Sums, aggregated, group_centre, updates_of
+from fedmm.core.aggregation import CoordinateMedian, Groups, Sums, aggregated, group_centre, times, updates_of
 from fedmm.core.algorithm import State
 from fedmm.core.compression import algorithms_part
 from fedmm.core.federation import Terms
 from fedmm.engines.batched.bands import Band
 from fedmm.engines.batched.clients import ClientStack
 from fedmm.engines.batched.tensors import StackTensors, over
+from fedmm.engines.inbox import too_large
 
 
 class Settlement:
@@ -47,8 +48,11 @@ class Settlement:
         for number, (band, uploads, kept) in enumerate(zip(now.bands, now.uploads, now.next_clients, strict=True)):
             r = band.replicas
             finite = ~now.working[r]
-            finite |= torch.stack([vector.isfinite().all(dim=-1) for vector in uploads.values()]).all(dim=0)
-            now.verdicts[r] = judge(self._terms, uploads, band.sent()["z"], now.working[r], self._groups(r))
+            scalars = now.scalars[number]
+            sound = [vector.isfinite().all(dim=-1) for vector in uploads.values()]
+            sound += [numbers.abs() < too_large(numbers.dtype) for numbers in scalars.values()]
+            finite |= torch.stack(sound).all(dim=0)
+            now.verdicts[r] = judge(self._terms, uploads, band.sent()["z"], now.working[r], self._groups(r), scalars)
             counted = now.verdicts[r] == COUNTED
             server, totals = self._server_update(number, counted)
             was_alive = now.alive[r].clone()
@@ -85,6 +89,10 @@ class Settlement:
             updates = updates_of(uploads, sent)
             chosen = counted.unsqueeze(-1)
             after = {name: torch.where(chosen, sum_ + updates[name], sum_) for name, sum_ in totals.items()}
+        weights = None if self._clients.weigh_alike else self._clients.client_weights[band.replicas]
+        scalars = {name: torch.where(counted, each, 0.0) for name, each in self._now.scalars[number].items()}
+        if scalars:
+            weights = times(weights, band.rule.scalar_weights(scalars))
         came = aggregated(
             self._terms.aggregation,
             uploads,
@@ -94,8 +102,10 @@ class Settlement:
             band.rule.accumulates,
             counted=None if self._all_counted else counted,
             sums=Sums(totals, after, everyone) if totals else None,
-            weights=None if self._clients.weigh_alike else self._clients.client_weights[band.replicas],
+            weights=weights,
         )
+        if scalars:
+            came = came._replace(scalars=scalars, counted=counted)
         server = band.rule.server_update(algorithms_part(band.server), came, band.central())
         if self._clients.projection:
             server = {**server, "z": self._clients.projection(server["z"])}
@@ -173,10 +183,13 @@ REASONS = {
 }
 
 
-def judge(terms: Terms, uploads: State, z_0: Tensor, working: Tensor, groups: Groups) -> Tensor:
+def judge(
+    terms: Terms, uploads: State, z_0: Tensor, working: Tensor, groups: Groups, scalars: State | None = None
+) -> Tensor:
     """What becomes of each client's update, uint8 ``[replicas, clients]``, as an inbox would judge it.
 
-    uploads: ``[replicas, clients, size]``; z_0: ``[replicas, 1, size]``; working: bool, who takes part.
+    uploads: ``[replicas, clients, size]``; z_0: ``[replicas, 1, size]``; working: bool, who takes part; scalars: what
+    clients report, ``[replicas, clients]``.
     """
     verdict = torch.full_like(working, COUNTED, dtype=torch.uint8).masked_fill_(~working, ABSENT)
     if not terms.may_refuse:
@@ -188,6 +201,8 @@ def judge(terms: Terms, uploads: State, z_0: Tensor, working: Tensor, groups: Gr
     if terms.on_bad_update == "skip":
         for vectors in uploads.values():
             refuse(~vectors.norm(dim=-1).isfinite(), NOT_FINITE)
+        for numbers in (scalars or {}).values():
+            refuse(~(numbers.abs() < too_large(numbers.dtype)), NOT_FINITE)
     norm = (uploads["z"] - z_0).norm(dim=-1)
     if terms.max_update_norm > 0:
         refuse(norm > terms.max_update_norm, TOO_LONG)

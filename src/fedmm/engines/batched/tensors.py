@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from fedmm.core.algorithm import State
-from fedmm.core.compression import algorithms_part
 from fedmm.core.engine import FederatedState
 from fedmm.core.federation import Terms
 from fedmm.core.layout import Layout
@@ -27,7 +26,9 @@ class StackTensors:
     z: where the clients are, ``[replicas, clients, size]``. next_clients, uploads, codes, totals: a band's named
     vectors of that shape. rows, keys, view_keys: what the round's steps draw, ``[replicas, clients, steps, ...]``.
     statistics: shared ones, ``[replicas, ...]``; client_statistics, and kept_statistics from before the round:
-    ``[replicas, clients, ...]``. losses: summed over the steps, ``[2, replicas, clients]``. working, verdicts,
+    ``[replicas, clients, ...]``. losses: summed over the steps, ``[2, replicas, clients]``; first_values: of f_i in the
+    first of them, ``[replicas, clients]``. scalars: what a band's clients report, and importance: what fields are
+    multiplied with, of that shape too. working, verdicts,
     not_finite, counted_at: of each client in the round. alive, rounds_done, finished: of each replica.
     measures, limits, by_client: what the round measured, and the most it may be.
     """
@@ -42,6 +43,11 @@ class StackTensors:
         self.next_clients = [{name: vector.clone() for name, vector in band.clients.items()} for band in bands]
         self.uploads: list[State] = [{} for _ in bands]
         self.codes: list[State] = [{} for _ in bands]
+        self.scalars: list[State] = [
+            {name: torch.zeros_like(self.z[band.replicas, :, 0]) for name in band.rule.reports} for band in bands
+        ]
+        self.first_values = torch.zeros(shape, dtype=dtype, device=device)
+        self.importance = torch.ones(shape, dtype=dtype, device=device)
         self.noise_keys = torch.zeros(*shape, dtype=torch.int64, device=device)
         self.counted_at = torch.full(shape, NEVER, dtype=torch.int64, device=device)
         self.totals: list[State] = [
@@ -125,7 +131,7 @@ class StackTensors:
         """Have a replica go on from a state."""
         number, r = self.place(replica)
         band, totals, names = self.bands[number], self.totals[number], self.names[replica]
-        server = {**band.memory(band.rule.broadcast(algorithms_part(state.server))), **state.server}
+        server = {**band.memory(band.shared(state.server)), **state.server}
         for name, vector in band.server.items():
             vector[r].copy_(server[name])
         counted = [state.counted.get(name, NEVER) for name in names]

@@ -218,13 +218,22 @@ class StackedClients:
             [
                 FederatedState(
                     invitations[first].round,
-                    {**self._algorithm.init_server(invitations[first].sent["z"]), **invitations[first].sent},
+                    {
+                        **self._algorithm.init_server(invitations[first].sent["z"]),
+                        **self._algorithm.init_per_client(len(each), invitations[first].sent["z"]),
+                        **invitations[first].sent,
+                    },
                     {name: own.own for name, own in each.items()},
                     shared or self._problem.statistics,
                     {name: own.statistics for name, own in each.items()},
                 )
             ]
         )
+        if invitations[first].importance is not None:
+            given = {name: invitation.importance for name, invitation in invitations.items()}
+            weights = [given.get(name, 1.0) for name in self._stack.clients.names[0]]
+            layout = self._problem.layout
+            self._stack.given_importance = torch.tensor([weights], dtype=layout.dtype, device=layout.device)
         self._stack.advance()
         worked = self._stack.worked(0)
         updates = {}

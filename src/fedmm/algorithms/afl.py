@@ -1,0 +1,41 @@
+"""AFL, agnostic federated learning: the worst mixture of the clients in place of their mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fedmm.algorithms.agnostic import AgnosticWeights
+from fedmm.algorithms.fedavg_gda import FedAvgGDA
+from fedmm.core.algorithm import LocalSteps
+
+
+@dataclass(frozen=True)
+class AFL(AgnosticWeights, FedAvgGDA):
+    """Descent in omega on the clients' weighted sum, and ascent in the weights (Mohri, Sivek and Suresh, 2019).
+
+    ===================  ======  ====================
+    argument             symbol  meaning
+    ===================  ======  ====================
+    lr_min               eta_1   step size for omega
+    lr_max               eta_2   step size for psi
+    local_steps          M_i     local steps a round; the paper's is 1
+    server_lr                    how far the server goes from z_0 to the mean; the paper's rule is 1
+    lr_weights           gamma   step size of the clients' weights
+    regulariser                  of the weights: ``none``, as in the paper, ``chi_square`` or ``kl``
+    regulariser_weight   s       how much it counts
+    (state)              lambda  ``weights`` of the server, one for each client: 1 / N at the start
+    ===================  ======  ====================
+
+    client:  M_i times  z <- z - eta N lambda_i F_i(z),  from z_0;  upload z_i and f_i(z_0)
+    server:  z_0 <- mean of z_i;  lambda <- the point of the simplex nearest to lambda + gamma f(z_0)
+
+    The paper has omega alone and one step a round; psi, more steps, the regularisers (``AgnosticWeights`` has their
+    rules) and (N / m) f_i for the m clients that took part are this library's. With more than one local step the
+    point that it goes to is not the saddle, as with FedAvgGDA: ``fedmm_agnostic`` has duals against that.
+    """
+
+    name: ClassVar[str] = "afl"
+    summary: ClassVar[str] = "the worst mixture of the clients, whose weights the server raises by their losses (AFL)"
+
+    local_steps: LocalSteps = 1
