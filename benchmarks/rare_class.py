@@ -1,13 +1,13 @@
 """A rare class at sites that hold one class each: which method ranks best, and what federating costs.
 
-    python benchmarks/auc.py
-    FEDMM_DATA=... python benchmarks/auc.py --settings mnist_10,mnist_100 --device cuda
+    python benchmarks/rare_class.py
+    FEDMM_DATA=... python benchmarks/rare_class.py --settings mnist_10,mnist_100 --device cuda
 
 Every method has the same budget: six pairs of learning rates, chosen by the AUROC on the rows set aside (mean over
 seeds 10 and 11), and then five other seeds (0 to 4), which also say which rows are tested on. Test rows are looked at
 only then. "centralised" is one client with all rows, of the same number of steps.
 
-Written to benchmarks/results/auc.json as settings are finished; those that are there are kept. `table` prints them.
+Written to benchmarks/results/rare_class.json as settings are finished; those that are there are kept. `table` prints them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from common import measured_on, typed_command
 from fedmm.config.schema import Experiment, experiment
 from fedmm.runs.sweep import run_sweep
 
-RESULTS = Path(__file__).parent / "results" / "auc.json"
+RESULTS = Path(__file__).parent / "results" / "rare_class.json"
 MLP = {"name": "mlp", "hidden": [32]}
 SETTINGS: dict[str, dict[str, Any]] = {
     "breast_cancer_10": {
@@ -113,7 +113,7 @@ def measure(setting: str, method: str, device: str) -> dict[str, Any]:
 def _last(runs: list[Experiment], *columns: str) -> list[float | None]:
     """What the runs measured after their last round, column by column; None where one has diverged."""
     with tempfile.TemporaryDirectory() as folder:
-        summary = run_sweep(runs, Path(folder) / "runs", title="auc", progress=False, all_shifts=False)
+        summary = run_sweep(runs, Path(folder) / "runs", title="rare class", progress=False, all_shifts=False)
         found = [run if run["status"] == "completed" else {} for run in summary["runs"]]
         return [run.get(column) for column in columns for run in found]
 
