@@ -126,19 +126,25 @@ def test_scaffolds_control_is_the_mean_of_all_also_of_clients_that_are_away(
         torch.testing.assert_close(state.server["control"], own, rtol=1e-9, atol=1e-10)
 
 
+def drawn(kind: type[Algorithm], game: Game, state: FederatedState, t: int) -> list[str]:
+    """Who takes part in round t where half do: drawn uniformly, or by weights (tests/engines/test_reports.py)."""
+    uniform = taking_part(game.names, 0.5, 0, t)
+    return sorted(name for name, at in state.counted.items() if at == t) if kind.draws_by_importance else uniform
+
+
 @each_algorithm
 def test_clients_that_are_away_keep_their_state_and_send_nothing(kind: type[Algorithm]) -> None:
     game = random_game(1, clients=4)
     before = InProcess(game.problem(), with_options(kind), 6, HALF).start()
-    whole = next(played(InProcess(game.problem(), with_options(kind), 6), 1))[1]
+    whole = [record for _, record in played(InProcess(game.problem(), with_options(kind), 6), 6)]
     for t, (state, record) in enumerate(play(game, with_options(kind), rounds=6)):
         follows = kind.in_pairs and t % 2 == 1
-        present = taking_part(game.names, 0.5, 0, t - follows)
+        present = drawn(kind, game, state, t - follows)
         assert len(present) == record.clients == 2
         for name, own in state.clients.items():
             same = all(torch.equal(vector, before.clients[name][key]) for key, vector in own.items())
             assert same == (name not in present or not own or follows)  # what is kept of a first step stays
-        assert (record.bytes_up, record.bytes_down) == (whole.bytes_up // 2, whole.bytes_down // 2)
+        assert (record.bytes_up, record.bytes_down) == (whole[t].bytes_up // 2, whole[t].bytes_down // 2)
         before = state
 
 
@@ -148,7 +154,7 @@ def test_a_round_goes_by_those_that_are_there(kind: type[Algorithm]) -> None:
     # adds up over all: there it counts them by their share of half.
     game = random_game(1, clients=4)
     state, record = play(game, with_options(kind), rounds=1)[0]
-    present = taking_part(game.names, 0.5, 0, 0)
+    present = drawn(kind, game, state, 0)
     alone = Game([client for name, client in zip(game.names, game.clients, strict=True) if name in present])
     _, expected = next(played(InProcess(alone.problem(), with_options(kind), 1), 1))
     assert (record.drift, record.consensus_gap) == pytest.approx((expected.drift, expected.consensus_gap), rel=1e-12)
