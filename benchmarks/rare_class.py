@@ -7,7 +7,7 @@ Every method has the same budget: six pairs of learning rates, chosen by the AUR
 seeds 10 and 11), and then five other seeds (0 to 4), which also say which rows are tested on. Test rows are looked at
 only then. "centralised" is one client with all rows, of the same number of steps.
 
-Written to benchmarks/results/rare_class.json as settings are finished; those that are there are kept. `table` prints them.
+Written to benchmarks/results/rare_class.json as methods are finished; what is there is kept. `table` prints it.
 """
 
 from __future__ import annotations

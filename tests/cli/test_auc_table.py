@@ -122,6 +122,15 @@ def test_init_proposes_auc_for_a_table_without_a_target(tmp_path: Path, command:
     assert summary["source_auroc"] > 0.8
     evaluated = command("evaluate", folder, "source-test", "--out", tmp_path / "evaluation.json")
     assert f"of {rare!r}: AUROC" in evaluated.out
+    grouped = command("evaluate", folder, "source-test", "--group", "site", "--out", tmp_path / "evaluation.json")
+    assert "worst" in grouped.out
+    found = json.loads((tmp_path / "evaluation.json").read_text())["grouped"]
+    assert {group["name"] for group in found["groups"]} == {"a", "b", "c"}
+    assert sum(group["rows"] for group in found["groups"]) == summary["tested_rows"]["source"]
+    assert command("evaluate", folder, table, "--group", "bank").code == 0
+    unknown = command("evaluate", folder, table, "--group", "nix")
+    assert unknown.code == 2
+    assert "'nix', which --group names" in unknown.err
 
 
 @pytest.mark.parametrize(

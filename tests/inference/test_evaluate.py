@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedmm import FedmmError
-from fedmm.inference.scores import compute_scores, wilson
+from fedmm.inference.scores import compute_groups, compute_scores, wilson
 
 
 def test_four_rows_of_two_classes() -> None:
@@ -127,3 +127,19 @@ def test_the_majority_class_stands_beside_accuracy() -> None:
     assert found.accuracy == found.majority == pytest.approx(0.7)
     assert found.majority_class == "well"
     assert found.auc == 0.5  # all are tied
+
+
+def test_groups_come_from_the_worst_on_with_intervals_of_their_own() -> None:
+    y = torch.tensor([0, 1, 0, 1, 0, 0, 1])
+    p = torch.tensor([0.2, 0.9, 0.6, 0.4, 0.1, 0.3, 0.8], dtype=torch.float64)
+    groups = ["b", "b", "a", "a", "c", "c", "b"]
+    logs = torch.stack([1 - p, p], dim=1).log()
+    found = compute_groups("bank", groups, y, logs, logs.argmax(dim=1), 2)
+    assert [(each.name, each.rows, each.accuracy, each.auc) for each in found.groups] == [
+        ("a", 2, 0.0, 0.0), ("b", 3, 1.0, 1.0), ("c", 2, 1.0, None),
+    ]  # fmt: skip
+    assert found.groups[1].accuracy_interval == wilson(3, 3)
+    assert (found.worst, found.worst_by_auc) == ("a", "a")
+    assert (found.mean_accuracy, found.spread_accuracy) == (pytest.approx(2 / 3), 1.0)
+    assert (found.mean_auc, found.spread_auc) == (0.5, 1.0)
+    assert compute_groups("bank", groups, y, torch.zeros(7, 3), torch.zeros(7, dtype=torch.int64), 3).mean_auc is None

@@ -132,6 +132,10 @@ def evaluate(
     ] = None,
     model: ModelName = None,
     bins: Annotated[int, typer.Option(help="Number of equal-width bins for calibration.")] = 15,
+    group: Annotated[
+        str,
+        typer.Option(help="Also score the groups of rows that this column of the table says; site for own rows."),
+    ] = "",
     skip_bad: SkipBad = False,
     device: Device = "cpu",
     separator: Separator = "",
@@ -155,7 +159,9 @@ def evaluate(
     rows = rows_named(opened, data, skip_bad=skip_bad)
     with bars(True) as bar:
         task = bar.add_task("rows", total=rows.rows)
-        found = evaluate_rows(opened, data, rows, bins=bins, on_rows=lambda count: bar.advance(task, count))
+        found = evaluate_rows(
+            opened, data, rows, bins=bins, group=group, on_rows=lambda count: bar.advance(task, count)
+        )
     table = found.table()
     if out is not None:
         write_json(out, table)
@@ -201,6 +207,8 @@ def _show(table: Mapping[str, Any], model: str) -> None:
     )
     console.print(_classes(table["classes"]))
     _confusions(table)
+    if table["grouped"] is not None:
+        _groups(table["grouped"])
     reliability = Table(title="probability of the predicted class", title_justify="left")
     for heading in ("from", "to", "rows", "mean", "right"):
         reliability.add_column(heading, justify="right")
@@ -251,6 +259,32 @@ def _classes(classes: list[Mapping[str, Any]]) -> Table:
         numbers = [_percent(row["precision"]), _percent(row["recall"]), _percent(row["f1"])]
         table.add_row(Text(row["name"]), *numbers, str(row["support"]), str(row["predicted"]))
     return table
+
+
+def _groups(grouped: Mapping[str, Any]) -> None:
+    """The groups from the worst on, with 95 % intervals."""
+    shown = Table(title=f"by {grouped['column']}, the lowest accuracy first", title_justify="left")
+    shown.add_column(grouped["column"])
+    for heading in ("rows", "accuracy", "AUROC"):
+        shown.add_column(heading, justify="right")
+    for group in grouped["groups"]:
+        low, high = group["accuracy_interval"]
+        auc = "-"
+        if group["auc"] is not None:
+            auc = f"{group['auc']:.3f} ({group['auc_interval'][0]:.3f} to {group['auc_interval'][1]:.3f})"
+        accuracy = f"{group['accuracy']:.1%} ({low:.1%} to {high:.1%})"
+        shown.add_row(Text(group["name"]), str(group["rows"]), accuracy, auc)
+    console.print(shown)
+    say(
+        f"worst {grouped['worst']!r}; mean over groups {grouped['mean_accuracy']:.1%}, spread "
+        f"{grouped['spread_accuracy']:.1%}"
+        + (
+            ""
+            if grouped["worst_by_auc"] is None
+            else f"; by AUROC worst {grouped['worst_by_auc']!r}, mean {grouped['mean_auc']:.3f}, spread "
+            f"{grouped['spread_auc']:.3f}"
+        )
+    )
 
 
 def _confusions(table: Mapping[str, Any]) -> None:

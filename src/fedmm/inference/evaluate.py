@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,8 @@ from fedmm.core.errors import require
 from fedmm.data.domains import RowStream
 from fedmm.data.labels import UNKNOWN, UNLABELLED
 from fedmm.inference.load_run import FinishedRun
-from fedmm.inference.predict import OWN_ROWS, TEST, open_rows, own_rows, predict_rows
-from fedmm.inference.scores import BINS, Scores, compute_scores, wilson
+from fedmm.inference.predict import OWN_ROWS, TEST, groups_in, open_rows, own_rows, predict_rows
+from fedmm.inference.scores import BINS, GroupedScores, Scores, compute_groups, compute_scores, wilson
 from fedmm.runs.evidence import count_trained_test_rows
 
 EVALUATION = "fedmm-evaluation-1"
@@ -27,6 +27,7 @@ class Evaluation:
 
     left_out: how many others there are; unknown: those of them with a label, which is none of the model's classes;
     strange: these labels. trained_on: how many of the rows were trained on, without their labels.
+    grouped: the scores of groups of the rows, where they were asked for.
     """
 
     run: FinishedRun
@@ -36,6 +37,7 @@ class Evaluation:
     unknown: int
     strange: tuple[str, ...]
     trained_on: int = 0
+    grouped: GroupedScores | None = None
 
     def table(self) -> dict[str, Any]:
         """Everything as plain values, for JSON and for the picture.
@@ -63,6 +65,7 @@ class Evaluation:
             "accuracy_of_all_interval": wilson(hits, labelled),
             "trained_on": self.trained_on,
             **self.scores.table(),
+            "grouped": None if self.grouped is None else asdict(self.grouped),
         }
 
 
@@ -77,10 +80,16 @@ def evaluate(
     rows: RowStream,
     *,
     bins: int = BINS,
+    group: str = "",
     on_rows: Callable[[int], None] = lambda rows: None,
 ) -> Evaluation:
-    """Score the model on rows with labels; ``on_rows`` is told how many more were predicted."""
-    labels, logarithms, predicted, strange, left_out, unknown = [], [], [], set[str](), 0, 0
+    """Score the model on rows with labels; ``on_rows`` is told how many more were predicted.
+
+    group: also score the groups of rows that a column of the table says, or ``site`` of the run's own rows.
+    """
+    groups = groups_in(run, data, group) if group else []
+    grouped: list[str] = []
+    labels, logarithms, predicted, strange, left_out, unknown, seen = [], [], [], set[str](), 0, 0, 0
     for part in rows.parts:
         found = predict_rows(run, part)
         y = torch.full((len(part.x),), UNLABELLED) if found.y is None else found.y.cpu()
@@ -88,6 +97,8 @@ def evaluate(
         labels.append(y[known])
         logarithms.append(found.logarithms[known])
         predicted.append(found.classes[known])
+        grouped += [groups[seen + row] for row in known.nonzero().flatten().tolist()] if group else []
+        seen += len(part.x)
         strange |= set(found.strange)
         left_out += int((~known).sum())
         unknown += int((y == UNKNOWN).sum())
@@ -99,14 +110,16 @@ def evaluate(
         f"{data} has no labels of the model's classes ({', '.join(run.class_names[:_SHOWN])}, ...){odd}; evaluate "
         "labelled data, or use `fedmm predict`",
     )
+    logs, classes = torch.cat(logarithms), torch.cat(predicted)
     return Evaluation(
         run,
         data,
-        compute_scores(y, torch.cat(logarithms), run.class_names, bins, torch.cat(predicted)),
+        compute_scores(y, logs, run.class_names, bins, classes),
         left_out,
         unknown,
         tuple(sorted(strange)),
         _trained_on(run) if data == TEST else 0,
+        compute_groups(group, grouped, y, logs, classes, len(run.class_names)) if group else None,
     )
 
 

@@ -17,8 +17,9 @@ from torch import Tensor
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.files import atomic_write
 from fedmm.data.domains import Input, Labelled, ReadRows, RowStream
-from fedmm.data.inputs import ArrayInput, ImageInput
+from fedmm.data.inputs import ArrayInput, ImageInput, TableInput
 from fedmm.data.readers.arrays import ARRAYS
+from fedmm.data.readers.tables import read_table, require_columns, texts
 from fedmm.inference.load_run import FinishedRun
 
 TEST = "test"
@@ -94,6 +95,31 @@ def own_rows(run: FinishedRun, which: str) -> RowStream:
             f"the run's data has no labelled rows {which!r}; use {', '.join([*others, 'or name labelled data'])}"
         )
     return RowStream.cut(ReadRows(rows.x, tuple(map(str, range(len(rows.x)))), rows.y))
+
+
+def groups_in(run: FinishedRun, data: str, column: str) -> list[str]:
+    """The group of each row, in order: a column of a table, or of the run's own rows the sites that hold them."""
+    if data not in OWN_ROWS:
+        require(
+            isinstance(run.input, TableInput) and run.input.fits(Path(data)),
+            f"--group names a column of a table, and {data} is none",
+        )
+        assert isinstance(run.input, TableInput)
+        frame = read_table(Path(data), run.input, [column])
+        require_columns(frame, [column], data, "which --group names")
+        return [word or "(empty)" for word in texts(frame[column])]
+    pair = run.experiment.data.load()
+    held = None
+    if pair.sites is not None:
+        held = pair.sites.target_test if data == TEST else pair.sites.source_test
+    require(
+        held is not None and column in ("site", getattr(run.experiment.data, "site", "site")),
+        f"of the run's own rows, --group site tells who holds them, where the data says it; for {column!r} name a "
+        "table",
+    )
+    assert held is not None
+    assert pair.sites is not None
+    return [pair.sites.names[place] if place >= 0 else "(another)" for place in held.tolist()]
 
 
 def predict_rows(run: FinishedRun, rows: ReadRows) -> Predicted:

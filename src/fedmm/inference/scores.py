@@ -164,6 +164,66 @@ def compute_scores(
     )
 
 
+@dataclass(frozen=True)
+class GroupScores:
+    """One group of rows: how many, its accuracy and AUROC (None where a class is missing), with 95 % intervals."""
+
+    name: str
+    rows: int
+    accuracy: float
+    accuracy_interval: Interval
+    auc: float | None
+    auc_interval: Interval | None
+
+
+@dataclass(frozen=True)
+class GroupedScores:
+    """Scores by group, from the lowest accuracy on; mean and spread, the largest less the smallest, over groups.
+
+    Of two classes also by AUROC, over the groups that have both.
+    """
+
+    column: str
+    groups: tuple[GroupScores, ...]
+    worst: str
+    mean_accuracy: float
+    spread_accuracy: float
+    worst_by_auc: str | None
+    mean_auc: float | None
+    spread_auc: float | None
+
+
+def compute_groups(
+    column: str, groups: Sequence[str], y: Tensor, logarithms: Tensor, predicted: Tensor, classes: int
+) -> GroupedScores:
+    """The scores of each group of rows; the other arguments are those of :func:`compute_scores`."""
+    labels, guesses = y.cpu().numpy(), predicted.cpu().numpy()
+    logs = logarithms.cpu().double().numpy()
+    odds, names = logs[:, -1] - logs[:, 0], np.asarray(groups)
+    found = []
+    for name in sorted(set(groups)):
+        own = names == name
+        hits, rows = int((labels[own] == guesses[own]).sum()), int(own.sum())
+        of_class = [odds[own & (labels == label)] for label in (1, 0)]
+        both = classes == 2 and all(map(len, of_class))
+        auc = area_under_roc(*of_class) if both else None
+        interval = None if auc is None else _auc_interval(auc, len(of_class[0]), len(of_class[1]))
+        found.append(GroupScores(name, rows, hits / rows, wilson(hits, rows), auc, interval))
+    found.sort(key=lambda group: (group.accuracy, group.name))
+    accuracies = [group.accuracy for group in found]
+    ranked = {group.name: group.auc for group in found if group.auc is not None}
+    return GroupedScores(
+        column,
+        tuple(found),
+        found[0].name,
+        float(np.mean(accuracies)),
+        max(accuracies) - min(accuracies),
+        min(ranked, key=lambda name: ranked[name]) if ranked else None,
+        float(np.mean(list(ranked.values()))) if ranked else None,
+        max(ranked.values()) - min(ranked.values()) if ranked else None,
+    )
+
+
 def _curves(labels: NDArray[np.int64], odds: NDArray[np.float64]) -> Curves:
     from sklearn.metrics import precision_recall_curve, roc_curve  # noqa: PLC0415 - slow to import
 
