@@ -113,8 +113,14 @@ def measure(setting: str, method: str, device: str) -> dict[str, Any]:
 def _last(runs: list[Experiment], *columns: str) -> list[float | None]:
     """What the runs measured after their last round, column by column; None where one has diverged."""
     with tempfile.TemporaryDirectory() as folder:
-        summary = run_sweep(runs, Path(folder) / "runs", title="rare class", progress=False, all_shifts=False)
-        found = [run if run["status"] == "completed" else {} for run in summary["runs"]]
+        there = Path(folder) / "runs"
+        listed = run_sweep(runs, there, title="rare class", progress=False, all_shifts=False)["runs"]
+        found = [
+            json.loads((there / run["folder"] / "summary.json").read_text(encoding="utf-8"))
+            if run["status"] == "completed"
+            else {}
+            for run in listed
+        ]
         return [run.get(column) for column in columns for run in found]
 
 
