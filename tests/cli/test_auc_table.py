@@ -108,7 +108,7 @@ def test_init_proposes_auc_for_a_table_without_a_target(tmp_path: Path, command:
     table, file, folder = whole_table(tmp_path, rare), tmp_path / "banks.toml", tmp_path / "run"
     plain = command("init", table, "--label", "kind", "--site", "bank", "--out", file)
     assert plain.code == 2
-    assert "without a target at all, --metric accuracy or auc" in plain.err
+    assert "without a target at all, --metric accuracy, auc or worst_site" in plain.err
     assert command("init", table, "--label", "kind", "--site", "bank", "--metric", "auc", "--out", file).code == 0
     checked = command("check", file)
     assert checked.code == 0
@@ -137,7 +137,7 @@ def test_init_proposes_auc_for_a_table_without_a_target(tmp_path: Path, command:
     ("options", "sentence"),
     [
         (["--label", "bank", "--metric", "auc"], "--metric auc needs two classes, and column 'bank' of"),
-        (["--label", "kind", "--metric", "f1"], "--metric must be one of accuracy, auc, not 'f1'"),
+        (["--label", "kind", "--metric", "f1"], "--metric must be one of accuracy, auc, worst_site, not 'f1'"),
         (
             ["--label", "kind", "--site", "bank", "--target-site", "a", "--metric", "auc"],
             "--metric is for a table without a target; leave out --target-site",
@@ -152,3 +152,19 @@ def test_init_refuses_a_metric_that_does_not_fit(
     assert refused.code == 2
     assert sentence in refused.err
     assert not (tmp_path / "x.toml").exists()
+
+
+def test_init_proposes_weights_of_sites_for_the_worst_of_them(tmp_path: Path, command: Command) -> None:
+    pytest.importorskip("pandas", reason="tables need fedmm[tables]")
+    table, file, folder = whole_table(tmp_path), tmp_path / "banks.toml", tmp_path / "run"
+    few = table.read_text().splitlines()
+    table.write_text("\n".join([*few, "d,0.5,0.5,legit", "d,0.1,0.2,fraud", "d,1.5,0.5,legit"]) + "\n")
+    given = ("init", table, "--label", "kind", "--metric", "worst_site", "--out", file)
+    assert command(*given, "--site", "bank").code == 0
+    checked = command("check", file)
+    assert "weighed by a loss that is mostly chance: d (" in " ".join((checked.out + checked.err).split())
+    assert command("run", file, "--set", "run.rounds=5", "--out", folder).code == 0
+    grouped = command("evaluate", folder, table, "--group", "bank", "--out", tmp_path / "evaluation.json")
+    assert grouped.code == 0
+    assert len(json.loads((tmp_path / "evaluation.json").read_text())["grouped"]["groups"]) == 4
+    assert "name it with --site" in command(*given, "--overwrite").err

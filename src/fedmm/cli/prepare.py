@@ -59,7 +59,8 @@ def init(
     metric: Annotated[
         str,
         typer.Option(
-            help="Tables: accuracy or auc, where every row has a label and there is no target: auc for a rare class.",
+            help="Tables in which every row has a label and there is no target: accuracy, auc (for a rare class) or "
+            "worst_site.",
         ),
     ] = "",
     as_site: Annotated[

@@ -26,7 +26,7 @@ from fedmm.preflight import table_checks
 from fedmm.runs.evidence import SHIFT_ADVICE, shift_of_data
 
 _SHOWN = 5
-_IMBALANCE = 10
+_IMBALANCE, _FEW_ROWS = 10, 30
 _RARE = "the objective auc is made for that, and class_weights = 'balanced' of source_only helps"
 _MOST_COLUMNS = 500
 _LARGEST_TABLE = 300_000_000
@@ -65,6 +65,7 @@ def check_data(
         *_values(pair),
         *_classes(dealt, shares, experiment),
         *(_sizes(shares, experiment.run.batch_size) if whole else ()),
+        *(_weighed(shares) if whole and experiment.algorithm.weighs_clients else ()),
         *_choices(experiment),
         *(shifted if certain else ()),
     ]
@@ -313,6 +314,16 @@ def _sizes(shares: Sequence[Share], batch_size: int) -> Iterator[str]:
         yield (
             f"{_count(len(small), 'client holds', 'clients hold')} fewer rows than a batch of {batch_size}, in which "
             f"rows come twice: {_some(small)}"
+        )
+
+
+def _weighed(shares: Sequence[Share]) -> Iterator[str]:
+    """Sites whose losses are weighed, and are of few rows."""
+    few = [f"{share.name} ({held})" for share in shares if (held := len(share.source) + len(share.target)) < _FEW_ROWS]
+    if few:
+        yield (
+            f"{_count(len(few), 'client has', 'clients have')} fewer than {_FEW_ROWS} rows, and is weighed by a loss "
+            f"that is mostly chance: {_some(few)}; a regulariser keeps the weights together"
         )
 
 

@@ -248,6 +248,10 @@ def _table(files: Mapping[str, Path], given: TableOptions, target_sites: Sequenc
             metric != "auc" or len(found.labels) == 2,
             f"--metric auc needs two classes, and column {found.label!r} of {where} has {len(found.labels)}",
         )
+        require(
+            metric != "worst_site" or len(found.sites) > 1,
+            f"--metric worst_site needs a column that says who holds a row; name it with --site, of {where}",
+        )
     lines += [*format_lines(found), *_label_lines(found, rare_last=metric == "auc")]
     if metric:
         lines.append(Line("labelled_only", True, "every row is trained on with its label, but for those held out"))
@@ -258,7 +262,7 @@ def _table(files: Mapping[str, Path], given: TableOptions, target_sites: Sequenc
         raise FedmmError(
             f"every row of {where} has a label, so nothing says which rows are the target; say "
             + (f"--target-site and one of: {list_some(found.sites)}" if found.sites else "--site and --target-site")
-            + f"; without a target at all, --metric {' or '.join(METRICS)}"
+            + f"; without a target at all, --metric {', '.join(METRICS[:-1])} or {METRICS[-1]}"
         )
     if found.site:
         lines.append(Line("site", found.site, f"who holds a row: {held}"))

@@ -25,12 +25,13 @@ _CHOSEN_BY = {
     "": ("target_information", "the best model is kept by this, which needs no labels of the target"),
     "accuracy": ("source_risk", "the best model is kept by this, on the rows held out"),
     "auc": ("validation_auroc", "the best model is kept by this, on the rows held out"),
+    "worst_site": ("", "the last model is kept: rows held out of all sites say nothing of the worst"),
 }
 _MOBILENET = "mobilenetv2"
 """The folder of its weights in the data folder."""
 
 
-METRICS = ("accuracy", "auc")
+METRICS = ("accuracy", "auc", "worst_site")
 """What a model of labelled rows alone may be chosen by."""
 
 
@@ -76,8 +77,8 @@ def write_experiment(found: Found, source: Path, file: Path) -> str:
             Line("device", "auto", "the GPU where there is one"),
             *(() if large else (Line("threads", 1, "such a small network is fastest on one core"),)),
             Line("best_by", best_by, why),
-            Line("stop_by", best_by, "end early by the same", True),
-            Line("patience", 50, "rounds without a better value", True),
+            *((Line("stop_by", best_by, "end early by the same", True),) if best_by else ()),
+            *((Line("patience", 50, "rounds without a better value", True),) if best_by else ()),
         ),
         "data": (Line("name", found.kind), *found.data),
         "partition": ()
@@ -118,6 +119,16 @@ def _method(metric: str, rate: float, *, large: bool) -> dict[str, tuple[Line, .
                 Line("name", "fedmm", "or codasca, coda_plus, fedavg_gda, ...; `fedmm list` shows all"),
                 Line("lr_min", rate, "of network, a and b"),
                 Line("lr_max", rate, "of alpha"),
+            ),
+        }
+    if metric == "worst_site":
+        return {
+            "objective": (Line("name", "source_only", "the cross entropy of each site; or auc, with two classes"),),
+            "algorithm": (
+                Line("name", "fedmm_agnostic", "the worst mixture of the sites; or afl, drfa, q_ffl"),
+                Line("lr_min", rate),
+                Line("lr_weights", 0.01, "how fast sites with larger losses come to weigh more"),
+                Line("regulariser", "chi_square", "keeps the sites' weights together, with regulariser_weight", True),
             ),
         }
     if metric:
