@@ -45,8 +45,13 @@ FILES = {
     "held.json",
     "input.json",
 }  # fmt: skip
+OF_TWO_CLASSES = {
+    f"{domain}_{part}"
+    for domain in ("target", "source")
+    for part in ("auroc", "auroc_error", "average_precision", "balanced_accuracy")
+}
 ROUND_KEYS = {
-    "round", "target_accuracy", "source_accuracy", "target_information", "target_entropy", "loss", "task_loss",
+    *OF_TWO_CLASSES, "round", "target_accuracy", "source_accuracy", "target_information", "target_entropy", "loss", "task_loss",
     "domain_loss", "drift", "consensus_gap", "dual_norm", "bytes_up", "bytes_down", "seconds", "clients", "refused",
     "target_bnm", "target_snd", "domain_accuracy", "proxy_a_distance",
 }  # fmt: skip
@@ -54,10 +59,10 @@ BY_CLIENT = {f"{measure}.{client}-1" for measure in ("drift", "dual_norm") for c
 OF_A_DOMAIN_CLASSIFIER = {"domain_accuracy", "proxy_a_distance"}
 EVALUATED = (
     "target_accuracy", "source_accuracy", "target_information", "target_entropy", "target_bnm", "target_snd",
-    *sorted(OF_A_DOMAIN_CLASSIFIER),
+    *sorted(OF_A_DOMAIN_CLASSIFIER), *sorted(OF_TWO_CLASSES),
 )  # fmt: skip
 SUMMARY_KEYS = {
-    "kind", "status", "label", "algorithm", "objective", "data", "partition", "model", "seed", "rounds",
+    *OF_TWO_CLASSES, "kind", "status", "label", "algorithm", "objective", "data", "partition", "model", "seed", "rounds",
     "target_accuracy", "source_accuracy", "target_information", "target_entropy", "seconds", "bytes_up", "bytes_down",
     "parameters", "clients", "versions", "hardware", "engine", "precision", "refused", "guard",
     "tested_rows", "best", "stopped_early",

@@ -49,7 +49,9 @@ def test_the_same_clients_are_refused_in_every_round_as_in_the_reference(name: s
 
 
 def test_the_round_goes_on_without_anybody() -> None:
-    runs = on_terms(every_algorithm(), max_update_norm=1e-9)
+    # Where a round is for numbers alone, no update in it is too long.
+    sending = [run for run in every_algorithm() if not run.algorithm.reports_only(1)]
+    runs = on_terms(sending, max_update_norm=1e-9)
     stack = stacked(runs)
     before = [tensors(stack.state(replica)) for replica in range(len(runs))]
     measures = advanced(stack, 2)
