@@ -21,7 +21,7 @@ def read(path: Path) -> Any:
 
 def test_there_are_notebooks_and_a_page_that_names_them() -> None:
     page = (Path(__file__).parents[1] / "docs" / "notebooks.md").read_text(encoding="utf-8")
-    assert {path.stem for path in NOTEBOOKS} == {"first_steps", "your_own_table"}
+    assert {path.stem for path in NOTEBOOKS} == {"first_steps", "rare_class", "worst_site", "your_own_table"}
     assert all(f"examples/notebooks/{path.name}" in page for path in NOTEBOOKS)
 
 
