@@ -310,8 +310,9 @@ def _fitting(
     objective: Objective, clients: Sequence[fedmm.Client] | None, model: fedmm.Network | None
 ) -> tuple[Sequence[fedmm.Client], fedmm.Network]:
     """Clients and network, by default something small; of as many classes as the objective is for."""
-    clients, model = clients or [source_client(), target_client()], model or network()
-    if objective.class_count is None:
+    clients = [source_client(), target_client()] if clients is None else clients
+    model = network() if model is None else model
+    if not isinstance(objective, Objective) or objective.class_count is None:
         return clients, model
     few = [
         c if c.source is None else replace(c, source=(c.source[0], c.source[1] % objective.class_count))
@@ -329,7 +330,7 @@ def adapt(
     **options: Any,
 ) -> fedmm.Adapted:
     """``fedmm.adapt`` on something small unless told otherwise."""
-    objective = objective or fedmm.DANN()
+    objective = fedmm.DANN() if objective is None else objective
     return fedmm.adapt(
         *_fitting(objective, clients, model),
         objective,

@@ -35,7 +35,7 @@ def probed(run: Run, probe_rows: int = 9, evaluate_every: int = 2, **options: An
         "source_validation": pair.source_test,
     }
     return Adaptation(
-        [run._client(share) for share in run.partition.split(pair, run.seed)],
+        [run._client(share, pair) for share in run.partition.split(pair, run.seed)],
         run.network(run.seed),
         run.objective,
         run.algorithm,
