@@ -51,7 +51,8 @@ OF_TWO_CLASSES = {
     for part in ("auroc", "auroc_error", "average_precision", "balanced_accuracy")
 }
 ROUND_KEYS = {
-    *OF_TWO_CLASSES, "round", "target_accuracy", "source_accuracy", "target_information", "target_entropy", "loss", "task_loss",
+    *OF_TWO_CLASSES,
+    "round", "target_accuracy", "source_accuracy", "target_information", "target_entropy", "loss", "task_loss",
     "domain_loss", "drift", "consensus_gap", "dual_norm", "bytes_up", "bytes_down", "seconds", "clients", "refused",
     "target_bnm", "target_snd", "domain_accuracy", "proxy_a_distance",
 }  # fmt: skip
@@ -62,7 +63,8 @@ EVALUATED = (
     *sorted(OF_A_DOMAIN_CLASSIFIER), *sorted(OF_TWO_CLASSES),
 )  # fmt: skip
 SUMMARY_KEYS = {
-    *OF_TWO_CLASSES, "kind", "status", "label", "algorithm", "objective", "data", "partition", "model", "seed", "rounds",
+    *OF_TWO_CLASSES,
+    "kind", "status", "label", "algorithm", "objective", "data", "partition", "model", "seed", "rounds",
     "target_accuracy", "source_accuracy", "target_information", "target_entropy", "seconds", "bytes_up", "bytes_down",
     "parameters", "clients", "versions", "hardware", "engine", "precision", "refused", "guard",
     "tested_rows", "best", "stopped_early",
