@@ -2,7 +2,7 @@
 
     python docs/gan.py
 
-Written to docs/images/gan.svg; about a minute on one core.
+Written to docs/images/gan.png; a few minutes on one core.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.nn.functional import softplus
 import fedmm
 from fedmm.reporting.style import FAINT, INK, RULE, SMALL, TEXT, new_figure, save
 
-PICTURE = Path(__file__).parent / "images" / "gan.svg"
+PICTURE = Path(__file__).parent / "images" / "gan.png"
 SITES, SPREAD, ROUNDS, STEPS, BATCH, SLOPE = 4, 0.2, 60, 10, 64, 0.1
 RATES = ((0.05, 0.05), (0.02, 0.1))
 COLOURS = {"FedAvgGDA": "#0072B2", "FedMM": "#D55E00"}

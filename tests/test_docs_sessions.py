@@ -107,11 +107,22 @@ def noisy() -> None:
     Path("FILE.toml").write_text('extends = "noise.toml"\n[data]\nname = "digits"\n', encoding="utf-8")
 
 
+def transactions() -> None:
+    random = np.random.default_rng(0)
+    lines = [
+        f"{bank},{random.normal() + 2 * (row < frauds):.3f},{random.normal():.3f},{'yes' if row < frauds else 'no'}"
+        for bank, frauds in (("north", 8), ("south", 0), ("west", 12))
+        for row in range(60)
+    ]
+    Path("transactions.csv").write_text("\n".join(["bank,amount,hour,fraud", *lines]) + "\n", encoding="utf-8")
+
+
 SESSIONS: dict[str, Callable[[], None]] = {
     "README.md": scans,
     "docs/algorithms.md": lambda: None,
     "docs/compare.md": proposed,
     "docs/index.md": lambda: None,
+    "docs/labelled_sites.md": transactions,
     "docs/objectives.md": lambda: None,
     "docs/own_data.md": hospitals,
     "docs/privacy.md": noisy,
