@@ -127,7 +127,10 @@ def test_init_proposes_auc_for_a_table_without_a_target(tmp_path: Path, command:
     found = json.loads((tmp_path / "evaluation.json").read_text())["grouped"]
     assert {group["name"] for group in found["groups"]} == {"a", "b", "c"}
     assert sum(group["rows"] for group in found["groups"]) == summary["tested_rows"]["source"]
-    assert command("evaluate", folder, table, "--group", "bank").code == 0
+    trained = command("evaluate", folder, table, "--group", "bank")
+    assert trained.code == 0
+    assert "the run was trained on rows of this file" in trained.out
+    assert "the run was trained on" not in grouped.out
     unknown = command("evaluate", folder, table, "--group", "nix")
     assert unknown.code == 2
     assert "'nix', which --group names" in unknown.err
@@ -162,7 +165,7 @@ def test_init_proposes_weights_of_sites_for_the_worst_of_them(tmp_path: Path, co
     given = ("init", table, "--label", "kind", "--metric", "worst_site", "--out", file)
     assert command(*given, "--site", "bank").code == 0
     checked = command("check", file)
-    assert "weighed by a loss that is mostly chance: d (" in " ".join((checked.out + checked.err).split())
+    assert "so that a weight by its loss is mostly chance: d (" in " ".join((checked.out + checked.err).split())
     assert command("run", file, "--set", "run.rounds=5", "--out", folder).code == 0
     grouped = command("evaluate", folder, table, "--group", "bank", "--out", tmp_path / "evaluation.json")
     assert grouped.code == 0

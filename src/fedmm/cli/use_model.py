@@ -37,6 +37,7 @@ from fedmm.inference.load_run import FinishedRun, open_run
 from fedmm.inference.predict import (
     ASIDE,
     csv_stream,
+    is_training_file,
     open_rows,
     predict_rows,
     prediction_file,
@@ -167,6 +168,8 @@ def evaluate(
         write_json(out, table)
     if picture is not None:
         draw_evaluation(table, picture)
+    if is_training_file(opened, data):
+        said.append("the run was trained on rows of this file, so that scores on it look better than they are")
     for line in said:
         say(line)
     _show(table, opened.model_name)

@@ -80,6 +80,13 @@ def same_rows(run: FinishedRun, one: str, other: str) -> bool:
     return Path(one).resolve() == Path(other).resolve()
 
 
+def is_training_file(run: FinishedRun, data: str) -> bool:
+    """Whether a path is a table of the run's own data set, of which some rows were trained on."""
+    given = run.experiment.data
+    own = [getattr(given, "file", ""), *getattr(given, "files", {}).values()]
+    return data not in OWN_ROWS and any(path and Path(path).resolve() == Path(data).resolve() for path in own)
+
+
 def _own_rows(run: FinishedRun) -> dict[str, Labelled | None]:
     pair = run.experiment.data.load()
     return dict(zip(OWN_ROWS, (pair.target_test, pair.source_test, pair.source_validation), strict=True))

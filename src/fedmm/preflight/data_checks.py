@@ -322,8 +322,8 @@ def _weighed(shares: Sequence[Share]) -> Iterator[str]:
     few = [f"{share.name} ({held})" for share in shares if (held := len(share.source) + len(share.target)) < _FEW_ROWS]
     if few:
         yield (
-            f"{_count(len(few), 'client has', 'clients have')} fewer than {_FEW_ROWS} rows, and is weighed by a loss "
-            f"that is mostly chance: {_some(few)}; a regulariser keeps the weights together"
+            f"{_count(len(few), 'client has', 'clients have')} fewer than {_FEW_ROWS} rows, so that a weight by its "
+            f"loss is mostly chance: {_some(few)}; a regulariser keeps the weights together"
         )
 
 
