@@ -263,6 +263,30 @@ def test_the_collapse_on_the_page_is_the_one_that_was_measured() -> None:
         assert cells == [f"{at['target_accuracy']:.1%}", *losses, f"{at['adversary_on']:.0%}"]
 
 
+def test_the_confirmed_accuracies_on_the_page_are_those_that_were_measured() -> None:
+    panels = {"1 source, 1 target": "1s1t", "2 sources, 1 target": "2s1t", "1 source, 2 targets": "1s2t"}
+    parts = {"One setting for three objectives": "ascent_1.75_100"}
+    parts["A step that follows the curvature"] = "adaptive_1.75_200"
+    seen = 0
+    for line in table_lines("stability.md"):
+        if line.part not in parts or line.cells[0] not in panels:
+            continue
+        clients, objective, mean, worst, every = line.cells[:5]
+        name = f"{objective.lower()}_{panels[clients]}_{parts[line.part]}.json"
+        file = ROOT / "benchmarks" / "results" / "default" / "confirm" / name
+        runs = json.loads(file.read_text(encoding="utf-8"))["runs"]
+        last = [100 * run["last"] for run in runs]
+        shown = [
+            f"({value:.1f})" if run["status"] == "diverged" else f"{value:.1f}"
+            for run, value in zip(runs, last, strict=True)
+        ]
+        assert every == ", ".join(shown)
+        assert mean.replace("*", "").split(",")[0] == f"{fmean(last):.1f}"
+        assert worst == f"{min(last):.1f}"
+        seen += 1
+    assert seen == 16
+
+
 def test_how_penalties_were_chosen_on_the_page_is_what_was_measured() -> None:
     expected = []
     for objective in ("dann", "mdd"):
