@@ -58,9 +58,13 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "ascent_1.5": {"name": "fedmm_ascent", "server_lr_max": 1.5},
     "ascent_1.75": {"name": "fedmm_ascent", "server_lr_max": 1.75},
     "ascent_1.75_mu_1.5": {"name": "fedmm_ascent", "server_lr_max": 1.75, "penalty_min": 1.5, "penalty_max": 1.5},
+    "ascent_1.75_guarded": {"name": "fedmm_ascent", "server_lr_max": 1.75, "guard": {"policy": "rollback"}},
     "adaptive_1.75": {"name": "fedmm_adaptive", "server_lr_max": 1.75},
     "adaptive_2.5": {"name": "fedmm_adaptive", "server_lr_max": 2.5},
+    "adaptive_1.75_quick": {"name": "fedmm_adaptive", "server_lr_max": 1.75, "curvature_rate": 0.5},
+    "adaptive_1.75_guarded": {"name": "fedmm_adaptive", "server_lr_max": 1.75, "guard": {"policy": "rollback"}},
 }
+"""The algorithm's options, and under ``guard`` the guard's."""
 
 
 def listed_runs(
@@ -69,6 +73,8 @@ def listed_runs(
     """The experiments of a panel: every candidate with every seed, on at most so many rows."""
     tables = read_tables(PAPER / ("beyond" if panel in BEYOND else "figure_5") / panel / "fedmm.toml")
     tables.pop("sweep", None)
+    algorithms = {name: {**SHARED, **CANDIDATES[name]} for name in candidates}
+    guards = {name: options.pop("guard", {}) for name, options in algorithms.items()}
     return [
         (
             name,
@@ -76,7 +82,8 @@ def listed_runs(
                 {
                     **tables,
                     "data": {**tables["data"], **rows},
-                    "algorithm": {**SHARED, **CANDIDATES[name]},
+                    "algorithm": algorithms[name],
+                    "guard": guards[name],
                     "run": {**tables["run"], **run, "seed": seed, "label": name},
                 }
             ),
