@@ -381,4 +381,4 @@ def random_outputs(
     def leaf(width: int) -> Tensor:
         return torch.randn(*lead, count, width, generator=random, dtype=FLOAT64).to(dtype).requires_grad_()
 
-    return Outputs(leaf(WIDTH), leaf(CLASSES), leaf(shape.outputs + shape.levels))
+    return Outputs(leaf(WIDTH), leaf(CLASSES), leaf(shape.width))

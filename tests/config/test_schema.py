@@ -49,6 +49,8 @@ COMPANIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("office31", "target"): {"source": "dslr"},
     ("usps", "source"): {"target": "mnist"},
     ("usps", "target"): {"source": "usps"},
+    ("dann", "source_share"): {"restrained": True},
+    ("cdan", "source_share"): {"restrained": True},
     ("backbone", "frozen"): {"batch_norm": "frozen"},
     ("image_folder", "target_sites"): {"sites": "there"},
     ("table", "target_sites"): {"site": "hospital"},
@@ -56,9 +58,9 @@ COMPANIONS: dict[tuple[str, str], dict[str, Any]] = {
 }
 """What else has to be said where one key is given alone."""
 USELESS = {
-    "source_only": ("target_loss", "domain_smoothing"),
-    "auc": ("target_loss", "domain_smoothing", "sam_radius"),
-    "mdd": ("domain_smoothing",),
+    "source_only": ("target_loss", "domain_smoothing", "restrained", "source_share"),
+    "auc": ("target_loss", "domain_smoothing", "restrained", "source_share", "sam_radius"),
+    "mdd": ("domain_smoothing", "restrained", "source_share"),
 }
 """Keys of all objectives that these refuse, but for their defaults."""
 
@@ -109,7 +111,7 @@ def another(field: Field[Any], hint: Any) -> Any:
         return {"name": "mcc", "temperature": 1.5}
     if hint == ServerOptimizer | str:
         return {"name": "adam", "epsilon": 0.5}
-    if field.name in ("domain_smoothing", "positive_share"):  # below 0.5, below 1
+    if field.name in ("domain_smoothing", "positive_share", "source_share"):  # below 0.5, below 1
         return 0.1
     if typing.get_origin(hint) is Literal:
         return next(option for option in options if option != value)

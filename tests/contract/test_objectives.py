@@ -32,7 +32,12 @@ from fedmm.core.objective import SOURCE, TARGET, Objective, Outputs, row_weights
 from fedmm.core.schedules import Constant, DannWarmup
 
 OPTIONS: dict[str, list[dict[str, Any]]] = {
-    "dann": [{"domain_smoothing": 0.1}, {"target_loss": "bnm"}, {"sam_radius": 0.1}],
+    "dann": [
+        {"domain_smoothing": 0.1},
+        {"restrained": True, "source_share": 0.3},
+        {"target_loss": "bnm"},
+        {"sam_radius": 0.1},
+    ],
     "cdan": [{"detach_softmax": True}, {"entropy_weighting": True}, {"random_dim": 5}, {"target_loss": "im"}],
     "auc": [{"form": "square"}, {"margin": 2.0, "positive_share": 0.6}],
     "source_only": [{"class_weights": "balanced"}],
@@ -104,6 +109,8 @@ REFUSED: dict[str, Sequence[Any]] = {
     "target_loss": ["mmc", 1, None, fedmm.MinimumClassConfusion],
     "target_weight": [-0.1, math.nan, math.inf, "much", True],
     "domain_smoothing": [-0.1, 0.5, 1.0, math.nan, "much", True],
+    "restrained": [1, "yes", None],
+    "source_share": [-0.1, 1.0, math.nan, "much", True],
     "sam_radius": [-0.1, math.nan, math.inf, "wide", True],
 }
 REFUSALS = [
@@ -131,7 +138,7 @@ def test_every_numeric_option_refuses_what_is_not_a_number(kind: type[Objective]
 
 @each_row
 def test_an_option_that_an_objective_has_no_use_for_is_refused_in_one_sentence(kind: type[Objective]) -> None:
-    for option, value in {"target_loss": "mcc", "domain_smoothing": 0.1, "sam_radius": 0.1}.items():
+    for option, value in {"target_loss": "mcc", "domain_smoothing": 0.1, "restrained": True, "sam_radius": 0.1}.items():
         if option in kind.used_options():
             assert getattr(kind(**{option: value}), option) != getattr(kind(), option)
         else:
@@ -343,13 +350,38 @@ def test_domain_smoothing_is_the_cross_entropy_with_soft_targets(kind: type[Obje
     )
 
 
+@pytest.mark.parametrize("e", [0.0, 0.1])
+@pytest.mark.parametrize("kind", TELLING.values(), ids=TELLING)
+@each_client
+def test_restraint_weighs_what_the_features_feel_by_the_odds_of_being_fooled(
+    kind: type[Objective], domains: list[int], e: float
+) -> None:
+    objective = kind(restrained=True, source_share=0.3, domain_smoothing=e)
+    plain = kind(domain_smoothing=e)
+    once = random_outputs(plain, 5)
+    twice = once._replace(adversary=torch.cat([once.adversary, once.adversary.detach()], dim=-1).requires_grad_())
+    task, domain = losses(objective, twice, domains)
+    expected = losses(plain, once, domains)
+    torch.testing.assert_close((task, domain), expected, rtol=1e-12, atol=0)
+    moving, held = gradients(domain, twice)[2].chunk(2, dim=-1)
+    whole = gradients(expected[1], once)[2]
+    torch.testing.assert_close(moving + held, whole, rtol=1e-12, atol=1e-15)
+    place = torch.tensor(domains).unsqueeze(-1)
+    share = torch.tensor([0.3, 0.7], dtype=FLOAT64) * (1 - 2 * e) + e
+    push = (once.adversary.softmax(dim=-1).gather(1, place) / share[place]).clamp(max=1.0)
+    assert bool((push < 1).any())
+    torch.testing.assert_close(moving, push * whole, rtol=1e-12, atol=1e-15)
+
+
 @each_row
 def test_what_a_program_may_mix_is_nu_and_the_factors_of_terms_and_gradients(kind: type[Objective]) -> None:
     changed = kind(nu=0.3, nu_schedule=DannWarmup(), gradient_scale=2.0, target_weight=0.1)
     assert changed.structure() == kind().structure()
 
 
-@pytest.mark.parametrize("options", [{"target_loss": "mcc"}, {"domain_smoothing": 0.1}, {"sam_radius": 0.1}])
+@pytest.mark.parametrize(
+    "options", [{"target_loss": "mcc"}, {"domain_smoothing": 0.1}, {"restrained": True}, {"sam_radius": 0.1}]
+)
 def test_a_program_has_one_target_loss_and_one_smoothing_and_takes_sam_steps_or_none(options: dict[str, Any]) -> None:
     assert fedmm.DANN(**options).structure() != fedmm.DANN().structure()
 

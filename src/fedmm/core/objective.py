@@ -20,7 +20,7 @@ from fedmm.core.layout import PerGroup
 from fedmm.core.projections import ConvexSet
 from fedmm.core.schedules import Constant, Schedule, as_schedule
 from fedmm.core.target_losses import NoTargetLoss, TargetLoss, as_target_loss
-from fedmm.core.validation import not_negative, per_group
+from fedmm.core.validation import flag, not_negative, per_group, within
 
 SOURCE, TARGET = 0, 1
 """The domain of a row, which is also its label for a domain classifier."""
@@ -93,12 +93,19 @@ class AdversaryShape(NamedTuple):
 
     levels: of an adversary that is one number for all rows, and no network: how many such numbers of omega come after
         it among its outputs.
+    held: its outputs are followed by the same again with no gradient to what it sees.
     """
 
     inputs: int
     outputs: int
     twin: bool = False
     levels: int = 0
+    held: bool = False
+
+    @property
+    def width(self) -> int:
+        """How many numbers there are of a row."""
+        return self.outputs * (1 + self.held) + self.levels
 
 
 @dataclass(frozen=True)
@@ -116,6 +123,9 @@ class Objective(ABC):
         is multiplied with. f = task loss - nu domain loss + target_weight target loss.
     domain_smoothing: e, for a domain classifier that learns the targets 1 - e and e instead of 1 and 0, which is
         environment label smoothing (Zhang et al., 2023); 0 or more and below 0.5.
+    restrained: a row that the adversary takes for the other domain pushes the features less, by the probability of its
+        own domain over that domain's share; the adversary's own gradient stays whole. source_share: of the rows that
+        the adversary sees at all clients, what restraint measures by; 0 for what they hold.
     sam_radius: rho of sharpness-aware minimisation of the task loss alone, which is smooth domain adversarial training
         (Rangwani et al., 2022); 0 for the plain gradient.
     """
@@ -132,6 +142,8 @@ class Objective(ABC):
     target_loss: TargetLoss | str = field(default=NoTargetLoss(), kw_only=True)
     target_weight: float = field(default=1.0, kw_only=True)
     domain_smoothing: float = field(default=0.0, kw_only=True)
+    restrained: bool = field(default=False, kw_only=True)
+    source_share: float = field(default=0.0, kw_only=True)
     sam_radius: float = field(default=0.0, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -152,6 +164,18 @@ class Objective(ABC):
             f"domain_smoothing must be 0 for {self.name}, whose adversary does not tell domains as those of dann and "
             "cdan do",
         )
+        flag("restrained", self.restrained)
+        require(
+            self.tells_domains or not self.restrained,
+            f"restrained must be false for {self.name}, whose adversary does not tell domains as those of dann and "
+            "cdan do",
+        )
+        within("source_share", self.source_share, 0.0, 1.0)
+        require(self.source_share < 1.0, "source_share must be below 1: the adversary sees target rows too")
+        require(
+            self.restrained or not self.source_share,
+            "source_share must be 0 without restrained = true, which is all that it is for",
+        )
         not_negative("sam_radius", self.sam_radius)
 
     def nu_in(self, t: int, rounds: int) -> float:
@@ -168,7 +192,8 @@ class Objective(ABC):
     @classmethod
     def used_options(cls) -> set[str]:
         """The names of the options that this objective has a use for."""
-        return {each.name for each in fields(cls)} - (set() if cls.tells_domains else {"domain_smoothing"})
+        of_classifiers = {"domain_smoothing", "restrained", "source_share"}
+        return {each.name for each in fields(cls)} - (set() if cls.tells_domains else of_classifiers)
 
     @property
     def needs_class_shares(self) -> bool:
@@ -227,6 +252,16 @@ class Objective(ABC):
         return weights.task.sum(dim=-1)
 
     def _domain_losses(self, outputs: Outputs, domain: Tensor) -> Tensor:
+        """The domain loss of each row, of which restraint takes from the features' gradient alone."""
+        if not self.restrained:
+            return self._smoothed(outputs, domain)
+        moving, held = (outputs._replace(adversary=part) for part in outputs.adversary.chunk(2, dim=-1))
+        p = torch.exp(-self.domain_losses(held, domain).detach())
+        share = self.source_share + self.domain_smoothing * (1.0 - 2.0 * self.source_share)
+        push = (p / (share + (1.0 - 2.0 * share) * domain.to(p.dtype))).clamp(max=1.0)
+        return push * self._smoothed(moving, domain) + (1.0 - push) * self._smoothed(held, domain)
+
+    def _smoothed(self, outputs: Outputs, domain: Tensor) -> Tensor:
         """The domain loss of each row; a cross entropy is linear in its target, and so is its smoothing."""
         e = self.domain_smoothing
         if not e:

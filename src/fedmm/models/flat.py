@@ -188,7 +188,7 @@ class FlatNetwork:
         )
         _require_width("task head", outputs.logits, self.classes)
         if adversary is not None:
-            _require_width("adversary", outputs.adversary, adversary.outputs + adversary.levels)
+            _require_width("adversary", outputs.adversary, adversary.width)
 
 
 def _cuda_state(rows: Tensor) -> Tensor:

@@ -100,6 +100,8 @@ class AdversarialModule(nn.Module):
         maps = {name: getattr(self, name) for name in self.map_names}
         seen = self.adversary_input(features, logits, maps)
         adversary = self.adversary(seen)
+        if self.adversary_shape is not None and self.adversary_shape.held:
+            adversary = torch.cat([adversary, self.adversary(seen.detach())], dim=-1)
         if self.levels is not None:
             adversary = torch.cat([adversary, self.levels(seen)], dim=-1)
         return Outputs(features, logits, adversary)

@@ -45,7 +45,7 @@ class CDAN(Objective):
         require(self.random_dim <= _WIDEST, f"random_dim must be at most {_WIDEST}, not {self.random_dim}")
 
     def adversary_shape(self, features: int, classes: int) -> AdversaryShape:
-        return AdversaryShape(self.random_dim or features * classes, 2)
+        return AdversaryShape(self.random_dim or features * classes, 2, held=self.restrained)
 
     def random_maps(self, features: int, classes: int, seed: int) -> dict[str, Tensor]:
         if not self.random_dim:

@@ -19,7 +19,7 @@ class DANN(Objective):
     tells_domains: ClassVar[bool] = True
 
     def adversary_shape(self, features: int, classes: int) -> AdversaryShape:
-        return AdversaryShape(features, 2)
+        return AdversaryShape(features, 2, held=self.restrained)
 
     def domain_losses(self, outputs: Outputs, domain: Tensor) -> Tensor:
         return cross_entropies(outputs.adversary, domain)

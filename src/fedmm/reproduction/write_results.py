@@ -32,6 +32,8 @@ _SINCE: dict[str, dict[str, Any]] = {
         "target_loss": {"name": "none"},
         "target_weight": 1.0,
         "domain_smoothing": 0.0,
+        "restrained": False,
+        "source_share": 0.0,
         "sam_radius": 0.0,
         "class_weights": "none",
     },

@@ -222,6 +222,7 @@ class SiteWork:
             view=rows.view,
             mean=plan.input_mean,
             shares=plan.class_shares,
+            odds=plan.odds,
         )
         others = [Elsewhere(other) for other in plan.clients if other != name]
         problem = replace(problem, clients=[*problem.clients, *others], listed=plan.listed)

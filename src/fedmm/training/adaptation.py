@@ -170,9 +170,12 @@ class Adaptation:
         clients, self.form = format_clients(clients, keys)
         self.form.require_classes(model.classes)
         self.client_data = take_stock(clients, objective, model.classes)
+        standing_in = input_mean is not None
+        odds = domain_odds(self.client_data, objective, batch_size, standing_in=standing_in, told=batches)
+        self.odds = odds
         self.problem, self.function = adaptation_problem(
             self.client_data, model, objective, seed=seed, batch_size=batch_size, dtype=options.torch_dtype,
-            device=options.torch_device, view=view, mean=input_mean, shares=class_shares,
+            device=options.torch_device, view=view, mean=input_mean, shares=class_shares, odds=odds,
         )  # fmt: skip
         self.problem = replace(self.problem, listed=client_names(clients))
         self.view = view
@@ -191,9 +194,6 @@ class Adaptation:
                 objective=objective,
             )
         there = self.function.layout.device
-        standing_in = input_mean is not None
-        odds = domain_odds(self.client_data, objective, batch_size, standing_in=standing_in, told=batches)
-        self.odds = odds
         self.evaluators = accuracy_evaluators(validation, model.classes, self.show, there, self.form)
         targets = {str(client.name): client.target for client in clients if client.target is not None}
         unlabelled = target_evaluator(targets, probe_rows, seed, self.show, there, model.classes, odds)

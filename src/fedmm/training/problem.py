@@ -241,11 +241,12 @@ def adaptation_problem(
     view: View = _WHOLE_ROWS,
     mean: float | None = None,
     shares: Sequence[float] | None = None,
+    odds: float | None = None,
 ) -> tuple[FederatedProblem, FlatNetwork]:
     """The federated problem of these clients, and its network as a function of rows in that view.
 
-    mean: of all clients' training inputs, shares: of each class among their labelled rows, where these are not all of
-        the clients.
+    mean: of all clients' training inputs, shares: of each class among their labelled rows, odds: their
+        :func:`domain_odds`, where these are not all of the clients.
     """
     at_least("batch_size", batch_size, 1)
     objective.require_classes(network.classes)
@@ -254,6 +255,15 @@ def adaptation_problem(
     elif shares is None:
         shares = measure_class_shares(holdings, network.classes)
     objective.require_classes(network.classes, shares)
+    if objective.restrained and not objective.source_share:
+        if odds is None and mean is None:
+            odds = domain_odds(holdings, objective, batch_size, standing_in=False)
+        require(
+            odds is not None,
+            "source_share must be given for restrained = true where no one knows how many rows of either domain the "
+            "clients' batches hold: the share of source rows among them, such as 0.5",
+        )
+        objective = replace(objective, source_share=float(torch.tensor(odds, dtype=torch.float64).sigmoid()))
     sample = holdings[0].sample
     view.shape(tuple(sample.shape[1:]))
     if network.centre != "train_mean":

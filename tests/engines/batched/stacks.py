@@ -432,6 +432,8 @@ OBJECTIVE_OPTIONS = {name: kind(nu=0.3) for name, kind in OBJECTIVES.items()} | 
     "cdan, all options": CDAN(nu=0.3, detach_softmax=True, entropy_weighting=True, random_dim=7),
     "mdd, margin": MDD(nu=0.3, gamma=3.0, epsilon=1e-3),
     "dann, smoothed": DANN(nu=0.3, domain_smoothing=0.1),
+    "dann, restrained": DANN(nu=0.3, restrained=True),
+    "cdan, restrained": CDAN(nu=0.3, restrained=True, source_share=0.4, domain_smoothing=0.1),
     "dann, mcc": DANN(nu=0.3, target_loss="mcc", target_weight=0.5),
     "cdan, im": CDAN(nu=0.3, target_loss="im", target_weight=0.5),
     "mdd, bnm": MDD(nu=0.3, target_loss="bnm", target_weight=0.5),

@@ -131,6 +131,8 @@ class StackedNetwork:
             return Outputs(features, logits, logits)
         seen = module.adversary_input(features, logits, constants)
         adversary = run.layers(seen, module.adversary, "adversary")
+        if module.adversary_shape is not None and module.adversary_shape.held:
+            adversary = torch.cat([adversary, run.layers(seen.detach(), module.adversary, "adversary")], dim=-1)
         if module.levels is not None:
             adversary = torch.cat([adversary, run.layers(seen, module.levels, "levels")], dim=-1)
         return Outputs(features, logits, adversary)
