@@ -1,4 +1,4 @@
-"""Whether restrained features keep runs alive in which they run past the adversary: turned digits, one source, two targets.
+"""Whether restrained features keep runs alive in which they outrun the adversary: digits, one source, two targets.
 
     python benchmarks/restrained.py [--rounds 800] [--seeds 10,11,12] [--quick]
 
