@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from fedmm.core.errors import require
+from fedmm.core.signals.intervals import Interval, wilson
 from fedmm.data.domains import RowStream
 from fedmm.inference.load_run import FinishedRun
 from fedmm.inference.predict import predict_rows
-from fedmm.inference.scores import Interval, wilson
 
 _FEWEST_ROWS = 20
 _STEPS = 100

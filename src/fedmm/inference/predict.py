@@ -21,6 +21,7 @@ from fedmm.data.inputs import ArrayInput, ImageInput, TableInput
 from fedmm.data.readers.arrays import ARRAYS
 from fedmm.data.readers.tables import read_table, require_columns, texts
 from fedmm.inference.load_run import FinishedRun
+from fedmm.runs.report_data import OTHER_SITES
 
 TEST = "test"
 ASIDE = "source-validation"
@@ -126,7 +127,7 @@ def groups_in(run: FinishedRun, data: str, column: str) -> list[str]:
     )
     assert held is not None
     assert pair.sites is not None
-    return [pair.sites.names[place] if place >= 0 else "(another)" for place in held.tolist()]
+    return [pair.sites.names[place] if place >= 0 else OTHER_SITES for place in held.tolist()]
 
 
 def predict_rows(run: FinishedRun, rows: ReadRows) -> Predicted:

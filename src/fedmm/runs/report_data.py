@@ -1,11 +1,15 @@
-"""What a run keeps to be looked at later: features before and after, predictions of a few rows, confusion counts."""
+"""What a run keeps to be looked at later: features before and after, predictions of a few rows, scores of test rows."""
 
 from __future__ import annotations
+
+import json
+import math
 
 import torch
 from torch import Tensor
 
 from fedmm.core.seeding import key, permutation
+from fedmm.core.signals.thresholds import Thresholds, count_groups
 from fedmm.data.domains import DomainPair, Labelled
 from fedmm.training.adaptation import Adaptation, Adapted
 
@@ -15,6 +19,8 @@ _MAP_ROWS, _MAP_AXES = 150, 50
 _SAMPLES, _SIDE, _COLUMNS, _TOP = 36, 64, 12, 3
 """Rows that are shown, the pixels of a side and the numbers of a row at most, and the classes that are told of each."""
 _MOST_CLASSES = 400
+OTHER_SITES = "(another)"
+"""Sites that hold test rows and no training rows, together."""
 
 
 def exhibits(adaptation: Adaptation, adapted: Adapted, pair: DomainPair, keep_rows: bool = True) -> dict[str, Tensor]:
@@ -22,16 +28,58 @@ def exhibits(adaptation: Adaptation, adapted: Adapted, pair: DomainPair, keep_ro
 
     map_domain (0 source, 1 target), map_label, map_predicted: ``[rows]``; map_before, map_after: ``[rows, axes]``.
     sample_x: bytes ``[k, C, H, W]`` or numbers ``[k, columns]`` of target rows; sample_label: ``[k]``;
-    sample_class, sample_probability: the likeliest classes, ``[k, 3]``. confusion_source, confusion_target: rows of the
-    test sets by class and predicted class, ``[classes, classes]``. Without ``keep_rows``, these counts alone.
+    sample_class, sample_probability: the likeliest classes, ``[k, 3]``. Of the test rows with a class, for SET source and
+    target: confusion_SET: rows by class and predicted class, ``[classes, classes]``; where the sites that hold them are
+    known, sites_SET: rows, those predicted right, those of class 1 and AUROC, NaN where there is none, ``[sites, 4]``, and
+    site_names_SET, JSON as bytes. With two classes, ranking_SET: rows of class 0 and of class 1, AUROC and average
+    precision, ``[4]``; roc_SET: false and true positive rate, precision_recall_SET: recall and precision,
+    ``[points, 2]``. Without ``keep_rows``, neither maps and samples nor curves, whose steps are single rows.
     """
     found: dict[str, Tensor] = {}
     if keep_rows:
         source, target = _kept(pair.source_test, pair.source), _kept(pair.target_test, pair.target)
         found = _maps(adaptation, adapted, source, target) | _shown(adapted, target)
-    for name, rows in (("source", pair.source_test), ("target", pair.target_test)):
-        if rows is not None and len(rows.x) and pair.classes <= _MOST_CLASSES:
-            found[f"confusion_{name}"] = _confusion(rows.y, adapted.predict(rows.x).cpu(), pair.classes)
+    held = (None, None) if pair.sites is None else (pair.sites.source_test, pair.sites.target_test)
+    for name, rows, sites in (("source", pair.source_test, held[0]), ("target", pair.target_test, held[1])):
+        if rows is not None and len(rows.x):
+            tested = _tested(adapted, rows, sites, pair, keep_rows)
+            found |= {f"{what}_{name}": tensor for what, tensor in tested.items()}
+    return found
+
+
+def _tested(
+    adapted: Adapted, rows: Labelled, sites: Tensor | None, pair: DomainPair, keep_rows: bool
+) -> dict[str, Tensor]:
+    """Counts and scores of labelled rows; sites: int64 ``[rows]``, who holds each, where that is known."""
+    logits, y = adapted.logits(rows.x).cpu().double(), rows.y.cpu()
+    known = (y >= 0) & (y < pair.classes)
+    y, logits, predicted = y[known], logits[known], logits.argmax(dim=1)[known]
+    s = logits[:, 1] - logits[:, 0] if pair.classes == 2 else None
+    found = {}
+    if pair.classes <= _MOST_CLASSES:
+        found["confusion"] = _confusion(y, predicted, pair.classes)
+    if s is not None and len(y.unique()) == 2 and not bool(s.isnan().any()):
+        found |= _ranked(y, s, keep_rows)
+    if sites is not None and pair.sites is not None and len(y):
+        names = [*pair.sites.names, OTHER_SITES]
+        places = sites.cpu()[known]
+        groups = count_groups(names, torch.where(places < 0, len(names) - 1, places), y, predicted, s)
+        counts = [[each.rows, each.hits, each.positive, math.nan if each.auc is None else each.auc] for each in groups]
+        found["sites"] = torch.tensor(counts, dtype=torch.float64)
+        found["site_names"] = torch.frombuffer(
+            bytearray(json.dumps([each.name for each in groups]).encode()), dtype=torch.uint8
+        )
+    return found
+
+
+def _ranked(y: Tensor, s: Tensor, keep_rows: bool) -> dict[str, Tensor]:
+    """How the scores of class 1 rank rows of both classes, and the curves over all thresholds."""
+    ranked = Thresholds.count(y, s)
+    numbers = [ranked.negatives, ranked.positives, ranked.auroc, ranked.average_precision]
+    found = {"ranking": torch.tensor(numbers, dtype=torch.float64)}
+    if keep_rows:
+        curves = ranked.curves()
+        found |= {"roc": torch.tensor(curves.roc), "precision_recall": torch.tensor(curves.precision_recall)}
     return found
 
 
