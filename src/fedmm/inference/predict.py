@@ -16,12 +16,11 @@ from torch import Tensor
 
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.files import atomic_write
-from fedmm.data.domains import Input, Labelled, ReadRows, RowStream
+from fedmm.data.domains import OTHER_SITES, Input, Labelled, ReadRows, RowStream
 from fedmm.data.inputs import ArrayInput, ImageInput, TableInput
 from fedmm.data.readers.arrays import ARRAYS
 from fedmm.data.readers.tables import read_table, require_columns, texts
 from fedmm.inference.load_run import FinishedRun
-from fedmm.runs.report_data import OTHER_SITES
 
 TEST = "test"
 ASIDE = "source-validation"

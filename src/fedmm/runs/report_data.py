@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedmm.core.seeding import key, permutation
 from fedmm.core.signals.thresholds import Thresholds, count_groups
-from fedmm.data.domains import DomainPair, Labelled
+from fedmm.data.domains import OTHER_SITES, DomainPair, Labelled
 from fedmm.training.adaptation import Adaptation, Adapted
 
 EXHIBITS = "exhibits.safetensors"
@@ -19,8 +19,6 @@ _MAP_ROWS, _MAP_AXES = 150, 50
 _SAMPLES, _SIDE, _COLUMNS, _TOP = 36, 64, 12, 3
 """Rows that are shown, the pixels of a side and the numbers of a row at most, and the classes that are told of each."""
 _MOST_CLASSES = 400
-OTHER_SITES = "(another)"
-"""Sites that hold test rows and no training rows, together."""
 
 
 def exhibits(adaptation: Adaptation, adapted: Adapted, pair: DomainPair, keep_rows: bool = True) -> dict[str, Tensor]:
@@ -28,12 +26,16 @@ def exhibits(adaptation: Adaptation, adapted: Adapted, pair: DomainPair, keep_ro
 
     map_domain (0 source, 1 target), map_label, map_predicted: ``[rows]``; map_before, map_after: ``[rows, axes]``.
     sample_x: bytes ``[k, C, H, W]`` or numbers ``[k, columns]`` of target rows; sample_label: ``[k]``;
-    sample_class, sample_probability: the likeliest classes, ``[k, 3]``. Of the test rows with a class, for SET source and
-    target: confusion_SET: rows by class and predicted class, ``[classes, classes]``; where the sites that hold them are
-    known, sites_SET: rows, those predicted right, those of class 1 and AUROC, NaN where there is none, ``[sites, 4]``, and
-    site_names_SET, JSON as bytes. With two classes, ranking_SET: rows of class 0 and of class 1, AUROC and average
-    precision, ``[4]``; roc_SET: false and true positive rate, precision_recall_SET: recall and precision,
-    ``[points, 2]``. Without ``keep_rows``, neither maps and samples nor curves, whose steps are single rows.
+    sample_class, sample_probability: the likeliest classes, ``[k, 3]``.
+
+    Of the labelled test rows, with _source and _target behind these names:
+    confusion: rows by class and predicted class, ``[classes, classes]``.
+    ranking: of two classes, rows of the first and of the second, AUROC and average precision, ``[4]``.
+    roc: false and true positive rate; precision_recall: recall and precision, ``[points, 2]``.
+    sites: of each site, rows, those predicted right, those of the second class, and AUROC or NaN, ``[sites, 4]``.
+    site_names: JSON as bytes.
+
+    Without ``keep_rows`` there are neither maps and samples nor curves, whose steps are single rows.
     """
     found: dict[str, Tensor] = {}
     if keep_rows:
@@ -58,7 +60,7 @@ def _tested(
     found = {}
     if pair.classes <= _MOST_CLASSES:
         found["confusion"] = _confusion(y, predicted, pair.classes)
-    if s is not None and len(y.unique()) == 2 and not bool(s.isnan().any()):
+    if s is not None and 0 < int((y == 1).sum()) < len(y) and not bool(s.isnan().any()):
         found |= _ranked(y, s, keep_rows)
     if sites is not None and pair.sites is not None and len(y):
         names = [*pair.sites.names, OTHER_SITES]

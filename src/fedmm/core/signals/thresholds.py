@@ -43,7 +43,7 @@ class Thresholds:
     @classmethod
     def count(cls, y: Tensor, s: Tensor) -> Thresholds:
         """Labels 0 or 1 ``[rows]``, with rows of both, and scores float64 ``[rows]``, none of them NaN."""
-        scores, place = s.unique(return_inverse=True)
+        scores, place = s.unique(return_inverse=True)  # type: ignore[no-untyped-call]
         true, false = (
             torch.bincount(place[y == label], minlength=len(scores)).flip(0).cumsum(dim=0) for label in (1, 0)
         )
@@ -93,7 +93,7 @@ def _thinned(kept: Tensor) -> Tensor:
     """Places of the true ones, int64, at most 200 of them with the first and the last."""
     places = kept.nonzero().flatten()
     few = torch.linspace(0, len(places) - 1, min(len(places), _MOST_POINTS), dtype=torch.float64)
-    return places[few.round().long().to(places.device).unique()]
+    return places[few.round().long().to(places.device)]
 
 
 def count_groups(
