@@ -56,6 +56,7 @@ class Evaluation:
             "round": self.run.round,
             "chosen_by": self.run.chosen_by,
             "temperature": self.run.temperature,
+            "bias": self.run.bias,
             "threshold": self.run.threshold,
             "data": self.data,
             "left_out": self.left_out,

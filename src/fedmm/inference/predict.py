@@ -131,8 +131,14 @@ def groups_in(run: FinishedRun, data: str, column: str) -> list[str]:
 
 def predict_rows(run: FinishedRun, rows: ReadRows) -> Predicted:
     """What the model says of rows that were read."""
-    logits = run.predictor.logits(rows.x).cpu().double() / run.temperature
+    logits = calibrated_logits(run.predictor.logits(rows.x).cpu().double(), run.temperature, run.bias)
     return Predicted(rows.names, logits.log_softmax(dim=1), rows.y, rows.strange, run.threshold)
+
+
+def calibrated_logits(logits: Tensor, temperature: float, bias: float) -> Tensor:
+    """``[rows, classes]`` divided by the temperature; bias: added to the second of two classes."""
+    scaled = logits / temperature
+    return scaled + scaled.new_tensor([0.0, bias]) if bias else scaled
 
 
 def _input(run: FinishedRun, path: Path) -> Input:

@@ -256,7 +256,7 @@ def _rankings(report: Report, strokes: Sequence[Stroke]) -> list[Plot]:
         only = found[0][0] if len(found) == 1 else None
         plots.append(
             Plot(
-                f"ROC, {rows} test rows" + (f": {only.describe_auroc()}" if only else ""),
+                f"ROC, {rows} test rows" if only is None else f"AUROC {only.describe_auroc()}, {rows}",
                 _curves(roc, (0.0, 1.0), ("false positive rate", "true positive rate")),
             )
         )
@@ -268,7 +268,7 @@ def _rankings(report: Report, strokes: Sequence[Stroke]) -> list[Plot]:
         ]
         plots.append(
             Plot(
-                f"precision, {rows} test rows" + (f": {only.describe_average_precision()}" if only else ""),
+                f"precision, {rows} test rows" if only is None else f"AP {only.describe_average_precision()}, {rows}",
                 _curves(precision, (share, share), ("recall", "precision"), steps=True),
             )
         )
@@ -287,7 +287,7 @@ def _curves(
         for points, stroke in curves:
             style = "steps-pre" if steps else "default"
             axes.plot(*points.T, color=stroke.colour, linestyle=stroke.dash, linewidth=1.2, drawstyle=style)
-        axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.03))
+        axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.03), xticks=(0.0, 0.25, 0.5, 0.75, 1.0))
         axes.set_xlabel(words[0], fontsize=_SMALL, color=FAINT)
         axes.set_ylabel(words[1], fontsize=_SMALL, color=FAINT)
 

@@ -24,7 +24,7 @@ from fedmm.reporting.html.parts import (
 )
 from fedmm.reporting.tested import SETS, with_interval
 
-_MOST_METHODS = 8
+_MOST_TABLES = 16
 _WORST, _BEST = 10, 5
 """How many sites are shown of many."""
 _LONGEST = 24
@@ -53,9 +53,9 @@ def site_section(report: Report) -> Section:
     methods, there = dict.fromkeys(number for number, _ in found), dict.fromkeys(rows for _, rows in found)
     controls = Controls([("method", method_options(methods, report)), ("rows of the", [(d, d) for d in there])])
     parts: list[Part] = [Text(words), _summaries(found, report), controls, Grid(_charts(found, methods, there))]
-    for (number, rows), grouped in list(found.items())[:_MOST_METHODS]:
-        caption = f"sites by their {rows} test rows, {report.methods[number].label}"
-        parts.append(Details(caption, _table(grouped, caption)))
+    for (number, rows), grouped in list(found.items())[:_MOST_TABLES]:
+        table = _table(grouped, f"sites by their {rows} test rows, {report.methods[number].label}")
+        parts.append(table if len(found) == 1 else Details(table.caption, table))
     return Section("sites", "Sites", parts)
 
 
