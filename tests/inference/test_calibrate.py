@@ -48,7 +48,7 @@ def test_scale_and_bias_are_those_of_the_labels(temperature: float, bias: float)
 
 def test_scores_without_order_or_in_the_wrong_order_leave_the_share_of_the_class() -> None:
     y = (torch.arange(40) < 10).long()
-    share = (10 * 11 / 12 + 30 / 32) / 40  # of Platt's targets
+    share = (10 * 41 / 42 + 30 / 42) / 40  # of the targets
     temperature, bias = fit_platt(y, torch.full((40,), 7.0, dtype=torch.float64))
     assert 1 / (1 + math.exp(-(7.0 / temperature + bias))) == pytest.approx(share)
     wrong = 1.0 - y.double()
@@ -61,7 +61,7 @@ def test_classes_that_are_told_apart_leave_some_doubt() -> None:
     y = torch.arange(30) % 2
     temperature, bias = fit_platt(y, 40.0 * y.double())
     assert (
-        (40.0 * y.double() / temperature + bias).sigmoid() - torch.where(y == 1, 16 / 17, 1 / 17)
+        (40.0 * y.double() / temperature + bias).sigmoid() - torch.where(y == 1, 31 / 32, 1 / 32)
     ).abs().max() < 1e-9
 
 

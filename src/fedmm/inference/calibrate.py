@@ -89,14 +89,14 @@ def fit_platt(y: Tensor, s: Tensor) -> tuple[float, float]:
     """T > 0 and b for which sigmoid(s / T + b) has the smallest mean cross entropy (Platt 1999).
 
     y: 0 or 1 ``[rows]``, with rows of both; s: the log odds of class 1, float64 ``[rows]``. A temperature alone would
-    leave scores with the wrong share of class 1, as of :class:`~fedmm.AUC` or class weights. The targets are Platt's,
-    (n + 1) / (n + 2) for n rows of class 1 and 1 / (n + 2) for n of class 0; T is kept from 0.01 to 100.
+    leave scores with the wrong share of class 1, as of :class:`~fedmm.AUC` or class weights. Targets and bounds of T
+    are those of :func:`fit_temperature`.
 
     The loss is convex in 1 / T and b. For each T the best b makes the mean probability that of the targets, and the
     sign of the derivative in 1 / T at that b tells the side.
     """
-    positive, rows = int(y.sum()), len(y)
-    targets = torch.where(y == 1, (positive + 1.0) / (positive + 2.0), 1.0 / (rows - positive + 2.0)).double()
+    e = 1.0 / (len(y) + 2.0)
+    targets = e + (1.0 - 2.0 * e) * y.double()
     share = float(targets.mean())
     odds = math.log(share / (1.0 - share))
     if float(s.max()) == float(s.min()):
