@@ -16,7 +16,7 @@ from fedmm.reporting.html.charts import Lines, method_strokes
 from fedmm.reporting.html.collect import Report
 from fedmm.reporting.html.page import page, sections
 from fedmm.reporting.html.parts import Details, Section, Table
-from fedmm.reporting.html.sites import worst_and_best
+from fedmm.reporting.html.sites import short_name, worst_and_best
 from fedmm.reporting.tested import with_interval
 
 Folders = Any  # of conftest
@@ -103,6 +103,11 @@ def test_of_five_hundred_sites_the_worst_and_the_best_are_shown(folders: Folders
     assert len(chart.figures["0|source"]["data"][0]["x"]) == 15
     assert chart.height < 600
     assert worst_and_best(list("abcdefghijklmnop")) == list("abcdefghijklmnop")
+
+
+def test_long_names_of_sites_keep_their_ends() -> None:
+    assert short_name("clinic number 104", 17) == "clinic number 104"
+    assert short_name("clinic number 104", 10) == "clin…r 104"
 
 
 def test_several_methods_and_both_sets_are_told_apart(folders: Folders) -> None:

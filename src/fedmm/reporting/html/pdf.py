@@ -27,7 +27,7 @@ from fedmm.reporting.html.headline import choice_of, chosen_round, spread
 from fedmm.reporting.html.metrics import COLUMNS
 from fedmm.reporting.html.parts import method_curves
 from fedmm.reporting.html.ranking import from_zero
-from fedmm.reporting.html.sites import worst_and_best
+from fedmm.reporting.html.sites import short_name, worst_and_best
 from fedmm.reporting.read import Array, last_values
 from fedmm.reporting.style import FAINT, INK, PLAIN, RULE, Stroke, new_figure, quiet, save, whole_part, whole_rounds
 from fedmm.reporting.tested import SETS
@@ -314,7 +314,7 @@ def _dots(grouped: GroupedScores, colour: str) -> Callable[[Axes], None]:
                 axes.plot(np.multiply(100, group.accuracy_interval), (place, place), color=colour, linewidth=0.9)
                 axes.plot(100 * group.accuracy, place, color=colour, marker="o", markersize=3)
         axes.axvline(100 * grouped.mean_accuracy, color=FAINT, linewidth=0.8, linestyle=(0, (4, 2)))
-        names = [f"{group} others" if isinstance(group, int) else group.name[:14] for group in shown]
+        names = [f"{group} others" if isinstance(group, int) else short_name(group.name, 16) for group in shown]
         axes.set_yticks(range(len(shown)), names)
         axes.set_ylim(len(shown) - 0.5, -0.5)
         axes.tick_params(axis="both", labelsize=min(_SMALL, 90 / len(shown)), pad=2)

@@ -194,7 +194,7 @@ def _figure(dots: Sequence[Dot], number: int, score: str, unit: str) -> Figure:
         "hovertemplate": f"%{{text}}: %{{x:.4~g}}{unit}<extra></extra>",
     }
     mean = sum(dot[2] for dot in dots) / len(dots)
-    names = [f"{dot} others" if isinstance(dot, int) else _short(dot[0]) for dot in shown]
+    names = [f"{dot} others" if isinstance(dot, int) else short_name(dot[0]) for dot in shown]
     line = {"color": "$faint", "dash": "dash", "width": 1.2}
     layout: Figure = {
         "xaxis": {"title": {"text": f"{score}; dashed: mean over sites"}, "ticksuffix": unit, "zeroline": False},
@@ -213,5 +213,7 @@ def _figure(dots: Sequence[Dot], number: int, score: str, unit: str) -> Figure:
     return {"data": [trace], "layout": layout}
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
+def short_name(name: str, most: int = _LONGEST) -> str:
+    """Without its middle where it is long, since names of sites often differ at their ends."""
+    half = most // 2
+    return name if len(name) <= most else f"{name[: most - half - 1]}…{name[-half:]}"
