@@ -32,7 +32,7 @@ from torch import nn
 
 import fedmm
 from fedmm.core.algorithm import Algorithm
-from fedmm.inference.scores import wilson
+from fedmm.core.signals.intervals import wilson
 
 RESULTS = Path(__file__).parent / "results" / "worst_site.json"
 NUMBERS, WORDS, EDUCATION = (0, 2, 4, 10, 11, 12), (1, 3, 5, 6, 7, 8, 9, 13), 3

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import math
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from cli.commands import Command
@@ -134,6 +138,97 @@ def test_init_proposes_auc_for_a_table_without_a_target(tmp_path: Path, command:
     unknown = command("evaluate", folder, table, "--group", "nix")
     assert unknown.code == 2
     assert "'nix', which --group names" in unknown.err
+
+
+@pytest.fixture(scope="module")
+def banks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A table of three banks, and a finished run of auc on it."""
+    folder = tmp_path_factory.mktemp("banks")
+    file = whole_table(folder)
+    data = {"name": "table", "file": str(file), "label": "kind", "site": "bank", "labelled_only": True}
+    tables = {
+        "run": {"rounds": 10, "batch_size": 8, "seed": 1},
+        "data": data | {"classes": {"legit": "legit", "fraud": "fraud"}},
+        "partition": {"name": "by_site"},
+        "model": {"name": "mlp", "hidden": [4]},
+        "objective": {"name": "auc"},
+        "algorithm": {"name": "codasca", "local_steps": 3},
+    }
+    fedmm.run_experiment(fedmm.experiment(tables), folder / "run", progress=False)
+    return file, folder / "run"
+
+
+def test_the_report_says_what_evaluate_says(banks: tuple[Path, Path], tmp_path: Path, command: Command) -> None:
+    folder = banks[1]
+    written = ("--model", "last", "--group", "site", "--out", tmp_path / "evaluation.json")
+    assert command("evaluate", folder, "source-test", *written).code == 0
+    found = json.loads((tmp_path / "evaluation.json").read_text())
+    kept = load_file(folder / "exhibits.safetensors")
+    areas = [found["classes"][0]["support"], found["classes"][1]["support"], found["auc"], found["average_precision"]]
+    assert kept["ranking_source"].tolist() == pytest.approx(areas, abs=1e-12)
+    assert kept["roc_source"].tolist() == [pytest.approx(point) for point in found["curves"]["roc"]]
+    names = json.loads(bytes(kept["site_names_source"].tolist()))
+    groups = {group["name"]: group for group in found["grouped"]["groups"]}
+    assert set(names) == set(groups)
+    for name, (rows, hits, _, auc) in zip(names, kept["sites_source"].tolist(), strict=True):
+        assert (rows, hits / rows) == (groups[name]["rows"], groups[name]["accuracy"])
+        assert (None if math.isnan(auc) else auc) == groups[name]["auc"]
+    pytest.importorskip("plotly", reason="an HTML report needs fedmm[report]")
+    assert command("report", folder, "--out", tmp_path / "r.html").code == 0
+    text = (tmp_path / "r.html").read_text()
+    low, high = found["intervals"]["auc"]
+    assert f"ROC, source test rows: AUROC {found['auc']:.3f} ({low:.3f} to {high:.3f})" in text
+    worst = found["grouped"]["groups"][0]
+    low, high = worst["accuracy_interval"]
+    assert f"{worst['accuracy']:.1%} ({low:.1%} to {high:.1%})" in text
+
+
+def test_predictions_are_calibrated_and_decided_for_a_recall(
+    banks: tuple[Path, Path], tmp_path: Path, command: Command
+) -> None:
+    file, folder = banks
+    with file.open() as lines:
+        positive = [row["kind"] == "fraud" for row in csv.DictReader(lines)]
+
+    def predicted(*options: str) -> tuple[list[float], list[bool]]:
+        ended = command("predict", folder, file, "--out", tmp_path / "p.csv", *options)
+        assert ended.code == 0, ended.err
+        with (tmp_path / "p.csv").open() as lines:
+            rows = list(csv.DictReader(lines))
+        return [float(row["p_fraud"]) for row in rows], [row["predicted"] == "fraud" for row in rows]
+
+    raw, _ = predicted()
+    p, called = predicted("--calibrate-on", str(file), "--recall", "0.9")
+    e = 1 / (len(positive) + 2)
+    share = e + (1 - 2 * e) * sum(positive) / len(positive)  # of the targets
+    assert sum(p) / len(p) == pytest.approx(share, abs=1e-6)
+    assert abs(sum(raw) / len(raw) - share) > 0.05  # ranking says nothing of the share
+    order = sorted(range(len(p)), key=raw.__getitem__)
+    assert all(p[one] <= p[other] for one, other in pairwise(order))
+    found = sum(call for call, ill in zip(called, positive, strict=True) if ill)
+    assert found == math.ceil(0.9 * sum(positive))
+    least = min(value for value, call in zip(p, called, strict=True) if call)
+    assert all(call == (value >= least) for value, call in zip(p, called, strict=True))
+
+
+def test_the_onnx_model_gives_the_probabilities_of_predict(
+    banks: tuple[Path, Path], tmp_path: Path, command: Command
+) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime", reason="ONNX needs fedmm[export]")
+    pytest.importorskip("onnxscript", reason="ONNX needs fedmm[export]")
+    file, folder = banks
+    ended = command("export", folder, "--format", "onnx", "--out", tmp_path / "model.onnx")
+    assert ended.code == 0, ended.err
+    assert command("predict", folder, file, "--out", tmp_path / "p.csv").code == 0
+    with file.open() as lines:
+        table = list(csv.DictReader(lines))
+    given = {name: np.array([[float(row[name])] for row in table]) for name in ("amount", "hour")}
+    session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
+    probabilities, logits = session.run(["probabilities", "logits"], given)
+    with (tmp_path / "p.csv").open() as lines:
+        own = np.array([[float(row["p_legit"]), float(row["p_fraud"])] for row in csv.DictReader(lines)])
+    np.testing.assert_allclose(probabilities, own, atol=1e-5)
+    np.testing.assert_allclose(logits[:, 1] - logits[:, 0], np.log(own[:, 1] / own[:, 0]), atol=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -58,10 +58,12 @@ def test_without_keep_rows_no_row_is_in_the_folder_or_the_report(command: Comman
     assert "rows of the data" not in ended.out
     assert files_with_rows(tmp_path / "run") == set()
     with safe_open(tmp_path / "run" / "exhibits.safetensors", "numpy") as kept:
-        assert set(kept.keys()) == {"confusion_source", "confusion_target"}
+        kinds = ("confusion", "ranking")  # counts, and areas under curves, but no curve
+        assert set(kept.keys()) == {f"{kind}_{rows}" for kind in kinds for rows in ("source", "target")}
     ended = command("report", "run", "--out", "r.html")
     assert ended.code == 0, ended.err
     assert "rows of the data" not in ended.out
+    assert "no curves were kept, as with run.keep_rows = false" in (tmp_path / "r.html").read_text()
     assert command("predict", "run", "rows.npz", "--out", "p.csv").code == 0
     assert command("export", "run", "--format", "torchscript").code == 0
 

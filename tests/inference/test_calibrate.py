@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from fedmm import FedmmError
 from fedmm.config.schema import experiment
 from fedmm.inference import evaluate, open_run, rows_named
-from fedmm.inference.calibrate import calibrate, fit_temperature
+from fedmm.inference.calibrate import calibrate, fit_platt, fit_temperature
 from fedmm.runs.run import run_experiment
 
 
@@ -32,6 +33,36 @@ def test_rows_that_are_all_right_leave_some_doubt() -> None:
     temperature = fit_temperature(y, logits)
     p = (logits / temperature).softmax(dim=1)[torch.arange(30), y]
     assert float(p.min()) == pytest.approx(31 / 32)
+
+
+@pytest.mark.parametrize(("temperature", "bias"), [(0.5, 1.0), (1.0, 0.0), (3.0, -2.5)])
+def test_scale_and_bias_are_those_of_the_labels(temperature: float, bias: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    s = 3.0 * torch.randn(40_000, generator=generator, dtype=torch.float64) + 1.0
+    y = ((s / temperature + bias).sigmoid() > torch.rand(40_000, generator=generator, dtype=torch.float64)).long()
+    found = fit_platt(y, s)
+    assert found == (pytest.approx(temperature, rel=0.05), pytest.approx(bias, abs=0.1))
+    p = (s / found[0] + found[1]).sigmoid()
+    assert float(p.mean()) == pytest.approx(float(y.double().mean()), abs=1e-4)
+
+
+def test_scores_without_order_or_in_the_wrong_order_leave_the_share_of_the_class() -> None:
+    y = (torch.arange(40) < 10).long()
+    share = (10 * 41 / 42 + 30 / 42) / 40  # of the targets
+    temperature, bias = fit_platt(y, torch.full((40,), 7.0, dtype=torch.float64))
+    assert 1 / (1 + math.exp(-(7.0 / temperature + bias))) == pytest.approx(share)
+    wrong = 1.0 - y.double()
+    temperature, bias = fit_platt(y, wrong)
+    assert temperature == pytest.approx(100.0)
+    assert float((wrong / temperature + bias).sigmoid().mean()) == pytest.approx(share)
+
+
+def test_classes_that_are_told_apart_leave_some_doubt() -> None:
+    y = torch.arange(30) % 2
+    temperature, bias = fit_platt(y, 40.0 * y.double())
+    assert (
+        (40.0 * y.double() / temperature + bias).sigmoid() - torch.where(y == 1, 31 / 32, 1 / 32)
+    ).abs().max() < 1e-9
 
 
 @pytest.fixture(scope="module")
@@ -74,3 +105,6 @@ def test_what_cannot_be_calibrated_is_refused(run: Path) -> None:
     short = type(few).cut(part._replace(x=part.x[:5], names=part.names[:5], y=part.y[:5]))
     with pytest.raises(FedmmError, match="calibration needs at least 20 rows whose class the model knows, not 5"):
         calibrate(opened, short)
+    one = type(few).cut(part._replace(y=torch.zeros_like(part.y)))
+    with pytest.raises(FedmmError, match="calibration of two classes needs rows of both, and these are all of one"):
+        calibrate(opened, one)

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from fedmm import FedmmError
-from fedmm.inference.scores import compute_groups, compute_scores, wilson
+from fedmm.core.signals.intervals import wilson
+from fedmm.inference.scores import compute_groups, compute_scores
 
 
 def test_four_rows_of_two_classes() -> None:

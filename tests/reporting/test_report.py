@@ -30,8 +30,8 @@ from fedmm.reporting.html.metrics import rank_correlation
 from fedmm.reporting.html.page import page, sections
 
 SECTIONS = [
-    "Results", "Accuracy", "Validators", "Agreement", "Domains", "Features", "Confusion", "Predictions",
-    "Communication", "Time", "Guard", "Configuration",
+    "Results", "Accuracy", "Validators", "Agreement", "Domains", "Features", "Confusion", "ROC and precision",
+    "Sites", "Predictions", "Communication", "Time", "Guard", "Configuration",
 ]  # fmt: skip
 ATTACK = '</script><script>alert("1")</script><img src=x onerror=alert(1)>'
 Folders = Any  # of conftest

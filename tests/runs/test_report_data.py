@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
 
+from fedmm import Adapted, Client, adapt
 from fedmm.config.schema import Experiment, experiment
 from fedmm.config.toml import read_toml, set_values
-from fedmm.runs.report_data import _confusion, _principal, _small
+from fedmm.core.signals.thresholds import Thresholds
+from fedmm.data.datasets.moons import Moons
+from fedmm.data.domains import OTHER_SITES, DomainPair, Labelled, Sites
+from fedmm.models import MODELS
+from fedmm.runs.report_data import _confusion, _principal, _small, _tested
 from fedmm.runs.run import run_experiment
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -62,3 +70,63 @@ def test_large_images_shrink_and_standardised_ones_become_bytes() -> None:
 def test_confusion_counts_known_labels_alone() -> None:
     y, predicted = torch.tensor([0, 0, 1, -1]), torch.tensor([0, 1, 1, 0])
     assert _confusion(y, predicted, 2).tolist() == [[1, 1], [0, 1]]
+
+
+@pytest.fixture(scope="module")
+def moons() -> tuple[Adapted, DomainPair]:
+    pair = Moons(rows=40, test_rows=60).load()
+    client = Client(source=(pair.source.x, pair.source.y), target=pair.target.x)
+    network = MODELS["mlp"]().build((2,), 2, 0)
+    return adapt([client], network, rounds=2, batch_size=8, progress=False), pair
+
+
+def kept_of(moons: tuple[Adapted, DomainPair], x: Tensor, y: Tensor, sites: Tensor | None = None) -> dict[str, Tensor]:
+    adapted, pair = moons
+    named = Sites(("a", "b", "c"), torch.zeros(40), torch.zeros(40))
+    return _tested(adapted, Labelled(x, y), sites, replace(pair, sites=named), True)
+
+
+def test_two_classes_keep_their_curves(moons: tuple[Adapted, DomainPair]) -> None:
+    adapted, pair = moons
+    kept = kept_of(moons, *pair.source_test)
+    logits = adapted.logits(pair.source_test.x).double()
+    expected = Thresholds.count(pair.source_test.y, logits[:, 1] - logits[:, 0])
+    assert kept["ranking"].tolist() == [30, 30, expected.auroc, expected.average_precision]
+    assert kept["roc"].shape[1] == kept["precision_recall"].shape[1] == 2
+    assert {"sites", "site_names"}.isdisjoint(kept)
+
+
+def test_sites_are_scored_on_their_own_rows(moons: tuple[Adapted, DomainPair]) -> None:
+    adapted, pair = moons
+    x, y = pair.source_test
+    sites = torch.tensor([0] * 3 + [2] * 50 + [-1] * 7)
+    kept = kept_of(moons, x, torch.where(torch.arange(60) == 59, -1, y), sites)
+    assert json.loads(bytes(kept["site_names"].tolist())) == ["a", "c", OTHER_SITES]
+    assert kept["sites"][:, 0].tolist() == [3, 50, 6]  # a row without a label counts nowhere
+    hits = (adapted.predict(x) == y).long()
+    assert kept["sites"][:, 1].tolist() == [int(hits[:3].sum()), int(hits[3:53].sum()), int(hits[53:59].sum())]
+
+
+def test_a_class_without_rows_leaves_no_curve(moons: tuple[Adapted, DomainPair]) -> None:
+    _, pair = moons
+    kept = kept_of(moons, pair.source_test.x, torch.zeros(60, dtype=torch.int64), torch.zeros(60, dtype=torch.int64))
+    assert set(kept) == {"confusion", "sites", "site_names"}
+    assert kept["sites"][0, [0, 2]].tolist() == [60, 0]
+    assert bool(kept["sites"][0, 3].isnan())
+
+
+def test_scores_that_are_tied_rank_by_chance_and_nan_is_left_out(moons: tuple[Adapted, DomainPair]) -> None:
+    adapted, pair = moons
+    x, y = torch.zeros(60, 2), pair.source_test.y
+    assert kept_of(moons, x, y)["ranking"].tolist() == [30, 30, 0.5, 0.5]
+    x[7] = 3e38  # overflows inside
+    assert bool(adapted.logits(x)[7].isnan().any())
+    sites = torch.arange(60) % 2
+    kept = kept_of(moons, x, y, sites)
+    assert set(kept) == {"confusion", "sites", "site_names"}
+    assert kept["sites"][:, 3].isnan().tolist() == [False, True]  # row 7 is of the second site
+
+
+def test_no_labels_keep_nothing_of_sites(moons: tuple[Adapted, DomainPair]) -> None:
+    nobody = torch.zeros(60, dtype=torch.int64)
+    assert set(kept_of(moons, moons[1].source_test.x, nobody - 1, nobody)) == {"confusion"}

@@ -53,8 +53,8 @@ _PICTURES = (".png", ".svg", ".pdf")
 CalibrateOn = Annotated[
     str,
     typer.Option(
-        help="Fit a temperature to these labelled rows (a file, or the word source-validation for the run's own rows "
-        "set aside), so that probabilities can be trusted on rows like them.",
+        help="Fit a temperature, with two classes also a bias, to these labelled rows (a file, or source-validation or "
+        "source-test for the run's own), so that probabilities can be trusted on rows like them.",
         metavar="DATA",
     ),
 ]

@@ -14,6 +14,8 @@ from fedmm.core.errors import FedmmError, require
 from fedmm.core.problem import View, WholeRows
 from fedmm.data.columns import Column
 
+OTHER_SITES = "(another)"
+"""What sites that hold test rows and no training rows are called, together."""
 _ROWS_AT_ONCE = 4096
 
 

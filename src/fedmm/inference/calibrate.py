@@ -9,23 +9,23 @@ import torch
 from torch import Tensor
 
 from fedmm.core.errors import require
+from fedmm.core.signals.intervals import Interval, wilson
 from fedmm.data.domains import RowStream
 from fedmm.inference.load_run import FinishedRun
-from fedmm.inference.predict import predict_rows
-from fedmm.inference.scores import Interval, wilson
+from fedmm.inference.predict import calibrated_logits, predict_rows
 
 _FEWEST_ROWS = 20
-_STEPS = 100
+_STEPS, _HALVINGS = 100, 50
 _ROUNDING = 1e-9
 """By which a threshold is below the score that it is to find, since scores are computed again."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Logits are divided by ``temperature``, and with two classes the second is predicted from ``threshold`` on.
+    """Logits are divided by ``temperature``; with two classes the log odds of the second then have ``bias`` added.
 
     rows: on how many it was fitted. nll: their mean -log p_y before and after, in nats.
-    threshold: in log odds after the division; None for the likeliest class.
+    threshold: the log odds, calibrated, from which on the second is predicted; None for the likeliest class.
     recall, recall_interval: the share of the rows of the second class that the threshold finds, with its 95 % interval;
         precision: of those it calls, the share that are. None without a threshold.
     """
@@ -37,11 +37,13 @@ class Calibration:
     recall: float | None = None
     recall_interval: Interval | None = None
     precision: float | None = None
+    bias: float = 0.0
 
     def describe(self, data: str, class_name: str) -> list[str]:
         """What was fitted, in sentences; they hold for rows like those."""
+        fit = f"temperature {self.temperature:.3g}" + (f", bias {self.bias:+.3g}" if self.bias else "")
         said = [
-            f"probabilities are calibrated on {self.rows} rows of {data}: temperature {self.temperature:.3g}, NLL "
+            f"probabilities are calibrated on {self.rows} rows of {data}: {fit}, NLL "
             f"{self.nll[0]:.3f} before and {self.nll[1]:.3f} after; this holds for rows like those"
         ]
         if self.threshold is not None and self.recall_interval is not None:
@@ -70,12 +72,52 @@ def calibrate(run: FinishedRun, rows: RowStream, recall: float | None = None) ->
         count >= _FEWEST_ROWS,
         f"calibration needs at least {_FEWEST_ROWS} rows whose class the model knows, not {count}",
     )
-    y, logs = torch.cat(labels), torch.cat(logits)
-    temperature = fit_temperature(y, logs)
-    fitted = Calibration(temperature, count, (_nll(y, logs, 1.0), _nll(y, logs, 1.0 / temperature)))
+    y, logs, bias = torch.cat(labels), torch.cat(logits), 0.0
+    if len(run.class_names) == 2:
+        require(0 < int(y.sum()) < count, "calibration of two classes needs rows of both, and these are all of one")
+        temperature, bias = fit_platt(y, logs[:, 1] - logs[:, 0])
+    else:
+        temperature = fit_temperature(y, logs)
+    after = calibrated_logits(logs, temperature, bias)
+    fitted = Calibration(temperature, count, (_nll(y, logs), _nll(y, after)), bias=bias)
     if recall is not None:
-        fitted = _with_threshold(fitted, y, (logs[:, 1] - logs[:, 0]) / temperature, recall, len(run.class_names))
-    return replace(run, temperature=fitted.temperature, threshold=fitted.threshold), fitted
+        fitted = _with_threshold(fitted, y, after[:, 1] - after[:, 0], recall, len(run.class_names))
+    return replace(run, temperature=temperature, bias=bias, threshold=fitted.threshold), fitted
+
+
+def fit_platt(y: Tensor, s: Tensor) -> tuple[float, float]:
+    """T > 0 and b for which sigmoid(s / T + b) has the smallest mean cross entropy (Platt 1999).
+
+    y: 0 or 1 ``[rows]``, with rows of both; s: the log odds of class 1, float64 ``[rows]``. A temperature alone would
+    leave scores with the wrong share of class 1, as of :class:`~fedmm.AUC` or class weights. Targets and bounds of T
+    are those of :func:`fit_temperature`.
+
+    The loss is convex in 1 / T and b. For each T the best b makes the mean probability that of the targets, and the
+    sign of the derivative in 1 / T at that b tells the side.
+    """
+    e = 1.0 / (len(y) + 2.0)
+    targets = e + (1.0 - 2.0 * e) * y.double()
+    share = float(targets.mean())
+    odds = math.log(share / (1.0 - share))
+    if float(s.max()) == float(s.min()):
+        return 1.0, odds - float(s[0])
+    scores = s - s.mean()
+
+    def best_bias(scaled: Tensor) -> float:
+        low, high = odds - float(scaled.max()), odds - float(scaled.min())
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            low, high = (low, middle) if float((scaled + middle).sigmoid().mean()) > share else (middle, high)
+        return (low + high) / 2
+
+    low, high = math.log(0.01), math.log(100.0)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        scaled = scores * math.exp(middle)
+        p = (scaled + best_bias(scaled)).sigmoid()
+        low, high = (low, middle) if float(((p - targets) * scores).sum()) > 0 else (middle, high)
+    scale = math.exp((low + high) / 2)
+    return 1.0 / scale, best_bias(scores * scale) - scale * float(s.mean())
 
 
 def fit_temperature(y: Tensor, logits: Tensor) -> float:
@@ -99,8 +141,8 @@ def fit_temperature(y: Tensor, logits: Tensor) -> float:
     return math.exp(-(low + high) / 2)
 
 
-def _nll(y: Tensor, logits: Tensor, b: float) -> float:
-    return float(torch.nn.functional.cross_entropy(logits * b, y))
+def _nll(y: Tensor, logits: Tensor) -> float:
+    return float(torch.nn.functional.cross_entropy(logits, y))
 
 
 def _with_threshold(fitted: Calibration, y: Tensor, odds: Tensor, recall: float, classes: int) -> Calibration:

@@ -10,11 +10,13 @@ from typing import Any
 import torch
 
 from fedmm.core.errors import require
+from fedmm.core.signals.groups import GroupedScores
+from fedmm.core.signals.intervals import wilson
 from fedmm.data.domains import RowStream
 from fedmm.data.labels import UNKNOWN, UNLABELLED
 from fedmm.inference.load_run import FinishedRun
 from fedmm.inference.predict import OWN_ROWS, TEST, groups_in, open_rows, own_rows, predict_rows
-from fedmm.inference.scores import BINS, GroupedScores, Scores, compute_groups, compute_scores, wilson
+from fedmm.inference.scores import BINS, Scores, compute_groups, compute_scores
 from fedmm.runs.evidence import count_trained_test_rows
 
 EVALUATION = "fedmm-evaluation-1"
@@ -54,6 +56,7 @@ class Evaluation:
             "round": self.run.round,
             "chosen_by": self.run.chosen_by,
             "temperature": self.run.temperature,
+            "bias": self.run.bias,
             "threshold": self.run.threshold,
             "data": self.data,
             "left_out": self.left_out,

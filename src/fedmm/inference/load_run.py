@@ -38,7 +38,7 @@ class FinishedRun:
         the target. chosen_by: the validator that chose it, empty for the last one.
     class_names: one for each column of probabilities; input: how files become rows, None where the rows are a built-in
         data set's own.
-    temperature, threshold: how it was calibrated (:mod:`fedmm.inference.calibrate`); as it was trained by default.
+    temperature, bias, threshold: how it was calibrated (:mod:`fedmm.inference.calibrate`); as trained by default.
     """
 
     folder: Path
@@ -50,6 +50,7 @@ class FinishedRun:
     input: Input | None
     chosen_by: str = ""
     temperature: float = 1.0
+    bias: float = 0.0
     threshold: float | None = None
 
     @property

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.files import atomic_write
-from fedmm.data.domains import Input, Labelled, ReadRows, RowStream
+from fedmm.data.domains import OTHER_SITES, Input, Labelled, ReadRows, RowStream
 from fedmm.data.inputs import ArrayInput, ImageInput, TableInput
 from fedmm.data.readers.arrays import ARRAYS
 from fedmm.data.readers.tables import read_table, require_columns, texts
@@ -126,13 +126,19 @@ def groups_in(run: FinishedRun, data: str, column: str) -> list[str]:
     )
     assert held is not None
     assert pair.sites is not None
-    return [pair.sites.names[place] if place >= 0 else "(another)" for place in held.tolist()]
+    return [pair.sites.names[place] if place >= 0 else OTHER_SITES for place in held.tolist()]
 
 
 def predict_rows(run: FinishedRun, rows: ReadRows) -> Predicted:
     """What the model says of rows that were read."""
-    logits = run.predictor.logits(rows.x).cpu().double() / run.temperature
+    logits = calibrated_logits(run.predictor.logits(rows.x).cpu().double(), run.temperature, run.bias)
     return Predicted(rows.names, logits.log_softmax(dim=1), rows.y, rows.strange, run.threshold)
+
+
+def calibrated_logits(logits: Tensor, temperature: float, bias: float) -> Tensor:
+    """``[rows, classes]`` divided by the temperature; bias: added to the second of two classes."""
+    scaled = logits / temperature
+    return scaled + scaled.new_tensor([0.0, bias]) if bias else scaled
 
 
 def _input(run: FinishedRun, path: Path) -> Input:

@@ -1,12 +1,16 @@
-"""What a run keeps to be looked at later: features before and after, predictions of a few rows, confusion counts."""
+"""What a run keeps to be looked at later: features before and after, predictions of a few rows, scores of test rows."""
 
 from __future__ import annotations
+
+import json
+import math
 
 import torch
 from torch import Tensor
 
 from fedmm.core.seeding import key, permutation
-from fedmm.data.domains import DomainPair, Labelled
+from fedmm.core.signals.thresholds import Thresholds, count_groups
+from fedmm.data.domains import OTHER_SITES, DomainPair, Labelled
 from fedmm.training.adaptation import Adaptation, Adapted
 
 EXHIBITS = "exhibits.safetensors"
@@ -22,16 +26,62 @@ def exhibits(adaptation: Adaptation, adapted: Adapted, pair: DomainPair, keep_ro
 
     map_domain (0 source, 1 target), map_label, map_predicted: ``[rows]``; map_before, map_after: ``[rows, axes]``.
     sample_x: bytes ``[k, C, H, W]`` or numbers ``[k, columns]`` of target rows; sample_label: ``[k]``;
-    sample_class, sample_probability: the likeliest classes, ``[k, 3]``. confusion_source, confusion_target: rows of the
-    test sets by class and predicted class, ``[classes, classes]``. Without ``keep_rows``, these counts alone.
+    sample_class, sample_probability: the likeliest classes, ``[k, 3]``.
+
+    Of the labelled test rows, with _source and _target behind these names:
+    confusion: rows by class and predicted class, ``[classes, classes]``.
+    ranking: of two classes, rows of the first and of the second, AUROC and average precision, ``[4]``.
+    roc: false and true positive rate; precision_recall: recall and precision, ``[points, 2]``.
+    sites: of each site, rows, those predicted right, those of the second class, and AUROC or NaN, ``[sites, 4]``.
+    site_names: JSON as bytes.
+
+    Without ``keep_rows`` there are neither maps and samples nor curves, whose steps are single rows.
     """
     found: dict[str, Tensor] = {}
     if keep_rows:
         source, target = _kept(pair.source_test, pair.source), _kept(pair.target_test, pair.target)
         found = _maps(adaptation, adapted, source, target) | _shown(adapted, target)
-    for name, rows in (("source", pair.source_test), ("target", pair.target_test)):
-        if rows is not None and len(rows.x) and pair.classes <= _MOST_CLASSES:
-            found[f"confusion_{name}"] = _confusion(rows.y, adapted.predict(rows.x).cpu(), pair.classes)
+    held = (None, None) if pair.sites is None else (pair.sites.source_test, pair.sites.target_test)
+    for name, rows, sites in (("source", pair.source_test, held[0]), ("target", pair.target_test, held[1])):
+        if rows is not None and len(rows.x):
+            tested = _tested(adapted, rows, sites, pair, keep_rows)
+            found |= {f"{what}_{name}": tensor for what, tensor in tested.items()}
+    return found
+
+
+def _tested(
+    adapted: Adapted, rows: Labelled, sites: Tensor | None, pair: DomainPair, keep_rows: bool
+) -> dict[str, Tensor]:
+    """Counts and scores of labelled rows; sites: int64 ``[rows]``, who holds each, where that is known."""
+    logits, y = adapted.logits(rows.x).cpu().double(), rows.y.cpu()
+    known = (y >= 0) & (y < pair.classes)
+    y, logits, predicted = y[known], logits[known], logits.argmax(dim=1)[known]
+    s = logits[:, 1] - logits[:, 0] if pair.classes == 2 else None
+    found = {}
+    if pair.classes <= _MOST_CLASSES:
+        found["confusion"] = _confusion(y, predicted, pair.classes)
+    if s is not None and 0 < int((y == 1).sum()) < len(y) and not bool(s.isnan().any()):
+        found |= _ranked(y, s, keep_rows)
+    if sites is not None and pair.sites is not None and len(y):
+        names = [*pair.sites.names, OTHER_SITES]
+        places = sites.cpu()[known]
+        groups = count_groups(names, torch.where(places < 0, len(names) - 1, places), y, predicted, s)
+        counts = [[each.rows, each.hits, each.positive, math.nan if each.auc is None else each.auc] for each in groups]
+        found["sites"] = torch.tensor(counts, dtype=torch.float64)
+        found["site_names"] = torch.frombuffer(
+            bytearray(json.dumps([each.name for each in groups]).encode()), dtype=torch.uint8
+        )
+    return found
+
+
+def _ranked(y: Tensor, s: Tensor, keep_rows: bool) -> dict[str, Tensor]:
+    """How the scores of class 1 rank rows of both classes, and the curves over all thresholds."""
+    ranked = Thresholds.count(y, s)
+    numbers = [ranked.negatives, ranked.positives, ranked.auroc, ranked.average_precision]
+    found = {"ranking": torch.tensor(numbers, dtype=torch.float64)}
+    if keep_rows:
+        curves = ranked.curves()
+        found |= {"roc": torch.tensor(curves.roc), "precision_recall": torch.tensor(curves.precision_recall)}
     return found
 
 

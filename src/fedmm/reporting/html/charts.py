@@ -184,6 +184,11 @@ class Lines:
             last=last,
         )
 
+    def line(self, number: int) -> Figure:
+        """The look of a method's lines."""
+        stroke = self._strokes[number]
+        return {"color": f"$line{number}", "dash": _DASH_NAMES.get(stroke.dash, "solid"), "width": stroke.width * 0.85}
+
     def _traces(self, number: int, curve: Curve, x: list[Any], unit: str, x_title: str) -> list[Figure]:
         at = thin(len(x), self.most)
         places = rounded([x[i] for i in at])
@@ -202,8 +207,7 @@ class Lines:
                     "hoverinfo": "skip",
                 }
             )
-        stroke = self._strokes[number]
-        line = {"color": f"$line{number}", "dash": _DASH_NAMES.get(stroke.dash, "solid"), "width": stroke.width * 0.85}
+        line = self.line(number)
         for tail in curve.tails if not isinstance(x[0], float) else ():
             end = thin(len(tail.rounds), self.most)
             points = {"x": [tail.rounds[i] for i in end], "y": rounded([tail.values[i] for i in end])}

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.options import options_that_affect
+from fedmm.core.signals.groups import GroupedScores
 from fedmm.reporting.fields import read_toml
 from fedmm.reporting.read import Array, Run, Series, read_records, read_run, read_series, read_summary, read_tensors
+from fedmm.reporting.tested import Ranked, read_ranked, read_sites
 from fedmm.reporting.tuned import Tuned, read_tuned
 
 _DEEPEST = 4
@@ -36,6 +38,7 @@ class Entry:
     tables: its resolved configuration; summary: its ``summary.json``, empty while it has none.
     tensors: by name, as the run kept them to be looked at; empty for runs that kept none.
     headings: what the numbers of a row are called; empty where they have no names.
+    ranked, sites: scores of its test rows, by ``target`` and ``source``, where it kept them.
     """
 
     run: Run
@@ -44,6 +47,8 @@ class Entry:
     tensors: Mapping[str, Array]
     class_names: tuple[str, ...]
     headings: tuple[str, ...] = ()
+    ranked: Mapping[str, Ranked] = field(default_factory=dict)
+    sites: Mapping[str, GroupedScores] = field(default_factory=dict)
 
     @property
     def guard_events(self) -> list[Mapping[str, Any]]:
@@ -193,13 +198,17 @@ def _title(abouts: Sequence[Mapping[str, Any]], methods: Sequence[Method]) -> st
 def _entry(folder: Path) -> Entry:
     tables = _tables(folder / "experiment.toml")
     finished = (folder / "summary.json").exists()
+    kept = folder / "exhibits.safetensors"
+    tensors = read_tensors(kept) if kept.exists() else {}
     return Entry(
         run=read_run(folder) if finished else _unfinished(folder, tables),
         tables=tables,
         summary=read_summary(folder) if finished else {},
-        tensors=_kept_tensors(folder / "exhibits.safetensors"),
+        tensors=_kept_tensors(tensors),
         class_names=_names(folder / "input.json", "class_names"),
         headings=_names(folder / "input.json", "headings"),
+        ranked=read_ranked(tensors),
+        sites=read_sites(tensors),
     )
 
 
@@ -238,9 +247,8 @@ def _tables(path: Path) -> Tables:
     return {section: table for section, table in tables.items() if isinstance(table, dict)}
 
 
-def _kept_tensors(path: Path) -> dict[str, Array]:
+def _kept_tensors(found: Mapping[str, Array]) -> dict[str, Array]:
     """What a run kept to be looked at, without tensors that do not fit together."""
-    found = read_tensors(path) if path.exists() else {}
     kept: dict[str, Array] = {}
     for group in _TOGETHER:
         parts = {name: found[name] for name in group if name in found}

@@ -18,7 +18,9 @@ from fedmm.reporting.html.headline import headline
 from fedmm.reporting.html.metrics import accuracy_section, agreement_section, domain_section, validator_section
 from fedmm.reporting.html.parts import Section, swatch
 from fedmm.reporting.html.predictions import confusion_section, sample_section
+from fedmm.reporting.html.ranking import ranking_section
 from fedmm.reporting.html.settings import configuration_section, guard_section
+from fedmm.reporting.html.sites import site_section
 from fedmm.reporting.html.tuning import tuning_section
 
 _ASSETS = Path(__file__).with_name("assets")
@@ -44,6 +46,8 @@ def sections(report: Report, lines: Lines) -> list[Section]:
         domain_section(report, lines),
         feature_section(report),
         confusion_section(report),
+        ranking_section(report, lines),
+        site_section(report),
         sample_section(report),
         communication_section(report, lines),
         time_section(report, lines),

@@ -17,6 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from fedmm.core.files import atomic_write
+from fedmm.core.signals.groups import GroupedScores
 from fedmm.reporting.curves import Curve, draw_curve
 from fedmm.reporting.html.charts import method_strokes
 from fedmm.reporting.html.collect import Entry, Report
@@ -25,8 +26,11 @@ from fedmm.reporting.html.features import Maps
 from fedmm.reporting.html.headline import choice_of, chosen_round, spread
 from fedmm.reporting.html.metrics import COLUMNS
 from fedmm.reporting.html.parts import method_curves
+from fedmm.reporting.html.ranking import from_zero
+from fedmm.reporting.html.sites import short_name, worst_and_best
 from fedmm.reporting.read import Array, last_values
 from fedmm.reporting.style import FAINT, INK, PLAIN, RULE, Stroke, new_figure, quiet, save, whole_part, whole_rounds
+from fedmm.reporting.tested import SETS
 
 _WIDTH, _ACROSS = 7.0, 2
 """Inches, and plots beside each other: each is then as wide as a column of text."""
@@ -146,7 +150,7 @@ def _plots(report: Report) -> list[Plot]:
     found = [(measured[1], stroke, measured[0]) for measured, stroke in by_bytes if measured]
     if found:
         plots.append(Plot("target accuracy by megabytes, up and down", _lines(found, "%", "MB"), main=True))
-    return plots + _maps(report) + _confusions(report)
+    return plots + _maps(report) + _confusions(report) + _rankings(report, strokes) + _sites(report, strokes)
 
 
 def _lines(
@@ -234,5 +238,86 @@ def _matrix(counts: Array, entry: Entry) -> Callable[[Axes], None]:
         axes.spines[:].set_visible(False)
         axes.set_xlabel("predicted", fontsize=_SMALL, color=FAINT)
         axes.set_ylabel("true", fontsize=_SMALL, color=FAINT)
+
+    return draw
+
+
+def _rankings(report: Report, strokes: Sequence[Stroke]) -> list[Plot]:
+    plots = []
+    for rows in SETS:
+        found = [
+            (method.first.ranked[rows], stroke)
+            for method, stroke in zip(report.methods, strokes, strict=True)
+            if rows in method.first.ranked
+        ]
+        roc = [(each.roc, stroke) for each, stroke in found if each.roc is not None]
+        if not roc:
+            continue
+        only = found[0][0] if len(found) == 1 else None
+        plots.append(
+            Plot(
+                f"ROC, {rows} test rows" if only is None else f"AUROC {only.describe_auroc()}, {rows}",
+                _curves(roc, (0.0, 1.0), ("false positive rate", "true positive rate")),
+            )
+        )
+        share = found[0][0].share
+        precision = [
+            (np.array(from_zero(each.precision_recall)), stroke)
+            for each, stroke in found
+            if each.precision_recall is not None
+        ]
+        plots.append(
+            Plot(
+                f"precision, {rows} test rows" if only is None else f"AP {only.describe_average_precision()}, {rows}",
+                _curves(precision, (share, share), ("recall", "precision"), steps=True),
+            )
+        )
+    return plots
+
+
+def _curves(
+    curves: Sequence[tuple[Array, Stroke]], chance: tuple[float, float], words: tuple[str, str], *, steps: bool = False
+) -> Callable[[Axes], None]:
+    """Curves in the unit square; chance: at the left and at the right."""
+
+    def draw(axes: Axes) -> None:
+        quiet(axes)
+        axes.tick_params(axis="both", labelsize=_SMALL, pad=2)
+        axes.plot((0, 1), chance, color=FAINT, linewidth=0.8, linestyle=(0, (4, 2)))
+        for points, stroke in curves:
+            style = "steps-pre" if steps else "default"
+            axes.plot(*points.T, color=stroke.colour, linestyle=stroke.dash, linewidth=1.2, drawstyle=style)
+        axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.03), xticks=(0.0, 0.25, 0.5, 0.75, 1.0))
+        axes.set_xlabel(words[0], fontsize=_SMALL, color=FAINT)
+        axes.set_ylabel(words[1], fontsize=_SMALL, color=FAINT)
+
+    return draw
+
+
+def _sites(report: Report, strokes: Sequence[Stroke]) -> list[Plot]:
+    """Sites by accuracy, of the first methods."""
+    colours = {method.first.run.label: stroke.colour for method, stroke in zip(report.methods, strokes, strict=True)}
+    return [
+        Plot(f"accuracy, {rows} test rows: {entry.run.label[:26]}", _dots(entry.sites[rows], colours[entry.run.label]))
+        for entry in _first_methods(report)
+        for rows in SETS
+        if rows in entry.sites
+    ]
+
+
+def _dots(grouped: GroupedScores, colour: str) -> Callable[[Axes], None]:
+    def draw(axes: Axes) -> None:
+        quiet(axes)
+        shown = worst_and_best(grouped.groups)
+        for place, group in enumerate(shown):
+            if not isinstance(group, int):
+                axes.plot(np.multiply(100, group.accuracy_interval), (place, place), color=colour, linewidth=0.9)
+                axes.plot(100 * group.accuracy, place, color=colour, marker="o", markersize=3)
+        axes.axvline(100 * grouped.mean_accuracy, color=FAINT, linewidth=0.8, linestyle=(0, (4, 2)))
+        names = [f"{group} others" if isinstance(group, int) else short_name(group.name, 16) for group in shown]
+        axes.set_yticks(range(len(shown)), names)
+        axes.set_ylim(len(shown) - 0.5, -0.5)
+        axes.tick_params(axis="both", labelsize=min(_SMALL, 90 / len(shown)), pad=2)
+        axes.xaxis.set_major_formatter("{x:g}%")
 
     return draw

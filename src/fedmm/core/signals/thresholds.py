@@ -1,0 +1,116 @@
+"""Two classes over all thresholds of a score: ROC, precision against recall and the areas under them, from all rows.
+
+:mod:`fedmm.core.signals.ranking` has the areas from histograms, which sites may send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedmm.core.signals.groups import GroupCounts
+
+_MOST_POINTS = 200
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Over the thresholds for the second of two classes, from the strictest on; at most 200 points each.
+
+    roc: false and true positive rate. precision_recall: recall and precision, where recall rises. thresholds: the
+    log odds of the latter.
+    """
+
+    roc: tuple[tuple[float, float], ...]
+    precision_recall: tuple[tuple[float, float], ...]
+    thresholds: tuple[float, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Thresholds:
+    """The distinct scores from the highest on, and how many rows of either class have each or a higher one.
+
+    scores: float64 ``[k]``; true: int64 ``[k]``, rows of class 1; false: int64 ``[k]``, rows of class 0.
+    """
+
+    scores: Tensor
+    true: Tensor
+    false: Tensor
+
+    @classmethod
+    def count(cls, y: Tensor, s: Tensor) -> Thresholds:
+        """Labels 0 or 1 ``[rows]``, with rows of both, and scores float64 ``[rows]``, none of them NaN."""
+        scores, place = s.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+        true, false = (
+            torch.bincount(place[y == label], minlength=len(scores)).flip(0).cumsum(dim=0) for label in (1, 0)
+        )
+        return cls(scores.flip(0), true, false)
+
+    @property
+    def positives(self) -> int:
+        return int(self.true[-1])
+
+    @property
+    def negatives(self) -> int:
+        return int(self.false[-1])
+
+    @property
+    def auroc(self) -> float:
+        """How often a score of class 1 is above one of class 0, over all pairs; a tie counts half."""
+        above = torch.cat([self.true.new_zeros(1), self.true[:-1]]) + self.true
+        pairs = self.positives * self.negatives
+        return int((above * self.false.diff(prepend=self.false.new_zeros(1))).sum()) / (2 * pairs)
+
+    @property
+    def average_precision(self) -> float:
+        """The sum over thresholds of precision times the rise of recall."""
+        found = self.true.diff(prepend=self.true.new_zeros(1))
+        return float((found * self._precision).sum()) / self.positives
+
+    @property
+    def _precision(self) -> Tensor:
+        return self.true.double() / (self.true + self.false)
+
+    def curves(self) -> Curves:
+        """The corners of the ROC curve, and precision wherever recall rises and at the last threshold, thinned."""
+        x, y = (torch.cat([each.new_zeros(1), each]) for each in (self.false, self.true))
+        dx, dy = x.diff(), y.diff()
+        ends = torch.ones(1, dtype=torch.bool, device=x.device)
+        corners = _thinned(torch.cat([ends, dx[:-1] * dy[1:] != dx[1:] * dy[:-1], ends]))
+        rising = dy > 0
+        rising[-1] = True
+        rises = _thinned(rising)
+        rates = x[corners].double() / self.negatives, y[corners].double() / self.positives
+        found = self.true[rises].double() / self.positives, self._precision[rises]
+        roc, precision_recall = (tuple(zip(*(part.tolist() for part in pair), strict=True)) for pair in (rates, found))
+        return Curves(roc, precision_recall, tuple(self.scores[rises].tolist()))
+
+
+def _thinned(kept: Tensor) -> Tensor:
+    """Places of the true ones, int64, at most 200 of them with the first and the last."""
+    places = kept.nonzero().flatten()
+    few = torch.linspace(0, len(places) - 1, min(len(places), _MOST_POINTS), dtype=torch.float64)
+    return places[few.round().long().to(places.device)]
+
+
+def count_groups(
+    names: Sequence[str], place: Tensor, y: Tensor, predicted: Tensor, s: Tensor | None = None
+) -> list[GroupCounts]:
+    """What is counted of each group that has rows, in the order of their names.
+
+    place: int64 ``[rows]``, the group of each row among the names; y, predicted: classes ``[rows]``. s: of two classes,
+    the scores of the second, float64 ``[rows]``; a group has an AUROC if it has both and no score of it is NaN.
+    """
+    found = []
+    for number, name in enumerate(names):
+        own = place == number
+        labels, right = y[own], y[own] == predicted[own]
+        positive = int((labels == 1).sum()) if s is not None else 0
+        both = s is not None and 0 < positive < len(labels) and not bool(s[own].isnan().any())
+        auc = Thresholds.count(labels, s[own]).auroc if s is not None and both else None
+        if len(labels):
+            found.append(GroupCounts(name, len(labels), int(right.sum()), positive, auc))
+    return found

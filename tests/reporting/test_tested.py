@@ -1,0 +1,168 @@
+"""Curves and scores by site in a report, from what runs kept of their test rows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from fedmm.core.signals.intervals import auroc_interval, wilson
+from fedmm.reporting.html import collect_runs, write_pdf
+from fedmm.reporting.html.charts import Lines, method_strokes
+from fedmm.reporting.html.collect import Report
+from fedmm.reporting.html.page import page, sections
+from fedmm.reporting.html.parts import Details, Section, Table
+from fedmm.reporting.html.sites import short_name, worst_and_best
+from fedmm.reporting.tested import with_interval
+
+Folders = Any  # of conftest
+ATTACK = "</script><script>alert(1)</script>"
+
+
+def keep(folder: Path, domain: str = "source", **others: Any) -> Path:
+    """Two rows of class 0 and two of class 1 with scores 1 < 2 < 3 < 4, of classes 0 1 0 1, at two sites."""
+    tensors = {
+        "ranking": np.array([2, 2, 0.75, (1 + 2 / 3) / 2]),
+        "roc": np.array([[0, 0], [0, 0.5], [0.5, 0.5], [0.5, 1], [1, 1]], np.float32),
+        "precision_recall": np.array([[0.5, 1], [1, 2 / 3], [1, 0.5]], np.float32),
+        "sites": np.array([[3, 2, 1, 0.5], [1, 0, 1, np.nan]]),
+        "site_names": np.frombuffer(json.dumps(["north", ATTACK]).encode(), np.uint8),
+    }
+    kept = load_file(folder / "exhibits.safetensors") if (folder / "exhibits.safetensors").exists() else {}
+    own = {f"{name}_{domain}": each for name, each in (tensors | others).items() if each is not None}
+    save_file(kept | own, folder / "exhibits.safetensors")
+    (folder / "input.json").write_text(json.dumps({"class_names": ["well", "ill"], "input": None}))
+    return folder
+
+
+def report_of(*folders: Path) -> tuple[Report, dict[str, Section]]:
+    report = collect_runs(folders)
+    lines = Lines([method.label for method in report.methods], method_strokes(report))
+    return report, {section.name: section for section in sections(report, lines)}
+
+
+def tables(section: Section) -> list[Table]:
+    parts = [part.table if isinstance(part, Details) else part for part in section.parts]
+    return [part for part in parts if isinstance(part, Table)]
+
+
+def test_both_curves_stand_beside_each_other_with_their_areas(folders: Folders) -> None:
+    _, found = report_of(keep(folders.run()))
+    roc, precision = found["ranking"].charts()
+    auroc = with_interval(0.75, auroc_interval(0.75, 2, 2))
+    assert roc.title == f"ROC, source test rows: AUROC {auroc}"
+    assert auroc in roc.alt
+    assert "average precision 0.833 (" in precision.title
+    chance, curve = roc.figures[""]["data"]
+    assert (chance["x"], chance["y"]) == ([0.0, 1.0], [0.0, 1.0])
+    assert list(zip(curve["x"], curve["y"], strict=True)) == [(0, 0), (0, 0.5), (0.5, 0.5), (0.5, 1), (1, 1)]
+    chance, curve = precision.figures[""]["data"]
+    assert chance["y"] == [0.5, 0.5]  # the share of the class
+    assert (curve["x"], curve["y"]) == ([0.0, 0.5, 1.0, 1.0], [1.0, 1.0, 0.66667, 0.5])
+    assert curve["line"]["shape"] == "vh"
+    (areas,) = tables(found["ranking"])
+    assert areas.rows[0][1:4] == [4, "2 (50.0%)", auroc]
+    assert "'ill'" in found["ranking"].parts[0].words
+
+
+def test_sites_come_from_the_worst_on_with_their_intervals(folders: Folders) -> None:
+    report, found = report_of(keep(folders.run()))
+    accuracy, ranked = found["sites"].charts()
+    figure = accuracy.figures["0|source"]
+    (dots,) = figure["data"]
+    assert dots["x"] == [0.0, 66.667]
+    low, high = wilson(2, 3)
+    assert dots["error_x"]["array"] == pytest.approx([100 * wilson(0, 1)[1], 100 * (high - 2 / 3)], rel=1e-4)
+    assert dots["error_x"]["arrayminus"] == pytest.approx([0.0, 100 * (2 / 3 - low)], rel=1e-4)
+    assert figure["layout"]["shapes"][0]["x0"] == pytest.approx(100 / 3)
+    assert figure["layout"]["yaxis"]["ticktext"][1] == "north"
+    assert ranked.figures["0|source"]["data"][0]["x"] == [0.5]
+    summary, each = tables(found["sites"])
+    assert [summary.rows[0][1], summary.rows[0][2], *summary.rows[0][4:6]] == ["source", 2, "33.3%", "66.7%"]
+    assert [row[:2] for row in each.rows] == [[ATTACK, 1], ["north", 3]]
+    assert each.rows[0][3] == "-"
+    content = page(report, "/* plotly */")
+    assert content.count("<script") == 4
+    assert ATTACK not in content
+    assert "<script" not in json.dumps(figure)
+
+
+def test_of_five_hundred_sites_the_worst_and_the_best_are_shown(folders: Folders) -> None:
+    counts = np.array([[500, k, 0, np.nan] for k in range(500)], np.float64)
+    names = np.frombuffer(json.dumps([f"site {k}" for k in range(500)]).encode(), np.uint8)
+    _, found = report_of(keep(folders.run(), sites=counts, site_names=names))
+    each = tables(found["sites"])[1]
+    assert [row[0] for row in each.rows] == [
+        *(f"site {k}" for k in range(10)), "485 others", *(f"site {k}" for k in range(495, 500))
+    ]  # fmt: skip
+    (chart,) = found["sites"].charts()
+    assert len(chart.figures["0|source"]["data"][0]["x"]) == 15
+    assert chart.height < 600
+    assert worst_and_best(list("abcdefghijklmnop")) == list("abcdefghijklmnop")
+
+
+def test_long_names_of_sites_keep_their_ends() -> None:
+    assert short_name("clinic number 104", 17) == "clinic number 104"
+    assert short_name("clinic number 104", 10) == "clin…r 104"
+
+
+def test_several_methods_and_both_sets_are_told_apart(folders: Folders) -> None:
+    one, other = keep(folders.run("one")), keep(folders.run("two", label="other"))
+    keep(one, "target")
+    report, found = report_of(one, other)
+    charts = list(found["ranking"].charts())
+    assert [chart.name for chart in charts] == [
+        "roc-target", "precision-recall-target", "roc-source", "precision-recall-source",
+    ]  # fmt: skip
+    assert charts[0].title.startswith("ROC, target test rows: AUROC 0.750 (")
+    assert charts[2].title == "ROC, source test rows"
+    assert [trace.get("meta") for trace in charts[2].figures[""]["data"]] == [None, 0, 1]
+    chart = next(iter(found["sites"].charts()))
+    assert set(chart.figures) == {"0|target", "0|source", "1|target", "1|source"}
+    assert chart.figures["1|target"]["data"] == []
+    assert write_pdf(report, folders.root / "r.pdf").stat().st_size > 1000
+
+
+def test_what_a_run_did_not_keep_is_said_in_a_sentence(folders: Folders) -> None:
+    _, found = report_of(folders.run())
+    assert "kept no ROC curves: they need test rows of two classes" in found["ranking"].parts[0].words
+    assert "do not know which sites hold labelled test rows" in found["sites"].parts[0].words
+
+
+def test_without_kept_rows_the_areas_are_told_without_curves(folders: Folders) -> None:
+    _, found = report_of(keep(folders.run(), roc=None, precision_recall=None))
+    assert not list(found["ranking"].charts())
+    assert len(tables(found["ranking"])) == 1
+
+
+@pytest.mark.parametrize(
+    ("broken", "gone"),
+    [
+        ({"ranking": np.array([2, 2, np.nan, 0.5])}, "ranking"),
+        ({"ranking": np.array([0, 2, 0.5, 0.5])}, "ranking"),
+        ({"ranking": np.array([2, 2, 1.5, 0.5])}, "ranking"),
+        ({"ranking": np.zeros((2, 2))}, "ranking"),
+        ({"sites": np.array([[0, 0, 0, np.nan], [1, 1, 0, np.nan]])}, "sites"),
+        ({"sites": np.array([[3, 4, 0, np.nan], [1, 1, 0, np.nan]])}, "sites"),
+        ({"sites": np.array([[3, 3, 0, 0.5], [1, 1, 0, np.nan]])}, "sites"),
+        ({"sites": np.array([[np.inf, 3, 0, np.nan], [1, 1, 0, np.nan]])}, "sites"),
+        ({"sites": np.array([[3, 3, 0, np.nan]])}, "sites"),
+        ({"sites": np.zeros((0, 4))}, "sites"),
+        ({"site_names": np.frombuffer(b"[1", np.uint8)}, "sites"),
+        ({"site_names": np.frombuffer(b'{"a": 1, "b": 2}', np.uint8)}, "sites"),
+    ],
+)
+def test_what_does_not_hold_together_is_left_out(folders: Folders, broken: dict[str, Any], gone: str) -> None:
+    _, found = report_of(keep(folders.run(), **broken))
+    assert not list(found[gone].charts())
+    assert not tables(found[gone])
+
+
+@pytest.mark.parametrize("points", [np.zeros((0, 2)), np.zeros(3), np.array([[0.0, np.nan]]), np.array([[0.0, 2.0]])])
+def test_a_curve_outside_its_square_is_left_out(folders: Folders, points: Any) -> None:
+    _, found = report_of(keep(folders.run(), roc=points))
+    assert not list(found["ranking"].charts())
