@@ -170,6 +170,9 @@ class Adaptation:
         clients, self.form = format_clients(clients, keys)
         self.form.require_classes(model.classes)
         self.client_data = take_stock(clients, objective, model.classes)
+        algorithm.require_clients(
+            {each.name: each.domains for each in self.client_data}, {each.name: each.alpha for each in self.client_data}
+        )
         self.problem, self.function = adaptation_problem(
             self.client_data, model, objective, seed=seed, batch_size=batch_size, dtype=options.torch_dtype,
             device=options.torch_device, view=view, mean=input_mean, shares=class_shares,
