@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
 from typing import Any
@@ -19,6 +20,8 @@ from fedmm.core.algorithm import Aggregated, Algorithm, Coefficients
 from fedmm.core.layout import Layout
 from fedmm.core.problem import FederatedProblem
 from fedmm.engines.in_process import InProcess
+from fedmm.engines.messages import Update
+from fedmm.remote.messaging import Exchange
 
 TARGET: Any = {"weighs": "target"}
 KINDS = (fedmm.AFL, fedmm.AgnosticFedMM, fedmm.DRFA)
@@ -151,6 +154,29 @@ def test_messages_and_one_process_agree_to_the_bit(kind: type[Algorithm], share:
     engines = [each(game(), algorithm, 12, terms) for each in (Messaging, InProcess)]
     for (one, _), (other, _) in zip(*(played(engine, 12) for engine in engines), strict=True):
         assert all(torch.equal(vector, other.server[name]) for name, vector in one.server.items())
+
+
+@dataclass
+class NoNumber(Exchange):
+    """A target whose loss is not a number."""
+
+    def arriving(self, t: int, answers: Sequence[Update]) -> Sequence[Update]:
+        return [replace(each, scalars={"loss": math.nan}) if each.client == "target-2" else each for each in answers]
+
+
+@pytest.mark.parametrize("kind", [fedmm.AFL, fedmm.AgnosticFedMM], ids=lambda kind: kind.name)
+def test_a_target_whose_loss_is_no_number_is_left_out_and_the_weights_stay(kind: type[Algorithm]) -> None:
+    engine = Messaging(game(), kind(0.05, 0.05, **TARGET), 3, Terms(on_bad_update="skip"), NoNumber())
+    for state, record in played(engine, 3):
+        assert [refusal.client for refusal in record.refused] == ["target-2"]
+        assert state.server["weights"].tolist() == [1 / 3] * 3
+
+
+def test_with_one_target_it_is_fedmm() -> None:
+    clients, rates = [source_client(), target_client()], {"lr_min": 0.1, "lr_max": 0.1, "local_steps": 2}
+    weighed = adapt(clients, algorithm=fedmm.AgnosticFedMM(**rates, lr_weights=10.0, **TARGET), rounds=4)
+    assert torch.equal(weighed.state.z, adapt(clients, algorithm=fedmm.FedMM(**rates), rounds=4).state.z)
+    assert weighed.state.server["weights"].tolist() == [0.5, 0.5]
 
 
 def test_a_run_that_is_resumed_ends_with_the_same_weights(tmp_path: Any) -> None:
