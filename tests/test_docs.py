@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import tomllib
@@ -373,6 +374,16 @@ def test_what_the_guard_saves_on_the_page_is_what_was_measured() -> None:
 
 
 # Promised -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("script", "part"), [("worst_target", "digits"), ("debias", "sex")])
+def test_the_tables_on_labelled_sites_are_what_was_measured(
+    script: str, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    program = importlib.import_module(script)
+    shown = (DOCS / "labelled_sites.md").read_text(encoding="utf-8")
+    assert program.table(json.loads(program.RESULTS.read_text(encoding="utf-8"))[part]) in shown
 
 
 def test_every_promise_names_a_test_that_is_there() -> None:

@@ -259,6 +259,10 @@ def test_init_proposes_weights_of_sites_for_the_worst_of_them(tmp_path: Path, co
     table.write_text("\n".join([*few, "d,0.5,0.5,legit", "d,0.1,0.2,fraud", "d,1.5,0.5,legit"]) + "\n")
     given = ("init", table, "--label", "kind", "--metric", "worst_site", "--out", file)
     assert command(*given, "--site", "bank").code == 0
+    assert 'name = "worst_site"' in file.read_text()
+    refused = command("run", file, "--set", "algorithm.name=fedmm", "--out", folder)
+    assert refused.code == 2
+    assert "objective.name = 'worst_site' needs an algorithm that weighs its clients" in refused.err
     checked = command("check", file)
     assert "so that a weight by its loss is mostly chance: d (" in " ".join((checked.out + checked.err).split())
     assert command("run", file, "--set", "run.rounds=5", "--out", folder).code == 0

@@ -169,6 +169,40 @@ def test_what_the_examples_say_in_their_comments_can_be_said(name: str) -> None:
         assert written(example) == example
 
 
+# Short for others -----------------------------------------------------------------------------------------------------
+
+
+def worst_site(**sections: dict[str, Any]) -> dict[str, Any]:
+    named = {"data": {"name": "moons"}, "model": {"name": "mlp"}, "objective": {"name": "worst_site"}}
+    return {**named, **sections}
+
+
+def test_worst_site_is_source_only_by_an_algorithm_that_weighs_clients() -> None:
+    in_full = {"objective": {"name": "source_only"}, "algorithm": {"name": "fedmm_agnostic"}}
+    assert experiment(worst_site()) == experiment(worst_site(**in_full)) == written(experiment(worst_site()))
+    options = {"algorithm": {"lr_min": 0.25}, "objective": {"name": "worst_site", "class_weights": "balanced"}}
+    given = experiment(worst_site(**options))
+    assert (given.algorithm.name, given.algorithm.lr_min) == ("fedmm_agnostic", 0.25)
+    assert given.objective == OBJECTIVES["source_only"](class_weights="balanced")
+    for name in ("afl", "drfa", "q_ffl"):
+        assert experiment(worst_site(algorithm={"name": name})).algorithm.name == name
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_worst_site_goes_with_a_preset(preset: str) -> None:
+    given = experiment(worst_site(run={"preset": preset}))
+    assert (given.objective.name, given.algorithm.name) == ("source_only", "fedmm_agnostic")
+
+
+def test_worst_site_says_which_algorithms_weigh_clients() -> None:
+    assert refusal(worst_site(algorithm={"name": "fedmm"})) == (
+        "objective.name = 'worst_site' needs an algorithm that weighs its clients, and fedmm does not; set "
+        "algorithm.name to one of afl, drfa, fedmm_agnostic, q_ffl"
+    )
+    assert refusal(worst_site(algorithm={"name": "fdemm"})).startswith("unknown algorithm.name 'fdemm'")
+    assert refusal(worst_site(algorithm={"name": ["afl"]})).startswith("algorithm.name must say which one to use")
+
+
 # There and back -------------------------------------------------------------------------------------------------------
 
 

@@ -77,6 +77,9 @@ def test_points_of_the_simplex_are_weights() -> None:
     assert (found >= 0).all()
     assert Simplex().project(torch.tensor([0.2, -5.0])).tolist() == pytest.approx([1.0, 0.0])
     assert Simplex(3.0).project(torch.tensor([-7.0])).tolist() == [3.0]
+    for large in (1e6, 1e30):  # where a total of 1 is less than a rounding
+        assert Simplex().project(torch.tensor([large, -large, large / 2])).tolist() == [1.0, 0.0, 0.0]
+        assert Simplex().project(torch.tensor([large, large, 0.0])).tolist() == [0.5, 0.5, 0.0]
 
 
 @pytest.mark.parametrize("each", SETS, ids=repr)

@@ -55,13 +55,15 @@ class HereActors:
         return answers
 
 
-def _compared(device: str, dtype: str, name: str, terms: Terms, *, stacked: bool = True) -> tuple[float, float]:
+def _compared(
+    device: str, dtype: str, name: str, terms: Terms, *, stacked: bool = True, **options: Any
+) -> tuple[float, float]:
     """How far engine and reference are apart in points and duals, relative to the way from the start."""
     each = experiment({**MOONS, "run": {**MOONS["run"], "device": device, "dtype": dtype}})
     adaptation = prepare(each, DataCache())
     names = sorted(client.name for client in adaptation.problem.clients)
     actors: Any = HereActors(FromTables(each.tables(), stacked), names)
-    algorithm = replace(with_options(ALGORITHMS[name]), lr_min=0.01, lr_max=0.01)
+    algorithm = replace(with_options(ALGORITHMS[name], **options), lr_min=0.01, lr_max=0.01)
     ours = list(played(RayEngine(adaptation.problem, algorithm, ROUNDS, actors, terms), ROUNDS))
     reference = list(played(InProcess(adaptation.problem, algorithm, ROUNDS, terms), ROUNDS))
     (state, record), (expected, expected_record) = ours[-1], reference[-1]
@@ -82,6 +84,11 @@ def test_stacked_shares_agree_with_in_process(name: str, terms: Terms) -> None:
     """To the batched engine's tolerance in float64; coded uploads are left to each client alone, so to the bit."""
     point, own = _compared("cpu", "float64", name, terms)
     assert max(point, own) <= (0.0 if terms.uploads != "exact" else 1e-9)
+
+
+@pytest.mark.parametrize("name", ["fedmm_agnostic", "drfa"])
+def test_stacked_shares_agree_with_in_process_where_targets_are_weighed(name: str) -> None:
+    assert max(_compared("cpu", "float64", name, Terms(), weighs="target")) <= 1e-9
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -11,10 +12,12 @@ from torch import Tensor
 from fedmm.core.algorithm import Aggregated, Algorithm, Coefficients, State
 from fedmm.core.errors import require
 from fedmm.core.layout import Layout
+from fedmm.core.problem import holds_target
 from fedmm.core.projections import Simplex
 from fedmm.core.validation import not_negative, one_of, positive
 
 Regulariser = Literal["none", "chi_square", "kl"]
+Weighs = Literal["all", "target"]
 
 
 @dataclass(frozen=True)
@@ -25,19 +28,26 @@ class AgnosticWeights(Algorithm):
     N lambda_i f_i, and their mean is as before. In lambda alone the sum is linear; in psi and lambda together it need
     not be concave where it is in psi, so that with an adversary a regulariser and a small gamma may be needed.
 
+    With ``weighs = "target"`` those clients alone are weighed that hold target rows. Let there be T of them, and read T
+    for N below: they work on T lambda_i f_i, and the others on f_i. Of a target's f_i, -nu times its domain loss, only
+    differences mean anything, and all are below 0, so that they are told from the mean of the targets that are there.
+
     ===================  ======  ====================
     argument             symbol  meaning
     ===================  ======  ====================
     lr_weights           gamma   step size of lambda
     regulariser                  what is taken off for weights that are not all 1 / N: ``none``, ``chi_square``, ``kl``
     regulariser_weight   s       how much: s (N / 2) ||lambda - 1 / N||^2, or s KL(lambda || 1 / N)
-    (state)              lambda  ``weights`` of the server, 1 / N at the start
+    weighs                       ``all`` clients, or those with ``target`` rows
+    (state)              lambda  ``weights`` of the server, 1 / N at the start; of T targets, T / N times theirs
     ===================  ======  ====================
 
     server, beside the method's own:  v_i <- (N / m) f_i(z_0) of the m clients that were counted, 0 of others
              none        lambda <- the point of the simplex nearest to lambda + gamma v
              chi_square  the same with v_i - s (N lambda_i - 1)
              kl          lambda_i <- lambda_i^(1 - gamma s) exp(gamma v_i), over their sum
+             target      v_i <- (T - 1) / (m - 1) (f_i(z_0) - their mean) of the m targets that were counted, 0 of
+                         others; with fewer than two of them lambda stays
     """
 
     weighs_clients: ClassVar[bool] = True
@@ -46,12 +56,14 @@ class AgnosticWeights(Algorithm):
     lr_weights: float = field(default=0.01, kw_only=True)
     regulariser: Regulariser = field(default="none", kw_only=True)
     regulariser_weight: float = field(default=0.0, kw_only=True)
+    weighs: Weighs = field(default="all", kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         positive("lr_weights", self.lr_weights)
         one_of("regulariser", self.regulariser, ("none", "chi_square", "kl"))
         not_negative("regulariser_weight", self.regulariser_weight)
+        one_of("weighs", self.weighs, ("all", "target"))
         require(
             self.regulariser != "none" or self.regulariser_weight == 0,
             "regulariser_weight must be 0 where regulariser is 'none'; set regulariser to 'chi_square' or 'kl'",
@@ -62,7 +74,7 @@ class AgnosticWeights(Algorithm):
         )
 
     def structure(self) -> tuple[object, ...]:
-        return (*super().structure(), self.regulariser)
+        return (*super().structure(), self.regulariser, self.weighs)
 
     def coefficients(self, layout: Layout, t: int, rounds: int) -> Coefficients:
         return Coefficients(
@@ -70,6 +82,28 @@ class AgnosticWeights(Algorithm):
             lr_weights=layout.scalar(self.lr_weights),
             regulariser_weight=layout.scalar(self.regulariser_weight),
         )
+
+    def require_clients(self, held: Mapping[str, str], weights: Mapping[str, float]) -> None:
+        if self.weighs == "all":
+            return
+        targets = sorted(name for name, domains in held.items() if holds_target(domains))
+        require(
+            bool(targets),
+            f"weighs = 'target' of {self.name} needs clients with target rows, and an objective that trains on them, "
+            "such as dann; leave it at 'all' for labelled sites",
+        )
+        first = targets[0]
+        for name in targets[1:]:
+            require(
+                held[name] == held[first],
+                f"weighs = 'target' of {self.name} compares the targets' losses, and client {name!r} holds "
+                f"{held[name]} where {first!r} holds {held[first]}; give them the same domains",
+            )
+            require(
+                weights[name] == weights[first],
+                f"weighs = 'target' of {self.name} compares the targets' losses, which are of unequal weight for "
+                f"{name!r} and {first!r}; give all targets the same weight",
+            )
 
     def init_per_client(self, clients: int, like: Tensor) -> State:
         return {"weights": like.new_full((*like.shape[:-1], clients), 1 / clients)}
@@ -82,14 +116,40 @@ class AgnosticWeights(Algorithm):
         return {**after, "weights": self.ascended(server["weights"], uploads, c.lr_weights, c)}
 
     def ascended(self, weights: Tensor, uploads: Aggregated, rate: Tensor, c: Coefficients) -> Tensor:
-        """lambda ``[..., clients]`` after a step of a rate along the losses that were reported."""
+        """The weights ``[..., clients]`` after a step of a rate along the losses that were reported."""
         assert uploads.counted is not None
-        clients = weights.shape[-1]
-        number = uploads.counted.sum(dim=-1, keepdim=True).clamp_min(1)
-        ascent = clients / number * uploads.scalars["loss"]
+        clients, loss = weights.shape[-1], uploads.scalars["loss"]
+        if self.weighs == "all":
+            there = uploads.counted.sum(dim=-1, keepdim=True).clamp_min(1)
+            return self._step(weights, clients / there * loss, clients, rate, c)
+        assert uploads.target is not None
+        targets = uploads.target.sum(dim=-1, keepdim=True).to(weights.dtype)
+        counted = uploads.counted & uploads.target
+        there = counted.sum(dim=-1, keepdim=True).to(weights.dtype)
+        mean = torch.where(counted, loss, 0.0).sum(dim=-1, keepdim=True) / there
+        ascent = torch.where(counted, (targets - 1) / (there - 1) * (loss - mean), 0.0)
+        share = targets / clients
+        moved = share * self._step(weights / share, ascent, targets, rate, c, uploads.target)
+        return torch.where(uploads.target & (there > 1), moved, weights)
+
+    def _step(
+        self,
+        weights: Tensor,
+        ascent: Tensor,
+        number: Tensor | int,
+        rate: Tensor,
+        c: Coefficients,
+        among: Tensor | None = None,
+    ) -> Tensor:
+        """lambda after a step, of so many clients: those ``among`` which it is, where it is not of all."""
         if self.regulariser == "kl":
             logs = (1 - rate * c.regulariser_weight) * weights.clamp_min(torch.finfo(weights.dtype).tiny).log()
-            return torch.softmax(logs + rate * ascent, dim=-1)
+            return torch.softmax(_of(among, logs + rate * ascent), dim=-1)
         if self.regulariser == "chi_square":
-            ascent = ascent - c.regulariser_weight * (clients * weights - 1)
-        return Simplex().project(weights + rate * ascent)
+            ascent = ascent - c.regulariser_weight * (number * weights - 1)
+        return Simplex().project(_of(among, weights + rate * ascent))
+
+
+def _of(among: Tensor | None, values: Tensor) -> Tensor:
+    """The values, with -inf for others, which a softmax and the simplex both take for weights of 0."""
+    return values if among is None else torch.where(among, values, -torch.inf)

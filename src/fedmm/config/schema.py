@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedmm.algorithms import ALGORITHMS
+from fedmm.algorithms import ALGORITHMS, AgnosticFedMM
 from fedmm.config.dataclass_io import Table, as_table, build, choose
 from fedmm.config.presets import preset_tables
 from fedmm.core.aggregation import AGGREGATIONS, Aggregation
@@ -33,6 +33,7 @@ _DEFAULT_NAMES = {
     "transmission": "exact",
 }
 _NAMES_WITH_PRESET = {"objective": "dann", "algorithm": "fedmm"}  # a preset is of the paper, and so is its algorithm
+_WORST_SITE = "worst_site"
 SOURCE_ONLY = "source only"
 """What a run that adapts nothing is called."""
 
@@ -93,7 +94,8 @@ def experiment(tables: Mapping[str, Any]) -> Experiment:
     tables: by section, the options as in the file; unknown keys and values out of range are refused.
 
     Without ``[partition]``, ``[objective]`` and ``[algorithm]``, or their names, it is DANN by the smoothed FedMM on a
-    source and a target client; with a preset, by FedMM.
+    source and a target client; with a preset, by FedMM. The objective ``worst_site`` is short for ``source_only`` by an
+    algorithm that weighs its clients, FedMM's unless another is named.
     """
     known = tuple(Experiment.__dataclass_fields__)
     for section, table in tables.items():
@@ -103,7 +105,7 @@ def experiment(tables: Mapping[str, Any]) -> Experiment:
     for section in ("data", "model"):
         preset_may_name = section == "model" and tables.get("run", {}).get("preset")
         require(bool(preset_may_name) or section in tables, f"the section [{section}] is missing")
-    full = _with_preset(tables)
+    full = _with_preset(_without_worst_site(tables))
     for section, name in _DEFAULT_NAMES.items():
         full[section] = {"name": name, **full.get(section, {})}
     return Experiment(
@@ -117,6 +119,22 @@ def experiment(tables: Mapping[str, Any]) -> Experiment:
         choose(TRANSMISSIONS, full["transmission"], "transmission"),
         build(Guard, full.get("guard", {}), "guard"),
     )
+
+
+def _without_worst_site(tables: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The tables with what ``worst_site`` is short for: weights of clients are the algorithm's, for any objective."""
+    objective = tables.get("objective", {})
+    if objective.get("name") != _WORST_SITE:
+        return tables
+    algorithm = {"name": AgnosticFedMM.name, **tables.get("algorithm", {})}
+    weighing = sorted(name for name, kind in ALGORITHMS.items() if kind.weighs_clients)
+    named = str(algorithm["name"])
+    require(
+        named in weighing or named not in ALGORITHMS,
+        f"objective.name = {_WORST_SITE!r} needs an algorithm that weighs its clients, and {named} does not; set "
+        f"algorithm.name to one of {', '.join(weighing)}",
+    )
+    return {**tables, "objective": {**objective, "name": SourceOnly.name}, "algorithm": algorithm}
 
 
 def _data(table: Table) -> DataSet:

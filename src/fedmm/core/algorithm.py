@@ -64,13 +64,15 @@ class Aggregated(NamedTuple):
         names that the algorithm ``accumulates``. An update is an upload less what was sent under its name (z_i - z_0),
         or the upload itself where nothing was. With all clients present it is their mean update.
     scalars: what the clients report by name, ``[..., clients]`` over all of them in order of their names, 0 for those
-        who were not counted. counted: bool ``[..., clients]``; None where the algorithm has no reports.
+        who were not counted. counted: bool ``[..., clients]``; target: bool ``[..., clients]``, who holds target rows.
+        Both are None where the algorithm has no reports.
     """
 
     mean: State
     gain: State
     scalars: State = {}  # noqa: RUF012 - never written to
     counted: Tensor | None = None
+    target: Tensor | None = None
 
 
 class Coefficients(dict[str, Tensor]):
@@ -188,6 +190,9 @@ class Algorithm:
         steps: M_i ``[..., clients]`` of all clients.
         """
         return None
+
+    def require_clients(self, held: Mapping[str, str], weights: Mapping[str, float]) -> None:
+        """Refuse clients that it cannot work with, by name: what each holds, as ``source``, and its weight alpha_i."""
 
     def importance(self, server: State) -> Tensor | None:
         """What each client's field is multiplied with in the next round, ``[..., clients]`` with mean 1; None for none.

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from fedmm.core.layout import Layout
@@ -20,6 +21,11 @@ from fedmm.core.projections import ConvexSet, Projection
 
 Statistics = dict[str, Tensor]
 """Running statistics of normalisation layers by name: a third group beside omega and psi, with no gradient or dual."""
+
+
+def holds_target(held: str) -> bool:
+    """Whether a client that holds these domains, such as ``source and target``, has target rows."""
+    return "target" in held.split()
 
 
 class LocalRound(Protocol):
@@ -69,7 +75,7 @@ class FederatedProblem:
 
     share_statistics: average the clients' running statistics at the server (else each client keeps its own).
     listed: the names of all clients as they were given, with those that have nothing to add; by default the clients'.
-    groups: by client name, which clients hold the same domains, for robust aggregation; all are one by default.
+    groups: by client name, which domains it holds, such as ``source and target``; all are one group by default.
     seed: decides who takes part in a round, and the noise in updates where they carry any.
     federation: how many clients the federation has, where these may be but some of them.
     constraints: by group of parameters, the set that it is held in, at the server and, where ``held_locally``, after
@@ -97,6 +103,10 @@ class FederatedProblem:
     def local_projection(self) -> Projection | None:
         """The projection after every local step."""
         return self.projection if self.held_locally else None
+
+    def holds_target(self, names: Sequence[str]) -> Tensor:
+        """Who of these clients holds target rows, bool ``[clients]``."""
+        return torch.tensor([holds_target(self.groups.get(name, "")) for name in names], device=self.layout.device)
 
     def __repr__(self) -> str:
         sizes = f"{self.layout.min_size} parameters in omega, {self.layout.size - self.layout.min_size} in psi"

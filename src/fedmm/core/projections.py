@@ -40,6 +40,7 @@ class Simplex(ConvexSet):
         positive("total", self.total)
 
     def project(self, x: Tensor) -> Tensor:
+        x = x - x.amax(dim=-1, keepdim=True)  # the same for all, so that large numbers do not swallow the total
         ordered = x.sort(dim=-1, descending=True).values
         count = torch.arange(1, x.shape[-1] + 1, dtype=x.dtype, device=x.device)
         excess = (ordered.cumsum(dim=-1) - self.total) / count

@@ -57,6 +57,7 @@ class Server:
         self.steps = steps_by_client(algorithm.steps, problem.listed or names)
         self._groups = groups_of(self.names, problem.groups, problem.layout.device)
         self._weights = client_weights(problem, algorithm)
+        self._target = problem.holds_target(self.names)
         self.upload, _ = first_exchange(algorithm, problem.layout, problem.start)  # refuses unknown parameter groups
         require(
             not (terms.transmission.private and problem.share_statistics and problem.statistics),
@@ -239,7 +240,7 @@ class Server:
             weights=None if weights is None else weights[present],
         )
         if self.algorithm.reports:
-            arrived = arrived._replace(scalars=scalars, counted=counted)
+            arrived = arrived._replace(scalars=scalars, counted=counted, target=self._target)
         c = self.algorithm.coefficients(self.problem.layout, state.round, self.rounds)
         server = self.algorithm.server_update(algorithms_part(state.server), arrived, c)
         if self.problem.projection:

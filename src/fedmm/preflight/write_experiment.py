@@ -123,7 +123,7 @@ def _method(metric: str, rate: float, *, large: bool) -> dict[str, tuple[Line, .
         }
     if metric == "worst_site":
         return {
-            "objective": (Line("name", "source_only", "the cross entropy of each site; or auc, with two classes"),),
+            "objective": (Line("name", "worst_site", "the cross entropy of each site; or auc, with two classes"),),
             "algorithm": (
                 Line("name", "fedmm_agnostic", "the worst mixture of the sites; or afl, drfa, q_ffl"),
                 Line("lr_min", rate),

@@ -37,7 +37,7 @@ _SINCE: dict[str, dict[str, Any]] = {
         "sam_radius": 0.0,
         "class_weights": "none",
     },
-    "algorithm": {"server_optimizer": {"name": "none"}, "normalize_steps": False},
+    "algorithm": {"server_optimizer": {"name": "none"}, "normalize_steps": False, "weighs": "all"},
     "aggregation": {"name": "mean"},
     "transmission": {"name": "exact"},
     "guard": asdict(Guard()),

@@ -173,6 +173,9 @@ class Adaptation:
         standing_in = input_mean is not None
         odds = domain_odds(self.client_data, objective, batch_size, standing_in=standing_in, told=batches)
         self.odds = odds
+        algorithm.require_clients(
+            {each.name: each.domains for each in self.client_data}, {each.name: each.alpha for each in self.client_data}
+        )
         self.problem, self.function = adaptation_problem(
             self.client_data, model, objective, seed=seed, batch_size=batch_size, dtype=options.torch_dtype,
             device=options.torch_device, view=view, mean=input_mean, shares=class_shares, odds=odds,

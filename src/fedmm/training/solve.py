@@ -101,7 +101,8 @@ def solve(
     gradient_scale: a factor on the loss gradient alone: one for both sides, or a pair (omega's, psi's), each a number
         or a number per group of parameters.
     terms: on what terms clients take part: which share of them in a round, what the server accepts, how it aggregates.
-    groups: a word for each client; robust aggregation goes by clients of one word. All are one group by default.
+    groups: a word for each client; robust aggregation goes by clients of one word. All are one group by default. An
+        algorithm that weighs target clients takes the word ``target`` for them.
     guard: what is done about rounds that are not finite, or explode: by default the former end the run.
     seed: decides who takes part in a round, and how many steps it has where that is drawn.
     constraints: by group of parameters (the name of a tensor, or the part of it before a dot), the set that it is held
@@ -146,6 +147,7 @@ def solve(
         for name, function, alpha in zip(names, functions, mean_one(weights, len(functions)), strict=True)
     ]
     grouped = dict(zip(names, groups, strict=True)) if groups else {}
+    algorithm.require_clients(grouped, {client.name: client.alpha for client in clients})
     require(
         constraints is None or isinstance(constraints, Mapping),
         f"constraints must be a dict of a set for each group of parameters, not {type(constraints).__name__}",

@@ -456,6 +456,21 @@ def many_clients(**options: Any) -> list[Run]:
     return [replace(run, partition=SourceTarget(3, 3), **options) for run in every_algorithm()]
 
 
+def weighed_targets() -> list[Run]:
+    """Weights of target clients alone, of which replicas have unlike numbers, beside weights of all."""
+    kinds = [fedmm.AFL, fedmm.AFL, fedmm.AgnosticFedMM, fedmm.DRFA]
+    others = [("none", 0.0), ("kl", 0.3), ("chi_square", 0.3), ("none", 0.0)]
+    return [
+        Run(
+            with_options(kind, **RATES, weighs="target", lr_weights=0.3, regulariser=name, regulariser_weight=strength),
+            DANN(nu=0.3),
+            seed=seed,
+            partition=SourceTarget(2, 2) if seed % 2 else SourceTarget(1, 3),
+        )
+        for seed, (kind, (name, strength)) in enumerate(zip(kinds, others, strict=True))
+    ] + [Run(with_options(fedmm.DRFA, **RATES), seed=5)]
+
+
 ROBUST = (CoordinateMedian(), TrimmedMean(0.3), GeometricMedian(8))
 
 TERMS: dict[str, list[Run]] = (
@@ -537,6 +552,8 @@ STACKS: dict[str, list[Run]] = (
         "server optimisers, half, median": on_terms(
             server_optimizers(partition=SourceTarget(3, 3)), 0.67, aggregation=CoordinateMedian()
         ),
+        "weighed targets": weighed_targets(),
+        "weighed targets, mostly there": on_terms(weighed_targets(), 0.75),
         "dropout": two_methods(DANN(nu=0.3), network=dropping),
         "pictures": two_methods(DANN(nu=0.3), network=convolving, pair=pictures()),
         "bytes": two_methods(DANN(nu=0.3), network=convolving, pair=byte_pictures(), partition=PSplit(0.4)),

@@ -39,7 +39,8 @@ class ClientStack:
     go, None without them;
     has_source: who holds labelled rows; pool, sampler: their rows, and which of them a round needs; view: how rows are
     shown. taking_part: how many of each replica's clients work in a round; taking_part_in_all: how many of the whole
-    federation's, ``[replicas, 1, 1]``, where these are but some of them; groups: who holds the same domains;
+    federation's, ``[replicas, 1, 1]``, where these are but some of them; groups: who holds the same domains,
+    target: who holds target rows;
     projection: to where constraints allow, local_projection: after a local step; client_weights: what updates are
     multiplied with before their mean, unless they weigh_alike.
     """
@@ -96,6 +97,8 @@ class ClientStack:
             for names, replica in zip(self.names, replicas, strict=True)
         ]
         self.groups = Groups(torch.stack([each.of for each in each_groups]), max(each.most for each in each_groups))
+        held = zip(self.names, replicas, strict=True)
+        self.target = torch.stack([replica.problem.holds_target(names) for names, replica in held])
         self.which = torch.arange(len(replicas), device=layout.device).unsqueeze(1).expand(self.shape)
 
     def _stacked(self, tensors: Sequence[Tensor]) -> Tensor:

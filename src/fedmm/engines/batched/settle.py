@@ -105,7 +105,7 @@ class Settlement:
             weights=weights,
         )
         if scalars:
-            came = came._replace(scalars=scalars, counted=counted)
+            came = came._replace(scalars=scalars, counted=counted, target=self._clients.target[band.replicas])
         server = band.rule.server_update(algorithms_part(band.server), came, band.central())
         if self._clients.projection:
             server = {**server, "z": self._clients.projection(server["z"])}
