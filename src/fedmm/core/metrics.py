@@ -127,7 +127,7 @@ class WorstAccuracy:
         return torch.stack([hits.sum(dim=-2), held.sum(dim=-2)], dim=-1).flatten(-2)
 
     def value(self, sums: Tensor, rows: int) -> Tensor:
-        hits, held = sums.unflatten(-1, (-1, 2)).unbind(dim=-1)
+        hits, held = sums[..., 0::2], sums[..., 1::2]
         worst = torch.where(held > 0, hits / held, torch.inf).amin(dim=-1)
         return torch.where(worst.isfinite(), worst, torch.nan)
 

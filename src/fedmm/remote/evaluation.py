@@ -71,7 +71,8 @@ class SiteMetrics:
 
     A column is told where the sites in it hold at least nine tenths of the rows that it would be measured on: a site
     that is silent, or refused, counts with the rows of its last answer, and one that has never answered forbids it.
-    What compares sites (``by_site``) is told where all of them are in it. Sites with too few rows have none here. say: is told what was measured; complain: whose answer is not counted.
+    What compares sites (``by_site``) is told where all of them are in it. Sites with too few rows have none here.
+    say: is told what was measured; complain: whose answer is not counted.
     """
 
     def __init__(

@@ -80,8 +80,9 @@ class Table(TableKeys, _Columns):
     numeric, categorical: columns whose kind is not to be guessed. dates: columns of dates, and their form.
     most_levels: words of a column at most. scaling: of columns of numbers.
     separator, decimal, encoding, header, columns, sheet, missing, zero_missing: how files are written.
-    held_out, target_held_out, seed: as in :class:`Arrays`. validation_share: the share of every class of the source that
-        is kept to choose by; with 0, what is held out is both chosen by and tested on.
+    held_out, target_held_out, seed: as in :class:`Arrays`.
+    validation_share: the share of every class of the source that is kept to choose by; with 0, what is held out is both
+        chosen by and tested on.
     """
 
     name: ClassVar[str] = "table"
