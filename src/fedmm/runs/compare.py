@@ -201,7 +201,8 @@ def compare_methods(
     if summary["status"] != "completed":
         return None
     names = {(run["label"], run["seed"]): run["folder"] for run in summary["runs"]}
-    entries = [_entry(candidate, folder, names) for candidate in candidates]
+    tested = _TESTED[criterion.metric] if criterion else ()
+    entries = [_entry(candidate, folder, names, tested) for candidate in candidates]
     shift = None if criterion else _label_shift([folder / name for name in entries[0]["runs"]])
     judged = (
         judge_labelled(entries, criterion)
@@ -218,9 +219,7 @@ def compare_methods(
         "label_shift": shift,
         "verdict": judged,
         "target_labels": None if criterion else labels_say(entries, judged),
-        **(
-            {"metric": criterion.metric, "shown": [*criterion.signals, *_TESTED[criterion.metric]]} if criterion else {}
-        ),
+        **({"metric": criterion.metric, "shown": [*criterion.signals, *tested]} if criterion else {}),
         "notes": notes,
         "versions": summary["versions"],
         "hardware": summary["hardware"],
@@ -229,12 +228,17 @@ def compare_methods(
     return table
 
 
-def _entry(candidate: Candidate, folder: Path, names: Mapping[tuple[str, int], str]) -> Table:
-    """What the runs of a candidate measured after their last round, by validator; of a run that diverged, nothing."""
+def _entry(
+    candidate: Candidate, folder: Path, names: Mapping[tuple[str, int], str], tested: Sequence[str] = ()
+) -> Table:
+    """What the runs of a candidate measured after their last round, by validator; of a run that diverged, nothing.
+
+    tested: further columns.
+    """
     first = candidate.experiments[0]
     runs = [names[candidate.label, experiment.run.seed] for experiment in candidate.experiments]
     summaries = [completed_run(folder / run) for run in runs]
-    columns = dict.fromkeys([*(validator.column for validator in VALIDATORS.values()), *sum(_TESTED.values(), ())])
+    columns = dict.fromkeys([*(validator.column for validator in VALIDATORS.values()), *tested])
     measured = {
         column: [None if summary is None else summary.get(column) for summary in summaries] for column in columns
     }
