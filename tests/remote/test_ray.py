@@ -425,18 +425,12 @@ def test_a_driver_that_was_killed_goes_on_with_the_same_bits(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("place", ["here", pytest.param("ray", marks=pytest.mark.processes)])
 def test_auc_for_the_worst_mixture_of_sites_has_the_same_bits(
-    place: str, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_ray = experiment({**WORST_AUC, "run": {**WORST_AUC["run"], "engine": "ray", "actors": 2}})
     if place == "here":
         monkeypatch.setattr("fedmm.remote.ray.ray_cluster", local_cluster)
-        _assert_goes_on_as_one_process(on_ray, WORST_AUC, tmp_path)
-        return
-    started, _ = _started(folder)
-    try:
-        _assert_goes_on_as_one_process(on_ray, WORST_AUC, tmp_path)
-    finally:
-        started.__exit__(None, None, None)
+    _assert_goes_on_as_one_process(on_ray, WORST_AUC, tmp_path)
 
 
 # Where it runs --------------------------------------------------------------------------------------------------------
