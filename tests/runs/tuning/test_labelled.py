@@ -27,7 +27,11 @@ TABLES: dict[str, Any] = {
     "objective": {"name": "auc"},
     "algorithm": {"name": "fedmm", "local_steps": 1, "lr_min": 0.02, "lr_max": 0.02},
 }
-WORST = {**TABLES, "objective": {"name": "source_only"}, "algorithm": {"name": "afl", "lr_weights": 0.1, "local_steps": 2}}
+WORST = {
+    **TABLES,
+    "objective": {"name": "source_only"},
+    "algorithm": {"name": "afl", "lr_weights": 0.1, "local_steps": 2},
+}
 
 
 @pytest.mark.parametrize(

@@ -121,12 +121,8 @@ def _labelled_grid(
         table = options_for(plain, "algorithm", algorithm, ALGORITHMS)
         options = {each.name: each.default for each in fields(ALGORITHMS[algorithm])}
         given = {**options, **table}
-        axes = [
-            [
-                {"lr_min": _scaled(own.algorithm.lr_min, by), "lr_max": _scaled(own.algorithm.lr_max, by)}
-                for by in _RATES
-            ]
-        ]
+        rated = ("lr_min",) if objective == SourceOnly.name else ("lr_min", "lr_max")
+        axes = [[{key: _scaled(getattr(own.algorithm, key), by) for key in rated} for by in _RATES]]
         if "penalty_min" in options:
             axes.append([{"penalty_min": penalty, "penalty_max": penalty} for penalty in _PENALTIES])
         if "lr_weights" in options:
