@@ -207,6 +207,8 @@ def test_a_table_without_a_target_is_compared_and_tuned(
     assert tuned.code == 0, tuned.err
     assert judged in " ".join(tuned.out.split())
     assert "adapt" not in tuned.out
+    assert command("report", tmp_path / "tune", "--out", tmp_path / "tune.html").code == 0
+    assert "adapting" not in (tmp_path / "tune.html").read_text()
     assert command("run", tmp_path / "tune" / "tuned.toml", "--rounds", "1", "--out", tmp_path / "tuned").code == 0
     assert command("evaluate", tmp_path / "tuned", "source-validation", "--group", "site").code == 0
     same = command(
