@@ -382,3 +382,14 @@ def random_outputs(
         return torch.randn(*lead, count, width, generator=random, dtype=FLOAT64).to(dtype).requires_grad_()
 
     return Outputs(leaf(WIDTH), leaf(CLASSES), leaf(shape.width))
+
+
+WORST_AUC: dict[str, Any] = {
+    "data": {"name": "unbalanced", "negatives_per_positive": 4},
+    "partition": {"name": "label_sorted", "clients": 2},
+    "model": {"name": "mlp", "hidden": [4]},
+    "objective": {"name": "auc"},
+    "algorithm": {"name": "fedmm_agnostic", "lr_min": 0.05, "lr_max": 0.05, "local_steps": 2, "lr_weights": 0.1},
+    "run": {"rounds": 3, "batch_size": 8, "threads": 1, "evaluate_every": 3, "dtype": "float64"},
+}
+"""An experiment without a target: AUROC, for the worst mixture of two sites that hold few rows of a class or none."""

@@ -19,6 +19,9 @@ from safetensors.torch import load_file
 import fedmm
 from fedmm import AUC
 from fedmm.config.toml import write_toml
+from fedmm.runs import sweep as sweeping
+from fedmm.training.batched import StackSettings
+from fedmm.training.stack_settings import Tuned
 
 
 def table(folder: Path) -> dict[str, Any]:
@@ -270,3 +273,53 @@ def test_init_proposes_weights_of_sites_for_the_worst_of_them(tmp_path: Path, co
     assert grouped.code == 0
     assert len(json.loads((tmp_path / "evaluation.json").read_text())["grouped"]["groups"]) == 4
     assert "name it with --site" in command(*given, "--overwrite").err
+
+
+@pytest.mark.parametrize("metric", ["auc", "worst_site"])
+def test_a_table_without_a_target_is_compared_and_tuned(
+    tmp_path: Path, command: Command, metric: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pandas", reason="tables need fedmm[tables]")
+    monkeypatch.setattr(sweeping, "choose_settings", lambda *_: Tuned(StackSettings(), 1, 1, "as the test says"))
+    table, file = whole_table(tmp_path), tmp_path / "banks.toml"
+    assert command("init", table, "--label", "kind", "--site", "bank", "--metric", metric, "--out", file).code == 0
+    judged = {"auc": "validation_auroc", "worst_site": "validation_worst_accuracy"}[metric]
+    compared = command("compare", file, "--rounds", "2", "--seeds", "2", "--out", tmp_path / "compare")
+    assert compared.code == 0, compared.err
+    found = json.loads((tmp_path / "compare" / "compare.json").read_text())
+    assert found["metric"] == metric
+    assert judged in found["verdict"]["sentence"]
+    assert all(judged in entry["measures"] for entry in found["candidates"])
+    shown = (tmp_path / "compare" / "compare.md").read_text()
+    assert "rows to test on, which chose nothing" in shown
+    assert "adapt" not in shown + compared.out
+    for given, sentence in (
+        (("--metric", "f1"), "--metric must be one of accuracy, auc, worst_site, not 'f1'"),
+        (("--objectives", "dann"), "--objectives is for experiments with a target, and this one has none"),
+    ):
+        refused = command("compare", file, *given, "--out", tmp_path / "refused")
+        assert refused.code == 2
+        assert sentence in refused.err
+    lists = '[tune]\n"algorithm.lr_min" = [0.05]\n'
+    file.write_text(f"{file.read_text()}\n{lists}")
+    tuned = command("tune", file, "--set", "run.rounds=2", "--seeds", "1", "--out", tmp_path / "tune")
+    assert tuned.code == 0, tuned.err
+    assert judged in " ".join(tuned.out.split())
+    assert "adapt" not in tuned.out
+    assert command("report", tmp_path / "tune", "--out", tmp_path / "tune.html").code == 0
+    assert "adapting" not in (tmp_path / "tune.html").read_text()
+    assert command("run", tmp_path / "tune" / "tuned.toml", "--rounds", "1", "--out", tmp_path / "tuned").code == 0
+    assert command("evaluate", tmp_path / "tuned", "source-validation", "--group", "site").code == 0
+    same = command(
+        "tune", file, "--set", "run.rounds=1", "--set", "data.validation_share=0.0", "--seeds", "1", "--out",
+        tmp_path / "same",
+    )  # fmt: skip
+    assert "the rows that were chosen by are also those to test on" in " ".join(same.out.split())
+    for words, sentence in (
+        (("tune", "--metric", "f1"), "--metric must be one of accuracy, auc, worst_site, not 'f1'"),
+        (("tune", "--set", "data.validation_share=0.9"), "held_out and validation_share must be below 1 together"),
+    ):
+        refused = command(words[0], file, *words[1:], "--out", tmp_path / "refused")
+        assert refused.code == 2
+        assert sentence in refused.err
+        assert not (tmp_path / "refused").exists()

@@ -26,6 +26,7 @@ from fedmm.core.metrics import (
     NuclearNorm,
     Risk,
     Seen,
+    WorstAccuracy,
     proxy_a_distance,
 )
 from fedmm.core.objective import SOURCE, TARGET
@@ -276,3 +277,27 @@ def test_honest_sums_have_no_flaw(measure: Metric, spread: float) -> None:
 )
 def test_sums_that_cannot_be_are_told(measure: Metric, sums: list[float], words: str) -> None:
     assert words in measure.flaw(torch.tensor(sums, dtype=torch.float64), 10, 2)
+
+
+def test_the_worst_accuracy_is_that_of_the_worst_site_from_sums_that_stand_side_by_side() -> None:
+    y, client = torch.tensor([0, 0, 1, 1, 1, 0]), torch.tensor([0, 0, 1, 1, 1, -1])
+    logits = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    seen = Seen(logits, y, client=client)
+    sums = WorstAccuracy(3).sums(seen)
+    assert sums.tolist() == [
+        2.0,
+        2.0,
+        1.0,
+        3.0,
+        0.0,
+        0.0,
+    ]  # hits and rows; the last row is nobody's
+    assert float(WorstAccuracy(3).value(sums, 6)) == pytest.approx(1 / 3)
+    own = WorstAccuracy(1).sums(Seen(logits[2:5], y[2:5], client=torch.zeros(3, dtype=torch.int64)))
+    assert own.tolist() == [1.0, 3.0]
+    assert WorstAccuracy(1).flaw(own, 3, 2) == ""
+    assert WorstAccuracy(1).flaw(own, 4, 2) == "its rows are others"
+    assert WorstAccuracy(1).flaw(torch.tensor([4.0, 3.0]).double(), 3, 2) == "it is no count of rows"
+    assert WorstAccuracy(1).value(torch.zeros(2), 0).isnan()
+    both = torch.stack([sums, torch.tensor([2.0, 2.0, 3.0, 3.0, 0.0, 0.0]).double()])
+    assert WorstAccuracy(3).value(both, 6).tolist() == pytest.approx([1 / 3, 1.0])

@@ -18,8 +18,9 @@ from pathlib import Path
 import pytest
 from deploy.asking import entries
 from deploy.running import begin, long_experiment, pid_of, pids_of, rounds_in, text, until
+from problems import WORST_AUC
 
-from fedmm import FedmmError
+from fedmm import FedmmError, experiment
 from fedmm.deploy import processes
 from fedmm.deploy.federation import down, start_sites, up
 from fedmm.deploy.layout import Federation
@@ -72,6 +73,19 @@ def test_a_run_survives_the_death_of_a_site_and_of_the_superlink_to_the_bit(
     assert done - 1 <= int(begun) < 25
     assert same_result(each, federation.run(RUN), tmp_path / "reference", print)
     assert text(federation.run(RUN) / "refused.jsonl") == ""
+
+
+def test_auc_for_the_worst_mixture_of_sites_is_bit_identical(federation: Federation, tmp_path: Path) -> None:
+    each = experiment({**WORST_AUC, "run": {**WORST_AUC["run"], "checkpoint_every": 1}})
+    up(federation, local_sites(each), say=print)
+    assert "completed" in follow(federation, RUN, begin(federation, each), print)
+    assert same_result(each, federation.run(RUN), tmp_path / "reference", print)
+    ours, other = (
+        json.loads(text(folder / "rounds.jsonl").splitlines()[-1])
+        for folder in (federation.run(RUN), tmp_path / "reference")
+    )
+    for column in ("validation_auroc", "validation_accuracy", "source_auroc"):
+        assert ours[column] == pytest.approx(other[column], rel=SUMMED), column
 
 
 def test_the_demo_is_bit_identical_and_leaves_nothing_running(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from fedmm.deploy import server as serving
 from fedmm.deploy import tuning as tuned_over
 from fedmm.deploy.layout import RunRequest, TuneRequest, describe_tuning
 from fedmm.deploy.run_view import RunReader
-from fedmm.deploy.tuning import check_tuning, deployed_candidates, serve_tuning
+from fedmm.deploy.tuning import check_tuning, plan_deployed, serve_tuning
 from fedmm.remote.flower.engine import Patience
 from fedmm.runs import run as running
 from fedmm.runs.tuning import halving
@@ -294,7 +294,7 @@ def test_tables_are_described_once_and_all_candidates_train_on_the_same_numbers(
 
 def test_the_default_grid_is_that_of_fedmm_tune() -> None:
     plain = {name: table for name, table in TABLES.items() if name != "tune"}
-    assert list(deployed_candidates(plain)) == list(derive_candidates(plain))
+    assert list(plan_deployed(TuneRequest(plain))[0]) == list(derive_candidates(plain))
 
 
 def test_status_and_watch_say_how_far_it_is(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 from ray_federation import Federation
 
 from fedmm.core.engine import FederatedState
-from fedmm.core.metrics import Accuracy, Entropy, Metric, Risk, Seen
+from fedmm.core.metrics import Accuracy, Entropy, Metric, Risk, Seen, WorstAccuracy
 from fedmm.remote.evaluation import MetricRequest, SiteMetrics, Summed, measure_at_site, pack_question, read_sums
 from fedmm.remote.packed import MEASURE, PROBLEM, Malformed, Packed
 
@@ -105,6 +105,25 @@ def test_sums_that_are_too_large_together_leave_their_measure_out() -> None:
     measures = SiteMetrics(PROBLEM_, MetricRequest(dict.fromkeys("ab", risk), CLASSES, MOST), ask, said.append)
     assert measures(FederatedState(1, {"z": PROBLEM_.start}, {}, PROBLEM_.statistics)) == {}
     assert said[0] == "round 1: risk is left out: the sums of the sites make inf"
+
+
+def test_the_worst_site_is_known_only_where_all_sites_answer() -> None:
+    worst: dict[str, Metric] = {"worst": WorstAccuracy(1)}
+    answers = {"a": [10.0, 9.0, 10.0], "b": [2.0, 1.0, 2.0], "c": [0.0, 0.0, 0.0]}  # c has fewer rows than it may tell
+
+    def ask(kind: str, questions: Mapping[str, Packed]) -> dict[str, Packed]:
+        return {
+            n: Packed({"sums": np.array(answers[n])}, {"client": n, "round": 1}, {}) for n in questions if n in answers
+        }
+
+    measures = SiteMetrics(PROBLEM_, MetricRequest(dict.fromkeys("abc", worst), CLASSES, MOST), ask)
+    state = FederatedState(1, {"z": PROBLEM_.start}, {}, PROBLEM_.statistics)
+    assert float(measures(state)["worst"]) == 0.5
+    del answers["b"]  # a seventh of the rows, and yet the worst
+    assert measures(state) == {}
+    del answers["c"]
+    answers["b"] = [2.0, 2.0, 2.0]
+    assert float(measures(state)["worst"]) == 0.9
 
 
 def test_nobody_is_asked_for_nothing() -> None:

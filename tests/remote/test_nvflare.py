@@ -32,7 +32,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 from nvflare_sites import FEDERATION, ROUNDS
-from problems import played, with_options
+from problems import WORST_AUC, played, with_options
 
 from fedmm import ALGORITHMS, FedmmError
 from fedmm.config.schema import experiment
@@ -306,6 +306,19 @@ def test_a_proof_of_concept_has_the_same_bits_and_listens_on_loopback(own: Path,
     assert listening
     assert listening <= {"127.0.0.1", "::1"}
     assert set(own.iterdir()) == before
+
+
+@pytest.mark.parametrize("place", ["here", pytest.param("simulator", marks=pytest.mark.processes)])
+def test_auc_for_the_worst_mixture_of_sites_has_the_same_bits(
+    place: str, own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if place == "here":
+        monkeypatch.setattr("fedmm.remote.nvflare.federation", federation_here)
+    run_experiment(experiment(WORST_AUC), tmp_path / "whole", progress=False)
+    on_nvflare = experiment({**WORST_AUC, "run": {**WORST_AUC["run"], "engine": "nvflare"}})
+    run_experiment(on_nvflare, tmp_path / "nvflare", progress=False)
+    models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("nvflare", "whole")]
+    assert models[0] == models[1]
 
 
 # What is refused ------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ import torch
 pytest.importorskip("ray", reason="the engine 'ray' needs fedmm[ray]")
 
 from local_ray import Handle, local_cluster
-from problems import played, with_options
+from problems import WORST_AUC, played, with_options
 from ray_federation import Federation
 
 from fedmm import ALGORITHMS, FedmmError, Terms
@@ -421,6 +421,16 @@ def test_a_driver_that_was_killed_goes_on_with_the_same_bits(tmp_path: Path) -> 
         shutil.rmtree(own, ignore_errors=True)
     assert not left_behind
     _assert_goes_on_as_one_process(on_ray, tables, tmp_path)
+
+
+@pytest.mark.parametrize("place", ["here", pytest.param("ray", marks=pytest.mark.processes)])
+def test_auc_for_the_worst_mixture_of_sites_has_the_same_bits(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_ray = experiment({**WORST_AUC, "run": {**WORST_AUC["run"], "engine": "ray", "actors": 2}})
+    if place == "here":
+        monkeypatch.setattr("fedmm.remote.ray.ray_cluster", local_cluster)
+    _assert_goes_on_as_one_process(on_ray, WORST_AUC, tmp_path)
 
 
 # Where it runs --------------------------------------------------------------------------------------------------------

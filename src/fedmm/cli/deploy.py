@@ -113,6 +113,9 @@ def deploy_run(
     objectives: Annotated[
         str, typer.Option(help="The objectives to try, separated by commas.", rich_help_panel=_TUNE)
     ] = "",
+    metric: Annotated[
+        str, typer.Option(help="Without a target: accuracy, auc or worst_site.", rich_help_panel=_TUNE)
+    ] = "",
     minutes: Annotated[float | None, typer.Option(help="A time budget.", rich_help_panel=_TUNE)] = None,
     seeds: Annotated[int | None, typer.Option(help="Seeds per finalist; 3 by default.", rich_help_panel=_TUNE)] = None,
     eta: Annotated[
@@ -140,7 +143,10 @@ def deploy_run(
     there, run = Federation(federation), name or file.stem
     require(run != "-", "an experiment from standard input has no name; give the run one with --name")
     read_settings(there)
-    options = {"objectives": objectives, "minutes": minutes, "seeds": seeds, "eta": eta, "max_rounds": max_rounds}
+    options = {
+        "objectives": objectives, "metric": metric, "minutes": minutes, "seeds": seeds, "eta": eta,
+        "max_rounds": max_rounds,
+    }  # fmt: skip
     given = {key: value for key, value in options.items() if value not in (None, "")}
     for key in given:
         require(tune, f"--{key.replace('_', '-')} is for --tune")

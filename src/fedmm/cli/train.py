@@ -229,8 +229,11 @@ def compare(
     file: ExperimentFile,
     settings: Settings = None,
     objectives: Annotated[
-        str, typer.Option(help="The objectives to adapt with, separated by commas.")
-    ] = "dann,cdan,mdd",
+        str | None, typer.Option(help="The objectives to adapt with, separated by commas; dann,cdan,mdd by default.")
+    ] = None,
+    metric: Annotated[
+        str, typer.Option(help="Without a target: accuracy, auc or worst_site; by default what the file trains for.")
+    ] = "",
     seeds: Annotated[int, typer.Option(help="Seeds per method; there is no verdict with fewer than 3.")] = 3,
     rounds: Annotated[int | None, typer.Option(help="Rounds of every run, instead of the file's run.rounds.")] = None,
     out: Annotated[Path | None, typer.Option(help="The folder; runs/NAME-compare by default.")] = None,
@@ -240,7 +243,8 @@ def compare(
 ) -> None:
     """Train source only, per-site standardisation, FedAvgGDA and FedMM on the data of FILE.toml; say which to use.
 
-    The verdict uses validators, never target labels, and may be that the evidence does not support adapting.
+    The verdict uses validators, never target labels, and may be that the evidence does not support adapting. Without a
+    target, methods for the metric are compared by it on rows set aside.
     The folder holds compare.md, compare.csv, compare.json, compare.png, and a folder for each run.
     """
     changed = [*(settings or []), *([f"run.rounds={rounds}"] if rounds is not None else [])]
@@ -250,7 +254,8 @@ def compare(
         tables,
         folder,
         title=file.stem,
-        objectives=[name.strip() for name in objectives.split(",") if name.strip()],
+        objectives=None if objectives is None else [name.strip() for name in objectives.split(",") if name.strip()],
+        metric=metric,
         seeds=seeds,
         overwrite=overwrite,
         resume=resume,

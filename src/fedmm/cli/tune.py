@@ -1,4 +1,4 @@
-"""``fedmm tune``: a setting for an experiment, without target labels."""
+"""``fedmm tune``: a setting for an experiment."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ def tune(
     objectives: Annotated[
         str, typer.Option(help="The objectives to try, separated by commas; by default the file's own.")
     ] = "",
+    metric: Annotated[
+        str, typer.Option(help="Without a target: accuracy, auc or worst_site; by default what the file trains for.")
+    ] = "",
     minutes: Annotated[float | None, typer.Option(help="A time budget; there is none by default.")] = None,
     seeds: Annotated[int, typer.Option(help="Seeds per finalist; adapting is never chosen with fewer than 3.")] = 3,
     eta: Annotated[int, typer.Option(help="The first rung keeps the best 1/eta of the candidates.")] = 2,
@@ -31,11 +34,11 @@ def tune(
     resume: Annotated[bool, typer.Option("--resume", help="Continue the tuning in that folder.")] = False,
     allow_import: AllowImport = None,
 ) -> None:
-    """Choose algorithm, penalty, rates and nu for FILE.toml without target labels, by successive halving.
+    """Choose algorithm, penalty, rates and nu for FILE.toml, by successive halving.
 
-    A [tune] table in the file, written like [sweep], replaces the default grid. Validators and the agreement between
-    seeds judge; source only wins where adapting looks harmful. The folder holds tuned.toml, which `fedmm run` takes,
-    and tune.json.
+    A [tune] table in the file, written like [sweep], replaces the default grid. Without target labels, validators and
+    the agreement between seeds judge; source only wins where adapting looks harmful. Without a target, a metric on rows
+    set aside judges. The folder holds tuned.toml, which `fedmm run` takes, and tune.json.
     """
     tables = set_values(read_tables(file), settings or [])
     folder = choose_folder(out, f"{folder_name(file.stem)}-tune", resume=resume, overwrite=overwrite)
@@ -43,6 +46,7 @@ def tune(
         tune_experiment(
             tables,
             objectives=[name.strip() for name in objectives.split(",") if name.strip()],
+            metric=metric,
             minutes=minutes,
             seeds=seeds,
             eta=eta,

@@ -73,6 +73,12 @@ class Experiment:
         return self.objective.adapts or isinstance(self.partition, TargetSupervised) or isinstance(self.data, PerSite)
 
     @property
+    def labelled_only(self) -> bool:
+        """Whether the data has no target: all rows have labels."""
+        data = self.data.of if isinstance(self.data, PerSite) else self.data
+        return bool(getattr(data, "labelled_only", False))
+
+    @property
     def source_only(self) -> bool:
         """Whether nothing is adapted: the source's labels are learnt, and the target is not looked at."""
         return isinstance(self.objective, SourceOnly) and not self.looks_at_target

@@ -98,6 +98,11 @@ class RowsElsewhere(TableKeys, _SiteKeys):
         return AgreedColumns(self.features, self.categories, self.dates, self.ranges, self.scaling)
 
     @property
+    def labelled_only(self) -> bool:
+        """Whether every site is said to hold labelled rows alone."""
+        return all(self.domains.get(site) == "source" for site in self.sites)
+
+    @property
     def view(self) -> View:
         """How stored rows are shown to the network."""
         return CropAndFlip(self.image_size) if self.image_size else WholeRows()

@@ -65,6 +65,15 @@ def used_options(row: type[Any]) -> set[str]:
     return row.used_options() if issubclass(row, Objective) else {each.name for each in fields(row)}
 
 
+def options_for(tables: Mapping[str, Any], section: str, name: str, rows: Mapping[str, type]) -> dict[str, Any]:
+    """The file's section for another row of its table: the name, and what that row knows of the file's options.
+
+    Options of an adversary say nothing to an objective without one.
+    """
+    known = used_options(rows[name])
+    return {"name": name, **{key: value for key, value in tables.get(section, {}).items() if key in known}}
+
+
 def grid_axes(table: Any, lists: str = SWEEP) -> list[tuple[tuple[str, ...], list[Any]]]:
     """What is varied, by path from the section on, and the values to try; lists: the name of the table."""
     require(isinstance(table, dict), f"{lists} must be a section of its own: [{lists}]")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -53,7 +53,10 @@ class Seen:
 
 
 class Metric(Protocol):
-    """A function of sums over rows; several, where it has ``parts``, which name them."""
+    """A function of sums over rows; several, where it has ``parts``, which name them.
+
+    Where it has ``by_site``, the sums of sites are put side by side and not added.
+    """
 
     def sums(self, seen: Seen) -> Tensor:
         """Float64 ``[..., k]`` over the rows seen; measures without labels do not look at y."""
@@ -101,6 +104,38 @@ class Accuracy(_RowMean):
 
     def flaw(self, sums: Tensor, rows: int, classes: int) -> str:
         return uncountable(sums, rows, 1.0)
+
+
+class WorstAccuracy:
+    """The lowest accuracy among the sites that hold the rows; a site without any is left out.
+
+    The sums are the hits and the rows of each site, one site after the other; a site by itself sends its own two, and
+    those of several are put side by side. Without any row, the value is NaN.
+
+    sites: how many there are in ``Seen.client``; rows of a number below 0 are nobody's.
+    """
+
+    by_site: ClassVar[bool] = True
+
+    def __init__(self, sites: int) -> None:
+        self.sites = sites
+
+    def sums(self, seen: Seen) -> Tensor:
+        assert seen.client is not None
+        held = (seen.client.unsqueeze(-1) == torch.arange(self.sites, device=seen.client.device)).double()
+        hits = (seen.logits.argmax(dim=-1) == seen.y).double().unsqueeze(-1) * held
+        return torch.stack([hits.sum(dim=-2), held.sum(dim=-2)], dim=-1).flatten(-2)
+
+    def value(self, sums: Tensor, rows: int) -> Tensor:
+        hits, held = sums[..., 0::2], sums[..., 1::2]
+        worst = torch.where(held > 0, hits / held, torch.inf).amin(dim=-1)
+        return torch.where(worst.isfinite(), worst, torch.nan)
+
+    def count(self, classes: int) -> int:
+        return 2
+
+    def flaw(self, sums: Tensor, rows: int, classes: int) -> str:
+        return uncountable(sums, rows, 1.0) or ("" if float(sums[1]) == rows else "its rows are others")
 
 
 class Risk(_RowMean):

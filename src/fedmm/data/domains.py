@@ -118,7 +118,8 @@ class Input(ABC):
 class Sites:
     """Who holds which rows: int64 ``[rows]``, places in ``names``.
 
-    source_test, target_test: the same of test rows, -1 for a site without training rows; None where it is not known.
+    source_test, target_test, source_validation: the same of these rows, -1 for a site without training rows; None where
+    it is not known.
     """
 
     names: tuple[str, ...]
@@ -126,6 +127,7 @@ class Sites:
     target: Tensor
     source_test: Tensor | None = None
     target_test: Tensor | None = None
+    source_validation: Tensor | None = None
 
 
 @dataclass(frozen=True)

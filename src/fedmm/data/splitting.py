@@ -19,21 +19,28 @@ from fedmm.data.labels import UNLABELLED, sort_names
 class Split(NamedTuple):
     """Row numbers, int64 and ascending: of the source to train and to test on, and of the target.
 
-    target_test: None where no row of the target that could be tested on has a label.
+    target_test: None where no row of the target that could be tested on has a label. source_validation: rows of the
+    source to choose by; None where those to test on are also chosen by.
     """
 
     source: Tensor
     source_test: Tensor
     target: Tensor
     target_test: Tensor | None
+    source_validation: Tensor | None = None
 
 
-def require_shares(held_out: float, target_held_out: float) -> None:
+def require_shares(held_out: float, target_held_out: float, validation_share: float = 0.0) -> None:
     """Refuse shares that no split can have."""
     within("held_out", held_out, 0.0, 1.0)
     require(0.0 < held_out < 1.0, f"held_out must be above 0 and below 1, not {held_out:g}")
     within("target_held_out", target_held_out, 0.0, 1.0)
     require(target_held_out < 1.0, f"target_held_out must be below 1, not {target_held_out:g}")
+    within("validation_share", validation_share, 0.0, 1.0)
+    require(
+        held_out + validation_share < 1.0,
+        f"held_out and validation_share must be below 1 together, not {held_out + validation_share:g}",
+    )
 
 
 def split_rows(
@@ -43,6 +50,7 @@ def split_rows(
     held_out: float,
     target_held_out: float,
     seed: int,
+    validation_share: float = 0.0,
     source_sites: Sequence[str] | None = None,
     source_groups: Sequence[str] | None = None,
     target_groups: Sequence[str] | None = None,
@@ -51,9 +59,10 @@ def split_rows(
     """Deal rows with labels int64 ``[rows]``, of the target -1 where they are not known.
 
     held_out: which share of every class of the source is not trained on. target_held_out: the same of the target's
-    labelled rows; 0 trains on all of them, without their labels, and tests on them too. source_sites: every site
-    keeps a row to train on. source_groups, target_groups: rows of a group, such as a patient's, are not torn apart;
-    each row is one where there are none. tested_elsewhere: no row of the target is needed for testing.
+    labelled rows; 0 trains on all of them, without their labels, and tests on them too. validation_share: of every
+    class of the source, what is chosen by; 0 chooses by the rows held out, which do not depend on it. source_sites:
+    every site keeps a row to train on. source_groups, target_groups: rows of a group, such as a patient's, are not
+    torn apart; each row is one where there are none. tested_elsewhere: no row of the target is needed for testing.
     """
     kept = held_out_groups(source_y, held_out, (seed, "held_out"), source_groups)
     if source_sites is not None:
@@ -74,7 +83,38 @@ def split_rows(
         "target_held_out leaves no row of the target to train on; use a smaller share",
     )
     none = tested_elsewhere or not bool(tested.any())
-    return Split(_numbers(~kept), _numbers(kept), _numbers(train), None if none else _numbers(tested))
+    chosen_by = _chosen_by(source_y, kept, held_out, validation_share, seed, source_sites, source_groups)
+    left = ~kept if chosen_by is None else ~(kept | chosen_by)
+    return Split(
+        _numbers(left),
+        _numbers(kept),
+        _numbers(train),
+        None if none else _numbers(tested),
+        None if chosen_by is None else _numbers(chosen_by),
+    )
+
+
+def _chosen_by(
+    y: Tensor,
+    kept: Tensor,
+    held_out: float,
+    share: float,
+    seed: int,
+    sites: Sequence[str] | None,
+    groups: Sequence[str] | None,
+) -> Tensor | None:
+    """Which of the rows that are not kept to test on are chosen by, bool ``[rows]``; None without a share."""
+    if not share:
+        return None
+    others = _numbers(~kept)
+    own_sites, own_groups = (take_names(names, others) for names in (sites, groups))
+    chosen = held_out_groups(y[others], share / (1.0 - held_out), (seed, "validation"), own_groups)
+    if own_sites is not None:
+        chosen &= ~_with_their_groups(_first_of_emptied(own_sites, chosen), own_groups)
+    require(
+        bool(chosen.any()), "validation_share leaves no row to choose by: every class, or site, has too few; add rows"
+    )
+    return torch.zeros(len(y), dtype=torch.bool).index_fill(0, others[chosen], True)
 
 
 def held_out_rows(y: Tensor, share: float, seed: tuple[int | str, ...]) -> Tensor:
@@ -152,15 +192,17 @@ def build_pair(
     more: further fields of the pair.
     """
     held_out = take_rows(source, split.source_test)
+    validation = held_out if split.source_validation is None else take_rows(source, split.source_validation)
+    chosen_by = split.source_test if split.source_validation is None else split.source_validation
     if split.target_test is not None:
         tested = take_rows(target, split.target_test)
     sites = None
     if source_sites is not None and target_sites is not None:
-        here = [take_names(source_sites, rows) for rows in (split.source, split.source_test)]
+        here = [take_names(source_sites, rows) for rows in (split.source, split.source_test, chosen_by)]
         there = [take_names(target_sites, rows) for rows in (split.target, split.target_test)]
-        sites = sites_of(here[0] or (), there[0] or (), here[1], there[1])
+        sites = sites_of(here[0] or (), there[0] or (), here[1], there[1], here[2])
     train = take_rows(source, split.source), take_rows(target, split.target)
-    return DomainPair(*train, held_out, tested, class_names, held_out, sites=sites, **more)
+    return DomainPair(*train, held_out, tested, class_names, validation, sites=sites, **more)
 
 
 def sites_of(
@@ -168,16 +210,17 @@ def sites_of(
     target: Sequence[str],
     source_test: Sequence[str] | None = None,
     target_test: Sequence[str] | None = None,
+    source_validation: Sequence[str] | None = None,
 ) -> Sites:
-    """Who holds which rows, from the site's name of each; of test rows where it is known."""
+    """Who holds which rows, from the site's name of each; of rows that are not trained on where it is known."""
     names = sort_names([*source, *target])
     number = {name: number for number, name in enumerate(names)}
 
     def numbers(part: Sequence[str]) -> Tensor:
         return torch.tensor([number.get(name, -1) for name in part], dtype=torch.int64)
 
-    tested = (None if part is None else numbers(part) for part in (source_test, target_test))
-    return Sites(names, numbers(source), numbers(target), *tested)
+    others = (None if part is None else numbers(part) for part in (source_test, target_test, source_validation))
+    return Sites(names, numbers(source), numbers(target), *others)
 
 
 def fingerprints(x: Tensor) -> list[bytes]:

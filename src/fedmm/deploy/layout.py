@@ -193,6 +193,7 @@ class TuneRequest:
     seeds: int = 3
     eta: int = 2
     max_rounds: int | None = None
+    metric: str = ""
 
     def text(self) -> str:
         """As it travels to the server."""

@@ -140,10 +140,11 @@ def same_result(experiment: Experiment, deployed: Path, reference: Path, say: Sa
     )
     alike = one.round == other.round and one.server.keys() == other.server.keys()
     alike = alike and all(torch.equal(vector, other.server[name]) for name, vector in one.server.items())
-    accuracies = [rows.last("target_accuracy") for rows in (history, expected)]
+    domain = "source" if history.last("target_accuracy") is None else "target"
+    accuracies = [rows.last(f"{domain}_accuracy") for rows in (history, expected)]
     alike = alike and accuracies[0] == accuracies[1]
     words = "bit-identical" if alike else "NOT identical"
-    say(f"after round {one.round}: federation and one process are {words}; target accuracy {accuracies[0]:.4f}")
+    say(f"after round {one.round}: federation and one process are {words}; {domain} accuracy {accuracies[0]:.4f}")
     if not alike:
         say(f"largest difference of the server's point: {float((one.z - other.z).abs().max()):.3g}")
     return bool(alike)

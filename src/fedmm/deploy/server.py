@@ -47,7 +47,7 @@ from fedmm.remote.flower.envelope import Sealer
 from fedmm.remote.flower.roster import Roster
 from fedmm.remote.flower.strategy import MinimaxStrategy
 from fedmm.remote.packed import About, Packed
-from fedmm.runs.build import DataCache, tested_rows
+from fedmm.runs.build import DataCache, rows_held_at, tested_rows
 from fedmm.runs.resume import completed_run
 from fedmm.runs.run import Summary, finish_run
 from fedmm.runs.run_folder import EXPERIMENT, RunFolder
@@ -189,6 +189,7 @@ def standing_in(each: Experiment, names: list[str], cards: Mapping[str, SiteInfo
         input_mean=mean_input(cards),
         class_shares=shares_of_classes(each, cards),
         batches={name: cards[name].batch for name in names},
+        held_at=rows_held_at(pair),
         held_back={name: stand_in_row(cards[name], labelled=True) for name in names if cards[name].validation},
     )
     if adaptation.account:  # sites are told the seed, and who takes part follows from it

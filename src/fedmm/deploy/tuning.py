@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedmm.config.schema import SOURCE_ONLY, Experiment
+from fedmm.config.schema import Experiment
 from fedmm.config.sites import RowsElsewhere, with_stand_in
 from fedmm.core.engine import FederatedState
 from fedmm.core.errors import Diverged, FedmmError, Say, require
 from fedmm.core.files import write_json
+from fedmm.core.signals.validators import VALIDATORS
 from fedmm.data.inputs import TableInput
 from fedmm.deploy.agree_tables import ENCODING_FILE, agree_on_encoding, has_tables, read_encoding
 from fedmm.deploy.layout import TUNING, RunRequest, TuneRequest
@@ -29,13 +30,13 @@ from fedmm.remote.packed import TUNING_QUESTIONS, TUNING_ROUNDS
 from fedmm.runs.comparison import comparison_summary, folder_names
 from fedmm.runs.run import Summary
 from fedmm.runs.run_folder import ROUNDS, SUMMARY
-from fedmm.runs.tuning.candidates import AS_GIVEN, TUNE, derive_candidates
+from fedmm.runs.tuning.candidates import TUNE
+from fedmm.runs.tuning.criteria import Criterion
 from fedmm.runs.tuning.halving import Budget, Pace, Rung, count_halvings, fit_rungs
-from fedmm.runs.tuning.ranking import RANKED_BY
 from fedmm.runs.tuning.rung_results import read_summary
-from fedmm.runs.tuning.rungs import Halving, evaluate_every
+from fedmm.runs.tuning.rungs import Halving, evaluate_every, own_of
 from fedmm.runs.tuning.state import STATE
-from fedmm.runs.tuning.tune import require_limits
+from fedmm.runs.tuning.tune import plan_tuning, require_limits
 from fedmm.sites.experiments import deployed_experiment, experiment_text, listed_sites
 from fedmm.training.callbacks import Callback
 from fedmm.training.checkpoints import FOLDER as CHECKPOINTS
@@ -50,12 +51,12 @@ _ROUNDS_ARE_SECONDS = Pace(1.0, 0.0)
 _LONGEST_NAME = 80
 
 
-def deployed_candidates(tables: Mapping[str, Any], objectives: Sequence[str] = ()) -> dict[str, Experiment]:
-    """The candidates of ``fedmm tune`` for an experiment whose rows are at sites."""
-    own = deployed_experiment({section: table for section, table in tables.items() if section != TUNE})
-    found = derive_candidates(with_stand_in(tables), objectives)
+def plan_deployed(request: TuneRequest) -> tuple[dict[str, Experiment], Criterion]:
+    """The candidates of ``fedmm tune`` for an experiment whose rows are at sites, and what judges them."""
+    own = deployed_experiment({section: table for section, table in request.tables.items() if section != TUNE})
+    found, criterion = plan_tuning(with_stand_in(request.tables), own, request.objectives, request.metric)
     elsewhere = isinstance(own.data, RowsElsewhere)
-    return {label: replace(each, data=own.data) for label, each in found.items()} if elsewhere else found
+    return {label: replace(each, data=own.data) for label, each in found.items()} if elsewhere else found, criterion
 
 
 def check_tuning(request: TuneRequest, name: str, min_sites: int) -> Experiment:
@@ -71,8 +72,8 @@ def check_tuning(request: TuneRequest, name: str, min_sites: int) -> Experiment:
     require_limits(request.seeds, request.minutes)
     most = request.max_rounds
     require(most is None or most >= 1, f"--max-rounds must be at least 1, not {most}")
-    candidates = deployed_candidates(request.tables, request.objectives)
-    own = candidates.get(AS_GIVEN, candidates[SOURCE_ONLY])
+    candidates, _ = plan_deployed(request)
+    own = own_of(candidates)
     count_halvings(len(candidates), own.run.rounds, request.eta)
     return own
 
@@ -90,11 +91,14 @@ class SiteTuning:
         self.request = TuneRequest.read(served.tuning)
         self._grid, self._served, self._say = grid, served, say
         minutes, seeds, eta = self.request.minutes, self.request.seeds, self.request.eta
-        candidates = deployed_candidates(self.request.tables, self.request.objectives)
+        candidates, self._criterion = plan_deployed(self.request)
         budget = Budget(None if minutes is None else 60.0 * minutes)
         folder = served.folder / TUNING
-        self.halving = Halving(candidates, folder, seeds, eta, budget, progress=False, say=say, sweep=self._run_rung)
-        self._own = candidates.get(AS_GIVEN, candidates[SOURCE_ONLY])
+        self.halving = Halving(
+            candidates, folder, seeds, eta, budget, progress=False, say=say, sweep=self._run_rung,
+            criterion=self._criterion,
+        )  # fmt: skip
+        self._own = own_of(candidates)
         self._agreed = False
         self._encoding: TableInput | None = None
 
@@ -127,7 +131,7 @@ class SiteTuning:
         rounds = pace + sum(_runs(rung, always) * rung.rounds for rung in halving.plan)
         require(
             rounds <= most,
-            f"--max-rounds {most} is too few: source only, the experiment as given and one more candidate take "
+            f"--max-rounds {most} is too few: {' and '.join(halving.always)} and one more candidate take "
             f"{rounds} rounds with {halving.plan[-1].seeds} seed(s) even if each has one round",
         )
         left_out = before[0].candidates - halving.plan[0].candidates
@@ -210,7 +214,8 @@ class SiteTuning:
         began = time.monotonic()
         text = experiment_text(keep_every_round(each))
         request = _CandidateRun(**{**vars(self._served), "name": name, "experiment": text, "resume": True}, at=folder)
-        watch = _Watch(place, each.run.rounds, self.halving.budget, self._say)
+        judged_by = VALIDATORS[self._criterion.signals[0]]
+        watch = _Watch(place, each.run.rounds, self.halving.budget, self._say, judged_by.column)
         if self._encoding is not None:
             folder.mkdir(parents=True, exist_ok=True)
             shutil.copy(self._served.folder / ENCODING_FILE, folder / ENCODING_FILE)
@@ -221,8 +226,9 @@ class SiteTuning:
         elif summary["status"] == "completed" and not watch.measured:
             shutil.rmtree(folder)
             raise FedmmError(
-                f"{place}: the sites did not measure {RANKED_BY[0]} after its last round, so it cannot be judged and "
-                f"is run again; is one of them away? `fedmm deploy resume {self._served.name}` goes on"
+                f"{place}: the sites did not measure {judged_by.name} after its last round, so it cannot be judged and "
+                f"is run again; is one of them away, or has none {judged_by.needs}? `fedmm deploy resume "
+                f"{self._served.name}` goes on"
             )
         seconds = time.monotonic() - began
         why = f" ({error.reason})" if error else ""
@@ -259,7 +265,8 @@ class _Watch(Callback):
     measured: whether the last round was.
     """
 
-    def __init__(self, place: str, rounds: int, budget: Budget, say: Say) -> None:
+    def __init__(self, place: str, rounds: int, budget: Budget, say: Say, judged_by: str) -> None:
+        self._judged_by = judged_by
         self._place, self._rounds, self._budget, self._say = place, rounds, budget, say
         self._told = time.monotonic()
         self._refusals: Mapping[int, Sequence[Any]] = {}
@@ -273,7 +280,7 @@ class _Watch(Callback):
 
     def after_round(self, state: FederatedState | None, row: Row) -> None:
         number = int(row["round"] or 0)
-        self.measured = row.get(RANKED_BY[0]) is not None
+        self.measured = row.get(self._judged_by) is not None
         for site, reason in self._refusals.get(number, ()):
             require(
                 not any(words in reason for words in _SPENT),

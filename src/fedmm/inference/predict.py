@@ -118,7 +118,9 @@ def groups_in(run: FinishedRun, data: str, column: str) -> list[str]:
     pair = run.experiment.data.load()
     held = None
     if pair.sites is not None:
-        held = pair.sites.target_test if data == TEST else pair.sites.source_test
+        held = dict(
+            zip(OWN_ROWS, (pair.sites.target_test, pair.sites.source_test, pair.sites.source_validation), strict=True)
+        )[data]
     require(
         held is not None and column in ("site", getattr(run.experiment.data, "site", "site")),
         f"of the run's own rows, --group site tells who holds them, where the data says it; for {column!r} name a "

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from fedmm.config.sites import ELSEWHERE
 from fedmm.core.errors import FedmmError, require
+from fedmm.core.signals.validators import METRICS
 from fedmm.core.validation import one_of
 from fedmm.data.labels import sort_names
 from fedmm.data.readers.arrays import ARRAYS, layout_of, read_arrays, rows_of
@@ -22,7 +23,7 @@ from fedmm.preflight.table_columns import (
     find_columns,
     name_sites,
 )
-from fedmm.preflight.write_experiment import LARGE, METRICS, Found, Line, list_missing, write_site
+from fedmm.preflight.write_experiment import LARGE, Found, Line, list_missing, write_site
 
 _LARGER, _PICTURES_MEASURED = 160, 15
 
@@ -39,7 +40,8 @@ def propose(
 
     metric: of METRICS, for a table without a target; empty where there is one.
     """
-    one_of("--metric", metric or METRICS[0], METRICS)
+    if metric:
+        one_of("--metric", metric, tuple(METRICS))
     table = table or TableOptions()
     for each in (*paths, target):
         try:
@@ -255,14 +257,15 @@ def _table(files: Mapping[str, Path], given: TableOptions, target_sites: Sequenc
     lines += [*format_lines(found), *_label_lines(found, rare_last=metric == "auc")]
     if metric:
         lines.append(Line("labelled_only", True, "every row is trained on with its label, but for those held out"))
-        lines.append(Line("held_out", 0.2, "share of every class to choose by and to test on"))
+        lines.append(Line("held_out", 0.2, "share of every class to test on"))
+        lines.append(Line("validation_share", 0.2, "share of every class to choose by"))
     elif found.domain:
         lines.append(Line("domain", found.domain, "says source or target"))
     elif not target_sites and not found.unlabelled:
         raise FedmmError(
             f"every row of {where} has a label, so nothing says which rows are the target; say "
             + (f"--target-site and one of: {list_some(found.sites)}" if found.sites else "--site and --target-site")
-            + f"; without a target at all, --metric {', '.join(METRICS[:-1])} or {METRICS[-1]}"
+            + f"; without a target at all, --metric {', '.join([*METRICS][:-1])} or {[*METRICS][-1]}"
         )
     if found.site:
         lines.append(Line("site", found.site, f"who holds a row: {held}"))

@@ -23,16 +23,12 @@ _BATCH, _FEWEST = 64, 8
 _SLOW_BACKBONE = {"features.backbone": 0.001, "*": 0.01}
 _CHOSEN_BY = {
     "": ("target_information", "the best model is kept by this, which needs no labels of the target"),
-    "accuracy": ("source_risk", "the best model is kept by this, on the rows held out"),
-    "auc": ("validation_auroc", "the best model is kept by this, on the rows held out"),
-    "worst_site": ("", "the last model is kept: rows held out of all sites say nothing of the worst"),
+    "accuracy": ("source_risk", "the best model is kept by this, on the rows to choose by"),
+    "auc": ("validation_auroc", "the best model is kept by this, on the rows to choose by"),
+    "worst_site": ("", "the last model is kept; validation_worst_accuracy keeps another, by few rows of each site"),
 }
 _MOBILENET = "mobilenetv2"
 """The folder of its weights in the data folder."""
-
-
-METRICS = ("accuracy", "auc", "worst_site")
-"""What a model of labelled rows alone may be chosen by."""
 
 
 class Line(NamedTuple):

@@ -71,7 +71,8 @@ class SiteMetrics:
 
     A column is told where the sites in it hold at least nine tenths of the rows that it would be measured on: a site
     that is silent, or refused, counts with the rows of its last answer, and one that has never answered forbids it.
-    Sites with too few rows have none here. say: is told what was measured; complain: whose answer is not counted.
+    What compares sites (``by_site``) is told where all of them are in it. Sites with too few rows have none here.
+    say: is told what was measured; complain: whose answer is not counted.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class SiteMetrics:
                 self._complain(f"round {state.round}: what {name} measured is not counted: {problem}")
         found, missing = dict[str, Tensor](), list[str]()
         for column, measure in self._panel.measures.items():
-            total = self._total(column, heard)
+            total = self._total(column, measure, heard)
             if total is None:
                 missing.append(column)
                 continue
@@ -118,19 +119,23 @@ class SiteMetrics:
         self._tell(state.round, questions, answers, list(heard), missing, time.perf_counter() - began)
         return found
 
-    def _total(self, column: str, heard: Mapping[str, Mapping[str, Summed]]) -> Summed | None:
+    def _total(self, column: str, measure: Metric, heard: Mapping[str, Mapping[str, Summed]]) -> Summed | None:
         """The sums of all sites, in order of their names; None where too few rows are in them."""
-        rows, silent, sums = 0, 0, None
+        rows, silent, parts = 0, 0, list[Tensor]()
         for name in sorted(name for name, columns in self._panel.wanted.items() if column in columns):
             if name in heard:
                 own = heard[name][column]
                 self._rows[name, column] = own.rows
-                rows, sums = rows + own.rows, own.sums if sums is None else sums + own.sums
+                rows += own.rows
+                parts.append(own.sums)
             elif (name, column) in self._rows:
                 silent += self._rows[name, column]
             else:
                 return None
-        return Summed(rows, sums) if sums is not None and rows and rows >= _ENOUGH * (rows + silent) else None
+        by_site = getattr(measure, "by_site", False)
+        if not rows or rows < (1.0 if by_site else _ENOUGH) * (rows + silent):
+            return None
+        return Summed(rows, torch.cat(parts) if by_site else sum(parts[1:], start=parts[0]))
 
     def _tell(
         self,

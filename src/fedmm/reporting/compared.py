@@ -21,7 +21,10 @@ from fedmm.core.signals.validators import VALIDATORS
 from fedmm.reporting.style import FAINT, INK, RULE, SMALL, TEXT, Strip, compose
 from fedmm.reporting.tables import markdown_lines
 
-_ACCURACIES = ("target_accuracy", "source_accuracy", "domain_accuracy")
+_ACCURACIES = (
+    "target_accuracy", "source_accuracy", "domain_accuracy", "validation_accuracy", "validation_worst_accuracy",
+    "source_worst_accuracy",
+)  # fmt: skip
 _SHOWN = ("target_accuracy", "target_information", "target_bnm", "source_risk")
 """In the terminal and in the picture: what the verdict goes by, after what labels say where there are some."""
 _HIGHER = {validator.column: validator.higher for validator in VALIDATORS.values()}
@@ -44,26 +47,31 @@ def read_compared(folder: Path) -> dict[str, Any]:
 
 def rich_compared(table: Mapping[str, Any]) -> Table:
     """The candidates with what the verdict goes by: mean and standard deviation over seeds."""
-    columns = [column for column in _SHOWN if column in _measured(table)]
+    columns = _shown(table)
     shown = Table()
     shown.add_column("candidate", overflow="fold")
     for column in columns:
         shown.add_column(Text(_title(column).replace(" ", "\n", 1)), justify="right", no_wrap=True)
-    shown.add_column("supported", justify="right", no_wrap=True)
+    judged = _judged(table)
+    for name in judged:
+        shown.add_column(name, justify="right", no_wrap=True)
     for entry in table["candidates"]:
         cells = [_short(column, entry["measures"].get(column, ())) for column in columns]
-        shown.add_row(*(Text(cell) for cell in (_name(entry), *cells, _supported(entry))))
+        cells += [_supported(entry)] if judged else []
+        style = "bold" if not judged and entry["label"] == table["verdict"]["use"] else ""
+        shown.add_row(*(Text(cell, style=style) for cell in (_name(entry), *cells)))
     return shown
 
 
 def markdown_compared(table: Mapping[str, Any]) -> str:
     """The verdict, the table of all candidates and all validators, and the word on each candidate."""
     columns = _measured(table)
-    head = ["candidate", *(_title(column) for column in columns), "supported"]
+    judged = _judged(table)
+    head = ["candidate", *(_title(column) for column in columns), *judged]
     lines = [head, [":--", *["--:"] * (len(head) - 1)]]
     for entry in table["candidates"]:
         cells = [_long(column, entry["measures"].get(column, ())) for column in columns]
-        lines.append([_name(entry), *cells, _supported(entry)])
+        lines.append([_name(entry), *cells, *([_supported(entry)] if judged else [])])
     seeds = len(table["seeds"])
     over = f"mean (lowest to highest) over {seeds} seeds" if seeds > 1 else "one seed"
     paragraphs = [
@@ -73,7 +81,7 @@ def markdown_compared(table: Mapping[str, Any]) -> str:
         f"After {table['rounds']} rounds, {over}; accuracies in percent.",
         "\n".join(f"- {e['label']}: {e['verdict']['sentence']}" for e in table["candidates"] if "verdict" in e),
     ]
-    return "\n\n".join(paragraphs) + "\n"
+    return "\n\n".join(filter(None, paragraphs)) + "\n"
 
 
 def csv_compared(table: Mapping[str, Any]) -> str:
@@ -81,21 +89,24 @@ def csv_compared(table: Mapping[str, Any]) -> str:
     columns = _measured(table)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["candidate", "algorithm", "objective", "seed", "folder", *columns, "supported"])
+    judged = _judged(table)
+    writer.writerow(["candidate", "algorithm", "objective", "seed", "folder", *columns, *judged])
     for entry in table["candidates"]:
         for number, (seed, run) in enumerate(zip(table["seeds"], entry["runs"], strict=True)):
             values = [entry["measures"].get(column, {number: None}) for column in columns]
             cells = ["" if value[number] is None else value[number] for value in values]
             about = [entry["label"], entry["algorithm"], entry["objective"], seed, run]
-            writer.writerow([*about, *cells, _supported(entry)])
+            writer.writerow([*about, *cells, *([_supported(entry)] if judged else [])])
     return text.getvalue()
 
 
 def sentences(table: Mapping[str, Any]) -> list[str]:
-    """The verdict, the class mix it goes by, and what labels of the target say of it, where there are any."""
+    """The verdict, the class mix it goes by, and what labels of the target or rows to test on say of it, if any."""
     shift = table["label_shift"]
     mix = [shift["sentence"][0].upper() + shift["sentence"][1:] + "."] if shift else []
-    return [table["verdict"]["sentence"], *mix, *([table["target_labels"]] if table["target_labels"] else [])]
+    labels = [table["target_labels"]] if table["target_labels"] else []
+    notes = [f"{note[0].upper()}{note[1:]}." for note in table.get("notes", ())]
+    return [table["verdict"]["sentence"], *mix, *labels, *notes]
 
 
 def draw_compared(folder: Path) -> Path:
@@ -106,13 +117,14 @@ def draw_compared(folder: Path) -> Path:
         f" over {seeds}" if seeds > 1 else ""
     )
     strip = Strip(0.36 * len(table["candidates"]) + 1.1, lambda part: _draw_dots(part, table))
-    return compose(table["title"], f"{about}; the dashed line is source only.", [strip], folder / "compare.png")
+    first = table["candidates"][0]["label"]
+    return compose(table["title"], f"{about}; the dashed line is {first}.", [strip], folder / "compare.png")
 
 
 def _draw_dots(part: SubFigure, table: Mapping[str, Any]) -> None:
     """Candidates below each other, axes for each metric."""
     entries = table["candidates"]
-    columns = [column for column in _SHOWN if column in _measured(table)]
+    columns = _shown(table)
     grid = part.subplots(1, len(columns), squeeze=False, sharey=True)[0]
     for axes, column in zip(grid, columns, strict=True):
         _draw_column(axes, column, entries)
@@ -123,7 +135,7 @@ def _draw_dots(part: SubFigure, table: Mapping[str, Any]) -> None:
 
 def _draw_column(axes: Axes, column: str, entries: Sequence[Mapping[str, Any]]) -> None:
     oracle = ", labels" if column == "target_accuracy" else ""
-    better = "higher" if _HIGHER[column] else "lower"
+    better = "higher" if _HIGHER.get(column, True) else "lower"
     axes.set_title(_title(column), loc="left", fontsize=SMALL, weight="bold", color=INK, pad=22)
     axes.annotate(
         f"{better} is better{oracle}", (0, 1), (0, 6), "axes fraction", "offset points", fontsize=SMALL, color=FAINT
@@ -149,9 +161,19 @@ def _draw_column(axes: Axes, column: str, entries: Sequence[Mapping[str, Any]]) 
 
 def _measured(table: Mapping[str, Any]) -> list[str]:
     """The columns that some candidate has, those of the labels first."""
-    order = (*_ACCURACIES[:2], *_HIGHER)
+    order = (*table.get("shown", ()), *_ACCURACIES[:2], *_HIGHER)
     found = {column for entry in table["candidates"] for column in entry["measures"]}
     return [column for column in dict.fromkeys(order) if column in found]
+
+
+def _shown(table: Mapping[str, Any]) -> list[str]:
+    """The columns of the terminal and the picture."""
+    return [column for column in table.get("shown", _SHOWN) if column in _measured(table)]
+
+
+def _judged(table: Mapping[str, Any]) -> list[str]:
+    """The heading of what is said of adapting; none where there is no target."""
+    return [] if table.get("metric") else ["supported"]
 
 
 def _name(entry: Mapping[str, Any]) -> str:

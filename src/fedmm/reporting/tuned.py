@@ -13,14 +13,14 @@ from rich.text import Text
 from fedmm.core.errors import FedmmError, require
 
 SIGNALS = ("target_information", "target_bnm", "source_risk")
-"""What candidates are ranked by."""
+"""What candidates are ranked by where there is a target."""
 AGREEMENT = ("seed_agreement", "neighbour_agreement")
 """What the best finalists are chosen by."""
 
 
 @dataclass(frozen=True)
 class TunedRow:
-    """A candidate as it stood in the last rung it ran in; signals: in the order of ``SIGNALS``, in words.
+    """A candidate as it stood in the last rung it ran in; signals: in the order of those of the tuning, in words.
 
     agreement: in the order of ``AGREEMENT``, in words; empty where it was not measured.
     """
@@ -38,13 +38,18 @@ class TunedRow:
 
 @dataclass(frozen=True)
 class Tuned:
-    """A finished tuning. sentence: what was chosen, and why. notes: what was left out for lack of time."""
+    """A finished tuning. sentence: what was chosen, and why. notes: what was left out for lack of time.
+
+    metric: what was judged on rows set aside; empty where a target was adapted to. signals: the validators.
+    """
 
     chosen: str
     sentence: str
     notes: Sequence[str]
     rungs: Sequence[str]
     rows: Sequence[TunedRow]
+    metric: str = ""
+    signals: Sequence[str] = SIGNALS
 
 
 def read_tuned(folder: Path) -> Tuned:
@@ -54,13 +59,14 @@ def read_tuned(folder: Path) -> Tuned:
         state = json.loads(path.read_text(encoding="utf-8"))
         require(state["format"] == "fedmm-tune-1", f"{path} was written by another version of fedmm")
         chosen = str(state["verdict"]["label"])
+        signals = [str(name) for name in state.get("signals", SIGNALS)]
         rows = [
             TunedRow(
                 str(row["candidate"]),
                 int(row["rung"]),
                 int(row["rounds"]),
                 int(row["seeds"]),
-                [_spread(row["signals"].get(name)) for name in SIGNALS],
+                [_spread(row["signals"].get(name)) for name in signals],
                 float(row["rank"]),
                 str(row["veto"]),
                 row["candidate"] == chosen,
@@ -74,7 +80,8 @@ def read_tuned(folder: Path) -> Tuned:
             for number, rung in enumerate(state["rungs"], start=1)
         ]
         notes = [str(note) for note in [*state["notes"], state["ended"]] if note]
-        return Tuned(chosen, str(state["verdict"]["sentence"]), notes, rungs, rows)
+        sentence, metric = str(state["verdict"]["sentence"]), str(state.get("metric", ""))
+        return Tuned(chosen, sentence, notes, rungs, rows, metric, signals)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as problem:
         raise FedmmError(f"{path} does not tell of a finished tuning; let `fedmm tune --resume` end") from problem
 
@@ -95,13 +102,16 @@ def rich_tuned(tuned: Tuned) -> Table:
     shown = Table()
     shown.add_column("candidate", overflow="fold")
     shown.add_column("rung:\nrounds", justify="right", no_wrap=True)
-    for name in SIGNALS:
+    for name in tuned.signals:
         shown.add_column(name.replace("_", "\n", 1), justify="right", no_wrap=True)
     shown.add_column("rank", justify="right", no_wrap=True)
-    shown.add_column("agree-\nment", justify="right", no_wrap=True)
+    agree = not tuned.metric
+    if agree:
+        shown.add_column("agree-\nment", justify="right", no_wrap=True)
     for row in tuned.rows:
         name = f"{row.candidate}\nruled out: {row.veto}" if row.veto else row.candidate
         signals = [each.replace(" (", "\n").replace(" to ", "-").rstrip(")") for each in row.signals]
-        cells = [name, f"{row.rung}: {row.rounds}", *signals, f"{row.rank:.1f}", row.agreement.replace(", ", "\n")]
+        cells = [name, f"{row.rung}: {row.rounds}", *signals, f"{row.rank:.1f}"]
+        cells += [row.agreement.replace(", ", "\n")] if agree else []
         shown.add_row(*(Text(cell, style="bold" if row.chosen else "") for cell in cells))
     return shown

@@ -84,6 +84,13 @@ def tested_rows(pair: DomainPair) -> dict[str, Labelled]:
     return {name: part for name, part in parts.items() if part is not None and len(part.y)}
 
 
+def rows_held_at(pair: DomainPair) -> dict[str, Tensor]:
+    """By set of labelled rows, the number of the site that holds each, where the data says so."""
+    sites = pair.sites
+    held = {} if sites is None else {"source": sites.source_test, "source_validation": sites.source_validation}
+    return {name: numbers for name, numbers in held.items() if numbers is not None}
+
+
 def prepare(experiment: Experiment, cache: DataCache) -> Adaptation:
     """Everything checked and built, ready to run."""
     run = experiment.run
@@ -113,6 +120,7 @@ def prepare(experiment: Experiment, cache: DataCache) -> Adaptation:
         view=view,
         terms=experiment.terms,
         guard=experiment.guard,
+        held_at=rows_held_at(there),
         whole=whole,
     )
 

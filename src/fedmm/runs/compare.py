@@ -1,16 +1,19 @@
-"""Which method to use on a user's own data: all of them trained alike, measured, and judged without target labels."""
+"""Which method to use on a user's own data: all of them trained alike, measured, and judged, never by test labels."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import torch
+
 from fedmm.algorithms import ALGORITHMS
 from fedmm.config.schema import SOURCE_ONLY, Experiment, experiment
-from fedmm.config.sweep_grid import SWEEP, used_options
+from fedmm.config.sweep_grid import SWEEP, options_for
 from fedmm.core.errors import Say, require, unknown
 from fedmm.core.files import write_json
 from fedmm.core.options import DEFAULT_VALIDATOR
@@ -20,14 +23,27 @@ from fedmm.data.datasets.per_site import KEY as PER_SITE
 from fedmm.data.datasets.per_site import PerSite
 from fedmm.data.partition import TargetSupervised
 from fedmm.objectives import OBJECTIVES
+from fedmm.runs.build import DataCache, prepare
 from fedmm.runs.evidence import read_shift, signals_of, worst_shift
 from fedmm.runs.resume import completed_run
 from fedmm.runs.sweep import DivergedRuns, run_sweep
+from fedmm.runs.tuning.candidates import LABELLED_ALGORITHMS, PLAIN
+from fedmm.runs.tuning.criteria import ByValidation, metric_of, notes_on_rows, require_measured
+from fedmm.runs.tuning.ranking import Measured
 
 PER_SITE_LABEL = "per-site standardisation"
 _NONE = "source_only"
 _BASELINE, _FEDMM, _SMOOTHED = "fedavg_gda", "fedmm", "fedmm_smoothed"
 _MOST_SEEDS = 100
+ADAPTING = ("dann", "cdan", "mdd")
+"""The objectives that are compared by default."""
+_TESTED = {
+    "accuracy": ("source_accuracy",),
+    "auc": ("source_auroc",),
+    "worst_site": ("source_worst_accuracy", "source_accuracy"),
+}
+"""By metric, what is told of rows to test on, which choose nothing."""
+_TEST_ROWS = "columns of the source are of rows to test on, which chose nothing"
 
 
 @dataclass(frozen=True)
@@ -38,16 +54,16 @@ class Candidate:
     experiments: tuple[Experiment, ...]
 
 
-def derive_candidates(tables: Mapping[str, Any], objectives: Sequence[str], seeds: int) -> list[Candidate]:
+def derive_candidates(
+    tables: Mapping[str, Any], objectives: Sequence[str] = ADAPTING, seeds: int = 3
+) -> list[Candidate]:
     """Source only, per-site standardisation, and FedAvgGDA and FedMM with each objective, on what the file says.
 
     All have the file's data, clients, model, rounds and batches, the seeds from the file's on, and its options of the
     objective and the algorithm as far as they know them. FedMM is the file's own algorithm if that is ``fedmm``, else
     ``fedmm_smoothed``; any other algorithm of the file is compared as well. No run ends early.
     """
-    require(SWEEP not in tables, "a file with a [sweep] table is for `fedmm sweep`; remove it to compare methods")
-    require(1 <= seeds <= _MOST_SEEDS, f"--seeds must be from 1 to {_MOST_SEEDS}, not {seeds}")
-    own = experiment(tables)
+    own = _read(tables, seeds)
     require_comparable(own)
     chosen = list(dict.fromkeys(objectives))
     require(bool(chosen), "--objectives must name at least one objective, for example dann")
@@ -58,37 +74,57 @@ def derive_candidates(tables: Mapping[str, Any], objectives: Sequence[str], seed
         require(OBJECTIVES[name].adapts, f"--objectives must name what adapts to the target, and {name} does not")
     fedmm = own.algorithm.name if own.algorithm.name in (_FEDMM, _SMOOTHED) else _SMOOTHED
     methods = list(dict.fromkeys((_BASELINE, fedmm, own.algorithm.name)))
-
-    def candidate(label: str, objective: str, algorithm: str, per_site: bool = False) -> Candidate:
-        changed = dict(tables)
-        changed["objective"] = options_for(tables, "objective", objective, OBJECTIVES)
-        changed["algorithm"] = options_for(tables, "algorithm", algorithm, ALGORITHMS)
-        changed["data"] = {**tables["data"], **({PER_SITE: True} if per_site else {})}
-        run = {**tables.get("run", {}), "label": label, "best_by": DEFAULT_VALIDATOR, "stop_by": ""}
-        first = own.run.seed
-        return Candidate(
-            label,
-            tuple(experiment({**changed, "run": {**run, "seed": seed}}) for seed in range(first, first + seeds)),
-        )
-
     return [
-        candidate(SOURCE_ONLY, _NONE, _BASELINE),
-        candidate(PER_SITE_LABEL, _NONE, _BASELINE, per_site=True),
+        _candidate(tables, seeds, SOURCE_ONLY, _NONE, _BASELINE),
+        _candidate(tables, seeds, PER_SITE_LABEL, _NONE, _BASELINE, per_site=True),
         *(
-            candidate(f"{ALGORITHMS[method].__name__} + {OBJECTIVES[objective].__name__}", objective, method)
+            _candidate(tables, seeds, _label(method, objective), objective, method)
             for method in methods
             for objective in chosen
         ),
     ]
 
 
-def options_for(tables: Mapping[str, Any], section: str, name: str, rows: Mapping[str, type]) -> dict[str, Any]:
-    """The file's section for another row of its table: the name, and what that row knows of the file's options.
+def derive_labelled(tables: Mapping[str, Any], metric: str, seeds: int) -> list[Candidate]:
+    """Plain federated averaging, and the file's objective with its own algorithm and those that fit the metric."""
+    own = _read(tables, seeds)
+    require_no_noise(own)
+    objective = own.objective.name
+    require(not own.objective.adapts, f"{objective} adapts to a target, and the data has none; use source_only or auc")
+    methods = dict.fromkeys((*LABELLED_ALGORITHMS[metric], own.algorithm.name))
+    return [
+        _candidate(tables, seeds, PLAIN, _NONE, _BASELINE),
+        *(
+            _candidate(tables, seeds, _label(method, objective), objective, method)
+            for method in methods
+            if (method, objective) != (_BASELINE, _NONE)
+        ),
+    ]
 
-    Options of an adversary say nothing to an objective without one.
-    """
-    known = used_options(rows[name])
-    return {"name": name, **{key: value for key, value in tables.get(section, {}).items() if key in known}}
+
+def _read(tables: Mapping[str, Any], seeds: int) -> Experiment:
+    require(SWEEP not in tables, "a file with a [sweep] table is for `fedmm sweep`; remove it to compare methods")
+    require(1 <= seeds <= _MOST_SEEDS, f"--seeds must be from 1 to {_MOST_SEEDS}, not {seeds}")
+    return experiment(tables)
+
+
+def _label(algorithm: str, objective: str) -> str:
+    loss = "" if objective == _NONE else f" + {OBJECTIVES[objective].__name__}"
+    return f"{ALGORITHMS[algorithm].__name__}{loss}"
+
+
+def _candidate(
+    tables: Mapping[str, Any], seeds: int, label: str, objective: str, algorithm: str, *, per_site: bool = False
+) -> Candidate:
+    changed = dict(tables)
+    changed["objective"] = options_for(tables, "objective", objective, OBJECTIVES)
+    changed["algorithm"] = options_for(tables, "algorithm", algorithm, ALGORITHMS)
+    changed["data"] = {**tables["data"], **({PER_SITE: True} if per_site else {})}
+    run = {**tables.get("run", {}), "label": label, "best_by": DEFAULT_VALIDATOR, "stop_by": ""}
+    first = experiment(tables).run.seed
+    return Candidate(
+        label, tuple(experiment({**changed, "run": {**run, "seed": seed}}) for seed in range(first, first + seeds))
+    )
 
 
 def require_comparable(own: Experiment) -> None:
@@ -97,15 +133,20 @@ def require_comparable(own: Experiment) -> None:
         not isinstance(own.partition, TargetSupervised),
         "target_supervised learns from the target's labels, which compare never looks at; use another partition",
     )
-    require(
-        not own.transmission.private,
-        f"transmission {own.transmission.name!r} adds noise to updates, and what the verdict goes by, measured on the "
-        'clients\' own rows, has none; compare with transmission.name = "exact", then train the chosen one with noise',
-    )
+    require_no_noise(own)
     require(own.run.probe_rows > 0, "run.probe_rows must be above 0: the verdict goes by those target rows")
     require(
         not isinstance(own.data, PerSite),
         f"data.{PER_SITE} is one of the methods that are compared; leave it out of the file",
+    )
+
+
+def require_no_noise(own: Experiment) -> None:
+    """Refuse noise on updates, beside which what is measured on rows of the clients would leave without any."""
+    require(
+        not own.transmission.private,
+        f"transmission {own.transmission.name!r} adds noise to updates, and what the verdict goes by, measured on the "
+        'clients\' own rows, has none; compare with transmission.name = "exact", then train the chosen one with noise',
     )
 
 
@@ -121,7 +162,8 @@ def compare_methods(
     folder: Path,
     *,
     title: str,
-    objectives: Sequence[str],
+    objectives: Sequence[str] | None = None,
+    metric: str = "",
     seeds: int = 3,
     overwrite: bool = False,
     resume: bool = False,
@@ -130,9 +172,24 @@ def compare_methods(
 ) -> Table | None:
     """Train every candidate for every seed, judge them, and write ``compare.json``, which is returned.
 
+    objectives: to adapt with, ``ADAPTING`` by default. metric: of ``METRICS``, without a target; by default what the
+    experiment trains for.
+
     None after Ctrl-C: what was done is kept, and ``resume`` continues it. A run that diverges is part of the answer.
     """
-    candidates = derive_candidates(tables, objectives, seeds)
+    own = experiment({section: table for section, table in tables.items() if section != SWEEP})
+    criterion, cache, notes = None, DataCache(), list[str]()
+    if own.labelled_only:
+        require(
+            objectives is None, "--objectives is for experiments with a target, and this one has none; leave it out"
+        )
+        criterion = ByValidation(metric_of(own, metric))
+        candidates = derive_labelled(tables, criterion.metric, seeds)
+        require_measured(criterion, prepare(candidates[0].experiments[0], cache).measures)
+        notes = notes_on_rows(criterion, cache.pair(own, torch.device("cpu"))) or [_TEST_ROWS]
+    else:
+        require(not metric, "--metric is for experiments without a target (data.labelled_only); leave it out")
+        candidates = derive_candidates(tables, ADAPTING if objectives is None else objectives, seeds)
     first = candidates[0].experiments[0]
     experiments = [experiment for candidate in candidates for experiment in candidate.experiments]
     try:
@@ -144,9 +201,14 @@ def compare_methods(
     if summary["status"] != "completed":
         return None
     names = {(run["label"], run["seed"]): run["folder"] for run in summary["runs"]}
-    entries = [_entry(candidate, folder, names) for candidate in candidates]
-    shift = _label_shift([folder / name for name in entries[0]["runs"]])
-    judged = judge_candidates(entries, None if shift is None else read_shift(shift))
+    tested = _TESTED[criterion.metric] if criterion else ()
+    entries = [_entry(candidate, folder, names, tested) for candidate in candidates]
+    shift = None if criterion else _label_shift([folder / name for name in entries[0]["runs"]])
+    judged = (
+        judge_labelled(entries, criterion)
+        if criterion
+        else judge_candidates(entries, None if shift is None else read_shift(shift))
+    )
     table = {
         "format": _FORMAT,
         "title": title,
@@ -156,7 +218,9 @@ def compare_methods(
         "candidates": entries,
         "label_shift": shift,
         "verdict": judged,
-        "target_labels": labels_say(entries, judged),
+        "target_labels": None if criterion else labels_say(entries, judged),
+        **({"metric": criterion.metric, "shown": [*criterion.signals, *tested]} if criterion else {}),
+        "notes": notes,
         "versions": summary["versions"],
         "hardware": summary["hardware"],
     }
@@ -164,12 +228,17 @@ def compare_methods(
     return table
 
 
-def _entry(candidate: Candidate, folder: Path, names: Mapping[tuple[str, int], str]) -> Table:
-    """What the runs of a candidate measured after their last round, by validator; of a run that diverged, nothing."""
+def _entry(
+    candidate: Candidate, folder: Path, names: Mapping[tuple[str, int], str], tested: Sequence[str] = ()
+) -> Table:
+    """What the runs of a candidate measured after their last round, by validator; of a run that diverged, nothing.
+
+    tested: further columns.
+    """
     first = candidate.experiments[0]
     runs = [names[candidate.label, experiment.run.seed] for experiment in candidate.experiments]
     summaries = [completed_run(folder / run) for run in runs]
-    columns = [validator.column for validator in VALIDATORS.values()]
+    columns = dict.fromkeys([*(validator.column for validator in VALIDATORS.values()), *tested])
     measured = {
         column: [None if summary is None else summary.get(column) for summary in summaries] for column in columns
     }
@@ -181,6 +250,24 @@ def _entry(candidate: Candidate, folder: Path, names: Mapping[tuple[str, int], s
         "diverged": sum(summary is None for summary in summaries),
         "measures": {column: values for column, values in measured.items() if any(v is not None for v in values)},
     }
+
+
+def judge_labelled(entries: Sequence[Table], criterion: ByValidation) -> Table:
+    """The method that is best on rows set aside; whether anything was adapted to is no question here."""
+    field = {entry["label"]: [_measured(values, criterion) for values in _by_seed(entry)] for entry in entries}
+    vetoes, ranks = criterion.judge(field, 0)
+    best, *others = [label for label in ranks if label not in vetoes] or [entries[0]["label"]]
+    if best in vetoes:
+        return {"supported": None, "use": best, "sentence": f"No method can be judged; {best}: {vetoes[best]}."}
+    beside = f"; the next is {others[0]}, {criterion.compare(field, others[0], best)}" if others else ""
+    sentence = f"Of {len(entries)} methods {best} is best on rows set aside: {criterion.tell(field[best])}{beside}."
+    return {"supported": None, "use": best, "sentence": sentence}
+
+
+def _measured(values: Table, criterion: ByValidation) -> Measured:
+    found = {name: values.get(VALIDATORS[name].column) for name in criterion.signals}
+    known = {name: float(value) for name, value in found.items() if value is not None and math.isfinite(value)}
+    return Measured(known) if criterion.signals[0] in known else Measured(diverged=True)
 
 
 def _label_shift(folders: Sequence[Path]) -> Table | None:

@@ -251,7 +251,8 @@ def _probes(name: str, rows: SiteRows, experiment: Experiment, odds: float | Non
     if rows.target is not None:
         found.append(target_evaluator({name: rows.target}, most, seed, show, device, rows.classes, odds))
     if rows.validation is not None:
-        found.append(held_back_evaluator({name: rows.validation}, most, seed, show, device, rows.classes, odds))
+        kept = {name: rows.validation}
+        found.append(held_back_evaluator(kept, most, seed, show, device, rows.classes, odds, accuracy=True))
     elif rows.source is not None and odds is not None:
         found.append(source_evaluator({name: rows.source}, most, seed, show, device, odds))
     return [evaluator for evaluator in found if evaluator is not None]

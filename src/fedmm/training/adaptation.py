@@ -133,6 +133,7 @@ class Adaptation:
     class_shares: of all clients' labelled rows, where the objective needs them and the clients here only stand in.
     batches: by such a client that holds both domains, how many rows of its batches are of each, where that is known.
     held_back: by client, labelled source rows that it keeps from training; looked at without ``source_validation``.
+    held_at: by set of ``validation``, and for ``source_validation``, which site holds each row, by number.
     whole: the network and its rows, where the clients hold what its frozen part makes of them; predictions are its own.
     """
 
@@ -153,6 +154,7 @@ class Adaptation:
         class_shares: Sequence[float] | None = None,
         batches: Mapping[str, tuple[int, int]] | None = None,
         held_back: Mapping[str, Rows] | None = None,
+        held_at: Mapping[str, Tensor] | None = None,
         whole: WholeNetwork | None = None,
         keys: Keys | None = None,
     ) -> None:
@@ -197,13 +199,21 @@ class Adaptation:
                 objective=objective,
             )
         there = self.function.layout.device
-        self.evaluators = accuracy_evaluators(validation, model.classes, self.show, there, self.form)
         targets = {str(client.name): client.target for client in clients if client.target is not None}
+        at = {} if targets or held_at is None else held_at
+        self.evaluators = accuracy_evaluators(validation, model.classes, self.show, there, self.form, at)
         unlabelled = target_evaluator(targets, probe_rows, seed, self.show, there, model.classes, odds)
         if source_validation is not None:
-            self.evaluators.append(risk_evaluator(source_validation, model.classes, self.show, there, odds, self.form))
+            self.evaluators.append(
+                risk_evaluator(
+                    source_validation, model.classes, self.show, there, odds, self.form,
+                    accuracy=not targets, held_at=at.get("source_validation"),
+                )
+            )  # fmt: skip
         elif held_back:
-            risks = held_back_evaluator(held_back, probe_rows, seed, self.show, there, model.classes, odds)
+            risks = held_back_evaluator(
+                held_back, probe_rows, seed, self.show, there, model.classes, odds, accuracy=not targets
+            )
             self.evaluators += [] if risks is None else [risks]
         elif unlabelled is not None and odds is not None:
             sources = {holding.name: holding.source for holding in self.client_data if holding.source is not None}

@@ -22,6 +22,7 @@ from fedmm.core.metrics import (
     NuclearNorm,
     Risk,
     Seen,
+    WorstAccuracy,
     columns_of,
     proxy_a_distance,
     values_by_column,
@@ -41,6 +42,7 @@ _MOST_NEIGHBOURS = 200
 _MOST_SOURCE_ROWS = 250
 _MOST_CLASSES = 256
 """For the nuclear norm, of which a client sends classes x classes sums."""
+_WORST = "validation_worst_accuracy"
 _HITS = {SOURCE: "source_hits", TARGET: "target_hits"}
 
 
@@ -100,7 +102,11 @@ class Evaluator:
             self,
             rows=TensorRows(self.rows.x, index=numbers),
             y=self.y[own],
-            client=self.client[own],
+            client=torch.zeros_like(own),
+            measures={
+                column: WorstAccuracy(1) if isinstance(measure, WorstAccuracy) else measure
+                for column, measure in self.measures.items()
+            },
             compared=torch.searchsorted(own, compared),
         )
 
@@ -157,7 +163,13 @@ def sum_metrics(evaluators: Sequence[Evaluator], outputs: Callable[[Tensor], Out
         part = slice(start, start + at_once)
         given = outputs(torch.stack([evaluator.take(part) for evaluator in evaluators]))
         y = torch.stack([evaluator.y[part] for evaluator in evaluators])
-        seen = Seen(given.logits, y, None if first.odds is None else _log_ratio(given.adversary, evaluators))
+        held = [evaluator.client[part] for evaluator in evaluators if evaluator.client is not None]
+        seen = Seen(
+            given.logits,
+            y,
+            None if first.odds is None else _log_ratio(given.adversary, evaluators),
+            torch.stack(held) if held else None,
+        )
         for column, measure in first.measures.items():
             found = measure.sums(seen)
             sums[column] = sums[column] + found if column in sums else found
@@ -179,11 +191,18 @@ def _log_ratio(adversary: Tensor, evaluators: Sequence[Evaluator]) -> Tensor:
 
 
 def accuracy_evaluators(
-    validation: Any, classes: int, show: RowsShown, device: torch.device, form: RowFormat
+    validation: Any,
+    classes: int,
+    show: RowsShown,
+    device: torch.device,
+    form: RowFormat,
+    held_at: Mapping[str, Tensor] | None = None,
 ) -> list[Evaluator]:
     """``<name>_accuracy`` on each set of labelled rows: (x, y) of the target, or a dict of such pairs by name.
 
     With two classes also ``<name>_auroc`` and its like (:class:`~fedmm.core.signals.ranking.Ranking`).
+    held_at: by name, int64 ``[rows]``, the number of the site that holds each row, below 0 for none; of these sets also
+    ``<name>_worst_accuracy``, that of the worst-off site.
     """
     if validation is None:
         return []
@@ -191,38 +210,64 @@ def accuracy_evaluators(
     for name in named:
         if not isinstance(name, str):
             raise FedmmError(f"validation sets are named by words such as 'target', not {name!r}")
+    at = held_at or {}
     return [
-        _labelled(
-            data,
-            f"validation {name!r}",
-            classes,
-            show,
-            device,
-            {f"{name}_accuracy": Accuracy(), **_ranking(name, classes)},
-            form,
+        _held_at(
+            _labelled(
+                data,
+                f"validation {name!r}",
+                classes,
+                show,
+                device,
+                {f"{name}_accuracy": Accuracy(), **_ranking(name, classes)},
+                form,
+            ),
+            at.get(name),
+            f"{name}_worst_accuracy",
         )
         for name, data in named.items()
     ]
 
 
 def risk_evaluator(
-    source_validation: Any, classes: int, show: RowsShown, device: torch.device, odds: float | None, form: RowFormat
+    source_validation: Any,
+    classes: int,
+    show: RowsShown,
+    device: torch.device,
+    odds: float | None,
+    form: RowFormat,
+    *,
+    accuracy: bool = False,
+    held_at: Tensor | None = None,
 ) -> Evaluator:
     """``source_risk`` on labelled source rows that are neither trained on nor tested.
 
     With a domain classifier also ``dev_risk``, and half of what ``domain_accuracy`` needs; with two classes also
-    ``validation_auroc`` and its like.
+    ``validation_auroc`` and its like. accuracy: also ``validation_accuracy`` and, with ``held_at`` as in
+    :func:`accuracy_evaluators`, ``validation_worst_accuracy``.
     """
-    labelled = _labelled(source_validation, "source_validation", classes, show, device, _risks(odds, classes), form)
+    measures = _risks(odds, classes, accuracy=accuracy)
+    labelled = _labelled(source_validation, "source_validation", classes, show, device, measures, form)
+    labelled = _held_at(labelled, held_at if accuracy else None, _WORST)
     return replace(labelled, odds=odds)
+
+
+def _held_at(evaluator: Evaluator, sites: Tensor | None, column: str) -> Evaluator:
+    """The evaluator with the accuracy of the worst-off site, where it is known which site holds each row."""
+    if sites is None or not len(sites) or int(sites.max()) < 0:
+        return evaluator
+    measures = {**evaluator.measures, column: WorstAccuracy(int(sites.max()) + 1)}
+    return replace(evaluator, client=sites.to(evaluator.y.device), measures=measures)
 
 
 def _ranking(rows: str, classes: int) -> dict[str, Metric]:
     return {f"{rows}_ranking": Ranking()} if classes == 2 else {}
 
 
-def _risks(odds: float | None, classes: int) -> dict[str, Metric]:
+def _risks(odds: float | None, classes: int, *, accuracy: bool) -> dict[str, Metric]:
     risk: dict[str, Metric] = {"source_risk": Risk(), **_ranking("validation", classes)}
+    if accuracy:
+        risk["validation_accuracy"] = Accuracy()
     return risk if odds is None else {**risk, "dev_risk": EmbeddedRisk(), _HITS[SOURCE]: DomainHits(SOURCE)}
 
 
@@ -234,13 +279,20 @@ def held_back_evaluator(
     device: torch.device,
     classes: int,
     odds: float | None = None,
+    *,
+    accuracy: bool = False,
 ) -> Evaluator | None:
-    """The same on labelled source rows that clients hold back from training, at most so many; None without any."""
+    """The same on labelled source rows that clients hold back from training, at most so many; None without any.
+
+    accuracy: also ``validation_accuracy`` and ``validation_worst_accuracy``.
+    """
     chosen = _dealt(held, most, seed, "held back")
     if not chosen:
         return None
     y = torch.cat([rows.labels(index).to(device) for rows, index in chosen])
-    measures, client = _risks(odds, classes), _numbers(chosen, device)
+    measures, client = _risks(odds, classes, accuracy=accuracy), _numbers(chosen, device)
+    if accuracy:
+        measures[_WORST] = WorstAccuracy(len(held))
     return Evaluator(_joined(chosen, device), y, show, measures, odds, client, {}, _names(held))
 
 

@@ -77,6 +77,15 @@ VALIDATORS: dict[str, Validator] = {
             "average precision",
         ),
         Validator(
+            "validation_accuracy", "validation_accuracy", True, f"{_ASIDE}, and no target",
+            "the count of its hits: 1 number", "accuracy",
+        ),
+        Validator(
+            "validation_worst_accuracy", "validation_worst_accuracy", True,
+            f"{_ASIDE} of which it is known who holds them, and no target",
+            "the counts of its hits and of its rows: 2 numbers", "accuracy of the worst-off site",
+        ),
+        Validator(
             "source_accuracy", "source_accuracy", True, "labelled source test rows", "the count of its hits: 1 number",
             "accuracy",
         ),
@@ -98,6 +107,14 @@ VALIDATORS: dict[str, Validator] = {
         ),
     )
 }  # fmt: skip
+
+
+METRICS: dict[str, tuple[str, ...]] = {
+    "accuracy": ("validation_accuracy", "source_risk"),
+    "auc": ("validation_auroc", "validation_average_precision"),
+    "worst_site": ("validation_worst_accuracy", "validation_accuracy", "source_risk"),
+}
+"""What a model of labelled rows alone may be good at, and the validators that say so: the next where one is even."""
 
 
 def validator(name: str, option: str) -> Validator:

@@ -55,7 +55,9 @@ class PerSite:
         tested = scaled(pair.source_test, sites.source_test, "source")
         validation = pair.source_validation
         if validation is not None:
-            validation = tested if validation is pair.source_test else scaled(validation, None, "source")
+            validation = (
+                tested if validation is pair.source_test else scaled(validation, sites.source_validation, "source")
+            )
         return replace(
             pair,
             source=scaled(pair.source, sites.source, "source"),

@@ -81,6 +81,8 @@ class Table(TableKeys, _Columns):
     most_levels: words of a column at most. scaling: of columns of numbers.
     separator, decimal, encoding, header, columns, sheet, missing, zero_missing: how files are written.
     held_out, target_held_out, seed: as in :class:`Arrays`.
+    validation_share: the share of every class of the source that is kept to choose by; with 0, what is held out is both
+        chosen by and tested on.
     """
 
     name: ClassVar[str] = "table"
@@ -95,10 +97,11 @@ class Table(TableKeys, _Columns):
     target_held_out: float = 0.0
     seed: int = 0
     labelled_only: bool = False
+    validation_share: float = 0.0
 
     def __post_init__(self) -> None:
         flag("labelled_only", self.labelled_only)
-        require_shares(self.held_out, self.target_held_out)
+        require_shares(self.held_out, self.target_held_out, self.validation_share)
         at_least("most_levels", self.most_levels, 2)
         at_least("seed", self.seed, 0)
         one_of("scaling", self.scaling, ("standard", "robust", "per_site", "none"))
@@ -158,6 +161,7 @@ class Table(TableKeys, _Columns):
             held_out=self.held_out,
             target_held_out=self.target_held_out,
             seed=self.seed,
+            validation_share=self.validation_share,
             source_sites=take_names(sites, here),
             source_groups=take_names(groups, here),
             target_groups=take_names(groups, there),
@@ -319,7 +323,8 @@ class Table(TableKeys, _Columns):
 def _in_table(split: Split, source: Tensor, target: Tensor) -> Split:
     """Row numbers of the table, from those of its two domains."""
     tested = None if split.target_test is None else target[split.target_test]
-    return Split(source[split.source], source[split.source_test], target[split.target], tested)
+    chosen_by = None if split.source_validation is None else source[split.source_validation]
+    return Split(source[split.source], source[split.source_test], target[split.target], tested, chosen_by)
 
 
 def _groups(names: Sequence[str], sites: Sequence[str] | None) -> list[str]:

@@ -38,6 +38,7 @@ class Unbalanced:
 
     name: ClassVar[str] = "unbalanced"
     summary: ClassVar[str] = "two classes of which one is rare, without a target: breast cancer, digits or MNIST"
+    labelled_only: ClassVar[bool] = True
 
     base: Base = "breast_cancer"
     negatives_per_positive: float = 0.0

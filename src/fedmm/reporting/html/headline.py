@@ -114,7 +114,7 @@ def _evidence(report: Report) -> list[str]:
     if judged:
         record = tell_record(None)
         words.append(f"{record[0].upper()}{record[1:]}.")
-    if shown:
+    if shown and (report.measured("target_information") or any(_adapts(method) for method in report.methods)):
         words.append(f"Whether to adapt: {RULE}. No validator alone is enough.")
     return words
 

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import MISSING, fields, replace
 from itertools import product
 from typing import Any
 
 from fedmm.algorithms import ALGORITHMS
 from fedmm.config.schema import SOURCE_ONLY, Experiment, experiment
-from fedmm.config.sweep_grid import SWEEP, grid, grid_axes
+from fedmm.config.sweep_grid import SWEEP, grid, grid_axes, options_for
 from fedmm.core.errors import require, unknown
 from fedmm.data.partition import TargetSupervised
 from fedmm.objectives import OBJECTIVES, SourceOnly
-from fedmm.runs.compare import options_for
 
 TUNE = "tune"
 AS_GIVEN = "as given"
 ALWAYS = (SOURCE_ONLY, AS_GIVEN)
-"""The candidates that reach the last rung whatever is measured of them."""
+"""The candidates that reach the last rung whatever is measured of them, where there is a target."""
+PLAIN = "federated averaging"
+"""The plainest candidate without a target: the cross entropy, by FedAvg."""
 _ALGORITHMS = ("fedmm_smoothed", "fedmm", "fedmm_ascent", "fedavg_gda")
 _PENALTIES, _LR_FACTORS, _NUS = (0.5, 1.0, 2.0), (0.5, 1.0, 2.0), (0.3, 1.0)
+_RATES, _POWERS = (0.3, 1.0, 3.0), (0.1, 1.0, 5.0)
 _BASELINE = "fedavg_gda"
+LABELLED_ALGORITHMS = {
+    "accuracy": ("fedavg_gda", "scaffold_gda", "fedmm"),
+    "auc": ("fedavg_gda", "coda_plus", "codasca", "fedmm", "fedmm_smoothed"),
+    "worst_site": ("fedavg_gda", "afl", "drfa", "q_ffl", "fedmm_agnostic"),
+}
+"""The algorithms that are tried where there is no target, by metric."""
 _TUNABLE = ("algorithm", "objective", "model", "run")
 _NOT_TUNABLE = {
     "seed": "--seeds N repeats the finalists",
@@ -55,23 +63,93 @@ def derive_candidates(tables: Mapping[str, Any], objectives: Sequence[str] = ())
         }
     )
     candidates = {SOURCE_ONLY: source_only, **({} if own.source_only else {AS_GIVEN: own})}
+    return _with_labels(own, candidates, [each for each in found if not each.source_only])
+
+
+def _with_labels(own: Experiment, first: dict[str, Experiment], found: Sequence[Experiment]) -> dict[str, Experiment]:
+    """The first candidates and those that were found, each once, the nearest to what was given before the others."""
+    candidates = dict(first)
     known = {repr(_unnamed(each)) for each in candidates.values()}
     for each in sorted(found, key=lambda each: len(_changes(each, own))):
-        if each.source_only or repr(_unnamed(each)) in known:
-            continue
-        known.add(repr(_unnamed(each)))
-        candidates[_free_label(_label(each, own), candidates)] = each
+        if repr(_unnamed(each)) not in known:
+            known.add(repr(_unnamed(each)))
+            candidates[_free_label(_label(each, own), candidates)] = each
     return {label: replace(each, run=replace(each.run, label=own.run.label)) for label, each in candidates.items()}
 
 
-def _require_tunable(own: Experiment) -> None:
-    """Refuse what leaves nothing to judge by, or judges by labels of the target."""
+def derive_labelled_candidates(
+    tables: Mapping[str, Any], metric: str, objectives: Sequence[str] = ()
+) -> dict[str, Experiment]:
+    """The same without a target: the experiment as given, plain federated averaging, and the grid.
+
+    Without a ``[tune]`` table, the grid has algorithms that fit the metric, both learning rates, and what they have of
+    penalties, step sizes of the sites' weights, and powers q. metric: of ``METRICS``.
+    """
+    plain = {section: table for section, table in tables.items() if section != TUNE}
+    require(SWEEP not in plain, "a file with a [sweep] table is for `fedmm sweep`; call it [tune] to tune over it")
+    own = experiment(plain)
+    _require_no_noise(own)
+    if TUNE in tables:
+        require(not objectives, "--objectives is for files without a [tune] table; list objective.name in [tune]")
+        found = _own_grid(tables)
+    else:
+        found = _labelled_grid(plain, own, metric, objectives)
+    for each in (own, *found):
+        require(
+            not each.objective.adapts,
+            f"{each.objective.name} adapts to a target, and the data has none; use source_only or auc",
+        )
+    plainest = experiment(
+        {
+            **plain,
+            "objective": options_for(plain, "objective", SourceOnly.name, OBJECTIVES),
+            "algorithm": options_for(plain, "algorithm", _BASELINE, ALGORITHMS),
+        }
+    )
+    same = repr(_unnamed(plainest)) == repr(_unnamed(own))
+    return _with_labels(own, {AS_GIVEN: own, **({} if same else {PLAIN: plainest})}, found)
+
+
+def _labelled_grid(
+    plain: Mapping[str, Any], own: Experiment, metric: str, objectives: Sequence[str]
+) -> list[Experiment]:
+    found = []
+    for objective, algorithm in product(
+        _known_objectives(objectives) or [own.objective.name],
+        dict.fromkeys((own.algorithm.name, *LABELLED_ALGORITHMS[metric])),
+    ):
+        table = options_for(plain, "algorithm", algorithm, ALGORITHMS)
+        options = {each.name: each.default for each in fields(ALGORITHMS[algorithm])}
+        given = {**options, **table}
+        rated = ("lr_min",) if objective == SourceOnly.name else ("lr_min", "lr_max")
+        axes = [[{key: _scaled(getattr(own.algorithm, key), by) for key in rated} for by in _RATES]]
+        if "penalty_min" in options:
+            axes.append([{"penalty_min": penalty, "penalty_max": penalty} for penalty in _PENALTIES])
+        if "lr_weights" in options:
+            axes.append([{"lr_weights": by * given["lr_weights"]} for by in _RATES])
+        if "q" in options:
+            axes.append([{"q": q} for q in _POWERS])
+        for chosen in product(*axes):
+            changed = {
+                "objective": options_for(plain, "objective", objective, OBJECTIVES),
+                "algorithm": {**table, **{key: value for part in chosen for key, value in part.items()}},
+            }
+            found.append(experiment({**plain, **changed}))
+    return found
+
+
+def _require_no_noise(own: Experiment) -> None:
     require(
         not own.transmission.private,
         f"transmission {own.transmission.name!r} adds noise to updates, and the validators that tuning goes by, sums "
         'over the clients\' own rows, would leave without any; tune with transmission.name = "exact" where that is '
         "allowed, or choose the setting by other means",
     )
+
+
+def _require_tunable(own: Experiment) -> None:
+    """Refuse what leaves nothing to judge by, or judges by labels of the target."""
+    _require_no_noise(own)
     require(
         not isinstance(own.partition, TargetSupervised),
         "target_supervised learns from the target's labels, which tuning never looks at; use another partition",
@@ -84,7 +162,7 @@ def _require_adapting(found: Sequence[Experiment]) -> None:
         require(
             each.adapts or each.source_only,
             f"tuning judges by how a model does on the target, to which {each.objective.name} does not adapt; use "
-            "another objective",
+            "another objective, or data without a target (data.labelled_only = true)",
         )
 
 
@@ -101,10 +179,7 @@ def _own_grid(tables: Mapping[str, Any]) -> list[Experiment]:
 
 
 def _default_grid(plain: Mapping[str, Any], own: Experiment, objectives: Sequence[str]) -> list[Experiment]:
-    chosen = list(dict.fromkeys(objectives)) or [own.objective.name]
-    for name in chosen:
-        if name not in OBJECTIVES:
-            raise unknown("objective in --objectives", name, OBJECTIVES)
+    chosen = _known_objectives(objectives) or [own.objective.name]
     require(
         SourceOnly.name not in objectives,
         f"--objectives need not name {SourceOnly.name}, which is always a candidate; leave it out",
@@ -125,6 +200,13 @@ def _default_grid(plain: Mapping[str, Any], own: Experiment, objectives: Sequenc
     return found
 
 
+def _known_objectives(names: Sequence[str]) -> list[str]:
+    for name in names:
+        if name not in OBJECTIVES:
+            raise unknown("objective in --objectives", name, OBJECTIVES)
+    return list(dict.fromkeys(names))
+
+
 def _scaled(rate: Any, factor: float) -> Any:
     return {group: factor * each for group, each in rate.items()} if isinstance(rate, Mapping) else factor * rate
 
@@ -134,21 +216,32 @@ def _unnamed(each: Experiment) -> Experiment:
 
 
 def _changes(each: Experiment, own: Experiment) -> dict[str, Any]:
-    """The options in which a candidate differs from what was given, by key; both penalties are one where equal."""
+    """The options in which a candidate differs from what was given, by key.
+
+    Both penalties are one where they are equal, and so are both learning rates.
+    """
     before, now = own.tables(), each.tables()
     found = {
         key: value
         for section in _TUNABLE
         for key, value in now[section].items()
-        if (section, key) != ("run", "label") and before[section].get(key, value) != value
+        if (section, key) != ("run", "label")
+        and before[section].get(key, _default(getattr(each, section), key, value)) != value
     }
     found.pop("name", None)
-    if found.get("penalty_min") is not None and found["penalty_min"] == found.get("penalty_max"):
-        found["penalty"] = found.pop("penalty_min")
-        del found["penalty_max"]
+    for both in ("penalty", "lr"):
+        if found.get(f"{both}_min") is not None and found[f"{both}_min"] == found.get(f"{both}_max"):
+            found[both] = found.pop(f"{both}_min")
+            del found[f"{both}_max"]
     names = {section: getattr(each, section).name for section in ("algorithm", "objective", "model")}
     renamed = {section: name for section, name in names.items() if name != getattr(own, section).name}
     return renamed | found
+
+
+def _default(part: Any, key: str, otherwise: Any) -> Any:
+    """What an option is where nothing is said of it; ``otherwise`` where that is no plain value."""
+    default = next((each.default for each in fields(part) if each.name == key), MISSING)
+    return default if isinstance(default, str | int | float) else otherwise
 
 
 def _label(each: Experiment, own: Experiment) -> str:

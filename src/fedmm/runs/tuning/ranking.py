@@ -61,6 +61,11 @@ def find_vetoes(candidates: Field, source_only: str, classes: int | None = None)
     return vetoes
 
 
+def find_unmeasured(candidates: Field) -> dict[str, str]:
+    """Why a candidate cannot be judged, by label: it diverged, or was not measured in time."""
+    return {label: reasons[0] for label, runs in candidates.items() if (reasons := _diverged(runs))}
+
+
 def _diverged(runs: Sequence[Measured]) -> list[str]:
     many = sum(run.diverged for run in runs)
     if many:

@@ -44,9 +44,12 @@ class Results:
         return Results(measured, rung["judged_after"], rung["label_shift"], agreement)
 
 
-def read_results(folder: Path, names: Mapping[str, Sequence[str]]) -> Results:
-    """What the runs of a rung measured, by candidate; names: the folders of each candidate's runs."""
-    runs = {name: _evaluations(folder / name / ROUNDS) for own in names.values() for name in own}
+def read_results(folder: Path, names: Mapping[str, Sequence[str]], signals: Sequence[str] = RANKED_BY) -> Results:
+    """What the runs of a rung measured, by candidate.
+
+    names: the folders of each candidate's runs. signals: the validators that are read, of which a round has the first.
+    """
+    runs = {name: _evaluations(folder / name / ROUNDS, signals) for own in names.values() for name in own}
     summaries = {name: read_summary(folder / name) for name in runs}
     diverged = {name for name in runs if _diverged(summaries[name], runs[name])}
     begun = [set(found) for name, found in runs.items() if found and name not in diverged]
@@ -55,23 +58,25 @@ def read_results(folder: Path, names: Mapping[str, Sequence[str]]) -> Results:
     def measured(name: str) -> Measured:
         if name in diverged:
             return Measured(diverged=True)
-        past = [each[_INFORMATION] for round_, each in runs[name].items() if round_ <= last]
+        past = [each[_INFORMATION] for round_, each in runs[name].items() if round_ <= last and _INFORMATION in each]
         return Measured(runs[name].get(last, {}), max(past, default=None))
 
-    shifts = [each["label_shift"] for name in names[SOURCE_ONLY] if (each := summaries[name]).get("label_shift")]
+    shifts = [
+        each["label_shift"] for name in names.get(SOURCE_ONLY, ()) if (each := summaries[name]).get("label_shift")
+    ]
     worst = max(shifts, key=lambda shift: float(shift["high"]), default=None)
     return Results({label: [measured(name) for name in own] for label, own in names.items()}, last, worst)
 
 
-def _evaluations(path: Path) -> Evaluations:
+def _evaluations(path: Path, signals: Sequence[str]) -> Evaluations:
     """A run's evaluated rounds; of the columns nothing is read but what the ranking goes by."""
-    columns = {name: VALIDATORS[name].column for name in RANKED_BY}
+    columns = {name: VALIDATORS[name].column for name in signals}
     found: Evaluations = {}
     if path.exists():
         for line in path.read_text(encoding="utf-8").splitlines():
             row = json.loads(line)
             values = {name: row[column] for name, column in columns.items() if row.get(column) is not None}
-            if _INFORMATION in values:
+            if signals[0] in values:
                 found[row["round"]] = values
     return found
 
@@ -164,7 +169,9 @@ def judged_rung(rungs: Sequence[Table]) -> Table | None:
     return judged
 
 
-def tabulate(rungs: Sequence[Mapping[str, Any]], always: Sequence[str]) -> list[Table]:
+def tabulate(
+    rungs: Sequence[Mapping[str, Any]], always: Sequence[str], signals: Sequence[str] = RANKED_BY
+) -> list[Table]:
     """A row for each candidate, as it stood in the last rung it ran in; the furthest and best first."""
     rows: dict[str, Table] = {}
     for number, rung in enumerate(rungs, start=1):
@@ -173,7 +180,7 @@ def tabulate(rungs: Sequence[Mapping[str, Any]], always: Sequence[str]) -> list[
                 "candidate": entry["label"],
                 "rung": number,
                 "rounds": rung["judged_after"],
-                "signals": {name: _spread(entry["signals"], name) for name in RANKED_BY},
+                "signals": {name: _spread(entry["signals"], name) for name in signals},
                 "agreement": dict(entry.get("agreement") or {}),
                 "seeds": len(entry["runs"]),
                 "rank": entry["rank"],

@@ -22,14 +22,13 @@ from fedmm.runs.run import Summary
 from fedmm.runs.run_folder import SUMMARY, claim_folder
 from fedmm.runs.sweep import DivergedRuns, run_sweep
 from fedmm.runs.tuning.agreement import measure_agreement
-from fedmm.runs.tuning.candidates import ALWAYS, AS_GIVEN
+from fedmm.runs.tuning.candidates import AS_GIVEN
+from fedmm.runs.tuning.criteria import ByTarget, Criterion
 from fedmm.runs.tuning.halving import Budget, Pace, Rung, count_halvings, fit_rungs, plan_rungs
 from fedmm.runs.tuning.pace import pace_of, run_briefly, seconds_to_write
-from fedmm.runs.tuning.ranking import find_vetoes, rank_candidates
 from fedmm.runs.tuning.rung_results import (
     Choice,
     Results,
-    choose_finalist,
     judged_rung,
     read_results,
     read_summary,
@@ -53,13 +52,21 @@ Sweep = Callable[..., Summary]
 """Runs the experiments of a rung and leaves their folders, as :func:`fedmm.runs.sweep.run_sweep` does."""
 
 
+def own_of(candidates: Mapping[str, Experiment]) -> Experiment:
+    """The experiment as given."""
+    return candidates[AS_GIVEN if AS_GIVEN in candidates else SOURCE_ONLY]
+
+
 def evaluate_every(run: TrainOptions, rounds: int) -> int:
     """How often a run of so many rounds is evaluated in a rung."""
     return max(1, min(run.evaluate_every, rounds // _EVALUATIONS))
 
 
 class Halving:
-    """A tuning under way; ``state`` is what ``tune.json`` holds. sweep: what runs a rung, ``run_sweep`` by default."""
+    """A tuning under way; ``state`` is what ``tune.json`` holds.
+
+    sweep: what runs a rung, ``run_sweep`` by default. criterion: what judges, signals of a target by default.
+    """
 
     def __init__(
         self,
@@ -72,11 +79,13 @@ class Halving:
         progress: bool,
         say: Say,
         sweep: Sweep | None = None,
+        criterion: Criterion | None = None,
     ) -> None:
         self.candidates = candidates
+        self.criterion = criterion or ByTarget()
         self.folder = folder
-        self.own = candidates.get(AS_GIVEN, candidates[SOURCE_ONLY]).run
-        self.always = [label for label in ALWAYS if label in candidates]
+        self.own = own_of(candidates).run
+        self.always = [label for label in self.criterion.always if label in candidates]
         self.eta = eta
         self.budget = budget
         self.progress, self.say = progress, say
@@ -88,18 +97,19 @@ class Halving:
         self.plan = plan_rungs(free, self.own.rounds, halvings, eta, seeds)
         self.state: Table = {}
 
-    def open(self, title: str, *, overwrite: bool, resume: bool) -> None:
-        """Claim the folder, or read what a tuning of the same candidates left there."""
+    def open(self, title: str, *, overwrite: bool, resume: bool, notes: Sequence[str] = ()) -> None:
+        """Claim the folder, or read what a tuning of the same candidates left there; notes: to begin with."""
         about = {
             "format": FORMAT,
             "eta": self.eta,
             "seeds": self.plan[-1].seeds,
             "candidates": {label: each.tables() for label, each in self.candidates.items()},
+            **({"metric": self.criterion.metric, "signals": self.criterion.signals} if self.criterion.metric else {}),
         }
         path = self.folder / STATE
         if resume and path.exists():
             self.state = read_state(path)
-            same = {key: self.state[key] for key in about} == json.loads(json.dumps(about))
+            same = {key: self.state.get(key) for key in about} == json.loads(json.dumps(about))
             require(
                 same, f"the tuning in {self.folder} has other candidates or options; name another folder with --out"
             )
@@ -117,7 +127,7 @@ class Halving:
             "rounds": self.own.rounds,
             "pace": None,
             "field": [label for label in self.candidates if label not in self.always],
-            "notes": [],
+            "notes": list(notes),
             "rungs": [],
         }
         write_json(self.folder / SUMMARY, comparison_summary(title, "running", [], []))
@@ -153,9 +163,8 @@ class Halving:
         )
         folder = self._folder(number)
         summary, names = self._sweep(labels, rung, folder)
-        results = read_results(folder, names)
-        vetoes = find_vetoes(results.measured, SOURCE_ONLY, self._classes())
-        ranks = rank_candidates(results.measured, vetoes)
+        results = read_results(folder, names, self.criterion.signals)
+        vetoes, ranks = self.criterion.judge(results.measured, self._classes())
         last = number + 1 == len(self.plan)
         agreement = measure_agreement(folder, names, self.candidates, self.cache) if last else {}
         return {
@@ -180,7 +189,7 @@ class Halving:
         }
 
     def _classes(self) -> int:
-        return self.cache.pair(self.candidates[SOURCE_ONLY], torch.device("cpu")).classes
+        return self.cache.pair(own_of(self.candidates), torch.device("cpu")).classes
 
     def _folder(self, number: int) -> Path:
         return self.folder / f"rung-{number + 1}"
@@ -280,7 +289,7 @@ class Halving:
         """The choice, and the files that tell it; the last rung that can be judged decides."""
         judged = judged_rung(self.state["rungs"])
         vetoes = {} if judged is None else {entry["label"]: entry["veto"] for entry in judged["entries"]}
-        choice = choose_finalist(None if judged is None else Results.of(judged), vetoes)
+        choice = self.criterion.choose(None if judged is None else Results.of(judged), vetoes)
         completed = sum(rung["status"] == "completed" for rung in self.state["rungs"])
         over = completed < len(self.plan)
         ended = f"the time was over in rung {completed + 1} of {len(self.plan)}; resume goes on" if over else ""
@@ -288,7 +297,7 @@ class Halving:
             "ended": ended,
             "status": "out of time" if over else "completed",
             "verdict": asdict(choice),
-            "table": tabulate(self.state["rungs"], self.always),
+            "table": tabulate(self.state["rungs"], self.always, self.criterion.signals),
             "tuned": self.candidates[choice.label].tables(),
         }
         self._save()

@@ -1,4 +1,4 @@
-"""From an experiment and no target labels to a setting: successive halving over candidates, judged by validators."""
+"""From an experiment to a setting: successive halving over candidates, judged by validators, never by test rows."""
 
 from __future__ import annotations
 
@@ -10,12 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fedmm.config.schema import Experiment
+from fedmm.config.schema import experiment as build_experiment
+from fedmm.config.sweep_grid import SWEEP
 from fedmm.config.toml import read_tables
 from fedmm.core.errors import Say, require
 from fedmm.runs.build import DataCache, prepare
 from fedmm.runs.sweep import require_stackable
-from fedmm.runs.tuning.candidates import derive_candidates
+from fedmm.runs.tuning.candidates import TUNE, derive_candidates, derive_labelled_candidates
+from fedmm.runs.tuning.criteria import ByTarget, ByValidation, Criterion, metric_of, notes_on_rows, require_measured
 from fedmm.runs.tuning.halving import Budget
 from fedmm.runs.tuning.rungs import Halving, Table
 
@@ -28,7 +33,7 @@ class Tuning:
 
     best: the experiment to run. label: what it is called in the table. sentence: why it was chosen.
     adapted: of the candidates that adapt the best by the same signals, even where the rule prefers source only; None
-    where all of them were ruled out.
+    where all of them were ruled out, or there is no target.
     table: a row for each candidate: ``candidate``, the last ``rung`` it ran in, its ``rounds`` there, ``signals`` (of
     each validator the mean, lowest and highest over the seeds), ``rank``, ``veto`` (why it was ruled out, or empty).
     notes: what was left out for lack of time. folder: where everything is; None where nothing was kept.
@@ -47,6 +52,7 @@ def tune(
     experiment: Experiment | Mapping[str, Any] | Path | str,
     *,
     objectives: Sequence[str] = (),
+    metric: str = "",
     minutes: float | None = None,
     seeds: int = 3,
     eta: int = 2,
@@ -57,7 +63,7 @@ def tune(
     say: Say = lambda line: None,
     title: str = "",
 ) -> Tuning:
-    """Choose a setting for an experiment without target labels.
+    """Choose a setting for an experiment without target labels, or without a target.
 
     All candidates run for a third of the rounds; the best 1/``eta`` of them run full length with several seeds. Target
     labels are never looked at: the best mean rank over ``target_information``, ``target_bnm`` and ``source_risk`` goes
@@ -65,22 +71,29 @@ def tune(
     predictions agree best between seeds and between neighbouring target rows. Source only and the experiment as given
     always reach the end, and source only wins where the class mix of the target is reliably estimated to differ.
 
+    Where all rows have labels and there is no target, the mean over seeds of a metric on rows set aside decides, and
+    plain federated averaging and the experiment as given always reach the end.
+
     experiment: one, its tables, or its file, which may have a ``[tune]`` table with lists of values to try.
     objectives: to try where there is no such table; by default the experiment's own.
+    metric: ``accuracy``, ``auc`` or ``worst_site``, without a target; by default by what the experiment trains for.
     minutes: a time budget; fewer candidates or rounds are run to keep it. seeds: of each finalist.
     out: the folder for all runs, ``tune.json`` and ``tuned.toml``; without it nothing is kept.
     resume: go on with a tuning in that folder. say: told what is going on. title: of reports.
     """
     tables, name = _read(experiment)
     require_limits(seeds, minutes)
-    candidates = derive_candidates(tables, objectives)
+    own = build_experiment({section: table for section, table in tables.items() if section not in (TUNE, SWEEP)})
+    candidates, criterion = plan_tuning(tables, own, objectives, metric)
     require(out is not None or not resume, "resume needs the folder of the tuning; name it with out")
     require_stackable([*candidates.values()])
-    prepare(next(reversed(candidates.values())), DataCache())
+    cache = DataCache()
+    require_measured(criterion, prepare(next(reversed(candidates.values())), cache).measures)
+    notes = notes_on_rows(criterion, cache.pair(own, torch.device("cpu")))
     budget = Budget(None if minutes is None else 60.0 * minutes)
     with tempfile.TemporaryDirectory() if out is None else nullcontext(out) as folder:
-        halving = Halving(candidates, Path(folder), seeds, eta, budget, progress=progress, say=say)
-        halving.open(title or name, overwrite=overwrite, resume=resume)
+        halving = Halving(candidates, Path(folder), seeds, eta, budget, progress=progress, say=say, criterion=criterion)
+        halving.open(title or name, overwrite=overwrite, resume=resume, notes=notes)
         halving.run()
         choice = halving.close()
     return Tuning(
@@ -92,6 +105,17 @@ def tune(
         [*halving.state["notes"], *filter(None, [halving.state["ended"]])],
         None if out is None else Path(out),
     )
+
+
+def plan_tuning(
+    tables: Mapping[str, Any], own: Experiment, objectives: Sequence[str] = (), metric: str = ""
+) -> tuple[dict[str, Experiment], Criterion]:
+    """The candidates of an experiment, and what judges them. tables: with a ``[tune]``, if any; own: as given."""
+    if not own.labelled_only:
+        require(not metric, "--metric is for experiments without a target (data.labelled_only); leave it out")
+        return derive_candidates(tables, objectives), ByTarget()
+    criterion = ByValidation(metric_of(own, metric))
+    return derive_labelled_candidates(tables, criterion.metric, objectives), criterion
 
 
 def require_limits(seeds: int, minutes: float | None) -> None:
