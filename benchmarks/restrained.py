@@ -47,17 +47,17 @@ def candidate(algorithm: str, restrained: bool, seed: int, rounds: int) -> Exper
 def outcome(each: Experiment, stack: StackRun, replica: int) -> dict[str, Any]:
     """What became of one run."""
     training = stack.training(replica, "completed")
-    seen = [value for row in training.history if (value := row.get("target_accuracy")) is not None]
-    last = training.history[-1]
-    ended = "died" if training.status == "completed" and last["dual_norm"] < DEAD_DUAL else training.status
+    rows: list[dict[str, Any]] = [dict(row) for row in training.history]
+    seen = [value for row in rows if (value := row.get("target_accuracy")) is not None]
+    dead = training.status == "completed" and rows[-1]["dual_norm"] < DEAD_DUAL
     return {
         "algorithm": each.algorithm.name,
         "restrained": each.objective.restrained,
         "seed": each.run.seed,
-        "ended": ended,
+        "ended": "died" if dead else training.status,
         "last": seen[-1],
         "best": max(seen),
-        "highest_domain_loss": max(row["domain_loss"] for row in training.history),
+        "highest_domain_loss": max(row["domain_loss"] for row in rows),
     }
 
 

@@ -27,7 +27,7 @@ _DECIDING = options_that_affect("numbers", "seed")
 _FIRST = ("rounds", "seed", "batch_size", "probe_rows", "dtype", "client_weights", "preset")
 _SINCE: dict[str, dict[str, Any]] = {
     "run": {name: default for name, default in _DECIDING.items() if name not in _FIRST},
-    "data": {"augment": True, "skip_bad": False},
+    "data": {"augment": True, "skip_bad": False, "validation_share": 0.0},
     "objective": {
         "target_loss": {"name": "none"},
         "target_weight": 1.0,
