@@ -376,7 +376,7 @@ def test_what_the_guard_saves_on_the_page_is_what_was_measured() -> None:
 # Promised -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("script", "part"), [("worst_target", "digits"), ("debias", "sex")])
+@pytest.mark.parametrize(("script", "part"), [("worst_site", "adult"), ("worst_target", "digits"), ("debias", "sex")])
 def test_the_tables_on_labelled_sites_are_what_was_measured(
     script: str, part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
