@@ -19,7 +19,11 @@ from fedmm.core.errors import FedmmError, first_line
 
 _LOOPBACK = "127.0.0.1"
 _LONGEST_FOLDER = 40  # of 107 letters for a socket's name, Ray's own names below a folder take 65
-_ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_worker_niceness": "0",  # Ray's own 15 lets workers stand still where the machine is busy with anything else
+}
 _ON_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # else Ray replaces 127.0.0.1 by the machine's own address
 
 
