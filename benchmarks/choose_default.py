@@ -59,12 +59,15 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "ascent_1.75": {"name": "fedmm_ascent", "server_lr_max": 1.75},
     "ascent_1.75_mu_1.5": {"name": "fedmm_ascent", "server_lr_max": 1.75, "penalty_min": 1.5, "penalty_max": 1.5},
     "ascent_1.75_guarded": {"name": "fedmm_ascent", "server_lr_max": 1.75, "guard": {"policy": "rollback"}},
+    "ascent_1.75_restrained": {"name": "fedmm_ascent", "server_lr_max": 1.75, "restrained": True},
     "adaptive_1.75": {"name": "fedmm_adaptive", "server_lr_max": 1.75},
     "adaptive_2.5": {"name": "fedmm_adaptive", "server_lr_max": 2.5},
     "adaptive_1.75_quick": {"name": "fedmm_adaptive", "server_lr_max": 1.75, "curvature_rate": 0.5},
     "adaptive_1.75_guarded": {"name": "fedmm_adaptive", "server_lr_max": 1.75, "guard": {"policy": "rollback"}},
+    "adaptive_2.5_restrained": {"name": "fedmm_adaptive", "server_lr_max": 2.5, "restrained": True},
+    "fedmm_2_restrained": {"name": "fedmm", "penalty_min": 2.0, "penalty_max": 2.0, "restrained": True},
 }
-"""The algorithm's options, and under ``guard`` the guard's."""
+"""The algorithm's options, under ``guard`` the guard's, and whether features are restrained where the objective can."""
 
 
 def listed_runs(
@@ -75,6 +78,8 @@ def listed_runs(
     tables.pop("sweep", None)
     algorithms = {name: {**SHARED, **CANDIDATES[name]} for name in candidates}
     guards = {name: options.pop("guard", {}) for name, options in algorithms.items()}
+    restrained = {name: options.pop("restrained", False) for name, options in algorithms.items()}
+    telling = tables["objective"]["name"] in ("dann", "cdan")
     return [
         (
             name,
@@ -82,6 +87,10 @@ def listed_runs(
                 {
                     **tables,
                     "data": {**tables["data"], **rows},
+                    "objective": {
+                        **tables["objective"],
+                        **({"restrained": True} if telling and restrained[name] else {}),
+                    },
                     "algorithm": algorithms[name],
                     "guard": guards[name],
                     "run": {**tables["run"], **run, "seed": seed, "label": name},
