@@ -72,11 +72,11 @@ if _typing.TYPE_CHECKING:
     from fedmm.training.adaptation import Adapted as Adapted
     from fedmm.training.callbacks import Callback as Callback
     from fedmm.training.callbacks import EarlyStopping as EarlyStopping
+    from fedmm.training.clients import Client as Client
     from fedmm.training.guard import Guard as Guard
     from fedmm.training.history import History as History
     from fedmm.training.predictor import Predictor as Predictor
     from fedmm.training.predictor import load_model as load_model
-    from fedmm.training.problem import Client as Client
     from fedmm.training.solve import FunctionClient as FunctionClient
     from fedmm.training.solve import Solution as Solution
     from fedmm.training.solve import solve as solve

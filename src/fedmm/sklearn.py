@@ -24,7 +24,7 @@ from fedmm.models.zoo import MLP
 from fedmm.objectives import OBJECTIVES, SourceOnly
 from fedmm.training.adapt import adapt
 from fedmm.training.adaptation import Adapted
-from fedmm.training.problem import Client
+from fedmm.training.clients import Client
 
 __all__ = ["MASKED", "FederatedAdapter"]
 

@@ -21,7 +21,7 @@ from fedmm.core.problem import FederatedProblem
 from fedmm.data.rows import TensorRows
 from fedmm.engines.in_process import InProcess
 from fedmm.models import FlatNetwork
-from fedmm.training.problem import ClientData
+from fedmm.training.clients import ClientData
 
 NAMES = [
     *("features.0.weight", "features.0.bias", "features.3.weight", "features.3.bias"),

@@ -25,7 +25,8 @@ from fedmm.core.engine import FederatedState
 from fedmm.core.layout import Layout
 from fedmm.core.problem import FederatedProblem, LocalReport, Statistics
 from fedmm.engines.in_process import InProcess
-from fedmm.training.problem import adaptation_problem, take_stock
+from fedmm.training.clients import take_stock
+from fedmm.training.problem import adaptation_problem
 
 each_algorithm = pytest.mark.parametrize("kind", ALGORITHMS.values(), ids=ALGORITHMS)
 

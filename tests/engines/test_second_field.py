@@ -13,7 +13,8 @@ from torch import nn
 import fedmm
 from fedmm.core.federation import Terms
 from fedmm.engines.worker import take_step
-from fedmm.training.problem import AdaptationClient, adaptation_problem, take_stock
+from fedmm.training.clients import take_stock
+from fedmm.training.problem import AdaptationClient, adaptation_problem
 
 
 def opened(client: fedmm.Client, *layers: nn.Module, **options: Any) -> Any:

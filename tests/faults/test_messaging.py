@@ -19,7 +19,8 @@ from fedmm.core.engine import FederatedState
 from fedmm.engines.in_process import InProcess
 from fedmm.engines.messages import Update
 from fedmm.remote.messaging import Exchange, Messaging
-from fedmm.training.problem import adaptation_problem, take_stock
+from fedmm.training.clients import take_stock
+from fedmm.training.problem import adaptation_problem
 
 each_algorithm = pytest.mark.parametrize("kind", ALGORITHMS.values(), ids=ALGORITHMS)
 

@@ -13,7 +13,8 @@ from fedmm.core.seeding import key
 from fedmm.data.rows import TensorRows
 from fedmm.models import FlatNetwork
 from fedmm.models.dropout import SeededDropout, seed_dropout
-from fedmm.training.problem import AdaptationClient, ClientData
+from fedmm.training.clients import ClientData
+from fedmm.training.problem import AdaptationClient
 
 
 def masked(x: Tensor, p: float, draw: int, *, layer: int = 0, per_channel: bool = False) -> Tensor:

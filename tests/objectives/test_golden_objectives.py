@@ -13,7 +13,7 @@ import fedmm
 from fedmm.core.objective import SOURCE, TARGET, Objective, Outputs, row_weights
 from fedmm.data.rows import TensorRows
 from fedmm.models import FlatNetwork
-from fedmm.training.problem import ClientData
+from fedmm.training.clients import ClientData
 
 CASES = golden("objectives")["cases"]
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c['objective']}-{c['client']}-nu={c['nu']}")

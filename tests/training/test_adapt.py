@@ -30,8 +30,8 @@ from fedmm import Client, FedAvgGDA, FedMM, FedmmError, SourceOnly
 from fedmm.core.engine import FederatedState, RoundRecord
 from fedmm.core.seeding import rows as drawn
 from fedmm.training.callbacks import OnRound
+from fedmm.training.clients import batch_split
 from fedmm.training.loop import Evaluation, ctrl_c_waits, train
-from fedmm.training.problem import batch_split
 
 # Whatever form the rows are in ----------------------------------------------------------------------------------------
 

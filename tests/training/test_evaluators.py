@@ -20,9 +20,9 @@ from fedmm.core.problem import WholeRows
 from fedmm.data.rows import TensorRows
 from fedmm.training.adaptation import Adaptation
 from fedmm.training.batched import StackRun, StackSettings
+from fedmm.training.clients import domain_odds, take_stock
 from fedmm.training.evaluators import target_evaluator
 from fedmm.training.predictor import RowsShown
-from fedmm.training.problem import domain_odds, take_stock
 
 SHOW = RowsShown(WholeRows(), (1,))
 CPU = torch.device("cpu")

@@ -22,7 +22,7 @@ from fedmm.runs.build import DataCache
 from fedmm.sites.compatibility import difference
 from fedmm.sites.experiments import require_quorum
 from fedmm.sites.site_info import Expected, SiteInfo, read_site_info, site_info_from
-from fedmm.training.problem import Client, class_shares
+from fedmm.training.clients import Client, class_shares
 
 SITES = "sites.json"
 _LATE, _JOINED = "late", "joined"

@@ -18,8 +18,8 @@ from fedmm.data.rows import TensorRows
 from fedmm.data.tensor_files import cached
 from fedmm.models.frozen_prefix import FrozenPart, without_frozen_part
 from fedmm.training.adaptation import Adaptation, WholeNetwork
+from fedmm.training.clients import Client
 from fedmm.training.privacy import require_nothing_learnt
-from fedmm.training.problem import Client
 
 
 class DataCache:

@@ -24,9 +24,9 @@ from fedmm.objectives import DANN
 from fedmm.training.adaptation import Adaptation, Adapted
 from fedmm.training.callbacks import Callback, EarlyStopping, OnRound
 from fedmm.training.checkpoints import open_call_folder
+from fedmm.training.clients import Client
 from fedmm.training.guard import Guard
 from fedmm.training.history import Row
-from fedmm.training.problem import Client
 
 _DANN = DANN()
 _SMOOTHED_FEDMM = SmoothedFedMM()

@@ -35,6 +35,7 @@ from fedmm.training.callbacks import (
     Training,
     best_model_in,
 )
+from fedmm.training.clients import Client, client_names, domain_odds, format_clients, take_stock
 from fedmm.training.evaluators import (
     MeasuresElsewhere,
     accuracy_evaluators,
@@ -51,14 +52,7 @@ from fedmm.training.history import History
 from fedmm.training.loop import Evaluation, Guarded, train
 from fedmm.training.predictor import ARRAYS, Predictor, RowsShown
 from fedmm.training.privacy import EpsilonColumn, privacy_account, require_no_guard, require_nothing_else_is_told
-from fedmm.training.problem import (
-    Client,
-    adaptation_problem,
-    client_names,
-    domain_odds,
-    format_clients,
-    take_stock,
-)
+from fedmm.training.problem import adaptation_problem
 from fedmm.training.progress import RoundProgress
 from fedmm.training.snapshots import ResumePoint
 

@@ -1,11 +1,9 @@
-"""Domain adaptation as a federated problem: who holds which rows, and each client's f_i on them."""
+"""Domain adaptation as a federated problem: each client's f_i on the rows that it holds."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence, Sized
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -15,218 +13,12 @@ from fedmm.core.objective import SOURCE, TARGET, Objective, RowWeights, row_weig
 from fedmm.core.problem import FederatedProblem, HeldRows, LocalReport, Statistics, View, WholeRows
 from fedmm.core.seeding import key, rows
 from fedmm.core.validation import at_least
-from fedmm.data.row_format import Part, RowFormat, learn_format
-from fedmm.data.rows import Rows, TensorRows, has_length
+from fedmm.data.rows import Rows, TensorRows
 from fedmm.models.flat import FlatNetwork
 from fedmm.models.network import Network
-from fedmm.training.solve import default_names, mean_one
+from fedmm.training.clients import ClientData, batch_split, check_labels, domain_odds, input_mean, measure_class_shares
 
 _WHOLE_ROWS = WholeRows()
-
-
-@dataclass(frozen=True)
-class Client:
-    """A site and what it holds: labelled source rows, unlabelled target rows, or both.
-
-    source: (inputs, labels) as arrays, tensors, lists or a DataFrame with its labels; or a Dataset or DataLoader of
-        pairs (x, y) or of dicts like ``{"image": ..., "label": ...}``. Labels number the classes from 0, or are words.
-    target: inputs in any of these forms; labels in a Dataset are not looked at.
-    name: its random draws and its place in every sum follow from it; by default ``client-1`` ... as listed.
-    weight: the paper's alpha_i; the clients' weights are scaled to mean 1.
-    """
-
-    source: Any = None
-    target: Any = None
-    name: str | None = None
-    weight: float = 1.0
-
-    def __post_init__(self) -> None:
-        require(
-            self.source is not None or self.target is not None,
-            f"client {self.name or ''!r} holds nothing: give it source=(inputs, labels), target=inputs, or both",
-        )
-
-    def __repr__(self) -> str:
-        held = [f"{domain}={_briefly(data)}" for domain, data in self._domains if data is not None]
-        weight = [] if self.weight == 1.0 else [f"weight={self.weight!r}"]
-        return f"Client({', '.join([*held, *([] if self.name is None else [f'name={self.name!r}']), *weight])})"
-
-    @property
-    def _domains(self) -> tuple[tuple[str, Any], tuple[str, Any]]:
-        return ("source", self.source), ("target", self.target)
-
-
-def _briefly(data: object) -> str:
-    """What data is, without its values."""
-    if isinstance(data, tuple):
-        return f"({', '.join(map(_briefly, data))})"
-    shape = getattr(data, "shape", None)
-    if isinstance(shape, tuple):
-        return f"{type(data).__name__}{list(shape)}"
-    size = f" of {len(data)}" if isinstance(data, Sized) and has_length(data) else ""
-    return f"<{type(data).__name__}{size}>"
-
-
-@dataclass(frozen=True)
-class ClientData:
-    """A client's rows, checked."""
-
-    name: str
-    source: Rows | None
-    target: Rows | None
-    alpha: float
-
-    @property
-    def domains(self) -> str:
-        """Which domains are held: clients that hold the same ones are a group."""
-        held = {"source": self.source, "target": self.target}
-        return " and ".join(domain for domain, rows in held.items() if rows is not None)
-
-    @property
-    def sample(self) -> Tensor:
-        """The first rows, up to two."""
-        held = self.source if self.source is not None else self.target
-        assert held is not None
-        return held.take(torch.arange(min(2, len(held))))
-
-
-def client_names(clients: Sequence[Client]) -> list[str]:
-    """The clients' names, with ``client-1`` ... for those without."""
-    for client in clients:
-        require(
-            client.name is None or isinstance(client.name, str), f"a client's name must be text, not {client.name!r}"
-        )
-    return [c.name or default for c, default in zip(clients, default_names(len(clients)), strict=True)]
-
-
-def format_clients(clients: Sequence[Client], keys: Any = None) -> tuple[list[Client], RowFormat]:
-    """The clients with their data as :class:`Rows`, checked and named, and what it has in common."""
-    require_clients(clients)
-    named = [replace(client, name=name) for client, name in zip(clients, client_names(clients), strict=True)]
-    parts = [
-        Part(data, f"client {client.name!r}: {domain}", domain == "source")
-        for client in named
-        for domain, data in client._domains
-        if data is not None
-    ]
-    form, parts = learn_format(parts, keys)
-    rows = iter([form.rows(*part) for part in parts])
-    formed = []
-    for client in named:
-        held: dict[str, Any] = {domain: next(rows) for domain, data in client._domains if data is not None}
-        formed.append(replace(client, **held))
-    return formed, form
-
-
-def require_clients(clients: object) -> None:
-    """Refuse what is not a list of clients."""
-    advice = "give a list such as [fedmm.Client(source=(x, y)), fedmm.Client(target=x)]"
-    one = "one Client" if isinstance(clients, Client) else f"a {type(clients).__name__}"
-    if not isinstance(clients, Sequence) or isinstance(clients, str):
-        raise FedmmError(f"clients is {one}; {advice}")
-    for client in clients:
-        require(isinstance(client, Client), f"clients holds a {type(client).__name__}; {advice}")
-
-
-def take_stock(clients: Sequence[Client], objective: Objective, classes: int) -> list[ClientData]:
-    """Check what the clients hold; with an objective that adapts to nothing, only their source rows count."""
-    require(len(clients) > 0, "a federation needs at least one client")
-    holdings = []
-    for client in format_clients(clients)[0]:
-        source, target = client.source, client.target if objective.adapts else None
-        assert client.name is not None
-        if isinstance(source, TensorRows):
-            check_labels(source.labels(torch.arange(len(source))), client.name, classes)
-        if source is not None or target is not None:
-            holdings.append(ClientData(client.name, source, target, client.weight))
-    require(
-        any(h.source is not None for h in holdings),
-        "no client holds labelled source rows: there is nothing to learn; give one of them source=(inputs, labels)",
-    )
-    require(
-        not objective.adapts or any(h.target is not None for h in holdings),
-        f"no client holds target rows, to which {objective.name} adapts; give one of them target=inputs, or use the "
-        "objective SourceOnly() (source_only)",
-    )
-    _require_alike(holdings)
-    alphas = mean_one([holding.alpha for holding in holdings], len(holdings))
-    return [replace(holding, alpha=alpha) for holding, alpha in zip(holdings, alphas, strict=True)]
-
-
-def _require_alike(holdings: Sequence[ClientData]) -> None:
-    """All rows must have one shape, and be bytes everywhere or nowhere: bytes are scaled, other numbers are not."""
-    parts = [
-        (f"client {h.name!r}: {domain}", held.take(torch.zeros(1, dtype=torch.int64)))
-        for h in holdings
-        for domain, held in (("source", h.source), ("target", h.target))
-        if held is not None
-    ]
-    first_name, first = parts[0]
-    for name, row in parts[1:]:
-        require(
-            row.shape == first.shape,
-            f"{name} holds rows of shape {tuple(row.shape[1:])}, {first_name} of shape {tuple(first.shape[1:])}; "
-            "they must agree",
-        )
-        require(
-            (row.dtype == torch.uint8) == (first.dtype == torch.uint8),
-            f"{name} holds {row.dtype} values, {first_name} {first.dtype}; give all clients bytes or none",
-        )
-
-
-def check_labels(labels: Tensor, name: str, classes: int) -> None:
-    """Refuse labels beyond the number of classes."""
-    highest = int(labels.max())
-    if highest >= classes:
-        raise FedmmError(
-            f"client {name!r}: source holds label {highest}, but there are {classes} classes (0 to {classes - 1})"
-        )
-
-
-def input_sum(holding: ClientData, chunk: int = 4096) -> tuple[float, int]:
-    """The sum and the count of a client's training inputs, bytes scaled to [0, 1]."""
-    total, count = 0.0, 0
-    for held in (holding.source, holding.target):
-        for index in torch.split(torch.arange(len(held)), chunk) if held is not None else ():
-            assert held is not None
-            x = held.take(index)
-            total += float(x.double().sum()) / (255.0 if x.dtype == torch.uint8 else 1.0)
-            count += x.numel()
-    return total, count
-
-
-def input_mean(holdings: Sequence[ClientData]) -> float:
-    """The mean of all clients' training inputs, from one sum and one count per client."""
-    sums = [input_sum(holding) for holding in sorted(holdings, key=lambda h: h.name)]
-    return sum(total for total, _ in sums) / sum(count for _, count in sums)
-
-
-def class_counts(held: Rows, classes: int, name: str, chunk: int = 4096) -> tuple[int, ...]:
-    """How many labelled rows a client holds of each class."""
-    counts = torch.zeros(classes, dtype=torch.int64)
-    for index in torch.split(torch.arange(len(held)), chunk):
-        labels = held.labels(index)
-        check_labels(labels, name, classes)
-        counts += torch.bincount(labels.cpu(), minlength=classes)
-    return tuple(counts.tolist())
-
-
-def class_shares(counts: Mapping[str, Sequence[int]], alphas: Mapping[str, float]) -> tuple[float, ...] | None:
-    """The clients' shares of each class, averaged by their weights, which is that of f; None where nobody counted.
-
-    counts: by client, its labelled rows of each class. alphas: by client, its weight.
-    """
-    known = [(alphas[name], counts[name]) for name in sorted(counts) if sum(counts[name])]
-    total = math.fsum(alpha for alpha, _ in known)
-    each = zip(*([alpha * count / sum(own) for count in own] for alpha, own in known), strict=True)
-    return tuple(math.fsum(parts) / total for parts in each) or None
-
-
-def measure_class_shares(holdings: Sequence[ClientData], classes: int) -> tuple[float, ...] | None:
-    """The :func:`class_shares` of clients whose rows are here."""
-    labelled = {h.name: h.source for h in holdings if h.source is not None}
-    counts = {name: class_counts(held, classes, name) for name, held in labelled.items()}
-    return class_shares(counts, {h.name: h.alpha for h in holdings})
 
 
 def adaptation_problem(
@@ -312,42 +104,6 @@ def _moved(holdings: Sequence[ClientData], device: torch.device) -> list[ClientD
         return None if held is None else held.to(device)
 
     return [replace(holding, source=rows(holding.source), target=rows(holding.target)) for holding in holdings]
-
-
-def batch_split(batch_size: int, source: int, target: int) -> tuple[int, int]:
-    """How many of a batch's rows are source and target: in proportion to what is held, at least one of each kind."""
-    if not target:
-        return batch_size, 0
-    if not source:
-        return 0, batch_size
-    require(batch_size >= 2, "batch_size must be at least 2 for a client that holds both source and target rows")
-    share = min(max(round(batch_size * source / (source + target)), 1), batch_size - 1)
-    return share, batch_size - share
-
-
-def domain_odds(
-    holdings: Sequence[ClientData],
-    objective: Objective,
-    batch_size: int,
-    *,
-    standing_in: bool,
-    told: Mapping[str, tuple[int, int]] | None = None,
-) -> float | None:
-    """The log of how much more source than target the adversary's batches hold, over all clients.
-
-    None where it is no domain classifier, sees one domain alone, or where rows that stand in for those of a site with
-    both domains (``standing_in``) do not tell. told: by site, how many rows of its batches are of each domain.
-    """
-    source = target = 0.0
-    for holding in holdings:
-        held = [0 if rows is None else len(rows) for rows in (holding.source, holding.target)]
-        if standing_in and all(held):
-            held = list((told or {}).get(holding.name, ()))
-            if not all(held) or len(held) != 2:
-                return None
-        rows = batch_split(batch_size, *held)
-        source, target = source + holding.alpha * rows[0], target + holding.alpha * rows[1]
-    return math.log(source / target) if objective.tells_domains and source and target else None
 
 
 class AdaptationClient:

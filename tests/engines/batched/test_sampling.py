@@ -21,7 +21,8 @@ from fedmm.core.seeding import permutation
 from fedmm.data.rows import TensorRows
 from fedmm.engines.batched.sampling import RoundSampler, RowPool
 from fedmm.models import FlatNetwork
-from fedmm.training.problem import AdaptationClient, ClientData, take_stock
+from fedmm.training.clients import ClientData, take_stock
+from fedmm.training.problem import AdaptationClient
 
 CPU = torch.device("cpu")
 

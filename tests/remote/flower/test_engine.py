@@ -20,7 +20,8 @@ from fedmm import ALGORITHMS, FedAvgGDA, FedMM, Terms
 from fedmm.core.algorithm import Algorithm
 from fedmm.engines.in_process import InProcess
 from fedmm.remote.messaging import Messaging
-from fedmm.training.problem import adaptation_problem, take_stock
+from fedmm.training.clients import take_stock
+from fedmm.training.problem import adaptation_problem
 
 each_algorithm = pytest.mark.parametrize("kind", ALGORITHMS.values(), ids=ALGORITHMS)
 

@@ -24,9 +24,9 @@ from fedmm.remote.packed import CONFIRM, INTRODUCE, OPEN, TRAIN
 from fedmm.sites.config import PolicySection
 from fedmm.sites.experiments import deployed_experiment, experiment_text, named_paths
 from fedmm.sites.owner.ledger import Ledger, NotAllowed, permit
+from fedmm.training.clients import batch_split
 from fedmm.training.guard import Guard, calmer
 from fedmm.training.privacy import gaussian_epsilon, require_no_counts
-from fedmm.training.problem import batch_split
 
 LONGEST = 1 << 18
 """Characters of an experiment or a plan that a site reads."""
