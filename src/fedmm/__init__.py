@@ -125,10 +125,10 @@ _HOME = {
     "fedmm.training.adapt": ("adapt",),
     "fedmm.training.adaptation": ("Adapted",),
     "fedmm.training.callbacks": ("Callback", "EarlyStopping"),
+    "fedmm.training.clients": ("Client",),
     "fedmm.training.guard": ("Guard",),
     "fedmm.training.history": ("History",),
     "fedmm.training.predictor": ("Predictor", "load_model"),
-    "fedmm.training.problem": ("Client",),
     "fedmm.training.solve": ("FunctionClient", "Solution", "solve"),
 }
 """Where every other name is defined. It is imported on first use, so what needs no torch starts at once."""
