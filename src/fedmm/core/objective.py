@@ -125,7 +125,7 @@ class Objective(ABC):
         environment label smoothing (Zhang et al., 2023); 0 or more and below 0.5.
     restrained: a row that the adversary takes for the other domain pushes the features less, by the probability of its
         own domain over that domain's share; the adversary's own gradient stays whole. source_share: of the rows that
-        the adversary sees at all clients, what restraint measures by; 0 for what they hold.
+        the adversary sees at all clients, with which restraint compares; 0 for what they hold.
     sam_radius: rho of sharpness-aware minimisation of the task loss alone, which is smooth domain adversarial training
         (Rangwani et al., 2022); 0 for the plain gradient.
     """
