@@ -376,6 +376,13 @@ def test_what_the_guard_saves_on_the_page_is_what_was_measured() -> None:
 # Promised -------------------------------------------------------------------------------------------------------------
 
 
+def test_what_restraint_does_on_the_page_is_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    program = importlib.import_module("restrained")
+    runs = json.loads(program.RESULTS.read_text(encoding="utf-8"))["runs"]
+    assert program.table(runs) in (DOCS / "stability.md").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(("script", "part"), [("worst_site", "adult"), ("worst_target", "digits"), ("debias", "sex")])
 def test_the_tables_on_labelled_sites_are_what_was_measured(
     script: str, part: str, monkeypatch: pytest.MonkeyPatch
