@@ -30,8 +30,9 @@ from fedmm import Client, FedAvgGDA, FedMM, FedmmError, SourceOnly
 from fedmm.core.engine import FederatedState, RoundRecord
 from fedmm.core.seeding import rows as drawn
 from fedmm.training.callbacks import OnRound
-from fedmm.training.clients import batch_split
+from fedmm.training.clients import batch_split, domain_odds, take_stock
 from fedmm.training.loop import Evaluation, ctrl_c_waits, train
+from fedmm.training.problem import AdaptationClient, adaptation_problem
 
 # Whatever form the rows are in ----------------------------------------------------------------------------------------
 
@@ -131,6 +132,22 @@ def test_a_batch_is_split_in_proportion_with_at_least_one_of_each(
 ) -> None:
     # (10, 10, 7): 3.5 of each is rounded to even, 4 and 3.
     assert batch_split(batch, source, target) == split
+
+
+def test_restraint_knows_the_share_of_source_rows_in_all_batches_wherever_a_client_runs() -> None:
+    objective = fedmm.DANN(restrained=True)
+    holdings = take_stock([source_client(), mixed_client(), target_client()], objective, CLASSES)
+    options: dict[str, Any] = {"seed": 0, "batch_size": 8}
+    problem, _ = adaptation_problem(holdings, network(), objective, **options)
+    split = [batch_split(8, *(0 if held is None else len(held) for held in (h.source, h.target))) for h in holdings]
+    share = sum(source for source, _ in split) / 24
+    odds = domain_odds(holdings, objective, 8, standing_in=False)
+    alone, _ = adaptation_problem(holdings[1:2], network(), objective, mean=0.0, odds=odds, **options)
+    for client in [*problem.clients, *alone.clients]:
+        assert isinstance(client, AdaptationClient)
+        assert client.objective.source_share == pytest.approx(share, abs=1e-12)
+    with pytest.raises(FedmmError, match="source_share must be given"):
+        adaptation_problem(holdings[:1], network(), objective, mean=0.0, **options)
 
 
 # One seed, one result -------------------------------------------------------------------------------------------------
