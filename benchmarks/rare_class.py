@@ -24,7 +24,7 @@ from typing import Any
 from common import measured_on, typed_command
 
 from fedmm.config.schema import Experiment, experiment
-from fedmm.runs.sweep import run_sweep
+from fedmm.runs.sweep import DivergedRuns, run_sweep
 
 RESULTS = Path(__file__).parent / "results" / "rare_class.json"
 MLP = {"name": "mlp", "hidden": [32]}
@@ -114,7 +114,10 @@ def _last(runs: list[Experiment], *columns: str) -> list[float | None]:
     """What the runs measured after their last round, column by column; None where one has diverged."""
     with tempfile.TemporaryDirectory() as folder:
         there = Path(folder) / "runs"
-        listed = run_sweep(runs, there, title="rare class", progress=False, all_shifts=False)["runs"]
+        try:
+            listed = run_sweep(runs, there, title="rare class", progress=False, all_shifts=False)["runs"]
+        except DivergedRuns as diverged:
+            listed = diverged.summary["runs"]
         found = [
             json.loads((there / run["folder"] / "summary.json").read_text(encoding="utf-8"))
             if run["status"] == "completed"

@@ -115,7 +115,7 @@ def crashing(in_round: int, *, after_the_checkpoint: bool = True) -> Iterator[No
             yield
 
 
-@pytest.mark.parametrize("name", ["fedmm", "fedmm_smoothed", "scaffold_gda", "fedavg_gda"])
+@pytest.mark.parametrize("name", ["fedmm", "fedmm_restrained", "fedmm_smoothed", "scaffold_gda", "fedavg_gda"])
 def test_the_sites_result_is_that_of_one_process_to_the_bit(tmp_path: Path, name: str) -> None:
     each = small(algorithm={"name": name})
     serve(grid_of(tmp_path, each), served(tmp_path, each))

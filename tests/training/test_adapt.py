@@ -146,8 +146,8 @@ def test_restraint_knows_the_share_of_source_rows_in_all_batches_wherever_a_clie
     for client in [*problem.clients, *alone.clients]:
         assert isinstance(client, AdaptationClient)
         assert client.objective.source_share == pytest.approx(share, abs=1e-12)
-    with pytest.raises(FedmmError, match="source_share must be given"):
-        adaptation_problem(holdings[:1], network(), objective, mean=0.0, **options)
+    unknown, _ = adaptation_problem(holdings[:1], network(), objective, mean=0.0, **options)
+    assert unknown.clients[0].objective.source_share == 0.5  # type: ignore[attr-defined]
 
 
 # One seed, one result -------------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ from fedmm import (
     GaussianUpdate,
     OptimisticFedMM,
     ProxSkipSGDA,
+    RestrainedFedMM,
     ScaffoldGDA,
     SGDAPlus,
     SmoothedFedMM,
@@ -66,6 +67,7 @@ ATTACKED: dict[str, Algorithm] = {
     "fedavg_gda": FedAvgGDA(1.0, 1.0, 1),
     "fedprox_gda": ALGORITHMS["fedprox_gda"](1.0, 1.0, local_steps=2),  # type: ignore[call-arg]
     "fedmm": FedMM(1.0, 1.0, local_steps=1),
+    "fedmm_restrained": RestrainedFedMM(1.0, 1.0, 1.0, 1.0, local_steps=1),
     "fedmm_ascent": AscentFedMM(1.0, 1.0, 1.0, 1.0, local_steps=1),
     "fedmm_adaptive": AdaptiveFedMM(1.0, 1.0, 1.0, 1.0, local_steps=1),
     "fedmm_smoothed": SmoothedFedMM(1.0, 1.0, local_steps=1, smoothing_max=0.5),

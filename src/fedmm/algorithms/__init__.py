@@ -13,6 +13,7 @@ from fedmm.algorithms.fedmm_adaptive import AdaptiveFedMM
 from fedmm.algorithms.fedmm_agnostic import AgnosticFedMM
 from fedmm.algorithms.fedmm_ascent import AscentFedMM
 from fedmm.algorithms.fedmm_optimistic import OptimisticFedMM
+from fedmm.algorithms.fedmm_restrained import RestrainedFedMM
 from fedmm.algorithms.fedmm_smoothed import SmoothedFedMM
 from fedmm.algorithms.fedprox_gda import FedProxGDA
 from fedmm.algorithms.fedsgda import FedSGDA
@@ -39,6 +40,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
         FedAvgGDA,
         FedProxGDA,
         FedMM,
+        RestrainedFedMM,
         AscentFedMM,
         AdaptiveFedMM,
         SmoothedFedMM,
@@ -82,6 +84,7 @@ __all__ = [
     "OptimisticFedMM",
     "ProxSkipSGDA",
     "QFFL",
+    "RestrainedFedMM",
     "SGDAPlus",
     "ScaffoldGDA",
     "ServerAdam",

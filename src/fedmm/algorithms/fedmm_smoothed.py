@@ -1,4 +1,4 @@
-"""FedMM with a smoothed adversary: the default of this library."""
+"""FedMM with a smoothed adversary."""
 
 from __future__ import annotations
 

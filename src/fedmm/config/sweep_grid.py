@@ -156,8 +156,8 @@ def _shape(each: Experiment, adaptation: Adaptation) -> str:
         (
             [(block.name, block.shape) for block in function.layout.blocks],
             (function.layout.dtype, str(function.layout.device), function.input_shape, each.model),
-            (each.objective.structure(), len(adaptation.problem.clients), each.run.batch_size),
-            adaptation.odds if each.objective.restrained else None,
+            (adaptation.objective.structure(), len(adaptation.problem.clients), each.run.batch_size),
+            adaptation.odds if adaptation.objective.restrained else None,
             (each.run.rounds, each.run.evaluate_every, each.run.precision, each.run.threads),
             [(list(evaluator.measures), len(evaluator)) for evaluator in adaptation.evaluators],
             (adaptation.row_dtype, adaptation.view, each.terms.structure()),

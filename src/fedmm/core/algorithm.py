@@ -107,6 +107,8 @@ class Algorithm:
     """Whether rounds come in pairs: one step, by which all learn the mean field, then the other steps."""
     weighs_clients: ClassVar[bool] = False
     """Whether it goes for another mixture of the clients than their mean, and so to another saddle."""
+    restrains: ClassVar[bool] = False
+    """Whether features are restrained, as by :meth:`fedmm.core.objective.Objective.restrain`."""
     reports: ClassVar[tuple[str, ...]] = ()
     """The numbers that :meth:`report` has each client send beside its upload."""
     draws_by_importance: ClassVar[bool] = False

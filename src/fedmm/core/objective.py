@@ -125,7 +125,8 @@ class Objective(ABC):
         environment label smoothing (Zhang et al., 2023); 0 or more and below 0.5.
     restrained: a row that the adversary takes for the other domain pushes the features less, by the probability of its
         own domain over that domain's share; the adversary's own gradient stays whole. source_share: of the rows that
-        the adversary sees at all clients, with which restraint compares; 0 for what they hold.
+        the adversary sees at all clients, with which restraint compares; 0 for what they hold, or a half where that is
+        not known.
     sam_radius: rho of sharpness-aware minimisation of the task loss alone, which is smooth domain adversarial training
         (Rangwani et al., 2022); 0 for the plain gradient.
     """
@@ -181,6 +182,10 @@ class Objective(ABC):
     def nu_in(self, t: int, rounds: int) -> float:
         """The trade-off nu in round t (from 0) of a run of ``rounds`` rounds."""
         return self.nu * as_schedule("nu_schedule", self.nu_schedule)(t, rounds)
+
+    def restrain(self) -> Objective:
+        """The objective with restrained features, where its adversary tells domains; else as it is."""
+        return replace(self, restrained=True) if self.tells_domains else self
 
     def structure(self) -> Objective:
         """What must be the same for runs in one program: all but nu, target weight, gradient scale and the radius."""

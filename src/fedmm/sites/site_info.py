@@ -28,8 +28,8 @@ class SiteInfo:
     """source, target: whether it holds labelled source rows, unlabelled target rows. shape, bytes: of a stored row.
 
     validation: whether it keeps labelled source rows from training, to measure models on.
-    batch: how many rows of its batches are source and target, where it holds both and models are measured by domain
-        classifiers; else 0 and 0.
+    batch: how many rows of its batches are source and target, where it holds both and an adversary tells domains, whose
+        shares then matter; else 0 and 0.
     input_sum, input_count: of all its inputs, where the network is centred at the mean over all sites; else 0.
     class_counts: how many labelled rows it trains on of each class, where the objective needs their shares; else empty.
     """

@@ -215,7 +215,7 @@ class SiteWork:
         problem, function = adaptation_problem(
             [holding],
             _network(experiment, rows),
-            experiment.objective,
+            experiment.objective.restrain() if plan.algorithm.restrains else experiment.objective,
             seed=experiment.run.seed,
             batch_size=experiment.run.batch_size,
             dtype=experiment.run.torch_dtype,
@@ -276,13 +276,14 @@ def _begin(built: _Built) -> None:
 
 
 def _batch(experiment: Experiment, rows: SiteRows) -> tuple[int, int]:
-    """How a batch is split, where the ratio of densities needs it: both domains are here, and models are measured."""
-    measured = (
+    """How a batch is split, where both domains are here and their shares matter, to measurements or to restraint."""
+    restrains = experiment.objective.restrained or experiment.algorithm.restrains
+    matters = (
         experiment.objective.tells_domains
-        and experiment.run.probe_rows > 0
+        and (experiment.run.probe_rows > 0 or restrains)
         and not experiment.terms.transmission.private
     )
-    if not measured or rows.source is None or rows.target is None:
+    if not matters or rows.source is None or rows.target is None:
         return 0, 0
     return batch_split(experiment.run.batch_size, len(rows.source), len(rows.target))
 

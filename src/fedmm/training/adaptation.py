@@ -161,7 +161,7 @@ class Adaptation:
         self.rounds = options.rounds
         self.stopping = EarlyStopping(**options.stopping)
         self.algorithm = algorithm
-        self.objective = objective
+        self.objective = objective = objective.restrain() if algorithm.restrains else objective
         self.label = f"{algorithm.name} {objective.name}"
         clients, self.form = format_clients(clients, keys)
         self.form.require_classes(model.classes)

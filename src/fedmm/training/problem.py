@@ -50,12 +50,7 @@ def adaptation_problem(
     if objective.restrained and not objective.source_share:
         if odds is None and mean is None:
             odds = domain_odds(holdings, objective, batch_size, standing_in=False)
-        require(
-            odds is not None,
-            "source_share must be given for restrained = true where no one knows how many rows of either domain the "
-            "clients' batches hold: the share of source rows among them, such as 0.5",
-        )
-        objective = replace(objective, source_share=float(torch.tensor(odds, dtype=torch.float64).sigmoid()))
+        objective = replace(objective, source_share=float(torch.tensor(odds or 0.0, dtype=torch.float64).sigmoid()))
     sample = holdings[0].sample
     view.shape(tuple(sample.shape[1:]))
     if network.centre != "train_mean":

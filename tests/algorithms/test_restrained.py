@@ -1,0 +1,77 @@
+"""FedMM on the restrained field, which is the plain one where the adversary guesses, and for psi everywhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from problems import CLASSES, FLOAT64, WIDTH, adapt, golden_game, mixed_client, network, source_client, target_client
+from torch import Tensor, nn
+
+from fedmm import CDAN, DANN, MDD, FedMM, RestrainedFedMM, SourceOnly
+from fedmm.core.objective import Objective
+from fedmm.training.clients import domain_odds, take_stock
+
+BATCH = 8
+TELLING = pytest.mark.parametrize("kind", [DANN, CDAN])
+
+
+def trained(algorithm: FedMM, objective: Objective, **options: Any) -> Tensor:
+    clients = [source_client(), mixed_client(), target_client()]
+    return adapt(
+        clients=clients, algorithm=algorithm, objective=objective, **{"batch_size": BATCH, "dtype": FLOAT64, **options}
+    ).state.z
+
+
+@TELLING
+def test_it_is_fedmm_with_penalties_2_on_the_restrained_objective(kind: type[Objective]) -> None:
+    own = trained(RestrainedFedMM(0.3, 0.3), kind(nu=3.0), rounds=5)
+    assert torch.equal(own, trained(FedMM(0.3, 0.3, 2.0, 2.0), kind(nu=3.0, restrained=True), rounds=5))
+    assert torch.equal(own, trained(RestrainedFedMM(0.3, 0.3), kind(nu=3.0, restrained=True), rounds=5))
+    assert not torch.equal(own, trained(FedMM(0.3, 0.3, 2.0, 2.0), kind(nu=3.0), rounds=5))
+
+
+@pytest.mark.parametrize("objective", [MDD(), SourceOnly()], ids=lambda each: each.name)
+def test_an_objective_whose_adversary_tells_no_domains_keeps_its_field(objective: Objective) -> None:
+    assert torch.equal(trained(RestrainedFedMM(), objective), trained(FedMM(0.01, 0.01, 2.0, 2.0), objective))
+
+
+@TELLING
+def test_where_the_adversary_guesses_every_client_has_the_plain_field(kind: type[Objective]) -> None:
+    # All rows have the features 0, so that a linear adversary answers with its bias, the domains' shares. What it would
+    # make of other features is what pushes them, in full: a saddle there is FedMM's.
+    holdings = take_stock([source_client(), mixed_client(), target_client()], kind(), CLASSES)
+    odds = domain_odds(holdings, kind(), BATCH, standing_in=False)
+    assert odds is not None
+    layer, adversary = nn.Linear(WIDTH, 6), nn.Linear(6 if kind is DANN else 6 * CLASSES, 2)
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    adversary.bias.data = torch.tensor([odds / 2, -odds / 2])
+    options: dict[str, Any] = {"model": network(layer, nn.Tanh(), adversary=adversary), "rounds": 1}
+    one = trained(RestrainedFedMM(0.1, 0.1, local_steps=1), kind(), **options)
+    other = trained(FedMM(0.1, 0.1, 2.0, 2.0, local_steps=1), kind(), **options)
+    unpushed = trained(FedMM(0.1, 0.1, 2.0, 2.0, local_steps=1), kind(nu=0.0), **options)
+    torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-8)
+    assert float((other - unpushed)[: 6 * WIDTH].abs().max()) > 1e-4
+
+
+@TELLING
+def test_the_adversary_has_the_plain_gradient_wherever_it_is(kind: type[Objective]) -> None:
+    sides = {}
+    for algorithm in (RestrainedFedMM(0.1, 0.1, local_steps=1), FedMM(0.1, 0.1, 2.0, 2.0, local_steps=1)):
+        result = adapt(
+            clients=[source_client(), target_client()], algorithm=algorithm, objective=kind(nu=5.0), rounds=1,
+            batch_size=BATCH, dtype=FLOAT64,
+        )  # fmt: skip
+        sides[algorithm.name] = {
+            name: value for name, value in result.tensors().items() if name.startswith("adversary")
+        }
+    assert sides["fedmm_restrained"]
+    for name, value in sides["fedmm_restrained"].items():
+        torch.testing.assert_close(value, sides["fedmm"][name], rtol=1e-12, atol=1e-14)
+
+
+def test_without_domains_it_goes_to_fedmms_saddle() -> None:
+    game = golden_game()
+    assert torch.equal(game.play(RestrainedFedMM(), 50).z, game.play(FedMM(0.01, 0.01, 2.0, 2.0), 50).z)
