@@ -66,6 +66,7 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "adaptive_1.75_guarded": {"name": "fedmm_adaptive", "server_lr_max": 1.75, "guard": {"policy": "rollback"}},
     "adaptive_2.5_restrained": {"name": "fedmm_adaptive", "server_lr_max": 2.5, "restrained": True},
     "fedmm_1_restrained": {"name": "fedmm", "penalty_min": 1.0, "penalty_max": 1.0, "restrained": True},
+    "restrained_averaged": {"name": "fedmm_restrained", "average_rate": 0.01},
     "fedmm_2_restrained": {"name": "fedmm", "penalty_min": 2.0, "penalty_max": 2.0, "restrained": True},
 }
 """The algorithm's options, under ``guard`` the guard's, and whether features are restrained where the objective can."""

@@ -8,14 +8,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmm.algorithms.fedmm import FedMM
+from fedmm.algorithms.averaged import AveragedFedMM
 from fedmm.core.algorithm import Aggregated, Coefficients, State, mean_steps
 from fedmm.core.layout import Layout, PerGroup
-from fedmm.core.validation import positive, within
+from fedmm.core.validation import positive
 
 
 @dataclass(frozen=True)
-class AscentFedMM(FedMM):
+class AscentFedMM(AveragedFedMM):
     """FedMM with plain gradient ascent in psi at the server, and an averaged model for predictions.
 
     The mean of FedMM's duals moves the server's point like momentum. Momentum helps omega, which descends a loss, but
@@ -64,7 +64,6 @@ class AscentFedMM(FedMM):
     def __post_init__(self) -> None:
         super().__post_init__()
         positive("server_lr_max", self.server_lr_max)
-        within("average_rate", self.average_rate, 0.0, 1.0)
 
     def coefficients(self, layout: Layout, t: int, rounds: int) -> Coefficients:
         c = super().coefficients(layout, t, rounds)
@@ -76,11 +75,7 @@ class AscentFedMM(FedMM):
             recovery=torch.where(response > 0, c.penalty / response, 0.0),
             ascent=torch.minimum(layout.join(0.0, theta * steps) * c.lr, layout.join(0.0, theta) / c.penalty),
             ascends=layout.join(0.0, 1.0),
-            average_rate=layout.scalar(max(self.average_rate, 10 / (t + 10))),
         )
-
-    def init_server(self, z: Tensor) -> State:
-        return {**super().init_server(z), "average": z.clone()}
 
     def mean_field(self, server: State, uploads: Aggregated, c: Coefficients) -> Tensor:
         """The mean of the clients' fields at the point that was sent, as what they uploaded tells it."""
@@ -93,4 +88,4 @@ class AscentFedMM(FedMM):
         """The server's new state after a step of psi along the mean field, as long as ``c.ascent``."""
         after = super().server_update(server, uploads, c)
         z = torch.where(c.ascends > 0, server["z"] - c.ascent * mean_field, after["z"])
-        return {**after, "z": z, "average": torch.lerp(server["average"], z, c.average_rate)}
+        return self.averaged(server, {**after, "z": z}, c)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedmm.algorithms.fedmm import FedMM
+from fedmm.algorithms.averaged import AveragedFedMM
 from fedmm.core.layout import PerGroup
 
 
 @dataclass(frozen=True)
-class RestrainedFedMM(FedMM):
+class RestrainedFedMM(AveragedFedMM):
     """FedMM on the restrained field: rows by which the adversary is already fooled push the features less.
 
     A domain loss has no upper bound, so features gain by fooling the adversary further than it can follow, and that is
@@ -19,21 +19,24 @@ class RestrainedFedMM(FedMM):
     psi's part is the plain one. Where the adversary guesses every weight is 1, so a saddle at which the domains are
     matched is FedMM's. Objectives whose adversary does not tell domains (``mdd``, ``auc``) keep their field.
 
-    ===========  ================  ====================
-    argument     symbol            meaning
-    ===========  ================  ====================
-    lr_min       eta_1             step size for omega
-    lr_max       eta_2             step size for psi
-    penalty_min  mu_1              penalty on omega's distance to the server's point
-    penalty_max  mu_2              penalty on psi's distance to the server's point
-    dual_decay   eta_3             the share with which the duals move the server's point is eta_3^t
-    local_steps  M_i               local steps a round
-    (state)      lambda_i, beta_i  the two halves of ``dual``, as in FedMM
-    (state)      h                 ``mean_dual`` of the server, as in FedMM
-    ===========  ================  ====================
+    ============  ================  ====================
+    argument      symbol            meaning
+    ============  ================  ====================
+    lr_min        eta_1             step size for omega
+    lr_max        eta_2             step size for psi
+    penalty_min   mu_1              penalty on omega's distance to the server's point
+    penalty_max   mu_2              penalty on psi's distance to the server's point
+    dual_decay    eta_3             the share with which the duals move the server's point is eta_3^t
+    local_steps   M_i               local steps a round
+    average_rate  kappa             the averaged model moves by max(kappa, 10 / (t + 10)) to z_0; 1 keeps no average
+    (state)       lambda_i, beta_i  the two halves of ``dual``, as in FedMM
+    (state)       h                 ``mean_dual`` of the server, as in FedMM
+    (state)       z_bar             ``average`` of the server, which predicts
+    ============  ================  ====================
 
     client:  as in FedMM, with the restrained F_i
-    server:  as in FedMM
+    server:  as in FedMM, and
+             z_bar <- z_bar + max(kappa, 10 / (t + 10)) (z_0 - z_bar)
     """
 
     name: ClassVar[str] = "fedmm_restrained"
