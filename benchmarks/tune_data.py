@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from label_shift import HOSPITALS, Arrays, arrays_of, cancer, heart
 
-RATES = {"lr_min": 0.02, "lr_max": 0.02, "local_steps": 5}
+RATES = {"name": "fedmm_smoothed", "lr_min": 0.02, "lr_max": 0.02, "local_steps": 5}
 """Of every experiment as given."""
 ADULT_ROWS, USPS_ROWS, TEST_ROWS = 3000, 2000, 1000
 """Of each domain of Adult, of MNIST and USPS, and of these two for testing."""

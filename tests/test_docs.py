@@ -384,6 +384,13 @@ def test_what_restraint_does_on_the_page_is_what_was_measured(monkeypatch: pytes
     assert program.table(runs) in (DOCS / "stability.md").read_text(encoding="utf-8")
 
 
+def test_what_the_default_does_elsewhere_on_the_page_is_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    program = importlib.import_module("defaults")
+    data = json.loads(program.RESULTS.read_text(encoding="utf-8"))["data"]
+    assert program.table(data) in (DOCS / "stability.md").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(("script", "part"), [("worst_site", "adult"), ("worst_target", "digits"), ("debias", "sex")])
 def test_the_tables_on_labelled_sites_are_what_was_measured(
     script: str, part: str, monkeypatch: pytest.MonkeyPatch

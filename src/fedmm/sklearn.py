@@ -38,7 +38,7 @@ class FederatedAdapter(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ``fit(X, y, sample_domain)`` follows skada: a domain of 0 or more is a source, a negative one a target, and every
     domain becomes a client of its own. Labels of target rows are not looked at; by custom they are -1.
 
-    objective, algorithm: a name, such as ``"dann"`` and ``"fedmm_smoothed"``, or an instance.
+    objective, algorithm: a name, such as ``"dann"`` and ``"fedmm_restrained"``, or an instance.
     lr, penalty, local_steps, nu: options of an algorithm or objective that is given by name: both learning rates, both
         penalties, the local steps of a round, the weight of the domain loss. None: its own default.
     hidden: widths of the fully connected layers that compute features, where no model is given.
@@ -53,7 +53,7 @@ class FederatedAdapter(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def __init__(
         self,
         objective: str | Objective = "dann",
-        algorithm: str | Algorithm = "fedmm_smoothed",
+        algorithm: str | Algorithm = "fedmm_restrained",
         *,
         lr: float | None = None,
         penalty: float | None = None,

@@ -206,8 +206,8 @@ def test_a_file_needs_data_and_a_model_alone(command: Command) -> None:
     Path("own.toml").write_text(own)
     ended = command("run", "own.toml")
     assert (ended.code, ended.err) == (0, "")
-    summary = json.loads(Path("runs/own-fedmm_smoothed-seed0/summary.json").read_text())
-    assert (summary["algorithm"], summary["objective"]) == ("fedmm_smoothed", "dann")
+    summary = json.loads(Path("runs/own-fedmm_restrained-seed0/summary.json").read_text())
+    assert (summary["algorithm"], summary["objective"]) == ("fedmm_restrained", "dann")
 
 
 def test_a_file_may_extend_another(command: Command) -> None:

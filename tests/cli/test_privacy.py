@@ -59,7 +59,7 @@ def test_epsilon_and_the_noise_for_another_are_told(file: Path, tmp_path: Path) 
 
 def test_a_trusted_server_is_for_algorithms_whose_clients_keep_nothing(file: Path) -> None:
     trusted = [str(file), "--set", "transmission.trust=server"]
-    with pytest.raises(FedmmError, match=r"those of fedmm_smoothed keep 'centre' and 'dual', .* such as fedavg_gda"):
+    with pytest.raises(FedmmError, match=r"those of fedmm_restrained keep 'dual', .* such as fedavg_gda"):
         told(*trusted)
     trusted += ["--set", "algorithm.name=fedavg_gda"]
     assert "hidden from all others" in told(*trusted)

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmm import ALGORITHMS, DANN, MDD, OBJECTIVES, FedMM, FedmmError, FedSGDA, SmoothedFedMM
+from fedmm import ALGORITHMS, DANN, MDD, OBJECTIVES, FedMM, FedmmError, FedSGDA, RestrainedFedMM
 from fedmm.algorithms.server_optimizers import ServerOptimizer
 from fedmm.config.schema import Experiment, experiment
 from fedmm.config.toml import read_toml, write_toml
@@ -342,7 +342,7 @@ def test_a_missing_section_is_named(section: str) -> None:
 
 @pytest.mark.parametrize("without", [("objective", "algorithm"), ("objective",), ("algorithm",), ()])
 @pytest.mark.parametrize("names_alone", [True, False])
-def test_without_objective_and_algorithm_it_is_dann_by_the_smoothed_fedmm(
+def test_without_objective_and_algorithm_it_is_dann_by_the_restrained_fedmm(
     without: tuple[str, ...], names_alone: bool
 ) -> None:
     given = tables(objective={"name": "mdd"}, algorithm={"name": "fedsgda"})
@@ -353,14 +353,14 @@ def test_without_objective_and_algorithm_it_is_dann_by_the_smoothed_fedmm(
             del given[section]
     built = experiment(given)
     assert built.objective == (DANN() if "objective" in without else MDD())
-    assert built.algorithm == (SmoothedFedMM() if "algorithm" in without else FedSGDA())
+    assert built.algorithm == (RestrainedFedMM() if "algorithm" in without else FedSGDA())
 
 
 def test_options_without_a_name_are_those_of_the_default() -> None:
-    built = experiment(tables(objective={"nu": 0.25}, algorithm={"centre_rate": 0.5}))
+    built = experiment(tables(objective={"nu": 0.25}, algorithm={"average_rate": 0.5}))
     assert built.objective == DANN(nu=0.25)
-    assert built.algorithm == SmoothedFedMM(centre_rate=0.5)
-    assert built.label == "fedmm_smoothed"
+    assert built.algorithm == RestrainedFedMM(average_rate=0.5)
+    assert built.label == "fedmm_restrained"
     assert written(built) == built
 
 

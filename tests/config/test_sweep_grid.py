@@ -60,7 +60,7 @@ def test_labels_tell_settings_apart_and_leave_seeds_to_the_spread() -> None:
 
 def test_without_an_algorithm_the_label_is_that_of_the_default() -> None:
     tables = {section: table for section, table in swept(**{"objective.nu": [0.5]}).items() if section != "algorithm"}
-    assert [each.label for each in grid(tables)] == ["fedmm_smoothed nu=0.5"]
+    assert [each.label for each in grid(tables)] == ["fedmm_restrained nu=0.5"]
 
 
 @pytest.mark.parametrize("section", ["run", "data"])

@@ -34,11 +34,11 @@ def test_the_methods_of_a_file_and_their_order() -> None:
     ]
 
 
-def test_the_default_is_the_smoothed_fedmm_and_another_algorithm_of_the_file_is_compared_too() -> None:
+def test_the_default_is_the_restrained_fedmm_and_another_algorithm_of_the_file_is_compared_too() -> None:
     plain = {section: table for section, table in TABLES.items() if section != "algorithm"}
-    assert list(by_label(plain))[2:] == ["FedAvgGDA + DANN", "SmoothedFedMM + DANN"]
+    assert list(by_label(plain))[2:] == ["FedAvgGDA + DANN", "RestrainedFedMM + DANN"]
     scaffold = by_label({**TABLES, "algorithm": {"name": "scaffold_gda", "lr_min": 0.03}})
-    assert list(scaffold)[2:] == ["FedAvgGDA + DANN", "SmoothedFedMM + DANN", "ScaffoldGDA + DANN"]
+    assert list(scaffold)[2:] == ["FedAvgGDA + DANN", "RestrainedFedMM + DANN", "ScaffoldGDA + DANN"]
     assert {found.algorithm.lr_min for found in scaffold.values()} == {0.03}
 
 

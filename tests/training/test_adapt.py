@@ -232,10 +232,10 @@ def test_clients_and_a_network_are_enough() -> None:
     given: dict[str, Any] = {"batch_size": 8, "progress": False}
     clients = [source_client(), target_client()]
     least = fedmm.adapt(clients, network(), **given, on_round=stop)
-    most = fedmm.adapt(clients, network(), fedmm.DANN(), fedmm.SmoothedFedMM(), 2, **given)
+    most = fedmm.adapt(clients, network(), fedmm.DANN(), fedmm.RestrainedFedMM(), 2, **given)
     assert least.status == "interrupted", "there are 300 rounds"
     assert torch.equal(least.state.z, most.state.z)
-    assert all(own.keys() == {"dual", "centre"} for own in least.state.clients.values())
+    assert all(own.keys() == {"dual"} for own in least.state.clients.values())
 
 
 # What stops it --------------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from fedmm.training.guard import Guard
 _DEFAULT_NAMES = {
     "partition": "source_target",
     "objective": "dann",
-    "algorithm": "fedmm_smoothed",
+    "algorithm": "fedmm_restrained",
     "aggregation": "mean",
     "transmission": "exact",
 }
@@ -99,7 +99,7 @@ def experiment(tables: Mapping[str, Any]) -> Experiment:
 
     tables: by section, the options as in the file; unknown keys and values out of range are refused.
 
-    Without ``[partition]``, ``[objective]`` and ``[algorithm]``, or their names, it is DANN by the smoothed FedMM on a
+    Without ``[partition]``, ``[objective]`` and ``[algorithm]``, or their names, it is DANN by the restrained FedMM on a
     source and a target client; with a preset, by FedMM. The objective ``worst_site`` is short for ``source_only`` by an
     algorithm that weighs its clients, FedMM's unless another is named.
     """

@@ -144,7 +144,7 @@ def _method(metric: str, rate: float, *, large: bool) -> dict[str, tuple[Line, .
             Line("nu_schedule", "dann_warmup", "classes first, then more and more that domains look alike"),
         ),
         "algorithm": (
-            Line("name", "fedmm_smoothed", "or fedmm, fedavg_gda, ...; `fedmm list` shows all"),
+            Line("name", "fedmm_restrained", "or fedmm, fedavg_gda, ...; `fedmm list` shows all"),
             Line("lr_min", rate, "of features and classifier"),
             Line("lr_max", rate, "of the domain classifier"),
             *((Line("lr_min", _SLOW_BACKBONE, "for a backbone that is not all frozen", True),) if large else ()),

@@ -33,7 +33,7 @@ from fedmm.runs.tuning.ranking import Measured
 
 PER_SITE_LABEL = "per-site standardisation"
 _NONE = "source_only"
-_BASELINE, _FEDMM, _SMOOTHED = "fedavg_gda", "fedmm", "fedmm_smoothed"
+_BASELINE, _FEDMM, _RESTRAINED = "fedavg_gda", "fedmm", "fedmm_restrained"
 _MOST_SEEDS = 100
 ADAPTING = ("dann", "cdan", "mdd")
 """The objectives that are compared by default."""
@@ -61,7 +61,7 @@ def derive_candidates(
 
     All have the file's data, clients, model, rounds and batches, the seeds from the file's on, and its options of the
     objective and the algorithm as far as they know them. FedMM is the file's own algorithm if that is ``fedmm``, else
-    ``fedmm_smoothed``; any other algorithm of the file is compared as well. No run ends early.
+    ``fedmm_restrained``; any other algorithm of the file is compared as well. No run ends early.
     """
     own = _read(tables, seeds)
     require_comparable(own)
@@ -72,7 +72,7 @@ def derive_candidates(
             raise unknown("objective in --objectives", name, OBJECTIVES)
         require(name != _NONE, f"--objectives need not name {_NONE}, which is always compared; leave it out")
         require(OBJECTIVES[name].adapts, f"--objectives must name what adapts to the target, and {name} does not")
-    fedmm = own.algorithm.name if own.algorithm.name in (_FEDMM, _SMOOTHED) else _SMOOTHED
+    fedmm = own.algorithm.name if own.algorithm.name in (_FEDMM, _RESTRAINED) else _RESTRAINED
     methods = list(dict.fromkeys((_BASELINE, fedmm, own.algorithm.name)))
     return [
         _candidate(tables, seeds, SOURCE_ONLY, _NONE, _BASELINE),

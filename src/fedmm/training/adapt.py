@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fedmm.algorithms import SmoothedFedMM
+from fedmm.algorithms import RestrainedFedMM
 from fedmm.core.algorithm import Algorithm
 from fedmm.core.errors import require
 from fedmm.core.federation import Terms
@@ -29,7 +29,7 @@ from fedmm.training.guard import Guard
 from fedmm.training.history import Row
 
 _DANN = DANN()
-_SMOOTHED_FEDMM = SmoothedFedMM()
+_RESTRAINED_FEDMM = RestrainedFedMM()
 _WHOLE_ROWS = WholeRows()
 _USUAL = Terms()
 _NO_GUARD = Guard()
@@ -40,7 +40,7 @@ def adapt(
     clients: Sequence[Client],
     model: Network,
     objective: Objective = _DANN,
-    algorithm: Algorithm = _SMOOTHED_FEDMM,
+    algorithm: Algorithm = _RESTRAINED_FEDMM,
     rounds: int = 300,
     *,
     validation: Any = None,
@@ -67,7 +67,7 @@ def adapt(
 ) -> Adapted:
     """Train one model that works on the target, over clients whose data stays where it is.
 
-    objective, algorithm: DANN by the smoothed FedMM unless others are given.
+    objective, algorithm: DANN by the restrained FedMM unless others are given.
     validation: labelled rows to watch, never to train on or choose by: (x, y) of the target, or a dict such as
         ``{"target": (x, y), "source": (x, y)}``; the history then has ``target_accuracy`` and so on.
     source_validation: labelled source rows (x, y) that are neither trained on nor tested; the history then has their

@@ -20,7 +20,7 @@ ALWAYS = (SOURCE_ONLY, AS_GIVEN)
 """The candidates that reach the last rung whatever is measured of them, where there is a target."""
 PLAIN = "federated averaging"
 """The plainest candidate without a target: the cross entropy, by FedAvg."""
-_ALGORITHMS = ("fedmm_smoothed", "fedmm", "fedmm_ascent", "fedavg_gda")
+_ALGORITHMS = ("fedmm_restrained", "fedmm_smoothed", "fedmm", "fedmm_ascent", "fedavg_gda")
 _PENALTIES, _LR_FACTORS, _NUS = (0.5, 1.0, 2.0), (0.5, 1.0, 2.0), (0.3, 1.0)
 _RATES, _POWERS = (0.3, 1.0, 3.0), (0.1, 1.0, 5.0)
 _BASELINE = "fedavg_gda"
