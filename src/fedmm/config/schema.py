@@ -99,9 +99,9 @@ def experiment(tables: Mapping[str, Any]) -> Experiment:
 
     tables: by section, the options as in the file; unknown keys and values out of range are refused.
 
-    Without ``[partition]``, ``[objective]`` and ``[algorithm]``, or their names, it is DANN by the restrained FedMM on a
-    source and a target client; with a preset, by FedMM. The objective ``worst_site`` is short for ``source_only`` by an
-    algorithm that weighs its clients, FedMM's unless another is named.
+    Without ``[partition]``, ``[objective]`` and ``[algorithm]``, or their names, it is DANN by the restrained FedMM on
+    a source and a target client; with a preset, by FedMM. The objective ``worst_site`` is short for ``source_only`` by
+    an algorithm that weighs its clients, FedMM's unless another is named.
     """
     known = tuple(Experiment.__dataclass_fields__)
     for section, table in tables.items():
