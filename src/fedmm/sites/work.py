@@ -39,7 +39,8 @@ from fedmm.sites.rows import SiteRows, site_rows
 from fedmm.sites.site_info import SiteInfo
 from fedmm.sites.tables import ENCODING, describe_table, require_tables
 from fedmm.training.clients import ClientData, batch_split, class_counts, input_sum
-from fedmm.training.evaluators import Evaluator, OwnSums, held_back_evaluator, source_evaluator, target_evaluator
+from fedmm.training.evaluators import Evaluator, OwnSums
+from fedmm.training.measured_rows import held_back_evaluator, source_evaluator, target_evaluator
 from fedmm.training.predictor import RowsShown
 from fedmm.training.problem import adaptation_problem
 

@@ -36,20 +36,17 @@ from fedmm.training.callbacks import (
     best_model_in,
 )
 from fedmm.training.clients import Client, client_names, domain_odds, format_clients, take_stock
-from fedmm.training.evaluators import (
-    MeasuresElsewhere,
+from fedmm.training.evaluators import MeasuresElsewhere, columns, domain_metrics, evaluate
+from fedmm.training.guard import Guard
+from fedmm.training.history import History
+from fedmm.training.loop import Evaluation, Guarded, train
+from fedmm.training.measured_rows import (
     accuracy_evaluators,
-    columns,
-    domain_metrics,
-    evaluate,
     held_back_evaluator,
     risk_evaluator,
     source_evaluator,
     target_evaluator,
 )
-from fedmm.training.guard import Guard
-from fedmm.training.history import History
-from fedmm.training.loop import Evaluation, Guarded, train
 from fedmm.training.predictor import ARRAYS, Predictor, RowsShown
 from fedmm.training.privacy import EpsilonColumn, privacy_account, require_no_guard, require_nothing_else_is_told
 from fedmm.training.problem import adaptation_problem
