@@ -21,7 +21,7 @@ from fedmm.data.rows import TensorRows
 from fedmm.training.adaptation import Adaptation
 from fedmm.training.batched import StackRun, StackSettings
 from fedmm.training.clients import domain_odds, take_stock
-from fedmm.training.evaluators import target_evaluator
+from fedmm.training.measured_rows import target_evaluator
 from fedmm.training.predictor import RowsShown
 
 SHOW = RowsShown(WholeRows(), (1,))
