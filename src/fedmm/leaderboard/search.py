@@ -28,6 +28,7 @@ SPACE: dict[str, dict[str, tuple[Any, ...]]] = {
     "fedavg_gda": {"server_lr": _SERVER_RATES, "server_optimizer": ("none", "momentum")},
     "fedprox_gda": {"penalty": _PENALTIES, "server_lr": _SERVER_RATES},
     "fedmm": {"penalty": _PENALTIES},
+    "fedmm_restrained": {"penalty": _PENALTIES},
     "fedmm_ascent": {"penalty": _PENALTIES, "server_lr_max": (0.5, 1.0, 1.75)},
     "fedmm_adaptive": {"penalty": _PENALTIES, "server_lr_max": (0.5, 1.75, 4.0)},
     "fedmm_smoothed": {"penalty": _PENALTIES, "smoothing_max": (0.1, 0.3, 1.0)},
