@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from problems import FLOAT64, generator, random_game
+from problems import FLOAT64, generator, played, random_game
 from torch import Tensor
 
 import fedmm
 from fedmm import Ball, Box, FedmmError, HalfLine, Simplex
 from fedmm.core.layout import Layout
 from fedmm.core.projections import ConvexSet, Projection
+from fedmm.engines.in_process import InProcess
 
 SETS = [Simplex(), Simplex(2.5), Box(-0.3, 0.4), Box(high=0.2), HalfLine(), HalfLine(-0.5), Ball(), Ball(0.2)]
 
@@ -153,6 +155,18 @@ def test_every_algorithm_stays_in_the_set(kind: type[fedmm.Algorithm]) -> None:
     assert float(found.omega.sum()) == pytest.approx(1.0, abs=1e-12)
     assert float(found.omega.min()) >= 0
     assert float(found.psi.abs().max()) <= 0.5
+
+
+@pytest.mark.parametrize("kind", [fedmm.RestrainedFedMM, fedmm.AscentFedMM])
+def test_an_average_that_predicts_stays_in_the_set(kind: type[fedmm.FedMM]) -> None:
+    game = random_game(1, sizes=(1, 1))
+    box = Box(high=float(game.saddle[0]) - 1.0)
+    problem = replace(game.problem(), constraints={"omega": box}, held_locally=False)
+    states = [state for state, _ in played(InProcess(problem, kind(0.1, 0.1), 200), 200)]
+    assert float(states[-1].z[0]) == box.high
+    assert all(float(state.model[0]) <= box.high for state in states)
+    if kind is fedmm.RestrainedFedMM:
+        assert all(torch.equal(state.model, state.z) for state in states)
 
 
 def test_fedmm_and_extragradient_solve_a_matrix_game() -> None:

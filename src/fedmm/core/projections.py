@@ -122,3 +122,7 @@ class Projection:
         for places, each in self._parts:
             z = z.index_copy(-1, places, each.project(z.index_select(-1, places)))
         return z
+
+    def of_server(self, server: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """A server's state with the points that are in it, z and an ``average`` that predicts, in their sets."""
+        return {name: self(vector) if name in ("z", "average") else vector for name, vector in server.items()}

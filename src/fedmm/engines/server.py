@@ -244,7 +244,7 @@ class Server:
         c = self.algorithm.coefficients(self.problem.layout, state.round, self.rounds)
         server = self.algorithm.server_update(algorithms_part(state.server), arrived, c)
         if self.problem.projection:
-            server = {**server, "z": self.problem.projection(server["z"])}
+            server = self.problem.projection.of_server(server)
         if not bool(server["z"].isfinite().all()):
             raise Diverged("", state.round + 1)
         statistics = state.statistics

@@ -108,7 +108,7 @@ class Settlement:
             came = came._replace(scalars=scalars, counted=counted, target=self._clients.target[band.replicas])
         server = band.rule.server_update(algorithms_part(band.server), came, band.central())
         if self._clients.projection:
-            server = {**server, "z": self._clients.projection(server["z"])}
+            server = self._clients.projection.of_server(server)
         return server, after
 
     def _groups(self, replicas: slice) -> Groups:
