@@ -391,7 +391,9 @@ def test_what_the_default_does_elsewhere_on_the_page_is_what_was_measured(monkey
     assert program.table(data) in (DOCS / "stability.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(("script", "part"), [("worst_site", "adult"), ("worst_target", "digits"), ("debias", "sex")])
+@pytest.mark.parametrize(
+    ("script", "part"), [("worst_site", "adult"), ("worst_target", "digits"), ("debias", "sex"), ("rare_class", "data")]
+)
 def test_the_tables_on_labelled_sites_are_what_was_measured(
     script: str, part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
