@@ -266,6 +266,7 @@ def test_the_collapse_on_the_page_is_the_one_that_was_measured() -> None:
 
 def test_the_confirmed_accuracies_on_the_page_are_those_that_were_measured() -> None:
     panels = {"1 source, 1 target": "1s1t", "2 sources, 1 target": "2s1t", "1 source, 2 targets": "1s2t"}
+    panels |= {"2 sources of disjoint classes, 1 target": "disjoint_2s1t", "5 sources, 5 targets, 1,000 rounds": "5s5t"}
     parts = {"One setting for three objectives": "ascent_1.75_100"}
     parts["A step that follows the curvature"] = "adaptive_1.75_200"
     parts["Restrained FedMM on MNIST-M"] = "fedmm_2_restrained_300"
@@ -286,7 +287,23 @@ def test_the_confirmed_accuracies_on_the_page_are_those_that_were_measured() -> 
         assert mean.replace("*", "").split(",")[0] == f"{fmean(last):.1f}"
         assert worst == f"{min(last):.1f}"
         seen += 1
-    assert seen == 21
+    assert seen == 27
+
+
+def test_the_plain_grid_on_the_page_is_the_one_that_was_measured() -> None:
+    file = ROOT / "benchmarks/results/default/confirm/dann_1s1t_fedmm_1_fedmm_2_fedmm_2_slow_100.json"
+    measured = json.loads(file.read_text(encoding="utf-8"))
+    lines = [line.cells for line in table_lines("stability.md") if line.cells[0].startswith("penalties ")]
+    assert len(lines) == len(measured["settings"])
+    for (setting, mean, worst, every), (name, options) in zip(lines, measured["settings"].items(), strict=True):
+        assert setting == f"penalties {options['penalty_min']:g}, decay 1 / {1 / options['dual_decay']:.4f}"
+        runs = [run for run in measured["runs"] if run["candidate"] == name]
+        last = [100 * run["last"] for run in runs]
+        assert [mean, worst] == [f"{fmean(last):.1f}", f"{min(last):.1f}"]
+        assert every == ", ".join(
+            f"({value:.1f})" if run["status"] == "diverged" else f"{value:.1f}"
+            for run, value in zip(runs, last, strict=True)
+        )
 
 
 def test_how_penalties_were_chosen_on_the_page_is_what_was_measured() -> None:
