@@ -17,9 +17,11 @@ from fedmm.core.errors import require
 from fedmm.core.options import DEFAULT_VALIDATOR
 from fedmm.data.sources import NEEDED, sources
 from fedmm.leaderboard.trials import Goal, Trace, Trial, count_gradients
+from fedmm.models.devices import Precision
 from fedmm.runs.build import DataCache, prepare
 from fedmm.training.batched import StackRun, StackSettings
 from fedmm.training.callbacks import Training
+from fedmm.training.stack_settings import choose_settings
 
 _TABLES: dict[str, dict[str, Any]] = {
     "turned_digits": {**DEMOS["digits"]["tables"], "objective": DEMOS["digits"]["objective"]},
@@ -37,7 +39,7 @@ _TARGETS = {"turned_digits": 0.7, "mnist_m": 0.6}
 
 @dataclass(frozen=True)
 class AdaptationProblem:
-    """An experiment with a source and a target client, whose target accuracy counts.
+    """An experiment with a source and a target client, whose target accuracy counts; on a GPU in tf32.
 
     The search goes by ``target_information`` on unlabelled target rows, more of which is better: the field of a network
     that has stopped learning is short too. name: of a row of ``_TABLES``.
@@ -86,11 +88,13 @@ class AdaptationProblem:
     def _train(self, trials: Sequence[Trial], every: int) -> list[tuple[Trial, Training, int]]:
         experiments = [self.experiment(trial, every) for trial in trials]
         adaptations = [prepare(each, _data()) for each in experiments]
-        settings = StackSettings(capture=torch.device(self.device).type == "cuda")
+        on_gpu = torch.device(self.device).type == "cuda"
+        precision: Precision = "tf32" if on_gpu else "fp32"
         found: dict[int, tuple[Trial, Training, int]] = {}
         for group in groups(experiments, adaptations):
             members = [adaptations[number] for number in group.members]
-            stacked = StackRun(members, "fp32", settings)
+            settings = choose_settings(members, precision).settings if on_gpu else StackSettings()
+            stacked = StackRun(members, precision, settings)
             status = stacked.run(trials[group.members[0]].length, every)
             if status == "interrupted":
                 raise KeyboardInterrupt
