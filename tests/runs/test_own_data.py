@@ -13,8 +13,9 @@ from fabricated import picture, write
 
 from fedmm.config.schema import Experiment, experiment
 from fedmm.core.errors import FedmmError
-from fedmm.runs.run import NO_TARGET_LABELS, run_experiment
+from fedmm.runs.run import run_experiment
 from fedmm.runs.run_folder import INPUT, read_input
+from fedmm.runs.summary import NO_TARGET_LABELS
 from fedmm.runs.sweep import run_sweep
 
 PEOPLE = [f"{n % 3},{20 + n},{'nsw'[n % 3]},{'' if n % 3 == 2 else n % 2}" for n in range(30)]

@@ -25,8 +25,9 @@ from fedmm.data import PARTITIONS
 from fedmm.engines.in_process import InProcess
 from fedmm.models import MODELS
 from fedmm.reporting import read_run
-from fedmm.runs.run import Summary, run_experiment
+from fedmm.runs.run import run_experiment
 from fedmm.runs.run_folder import RunFolder
+from fedmm.runs.summary import Summary
 from fedmm.training.adaptation import Adaptation
 from fedmm.training.history import History, Row
 from fedmm.training.problem import AdaptationClient

@@ -16,7 +16,7 @@ from fedmm.leaderboard.board import SCALES, Board, list_problems
 from fedmm.leaderboard.draw import draw_board
 from fedmm.leaderboard.results import RESULTS
 from fedmm.leaderboard.trials import SEARCH_SEED, compared_methods
-from fedmm.runs.run import provenance
+from fedmm.runs.summary import provenance
 
 _KAPPA, _HETEROGENEITY = 20.0, 1.0
 

@@ -23,8 +23,9 @@ from fedmm.reporting import comparison_rows, draw_comparison, draw_run, read_com
 from fedmm.reporting.compared import csv_compared, draw_compared, markdown_compared, rich_compared, sentences
 from fedmm.runs.compare import compare_methods
 from fedmm.runs.comparison import compare as compare_runs
-from fedmm.runs.run import NO_TARGET_LABELS, run_experiment
+from fedmm.runs.run import run_experiment
 from fedmm.runs.run_folder import folder_name, free_folder, latest_folder
+from fedmm.runs.summary import NO_TARGET_LABELS
 from fedmm.runs.sweep import run_sweep
 from fedmm.runs.tuning.candidates import TUNE
 from fedmm.runs.verdict import judge_run

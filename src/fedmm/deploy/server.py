@@ -49,8 +49,8 @@ from fedmm.remote.flower.strategy import MinimaxStrategy
 from fedmm.remote.packed import About, Packed
 from fedmm.runs.build import DataCache, rows_held_at, tested_rows
 from fedmm.runs.resume import completed_run
-from fedmm.runs.run import Summary, finish_run
 from fedmm.runs.run_folder import EXPERIMENT, RunFolder
+from fedmm.runs.summary import Summary, finish_run
 from fedmm.runs.tracking import Tracks
 from fedmm.sites.compatibility import versions
 from fedmm.sites.credentials.files import require_private_keys

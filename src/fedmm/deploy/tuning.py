@@ -28,8 +28,8 @@ from fedmm.deploy.server import introduce_run, keep_every_round, open_roster, ru
 from fedmm.remote.flower.apps import Grid
 from fedmm.remote.packed import TUNING_QUESTIONS, TUNING_ROUNDS
 from fedmm.runs.comparison import comparison_summary, folder_names
-from fedmm.runs.run import Summary
 from fedmm.runs.run_folder import ROUNDS, SUMMARY
+from fedmm.runs.summary import Summary
 from fedmm.runs.tuning.candidates import TUNE
 from fedmm.runs.tuning.criteria import Criterion
 from fedmm.runs.tuning.halving import Budget, Pace, Rung, count_halvings, fit_rungs

@@ -18,7 +18,7 @@ from fedmm.reproduction.plan import PaperRun
 from fedmm.reproduction.results import identity, read_lines
 from fedmm.reproduction.write_results import append_lines, digest, relabel, result_line, stamp
 from fedmm.runs.build import DataCache, prepare
-from fedmm.runs.run import provenance
+from fedmm.runs.summary import provenance
 from fedmm.training.adaptation import Adaptation
 from fedmm.training.batched import StackRun
 from fedmm.training.callbacks import OnRound, Status

@@ -15,8 +15,9 @@ from fedmm.core.errors import FedmmError, Say
 from fedmm.core.files import write_json
 from fedmm.runs.evidence import judge_runs
 from fedmm.runs.resume import completed_run, only_begun, read_plan, write_plan
-from fedmm.runs.run import DivergedRun, Summary, run_experiment
+from fedmm.runs.run import DivergedRun, run_experiment
 from fedmm.runs.run_folder import SUMMARY, claim_folder
+from fedmm.runs.summary import Summary
 from fedmm.runs.workers import report, side_by_side, tell, told_to_stop
 from fedmm.training.history import Row
 from fedmm.training.progress import bars

@@ -17,8 +17,9 @@ from fedmm.core.files import write_json
 from fedmm.runs.build import DataCache, prepare
 from fedmm.runs.comparison import comparison_summary, folder_names
 from fedmm.runs.resume import Program, completed_run, fits, only_begun, plan_in_words, read_plan, write_plan
-from fedmm.runs.run import Summary, rows_inside, run_stack
+from fedmm.runs.run import rows_inside, run_stack
 from fedmm.runs.run_folder import SUMMARY, claim_folder
+from fedmm.runs.summary import Summary
 from fedmm.runs.tracking import require_trackers
 from fedmm.runs.workers import report, side_by_side, tell, told_to_stop
 from fedmm.training.adaptation import Adaptation

@@ -9,8 +9,9 @@ from pathlib import Path
 from fedmm.config.schema import Experiment
 from fedmm.config.sweep_grid import groups
 from fedmm.runs.build import DataCache, prepare
-from fedmm.runs.run import Summary, run_stack
+from fedmm.runs.run import run_stack
 from fedmm.runs.run_folder import ROUNDS, SUMMARY
+from fedmm.runs.summary import Summary
 from fedmm.runs.tuning.halving import Pace
 from fedmm.training.batched import StackSettings
 

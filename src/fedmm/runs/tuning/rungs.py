@@ -18,8 +18,8 @@ from fedmm.core.options import DEFAULT_VALIDATOR, TrainOptions
 from fedmm.runs.build import DataCache
 from fedmm.runs.comparison import comparison_summary, folder_names
 from fedmm.runs.resume import only_begun
-from fedmm.runs.run import Summary
 from fedmm.runs.run_folder import SUMMARY, claim_folder
+from fedmm.runs.summary import Summary
 from fedmm.runs.sweep import DivergedRuns, run_sweep
 from fedmm.runs.tuning.agreement import measure_agreement
 from fedmm.runs.tuning.candidates import AS_GIVEN
