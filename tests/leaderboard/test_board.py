@@ -70,6 +70,12 @@ def test_what_was_interrupted_goes_on_and_ends_with_the_same_results(
     assert cut.read_bytes() == content
 
 
+def test_fedmm_by_another_name_is_left_out(tmp_path: Path) -> None:
+    said = run(tmp_path, [QuadraticGame(9)], ["fedmm_restrained"])
+    assert said == ["fedmm_restrained is left out of quadratic, which has no features to restrain: there it is fedmm"]
+    assert read_lines(tmp_path / RESULTS) == []
+
+
 def test_more_seeds_search_nothing_again(tmp_path: Path) -> None:
     run(tmp_path, [QuadraticGame(9)], ["fedmm"], seeds=1)
     run(tmp_path, [QuadraticGame(9)], ["fedmm"], seeds=2)

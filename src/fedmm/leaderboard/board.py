@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedmm.algorithms import ALGORITHMS
 from fedmm.core.errors import FedmmError, Say
 from fedmm.leaderboard.adaptations import AdaptationProblem
 from fedmm.leaderboard.auc import LabelSortedAuc
@@ -67,12 +68,12 @@ class Board:
         make_folder(self.results)
         ready = [problem for problem in problems if _is_ready(problem, say)]
         with bars(progress, "note") as bar:
-            task = bar.add_task("leaderboard", total=len(ready) * len(methods), note="")
-            for problem in ready:
-                for method in methods:
-                    bar.update(task, note=f"{method} on {problem.name}")
-                    self._run_method(problem, method)
-                    bar.advance(task)
+            planned = [(problem, method) for problem in ready for method in methods if _differs(problem, method, say)]
+            task = bar.add_task("leaderboard", total=len(planned), note="")
+            for problem, method in planned:
+                bar.update(task, note=f"{method} on {problem.name}")
+                self._run_method(problem, method)
+                bar.advance(task)
 
     def _run_method(self, problem: Problem, method: str) -> None:
         rounds = max(1, problem.rounds // uploads(method))
@@ -109,6 +110,13 @@ class Board:
             }
             append_line(self.results, known)
         return dict(known["chosen"])
+
+
+def _differs(problem: Problem, method: str, say: Say) -> bool:
+    if isinstance(problem, AdaptationProblem) or not ALGORITHMS[method].restrains:
+        return True
+    say(f"{method} is left out of {problem.name}, which has no features to restrain: there it is fedmm")
+    return False
 
 
 def _digest(candidates: Sequence[Mapping[str, Any]]) -> str:
