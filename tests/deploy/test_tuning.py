@@ -13,7 +13,7 @@ import pytest
 import torch
 from deploy.asking import entries
 from deploy.grids import SitesGrid
-from deploy.test_measuring import held_back
+from deploy.test_measuring import held_back, labelled_sites
 from deploy.test_serving import crashing, site_files
 from flwr.app import Message
 
@@ -22,7 +22,6 @@ from fedmm import FedmmError
 from fedmm.config.toml import read_tables
 from fedmm.core.errors import Say
 from fedmm.core.signals.validators import METRICS
-from fedmm.data.datasets.unbalanced import Unbalanced
 from fedmm.deploy import server as serving
 from fedmm.deploy import tuning as tuned_over
 from fedmm.deploy.layout import RunRequest, TuneRequest, describe_tuning
@@ -328,44 +327,20 @@ def test_without_a_target_it_chooses_by_the_same_numbers_as_fedmm_tune(
     assert fedmm.experiment(read_tables(tmp_path / "runs" / "one" / "tuning" / "tuned.toml")) == here.best
 
 
-def labelled_sites(folder: Path, kept: int) -> tuple[dict[str, Any], list[Path]]:
-    """Two sites with labelled rows that the server has not seen, of which each keeps so many from training."""
-    pair = Unbalanced().load()
-    folder.mkdir()
-    files = []
-    for place, name in enumerate(("east", "west")):
-        own = {"source_x": pair.source.x[place::2].numpy(), "source_y": pair.source.y[place::2].numpy()}
-        np.savez(folder / f"{name}.npz", **own)
-        file = folder / f"{name}.toml"
-        file.write_text(
-            f'[site]\nname = "{name}"\nstate = "state/{name}"\n[data]\nkind = "npz"\npath = "{name}.npz"\n'
-            f'domain = "source"\nvalidation_rows = {kept}\n[superlink]\naddress = "127.0.0.1:1"\ninsecure = true\n'
-            "[policy]\nmin_rows = 5\n"
-        )
-        files.append(file)
-    domains = {"east": "source", "west": "source"}
-    data = {"name": "sites", "sites": [*domains], "domains": domains, "classes": ["benign", "malignant"], "shape": [30]}
-    algorithm = {"name": "fedmm", "local_steps": 2, "lr_min": 0.05, "lr_max": 0.05}
-    return {
-        **{"run": TABLES["run"], "data": data, "model": {"name": "mlp", "hidden": [3]}},
-        **{"objective": {"name": "auc"}, "algorithm": algorithm, "tune": {"algorithm.lr_min": [0.2]}},
-    }, files
-
-
 def test_labelled_rows_that_only_the_sites_have_are_tuned_by_those_they_keep_from_training(tmp_path: Path) -> None:
-    tables, files = labelled_sites(tmp_path / "sites", 40)
+    each, files = labelled_sites(tmp_path / "sites", 40)
+    tables = {**each, "tune": {"algorithm.lr_min": [0.2]}}
     serve_tuning(LastingSites(files), request(tmp_path, tables))
     state = state_of(tmp_path)
     assert state["metric"] == "auc"
     found = {each["label"]: each["signals"][0]["validation_auroc"] for each in state["rungs"][0]["entries"]}
     assert len(found) == 3
     assert state["verdict"]["label"] == max(found, key=lambda label: found[label])
-    own = deployed_experiment({name: table for name, table in tables.items() if name != "tune"})
+    own = deployed_experiment(each)
     rows = {file.stem: site_rows(read_site(file), own) for file in files}
-    kept, index = [each.validation for each in rows.values() if each.validation is not None], torch.arange(40)
-    chosen_by = tuple(
-        torch.cat([part(each) for each in kept]) for part in (lambda r: r.take(index), lambda r: r.labels(index))
-    )
+    kept = [each.validation for each in rows.values() if each.validation is not None]
+    x = torch.cat([each.take(torch.arange(len(each))) for each in kept])
+    y = torch.cat([each.labels(torch.arange(len(each))) for each in kept])
     torch.set_num_threads(1)
     adapted = fedmm.adapt(
         [fedmm.Client(source=each.source, name=name) for name, each in rows.items()],
@@ -373,7 +348,10 @@ def test_labelled_rows_that_only_the_sites_have_are_tuned_by_those_they_keep_fro
         own.objective,
         own.algorithm,
         own.run.rounds,
-        **{"batch_size": 16, "seed": own.run.seed, "dtype": torch.float64, "source_validation": chosen_by},
+        batch_size=16,
+        seed=own.run.seed,
+        dtype=torch.float64,
+        source_validation=(x, y),
         progress=False,
     )
     assert found["as given"] == pytest.approx(adapted.history[-1]["validation_auroc"], rel=1e-9)

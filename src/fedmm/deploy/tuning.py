@@ -39,7 +39,7 @@ from fedmm.runs.tuning.rungs import Halving, evaluate_every, own_of
 from fedmm.runs.tuning.state import STATE
 from fedmm.runs.tuning.tune import plan_tuning, require_limits
 from fedmm.sites.experiments import deployed_experiment, experiment_text, listed_sites
-from fedmm.sites.site_info import read_site_info
+from fedmm.sites.site_info import keeps_rows
 from fedmm.training.callbacks import Callback
 from fedmm.training.checkpoints import FOLDER as CHECKPOINTS
 from fedmm.training.history import History, Row
@@ -201,7 +201,7 @@ class SiteTuning:
     def _note_rows(self, name: str, packed: Packed) -> str:
         """Note whether a site keeps rows to measure on; why what it says cannot be read, or empty."""
         try:
-            self._rows_aside |= read_site_info(packed).validation
+            self._rows_aside |= keeps_rows(packed)
         except Malformed as problem:
             return str(problem)
         return ""
