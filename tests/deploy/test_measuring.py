@@ -22,12 +22,15 @@ from fedmm import FedmmError
 from fedmm.config.dataclass_io import as_table
 from fedmm.config.schema import Experiment
 from fedmm.data.datasets.digits import Digits
+from fedmm.data.datasets.unbalanced import Unbalanced
 from fedmm.deploy import server as serving
 from fedmm.deploy.server import keep_every_round, serve
 from fedmm.remote.flower.engine import Patience
 from fedmm.remote.packed import Packed
+from fedmm.reporting.html import collect_runs
 from fedmm.runs.run import run_experiment
 from fedmm.sites.config import SiteConfig, read_site
+from fedmm.sites.credentials.keys import make_node_key
 from fedmm.sites.experiments import deployed_experiment, experiment_text
 from fedmm.sites.rows import site_rows
 from fedmm.sites.work import SiteWork
@@ -179,6 +182,93 @@ def test_source_rows_that_sites_hold_back_tell_the_risks(tmp_path: Path) -> None
     summary = json.loads((tmp_path / "runs" / "one" / "summary.json").read_text())
     assert adapted.best is not None
     assert summary["best"]["round"] == adapted.best.round
+
+
+def labelled_sites(folder: Path, kept: int) -> tuple[dict[str, Any], list[Path]]:
+    """Two sites with labelled rows that the server has not seen, each of which keeps some from training.
+
+    kept: by the first; the other keeps 10 more.
+    """
+    pair, domains = Unbalanced().load(), {"east": "source", "west": "source"}
+    folder.mkdir()
+    files = []
+    for place, name in enumerate(domains):
+        own = {"source_x": pair.source.x[place::2].numpy(), "source_y": pair.source.y[place::2].numpy()}
+        np.savez(folder / f"{name}.npz", **own)
+        file = folder / f"{name}.toml"
+        file.write_text(
+            f'[site]\nname = "{name}"\nstate = "state/{name}"\n[data]\nkind = "npz"\npath = "{name}.npz"\n'
+            f'domain = "source"\nvalidation_rows = {kept and kept + 10 * place}\n'
+            f'[superlink]\naddress = "127.0.0.1:1"\ninsecure = true\n[policy]\nmin_rows = 5\n'
+        )
+        files.append(file)
+    data = {"name": "sites", "sites": [*domains], "domains": domains, "classes": ["benign", "malignant"], "shape": [30]}
+    return {
+        "run": {"rounds": 4, "batch_size": 16, "threads": 1, "seed": 3, "dtype": "float64", "keep_rows": False},
+        "data": data,
+        "model": {"name": "mlp", "hidden": [3]},
+        "objective": {"name": "auc"},
+        "algorithm": {"name": "fedmm", "local_steps": 2, "lr_min": 0.05, "lr_max": 0.05},
+    }, files
+
+
+def test_the_worst_off_site_is_known_by_the_rows_that_sites_keep(tmp_path: Path) -> None:
+    tables, files = labelled_sites(tmp_path / "sites", 30)
+    tables |= {"objective": {"name": "worst_site"}, "algorithm": {"name": "fedmm_agnostic", "local_steps": 2}}
+    each = keep_every_round(deployed_experiment(tables))
+    serve(SitesGrid(files), served(tmp_path, each))
+    folder = tmp_path / "runs" / "one"
+    model = fedmm.load_model(folder / "model.safetensors", each.model.build((30,), 2, each.run.seed))
+    told = told_of_sites(tmp_path)
+    for file, count in zip(files, (30, 40), strict=True):
+        kept = site_rows(read_site(file), each).validation
+        assert kept is not None
+        index = torch.arange(count)
+        hits = int((model.predict(kept.take(index)) == kept.labels(index)).sum())
+        assert told[file.stem] == {"holds": "source", "validation_rows": count, "validation_hits": hits}
+    shares = [own["validation_hits"] / own["validation_rows"] for own in told.values()]
+    assert rounds(folder)[-1]["validation_worst_accuracy"] == min(shares)
+    assert collect_runs([folder]).methods[0].first.sites["validation"].groups[0].accuracy == min(shares)
+    serve(SitesGrid(files), served(tmp_path, each, resume=True))  # nothing is left to do, and nothing is lost
+    assert told_of_sites(tmp_path) == told
+
+
+def told_of_sites(folder: Path) -> dict[str, Any]:
+    clients: dict[str, Any] = json.loads((folder / "runs" / "one" / "summary.json").read_text())["clients"]
+    return clients
+
+
+def test_of_a_site_with_few_rows_nothing_is_told(tmp_path: Path) -> None:
+    tables, (east, west) = labelled_sites(tmp_path / "sites", 30)
+    east.write_text(east.read_text().replace("min_rows = 5", "min_rows = 25"))
+    each = keep_every_round(deployed_experiment({**tables, "run": {**tables["run"], "probe_rows": 20}}))
+    serve(SitesGrid([east, west]), served(tmp_path, each))
+    told = told_of_sites(tmp_path)
+    assert told["east"] == {"holds": "source"}
+    assert told["west"]["validation_rows"] == 20
+
+
+def test_unless_all_sites_measured_the_last_model_nothing_is_told_of_any(tmp_path: Path) -> None:
+    tables, files = labelled_sites(tmp_path / "sites", 30)
+    grid = SitesGrid(files)
+    grid.on_reply = spoiled("west", lambda reply, number: _sums(reply, lambda sums: sums * np.nan))
+    serve(grid, served(tmp_path, keep_every_round(deployed_experiment(tables))))
+    assert told_of_sites(tmp_path) == {"east": {"holds": "source"}, "west": {"holds": "source"}}
+
+
+def test_with_masked_sums_nothing_is_told_of_single_sites(tmp_path: Path) -> None:
+    tables, files = labelled_sites(tmp_path / "sites", 30)
+    for file, other in zip(files, reversed(files), strict=True):
+        make_node_key(file.parent / "keys" / file.stem)
+        peers = file.parent / "peers" / other.stem
+        peers.mkdir(parents=True)
+        (peers / f"{file.stem}.pub").write_bytes((file.parent / "keys" / f"{file.stem}.pub").read_bytes())
+        text = file.read_text().replace("insecure = true", f'insecure = true\nkey = "keys/{file.stem}"')
+        file.write_text(f'{text}[masks]\npeers = "peers/{file.stem}"\nleast = 2\n')
+    each = keep_every_round(deployed_experiment({**tables, "run": {**tables["run"], "secure_sum": True}}))
+    serve(SitesGrid(files), served(tmp_path, each))
+    assert rounds(tmp_path / "runs" / "one")[-1]["validation_accuracy"] is not None
+    assert told_of_sites(tmp_path) == {"east": {"holds": "source"}, "west": {"holds": "source"}}
 
 
 # What goes wrong ------------------------------------------------------------------------------------------------------

@@ -8,10 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from deploy.asking import entries
 from deploy.grids import SitesGrid
-from deploy.test_measuring import held_back
+from deploy.test_measuring import held_back, labelled_sites
 from deploy.test_serving import crashing, site_files
 from flwr.app import Message
 
@@ -19,6 +21,7 @@ import fedmm
 from fedmm import FedmmError
 from fedmm.config.toml import read_tables
 from fedmm.core.errors import Say
+from fedmm.core.signals.validators import METRICS
 from fedmm.deploy import server as serving
 from fedmm.deploy import tuning as tuned_over
 from fedmm.deploy.layout import RunRequest, TuneRequest, describe_tuning
@@ -26,12 +29,16 @@ from fedmm.deploy.run_view import RunReader
 from fedmm.deploy.tuning import check_tuning, plan_deployed, serve_tuning
 from fedmm.remote.flower.engine import Patience
 from fedmm.runs import run as running
+from fedmm.runs import sweep as sweeping
 from fedmm.runs.tuning import halving
-from fedmm.runs.tuning.candidates import derive_candidates
+from fedmm.runs.tuning.candidates import PLAIN, derive_candidates
 from fedmm.runs.tuning.halving import Budget
 from fedmm.sites.config import SiteConfig, read_site
 from fedmm.sites.experiments import deployed_experiment, experiment_text
+from fedmm.sites.rows import site_rows
 from fedmm.sites.work import SiteWork
+from fedmm.training.batched import StackSettings
+from fedmm.training.stack_settings import Tuned
 
 TABLES: dict[str, Any] = {
     "run": {"rounds": 4, "batch_size": 16, "threads": 1, "seed": 3, "dtype": "float64", "keep_rows": False},
@@ -274,6 +281,90 @@ def test_rows_that_only_the_sites_have_are_tuned_with_the_risk_of_held_back_rows
     assert {len(entry["signals"][0]) for entry in state["rungs"][0]["entries"]} == {3}
     tuned = deployed_experiment(read_tables(tmp_path / "runs" / "one" / "tuning" / "tuned.toml"))
     assert tuned.data == each.data
+
+
+def write_labelled_table(folder: Path) -> dict[str, Any]:
+    """A table of three sites that all have labels, of which some are kept to choose by, and an experiment with it."""
+    random = np.random.default_rng(0)
+    rare = random.random(240) < 0.3
+    lines = [
+        f"{'abc'[row % 3]},{x + 1.5 * positive:.6f},{random.normal():.6f},{('no', 'yes')[positive]}\n"
+        for row, (x, positive) in enumerate(zip(random.normal(size=240), rare.astype(int), strict=True))
+    ]
+    folder.mkdir(exist_ok=True)
+    (folder / "rows.csv").write_text("".join(["site,x,y,fraud\n", *lines]))
+    table = {"name": "table", "file": str(folder / "rows.csv"), "label": "fraud", "site": "site", "labelled_only": True}
+    return {
+        "run": TABLES["run"],
+        "data": {**table, "held_out": 0.2, "validation_share": 0.3},
+        "partition": {"name": "by_site"},
+        "model": {"name": "mlp", "hidden": [4]},
+        "objective": {"name": "auc"},
+        "algorithm": {"name": "fedmm", "local_steps": 2, "lr_min": 0.05, "lr_max": 0.05},
+        "tune": {"algorithm.lr_min": [0.1, 0.2]},
+    }
+
+
+@pytest.mark.parametrize("metric", ["auc", "worst_site"])
+def test_without_a_target_it_chooses_by_the_same_numbers_as_fedmm_tune(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metric: str
+) -> None:
+    pytest.importorskip("pandas")
+    monkeypatch.setattr(sweeping, "choose_settings", lambda *_: Tuned(StackSettings(), 1, 1, "as the test says"))
+    tables = write_labelled_table(tmp_path)
+    grid = grid_of(tmp_path, tables, allow_paths=[tables["data"]["file"]], min_rows=5)
+    serve_tuning(grid, request(tmp_path, tables, metric=metric))
+    here = fedmm.tune(tables, seeds=1, metric=metric, out=tmp_path / "here")
+    ours, theirs = state_of(tmp_path), json.loads((tmp_path / "here" / "tune.json").read_text())
+    (rung,), (other,) = ours["rungs"], theirs["rungs"]
+    assert rung["order"] == other["order"]
+    signals, expected = ({each["label"]: each["signals"][0] for each in both["entries"]} for both in (rung, other))
+    assert signals.keys() == expected.keys() == {"as given", PLAIN, "fedmm lr_min=0.1", "fedmm lr_min=0.2"}
+    for label, own in signals.items():
+        assert own.keys() == set(METRICS[metric])
+        assert own == pytest.approx(expected[label], rel=1e-6)
+    assert (ours["verdict"]["label"], ours["notes"]) == (here.label, [])
+    assert fedmm.experiment(read_tables(tmp_path / "runs" / "one" / "tuning" / "tuned.toml")) == here.best
+
+
+def test_labelled_rows_that_only_the_sites_have_are_tuned_by_those_they_keep_from_training(tmp_path: Path) -> None:
+    each, files = labelled_sites(tmp_path / "sites", 40)
+    tables = {**each, "tune": {"algorithm.lr_min": [0.2]}}
+    serve_tuning(LastingSites(files), request(tmp_path, tables))
+    state = state_of(tmp_path)
+    assert state["metric"] == "auc"
+    found = {each["label"]: each["signals"][0]["validation_auroc"] for each in state["rungs"][0]["entries"]}
+    assert len(found) == 3
+    assert state["verdict"]["label"] == max(found, key=lambda label: found[label])
+    own = deployed_experiment(each)
+    rows = {file.stem: site_rows(read_site(file), own) for file in files}
+    kept = [each.validation for each in rows.values() if each.validation is not None]
+    x = torch.cat([each.take(torch.arange(len(each))) for each in kept])
+    y = torch.cat([each.labels(torch.arange(len(each))) for each in kept])
+    torch.set_num_threads(1)
+    adapted = fedmm.adapt(
+        [fedmm.Client(source=each.source, name=name) for name, each in rows.items()],
+        own.model.build((30,), 2, own.run.seed),
+        own.objective,
+        own.algorithm,
+        own.run.rounds,
+        batch_size=16,
+        seed=own.run.seed,
+        dtype=torch.float64,
+        source_validation=(x, y),
+        progress=False,
+    )
+    assert found["as given"] == pytest.approx(adapted.history[-1]["validation_auroc"], rel=1e-9)
+
+
+def test_without_rows_to_choose_by_nothing_is_trained(tmp_path: Path) -> None:
+    tables, files = labelled_sites(tmp_path / "sites", 0)
+    with pytest.raises(FedmmError, match=r"^the tuning cannot begin: the metric auc is judged by labelled rows that "):
+        serve_tuning(LastingSites(files), request(tmp_path, tables))
+    assert [sum(each["rounds"] for each in entries(read_site(file), "answer")) for file in files] == [0, 0]
+    known = {**tables, "data": {"name": "unbalanced"}, "partition": {"name": "label_sorted", "clients": 2}}
+    with pytest.raises(FedmmError, match="the metric worst_site is judged by validation_worst_accuracy, which needs"):
+        check_tuning(TuneRequest(known, metric="worst_site"), "one", 0)
 
 
 def test_tables_are_described_once_and_all_candidates_train_on_the_same_numbers(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_sites_come_from_the_worst_on_with_their_intervals(folders: Folders) -> 
     assert figure["layout"]["yaxis"]["ticktext"][1] == "north"
     assert ranked.figures["0|source"]["data"][0]["x"] == [0.5]
     summary, each = tables(found["sites"])
-    assert [summary.rows[0][1], summary.rows[0][2], *summary.rows[0][4:6]] == ["source", 2, "33.3%", "66.7%"]
+    assert [summary.rows[0][1], summary.rows[0][2], *summary.rows[0][4:6]] == ["source test rows", 2, "33.3%", "66.7%"]
     assert [row[:2] for row in each.rows] == [[ATTACK, 1], ["north", 3]]
     assert each.rows[0][3] == "-"
     content = page(report, "/* plotly */")
@@ -124,6 +124,27 @@ def test_several_methods_and_both_sets_are_told_apart(folders: Folders) -> None:
     chart = next(iter(found["sites"].charts()))
     assert set(chart.figures) == {"0|target", "0|source", "1|target", "1|source"}
     assert chart.figures["1|target"]["data"] == []
+    assert write_pdf(report, folders.root / "r.pdf").stat().st_size > 1000
+
+
+def test_sites_of_a_deployed_run_are_scored_by_the_rows_that_they_keep(folders: Folders) -> None:
+    def told(rows: object, hits: object) -> dict[str, object]:
+        return {"holds": "source", "validation_rows": rows, "validation_hits": hits}
+
+    clients = {"north": told(40, 30), "south": told(20, 10), "late": {"holds": "source"}}
+    wrong = {"none": told(0, 0), "many": told(2, 3), "word": told("2", "1"), "list": [2, 1]}
+    report, found = report_of(folders.run(clients={**clients, **wrong}))
+    (chart,) = found["sites"].charts()
+    assert chart.figures["0|validation"]["data"][0]["x"] == [50.0, 75.0]
+    summary, each = tables(found["sites"])
+    assert [summary.rows[0][1], summary.rows[0][2], *summary.rows[0][4:6]] == [
+        "rows kept from training", 2, "62.5%", "25.0%",
+    ]  # fmt: skip
+    assert [row[:3] for row in each.rows] == [
+        [name, rows, with_interval(hits / rows, wilson(hits, rows), percent=True)]
+        for name, rows, hits in (("south", 20, 10), ("north", 40, 30))
+    ]
+    assert "what was chosen by them looks better there" in found["sites"].parts[0].words
     assert write_pdf(report, folders.root / "r.pdf").stat().st_size > 1000
 
 

@@ -60,9 +60,10 @@ def split_rows(
 
     held_out: which share of every class of the source is not trained on. target_held_out: the same of the target's
     labelled rows; 0 trains on all of them, without their labels, and tests on them too. validation_share: of every
-    class of the source, what is chosen by; 0 chooses by the rows held out, which do not depend on it. source_sites:
-    every site keeps a row to train on. source_groups, target_groups: rows of a group, such as a patient's, are not
-    torn apart; each row is one where there are none. tested_elsewhere: no row of the target is needed for testing.
+    class of the source, what is chosen by; 0 chooses by the rows held out, which do not depend on it. A class keeps a
+    row to train on before one to test on, and that before one to choose by. source_sites: every site keeps a row to
+    train on. source_groups, target_groups: rows of a group, such as a patient's, are not torn apart; each row is one
+    where there are none. tested_elsewhere: no row of the target is needed for testing.
     """
     kept = held_out_groups(source_y, held_out, (seed, "held_out"), source_groups)
     if source_sites is not None:

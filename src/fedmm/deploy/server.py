@@ -18,6 +18,7 @@ from fedmm.config.sites import RowsElsewhere
 from fedmm.core.algorithm import Algorithm
 from fedmm.core.errors import Diverged, Say, require, unknown
 from fedmm.core.mechanisms import GaussianUpdate
+from fedmm.core.signals.validators import VALIDATORS
 from fedmm.data.inputs import TableInput
 from fedmm.deploy.agree_tables import (
     agree_on_encoding,
@@ -301,6 +302,7 @@ def _run(
     watching: Sequence[Callback],
     say: Say,
 ) -> tuple[Summary, Diverged | None]:
+    before = completed_run(folder) or {}
     best = adaptation.best_model()
     checkpoints = checkpoints_of(each.run, folder, best, in_parts=True)
     if begun:
@@ -315,10 +317,27 @@ def _run(
         adapted, error = adaptation.run([best, files, tracks, shown, checkpoints, *watching], begun, engines=engines)
         summary = finish_run(files, known, adaptation, adapted, cache, {"name": "flower"})
         held = {holding.name: {"holds": holding.domains} for holding in adaptation.client_data}
-        summary |= {"clients": held}  # how many rows they hold, only the sites know
+        told = _hits_at_sites(each, engines.measured, adapted.state.round)
+        if begun and begun[0].round == adapted.state.round:  # what sites measured of it, they did before
+            told = before.get("clients", {})
+        summary |= {"clients": {name: {**own, **told.get(name, {})} for name, own in held.items()}}
         files.summarise(summary)
         tracks.finish(summary)
     if each.run.best_by and not (summary.get("best") or summary.get("oracle_best")):
         say(f"no model is kept as the best: {each.run.best_by} could not be measured in any round")
     say(f"{summary['status']} after round {summary['rounds']}; target accuracy {summary['target_accuracy']}")
     return summary, error
+
+
+def _hits_at_sites(each: Experiment, measured: SiteMetrics, round_: int) -> dict[str, dict[str, int]]:
+    """By site, how many labelled rows it keeps from training, and how many the model of a round predicts right.
+
+    Empty where not all of them told it, and with masked sums, whose sites mean to be known by sums alone.
+    """
+    asked_in, columns = measured.compared
+    if asked_in != round_ or each.terms.secure_sum:
+        return {}
+    return {
+        name: {"validation_rows": own.rows, "validation_hits": int(own.sums[0])}
+        for name, own in columns.get(VALIDATORS["validation_worst_accuracy"].column, {}).items()
+    }

@@ -26,18 +26,20 @@ from fedmm.deploy.layout import TUNING, RunRequest, TuneRequest
 from fedmm.deploy.run_state import run_lock, server_log
 from fedmm.deploy.server import introduce_run, keep_every_round, open_roster, run_over_sites
 from fedmm.remote.flower.apps import Grid
-from fedmm.remote.packed import TUNING_QUESTIONS, TUNING_ROUNDS
+from fedmm.remote.packed import TUNING_QUESTIONS, TUNING_ROUNDS, Malformed, Packed
+from fedmm.runs.build import DataCache, prepare
 from fedmm.runs.comparison import comparison_summary, folder_names
 from fedmm.runs.run_folder import ROUNDS, SUMMARY
 from fedmm.runs.summary import Summary
 from fedmm.runs.tuning.candidates import TUNE
-from fedmm.runs.tuning.criteria import Criterion
+from fedmm.runs.tuning.criteria import Criterion, notes_on_rows, require_measured
 from fedmm.runs.tuning.halving import Budget, Pace, Rung, count_halvings, fit_rungs
 from fedmm.runs.tuning.rung_results import read_summary
 from fedmm.runs.tuning.rungs import Halving, evaluate_every, own_of
 from fedmm.runs.tuning.state import STATE
 from fedmm.runs.tuning.tune import plan_tuning, require_limits
 from fedmm.sites.experiments import deployed_experiment, experiment_text, listed_sites
+from fedmm.sites.site_info import keeps_rows
 from fedmm.training.callbacks import Callback
 from fedmm.training.checkpoints import FOLDER as CHECKPOINTS
 from fedmm.training.history import History, Row
@@ -72,8 +74,10 @@ def check_tuning(request: TuneRequest, name: str, min_sites: int) -> Experiment:
     require_limits(request.seeds, request.minutes)
     most = request.max_rounds
     require(most is None or most >= 1, f"--max-rounds must be at least 1, not {most}")
-    candidates, _ = plan_deployed(request)
+    candidates, criterion = plan_deployed(request)
     own = own_of(candidates)
+    if criterion.metric and not isinstance(own.data, RowsElsewhere):
+        require_measured(criterion, prepare(own, DataCache()).measures)
     count_halvings(len(candidates), own.run.rounds, request.eta)
     return own
 
@@ -99,7 +103,7 @@ class SiteTuning:
             criterion=self._criterion,
         )  # fmt: skip
         self._own = own_of(candidates)
-        self._agreed = False
+        self._agreed = self._rows_aside = False
         self._encoding: TableInput | None = None
 
     def run(self) -> None:
@@ -110,7 +114,10 @@ class SiteTuning:
         if not resume and not halving.budget.limited:
             self._agree(*self._count_left())
             self._agreed = True
-        halving.open(self._served.name, overwrite=False, resume=self._served.resume)
+        rows = (
+            [] if isinstance(self._own.data, RowsElsewhere) else notes_on_rows(self._criterion, self._own.data.load())
+        )
+        halving.open(self._served.name, overwrite=False, resume=self._served.resume, notes=rows)
         if note:
             halving.state["notes"].append(note)
             say(note)
@@ -163,6 +170,7 @@ class SiteTuning:
         served, listed = self._served, list(listed_sites(self._own))
         self._say(f"asking {', '.join(listed)} for at most {rounds} rounds and {questions} questions each")
         roster = open_roster(self._grid, served, listed, self._say)
+        roster.admit = self._note_rows
         text = experiment_text(keep_every_round(self._own))
         introduction = introduce_run(served.name, text)
         room = {TUNING_ROUNDS: rounds, TUNING_QUESTIONS: questions}
@@ -180,10 +188,23 @@ class SiteTuning:
                     "compares candidates on the same sites, so it needs all of them",
                 )
                 time.sleep(_PAUSE)
+        require(
+            self._rows_aside or not (self._criterion.metric and isinstance(self._own.data, RowsElsewhere)),
+            f"the tuning cannot begin: the metric {self._criterion.metric} is judged by labelled rows that sites keep "
+            "from training, and none keeps any; set data.validation_rows in the files of the sites",
+        )
         if has_tables(self._own) and self._encoding is None:
             self._encoding = read_encoding(served.folder) or agree_on_encoding(
                 self._grid, roster, self._own, introduction, served, self._say
             )
+
+    def _note_rows(self, name: str, packed: Packed) -> str:
+        """Note whether a site keeps rows to measure on; why what it says cannot be read, or empty."""
+        try:
+            self._rows_aside |= keeps_rows(packed)
+        except Malformed as problem:
+            return str(problem)
+        return ""
 
     # Runs -------------------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,9 @@ from fedmm.reporting.read import Array
 
 SETS = ("target", "source")
 """The domains whose test rows are scored."""
+AT_SITES = "validation"
+SITE_ROWS = {**{name: f"{name} test rows" for name in SETS}, AT_SITES: "rows kept from training"}
+"""The rows by which single sites are scored, in words; the last by the sites of a deployed run themselves."""
 
 
 class Ranked(NamedTuple):
@@ -89,6 +92,18 @@ def read_sites(tensors: Mapping[str, Array]) -> dict[str, GroupedScores]:
                 ],
             )
     return found
+
+
+def read_hits(summary: Mapping[str, object]) -> dict[str, GroupedScores]:
+    """The scores of sites by the rows that they keep from training, where a deployed run knows them."""
+    clients = summary.get("clients")
+    found = []
+    for name, told in clients.items() if isinstance(clients, Mapping) else ():
+        counts = [told.get(f"validation_{what}") for what in ("rows", "hits")] if isinstance(told, Mapping) else []
+        match counts:
+            case [int(rows), int(hits)] if rows >= 1 and 0 <= hits <= rows:
+                found.append(GroupCounts(str(name), rows, hits))
+    return {AT_SITES: GroupedScores.summarise("site", found)} if found else {}
 
 
 def _names(words: Array) -> list[str]:

@@ -109,6 +109,12 @@ def read_site_info(packed: Packed) -> SiteInfo:
     return site_info_from(read_json(packed.about.get(_INFO), "what it says of its rows"))
 
 
+def keeps_rows(packed: Packed) -> bool:
+    """Whether a site says that it keeps labelled rows from training, also before the shape of its rows is known."""
+    table = read_json(packed.about.get(_INFO), "what it says of its rows")
+    return isinstance(table, dict) and _flag(table, "validation", False)
+
+
 def site_info_from(table: Any) -> SiteInfo:
     """A info from plain values, each of the right kind; ``Malformed`` where one is not."""
     if not isinstance(table, dict):

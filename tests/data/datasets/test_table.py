@@ -219,6 +219,23 @@ def test_options_that_exclude_each_other_are_refused(options: dict[str, Any]) ->
         Table(**options)
 
 
+def test_rows_to_choose_by_are_apart_from_those_to_train_and_to_test_on(tmp_path: Path) -> None:
+    rows = [[f"p{n}", "abc"[n % 3], str(n), "Oslo", ("no", "yes")[n // 3 % 2]] for n in range(60)]
+    options = {"labelled_only": True, "scaling": "none", "held_out": 0.2, "validation_share": 0.3}
+    pair = load(tmp_path, csv(rows), **options)
+    assert pair.source_validation is not None
+    assert pair.sites is not None
+    parts = [pair.source, pair.source_validation, pair.source_test]
+    holders = [pair.sites.source, pair.sites.source_validation, pair.sites.source_test]
+    numbers = [part.x[:, 0].long() for part in parts]
+    assert [len(part.y) for part in parts] == [30, 18, 12]
+    assert torch.cat(numbers).sort().values.tolist() == list(range(60))
+    for part, number, holder in zip(parts, numbers, holders, strict=True):
+        assert torch.equal(part.y, number // 3 % 2)
+        assert holder is not None
+        assert torch.equal(holder, number % 3)
+
+
 def test_a_site_with_one_row_keeps_it(tmp_path: Path) -> None:
     rows = [[row[0], f"only {n}", *row[2:]] for n, row in enumerate(ROWS)]
     message = refusal(tmp_path, csv(rows))

@@ -13,7 +13,7 @@ from fedmm.core.options import options_that_affect
 from fedmm.core.signals.groups import GroupedScores
 from fedmm.reporting.fields import read_toml
 from fedmm.reporting.read import Array, Run, Series, read_records, read_run, read_series, read_summary, read_tensors
-from fedmm.reporting.tested import Ranked, read_ranked, read_sites
+from fedmm.reporting.tested import Ranked, read_hits, read_ranked, read_sites
 from fedmm.reporting.tuned import Tuned, read_tuned
 
 _DEEPEST = 4
@@ -38,7 +38,8 @@ class Entry:
     tables: its resolved configuration; summary: its ``summary.json``, empty while it has none.
     tensors: by name, as the run kept them to be looked at; empty for runs that kept none.
     headings: what the numbers of a row are called; empty where they have no names.
-    ranked, sites: scores of its test rows, by ``target`` and ``source``, where it kept them.
+    ranked, sites: scores of its test rows, by ``target`` and ``source``, where it kept them; of sites also by
+        ``validation``, the rows that those of a deployed run keep from training.
     """
 
     run: Run
@@ -200,15 +201,16 @@ def _entry(folder: Path) -> Entry:
     finished = (folder / "summary.json").exists()
     kept = folder / "exhibits.safetensors"
     tensors = read_tensors(kept) if kept.exists() else {}
+    summary = read_summary(folder) if finished else {}
     return Entry(
         run=read_run(folder) if finished else _unfinished(folder, tables),
         tables=tables,
-        summary=read_summary(folder) if finished else {},
+        summary=summary,
         tensors=_kept_tensors(tensors),
         class_names=_names(folder / "input.json", "class_names"),
         headings=_names(folder / "input.json", "headings"),
         ranked=read_ranked(tensors),
-        sites=read_sites(tensors),
+        sites={**read_sites(tensors), **read_hits(summary)},
     )
 
 

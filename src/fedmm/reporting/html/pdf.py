@@ -30,7 +30,7 @@ from fedmm.reporting.html.ranking import from_zero
 from fedmm.reporting.html.sites import short_name, worst_and_best
 from fedmm.reporting.read import Array, last_values
 from fedmm.reporting.style import FAINT, INK, PLAIN, RULE, Stroke, new_figure, quiet, save, whole_part, whole_rounds
-from fedmm.reporting.tested import SETS
+from fedmm.reporting.tested import SETS, SITE_ROWS
 
 _WIDTH, _ACROSS = 7.0, 2
 """Inches, and plots beside each other: each is then as wide as a column of text."""
@@ -298,9 +298,9 @@ def _sites(report: Report, strokes: Sequence[Stroke]) -> list[Plot]:
     """Sites by accuracy, of the first methods."""
     colours = {method.first.run.label: stroke.colour for method, stroke in zip(report.methods, strokes, strict=True)}
     return [
-        Plot(f"accuracy, {rows} test rows: {entry.run.label[:26]}", _dots(entry.sites[rows], colours[entry.run.label]))
+        Plot(f"accuracy, {SITE_ROWS[rows]}: {entry.run.label[:26]}", _dots(entry.sites[rows], colours[entry.run.label]))
         for entry in _first_methods(report)
-        for rows in SETS
+        for rows in SITE_ROWS
         if rows in entry.sites
     ]
 

@@ -1,4 +1,4 @@
-"""The section on single sites: how good the model is on the test rows of each."""
+"""The section on single sites: how good the model is on labelled rows of each that it was not trained on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedmm.reporting.html.parts import (
     name_method,
     two_lines,
 )
-from fedmm.reporting.tested import SETS, with_interval
+from fedmm.reporting.tested import AT_SITES, SITE_ROWS, with_interval
 
 _MOST_TABLES = 16
 _WORST, _BEST = 10, 5
@@ -36,7 +36,7 @@ def site_section(report: Report) -> Section:
     """Worst, mean and spread over sites, a dot with its interval for each, and a table."""
     found: dict[tuple[int, str], GroupedScores] = {
         (number, rows): method.first.sites[rows]
-        for rows in SETS
+        for rows in SITE_ROWS
         for number, method in enumerate(report.methods)
         if rows in method.first.sites
     }
@@ -46,29 +46,33 @@ def site_section(report: Report) -> Section:
     most = max(len(grouped.groups) for grouped in found.values())
     left_out = f" Of many sites, the {_WORST} worst and the {_BEST} best are shown." if _cut(most) else ""
     words = (
-        "The model on the test rows of each site, from the worst on, with intervals of 95%: Wilson's for accuracy, "
-        "Newcombe's for AUROC. A site with few rows may be worst by chance; its interval is then wide. Means are over "
-        f"sites, spread is the best less the worst.{left_out} Of the run with the first seed, after its last round."
+        "The model on labelled rows of each site that it was not trained on, from the worst on, with intervals of 95%: "
+        "Wilson's for accuracy, Newcombe's for AUROC. A site with few rows may be worst by chance; its interval is "
+        f"then wide. Means are over sites, spread is the best less the worst.{left_out} Of the run with the first "
+        "seed, after its last round."
     )
     methods, there = dict.fromkeys(number for number, _ in found), dict.fromkeys(rows for _, rows in found)
-    controls = Controls([("method", method_options(methods, report)), ("rows of the", [(d, d) for d in there])])
+    if AT_SITES in there:
+        words += " Rows kept from training are those that sites measure on; what was chosen by them looks better there."
+    options = [(rows, SITE_ROWS[rows]) for rows in there]
+    controls = Controls([("method", method_options(methods, report)), ("rows", options)])
     parts: list[Part] = [Text(words), _summaries(found, report), controls, Grid(_charts(found, methods, there))]
     for (number, rows), grouped in list(found.items())[:_MOST_TABLES]:
-        table = _table(grouped, f"sites by their {rows} test rows, {report.methods[number].label}")
+        table = _table(grouped, f"sites by their {SITE_ROWS[rows]}, {report.methods[number].label}")
         parts.append(table if len(found) == 1 else Details(table.caption, table))
     return Section("sites", "Sites", parts)
 
 
 def _summaries(found: Mapping[tuple[int, str], GroupedScores], report: Report) -> Table:
     ranked = any(grouped.mean_auc is not None for grouped in found.values())
-    headings: list[object] = ["method", "test rows", "sites", two_lines("worst site", "by accuracy"), "mean", "spread"]
+    headings: list[object] = ["method", "rows", "sites", two_lines("worst site", "by accuracy"), "mean", "spread"]
     headings += [two_lines("worst site", "by AUROC"), "mean AUROC", "spread"] if ranked else []
     rows = []
-    for (number, domain), grouped in found.items():
+    for (number, kind), grouped in found.items():
         worst = grouped.groups[0]
         cells: list[object] = [
             name_method(number, report.methods[number].label),
-            domain,
+            SITE_ROWS[kind],
             len(grouped.groups),
             two_lines(worst.name, with_interval(worst.accuracy, worst.accuracy_interval, percent=True)),
             f"{grouped.mean_accuracy:.1%}",
