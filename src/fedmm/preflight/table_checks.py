@@ -6,13 +6,14 @@ import csv
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedmm.data.labels import sort_names
 from fedmm.data.readers.table_formats import MISSING, TEXT, TableFormat, open_text, read_cell
 from fedmm.data.readers.tables import cell_kinds, is_dates, is_numeric, is_plain, texts
-from fedmm.preflight.detect_format import date_formats, looks_like_data
+from fedmm.preflight.detect_format import LINES, date_formats, looks_like_data
 
 if TYPE_CHECKING:
     import pandas
@@ -171,10 +172,11 @@ def odd_header(path: Path, format: TableFormat) -> Iterator[str]:
         return
     try:
         with open_text(path, format.encoding) as file:
-            cells = next(csv.reader(file, delimiter=format.separator_of(path)), [])
+            rows = list(islice(csv.reader(file, delimiter=format.separator_of(path)), LINES))
     except (OSError, ValueError, csv.Error, EOFError):
         return
-    if cells and looks_like_data(cells, format.decimal):
+    cells = rows[0] if rows else []
+    if cells and looks_like_data(rows, format.decimal):
         yield (
             f"the first line of {path} names the columns, but holds numbers: {list_some(cells)}; if it is data, say "
             "data.header = false"
