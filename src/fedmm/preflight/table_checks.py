@@ -81,6 +81,8 @@ def constant_at_a_site(
             if len(here) < _ENOUGH_ROWS or len(set(here)) > 1 or len(set(elsewhere)) < _VARIES:
                 continue
             number = here[0]
+            if 2 * elsewhere.count(number) > len(elsewhere):  # such as 0 of what is rare
+                continue
             also = [f"{known[other].count(number)} of {sites.count(other)} of {other}" for other in every
                     if other != site and known[other].count(number)]  # fmt: skip
             more = f", and in {list_some(also)}" if also else ""
