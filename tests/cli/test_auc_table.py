@@ -179,6 +179,8 @@ def test_the_report_says_what_evaluate_says(banks: tuple[Path, Path], tmp_path: 
     pytest.importorskip("plotly", reason="an HTML report needs fedmm[report]")
     assert command("report", folder, "--out", tmp_path / "r.html").code == 0
     text = (tmp_path / "r.html").read_text()
+    assert "There is no target: scores are of labelled rows" in text
+    assert ">the last<" in text  # the run has no best_by that could be measured, so that evaluate took the last, too
     low, high = found["intervals"]["auc"]
     assert f"ROC, source test rows: AUROC {found['auc']:.3f} ({low:.3f} to {high:.3f})" in text
     worst = found["grouped"]["groups"][0]
@@ -323,3 +325,11 @@ def test_a_table_without_a_target_is_compared_and_tuned(
         assert refused.code == 2
         assert sentence in refused.err
         assert not (tmp_path / "refused").exists()
+
+
+def test_without_a_target_a_run_is_called_by_its_algorithm(tmp_path: Path) -> None:
+    tables = table(tmp_path) | {"objective": {"name": "source_only"}, "algorithm": {"name": "afl", "local_steps": 1}}
+    assert fedmm.experiment(tables).label == "source only"
+    del tables["data"]["target_sites"]
+    tables["data"]["labelled_only"] = True
+    assert fedmm.experiment(tables).label == "afl"

@@ -149,6 +149,29 @@ def test_columns_of_a_table_by_their_names(command: Command, tmp_path: Path) -> 
     assert any(each["text"].startswith("no target labels") for each in found["findings"])
 
 
+def test_what_is_odd_in_a_labelled_table_of_unequal_sites(command: Command, tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    random = np.random.default_rng(0)
+    with (tmp_path / "t.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["site", "age", "arrests", "again", "ended", "ill"])
+        for row in range(400):
+            ill, small = random.random() < 0.4, row % 16 == 0
+            arrests = 0 if small or random.random() < 0.8 else int(random.integers(1, 20))
+            again, ended = ("x" if ill and random.random() < 0.4 else ""), int(ill != (random.random() < 0.1))
+            writer.writerow(["tiny" if row < 2 else "bc"[small], random.normal(), arrests, again, ended, int(ill)])
+    made = command("init", "t.csv", "--label", "ill", "--site", "site", "--metric", "worst_site", "--out", "e.toml")
+    assert "zero_missing" not in made.out  # most rows of the other sites have no arrests either
+    ended = command("check", "e.toml", "--json")
+    assert ended.code == 0, ended.err
+    found = json.loads(ended.out)
+    told = warnings(found)
+    assert any(each.startswith("again is filled in ") and "of class '1' and in 0 others" in each for each in told)
+    assert any(each.startswith("2 sites have fewer than 10 rows to test on") and "tiny (" in each for each in told)
+    assert any(each["text"].startswith("ended (") and "tell much of the class" in each["text"]
+               for each in found["findings"] if each["level"] == "note")  # fmt: skip
+
+
 def test_of_many_pictures_some_are_read(command: Command, tmp_path: Path) -> None:
     for domain in ("source", "target"):
         for number, name in enumerate(("cat", "dog")):

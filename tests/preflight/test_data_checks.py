@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fedmm.preflight.data_checks import telling_columns
+from fedmm.preflight.leaks import filled_for_a_class, telling_columns
 
 
 def test_a_copy_of_the_label_is_found_and_an_honest_column_is_not() -> None:
@@ -34,3 +34,14 @@ def test_nothing_is_said_of_classes_with_few_rows_or_where_rows_are_few() -> Non
     columns = {"a": slice(0, 1), "b": slice(1, 2)}
     assert telling_columns(x, y, columns) == {}
     assert telling_columns(x[:10], y[:10], columns) == {}
+
+
+def test_a_column_that_is_filled_for_one_class_alone_is_found() -> None:
+    y = (torch.arange(400) % 4 == 0).long()  # 100 rows of class 1
+    late = torch.ones(400, dtype=torch.bool)
+    late[y.nonzero().flatten()[:30]] = False
+    late[1] = False
+    at_random = torch.arange(400) % 5 != 0
+    assert filled_for_a_class(y, {"late": late, "at_random": at_random, "full": late & False}) == {"late": (1, 30, 31)}
+    rare = torch.arange(400) % 50 == 0  # a column that hardly anybody fills says nothing
+    assert filled_for_a_class(y, {"rare": ~(rare & (y == 1))}) == {}

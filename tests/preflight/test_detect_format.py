@@ -44,6 +44,22 @@ def test_a_first_line_of_numbers_is_no_header(tmp_path: Path) -> None:
     assert read_table(tmp_path / "t.data", named)["ca"].isna().tolist() == [True, False]
 
 
+@pytest.mark.parametrize(
+    ("text", "header"),
+    [
+        ("39, State-gov, 7, <=50K\n50, Private, 8, >50K\n38, State-gov, 9, <=50K\n", False),
+        ("A11 6 x\nA12 7 y\nA11 8 z\n", False),
+        ("site,2019,2020\nA,1,2\nB,3,4\n", True),
+        ("site,age\nA,1\nsite,2\n", True),
+    ],
+)
+def test_a_first_line_of_numbers_and_of_words_that_come_again_is_no_header(
+    tmp_path: Path, text: str, header: bool
+) -> None:
+    (tmp_path / "t.data").write_text(text)
+    assert detect_format([tmp_path / "t.data"]).header == header
+
+
 def test_files_that_are_not_written_alike_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("age,k\n1,2\n")
     (tmp_path / "b.csv").write_text("age;k\n1;2\n")

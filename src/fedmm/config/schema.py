@@ -65,7 +65,7 @@ class Experiment:
     @property
     def label(self) -> str:
         """What the run is called in tables and pictures."""
-        return self.run.label or (SOURCE_ONLY if self.source_only else self.algorithm.name)
+        return self.run.label or (SOURCE_ONLY if self.source_only and not self.labelled_only else self.algorithm.name)
 
     @property
     def looks_at_target(self) -> bool:

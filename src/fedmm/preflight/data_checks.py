@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from fedmm.config.schema import Experiment
 from fedmm.core.algorithm import steps_by_client
@@ -22,23 +20,17 @@ from fedmm.data.partition import Share
 from fedmm.data.readers.tables import texts
 from fedmm.data.splitting import count_shared, distinct_share, fingerprints
 from fedmm.objectives.auc import AUC
-from fedmm.preflight import table_checks
+from fedmm.preflight import leaks, table_checks
 from fedmm.runs.evidence import SHIFT_ADVICE, shift_of_data
 
 _SHOWN = 5
-_IMBALANCE, _FEW_ROWS = 10, 30
+_IMBALANCE, _FEW_ROWS, _FEW_TESTED = 10, 30, 10
 _RARE = "the objective auc is made for that, and class_weights = 'balanced' of source_only helps"
-_MOST_COLUMNS = 500
 _LARGEST_TABLE = 300_000_000
 """Bytes of a file that is read once more for its columns that say nothing."""
 _LARGE = 50.0
 _MOSTLY_DISTINCT = 0.9
-_TELLS_DOMAIN = 0.9
-_MOSTLY_MISSING = 0.5
 _ENOUGH_ROWS = 20
-_ROWS_TRIED, _FEWEST_OF_CLASS = 4000, 10
-TELLING = 0.98
-"""The share of rows, as a mean over classes, whose class a column must tell."""
 
 
 @dataclass(frozen=True)
@@ -56,21 +48,23 @@ def check_data(
     same, shift = _Overlaps(pair), shift_of_data(pair)
     shifted = [f"{shift.sentence(pair.class_names)}; {SHIFT_ADVICE}"] if shift and shift.notable else []
     certain = shift is not None and shift.reliable
-    columns = list(_silent_columns(experiment, pair))
+    columns, classes = list(_silent_columns(experiment, pair)), leaks.telling_classes(pair)
     warnings = [
         *same.warnings,
-        *_telling(pair),
-        *_telling_domain(pair),
+        *classes.warnings,
+        *leaks.telling_domain(pair),
         *(text for text in columns if not isinstance(text, _Note)),
         *_values(pair),
         *_classes(dealt, shares, experiment),
         *(_sizes(shares, experiment.run.batch_size) if whole else ()),
         *(_weighed(shares) if whole and experiment.algorithm.weighs_clients else ()),
+        *(_tested(pair) if whole and not len(pair.target.y) else ()),
         *_choices(experiment),
         *(shifted if certain else ()),
     ]
     notes = [
         *same.notes,
+        *classes.notes,
         *(text for text in columns if isinstance(text, _Note)),
         *(() if certain else shifted),
         *_labels(pair),
@@ -119,84 +113,6 @@ class _Overlaps:
             )
         else:
             self.warnings.append(f"{many} are trained on too, without their labels: keep test rows apart, or all in")
-
-
-def _telling(pair: DomainPair) -> Iterator[str]:
-    columns = dict(list(columns_of(pair).items())[:_MOST_COLUMNS])
-    known = pair.source.y != UNLABELLED
-    if not columns or not bool(known.any()):
-        return
-    for name, share in telling_columns(pair.source.x[known], pair.source.y[known], columns).items():
-        yield (
-            f"column {name!r} alone tells the class of {share:.0%} of the source's rows, each class counted alike: a "
-            "copy of the label, or made from it? leave it out if it is not known for new rows"
-        )
-
-
-def telling_columns(x: Tensor, y: Tensor, columns: Mapping[str, slice], at_least: float = TELLING) -> dict[str, float]:
-    """Columns that alone tell the class of rows that were not looked at, and of which share.
-
-    x: ``[rows, numbers]``; columns: which numbers are theirs. A tree is grown on every other row of each class. The
-    share is that of each class alike (balanced accuracy), so that to name the commonest class tells nothing; classes of
-    a few rows are not looked at.
-    """
-    from sklearn.tree import DecisionTreeClassifier  # noqa: PLC0415 - slow to import
-
-    spread = torch.linspace(0, len(y) - 1, min(len(y), _ROWS_TRIED)).round().long()
-    values, labels = x[spread].float().numpy(), y[spread].numpy()
-    counts = np.bincount(labels)
-    common = np.flatnonzero(counts >= _FEWEST_OF_CLASS)
-    if len(labels) < _ENOUGH_ROWS or len(common) < 2 or len(columns) < 2:
-        return {}
-    order = np.random.default_rng(0).permutation(len(labels))
-    by_class = [order[labels[order] == label] for label in common]
-    seen = np.concatenate([rows[::2] for rows in by_class])
-    kept = [rows[1::2] for rows in by_class]
-    found = {}
-    for name, which in columns.items():
-        tree = DecisionTreeClassifier(
-            min_samples_leaf=2, max_leaf_nodes=max(64, 4 * len(counts)), class_weight="balanced", random_state=0
-        )
-        tree.fit(values[seen, which], labels[seen])
-        share = float(np.mean([tree.score(values[rows, which], labels[rows]) for rows in kept]))
-        if share >= at_least:
-            found[name] = share
-    return found
-
-
-def _telling_domain(pair: DomainPair) -> Iterator[str]:
-    """Columns of a table by which source and target are told apart: no features are alike that are made from them."""
-    kinds = {column.name: column for column in pair.input.table_columns} if pair.input is not None else {}
-    if not kinds or not len(pair.source.x) or not len(pair.target.x):
-        return
-    columns = dict(list(columns_of(pair).items())[:_MOST_COLUMNS])
-    x = torch.cat([pair.source.x, pair.target.x])
-    domain = torch.cat([torch.zeros(len(pair.source.x)), torch.ones(len(pair.target.x))]).long()
-    for name, share in telling_columns(x, domain, columns, _TELLS_DOMAIN).items():
-        gaps = ""
-        if kinds[name].levels or kinds[name].indicator:
-            last = columns[name].stop - 1
-            here, there = (float(rows.x[:, last].mean()) for rows in (pair.source, pair.target))
-            if abs(here - there) > _MOSTLY_MISSING:
-                gaps = f" (it is missing in {here:.0%} of the source's rows and {there:.0%} of the target's)"
-        yield (
-            f"column {name!r} alone tells source from target for {share:.0%} of the rows, each domain counted alike"
-            f"{gaps}; consider naming it in data.drop"
-        )
-
-
-def columns_of(pair: DomainPair) -> Mapping[str, slice]:
-    """Which numbers of a row are a column's, by its name; rows that are no vectors have none."""
-    if pair.source.x.dim() != 2:
-        return {}
-    columns = pair.input.table_columns if pair.input is not None else ()
-    if not columns:
-        return {str(number): slice(number, number + 1) for number in range(pair.source.x.shape[1])}
-    found, start = {}, 0
-    for column in columns:
-        found[column.name] = slice(start, start + column.width)
-        start += column.width
-    return found
 
 
 def _silent_columns(experiment: Experiment, pair: DomainPair) -> Iterator[str]:
@@ -324,6 +240,20 @@ def _weighed(shares: Sequence[Share]) -> Iterator[str]:
         yield (
             f"{_count(len(few), 'client has', 'clients have')} fewer than {_FEW_ROWS} rows, so that a weight by its "
             f"loss is mostly chance: {_some(few)}; a regulariser keeps the weights together"
+        )
+
+
+def _tested(pair: DomainPair) -> Iterator[str]:
+    """Sites with hardly a row to test on."""
+    if pair.sites is None or pair.sites.source_test is None:
+        return
+    held = pair.sites.source_test
+    tested = torch.bincount(held[held >= 0], minlength=len(pair.sites.names)).tolist()
+    few = [f"{name} ({rows})" for name, rows in zip(pair.sites.names, tested, strict=True) if rows < _FEW_TESTED]
+    if few:
+        yield (
+            f"{_count(len(few), 'site has', 'sites have')} fewer than {_FEW_TESTED} rows to test on, so that scores "
+            f"of each are mostly chance{', and one without any has none' if 0 in tested else ''}: {_some(few)}"
         )
 
 

@@ -18,7 +18,7 @@ from fedmm.data.readers.table_formats import MISSING, TEXT, TableFormat, read_ce
 
 _MARKS = (";", "\t", "|", ",", " ")
 _LOOKED_AT = 1_000_000
-_LINES, _MOST_LINES = 50, 5000
+LINES, _MOST_LINES = 50, 5000
 T = TypeVar("T")
 
 DATE_FORMATS = (
@@ -51,7 +51,7 @@ def detect_format(paths: Sequence[Path]) -> TableFormat:
         separator=_one([(path, separator) for path, separator, _ in found], "separator", ","),
         decimal=decimal,
         encoding=encoding,
-        header=_one([(path, not looks_like_data(rows[0], decimal)) for path, _, rows in found if rows], "header", True),
+        header=_one([(path, not looks_like_data(rows, decimal)) for path, _, rows in found if rows], "header", True),
     )
 
 
@@ -97,7 +97,7 @@ def _separator(lines: list[str]) -> str:
     """The mark that cuts the most lines into as many cells as the first; of several, the one with the most cells."""
 
     def fit(mark: str) -> tuple[int, int]:
-        counts = [len(row) for row in csv.reader(io.StringIO("\n".join(lines[:_LINES])), delimiter=mark)]
+        counts = [len(row) for row in csv.reader(io.StringIO("\n".join(lines[:LINES])), delimiter=mark)]
         if not counts or counts[0] < 2:
             return 0, 0
         return sum(count == counts[0] for count in counts), counts[0]
@@ -106,10 +106,16 @@ def _separator(lines: list[str]) -> str:
     return best if fit(best)[1] else ","
 
 
-def looks_like_data(cells: list[str], decimal: str = ".") -> bool:
-    """Whether a first line holds numbers and gaps alone, and so names no column."""
-    kinds = [read_cell(cell.strip(), decimal).kind for cell in cells]
-    return "number" in kinds and "word" not in kinds
+def looks_like_data(rows: Sequence[list[str]], decimal: str = ".") -> bool:
+    """Whether a first line holds numbers and gaps alone, or a number and a word that stands below it once more.
+
+    Such a line names no column.
+    """
+    first, *below = [[cell.strip() for cell in row] for row in rows]
+    words = [place for place, cell in enumerate(first) if read_cell(cell, decimal).kind == "word"]
+    if not any(read_cell(cell, decimal).kind == "number" for cell in first):
+        return False
+    return not words or any(first[place] == row[place] for row in below for place in words if place < len(row))
 
 
 def _decimal(rows: list[list[str]]) -> Decimal:

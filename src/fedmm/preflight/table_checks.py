@@ -6,13 +6,14 @@ import csv
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedmm.data.labels import sort_names
 from fedmm.data.readers.table_formats import MISSING, TEXT, TableFormat, open_text, read_cell
 from fedmm.data.readers.tables import cell_kinds, is_dates, is_numeric, is_plain, texts
-from fedmm.preflight.detect_format import date_formats, looks_like_data
+from fedmm.preflight.detect_format import LINES, date_formats, looks_like_data
 
 if TYPE_CHECKING:
     import pandas
@@ -80,6 +81,8 @@ def constant_at_a_site(
             if len(here) < _ENOUGH_ROWS or len(set(here)) > 1 or len(set(elsewhere)) < _VARIES:
                 continue
             number = here[0]
+            if 2 * elsewhere.count(number) > len(elsewhere):  # such as 0 of what is rare
+                continue
             also = [f"{known[other].count(number)} of {sites.count(other)} of {other}" for other in every
                     if other != site and known[other].count(number)]  # fmt: skip
             more = f", and in {list_some(also)}" if also else ""
@@ -171,10 +174,11 @@ def odd_header(path: Path, format: TableFormat) -> Iterator[str]:
         return
     try:
         with open_text(path, format.encoding) as file:
-            cells = next(csv.reader(file, delimiter=format.separator_of(path)), [])
+            rows = list(islice(csv.reader(file, delimiter=format.separator_of(path)), LINES))
     except (OSError, ValueError, csv.Error, EOFError):
         return
-    if cells and looks_like_data(cells, format.decimal):
+    cells = rows[0] if rows else []
+    if cells and looks_like_data(rows, format.decimal):
         yield (
             f"the first line of {path} names the columns, but holds numbers: {list_some(cells)}; if it is data, say "
             "data.header = false"

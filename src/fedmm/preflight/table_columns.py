@@ -95,7 +95,10 @@ def find_columns(files: Mapping[str, Path], given: TableOptions) -> Columns:
     format = replace(detect_format(list(files.values())), sheet=sheet)
     if header is not None:
         format = replace(format, header=header)
-    require(not names or not format.header, f"--columns names the columns of a table without header; {where} has one")
+    require(
+        not names or not format.header,
+        f"--columns names the columns of a table without header; {where} has one; if that is data, say --no-header",
+    )
     format = replace(format, names=tuple(names))
     frame, sites, lacking = _read(files, format)
     every = list(frame.columns)

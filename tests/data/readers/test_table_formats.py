@@ -71,7 +71,7 @@ def test_a_file_without_header_may_have_one_and_may_lack_its_label(tmp_path: Pat
     assert read_table(tmp_path / "headed.csv", format)["age"].tolist() == [63]
     (tmp_path / "new.csv").write_text("63,1\n67,0\n")
     assert read_table(tmp_path / "new.csv", format, may_lack="num")["sex"].tolist() == [1, 0]
-    with pytest.raises(FedmmError, match="has 2 columns, but 3 are named"):
+    with pytest.raises(FedmmError, match="has 2 cells, but 3 columns are named"):
         read_table(tmp_path / "new.csv", format)
 
 

@@ -64,7 +64,7 @@ class TableFormat:
         for name in ("names", "missing", "zero_missing"):
             value = getattr(self, name)
             listed = isinstance(value, tuple) and all(isinstance(each, str) for each in value)
-            require(listed, f"{name} must be a list of words, not {value!r:.60}")
+            require(listed, f"{name} must be a list of words (a tuple in Python), not {value!r:.60}")
         require(len(set(self.names)) == len(self.names), "columns must have a name of its own for each column")
 
     def separator_of(self, path: Path) -> str:

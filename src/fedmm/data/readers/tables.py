@@ -153,8 +153,8 @@ def _names(first: list[str], format: TableFormat, may_lack: str, path: Path) -> 
         names.remove(may_lack)
     require(
         len(names) == len(first),
-        f"{path} has {len(first)} columns, but {len(format.names)} are named in data.columns; it has no header, so "
-        "that each must be named",
+        f"the first line of {path} has {len(first)} cells, but {len(format.names)} columns are named in data.columns; "
+        "each must be named, and the line removed if it is a comment",
     )
     return names, False
 

@@ -57,6 +57,13 @@ class Entry:
         return list(_objects(self.summary.get("guard")))
 
     @property
+    def has_target(self) -> bool:
+        """Whether there are target rows, as far as the run says."""
+        held = self.summary.get("clients")
+        held = [each for each in held.values() if isinstance(each, dict)] if isinstance(held, dict) else []
+        return not held or any(each.get("target_rows") != 0 for each in held)
+
+    @property
     def best_by(self) -> str:
         """The measure by which the run chose its best round."""
         return str(self.tables.get("run", {}).get("best_by", "") or "")

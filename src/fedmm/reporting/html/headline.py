@@ -43,9 +43,13 @@ def chosen_round(run: Run, metric: str) -> Chosen | None:
 
 
 def choice_of(entry: Entry) -> tuple[str, Chosen | None]:
-    """The metric by which a run chose without target labels, and what it chose; else the first that it measured."""
+    """The metric by which a run chose without target labels, and what it chose; else the first that it measured.
+
+    Without a target, a run that chose by nothing keeps its last model.
+    """
     wanted = [entry.best_by] if entry.best_by and not is_oracle(entry.best_by) else []
-    for metric in [*wanted, "target_information", "dev_risk", "target_snd", "target_bnm", "source_risk"]:
+    others = ["target_information", "dev_risk", "target_snd", "target_bnm", "source_risk"] if entry.has_target else []
+    for metric in [*wanted, *others]:
         found = chosen_round(entry.run, metric)
         if found:
             return metric, found
@@ -60,6 +64,7 @@ def is_oracle(metric: str) -> bool:
 def headline(report: Report) -> Section:
     """The table, and a dot for every run."""
     labelled = report.measured("target_accuracy") or any(e.run.target_accuracy is not None for e in report.entries)
+    has_target = any(entry.has_target for entry in report.entries)
     headings: list[object] = ["method", "seeds"]
     if labelled:
         headings += [
@@ -68,7 +73,7 @@ def headline(report: Report) -> Section:
             two_lines("oracle", "round chosen by target labels"),
         ]
     else:
-        headings += [two_lines("chosen round", "without target labels")]
+        headings += [two_lines("chosen round", "without target labels" if has_target else "on rows set aside")]
         headings += [two_lines(each, "last round") for each in _validators(report)]
     headings += ["source accuracy", "rounds", "MB", "seconds"]
     validators = [] if labelled else _validators(report)
@@ -80,6 +85,9 @@ def headline(report: Report) -> Section:
         if labelled
         else "No target labels were given, so no accuracy on the target is known: here is what needs no labels, mean "
         "and range over the seeds. None of it proves that a method is better than another."
+        if has_target
+        else "There is no target: scores are of labelled rows that were not trained on, mean and range over the seeds; "
+        "source accuracy, in percent, is of test rows."
     )
     parts: list[Part] = [
         Text(words),
@@ -151,7 +159,8 @@ def _row(number: int, method: Method, labelled: bool, validators: Sequence[str])
             _with_note(spread([each.accuracy for each in oracle]), _rounds(oracle)),
         ]
     else:
-        cells += [_rounds(found, metric) or "-"]
+        has_target = any(entry.has_target for entry in method.entries)
+        cells += [_rounds(found, metric) or ("-" if has_target else "the last")]
         cells += [seeds_in_words(last_values(runs, column)) for column in validators]
     return [
         *cells,

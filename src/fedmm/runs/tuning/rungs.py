@@ -44,6 +44,8 @@ _SHARE = 0.9
 """Of the time that is left, what is planned with."""
 _PACE_RUNS, _PACE_ROUNDS = 8, 5
 """What is run to measure the pace: in a stack a run takes less than alone."""
+_NAMED = 8
+"""Candidates that a note names at most."""
 _READ_AGAIN = 2.0
 """What follows the rounds of a rung, in units of what writing its runs takes: they are also read, and predict."""
 
@@ -272,7 +274,10 @@ class Halving:
         self.plan = [*self.plan[:number], *after]
         if after[0].candidates < before[0].candidates:
             left_out = self.state["field"][after[0].candidates : before[0].candidates]
-            self._note(f"for lack of time {len(left_out)} candidates are left out: {', '.join(left_out)}")
+            more = f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
+            self._note(
+                f"for lack of time {len(left_out)} candidates are left out: {', '.join(left_out[:_NAMED])}{more}"
+            )
         if after[-1].rounds < before[-1].rounds:
             self._note(f"for lack of time the last rung has {after[-1].rounds} rounds, not {before[-1].rounds}")
         self._save()
