@@ -57,12 +57,12 @@ class Candidate(NamedTuple):
     algorithm: Algorithm
 
 
-def frozen_features(pair: DomainPair, known: dict[bytes, Tensor], device: str) -> DomainPair:
-    """The pair with each picture's 1,280 features in its place; ``known`` has those of pictures seen before."""
+def look(pair: DomainPair, known: dict[bytes, Tensor], device: str) -> dict[str, tuple[Tensor, Tensor]]:
+    """Which of the pictures known are a part's, and their labels. ``known`` gets the 1,280 features of new ones."""
     parts = MobileNetV2(weights=WEIGHTS, normalise="half").features((3, 224, 224)).eval()
     network = torch.nn.Sequential(*[part for name, part in parts.named_children() if name in _UNTIL_FLAT]).to(device)
 
-    def seen(rows: Labelled) -> Labelled:
+    def seen(rows: Labelled) -> tuple[Tensor, Tensor]:
         names = [hashlib.sha256(row.numpy().tobytes()).digest() for row in rows.x]
         new = [number for number, name in enumerate(names) if name not in known]
         for first in range(0, len(new), 64):
@@ -70,35 +70,31 @@ def frozen_features(pair: DomainPair, known: dict[bytes, Tensor], device: str) -
             with torch.no_grad():
                 features = network(pair.view.evaluate(rows.x[numbers]).to(device).float() / 255.0).cpu()
             known.update(zip((names[number] for number in numbers), features, strict=True))
-        return Labelled(torch.stack([known[name] for name in names]), rows.y)
+        places = {name: place for place, name in enumerate(known)}
+        return torch.tensor([places[name] for name in names]), rows.y
 
-    target = seen(pair.target)
     assert pair.source_validation is not None
-    held_out = seen(pair.source_validation)
-    return DomainPair(seen(pair.source), target, held_out, target, pair.class_names, held_out)
+    return {"target": seen(pair.target), "held_out": seen(pair.source_validation), "source": seen(pair.source)}
 
 
 _UNTIL_FLAT = ("normalise", "backbone", "pool", "flatten")
 
 
 def tasks_of_features(cache: Path, device: str) -> dict[str, DomainPair]:
-    """The six tasks, from a file where they were computed before."""
-    pairs, known = {}, dict[bytes, Tensor]()
-    for source, target in TASKS:
-        name = f"{source[0]}_{target[0]}"
-        path = cache / f"office31-features-{name}.pt"
-        if path.exists():
-            held = torch.load(path, weights_only=True)
-        else:
-            began = time.perf_counter()
-            made = frozen_features(Office31(source=source, target=target).load(), known, device)
-            held = {"source": made.source, "target": made.target, "held_out": made.source_validation}
-            held = {key: tuple(value) for key, value in held.items() if value is not None}
-            cache.mkdir(parents=True, exist_ok=True)
-            torch.save(held, path)
+    """The six tasks on features, from a file where they were computed before; it is 22 MB, and needs no pictures."""
+    path = cache / "office31-features.pt"
+    if not path.exists():
+        known, tasks = dict[bytes, Tensor](), {}
+        for source, target in TASKS:
+            began, name = time.perf_counter(), f"{source[0]}_{target[0]}"
+            tasks[name] = look(Office31(source=source, target=target).load(), known, device)
             sys.stdout.write(f"features of {name}: {time.perf_counter() - began:.0f} s\n")
-        rows = {key: Labelled(*value) for key, value in held.items()}
-        names = tuple(map(str, range(31)))
+        cache.mkdir(parents=True, exist_ok=True)
+        torch.save({"features": torch.stack(list(known.values())), "tasks": tasks}, path)
+    held = torch.load(path, weights_only=True)
+    pairs, names = {}, tuple(map(str, range(31)))
+    for name, parts in held["tasks"].items():
+        rows = {part: Labelled(held["features"][numbers], y) for part, (numbers, y) in parts.items()}
         pairs[name] = DomainPair(
             rows["source"], rows["target"], rows["held_out"], rows["target"], names, rows["held_out"]
         )

@@ -95,10 +95,9 @@ def runs_of(
 
 def measure(setting: str, method: str, device: str) -> dict[str, Any]:
     """The rates that were chosen, and what the confirming seeds reached on test rows."""
-    chosen: dict[tuple[float, float], float] = {}
-    given = {rates: runs_of(setting, method, rates, CHOOSING, device) for rates in RATES}
-    for rates, runs in given.items():
-        chosen[rates] = fmean(value or 0.0 for value in _last(runs, "validation_auroc"))
+    tried = [run for rates in RATES for run in runs_of(setting, method, rates, CHOOSING, device)]
+    values = iter(_last(tried, "validation_auroc"))
+    chosen = {rates: fmean(next(values) or 0.0 for _ in CHOOSING) for rates in RATES}
     best = max(chosen, key=lambda rates: chosen[rates])
     runs = runs_of(setting, method, best, CONFIRMING, device)
     tested = _last(runs, "source_auroc", "source_average_precision")

@@ -9,7 +9,6 @@ from cli.commands import Command
 
 from fedmm.reporting.html import collect_runs
 from fedmm.reporting.html.tuning import tuning_section
-from fedmm.runs import run as running
 from fedmm.runs import sweep as sweeping
 from fedmm.training.batched import StackSettings
 from fedmm.training.stack_settings import Tuned
@@ -36,7 +35,7 @@ GRID = '[tune]\n"algorithm.lr_max" = [0.02, 0.05]\n'
 @pytest.fixture(autouse=True)
 def _file(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweeping, "choose_settings", lambda *_: Tuned(StackSettings(), 1, 1, "as the test says"))
-    monkeypatch.setattr(running, "shift_of_model", lambda *_: None)
+    monkeypatch.setattr("fedmm.runs.summary.shift_of_model", lambda *_: None)
     Path("mine.toml").write_text(FILE + GRID, encoding="utf-8")
 
 

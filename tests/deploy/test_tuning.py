@@ -28,7 +28,6 @@ from fedmm.deploy.layout import RunRequest, TuneRequest, describe_tuning
 from fedmm.deploy.run_view import RunReader
 from fedmm.deploy.tuning import check_tuning, plan_deployed, serve_tuning
 from fedmm.remote.flower.engine import Patience
-from fedmm.runs import run as running
 from fedmm.runs import sweep as sweeping
 from fedmm.runs.tuning import halving
 from fedmm.runs.tuning.candidates import PLAIN, derive_candidates
@@ -55,7 +54,7 @@ LONGER = {**TABLES, "run": {**TABLES["run"], "rounds": 6}, "tune": {"algorithm.l
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "Patience", lambda seconds: Patience(seconds, retry_after=0.0, pause=0.0))
-    monkeypatch.setattr(running, "shift_of_model", lambda *_: None)
+    monkeypatch.setattr("fedmm.runs.summary.shift_of_model", lambda *_: None)
 
 
 def request(folder: Path, tables: dict[str, Any] = TABLES, resume: bool = False, **options: Any) -> RunRequest:

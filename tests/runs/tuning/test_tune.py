@@ -12,7 +12,6 @@ import pytest
 
 import fedmm
 from fedmm.core.errors import FedmmError
-from fedmm.runs import run as running
 from fedmm.runs import sweep as sweeping
 from fedmm.runs.evidence import shift_of_model
 from fedmm.runs.tuning import rungs as climbing
@@ -36,7 +35,7 @@ TABLES: dict[str, Any] = {
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs in this process, computed in one way; label shift is estimated by no test but those that need it."""
-    monkeypatch.setattr(running, "shift_of_model", lambda *_: None)
+    monkeypatch.setattr("fedmm.runs.summary.shift_of_model", lambda *_: None)
     monkeypatch.setattr(sweeping, "choose_settings", lambda *_: Tuned(StackSettings(), 1, 1, "as the test says"))
 
 
@@ -125,7 +124,7 @@ def arrays(path: Path, labels: str) -> dict[str, Any]:
 def test_target_labels_permuted_or_removed_change_nothing_in_the_choice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "shift_of_model", shift_of_model)
+    monkeypatch.setattr("fedmm.runs.summary.shift_of_model", shift_of_model)
     choices = []
     for labels in ("right", "permuted", "none"):
         (tmp_path / labels).mkdir()
