@@ -409,7 +409,13 @@ def test_what_the_default_does_elsewhere_on_the_page_is_what_was_measured(monkey
 
 
 @pytest.mark.parametrize(
-    ("script", "part"), [("worst_site", "adult"), ("worst_target", "digits"), ("debias", "sex"), ("rare_class", "data")]
+    ("script", "part"),
+    [
+        *(("worst_site", name) for name in ("adult", "compas", "german")),
+        ("worst_target", "digits"),
+        ("debias", "sex"),
+        ("rare_class", "data"),
+    ],
 )
 def test_the_tables_on_labelled_sites_are_what_was_measured(
     script: str, part: str, monkeypatch: pytest.MonkeyPatch
