@@ -141,7 +141,7 @@ def _show(found: Checked, runs: int) -> None:
         say(f"a sweep of {runs} runs that can all be built; this is the first")
     method = (
         f"source only ({experiment.algorithm.name})"
-        if experiment.source_only and not experiment.labelled_only
+        if experiment.ignores_target
         else f"{experiment.algorithm.name}, {experiment.objective.name}"
     )
     say(f"{method}, {experiment.model.name} on {experiment.data.name}, {experiment.partition.name}")

@@ -82,8 +82,7 @@ def run(
         return
     resolved = experiment(tables)
     _require_own_cluster([resolved], changed)
-    plain = resolved.source_only and not resolved.labelled_only
-    method = resolved.objective.name if plain else resolved.algorithm.name
+    method = resolved.objective.name if resolved.ignores_target else resolved.algorithm.name
     name = f"{folder_name(file.stem)}-{method}-seed{resolved.run.seed}"
     folder = choose_folder(out, name, resume=resume, overwrite=overwrite)
     said = _ignore if quiet else say

@@ -65,7 +65,12 @@ class Experiment:
     @property
     def label(self) -> str:
         """What the run is called in tables and pictures."""
-        return self.run.label or (SOURCE_ONLY if self.source_only and not self.labelled_only else self.algorithm.name)
+        return self.run.label or (SOURCE_ONLY if self.ignores_target else self.algorithm.name)
+
+    @property
+    def ignores_target(self) -> bool:
+        """Whether there may be a target and nothing is learnt from it."""
+        return self.source_only and not self.labelled_only
 
     @property
     def looks_at_target(self) -> bool:
