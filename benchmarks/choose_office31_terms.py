@@ -3,6 +3,7 @@
     FEDMM_DATA=... python benchmarks/choose_office31_terms.py choose [--seeds 10,11]
     FEDMM_DATA=... python benchmarks/choose_office31_terms.py confirm [--seeds 100,101,102] [--choice FILE]
         [--objectives dann,mdd,cdan] [--rounds 200] [--device cuda] [--precision tf32] [--out FILE] [--quick]
+    python benchmarks/choose_office31_terms.py table
 
 Frozen features, network, batches and local steps are those of choose_office31.py. The rule, written before any run:
 
@@ -16,7 +17,7 @@ Frozen features, network, batches and local steps are those of choose_office31.p
 
 ``choose`` makes such a choice from more candidates than choose_office31.py; it computes no target accuracy. ``confirm``
 runs a choice, by default that of choose_office31.py (seed 0; centralised training as FedAvgGDA), once on other seeds
-and reads the accuracy of the last round; runs that its file already holds are not run again.
+and reads the accuracy of the last round; runs that its file already holds are not run again. ``table`` prints them.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 import torch
@@ -224,6 +225,26 @@ def confirm(
                     write(result, options)
 
 
+def table(runs: list[dict[str, Any]]) -> str:
+    """Target accuracies of a confirmation: averages over the six tasks, mean and deviation over the seeds."""
+    tasks = list(dict.fromkeys(run["task"] for run in runs))
+    heads = " | ".join(task.upper().replace("_", " -> ") for task in tasks)
+    lines = [f"| objective | | setting | {heads} | average |", "|---|---|---|" + "---|" * (len(tasks) + 1)]
+    named = {"fedmm": "FedMM", "fedavg_gda": "FedAvgGDA", "centralised": "centralised"}
+    for game in dict.fromkeys(run["objective"] for run in runs):
+        for family, name in named.items():
+            own = [run for run in runs if (run["objective"], run["family"]) == (game, family)]
+            by_task = [100 * fmean(run["target_accuracy"] for run in own if run["task"] == task) for task in tasks]
+            seeds = sorted({run["seed"] for run in own})
+            average = [100 * fmean(run["target_accuracy"] for run in own if run["seed"] == seed) for seed in seeds]
+            setting = own[0]["setting"].removeprefix(f"{family} ")
+            cells = " | ".join(f"{value:.1f}" for value in by_task)
+            lines.append(
+                f"| {game.upper()} | {name} | {setting} | {cells} | {fmean(average):.1f} ± {stdev(average):.1f} |"
+            )
+    return "\n".join(lines)
+
+
 def chosen(choice: dict[str, Any], name: str) -> dict[str, str]:
     """The label of each family's choice; centralised training is FedAvgGDA's where it did not choose itself."""
     labels: dict[str, str] = dict(choice["chosen"][name])
@@ -239,7 +260,7 @@ def write(result: dict[str, Any], options: argparse.Namespace) -> None:
 
 def main() -> None:
     arguments = argparse.ArgumentParser()
-    arguments.add_argument("mode", choices=("choose", "confirm"))
+    arguments.add_argument("mode", choices=("choose", "confirm", "table"))
     arguments.add_argument("--seeds")
     arguments.add_argument("--objectives", default=",".join(OBJECTIVES))
     arguments.add_argument("--choice", type=Path, default=RESULTS / "choose_office31.json")
@@ -249,6 +270,10 @@ def main() -> None:
     arguments.add_argument("--out", type=Path)
     arguments.add_argument("--quick", action="store_true", help="two rounds of one task")
     options = arguments.parse_args()
+    if options.mode == "table":
+        confirmed = options.out or RESULTS / "confirm_office31_terms.json"
+        print(table(json.loads(confirmed.read_text(encoding="utf-8"))["runs"]))
+        return
     options.began = time.perf_counter()
     options.out = options.out or RESULTS / f"{options.mode}_office31_terms.json"
     confirms = options.mode == "confirm"

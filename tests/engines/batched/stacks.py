@@ -456,6 +456,11 @@ def many_clients(**options: Any) -> list[Run]:
     return [replace(run, partition=SourceTarget(3, 3), **options) for run in every_algorithm()]
 
 
+def seatable(runs: Sequence[Run]) -> list[Run]:
+    """The runs whose rounds need nothing of clients that are away, so that these are not computed."""
+    return [run for run in runs if not run.algorithm.reports]
+
+
 def weighed_targets() -> list[Run]:
     """Weights of target clients alone, of which replicas have unlike numbers, beside weights of all."""
     kinds = [fedmm.AFL, fedmm.AFL, fedmm.AgnosticFedMM, fedmm.DRFA]
@@ -501,6 +506,22 @@ TERMS: dict[str, list[Run]] = (
             many_clients(), 0.67, aggregation=CoordinateMedian(), uploads="int8", broadcasts="int8"
         ),
         "restorable": on_terms(every_algorithm(), 0.5, restore=True),
+        "few": on_terms(seatable(many_clients()), 0.5, 0.17, 0.34),
+        "few, mixed": on_terms(MIXED, 0.5, 0.25),
+        "few, bounded": on_terms(seatable(many_clients()), 0.5, 0.34, max_update_norm=0.2, on_bad_update="skip"),
+        "few, noisy": on_terms(
+            hidden(seatable(many_clients())), 0.5, 0.34, transmission=GaussianUpdate(0.3, 0.2, 0.1, 0.2)
+        ),
+        "few, all in int8": on_terms(seatable(many_clients()), 0.5, 0.34, uploads="int8", broadcasts="int8"),
+        "few, median": on_terms(
+            [run for run in seatable(many_clients()) if not run.algorithm.accumulates],
+            0.5,
+            aggregation=CoordinateMedian(),
+        ),
+        "few, dropout": on_terms(two_methods(DANN(nu=0.3), network=dropping), 0.5, 0.25),
+        "few, cropped": on_terms(two_methods(DANN(nu=0.3), pair=cropped(pictures), network=convolving_crops), 0.5),
+        "few, pairs of rounds": on_terms(in_pairs(partition=SourceTarget(3, 3)), 0.5, max_update_ratio=1.05),
+        "few, server optimisers": on_terms(server_optimizers(partition=SourceTarget(3, 3)), 0.5, 0.34),
         "pairs of rounds, unusual": on_terms(in_pairs(partition=SourceTarget(3, 3)), 1.0, 0.84, max_update_ratio=1.05),
     }
     | {each.name: on_terms(many_clients(), aggregation=each) for each in ROBUST}

@@ -25,7 +25,21 @@ from engines.batched.stacks import (
     stacked,
 )
 
-from fedmm import CDAN, MDD, CropAndFlip, FedAvgGDA, FedMM, FedmmError, MinimumClassConfusion
+from fedmm import (
+    AFL,
+    CDAN,
+    DRFA,
+    MDD,
+    QFFL,
+    AgnosticFedMM,
+    CropAndFlip,
+    FedAvgGDA,
+    FedMM,
+    FedmmError,
+    MinimumClassConfusion,
+    Terms,
+)
+from fedmm.core.algorithm import Algorithm
 from fedmm.data import SourceTarget
 from fedmm.engines.batched import Batched, Replica
 from fedmm.engines.in_process import InProcess
@@ -39,7 +53,15 @@ WAYS: dict[str, dict[str, Any]] = {
     "chunks of 2": {"chunk": 2},
     "chunks of 3": {"chunk": 3},
 }
-CHUNKED = ("mixed", "dropout", "cropped", *(f"batch norm {policy}" for policy in POLICIES), "half, clipped", "bounded")
+CHUNKED = (
+    "mixed",
+    "dropout",
+    "cropped",
+    *(f"batch norm {policy}" for policy in POLICIES),
+    "half, clipped",
+    "bounded",
+    "few",
+)
 
 CASES = [(name, way) for name in STACKS for way, options in WAYS.items() if "chunk" not in options or name in CHUNKED]
 
@@ -53,6 +75,24 @@ def test_every_replica_of_a_stack_agrees_with_the_reference(name: str, way: str)
     for replica, expected in enumerate(reference(name)):
         assert_agrees(stack, replica, measures, expected[-1], TOLERANCE)
         assert_moved(before[replica], stack.state(replica), stack.layout.min_size, all_counted=name not in TERMS)
+
+
+@pytest.mark.parametrize("name", [name for name in STACKS if name.startswith("few")])
+def test_clients_that_are_away_are_not_computed_where_few_take_part(name: str) -> None:
+    stack = stacked(STACKS[name])
+    most = max(stack.clients.taking_part)
+    assert stack.now.z.shape[1] == most <= stack.clients.count // 2
+    for _ in range(ROUNDS):
+        stack.advance()
+        for working, seated in zip(stack.now.working.tolist(), stack.clients.seats.of.tolist(), strict=True):
+            assert len(set(seated)) == most
+            assert {place for place, works in enumerate(working) if works} <= set(seated)
+
+
+@pytest.mark.parametrize("kind", [AFL, AgnosticFedMM, DRFA, QFFL])
+def test_methods_that_weigh_their_clients_compute_all_of_them(kind: type[Algorithm]) -> None:
+    stack = stacked([Run(kind(), terms=Terms(participation=0.25))])
+    assert stack.now.z.shape[1] == 4
 
 
 def assert_parity(runs: Sequence[Run], rounds: int = 3, **options: Any) -> None:

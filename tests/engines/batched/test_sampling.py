@@ -106,6 +106,8 @@ def test_a_round_holds_the_rows_that_each_client_draws_by_itself(
             assert torch.equal(pool.x[own[: site.steps]], expected)
             assert torch.equal(pool.y[own[: site.steps]], labels)
             assert not bool(own[site.steps :].any())
+        some = permutation(t, len(sites))[: t % len(sites) + 1]
+        assert torch.equal(sampler.indices(t, seated=some.tolist()), index[some])
 
 
 def test_rounds_on_end_pass_over_every_row_before_they_begin_anew() -> None:

@@ -11,6 +11,7 @@ from fedmm.core.algorithm import Algorithm, Coefficients, State
 from fedmm.core.compression import algorithms_part, broadcast, first_memory, known_point, remembered
 from fedmm.core.federation import Terms
 from fedmm.core.layout import Layout
+from fedmm.engines.batched.clients import ClientStack
 from fedmm.engines.batched.fusing import Fused, fused_step
 from fedmm.engines.draws import require_per_client
 
@@ -19,9 +20,10 @@ class Band:
     """Consecutive replicas ``first`` .. ``first + len(algorithms) - 1`` of a stack, all of one algorithm.
 
     server: named vectors ``[replicas, size]``, and numbers of each client ``[replicas, clients]``; clients: named
-    vectors ``[replicas, clients, size]``. Those that change with every local step are copied for the steps of a round,
-    and stay where they are. weighs: the server sets weights of its clients. terms: how vectors travel. fuse: run the
-    local step as one kernel on a GPU.
+    vectors ``[replicas, clients, size]``; seated: those of who computes in the round, ``[replicas, seats, size]``.
+    Those that change with every local step are copied for the steps of a round, and stay where they are. weighs: the
+    server sets weights of its clients. stack: the stack's clients. terms: how vectors travel. fuse: run the local step
+    as one kernel on a GPU.
     """
 
     def __init__(
@@ -29,7 +31,7 @@ class Band:
         algorithms: Sequence[Algorithm],
         first: int,
         starts: Tensor,
-        steps: Tensor,
+        stack: ClientStack,
         layout: Layout,
         terms: Terms,
         *,
@@ -39,7 +41,7 @@ class Band:
         self.replicas = slice(first, first + len(algorithms))
         self.layout = layout
         self.rule = algorithms[0]
-        clients = steps.shape[1]
+        clients = stack.count
         self._coded = terms.broadcasts if terms.broadcasts != "exact" else None
         server = self.rule.init_server(starts)
         sent = self.rule.broadcast(server)
@@ -50,8 +52,11 @@ class Band:
         sent = {name: vector.unsqueeze(1).expand(-1, clients, -1) for name, vector in sent.items()}
         memory = first_memory(terms.uploads, terms.broadcasts, sent)
         self.clients = _copied({**self.rule.init_client(per_client), **memory})
+        self._seats = stack.seats
+        seated = {name: self._seats.take(vector, self.replicas) for name, vector in self.clients.items()}
+        self.seated = self.clients if self._seats.everyone else seated
         self.coded_sent = _copied(known_point(self.server))
-        self._steps = steps.unsqueeze(-1)
+        self._steps = stack.steps[self.replicas].unsqueeze(-1)
         self._known: Coefficients | None = None
         self._written: list[Coefficients] = []
         self._fuse = fuse and starts.is_cuda
@@ -81,7 +86,10 @@ class Band:
         return self._known
 
     def open_round(self) -> None:
-        """Code what the server sends, where it is coded: it stays so until the next round."""
+        """Bring what the seated clients hold to their seats, and code what the server sends, where it is coded."""
+        if not self._seats.everyone:
+            for name, vector in self.seated.items():
+                vector.copy_(self._seats.take(self.clients[name], self.replicas))
         if self._coded:
             now = self.shared(self.server)
             for name, vector in broadcast(self._coded, now, known_point(self.server)).sent.items():
@@ -154,7 +162,7 @@ class Band:
         return z
 
     def _own(self, part: slice) -> State:
-        return {name: vector[:, part] for name, vector in algorithms_part(self.clients).items()}
+        return {name: vector[:, part] for name, vector in algorithms_part(self.seated).items()}
 
     def _stores(self, z: Tensor) -> State:
         """Room for the vectors that change with the steps, found by trying a step of the first client."""

@@ -18,6 +18,7 @@ from fedmm.core.mechanisms import SeededNoise
 from fedmm.core.objective import RowWeights
 from fedmm.core.problem import FederatedProblem, StackableClient
 from fedmm.engines.batched.sampling import RoundSampler, RowPool
+from fedmm.engines.batched.seats import Seats
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,9 @@ class ClientStack:
     target: who holds target rows;
     projection: to where constraints allow, local_projection: after a local step; client_weights: what updates are
     multiplied with before their mean, unless they weigh_alike.
+
+    seats: where at most half of the clients take part, what is said of clients above, but for names and flat, is of
+    those who are seated in the round, ``[replicas, seats]``.
     """
 
     def __init__(self, replicas: Sequence[Replica], layout: Layout) -> None:
@@ -55,34 +59,39 @@ class ClientStack:
         )
         self.flat = cast(list[StackableClient], [client for each in by_replica for client in each])
         _require_alike(replicas, self.flat, layout)
+        self.taking_part = [head_count(self.count, replica.terms.participation) for replica in replicas]
+        self.seats = self._make_seats(replicas, layout.device)
+        self._followed: list[tuple[Tensor, Tensor]] = []
+        self._seated: Sequence[StackableClient] = self.flat
         steps = [_steps(replica, names) for replica, names in zip(replicas, self.names, strict=True)]
-        self.steps = torch.tensor(steps, dtype=layout.dtype, device=layout.device)
+        self._steps_of_all = torch.tensor(steps, dtype=layout.dtype, device=layout.device)
+        self.steps = self._follow(self._steps_of_all)
         self._given_steps = steps
         self.steps_vary = any(replica.algorithm.step_schedule for replica in replicas)
-        most = [[r.algorithm.most_steps(own) for own in each] for r, each in zip(replicas, steps, strict=True)]
-        self.most_steps = self.longest = max(map(max, most))
-        self.unequal_steps = min(map(min, most)) < self.most_steps or (self.steps_vary and len(replicas) > 1)
+        longest = [[r.algorithm.most_steps(own) for own in each] for r, each in zip(replicas, steps, strict=True)]
+        self.most_steps = self.longest = max(map(max, longest))
+        self.unequal_steps = min(map(min, longest)) < self.most_steps or (self.steps_vary and len(replicas) > 1)
         self.pool = RowPool([held for client in self.flat for held in client.held], layout.device)
-        self.sampler = RoundSampler(self.flat, [count for each in most for count in each], self.pool)
+        self.sampler = RoundSampler(self.flat, [count for each in longest for count in each], self.pool)
         parts = (self._stacked(part) for part in list(zip(*(client.weights[:4] for client in self.flat), strict=True)))
         domain, task, everything, target = parts
         shares = [client.weights.classes for client in self.flat]
         classes = None if shares[0] is None else self._stacked(cast(list[Tensor], shares))
         self.weights = RowWeights(domain, task, everything, target, has_source=True, classes=classes)
-        target_weights = [client.objective.target_weight for client in self.flat]
-        self.target_weight = torch.tensor(target_weights, dtype=layout.dtype, device=layout.device).view(self.shape)
+
+        def numbers(values: Sequence[float]) -> Tensor:
+            return self._follow(torch.tensor(values, dtype=layout.dtype, device=layout.device).view(self.shape))
+
+        self.target_weight = numbers([client.objective.target_weight for client in self.flat])
         radii = [client.objective.sam_radius for client in self.flat]
-        self.sam_radius = (
-            torch.tensor(radii, dtype=layout.dtype, device=layout.device).view(self.shape) if any(radii) else None
-        )
-        self.has_source = torch.tensor([c.weights.has_source for c in self.flat], device=layout.device).view(self.shape)
+        self.sam_radius = numbers(radii) if any(radii) else None
+        sources = torch.tensor([client.weights.has_source for client in self.flat], device=layout.device)
+        self.has_source = self._follow(sources.view(self.shape))
         self.scale = self._stacked([client.field_scale for client in self.flat])
-        alphas = [client.alpha for client in self.flat]
-        self.alpha = torch.tensor(alphas, dtype=layout.dtype, device=layout.device).view(self.shape)
+        self.alpha = numbers([client.alpha for client in self.flat])
         self.view = self.flat[0].view
         self.projection = replicas[0].problem.projection
         self.local_projection = replicas[0].problem.local_projection
-        self.taking_part = [head_count(self.count, replica.terms.participation) for replica in replicas]
         federations = [
             head_count(max(replica.problem.federation, self.count), replica.terms.participation) for replica in replicas
         ]
@@ -90,19 +99,49 @@ class ClientStack:
         each_weights = [client_weights(replica.problem, replica.algorithm) for replica in replicas]
         self.weigh_alike = all(each is None for each in each_weights)
         alike = torch.ones(self.count, dtype=layout.dtype, device=layout.device)
-        self.client_weights = torch.stack([alike if each is None else each for each in each_weights])
+        self.client_weights = self._follow(torch.stack([alike if each is None else each for each in each_weights]))
         self._replicas = replicas
         each_groups = [
             groups_of(names, replica.problem.groups, layout.device)
             for names, replica in zip(self.names, replicas, strict=True)
         ]
-        self.groups = Groups(torch.stack([each.of for each in each_groups]), max(each.most for each in each_groups))
+        of = self._follow(torch.stack([each.of for each in each_groups]))
+        self.groups = Groups(of, max(each.most for each in each_groups))
         held = zip(self.names, replicas, strict=True)
-        self.target = torch.stack([replica.problem.holds_target(names) for names, replica in held])
-        self.which = torch.arange(len(replicas), device=layout.device).unsqueeze(1).expand(self.shape)
+        self.target = self._follow(torch.stack([replica.problem.holds_target(names) for names, replica in held]))
+        self.which = torch.arange(len(replicas), device=layout.device).unsqueeze(1).expand(self.seats.shape)
+
+    def _make_seats(self, replicas: Sequence[Replica], device: torch.device) -> Seats:
+        most = max(self.taking_part)
+        few = 2 * most <= self.count and not any(_needs_everyone(replica) for replica in replicas)
+        return Seats(len(replicas), self.count, most if few else self.count, device)
 
     def _stacked(self, tensors: Sequence[Tensor]) -> Tensor:
-        return torch.stack(list(tensors)).view(*self.shape, *tensors[0].shape)
+        return self._follow(torch.stack(list(tensors)).view(*self.shape, *tensors[0].shape))
+
+    def _follow(self, of_all: Tensor) -> Tensor:
+        """What the seated clients have of all clients' numbers; :meth:`seat` brings it to a round, in place."""
+        if self.seats.everyone:
+            return of_all
+        own = self.seats.take(of_all)
+        self._followed.append((of_all, own))
+        return own
+
+    def seat(self, working: Tensor) -> None:
+        """Seat those who work in a round, bool ``[replicas, clients]``."""
+        if self.seats.everyone:
+            return
+        places = self.seats.fill(working)
+        first = torch.arange(len(self.names)).unsqueeze(1) * self.count
+        self._positions = (places + first).flatten().tolist()
+        self._seated = [self.flat[position] for position in self._positions]
+        for of_all, own in self._followed:
+            own.copy_(self.seats.take(of_all))
+
+    def rows(self, t: int) -> Tensor:
+        """The pool's rows of every local step in round t, int64 ``[replicas, seats, most_steps, rows]``."""
+        rows = self.sampler.indices(t, self.longest, None if self.seats.everyone else self._positions)
+        return rows.view(*self.seats.shape, self.most_steps, -1)
 
     def set_steps(self, t: int) -> None:
         """Bring the numbers of local steps to round t, in place, where they vary."""
@@ -110,26 +149,30 @@ class ClientStack:
             return
         each = zip(self._replicas, self._given_steps, strict=True)
         steps = [[r.algorithm.steps_in(own, r.problem.seed, t) for own in given] for r, given in each]
-        self.steps.copy_(torch.tensor(steps))
+        self._steps_of_all.copy_(torch.tensor(steps))
         self.longest = max(map(max, steps))
 
     def dropout_keys(self, t: int) -> Tensor:
-        """The keys of every local step's masks in round t, int64 ``[replicas, clients, longest]``."""
-        keys = [[client.dropout_key(t, step) for step in range(self.longest)] for client in self.flat]
-        return torch.tensor(keys).view(*self.shape, self.longest)
+        """The keys of every local step's masks in round t, int64 ``[replicas, seats, longest]``."""
+        keys = [[client.dropout_key(t, step) for step in range(self.longest)] for client in self._seated]
+        return torch.tensor(keys).view(*self.seats.shape, self.longest)
 
     def view_keys(self, t: int) -> Tensor:
-        """The keys of every local step's view in round t, int64 ``[replicas, clients, longest]``."""
-        keys = [[client.view_key(t, step) for step in range(self.longest)] for client in self.flat]
-        return torch.tensor(keys).view(*self.shape, self.longest)
+        """The keys of every local step's view in round t, int64 ``[replicas, seats, longest]``."""
+        keys = [[client.view_key(t, step) for step in range(self.longest)] for client in self._seated]
+        return torch.tensor(keys).view(*self.seats.shape, self.longest)
 
     def working(self, t: int) -> Tensor:
         """Who takes part in round t, bool ``[replicas, clients]``."""
+        draws: dict[tuple[object, ...], list[bool]] = {}
         present = []
         for names, replica in zip(self.names, self._replicas, strict=True):
             drawn = t - 1 if replica.algorithm.ends_pair(t) else t
-            chosen = set(taking_part(names, replica.terms.participation, replica.problem.seed, drawn))
-            present.append([name in chosen for name in names])
+            draw = (replica.terms.participation, replica.problem.seed, drawn)
+            if (*draw, *names) not in draws:
+                chosen = set(taking_part(names, *draw))
+                draws[*draw, *names] = [name in chosen for name in names]
+            present.append(draws[*draw, *names])
         return torch.tensor(present)
 
     def weighted_draw(self, t: int, replicas: slice, importance: Tensor) -> tuple[Tensor, Tensor]:
@@ -145,8 +188,10 @@ class ClientStack:
         return weighted_draw(importance, count, torch.tensor(orders, device=device), begin)
 
     def noise_keys(self, t: int) -> Tensor:
-        """The keys of the noise in round t's updates, int64 ``[replicas, clients]``."""
-        each = zip(self.names, self._replicas, strict=True)
+        """The keys of the noise in round t's updates, int64 ``[replicas, seats]``."""
+        seats = self.seats.shape[1]
+        own = [[client.name for client in self._seated[start:][:seats]] for start in range(0, len(self._seated), seats)]
+        each = zip(own, self._replicas, strict=True)
         return torch.tensor([[SeededNoise(r.problem.seed).key(name, t) for name in names] for names, r in each])
 
     def nu(self, t: int, rounds: Sequence[int]) -> list[float]:
@@ -177,6 +222,13 @@ def _require_alike(replicas: Sequence[Replica], clients: Sequence[StackableClien
             "above 0 may differ",
         )
         require(client.view == clients[0].view, "replicas of a stack must have one view of their rows")
+
+
+def _needs_everyone(replica: Replica) -> bool:
+    """Whether a round's arithmetic needs numbers or sums of clients that do not take part."""
+    rule = type(replica.algorithm)
+    numbers = rule.importance is not Algorithm.importance or rule.init_per_client is not Algorithm.init_per_client
+    return numbers or bool(replica.algorithm.reports) or replica.terms.keeps_totals(replica.algorithm)
 
 
 def _steps(replica: Replica, names: Sequence[str]) -> list[int]:

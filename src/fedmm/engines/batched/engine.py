@@ -37,7 +37,8 @@ class Batched:
     ``none`` runs operation by operation. chunk: how many clients of each replica run at once. around: entered for all
     computation, for example to set a precision. guarded: have a round's measures keep to :meth:`set_limits`.
 
-    A replica that ceases to be finite stops where it is, and the others go on: ``rounds_done`` tells how far each came.
+    Where at most half of the clients take part, those who are away are not computed. A replica that ceases to be finite
+    stops where it is, and the others go on: ``rounds_done`` tells how far each came.
     """
 
     def __init__(
@@ -63,9 +64,9 @@ class Batched:
         # A graph of a whole round has as many steps in every round, and the same vectors travel.
         vary = self.clients.steps_vary or any(_may_be_silent(replica.algorithm) for replica in replicas)
         self._capture: Capture = "step" if capture == "round" and vary else capture
-        count = self.clients.count
-        self.chunk = min(chunk or count, count)
-        self.chunks = [slice(start, min(start + self.chunk, count)) for start in range(0, count, self.chunk)]
+        seats = self.clients.seats.shape[1]
+        self.chunk = min(chunk or seats, seats)
+        self.chunks = [slice(start, min(start + self.chunk, seats)) for start in range(0, seats, self.chunk)]
         self.round = 0
         self._in_pairs = torch.tensor([[replica.algorithm.in_pairs] for replica in replicas], device=self.layout.device)
         everyone = min(self.clients.taking_part) == self.clients.count
@@ -101,9 +102,8 @@ class Batched:
             members = list(group)
             part = slice(members[0], members[-1] + 1)
             algorithms = [self.replicas[r].algorithm for r in members]
-            steps = self.clients.steps[part]
             fuse = self._capture != "none"
-            bands.append(Band(algorithms, members[0], starts[part], steps, self.layout, self.terms, fuse=fuse))
+            bands.append(Band(algorithms, members[0], starts[part], self.clients, self.layout, self.terms, fuse=fuse))
         return bands
 
     # One round --------------------------------------------------------------------------------------------------------
@@ -134,17 +134,19 @@ class Batched:
         t, rounds = self.round, [replica.rounds for replica in self.replicas]
         self.clients.set_steps(t)
         longest = self.clients.longest
-        self.now.rows.copy_(self.clients.sampler.indices(t, longest).view_as(self.now.rows))
         for band in self.bands:
             band.set_round(t, rounds[band.replicas])
         if not self.all_work:
-            working = self.clients.working(t).to(self.layout.device)
+            invited = self.clients.working(t)
+            self.clients.seat(invited)
+            working = invited.to(self.layout.device)
             if any(replica.algorithm.ends_pair(t) for replica in self.replicas):
                 working &= ~self._in_pairs | (self.now.counted_at == t - 1)
             self.now.working.copy_(working)
         for band in self.bands:
             if band.weighs:
                 self._weigh(band, t)
+        self.now.rows.copy_(self.clients.rows(t))
         nu = self.clients.nu(t, rounds)
         if nu != self._written_nu:
             self.now.nu.copy_(torch.tensor(nu, dtype=self.layout.dtype).unsqueeze(1))

@@ -30,7 +30,7 @@ class _Chosen:
 
 
 class LocalWork:
-    """The work of all clients, in place; chunks: those that run at once."""
+    """The work of all who are seated, in place; chunks: those that run at once."""
 
     def __init__(
         self,
@@ -69,10 +69,10 @@ class LocalWork:
             now.z[band.replicas].copy_(band.sent()["z"].expand_as(now.z[band.replicas]))
             for part in self.chunks:
                 band.begin(now.z[band.replicas, part], part)
-        for name, value in now.client_statistics.items():
-            now.kept_statistics[name].copy_(value)
-            if self._shares_statistics:
-                value.copy_(now.statistics[name].unsqueeze(1).expand_as(value))
+        for name, value in now.own_statistics.items():
+            now.kept_statistics[name].copy_(self._clients.seats.take(now.client_statistics[name]))
+            shared = now.statistics[name].unsqueeze(1) if self._shares_statistics else now.kept_statistics[name]
+            value.copy_(shared.expand_as(value))
         now.losses.zero_()
         now.step.zero_()
 
@@ -81,7 +81,7 @@ class LocalWork:
         now = self._now
         part = self.chunks[number]
         active = (step < self._clients.steps[:, part]) if self._clients.unequal_steps else None
-        before_step = None if active is None else {n: v[:, part].clone() for n, v in now.client_statistics.items()}
+        before_step = None if active is None else {n: v[:, part].clone() for n, v in now.own_statistics.items()}
         gradient, losses, values = self._gradient(number, step)
         if self._reported:
             first = now.first_values[:, part]
@@ -91,7 +91,7 @@ class LocalWork:
                 first.copy_(values)
         if active is not None and before_step is not None:
             for name, value in before_step.items():
-                own = now.client_statistics[name][:, part]
+                own = now.own_statistics[name][:, part]
                 own.copy_(torch.where(over(active, value), own, value))
         seconds = iter(self._look(number, step, gradient))
         for band in now.bands:
@@ -179,13 +179,13 @@ class LocalWork:
 
     def _statistics(self, chosen: _Chosen, part: slice, *, copied: bool) -> Statistics:
         """The clients' running statistics ``[networks, ...]``."""
-        each = {name: value[chosen.replicas][:, part] for name, value in self._now.client_statistics.items()}
+        each = {name: value[chosen.replicas][:, part] for name, value in self._now.own_statistics.items()}
         flat = {name: value.flatten(0, 1) for name, value in each.items()}
         return {name: value.clone() if copied else value.contiguous() for name, value in flat.items()}
 
     def _keep(self, statistics: Statistics, part: slice) -> None:
         for name, value in statistics.items():
-            own = self._now.client_statistics[name][:, part]
+            own = self._now.own_statistics[name][:, part]
             if own.data_ptr() != value.data_ptr():
                 own.copy_(value.view(own.shape))
 
@@ -193,7 +193,7 @@ class LocalWork:
         """What some of the clients send in round t, and what they keep."""
         now, terms = self._now, self._terms
         for number, (band, kept) in enumerate(zip(now.bands, now.next_clients, strict=True)):
-            own = {name: vector[:, part] for name, vector in band.clients.items()}
+            own = {name: vector[:, part] for name, vector in band.seated.items()}
             sent, z = band.sent(), now.z[band.replicas, part]
             given = self._circumstances(band.replicas, part) if terms.transmission.private else None
             silent = band.rule.reports_only(t)
@@ -209,7 +209,7 @@ class LocalWork:
             for store, vectors in ((now.uploads[number], upload), (now.codes[number], codes)):
                 for name, vector in vectors.items():
                     if name not in store:
-                        store[name] = vector.new_zeros(len(vector), self._clients.count, vector.shape[-1])
+                        store[name] = vector.new_zeros(*now.z[band.replicas].shape[:2], vector.shape[-1])
                     store[name][:, part].copy_(vector)
             if band.rule.reports:
                 values = (self._clients.alpha * now.first_values)[band.replicas, part]

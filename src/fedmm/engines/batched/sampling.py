@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -56,11 +56,15 @@ class _Group:
 
 
 class RoundSampler:
-    """The rows of every local step of a round, the same that each client would draw by itself."""
+    """The rows of every local step of a round, the same that each client would draw by itself.
+
+    drawn: the most steps in a round, and the rows of a batch.
+    """
 
     def __init__(self, clients: Sequence[StackableClient], steps: Sequence[int], pool: RowPool) -> None:
         self._device = pool.x.device
-        self._shape = (len(clients), max(steps), sum(held.batch_rows for held in clients[0].held))
+        self.drawn = (max(steps), sum(held.batch_rows for held in clients[0].held))
+        self._count = len(clients)
         groups: dict[tuple[int, int, int, int], _Group] = {}
         for position, (client, count) in enumerate(zip(clients, steps, strict=True)):
             first = 0
@@ -71,28 +75,41 @@ class RoundSampler:
                 group.keys.append(held.key_parts)
                 group.numbers.append(pool.numbers(held))
                 first += held.batch_rows
-            require(first == self._shape[2], "clients that are stacked must have batches of one size")
+            require(first == self.drawn[1], "clients that are stacked must have batches of one size")
         self._groups = list(groups.values())
         self._numbers = [torch.stack(group.numbers) for group in self._groups]
         self._clients = [torch.tensor(group.clients, device=self._device) for group in self._groups]
+        self._places = [{client: place for place, client in enumerate(group.clients)} for group in self._groups]
         self._orders: dict[int, dict[int, Tensor]] = defaultdict(dict)
 
-    def indices(self, t: int, longest: int | None = None) -> Tensor:
+    def indices(self, t: int, longest: int | None = None, seated: Sequence[int] | None = None) -> Tensor:
         """The pool's rows of round t, int64 ``[clients, steps, rows]``; beyond a client's own steps they are 0.
 
-        longest: as many steps as are looked at, by default all; beyond them the rows are 0 too.
+        longest: as many steps as are looked at, by default all; beyond them the rows are 0 too. seated: whose rows
+        are asked for, by default everyone's.
         """
-        chosen = torch.zeros(self._shape, dtype=torch.int64, device=self._device)
+        clients = self._count if seated is None else len(seated)
+        chosen = torch.zeros(clients, *self.drawn, dtype=torch.int64, device=self._device)
         for number, group in enumerate(self._groups):
             steps = group.steps if longest is None else min(group.steps, longest)
             first, count = t * group.steps * group.batch_rows, steps * group.batch_rows
             first_epoch, offset = divmod(first, group.rows)
-            last_epoch = (first + count - 1) // group.rows
-            orders = [self._order(number, epoch) for epoch in range(first_epoch, last_epoch + 1)]
-            self._forget(number, last_epoch)
+            epochs = range(first_epoch, (first + count - 1) // group.rows + 1)
+            if seated is None:
+                where, numbers = self._clients[number], self._numbers[number]
+                orders = [self._order(number, epoch) for epoch in epochs]
+                self._forget(number, epochs[-1])
+            else:
+                places = self._places[number]
+                members = {seat: places[client] for seat, client in enumerate(seated) if client in places}
+                if not members:
+                    continue
+                where = torch.tensor(list(members), device=self._device)
+                numbers = self._numbers[number][torch.tensor(list(members.values()), device=self._device)]
+                orders = [self._shuffled(group, epoch, members.values()) for epoch in epochs]
             own = torch.cat(orders, dim=1)[:, offset : offset + count]
-            rows = self._numbers[number].gather(1, own).view(-1, steps, group.batch_rows)
-            chosen[self._clients[number], :steps, group.first : group.first + group.batch_rows] = rows
+            rows = numbers.gather(1, own).view(-1, steps, group.batch_rows)
+            chosen[where, :steps, group.first : group.first + group.batch_rows] = rows
         return chosen
 
     def _order(self, number: int, epoch: int) -> Tensor:
@@ -100,9 +117,12 @@ class RoundSampler:
         orders = self._orders[number]
         if epoch not in orders:
             group = self._groups[number]
-            keys = torch.tensor([epoch_key(parts, epoch) for parts in group.keys], device=self._device)
-            orders[epoch] = permutation(keys.unsqueeze(1), group.rows, self._device)
+            orders[epoch] = self._shuffled(group, epoch, range(len(group.keys)))
         return orders[epoch]
+
+    def _shuffled(self, group: _Group, epoch: int, members: Iterable[int]) -> Tensor:
+        keys = torch.tensor([epoch_key(group.keys[each], epoch) for each in members], device=self._device)
+        return permutation(keys.unsqueeze(1), group.rows, self._device)
 
     def _forget(self, number: int, before: int) -> None:
         for epoch in [each for each in self._orders[number] if each < before]:

@@ -44,19 +44,24 @@ class Settlement:
 
         A client that does not take part, or whose update is refused, keeps its last state as well.
         """
-        now = self._now
+        now, seats = self._now, self._clients.seats
         for number, (band, uploads, kept) in enumerate(zip(now.bands, now.uploads, now.next_clients, strict=True)):
             r = band.replicas
-            finite = ~now.working[r]
+            working = seats.take(now.working[r], r)
+            finite = ~working
             scalars = now.scalars[number]
             sound = [vector.isfinite().all(dim=-1) for vector in uploads.values()]
             sound += [numbers.abs() < too_large(numbers.dtype) for numbers in scalars.values()]
             finite |= torch.stack(sound).all(dim=0)
-            now.verdicts[r] = judge(self._terms, uploads, band.sent()["z"], now.working[r], self._groups(r), scalars)
-            counted = now.verdicts[r] == COUNTED
+            verdicts = judge(self._terms, uploads, band.sent()["z"], working, self._groups(r), scalars)
+            now.verdicts[r] = ABSENT
+            seats.put(now.verdicts[r], verdicts, r)
+            counted = verdicts == COUNTED
             server, totals = self._server_update(number, counted)
             was_alive = now.alive[r].clone()
-            now.not_finite[r] = torch.where(was_alive[:, None], ~finite, now.not_finite[r])
+            bad = torch.zeros_like(now.not_finite[r])
+            seats.put(bad, ~finite, r)
+            now.not_finite[r] = torch.where(was_alive[:, None], bad, now.not_finite[r])
             good = server["z"].isfinite().all(dim=-1) | ~counted.any(dim=-1)  # who has no updates stays as it is
             if self._terms.on_bad_update == "stop":
                 good = good & finite.all(dim=-1)
@@ -67,8 +72,10 @@ class Settlement:
             alive = now.alive[r]
             for name, vector in kept.items():
                 chosen = (alive[:, None] & counted).unsqueeze(-1)
-                band.clients[name].copy_(torch.where(chosen, vector, band.clients[name]))
-            now.counted_at[r] = torch.where(alive[:, None] & counted, now.rounds_done[r, None], now.counted_at[r])
+                seats.put(band.clients[name], torch.where(chosen, vector, band.seated[name]), r)
+            counted_of_all = now.verdicts[r] == COUNTED
+            at = torch.where(alive[:, None] & counted_of_all, now.rounds_done[r, None], now.counted_at[r])
+            now.counted_at[r] = at
             for name, vector in band.memory(band.sent_to_all()).items():
                 band.server[name].copy_(torch.where(alive[:, None], vector, band.server[name]))
             moved = (alive & counted.any(dim=-1))[:, None]
@@ -98,7 +105,7 @@ class Settlement:
             uploads,
             sent,
             everyone,
-            1.0 if self._all_counted else counted.to(sent["z"].dtype).mean(dim=-1, keepdim=True),
+            1.0 if self._all_counted else counted.to(sent["z"].dtype).sum(dim=-1, keepdim=True) / self._clients.count,
             band.rule.accumulates,
             counted=None if self._all_counted else counted,
             sums=Sums(totals, after, everyone) if totals else None,
@@ -115,10 +122,10 @@ class Settlement:
         return Groups(self._clients.groups.of[replicas], self._clients.groups.most)
 
     def _settle_statistics(self) -> None:
-        now = self._now
-        counted = now.verdicts == COUNTED
+        now, seats = self._now, self._clients.seats
+        counted = seats.take(now.verdicts) == COUNTED
         some = now.alive & counted.any(dim=-1)
-        for name, value in now.client_statistics.items():
+        for name, value in now.own_statistics.items():
             if self._shares_statistics:
                 flat = value.reshape(*value.shape[:2], -1)
                 if value.is_floating_point():
@@ -129,7 +136,7 @@ class Settlement:
                 shared = now.statistics[name]
                 shared.copy_(torch.where(over(some, shared), mean.view_as(shared), shared))
             chosen = over(now.alive[:, None] & counted, value)
-            value.copy_(torch.where(chosen, value, now.kept_statistics[name]))
+            seats.put(now.client_statistics[name], torch.where(chosen, value, now.kept_statistics[name]))
 
     def _within_limits(self, replicas: slice) -> Tensor:
         """Which replicas measured nothing that is too large or, where there are limits, not finite; ``[replicas]``."""
@@ -140,7 +147,7 @@ class Settlement:
 
     def _measure(self, band: Band, counted: Tensor, kept: State) -> Tensor:
         """What a round measured for the replicas of a band, ``[replicas, measures]``; kept: the clients' new states."""
-        r, now, clients = band.replicas, self._now, self._clients
+        r, now, clients, seats = band.replicas, self._now, self._clients, self._clients.seats
         points, z_0 = now.z[r], band.sent()["z"]
         sources = clients.has_source[r] & counted
         task, domain = now.losses[:, r] / clients.steps[r]
@@ -149,9 +156,12 @@ class Settlement:
             task, domain = torch.zeros_like(task), torch.zeros_like(domain)
         mean = mean_over(points, counted.unsqueeze(-1), dim=1)
         drift, dual_norm = (points - z_0).norm(dim=-1), torch.zeros_like(task[:, 0])
-        now.by_client[r, 0] = torch.where(counted, drift, torch.nan)
+        now.by_client[r, 0] = torch.nan
+        seats.put(now.by_client[r, 0], torch.where(counted, drift, torch.nan), r)
         if "dual" in kept:
-            squares = torch.where(counted.unsqueeze(-1), kept["dual"], band.clients["dual"]).square().sum(dim=-1)
+            own = torch.where(counted.unsqueeze(-1), kept["dual"], band.seated["dual"]).square().sum(dim=-1)
+            squares = own if seats.everyone else band.clients["dual"].square().sum(dim=-1)
+            seats.put(squares, own, r)
             dual_norm = squares.mean(dim=-1).sqrt()
             now.by_client[r, 1] = squares.sqrt()
         measures = (

@@ -23,32 +23,34 @@ _MUST_BE_FINITE = [METRICS.index(name) for name in ("drift", "consensus_gap", "d
 class StackTensors:
     """The tensors of a stack; one replica of them is a state such as every engine has.
 
-    z: where the clients are, ``[replicas, clients, size]``. next_clients, uploads, codes, totals: a band's named
-    vectors of that shape. rows, keys, view_keys: what the round's steps draw, ``[replicas, clients, steps, ...]``.
-    statistics: shared ones, ``[replicas, ...]``; client_statistics, and kept_statistics from before the round:
-    ``[replicas, clients, ...]``. losses: summed over the steps, ``[2, replicas, clients]``; first_values: of f_i in the
-    first of them, ``[replicas, clients]``. scalars: what a band's clients report, and importance: what fields are
-    multiplied with, of that shape too. working, verdicts,
-    not_finite, counted_at: of each client in the round. alive, rounds_done, finished: of each replica.
-    measures, limits, by_client: what the round measured, and the most it may be.
+    Of those who are seated in the round, which is everyone unless few take part: z: where they are,
+    ``[replicas, seats, size]``; next_clients, uploads, codes: a band's named vectors of that shape; rows, keys,
+    view_keys: what the steps draw, ``[replicas, seats, steps, ...]``; own_statistics, and kept_statistics from before
+    the round: ``[replicas, seats, ...]``; losses: summed over the steps, ``[2, replicas, seats]``; first_values: of f_i
+    in the first of them, scalars: what a band's clients report, importance: what fields are multiplied with,
+    ``[replicas, seats]``.
+
+    Of all clients: totals, ``[replicas, clients, size]``; client_statistics; working, verdicts, not_finite, counted_at.
+    Of each replica: statistics, the shared ones; alive, rounds_done, finished; measures, limits, by_client: what the
+    round measured, and the most it may be.
     """
 
     def __init__(
         self, replicas: Sequence[Replica], clients: ClientStack, bands: Sequence[Band], layout: Layout, terms: Terms
     ) -> None:
-        shape, dtype, device = clients.shape, layout.dtype, layout.device
+        shape, seated, dtype, device = clients.shape, clients.seats.shape, layout.dtype, layout.device
         self.bands = bands
         self.names = clients.names
-        self.z = torch.cat([band.server["z"] for band in bands]).unsqueeze(1).repeat(1, shape[1], 1)
-        self.next_clients = [{name: vector.clone() for name, vector in band.clients.items()} for band in bands]
+        self.z = torch.cat([band.server["z"] for band in bands]).unsqueeze(1).repeat(1, seated[1], 1)
+        self.next_clients = [{name: vector.clone() for name, vector in band.seated.items()} for band in bands]
         self.uploads: list[State] = [{} for _ in bands]
         self.codes: list[State] = [{} for _ in bands]
         self.scalars: list[State] = [
             {name: torch.zeros_like(self.z[band.replicas, :, 0]) for name in band.rule.reports} for band in bands
         ]
-        self.first_values = torch.zeros(shape, dtype=dtype, device=device)
-        self.importance = torch.ones(shape, dtype=dtype, device=device)
-        self.noise_keys = torch.zeros(*shape, dtype=torch.int64, device=device)
+        self.first_values = torch.zeros(seated, dtype=dtype, device=device)
+        self.importance = torch.ones(seated, dtype=dtype, device=device)
+        self.noise_keys = torch.zeros(seated, dtype=torch.int64, device=device)
         self.counted_at = torch.full(shape, NEVER, dtype=torch.int64, device=device)
         self.totals: list[State] = [
             {name: torch.zeros_like(self.z[band.replicas]) for name in band.rule.accumulates}
@@ -61,15 +63,19 @@ class StackTensors:
             name: value.unsqueeze(1).repeat(1, shape[1], *(1,) * (value.dim() - 1))
             for name, value in self.statistics.items()
         }
-        self.kept_statistics = {name: value.clone() for name, value in self.client_statistics.items()}
+        self.own_statistics = {
+            name: value if clients.seats.everyone else clients.seats.take(value)
+            for name, value in self.client_statistics.items()
+        }
+        self.kept_statistics = {name: value.clone() for name, value in self.own_statistics.items()}
         self.working = torch.ones(*shape, dtype=torch.bool, device=device)
         self.verdicts = torch.zeros(*shape, dtype=torch.uint8, device=device)
         self.not_finite = torch.zeros(*shape, dtype=torch.bool, device=device)
-        self.rows = clients.sampler.indices(0).view(*shape, clients.most_steps, -1)
-        self.keys = torch.zeros(*shape, clients.most_steps, dtype=torch.int64, device=device)
+        self.rows = torch.zeros(*seated, *clients.sampler.drawn, dtype=torch.int64, device=device)
+        self.keys = torch.zeros(*seated, clients.most_steps, dtype=torch.int64, device=device)
         self.view_keys = torch.zeros_like(self.keys)
         self.nu = torch.zeros(shape[0], 1, dtype=dtype, device=device)
-        self.losses = torch.zeros(2, *shape, dtype=dtype, device=device)
+        self.losses = torch.zeros(2, *seated, dtype=dtype, device=device)
         self.alive = torch.ones(shape[0], dtype=torch.bool, device=device)
         self.finished = [False] * shape[0]
         self.rounds_done = torch.zeros(shape[0], dtype=torch.int64, device=device)
