@@ -16,6 +16,7 @@ from deploy.test_serving import TABLES, grid_of, log, served, site_files
 from deploy.test_serving import small as small_in_float32
 from flwr.app import Array, Message
 from rounding import summing_backwards
+from sklearn.metrics import roc_auc_score
 
 import fedmm
 from fedmm import FedmmError
@@ -224,13 +225,34 @@ def test_the_worst_off_site_is_known_by_the_rows_that_sites_keep(tmp_path: Path)
         kept = site_rows(read_site(file), each).validation
         assert kept is not None
         index = torch.arange(count)
-        hits = int((model.predict(kept.take(index)) == kept.labels(index)).sum())
-        assert told[file.stem] == {"holds": "source", "validation_rows": count, "validation_hits": hits}
+        labels, p = kept.labels(index), model.predict_proba(kept.take(index))
+        hits = int((p.argmax(dim=1) == labels).sum())
+        auroc, error = (told[file.stem].pop(f"validation_{what}") for what in ("auroc", "auroc_error"))
+        assert auroc == pytest.approx(roc_auc_score(labels, p[:, 1]), abs=error + 1e-12)
+        positive = int(labels.sum())
+        counts = {"validation_rows": count, "validation_hits": hits, "validation_positive": positive}
+        assert told[file.stem] == {"holds": "source", **counts}
     shares = [own["validation_hits"] / own["validation_rows"] for own in told.values()]
     assert rounds(folder)[-1]["validation_worst_accuracy"] == min(shares)
-    assert collect_runs([folder]).methods[0].first.sites["validation"].groups[0].accuracy == min(shares)
+    shown = collect_runs([folder]).methods[0].first.sites["validation"]
+    assert shown.groups[0].accuracy == min(shares)
+    assert shown.mean_auc is not None
+    told = told_of_sites(tmp_path)
     serve(SitesGrid(files), served(tmp_path, each, resume=True))  # nothing is left to do, and nothing is lost
     assert told_of_sites(tmp_path) == told
+
+
+def test_a_site_with_few_rows_of_a_class_has_no_auroc(tmp_path: Path) -> None:
+    tables, (east, west) = labelled_sites(tmp_path / "sites", 40)
+    each = keep_every_round(deployed_experiment(tables))
+    kept = site_rows(read_site(west), each).validation
+    assert kept is not None
+    positive = int(kept.labels(torch.arange(50)).sum())
+    west.write_text(west.read_text().replace("min_rows = 5", f"min_rows = {positive + 1}"))
+    serve(SitesGrid([east, west]), served(tmp_path, each))
+    told = told_of_sites(tmp_path)
+    assert told["west"].keys() == {"holds", "validation_rows", "validation_hits"}
+    assert 0 <= told["east"]["validation_auroc"] <= 1
 
 
 def told_of_sites(folder: Path) -> dict[str, Any]:

@@ -131,11 +131,13 @@ def test_sites_of_a_deployed_run_are_scored_by_the_rows_that_they_keep(folders: 
     def told(rows: object, hits: object) -> dict[str, object]:
         return {"holds": "source", "validation_rows": rows, "validation_hits": hits}
 
-    clients = {"north": told(40, 30), "south": told(20, 10), "late": {"holds": "source"}}
+    ranked = {"validation_positive": 10, "validation_auroc": 0.8}
+    clients = {"north": told(40, 30), "south": told(20, 10) | ranked, "late": {"holds": "source"}}
     wrong = {"none": told(0, 0), "many": told(2, 3), "word": told("2", "1"), "list": [2, 1]}
     report, found = report_of(folders.run(clients={**clients, **wrong}))
-    (chart,) = found["sites"].charts()
+    chart, by_auc = found["sites"].charts()
     assert chart.figures["0|validation"]["data"][0]["x"] == [50.0, 75.0]
+    assert by_auc.figures["0|validation"]["data"][0]["x"] == [0.8]
     summary, each = tables(found["sites"])
     assert [summary.rows[0][1], summary.rows[0][2], *summary.rows[0][4:6]] == [
         "rows kept from training", 2, "62.5%", "25.0%",

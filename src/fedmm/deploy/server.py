@@ -18,6 +18,7 @@ from fedmm.config.sites import RowsElsewhere
 from fedmm.core.algorithm import Algorithm
 from fedmm.core.errors import Diverged, Say, require, unknown
 from fedmm.core.mechanisms import GaussianUpdate
+from fedmm.core.signals.ranking import Ranking
 from fedmm.core.signals.validators import VALIDATORS
 from fedmm.data.inputs import TableInput
 from fedmm.deploy.agree_tables import (
@@ -317,7 +318,7 @@ def _run(
         adapted, error = adaptation.run([best, files, tracks, shown, checkpoints, *watching], begun, engines=engines)
         summary = finish_run(files, known, adaptation, adapted, cache, {"name": "flower"})
         held = {holding.name: {"holds": holding.domains} for holding in adaptation.client_data}
-        told = _hits_at_sites(each, engines.measured, adapted.state.round)
+        told = _scores_of_sites(each, engines.measured, adapted.state.round)
         if begun and begun[0].round == adapted.state.round:  # what sites measured of it, they did before
             told = before.get("clients", {})
         summary |= {"clients": {name: {**own, **told.get(name, {})} for name, own in held.items()}}
@@ -329,15 +330,26 @@ def _run(
     return summary, error
 
 
-def _hits_at_sites(each: Experiment, measured: SiteMetrics, round_: int) -> dict[str, dict[str, int]]:
+def _scores_of_sites(each: Experiment, measured: SiteMetrics, round_: int) -> dict[str, dict[str, float]]:
     """By site, how many labelled rows it keeps from training, and how many the model of a round predicts right.
 
-    Empty where not all of them told it, and with masked sums, whose sites mean to be known by sums alone.
+    Of two classes also how many rows are of the second, and the AUROC with the error that its histogram leaves, where
+    the site tells counts of both. Empty where not all sites told their rows, and with masked sums, whose sites mean to
+    be known by sums alone.
     """
-    asked_in, columns = measured.compared
+    asked_in, columns = measured.of_sites
     if asked_in != round_ or each.terms.secure_sum:
         return {}
-    return {
+    told: dict[str, dict[str, float]] = {
         name: {"validation_rows": own.rows, "validation_hits": int(own.sums[0])}
         for name, own in columns.get(VALIDATORS["validation_worst_accuracy"].column, {}).items()
     }
+    ranking = Ranking()
+    for name, own in columns.get("validation_ranking", {}).items():
+        positive = int(own.sums[ranking.bins :].sum())
+        if name in told and own.rows == told[name]["validation_rows"] and 0 < positive < own.rows:
+            auroc, error, *_ = ranking.value(own.sums, own.rows).tolist()
+            told[name] |= {
+                "validation_positive": positive, "validation_auroc": auroc, "validation_auroc_error": error,
+            }  # fmt: skip
+    return told

@@ -73,7 +73,7 @@ class SiteMetrics:
     that is silent, or refused, counts with the rows of its last answer, and one that has never answered forbids it.
     What compares sites (``by_site``) is told where all of them are in it. Sites with too few rows have none here.
 
-    compared: after the last question, its round, and by column of what compares sites, the sums of each that has rows.
+    of_sites: after the last question, its round, and by column that was told, the sums of each site that has rows.
     say: is told what was measured; complain: whose answer is not counted.
     """
 
@@ -91,7 +91,7 @@ class SiteMetrics:
         self._say = say
         self._complain = complain or say
         self._rows: dict[tuple[str, str], int] = {}
-        self.compared: tuple[int, dict[str, dict[str, Summed]]] = (0, {})
+        self.of_sites: tuple[int, dict[str, dict[str, Summed]]] = (0, {})
 
     def __call__(self, state: FederatedState) -> dict[str, Tensor]:
         """By column, what was measured of the server's model; the others are left out."""
@@ -107,15 +107,14 @@ class SiteMetrics:
             except Malformed as problem:
                 self._complain(f"round {state.round}: what {name} measured is not counted: {problem}")
         found, missing = dict[str, Tensor](), list[str]()
-        self.compared = (state.round, {})
+        self.of_sites = (state.round, {})
         for column, measure in self._panel.measures.items():
             total = self._total(column, measure, heard)
             if total is None:
                 missing.append(column)
                 continue
-            if getattr(measure, "by_site", False):
-                parts = {name: own[column] for name, own in heard.items() if column in own}
-                self.compared[1][column] = {name: part for name, part in parts.items() if part.rows}
+            parts = {name: own[column] for name, own in heard.items() if column in own}
+            self.of_sites[1][column] = {name: part for name, part in parts.items() if part.rows}
             for name, value in values_by_column(column, measure, total.sums, total.rows).items():
                 if bool(value.isfinite()):
                     found[name] = value

@@ -99,9 +99,13 @@ def read_hits(summary: Mapping[str, object]) -> dict[str, GroupedScores]:
     clients = summary.get("clients")
     found = []
     for name, told in clients.items() if isinstance(clients, Mapping) else ():
-        counts = [told.get(f"validation_{what}") for what in ("rows", "hits")] if isinstance(told, Mapping) else []
-        match counts:
-            case [int(rows), int(hits)] if rows >= 1 and 0 <= hits <= rows:
+        own = told if isinstance(told, Mapping) else {}
+        match [own.get(f"validation_{what}") for what in ("rows", "hits", "positive", "auroc")]:
+            case [int(rows), int(hits), int(positive), float(auroc)] if (
+                0 <= hits <= rows and 0 < positive < rows and 0 <= auroc <= 1
+            ):
+                found.append(GroupCounts(str(name), rows, hits, positive, auroc))
+            case [int(rows), int(hits), *_] if rows >= 1 and 0 <= hits <= rows:
                 found.append(GroupCounts(str(name), rows, hits))
     return {AT_SITES: GroupedScores.summarise("site", found)} if found else {}
 

@@ -295,7 +295,8 @@ class Batched:
         return self.now.offender(replica)
 
     def worked(self, replica: int) -> dict[str, Worked]:
-        """What each client of a replica has made of the last round, whatever became of its update."""
+        """What each client of a replica has made of the last round, whatever became of its update; all took part."""
+        assert self.clients.seats.everyone
         number, r = self.now.place(replica)
         task, domain = (self.now.losses[:, replica] / self.clients.steps[replica]).double().tolist()
         sources, nu = self.clients.has_source[replica].tolist(), float(self.now.nu[replica])
