@@ -85,7 +85,8 @@ def runs_of(
                 "algorithm": {"name": algorithm, "lr_min": rates[0], "lr_max": rates[1], "local_steps": STEPS},
                 "run": {
                     **tables["run"], **({"participation": 1.0} if alone else {}), "seed": seed, "device": device,
-                    "evaluate_every": tables["run"]["rounds"], "best_by": "", "label": f"{method} {rates} {seed}",
+                    "evaluate_every": tables["run"]["rounds"], "best_by": "", "checkpoint_seconds": 0,
+                    "label": f"{method} {rates} {seed}",
                 },
             }
         )
