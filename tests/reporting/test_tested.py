@@ -133,7 +133,14 @@ def test_sites_of_a_deployed_run_are_scored_by_the_rows_that_they_keep(folders: 
 
     ranked = {"validation_positive": 10, "validation_auroc": 0.8}
     clients = {"north": told(40, 30), "south": told(20, 10) | ranked, "late": {"holds": "source"}}
-    wrong = {"none": told(0, 0), "many": told(2, 3), "word": told("2", "1"), "list": [2, 1]}
+    wrong = {
+        "huge": told(10**160, 1) | ranked,
+        "flags": told(True, True),
+        "none": told(0, 0),
+        "many": told(2, 3),
+        "word": told("2", "1"),
+        "list": [2, 1],
+    }
     report, found = report_of(folders.run(clients={**clients, **wrong}))
     chart, by_auc = found["sites"].charts()
     assert chart.figures["0|validation"]["data"][0]["x"] == [50.0, 75.0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -17,6 +17,8 @@ SETS = ("target", "source")
 AT_SITES = "validation"
 SITE_ROWS = {**{name: f"{name} test rows" for name in SETS}, AT_SITES: "rows kept from training"}
 """The rows by which single sites are scored, in words; the last by the sites of a deployed run themselves."""
+_MOST_ROWS = 1 << 53
+"""Of a site; more is no count."""
 
 
 class Ranked(NamedTuple):
@@ -100,14 +102,17 @@ def read_hits(summary: Mapping[str, object]) -> dict[str, GroupedScores]:
     found = []
     for name, told in clients.items() if isinstance(clients, Mapping) else ():
         own = told if isinstance(told, Mapping) else {}
-        match [own.get(f"validation_{what}") for what in ("rows", "hits", "positive", "auroc")]:
-            case [int(rows), int(hits), int(positive), float(auroc)] if (
-                0 <= hits <= rows and 0 < positive < rows and 0 <= auroc <= 1
-            ):
-                found.append(GroupCounts(str(name), rows, hits, positive, auroc))
-            case [int(rows), int(hits), *_] if rows >= 1 and 0 <= hits <= rows:
-                found.append(GroupCounts(str(name), rows, hits))
+        rows, hits, positive = (own.get(f"validation_{what}") for what in ("rows", "hits", "positive"))
+        if not (_whole(rows, 1, _MOST_ROWS) and _whole(hits, 0, rows)):
+            continue
+        auroc = own.get("validation_auroc")
+        ranked = _whole(positive, 1, rows - 1) and isinstance(auroc, float) and 0 <= auroc <= 1
+        found.append(GroupCounts(str(name), rows, hits, *((positive, auroc) if ranked else ())))
     return {AT_SITES: GroupedScores.summarise("site", found)} if found else {}
+
+
+def _whole(value: Any, least: int, most: int) -> TypeGuard[int]:
+    return type(value) is int and least <= value <= most
 
 
 def _names(words: Array) -> list[str]:

@@ -89,6 +89,11 @@ def on_gpu(runs: Sequence[Run], **options: Any) -> Batched:
         ("half, noisy", {}),
         ("noise shared", {"chunk": 4}),
         ("half, all in fp16", {"chunk": 3}),
+        ("few", {}),
+        ("few, mixed", {"chunk": 1}),
+        ("few, all in int8", {}),
+        ("few, noisy", {"chunk": 2}),
+        ("few, dropout", {}),
     ],
 )
 def test_captured_rounds_are_those_that_run_operation_by_operation(
@@ -140,7 +145,8 @@ def test_in_a_captured_stack_a_replica_that_diverges_stops_alone(capture: str) -
     [
         "mixed", "dropout", "batch norm averaged", "bytes", "cropped", "cropped bytes", "half of the clients",
         "unusual", "bounded", "half, clipped", "half, median", "half, trimmed_mean", "half, geometric_median",
-        "half, noisy", "noise shared", "half, all in int8", "noisy, in int8",
+        "half, noisy", "noise shared", "half, all in int8", "noisy, in int8", "few", "few, mixed",
+        "few, pairs of rounds",
     ],
 )  # fmt: skip
 def test_in_float64_a_gpu_agrees_with_the_reference_on_a_cpu(name: str) -> None:

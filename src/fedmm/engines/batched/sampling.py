@@ -79,8 +79,10 @@ class RoundSampler:
         self._groups = list(groups.values())
         self._numbers = [torch.stack(group.numbers) for group in self._groups]
         self._clients = [torch.tensor(group.clients, device=self._device) for group in self._groups]
+        self._everyone = [torch.arange(len(group.clients), device=self._device) for group in self._groups]
         self._places = [{client: place for place, client in enumerate(group.clients)} for group in self._groups]
         self._orders: dict[int, dict[int, Tensor]] = defaultdict(dict)
+        self._orders_of_members: dict[int, dict[int, dict[int, Tensor]]] = defaultdict(dict)
 
     def indices(self, t: int, longest: int | None = None, seated: Sequence[int] | None = None) -> Tensor:
         """The pool's rows of round t, int64 ``[clients, steps, rows]``; beyond a client's own steps they are 0.
@@ -96,19 +98,18 @@ class RoundSampler:
             first_epoch, offset = divmod(first, group.rows)
             epochs = range(first_epoch, (first + count - 1) // group.rows + 1)
             if seated is None:
-                where, numbers = self._clients[number], self._numbers[number]
+                where, members = self._clients[number], self._everyone[number]
                 orders = [self._order(number, epoch) for epoch in epochs]
-                self._forget(number, epochs[-1])
             else:
                 places = self._places[number]
-                members = {seat: places[client] for seat, client in enumerate(seated) if client in places}
-                if not members:
+                found = [(seat, places[client]) for seat, client in enumerate(seated) if client in places]
+                if not found:
                     continue
-                where = torch.tensor(list(members), device=self._device)
-                numbers = self._numbers[number][torch.tensor(list(members.values()), device=self._device)]
-                orders = [self._shuffled(group, epoch, members.values()) for epoch in epochs]
+                where, members = torch.tensor(found, device=self._device).unbind(dim=1)
+                orders = [self._orders_of(number, epoch, [member for _, member in found]) for epoch in epochs]
             own = torch.cat(orders, dim=1)[:, offset : offset + count]
-            rows = numbers.gather(1, own).view(-1, steps, group.batch_rows)
+            self._forget(number, epochs[-1])
+            rows = self._numbers[number][members.unsqueeze(1), own].view(-1, steps, group.batch_rows)
             chosen[where, :steps, group.first : group.first + group.batch_rows] = rows
         return chosen
 
@@ -120,10 +121,19 @@ class RoundSampler:
             orders[epoch] = self._shuffled(group, epoch, range(len(group.keys)))
         return orders[epoch]
 
+    def _orders_of(self, number: int, epoch: int, members: Sequence[int]) -> Tensor:
+        """The order of one epoch for some members of a group, ``[members, rows]``; those drawn before are kept."""
+        kept = self._orders_of_members[number].setdefault(epoch, {})
+        new = [member for member in members if member not in kept]
+        if new:
+            kept.update(zip(new, self._shuffled(self._groups[number], epoch, new), strict=True))
+        return torch.stack([kept[member] for member in members])
+
     def _shuffled(self, group: _Group, epoch: int, members: Iterable[int]) -> Tensor:
         keys = torch.tensor([epoch_key(group.keys[each], epoch) for each in members], device=self._device)
         return permutation(keys.unsqueeze(1), group.rows, self._device)
 
     def _forget(self, number: int, before: int) -> None:
-        for epoch in [each for each in self._orders[number] if each < before]:
-            del self._orders[number][epoch]
+        for kept in (self._orders[number], self._orders_of_members[number]):
+            for epoch in [each for each in kept if each < before]:
+                del kept[epoch]

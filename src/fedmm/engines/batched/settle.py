@@ -160,7 +160,7 @@ class Settlement:
         seats.put(now.by_client[r, 0], torch.where(counted, drift, torch.nan), r)
         if "dual" in kept:
             own = torch.where(counted.unsqueeze(-1), kept["dual"], band.seated["dual"]).square().sum(dim=-1)
-            squares = own if seats.everyone else band.clients["dual"].square().sum(dim=-1)
+            squares = own if seats.everyone else torch.linalg.vector_norm(band.clients["dual"], dim=-1).square()
             seats.put(squares, own, r)
             dual_norm = squares.mean(dim=-1).sqrt()
             now.by_client[r, 1] = squares.sqrt()
