@@ -53,8 +53,7 @@ class Band:
         memory = first_memory(terms.uploads, terms.broadcasts, sent)
         self.clients = _copied({**self.rule.init_client(per_client), **memory})
         self._seats = stack.seats
-        seated = {name: self._seats.take(vector, self.replicas) for name, vector in self.clients.items()}
-        self.seated = self.clients if self._seats.everyone else seated
+        self.seated = {name: self._seats.take(vector, self.replicas) for name, vector in self.clients.items()}
         self.coded_sent = _copied(known_point(self.server))
         self._steps = stack.steps[self.replicas].unsqueeze(-1)
         self._known: Coefficients | None = None

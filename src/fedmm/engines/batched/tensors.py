@@ -63,10 +63,7 @@ class StackTensors:
             name: value.unsqueeze(1).repeat(1, shape[1], *(1,) * (value.dim() - 1))
             for name, value in self.statistics.items()
         }
-        self.own_statistics = {
-            name: value if clients.seats.everyone else clients.seats.take(value)
-            for name, value in self.client_statistics.items()
-        }
+        self.own_statistics = {name: clients.seats.take(value) for name, value in self.client_statistics.items()}
         self.kept_statistics = {name: value.clone() for name, value in self.own_statistics.items()}
         self.working = torch.ones(*shape, dtype=torch.bool, device=device)
         self.verdicts = torch.zeros(*shape, dtype=torch.uint8, device=device)
