@@ -39,4 +39,5 @@ def measured_on(command: str, load: float) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "load_average_at_start": load,
         "torch": torch.__version__,
+        **({"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}),
     }
