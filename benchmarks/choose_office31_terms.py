@@ -2,7 +2,7 @@
 
     FEDMM_DATA=... python benchmarks/choose_office31_terms.py choose [--seeds 10,11] [--with-term] [--beside FILE]
     FEDMM_DATA=... python benchmarks/choose_office31_terms.py confirm [--seeds 100,101,102] [--choice FILE]
-        [--objectives dann,mdd,cdan] [--rounds 200] [--device cuda] [--precision tf32] [--out FILE] [--quick]
+        [--objectives dann,mdd,cdan,alone] [--rounds 200] [--device cuda] [--precision tf32] [--out FILE] [--quick]
     python benchmarks/choose_office31_terms.py table
 
 Frozen features, network, batches and local steps are those of choose_office31.py. The rule, written before any run:
@@ -25,7 +25,8 @@ second in FILE, with the same seeds. Its choice is for seeds 300, 301 and 302.
 
 ``choose`` makes such a choice from more candidates than choose_office31.py; it computes no target accuracy. ``confirm``
 runs a choice, by default that of choose_office31.py (seed 0; centralised training as FedAvgGDA), once on other seeds
-and reads the accuracy of the last round; runs that its file already holds are not run again. ``table`` prints them.
+and reads the accuracy of the last round; runs that its file already holds are not run again. The objective ``alone`` is
+DANN's choice with nu = 0: what the term does without an adversary. ``table`` prints what was confirmed.
 """
 
 from __future__ import annotations
@@ -244,8 +245,8 @@ def confirm(
         for name in options.objectives.split(","):
             for task, pair in pairs.items():
                 listed = [
-                    Planned(label, with_term({**candidates(name), **wider(name)}[label]), seed)
-                    for family, label in chosen(choice, name).items()
+                    Planned(label, played, seed)
+                    for family, (label, played) in played_with_term(choice, name).items()
                     for seed in some
                     if (name, family, task, seed) not in done
                 ]
@@ -281,6 +282,20 @@ def chosen(choice: dict[str, Any], name: str) -> dict[str, str]:
     labels: dict[str, str] = dict(choice["chosen"][name])
     labels.setdefault("centralised", labels["fedavg_gda"].replace("fedavg_gda", "centralised"))
     return labels
+
+
+def played_with_term(choice: dict[str, Any], name: str) -> dict[str, tuple[str, Candidate]]:
+    """The choice of each family with its label; ``alone``: that of DANN, with nu = 0."""
+    game = "dann" if name == "alone" else name
+    known = {**candidates(game), **wider(game)}
+    found = {family: (label, with_term(known[label])) for family, label in chosen(choice, game).items()}
+    if name == "alone":
+        silent = replace(objective("dann", 0.0), **TERM)
+        return {
+            family: (f"{label[: label.rindex(' nu ')]} nu 0", candidate._replace(objective=silent))
+            for family, (label, candidate) in found.items()
+        }
+    return found
 
 
 def write(result: dict[str, Any], options: argparse.Namespace) -> None:

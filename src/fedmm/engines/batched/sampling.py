@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -55,6 +55,14 @@ class _Group:
     numbers: list[Tensor] = field(default_factory=list)
 
 
+@dataclass
+class _Orders:
+    """The order of rows in one epoch for each member of a group, ``[members, rows]``, and whose are drawn."""
+
+    rows: Tensor
+    drawn: set[int] = field(default_factory=set)
+
+
 class RoundSampler:
     """The rows of every local step of a round, the same that each client would draw by itself.
 
@@ -81,8 +89,7 @@ class RoundSampler:
         self._clients = [torch.tensor(group.clients, device=self._device) for group in self._groups]
         self._everyone = [torch.arange(len(group.clients), device=self._device) for group in self._groups]
         self._places = [{client: place for place, client in enumerate(group.clients)} for group in self._groups]
-        self._orders: dict[int, dict[int, Tensor]] = defaultdict(dict)
-        self._orders_of_members: dict[int, dict[int, dict[int, Tensor]]] = defaultdict(dict)
+        self._orders: dict[int, dict[int, _Orders]] = defaultdict(dict)
 
     def indices(self, t: int, longest: int | None = None, seated: Sequence[int] | None = None) -> Tensor:
         """The pool's rows of round t, int64 ``[clients, steps, rows]``; beyond a client's own steps they are 0.
@@ -99,41 +106,35 @@ class RoundSampler:
             epochs = range(first_epoch, (first + count - 1) // group.rows + 1)
             if seated is None:
                 where, members = self._clients[number], self._everyone[number]
-                orders = [self._order(number, epoch) for epoch in epochs]
+                orders = [self._order(number, epoch, range(len(group.keys))) for epoch in epochs]
             else:
                 places = self._places[number]
                 found = [(seat, places[client]) for seat, client in enumerate(seated) if client in places]
                 if not found:
                     continue
                 where, members = torch.tensor(found, device=self._device).unbind(dim=1)
-                orders = [self._orders_of(number, epoch, [member for _, member in found]) for epoch in epochs]
+                orders = [self._order(number, epoch, [member for _, member in found])[members] for epoch in epochs]
             own = torch.cat(orders, dim=1)[:, offset : offset + count]
             self._forget(number, epochs[-1])
             rows = self._numbers[number][members.unsqueeze(1), own].view(-1, steps, group.batch_rows)
             chosen[where, :steps, group.first : group.first + group.batch_rows] = rows
         return chosen
 
-    def _order(self, number: int, epoch: int) -> Tensor:
-        """The order of one epoch for each member of a group, ``[members, rows]``."""
-        orders = self._orders[number]
+    def _order(self, number: int, epoch: int, members: Sequence[int]) -> Tensor:
+        """The order of one epoch for a group, ``[group's members, rows]``, drawn at least for these members."""
+        group, orders = self._groups[number], self._orders[number]
         if epoch not in orders:
-            group = self._groups[number]
-            orders[epoch] = self._shuffled(group, epoch, range(len(group.keys)))
-        return orders[epoch]
-
-    def _orders_of(self, number: int, epoch: int, members: Sequence[int]) -> Tensor:
-        """The order of one epoch for some members of a group, ``[members, rows]``; those drawn before are kept."""
-        kept = self._orders_of_members[number].setdefault(epoch, {})
-        new = [member for member in members if member not in kept]
+            shape = (len(group.keys), group.rows)
+            orders[epoch] = _Orders(torch.empty(shape, dtype=torch.int64, device=self._device))
+        kept = orders[epoch]
+        new = [member for member in members if member not in kept.drawn]
         if new:
-            kept.update(zip(new, self._shuffled(self._groups[number], epoch, new), strict=True))
-        return torch.stack([kept[member] for member in members])
-
-    def _shuffled(self, group: _Group, epoch: int, members: Iterable[int]) -> Tensor:
-        keys = torch.tensor([epoch_key(group.keys[each], epoch) for each in members], device=self._device)
-        return permutation(keys.unsqueeze(1), group.rows, self._device)
+            keys = torch.tensor([epoch_key(group.keys[each], epoch) for each in new], device=self._device)
+            kept.rows[new] = permutation(keys.unsqueeze(1), group.rows, self._device)
+            kept.drawn.update(new)
+        return kept.rows
 
     def _forget(self, number: int, before: int) -> None:
-        for kept in (self._orders[number], self._orders_of_members[number]):
-            for epoch in [each for each in kept if each < before]:
-                del kept[epoch]
+        orders = self._orders[number]
+        for epoch in [each for each in orders if each < before]:
+            del orders[epoch]
