@@ -142,6 +142,7 @@ def test_sites_of_a_deployed_run_are_scored_by_the_rows_that_they_keep(folders: 
         "list": [2, 1],
     }
     report, found = report_of(folders.run(clients={**clients, **wrong}))
+    assert not report.entries[0].has_target
     chart, by_auc = found["sites"].charts()
     assert chart.figures["0|validation"]["data"][0]["x"] == [50.0, 75.0]
     assert by_auc.figures["0|validation"]["data"][0]["x"] == [0.8]

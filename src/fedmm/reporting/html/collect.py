@@ -61,7 +61,9 @@ class Entry:
         """Whether there are target rows, as far as the run says."""
         held = self.summary.get("clients")
         held = [each for each in held.values() if isinstance(each, dict)] if isinstance(held, dict) else []
-        return not held or any(each.get("target_rows") != 0 for each in held)
+        return not held or any(
+            "target" in str(each.get("holds", "target")) and each.get("target_rows") != 0 for each in held
+        )
 
     @property
     def best_by(self) -> str:
