@@ -28,12 +28,12 @@ ENGINES = ("in_process", "batched")
 CACHE = DataCache()
 
 
-def wild(engine: str = "in_process", *, lr: float = 0.5, **guard: Any) -> Experiment:
-    """FedMM with steps so long that a round explodes within sixty."""
+def wild(engine: str = "in_process", *, lr: float = 2.0, **guard: Any) -> Experiment:
+    """FedMM with steps so long that a round explodes within twenty with any seed; none does once they are calmer."""
     return experiment(
         {
             "run": {
-                "rounds": ROUNDS, "seed": 0, "batch_size": 32, "probe_rows": 0, "evaluate_every": 10, "threads": 1,
+                "rounds": ROUNDS, "seed": 1, "batch_size": 32, "probe_rows": 0, "evaluate_every": 10, "threads": 1,
                 "dtype": "float64", "engine": engine,
             },
             "data": {"name": "digits"},
@@ -41,7 +41,7 @@ def wild(engine: str = "in_process", *, lr: float = 0.5, **guard: Any) -> Experi
             "algorithm": {
                 "name": "fedmm", "lr_min": lr, "lr_max": lr, "penalty_min": 0.5, "penalty_max": 0.5, "local_steps": 5
             },
-            "guard": {"window": 10, "look_back": 5, **guard},
+            "guard": {"window": 10, "look_back": 5, "calm": 0.05, **guard},
         }
     )  # fmt: skip
 
@@ -59,7 +59,7 @@ def test_a_rollback_goes_to_a_good_state_with_calmer_steps_and_is_told_everywher
     assert summary["rounds"] == ROUNDS
     assert event["policy"] == "rollback"
     assert event["round"] - 2 * 5 <= event["to_round"] < event["round"]
-    assert (event["lr_times"], event["penalty_times"]) == (0.5, 2.0)
+    assert (event["lr_times"], event["penalty_times"]) == (0.05, 2.0)
     written = rows(tmp_path / "run")
     assert [row["round"] for row in written] == list(range(1, ROUNDS + 1))
     assert {row["round"]: row["rolled_back_to"] for row in written if "rolled_back_to" in row} == {
