@@ -115,12 +115,14 @@ def test_init_proposes_auc_for_a_table_without_a_target(tmp_path: Path, command:
     table, file, folder = whole_table(tmp_path, rare), tmp_path / "banks.toml", tmp_path / "run"
     plain = command("init", table, "--label", "kind", "--site", "bank", "--out", file)
     assert plain.code == 2
-    assert "without a target at all, --metric accuracy, auc or worst_site" in plain.err
+    suits = f"--metric auc suits ('{rare}' is rare, 18 of 180 rows); the others are accuracy and worst_site"
+    assert f"without a target at all, {suits}" in plain.err
     assert command("init", table, "--label", "kind", "--site", "bank", "--metric", "auc", "--out", file).code == 0
     checked = command("check", file)
     assert checked.code == 0
     assert "there is no target" in " ".join(checked.out.split())
     assert "unbalanced" not in checked.out
+    assert f"AUROC is mostly chance with 4 rows of {rare!r} among those to test on" in " ".join(checked.out.split())
     ran = command("run", file, "--set", "run.rounds=20", "--out", folder)
     assert ran.code == 0
     assert "AUROC" in ran.out
@@ -270,7 +272,18 @@ def test_init_proposes_weights_of_sites_for_the_worst_of_them(tmp_path: Path, co
     assert "objective.name = 'worst_site' needs an algorithm that weighs its clients" in refused.err
     checked = command("check", file)
     assert "so that a weight by its loss is mostly chance: d (" in " ".join((checked.out + checked.err).split())
-    assert command("run", file, "--set", "run.rounds=5", "--out", folder).code == 0
+    alone = [few[0], *(line for line in few if line.startswith("a,"))]
+    (tmp_path / "alone.csv").write_text("\n".join(alone) + "\n")
+    one = command("check", file, "--set", f"data.file={tmp_path / 'alone.csv'}")
+    assert "there is one client alone, a, so that there is nothing to weigh its loss against" in " ".join(
+        one.out.split()
+    )
+    ran = command("run", file, "--set", "run.rounds=5", "--out", folder)
+    assert ran.code == 0
+    weights = json.loads((folder / "summary.json").read_text())["site_weights"]
+    assert list(weights) == ["a", "b", "c", "d"]
+    assert sum(weights.values()) == pytest.approx(1.0)
+    assert "weights of the sites' losses: " in ran.out + ran.err
     grouped = command("evaluate", folder, table, "--group", "bank", "--out", tmp_path / "evaluation.json")
     assert grouped.code == 0
     assert len(json.loads((tmp_path / "evaluation.json").read_text())["grouped"]["groups"]) == 4
@@ -290,6 +303,8 @@ def test_a_table_without_a_target_is_compared_and_tuned(
     assert compared.code == 0, compared.err
     found = json.loads((tmp_path / "compare" / "compare.json").read_text())
     assert found["metric"] == metric
+    balanced = "federated averaging, balanced classes"
+    assert (balanced in [entry["label"] for entry in found["candidates"]]) == (metric == "auc")
     assert judged in found["verdict"]["sentence"]
     assert all(judged in entry["measures"] for entry in found["candidates"])
     shown = (tmp_path / "compare" / "compare.md").read_text()

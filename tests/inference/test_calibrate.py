@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from fedmm import FedmmError
 from fedmm.config.schema import experiment
 from fedmm.inference import evaluate, open_run, rows_named
-from fedmm.inference.calibrate import calibrate, fit_platt, fit_temperature
+from fedmm.inference.calibrate import Calibration, calibrate, fit_platt, fit_temperature
 from fedmm.runs.run import run_experiment
 
 
@@ -94,6 +94,12 @@ def test_a_recall_is_found_and_no_more_than_is_needed(run: Path) -> None:
     before = evaluate(opened, "source-validation", rows_named(opened, "source-validation")).scores
     assert before.nll == pytest.approx(fitted.nll[0])
     assert before.auc == pytest.approx(scores.auc)  # a temperature changes no order
+
+
+@pytest.mark.parametrize(("threshold", "p"), [(-1e6, "0"), (0.0, "0.5"), (1e6, "1")])
+def test_a_threshold_at_extreme_scores_is_a_probability_all_the_same(threshold: float, p: str) -> None:
+    fitted = Calibration(1.0, 100, (0.5, 0.4), threshold, 1.0, (0.9, 1.0), 0.2)
+    assert f"'ill' is predicted from probability {p} on" in fitted.describe("rows", "ill")[1]
 
 
 def test_what_cannot_be_calibrated_is_refused(run: Path) -> None:

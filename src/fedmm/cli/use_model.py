@@ -186,7 +186,13 @@ def _calibrated(run: FinishedRun, data: str, recall: float | None) -> tuple[Fini
         return run, []
     data = data or ASIDE
     run, fitted = calibrate(run, rows_named(run, data), recall)
-    return run, fitted.describe(data, run.class_names[-1])
+    said = fitted.describe(data, run.class_names[-1])
+    if is_training_file(run, data):
+        said.append(
+            f"some rows of {data} were trained on, so that new rows may be calibrated worse; --calibrate-on {ASIDE} "
+            "takes rows that were not"
+        )
+    return run, said
 
 
 def _show(table: Mapping[str, Any], model: str) -> None:

@@ -52,7 +52,7 @@ from fedmm.remote.packed import About, Packed
 from fedmm.runs.build import DataCache, rows_held_at, tested_rows
 from fedmm.runs.resume import completed_run
 from fedmm.runs.run_folder import EXPERIMENT, RunFolder
-from fedmm.runs.summary import Summary, finish_run
+from fedmm.runs.summary import Summary, finish_run, no_best_model
 from fedmm.runs.tracking import Tracks
 from fedmm.sites.compatibility import versions
 from fedmm.sites.credentials.files import require_private_keys
@@ -325,7 +325,7 @@ def _run(
         files.summarise(summary)
         tracks.finish(summary)
     if each.run.best_by and not (summary.get("best") or summary.get("oracle_best")):
-        say(f"no model is kept as the best: {each.run.best_by} could not be measured in any round")
+        say(no_best_model(each.run.best_by))
     say(f"{summary['status']} after round {summary['rounds']}; target accuracy {summary['target_accuracy']}")
     return summary, error
 

@@ -47,7 +47,7 @@ class Calibration:
             f"{self.nll[0]:.3f} before and {self.nll[1]:.3f} after; this holds for rows like those"
         ]
         if self.threshold is not None and self.recall_interval is not None:
-            p, (low, high) = 1 / (1 + math.exp(-self.threshold)), self.recall_interval
+            p, (low, high) = torch.tensor(self.threshold, dtype=torch.float64).sigmoid().item(), self.recall_interval
             said.append(
                 f"{class_name!r} is predicted from probability {p:.4g} on: recall {self.recall:.1%} there ({low:.1%} "
                 f"to {high:.1%}), precision {self.precision:.1%}"

@@ -25,6 +25,8 @@ from fedmm.runs.evidence import SHIFT_ADVICE, shift_of_data
 
 _SHOWN = 5
 _IMBALANCE, _FEW_ROWS, _FEW_TESTED = 10, 30, 10
+_MIN_ROWS = 20
+"""The default of a site's policy.min_rows."""
 _RARE = "the objective auc is made for that, and class_weights = 'balanced' of source_only helps"
 _LARGEST_TABLE = 300_000_000
 """Bytes of a file that is read once more for its columns that say nothing."""
@@ -55,10 +57,12 @@ def check_data(
         *leaks.telling_domain(pair),
         *(text for text in columns if not isinstance(text, _Note)),
         *_values(pair),
+        *_unheld(experiment, pair),
         *_classes(dealt, shares, experiment),
         *(_sizes(shares, experiment.run.batch_size) if whole else ()),
         *(_weighed(shares) if whole and experiment.algorithm.weighs_clients else ()),
         *(_tested(pair) if whole and not len(pair.target.y) else ()),
+        *(_ranked(pair, experiment) if whole and experiment.objective.name == AUC.name else ()),
         *_choices(experiment),
         *(shifted if certain else ()),
     ]
@@ -69,6 +73,7 @@ def check_data(
         *(() if certain else shifted),
         *_labels(pair),
         *(_passes(experiment, shares) if whole else ()),
+        *(_withheld(dealt, shares, experiment) if whole and not len(pair.target.y) else ()),
     ]
     return DataFindings(tuple(warnings), tuple(notes))
 
@@ -195,6 +200,14 @@ def _values(pair: DomainPair) -> Iterator[str]:
             )
 
 
+def _unheld(experiment: Experiment, pair: DomainPair) -> Iterator[str]:
+    """Classes that a table's options name, and no row is of."""
+    named = dict.fromkeys(experiment.data.classes.values() if isinstance(experiment.data, Table) else ())
+    unheld = [name for name in named if name not in pair.class_names]
+    if unheld:
+        yield f"data.classes names {_some(unheld)}, and no row is of {'it' if len(unheld) == 1 else 'them'}"
+
+
 def _classes(pair: DomainPair, shares: Sequence[Share], experiment: Experiment) -> Iterator[str]:
     if experiment.objective.name == AUC.name:  # is made for a rare class, and for clients of one alone
         return
@@ -234,7 +247,9 @@ def _sizes(shares: Sequence[Share], batch_size: int) -> Iterator[str]:
 
 
 def _weighed(shares: Sequence[Share]) -> Iterator[str]:
-    """Sites whose losses are weighed, and are of few rows."""
+    """Sites whose losses are weighed, and are of few rows, or one alone."""
+    if len(shares) == 1:
+        yield f"there is one client alone, {shares[0].name}, so that there is nothing to weigh its loss against"
     few = [f"{share.name} ({held})" for share in shares if (held := len(share.source) + len(share.target)) < _FEW_ROWS]
     if few:
         yield (
@@ -255,6 +270,21 @@ def _tested(pair: DomainPair) -> Iterator[str]:
             f"{_count(len(few), 'site has', 'sites have')} fewer than {_FEW_TESTED} rows to test on, so that scores "
             f"of each are mostly chance{', and one without any has none' if 0 in tested else ''}: {_some(few)}"
         )
+
+
+def _ranked(pair: DomainPair, experiment: Experiment) -> Iterator[str]:
+    """Classes with hardly a row to measure by how well they are ranked."""
+    parts = {"test on": (pair.source_test, "held_out"), "choose by": (pair.source_validation, "validation_share")}
+    for use, (rows, option) in parts.items():
+        larger = f", or a larger data.{option}" if hasattr(experiment.data, option) else ""
+        for number, name in enumerate(pair.class_names if rows is not None and len(rows.y) else ()):
+            held = int((cast(Labelled, rows).y == number).sum())
+            if held < _FEW_TESTED:
+                how = "is mostly chance" if held else "cannot be measured"
+                yield (
+                    f"AUROC {how} with {_count(held, 'row', 'rows')} of {name!r} among those to {use}; it takes more "
+                    f"of them{larger}"
+                )
 
 
 def _choices(experiment: Experiment) -> Iterator[str]:
@@ -284,6 +314,23 @@ def _passes(experiment: Experiment, shares: Sequence[Share]) -> Iterator[str]:
     low, high = min(passes), max(passes)
     times = f"{_short(high)}" if high - low < 0.05 * high else f"{_short(low)} to {_short(high)}"
     yield f"in {run.rounds} rounds a client goes over its rows about {times} times"
+
+
+def _withheld(pair: DomainPair, shares: Sequence[Share], experiment: Experiment) -> Iterator[str]:
+    """Clients that would not take part as sites, for the fewest rows that these count for others."""
+    few = []
+    for share in shares:
+        held = torch.tensor([len(share.source) + len(share.target)])
+        if experiment.objective.needs_class_shares:
+            held = torch.bincount(pair.source.y[share.source].clamp(min=0))
+        if bool(((held > 0) & (held < _MIN_ROWS)).any()):
+            few.append(share.name)
+    if few:
+        by = " of a class, whose share is needed" if experiment.objective.needs_class_shares else ""
+        yield (
+            f"{_count(len(few), 'client holds', 'clients hold')} fewer than {_MIN_ROWS} rows{by}: a deployed site does "
+            f"not count so few for others, unless its policy.min_rows says so: {_some(few)}"
+        )
 
 
 def _short(value: float) -> str:

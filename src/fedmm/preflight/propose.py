@@ -26,6 +26,8 @@ from fedmm.preflight.table_columns import (
 from fedmm.preflight.write_experiment import LARGE, Found, Line, list_missing, write_site
 
 _LARGER, _PICTURES_MEASURED = 160, 15
+_RARE = 10
+"""A class is rare where at most one row in so many is of it."""
 
 
 def propose(
@@ -252,7 +254,9 @@ def _table(files: Mapping[str, Path], given: TableOptions, target_sites: Sequenc
         )
         require(
             metric != "worst_site" or len(found.sites) > 1,
-            f"--metric worst_site needs a column that says who holds a row; name it with --site, of {where}",
+            f"--metric worst_site needs rows of several sites, and those of {where} are all of one"
+            if found.sites
+            else f"--metric worst_site needs a column that says who holds a row; name it with --site, of {where}",
         )
     lines += [*format_lines(found), *_label_lines(found, rare_last=metric == "auc")]
     if metric:
@@ -265,7 +269,7 @@ def _table(files: Mapping[str, Path], given: TableOptions, target_sites: Sequenc
         raise FedmmError(
             f"every row of {where} has a label, so nothing says which rows are the target; say "
             + (f"--target-site and one of: {list_some(found.sites)}" if found.sites else "--site and --target-site")
-            + f"; without a target at all, --metric {', '.join([*METRICS][:-1])} or {[*METRICS][-1]}"
+            + f"; without a target at all, {_suited(found)}"
         )
     if found.site:
         lines.append(Line("site", found.site, f"who holds a row: {held}"))
@@ -289,6 +293,16 @@ def _table(files: Mapping[str, Path], given: TableOptions, target_sites: Sequenc
         (f"{said}; the target: {target}", classes, *found.said),
         metric,
     )
+
+
+def _suited(found: Columns) -> str:
+    """Which metric suits a table without a target, and why."""
+    rarest, rows = min(found.labels.items(), key=lambda each: each[1])
+    if len(found.labels) == 2 and _RARE * rows <= found.rows:
+        best, why = "auc", f"{rarest!r} is rare, {rows} of {found.rows} rows"
+    else:
+        best, why = "accuracy", f"the rarest of {len(found.labels)} classes has {rows} of {found.rows} rows"
+    return f"--metric {best} suits ({why}); the others are {' and '.join(each for each in METRICS if each != best)}"
 
 
 def _why_target(found: Columns, target_sites: Sequence[str]) -> str:

@@ -82,7 +82,7 @@ def write_experiment(found: Found, source: Path, file: Path) -> str:
         else (
             Line("name", "by_site", "a client for each site")
             if found.by_site
-            else Line("name", "source_target", "one client with labels, one without"),
+            else Line("name", "source_target", "one client" if found.metric else "one client with labels, one without"),
         ),
         "model": _network(found.shape),
         **_method(found.metric, rate, large=large),

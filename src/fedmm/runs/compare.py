@@ -27,7 +27,7 @@ from fedmm.runs.build import DataCache, prepare
 from fedmm.runs.evidence import read_shift, signals_of, worst_shift
 from fedmm.runs.resume import completed_run
 from fedmm.runs.sweep import DivergedRuns, run_sweep
-from fedmm.runs.tuning.candidates import LABELLED_ALGORITHMS, PLAIN
+from fedmm.runs.tuning.candidates import LABELLED_ALGORITHMS, PLAIN, WEIGHTED
 from fedmm.runs.tuning.criteria import ByValidation, metric_of, notes_on_rows, require_measured
 from fedmm.runs.tuning.ranking import Measured
 
@@ -86,14 +86,22 @@ def derive_candidates(
 
 
 def derive_labelled(tables: Mapping[str, Any], metric: str, seeds: int) -> list[Candidate]:
-    """Plain federated averaging, and the file's objective with its own algorithm and those that fit the metric."""
+    """Plain federated averaging, and the file's objective with its own algorithm and those that fit the metric.
+
+    For a rare class, the metric ``auc``, also federated averaging with classes that count alike.
+    """
     own = _read(tables, seeds)
     require_no_noise(own)
     objective = own.objective.name
     require(not own.objective.adapts, f"{objective} adapts to a target, and the data has none; use source_only or auc")
     methods = dict.fromkeys((*LABELLED_ALGORITHMS[metric], own.algorithm.name))
+    weighted = {PLAIN: "none", WEIGHTED: "balanced"}
     return [
-        _candidate(tables, seeds, PLAIN, _NONE, _BASELINE),
+        *(
+            [_candidate(tables, seeds, label, _NONE, _BASELINE, class_weights=by) for label, by in weighted.items()]
+            if metric == "auc"
+            else [_candidate(tables, seeds, PLAIN, _NONE, _BASELINE)]
+        ),
         *(
             _candidate(tables, seeds, _label(method, objective), objective, method)
             for method in methods
@@ -114,10 +122,17 @@ def _label(algorithm: str, objective: str) -> str:
 
 
 def _candidate(
-    tables: Mapping[str, Any], seeds: int, label: str, objective: str, algorithm: str, *, per_site: bool = False
+    tables: Mapping[str, Any],
+    seeds: int,
+    label: str,
+    objective: str,
+    algorithm: str,
+    *,
+    per_site: bool = False,
+    **options: str,
 ) -> Candidate:
     changed = dict(tables)
-    changed["objective"] = options_for(tables, "objective", objective, OBJECTIVES)
+    changed["objective"] = {**options_for(tables, "objective", objective, OBJECTIVES), **options}
     changed["algorithm"] = options_for(tables, "algorithm", algorithm, ALGORITHMS)
     changed["data"] = {**tables["data"], **({PER_SITE: True} if per_site else {})}
     run = {**tables.get("run", {}), "label": label, "best_by": DEFAULT_VALIDATOR, "stop_by": ""}

@@ -25,7 +25,7 @@ from fedmm.runs.resume import (
     settings_of,
 )
 from fedmm.runs.run_folder import EXPERIMENT, REFUSED, RunFolder, claim_folder
-from fedmm.runs.summary import Summary, finish_run
+from fedmm.runs.summary import Summary, finish_run, no_best_model
 from fedmm.runs.tracking import Tracks, require_trackers
 from fedmm.training.adaptation import Adaptation, Adapted
 from fedmm.training.batched import StackRun, StackSettings
@@ -34,6 +34,8 @@ from fedmm.training.checkpoints import checkpoints_of
 from fedmm.training.history import History, Row
 from fedmm.training.progress import RoundProgress
 from fedmm.training.snapshots import ResumePoint
+
+_SHOWN = 10
 
 _ELSEWHERE = {"ray": ray_engines, "nvflare": nvflare_engines, "nvflare_poc": nvflare_engines}
 """Engines whose clients are in other processes."""
@@ -112,6 +114,12 @@ def _closing_words(summary: Summary, experiment: Experiment, folder: Path) -> It
             f"best by {best['by']}: round {best['round']} of {summary['rounds']}, kept as {best['model']}, "
             "which predict, evaluate and export use"
         )
+    elif experiment.run.best_by and summary["rounds"]:
+        yield no_best_model(experiment.run.best_by)
+    if weights := summary.get("site_weights"):
+        heaviest = sorted(weights, key=lambda name: -weights[name])[:_SHOWN]
+        listed = ", ".join(f"{name} {weights[name]:.3f}" for name in heaviest)
+        yield f"weights of the sites' losses: {listed}" + (" and so on" if len(weights) > _SHOWN else "")
     if summary["stopped_early"]:
         yield f"stopped early in round {summary['stopped_early']['round']}: {summary['stopped_early']['reason']}"
     if warning := shift_warning(summary):

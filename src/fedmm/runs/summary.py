@@ -124,8 +124,23 @@ def _summary(experiment: Experiment, adaptation: Adaptation, adapted: Adapted) -
             }
             for holding in adaptation.client_data
         },
+        **_site_weights(adaptation, adapted),
         **provenance(adaptation.function.layout.device),
     }
+
+
+def no_best_model(best_by: str) -> str:
+    """A line on a validator that said nothing."""
+    return f"no model is kept as the best: {best_by} could not be measured in any round"
+
+
+def _site_weights(adaptation: Adaptation, adapted: Adapted) -> Summary:
+    """Lambda after the last round, by client, of an algorithm whose server weighs the clients' losses."""
+    weights = adapted.state.server.get("weights")
+    if weights is None:
+        return {}
+    names = sorted(holding.name for holding in adaptation.client_data)
+    return {"site_weights": dict(zip(names, weights.tolist(), strict=True))}
 
 
 def _chosen(adapted: Adapted, measures: Sequence[str]) -> Summary:

@@ -56,6 +56,13 @@ def test_a_number_with_the_other_decimal_mark_is_refused_with_what_to_say() -> N
         numbers(pandas.Series(["1,5"]), "t.csv: column 'k'")
 
 
+@pytest.mark.parametrize(("bad", "told"), [(math.inf, "is infinite in row 6"), ("six", "holds six in row 6")])
+def test_a_bad_cell_is_named_by_its_row_in_the_file_though_rows_before_it_are_left_out(bad: object, told: str) -> None:
+    column = pandas.Series([1.0, 2.0, 3.0, 4.0, 5.0, bad])
+    with pytest.raises(FedmmError, match=told):
+        numbers(column.iloc[[1, 3, 5]], "t.csv: column 'k'")
+
+
 GERMAN = "Größe;Name (kurz, lang)\r\n1,75;ä\r\n1,80;b\r\n"
 
 

@@ -52,6 +52,8 @@ def test_candidates_vary_algorithms_rates_penalties_and_weights_of_sites() -> No
     assert list(found)[:2] == ["as given", "federated averaging"]
     assert {each.algorithm.name for each in found.values()} >= {"coda_plus", "codasca", "fedmm", "fedmm_smoothed"}
     assert found["federated averaging"].objective.name == "source_only"
+    weighted = [each for each in found.values() if getattr(each.objective, "class_weights", "") == "balanced"]
+    assert {each.algorithm.name for each in weighted} == {"fedavg_gda", "fedmm"}
     assert {"fedmm lr=0.06", "fedmm penalty=2", "codasca", "codasca lr=0.006"} <= set(found)
     worst = derive_labelled_candidates(WORST, "worst_site")
     assert {"afl lr_weights=0.3", "fedmm_agnostic", "q_ffl q=5", "drfa"} <= set(worst)

@@ -323,13 +323,17 @@ def numbers(column: pandas.Series, what: str, decimal: str = ".") -> NDArray[np.
     if column.dtype.kind in "biuf":
         found: NDArray[np.float64] = column.to_numpy(dtype=np.float64, na_value=np.nan)
         bad = np.flatnonzero(np.isinf(found))
-        require(not len(bad), f"{what} is infinite in row {bad[0] + 1 if len(bad) else ''}; remove or fill it")
+        require(
+            not len(bad), f"{what} is infinite in row {column.index[bad[0]] + 1 if len(bad) else ''}; remove or fill it"
+        )
         return found
     written = texts(column)
     cells = [read_cell(text, decimal) for text in written]
-    for row, (text, cell) in enumerate(zip(written, cells, strict=True), start=1):
+    for row, text, cell in zip(column.index, written, cells, strict=True):
         if cell.kind == "word":
-            raise FedmmError(f"{what} holds {text:.40} in row {row}, which is not a number{_other_mark(text, decimal)}")
+            raise FedmmError(
+                f"{what} holds {text:.40} in row {row + 1}, which is not a number{_other_mark(text, decimal)}"
+            )
     return np.array([cell.value for cell in cells], dtype=np.float64)
 
 

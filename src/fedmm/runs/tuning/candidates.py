@@ -20,6 +20,8 @@ ALWAYS = (SOURCE_ONLY, AS_GIVEN)
 """The candidates that reach the last rung whatever is measured of them, where there is a target."""
 PLAIN = "federated averaging"
 """The plainest candidate without a target: the cross entropy, by FedAvg."""
+WEIGHTED = "federated averaging, balanced classes"
+"""The same with classes that count alike, which is tried for a rare class."""
 _ALGORITHMS = ("fedmm_restrained", "fedmm_smoothed", "fedmm", "fedmm_ascent", "fedavg_gda")
 _PENALTIES, _LR_FACTORS, _NUS = (0.5, 1.0, 2.0), (0.5, 1.0, 2.0), (0.3, 1.0)
 _RATES, _POWERS = (0.3, 1.0, 3.0), (0.1, 1.0, 5.0)
@@ -30,6 +32,8 @@ LABELLED_ALGORITHMS = {
     "worst_site": ("fedavg_gda", "afl", "drfa", "q_ffl", "fedmm_agnostic"),
 }
 """The algorithms that are tried where there is no target, by metric."""
+_WEIGHTED_BY = ("fedavg_gda", "fedmm")
+"""And those that are tried with balanced classes, for the metric auc."""
 _TUNABLE = ("algorithm", "objective", "model", "run")
 _NOT_TUNABLE = {
     "seed": "--seeds N repeats the finalists",
@@ -114,14 +118,20 @@ def _labelled_grid(
     plain: Mapping[str, Any], own: Experiment, metric: str, objectives: Sequence[str]
 ) -> list[Experiment]:
     found = []
-    for objective, algorithm in product(
-        _known_objectives(objectives) or [own.objective.name],
-        dict.fromkeys((own.algorithm.name, *LABELLED_ALGORITHMS[metric])),
-    ):
+    algorithms = dict.fromkeys((own.algorithm.name, *LABELLED_ALGORITHMS[metric]))
+    losses = [
+        options_for(plain, "objective", name, OBJECTIVES)
+        for name in _known_objectives(objectives) or [own.objective.name]
+    ]
+    tried = list(product(losses, algorithms))
+    if metric == "auc":
+        weighted = {**options_for(plain, "objective", SourceOnly.name, OBJECTIVES), "class_weights": "balanced"}
+        tried += [(weighted, algorithm) for algorithm in _WEIGHTED_BY]
+    for loss, algorithm in tried:
         table = options_for(plain, "algorithm", algorithm, ALGORITHMS)
         options = {each.name: each.default for each in fields(ALGORITHMS[algorithm])}
         given = {**options, **table}
-        rated = ("lr_min",) if objective == SourceOnly.name else ("lr_min", "lr_max")
+        rated = ("lr_min",) if loss["name"] == SourceOnly.name else ("lr_min", "lr_max")
         axes = [[{key: _scaled(getattr(own.algorithm, key), by) for key in rated} for by in _RATES]]
         if "penalty_min" in options:
             axes.append([{"penalty_min": penalty, "penalty_max": penalty} for penalty in _PENALTIES])
@@ -131,7 +141,7 @@ def _labelled_grid(
             axes.append([{"q": q} for q in _POWERS])
         for chosen in product(*axes):
             changed = {
-                "objective": options_for(plain, "objective", objective, OBJECTIVES),
+                "objective": loss,
                 "algorithm": {**table, **{key: value for part in chosen for key, value in part.items()}},
             }
             found.append(experiment({**plain, **changed}))
