@@ -49,7 +49,7 @@ FILES = {
 OF_TWO_CLASSES = {
     f"{domain}_{part}"
     for domain in ("target", "source")
-    for part in ("auroc", "auroc_error", "average_precision", "balanced_accuracy")
+    for part in ("auroc", "auroc_error", "average_precision", "average_precision_error", "balanced_accuracy")
 }
 ROUND_KEYS = {
     *OF_TWO_CLASSES,

@@ -61,6 +61,8 @@ def test_auroc_is_exact_to_a_thousandth(centre: float, spread: float, positives:
     assert found["x_auroc"] == pytest.approx(roc_auc_score(y, scores), abs=1e-3)
     assert found["x_average_precision"] == pytest.approx(average_precision_score(y, scores), abs=1e-3)
     assert abs(found["x_auroc"] - roc_auc_score(y, scores)) <= found["x_auroc_error"] + 1e-12
+    average = average_precision_score(y, scores)
+    assert abs(found["x_average_precision"] - average) <= found["x_average_precision_error"] + 1e-9
     assert found["x_balanced_accuracy"] == pytest.approx(balanced_accuracy_score(y, scores > 0), abs=1e-12)
 
 
@@ -79,6 +81,8 @@ def test_the_error_that_is_told_is_never_passed(rows: list[tuple[float, bool]]) 
         assert all(np.isnan(value) for value in found.values())
         return
     assert abs(found["x_auroc"] - roc_auc_score(y, scores)) <= found["x_auroc_error"] + 1e-12
+    average = average_precision_score(y, scores)
+    assert abs(found["x_average_precision"] - average) <= found["x_average_precision_error"] + 1e-9
     assert found["x_balanced_accuracy"] == pytest.approx(balanced_accuracy_score(y, scores > 0), abs=1e-12)
 
 
@@ -102,7 +106,8 @@ def test_infinite_scores_are_ranked_and_undefined_ones_are_told() -> None:
 
 def test_columns_are_named_by_the_rows_and_the_part() -> None:
     assert columns_of("target_ranking", RANKING) == [
-        "target_auroc", "target_auroc_error", "target_average_precision", "target_balanced_accuracy",
+        "target_auroc", "target_auroc_error", "target_average_precision", "target_average_precision_error",
+        "target_balanced_accuracy",
     ]  # fmt: skip
 
 

@@ -21,14 +21,17 @@ class Ranking:
     0.01): about |s| / 300 at s, and 3e-5 at 0; scores beyond 10,000 are in the outermost. The rows of one bin are taken
     as evenly mixed: a pair of them counts half for AUROC, as a tie does, and average precision takes the positives
     among them at equal distances. ``auroc_error`` is by how much AUROC can be wrong for it, half of the pairs that
-    share a bin. Balanced accuracy, at s > 0, is exact.
+    share a bin, and ``average_precision_error`` the same of average precision, whatever the order of the rows in a bin
+    and their ties. Balanced accuracy, at s > 0, is exact.
 
     The sums are the counts of class 0 and then of class 1. Without rows of both, all values are NaN.
 
     bins: how many, an even number.
     """
 
-    parts: ClassVar[tuple[str, ...]] = ("auroc", "auroc_error", "average_precision", "balanced_accuracy")
+    parts: ClassVar[tuple[str, ...]] = (
+        "auroc", "auroc_error", "average_precision", "average_precision_error", "balanced_accuracy",
+    )  # fmt: skip
 
     def __init__(self, bins: int = _BINS) -> None:
         self.bins = bins
@@ -47,17 +50,17 @@ class Ranking:
         return torch.where(s > 0, half + steps, half - 1 - steps)
 
     def value(self, sums: Tensor, rows: int) -> Tensor:
-        """The parts, ``[..., 4]``."""
+        """The parts, ``[..., 5]``."""
         negative, positive = sums.view(*sums.shape[:-1], 2, self.bins).unbind(dim=-2)
         negatives, positives = negative.sum(dim=-1), positive.sum(dim=-1)
         pairs = negatives * positives
         below = negative.cumsum(dim=-1) - negative
         auroc = (positive * (below + negative / 2)).sum(dim=-1) / pairs
         error = (positive * negative).sum(dim=-1) / (2 * pairs)
-        average = _precisions(positive, negative).sum(dim=-1) / positives
+        average, average_error = _average_precision(positive, negative)
         half = self.bins // 2
         recalls = negative[..., :half].sum(dim=-1) / negatives + positive[..., half:].sum(dim=-1) / positives
-        found = torch.stack([auroc, error, average, recalls / 2], dim=-1)
+        found = torch.stack([auroc, error, average, average_error, recalls / 2], dim=-1)
         return torch.where((pairs > 0).unsqueeze(-1), found, torch.nan)
 
     def count(self, classes: int) -> int:
@@ -74,14 +77,24 @@ class Ranking:
         return torch.where(enough, by_class, 0.0).flatten(-2)
 
 
-def _precisions(positive: Tensor, negative: Tensor) -> Tensor:
-    """The sums over each bin's positives of the precision at their scores, ``[..., bins]``, from counts.
+def _average_precision(positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
+    """Average precision from counts ``[..., bins]``, and by how much it can be wrong.
 
-    With A positives and B rows above the bin, and its n negatives evenly among its p positives, the precision at the
-    k-th of them is (A + k) / (B + r k) with r = 1 + n / (p + 1); its sum over k is a difference of digammas.
+    With A positives and B rows above a bin, and its n negatives evenly among its p positives, the precision at the k-th
+    of them is (A + k) / (B + r k) with r = 1 + n / (p + 1). It is least, (A + k) / (B + n + k), with all n before them,
+    and most, (A + p) / (B + p), where the positives are first and tied. Sums over k are differences of digammas.
     """
     A, B = (each.flip(-1).cumsum(dim=-1).flip(-1) - each for each in (positive, positive + negative))
     r = 1.0 + negative / (positive + 1.0)
-    harmonic = torch.digamma(B / r + positive + 1.0) - torch.digamma(B / r + 1.0)
-    several = positive / r + (A - B / r) / r * harmonic
-    return torch.where(positive > 1, several, positive * (A + 1.0) / (B + r))
+
+    def summed(first: Tensor, step: Tensor | float) -> Tensor:
+        """The sum over k of (A + k) / (first + step k)."""
+        harmonic = torch.digamma(first / step + positive + 1.0) - torch.digamma(first / step + 1.0)
+        several = positive / step + (A - first / step) / step * harmonic
+        return torch.where(positive > 1, several, positive * (A + 1.0) / (first + step))
+
+    most = torch.where(positive > 0, positive * (A + positive) / (B + positive), 0.0)
+    low, mean, high = (
+        each.sum(dim=-1) / positive.sum(dim=-1) for each in (summed(B + negative, 1.0), summed(B, r), most)
+    )
+    return mean, torch.maximum(high - mean, mean - low)
