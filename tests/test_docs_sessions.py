@@ -93,6 +93,8 @@ def several_runs() -> None:
         typed(["run", "examples/digits.toml", "--out", f"runs/{name}"])
     grid_file()
     typed(["sweep", "grid.toml", "--out", "runs/sweep"])
+    proposed()
+    typed(["run", "patients.toml", "--out", "runs/patients"])
 
 
 def grid_file() -> None:

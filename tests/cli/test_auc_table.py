@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import html
 import json
 import math
+import shutil
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -188,6 +190,44 @@ def test_the_report_says_what_evaluate_says(banks: tuple[Path, Path], tmp_path: 
     worst = found["grouped"]["groups"][0]
     low, high = worst["accuracy_interval"]
     assert f"{worst['accuracy']:.1%} ({low:.1%} to {high:.1%})" in text
+
+
+def test_the_report_shows_groups_as_evaluate_scored_them(
+    banks: tuple[Path, Path], tmp_path: Path, command: Command
+) -> None:
+    file, run = banks
+    folder, people = tmp_path / "run", tmp_path / "people.csv"
+    shutil.copytree(run, folder)
+    heading, *lines = file.read_text().splitlines()
+    sexes = ["x" if number % 30 == 0 else "fm"[number % 2] for number in range(len(lines))]
+    rows = [f"{line},{sex},same" for line, sex in zip(lines, sexes, strict=True)]
+    people.write_text("\n".join([f"{heading},sex,country", *rows]) + "\n")
+    ended = command("evaluate", folder, people, "--group", "sex", "--out", folder / "by_sex.json")
+    assert ended.code == 0, ended.err
+    assert "groups with fewer than 10 rows, so that their scores are mostly chance: 'x' (6)" in " ".join(
+        ended.out.split()
+    )
+    refused = command("evaluate", folder, people, "--group", "country", "--out", folder / "by_country.json")
+    assert refused.code == 2
+    assert "--group country has one value alone in the labelled rows of" in refused.err
+    assert "'same'; groups to compare need two" in refused.err
+    assert not (folder / "by_country.json").exists()
+    found = json.loads((folder / "by_sex.json").read_text())
+    assert not found["training_file"]
+    groups = found["grouped"]["groups"]
+    assert {group["name"]: group["rows"] for group in groups} == {sex: sexes.count(sex) for sex in "fmx"}
+    assert sum(group["hits"] for group in groups) == round(found["accuracy"] * len(rows))
+    pytest.importorskip("plotly", reason="an HTML report needs fedmm[report]")
+    assert command("report", folder, "--out", tmp_path / "r.html").code == 0
+    text = html.unescape((tmp_path / "r.html").read_text())
+    assert f"sex in people.csv, {len(rows)} rows<small>" in text
+    assert f"round {found['round']} ({found['checkpoint']}); by_sex.json</small>" in text
+    for group in groups:
+        low, high = group["accuracy_interval"]
+        assert f"{group['accuracy']:.1%} ({low:.1%} to {high:.1%})" in text
+        low, high = group["auc_interval"]
+        assert f"{group['auc']:.3f} ({low:.3f} to {high:.3f})" in text
+    assert command("report", folder, "--out", tmp_path / "r.pdf").code == 0
 
 
 def test_predictions_are_calibrated_and_decided_for_a_recall(

@@ -31,7 +31,7 @@ from fedmm.reporting.html.page import page, sections
 
 SECTIONS = [
     "Results", "Accuracy", "Validators", "Agreement", "Domains", "Features", "Confusion", "ROC and precision",
-    "Sites", "Predictions", "Communication", "Time", "Guard", "Configuration",
+    "Sites", "Groups", "Predictions", "Communication", "Time", "Guard", "Configuration",
 ]  # fmt: skip
 ATTACK = '</script><script>alert("1")</script><img src=x onerror=alert(1)>'
 Folders = Any  # of conftest

@@ -14,9 +14,9 @@ from fedmm.core.signals.intervals import auroc_interval, wilson
 from fedmm.reporting.html import collect_runs, write_pdf
 from fedmm.reporting.html.charts import Lines, method_strokes
 from fedmm.reporting.html.collect import Report
+from fedmm.reporting.html.grouped import short_name, worst_and_best
 from fedmm.reporting.html.page import page, sections
 from fedmm.reporting.html.parts import Details, Section, Table
-from fedmm.reporting.html.sites import short_name, worst_and_best
 from fedmm.reporting.tested import with_interval
 
 Folders = Any  # of conftest
@@ -156,6 +156,103 @@ def test_sites_of_a_deployed_run_are_scored_by_the_rows_that_they_keep(folders: 
     ]
     assert "what was chosen by them looks better there" in found["sites"].parts[0].words
     assert write_pdf(report, folders.root / "r.pdf").stat().st_size > 1000
+
+
+def evaluation(folder: Path, file: str = "by_sex.json", **others: Any) -> Path:
+    """What ``fedmm evaluate --group sex`` writes: 30 of 40 right, and 5 of 20 with an AUROC of 0.8."""
+    groups = [
+        {"name": ATTACK, "rows": 20, "hits": 5, "positive": 8, "auc": 0.8},
+        {"name": "f", "rows": 40, "hits": 30, "positive": 0, "auc": None},
+    ]
+    told = {
+        "format": "fedmm-evaluation-1", "label": "FedMM", "checkpoint": "best", "round": 2, "threshold": None,
+        "data": "/data/patients.csv", "rows": 60, "training_file": False,
+        "grouped": {"column": "sex", "groups": groups},
+    }  # fmt: skip
+    (folder / file).write_text(json.dumps(told | others))
+    return folder
+
+
+def test_groups_of_an_evaluation_in_the_folder_are_shown_like_sites(folders: Folders) -> None:
+    one, other = evaluation(folders.run("one"), training_file=True), folders.run("two", label="other")
+    report, found = report_of(one, evaluation(other, "x.json", threshold=0.25))
+    summary, each, _ = tables(found["groups"])
+    (accuracy, ranked), words = found["groups"].charts(), found["groups"].parts[0].words
+    assert set(accuracy.figures) == set(ranked.figures) == {"0", "1"}
+    (dots,) = accuracy.figures["0"]["data"]
+    assert dots["x"] == [25.0, 75.0]
+    assert dots["error_x"]["array"] == pytest.approx(
+        [100 * (wilson(5, 20)[1] - 0.25), 100 * (wilson(30, 40)[1] - 0.75)], rel=1e-4
+    )
+    assert ranked.figures["1"]["data"][0]["x"] == [0.8]
+    assert [row[:2] for row in each.rows] == [[ATTACK, 20], ["f", 40]]
+    assert each.headings == ["sex", "rows", "accuracy", "AUROC"]
+    assert each.rows[0][2:] == [
+        with_interval(0.25, wilson(5, 20), percent=True),
+        with_interval(0.8, auroc_interval(0.8, 8, 12)),
+    ]
+    assert [summary.rows[0][2], *summary.rows[0][4:6], *summary.rows[0][7:]] == [2, "50.0%", "50.0%", "0.800", "0.000"]
+    assert summary.rows[0][1] == (
+        "sex in patients.csv, 60 rows<small>FedMM, round 2 (best), trained on rows of this file; by_sex.json</small>"
+    )
+    assert "second class from probability 0.25 on; x.json" in summary.rows[1][1]
+    assert "On a file that the run was trained on, scores look better than they are." in words
+    assert ATTACK not in page(report, "/* plotly */")
+    assert write_pdf(report, folders.root / "r.pdf").stat().st_size > 1000
+
+
+def test_every_seed_of_a_method_may_have_an_evaluation(folders: Folders) -> None:
+    first, second = evaluation(folders.run("one")), evaluation(folders.run("two", seed=1))
+    _, found = report_of(first, second)
+    summary, *_ = tables(found["groups"])
+    assert [f"seed {seed};" in row[1] for seed, row in enumerate(summary.rows)] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("others", "sentence"),
+    [
+        ({"rows": 61}, "by_sex.json must have as many rows as its groups have together"),
+        ({"data": 3}, "by_sex.json must give 'data' as text, not 3"),
+        ({"round": -1}, "must give 'round' as a whole number of at least 0"),
+        ({"threshold": float("nan")}, "must give 'threshold' as a finite number"),
+        ({"grouped": [1]}, "must give 'grouped' as a table"),
+        ({"rows": 0, "grouped": {"column": "sex", "groups": []}}, "as many rows as its groups"),
+        ({"grouped": {"column": "sex", "groups": [3]}}, "must give 'grouped.groups.name' as text"),
+        *(
+            ({"rows": 3, "grouped": {"column": "sex", "groups": [{"name": "f", "rows": 3, **counts}]}}, "hold together")
+            for counts in (
+                {}, {"hits": 4}, {"hits": -1}, {"hits": 1.0}, {"hits": True}, {"hits": 10**400},
+                {"hits": 1, "positive": 3, "auc": 0.5}, {"hits": 1, "positive": 1, "auc": 1.5},
+                {"hits": 1, "positive": 1, "auc": float("nan")}, {"rows": 1 << 60, "hits": 1},
+            )
+        ),
+        (
+            {"rows": 6, "grouped": {"column": "sex", "groups": [{"name": "f", "rows": 3, "hits": 1}] * 2}},
+            "must name each group once",
+        ),
+    ],
+)  # fmt: skip
+def test_a_broken_evaluation_is_left_out_with_a_sentence(
+    folders: Folders, others: dict[str, Any], sentence: str
+) -> None:
+    report, found = report_of(evaluation(folders.run(), **others))
+    (part,) = found["groups"].parts
+    assert part.words.startswith("An evaluation is left out: by_sex.json ")
+    assert sentence in part.words
+    assert page(report, "/* plotly */")
+
+
+def test_other_files_of_the_folder_are_no_evaluations(folders: Folders) -> None:
+    run = evaluation(folders.run(), "whole.json", grouped=None)
+    for name, content in (("a", "[1"), ("b", "[]"), ("c", '["fedmm-evaluation-1"]'), ("d", "\0"), ("e", "[" * 9999)):
+        (run / f"{name}.json").write_text(content)
+    (run / "folder.json").mkdir()
+    _, found = report_of(run)
+    (part,) = found["groups"].parts
+    assert "fedmm evaluate RUN DATA --group COLUMN --out RUN/by_COLUMN.json" in part.words
+    (run / "cut.json").write_text('{"format": "fedmm-evaluation-1", "rows"')
+    _, found = report_of(run)
+    assert [part.words for part in found["groups"].parts] == ["An evaluation is left out: cut.json is not valid JSON."]
 
 
 def test_what_a_run_did_not_keep_is_said_in_a_sentence(folders: Folders) -> None:

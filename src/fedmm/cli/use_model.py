@@ -27,6 +27,7 @@ from fedmm.cli.console import (
 )
 from fedmm.core.errors import require
 from fedmm.core.files import write_json
+from fedmm.core.signals.groups import FEW_ROWS
 from fedmm.core.validation import at_least
 from fedmm.data.readers.images import skipped_note
 from fedmm.inference.calibrate import calibrate
@@ -127,7 +128,13 @@ def evaluate(
             metavar="DATA",
         ),
     ],
-    out: Annotated[Path | None, typer.Option(help="Also write everything to this .json file.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also write everything to this .json file; of one in the folder RUN, such as RUN/by_sex.json, `fedmm "
+            "report` shows the groups of --group."
+        ),
+    ] = None,
     picture: Annotated[
         Path | None, typer.Option(help="Also draw confusion matrix and reliability: .png, .svg or .pdf.")
     ] = None,
@@ -168,7 +175,7 @@ def evaluate(
         write_json(out, table)
     if picture is not None:
         draw_evaluation(table, picture)
-    if is_training_file(opened, data):
+    if table["training_file"]:
         said.append("the run was trained on rows of this file, so that scores on it look better than they are")
     for line in said:
         say(line)
@@ -294,6 +301,9 @@ def _groups(grouped: Mapping[str, Any]) -> None:
             f"{grouped['spread_auc']:.3f}"
         )
     )
+    few = [f"{group['name']!r} ({group['rows']})" for group in grouped["groups"] if group["rows"] < FEW_ROWS]
+    if few:
+        say(f"groups with fewer than {FEW_ROWS} rows, so that their scores are mostly chance: {_named(few)}")
 
 
 def _confusions(table: Mapping[str, Any]) -> None:

@@ -10,16 +10,15 @@ from typing import Any
 import torch
 
 from fedmm.core.errors import require
-from fedmm.core.signals.groups import GroupedScores
+from fedmm.core.signals.groups import EVALUATION, GroupedScores
 from fedmm.core.signals.intervals import wilson
 from fedmm.data.domains import RowStream
 from fedmm.data.labels import UNKNOWN, UNLABELLED
 from fedmm.inference.load_run import FinishedRun
-from fedmm.inference.predict import OWN_ROWS, TEST, groups_in, open_rows, own_rows, predict_rows
+from fedmm.inference.predict import OWN_ROWS, TEST, groups_in, is_training_file, open_rows, own_rows, predict_rows
 from fedmm.inference.scores import BINS, Scores, compute_groups, compute_scores
 from fedmm.runs.evidence import count_trained_test_rows
 
-EVALUATION = "fedmm-evaluation-1"
 _SHOWN = 5
 
 
@@ -67,6 +66,7 @@ class Evaluation:
             "accuracy_of_all": hits / labelled,
             "accuracy_of_all_interval": wilson(hits, labelled),
             "trained_on": self.trained_on,
+            "training_file": is_training_file(self.run, self.data),
             **self.scores.table(),
             "grouped": None if self.grouped is None else asdict(self.grouped),
         }
@@ -112,6 +112,12 @@ def evaluate(
         len(y) > 0,
         f"{data} has no labels of the model's classes ({', '.join(run.class_names[:_SHOWN])}, ...){odd}; evaluate "
         "labelled data, or use `fedmm predict`",
+    )
+    values = set(grouped)
+    require(
+        len(values) != 1,
+        f"--group {group} has one value alone in the labelled rows of {data}, {next(iter(values), '')!r}; groups to "
+        "compare need two",
     )
     logs, classes = torch.cat(logarithms), torch.cat(predicted)
     return Evaluation(

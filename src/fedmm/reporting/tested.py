@@ -1,15 +1,18 @@
-"""Scores of a run's test rows as it kept them: ranking and curves of two classes, and scores by site."""
+"""Scores of a run as files of its folder hold them: ranking and curves of two classes, and scores by site and group."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
-from fedmm.core.signals.groups import GroupCounts, GroupedScores
+from fedmm.core.errors import FedmmError, require
+from fedmm.core.signals.groups import EVALUATION, GroupCounts, GroupedScores
 from fedmm.core.signals.intervals import Interval, auroc_interval, average_precision_interval
+from fedmm.reporting.fields import Fields
 from fedmm.reporting.read import Array
 
 SETS = ("target", "source")
@@ -18,7 +21,7 @@ AT_SITES = "validation"
 SITE_ROWS = {**{name: f"{name} test rows" for name in SETS}, AT_SITES: "rows kept from training"}
 """The rows by which single sites are scored, in words; the last by the sites of a deployed run themselves."""
 _MOST_ROWS = 1 << 53
-"""Of a site; more is no count."""
+"""Of a site or group; more is no count."""
 
 
 class Ranked(NamedTuple):
@@ -102,13 +105,92 @@ def read_hits(summary: Mapping[str, object]) -> dict[str, GroupedScores]:
     found = []
     for name, told in clients.items() if isinstance(clients, Mapping) else ():
         own = told if isinstance(told, Mapping) else {}
-        rows, hits, positive = (own.get(f"validation_{what}") for what in ("rows", "hits", "positive"))
-        if not (_whole(rows, 1, _MOST_ROWS) and _whole(hits, 0, rows)):
-            continue
-        auroc = own.get("validation_auroc")
-        ranked = _whole(positive, 1, rows - 1) and isinstance(auroc, float) and 0 <= auroc <= 1
-        found.append(GroupCounts(str(name), rows, hits, *((positive, auroc) if ranked else ())))
+        counts = _counts(str(name), *(own.get(f"validation_{what}") for what in ("rows", "hits", "positive", "auroc")))
+        found += [] if counts is None else [counts]
     return {AT_SITES: GroupedScores.summarise("site", found)} if found else {}
+
+
+class Evaluated(NamedTuple):
+    """What ``fedmm evaluate --group --out`` wrote to a file of a run's folder: of which data and model, and the scores.
+
+    training_file: whether the run was trained on rows of the same file.
+    """
+
+    file: str
+    data: str
+    label: str
+    round: int
+    checkpoint: str
+    threshold: float | None
+    training_file: bool
+    scores: GroupedScores
+
+    @property
+    def rows(self) -> int:
+        """Of all groups."""
+        return sum(group.rows for group in self.scores.groups)
+
+
+def read_evaluations(folder: Path) -> tuple[tuple[Evaluated, ...], tuple[str, ...]]:
+    """Evaluations by group among the JSON files of a run's folder, and a sentence for each that is broken."""
+    found, broken = [], []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            content = path.read_bytes() if path.is_file() else b""
+        except OSError:
+            continue
+        if EVALUATION.encode() in content:
+            try:
+                found += _evaluated(path.name, content)
+            except FedmmError as problem:
+                broken.append(str(problem))
+    return tuple(found), tuple(broken)
+
+
+def _evaluated(name: str, content: bytes) -> list[Evaluated]:
+    """The evaluation in a file; none where it is something else or has no groups."""
+    try:
+        values = json.loads(content)
+    except (ValueError, RecursionError):
+        raise FedmmError(f"{name} is not valid JSON") from None
+    if not isinstance(values, dict) or values.get("format") != EVALUATION or values.get("grouped") is None:
+        return []
+    about = Fields(name, values)
+    grouped = about.table("grouped")
+    listed = grouped.values.get("groups")
+    counts = []
+    for told in listed if isinstance(listed, list) else ():
+        own = Fields(name, told if isinstance(told, dict) else {}, "grouped.groups.")
+        words = ("rows", "hits", "positive", "auc")
+        each = _counts(own.text("name"), *(own.values.get(word) for word in words))
+        if each is None or each.auc != own.values.get("auc"):
+            raise FedmmError(f"{name} has counts of the group {own.text('name')!r} that do not hold together")
+        counts.append(each)
+    require(
+        bool(counts) and sum(each.rows for each in counts) == about.whole("rows"),
+        f"{name} must have as many rows as its groups have together",
+    )
+    require(len({each.name for each in counts}) == len(counts), f"{name} must name each group once")
+    return [
+        Evaluated(
+            file=name,
+            data=about.text("data"),
+            label=about.text("label"),
+            round=about.whole("round"),
+            checkpoint=about.text("checkpoint"),
+            threshold=about.accuracy("threshold"),
+            training_file=values.get("training_file") is True,
+            scores=GroupedScores.summarise(grouped.text("column"), counts),
+        )
+    ]
+
+
+def _counts(name: str, rows: Any, hits: Any, positive: Any, auroc: Any) -> GroupCounts | None:
+    """None where numbers of a file are no counts; without an AUROC that they do not allow."""
+    if not (_whole(rows, 1, _MOST_ROWS) and _whole(hits, 0, rows)):
+        return None
+    ranked = _whole(positive, 1, rows - 1) and isinstance(auroc, float) and 0 <= auroc <= 1
+    return GroupCounts(name, rows, hits, *((positive, auroc) if ranked else ()))
 
 
 def _whole(value: Any, least: int, most: int) -> TypeGuard[int]:

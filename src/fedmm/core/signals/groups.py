@@ -9,13 +9,20 @@ from typing import NamedTuple
 
 from fedmm.core.signals.intervals import Interval, auroc_interval, wilson
 
+EVALUATION = "fedmm-evaluation-1"
+"""The format of the files of ``fedmm evaluate --out``, which hold the scores of groups for reports."""
+FEW_ROWS = 10
+"""A group with fewer rows has scores that are mostly chance."""
+
 
 @dataclass(frozen=True)
 class GroupScores:
-    """One group of rows: how many, its accuracy and AUROC (None where a class is missing), with 95 % intervals."""
+    """One group of rows: what was counted, its accuracy and AUROC (None where a class is missing), 95 % intervals."""
 
     name: str
     rows: int
+    hits: int
+    positive: int
     accuracy: float
     accuracy_interval: Interval
     auc: float | None
@@ -35,7 +42,7 @@ class GroupCounts(NamedTuple):
         """With intervals; of at least one row."""
         interval = None if self.auc is None else auroc_interval(self.auc, self.positive, self.rows - self.positive)
         accuracy = self.hits / self.rows
-        return GroupScores(self.name, self.rows, accuracy, wilson(self.hits, self.rows), self.auc, interval)
+        return GroupScores(*self[:4], accuracy, wilson(self.hits, self.rows), self.auc, interval)
 
 
 @dataclass(frozen=True)

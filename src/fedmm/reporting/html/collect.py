@@ -13,7 +13,7 @@ from fedmm.core.options import options_that_affect
 from fedmm.core.signals.groups import GroupedScores
 from fedmm.reporting.fields import read_toml
 from fedmm.reporting.read import Array, Run, Series, read_records, read_run, read_series, read_summary, read_tensors
-from fedmm.reporting.tested import Ranked, read_hits, read_ranked, read_sites
+from fedmm.reporting.tested import Evaluated, Ranked, read_evaluations, read_hits, read_ranked, read_sites
 from fedmm.reporting.tuned import Tuned, read_tuned
 
 _DEEPEST = 4
@@ -40,6 +40,7 @@ class Entry:
     headings: what the numbers of a row are called; empty where they have no names.
     ranked, sites: scores of its test rows, by ``target`` and ``source``, where it kept them; of sites also by
         ``validation``, the rows that those of a deployed run keep from training.
+    evaluations, broken: what ``fedmm evaluate --group`` wrote into its folder; sentences on files that cannot be read.
     """
 
     run: Run
@@ -50,6 +51,8 @@ class Entry:
     headings: tuple[str, ...] = ()
     ranked: Mapping[str, Ranked] = field(default_factory=dict)
     sites: Mapping[str, GroupedScores] = field(default_factory=dict)
+    evaluations: tuple[Evaluated, ...] = ()
+    broken: tuple[str, ...] = ()
 
     @property
     def guard_events(self) -> list[Mapping[str, Any]]:
@@ -211,6 +214,7 @@ def _entry(folder: Path) -> Entry:
     kept = folder / "exhibits.safetensors"
     tensors = read_tensors(kept) if kept.exists() else {}
     summary = read_summary(folder) if finished else {}
+    evaluations, broken = read_evaluations(folder)
     return Entry(
         run=read_run(folder) if finished else _unfinished(folder, tables),
         tables=tables,
@@ -220,6 +224,8 @@ def _entry(folder: Path) -> Entry:
         headings=_names(folder / "input.json", "headings"),
         ranked=read_ranked(tensors),
         sites={**read_sites(tensors), **read_hits(summary)},
+        evaluations=evaluations,
+        broken=broken,
     )
 
 

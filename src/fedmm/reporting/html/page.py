@@ -14,6 +14,7 @@ from fedmm.reporting.html.charts import Lines, method_strokes, style_sheet, them
 from fedmm.reporting.html.collect import Report
 from fedmm.reporting.html.costs import communication_section, cost_data, time_section
 from fedmm.reporting.html.features import feature_section
+from fedmm.reporting.html.groups import group_section
 from fedmm.reporting.html.headline import headline
 from fedmm.reporting.html.metrics import accuracy_section, agreement_section, domain_section, validator_section
 from fedmm.reporting.html.parts import Section, swatch
@@ -48,6 +49,7 @@ def sections(report: Report, lines: Lines) -> list[Section]:
         confusion_section(report),
         ranking_section(report, lines),
         site_section(report),
+        group_section(report),
         sample_section(report),
         communication_section(report, lines),
         time_section(report, lines),

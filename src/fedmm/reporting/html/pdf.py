@@ -23,11 +23,12 @@ from fedmm.reporting.html.charts import method_strokes
 from fedmm.reporting.html.collect import Entry, Report
 from fedmm.reporting.html.costs import accuracy_by_megabytes
 from fedmm.reporting.html.features import Maps
+from fedmm.reporting.html.grouped import short_name, worst_and_best
+from fedmm.reporting.html.groups import evaluated_groups
 from fedmm.reporting.html.headline import choice_of, chosen_round, spread
 from fedmm.reporting.html.metrics import COLUMNS
 from fedmm.reporting.html.parts import method_curves
 from fedmm.reporting.html.ranking import from_zero
-from fedmm.reporting.html.sites import short_name, worst_and_best
 from fedmm.reporting.read import Array, last_values
 from fedmm.reporting.style import FAINT, INK, PLAIN, RULE, Stroke, new_figure, quiet, save, whole_part, whole_rounds
 from fedmm.reporting.tested import SETS, SITE_ROWS
@@ -38,7 +39,7 @@ _PLOT, _LINE = 2.35, 0.18
 """Inches: the height of a plot with its title, and of a line of text."""
 _TEXT, _SMALL, _TITLE = 8.0, 7.0, 10.5
 _DPI = 300
-_ROWS_A_PAGE, _MOST_NAMES, _MOST_MAPS, _NUMBERED = 3, 12, 4, 12
+_ROWS_A_PAGE, _MOST_NAMES, _MOST_MAPS, _MOST_GROUPED, _NUMBERED = 3, 12, 4, 16, 12
 _SHADE = LinearSegmentedColormap.from_list("shares", ("#FFFFFF", "#0B4F8A"))
 _SETTINGS: dict[Any, Any] = {**PLAIN, "pdf.fonttype": 42, "font.size": _TEXT}
 
@@ -295,13 +296,19 @@ def _curves(
 
 
 def _sites(report: Report, strokes: Sequence[Stroke]) -> list[Plot]:
-    """Sites by accuracy, of the first methods."""
+    """Sites and other groups by accuracy, of the first methods."""
     colours = {method.first.run.label: stroke.colour for method, stroke in zip(report.methods, strokes, strict=True)}
     return [
         Plot(f"accuracy, {SITE_ROWS[rows]}: {entry.run.label[:26]}", _dots(entry.sites[rows], colours[entry.run.label]))
         for entry in _first_methods(report)
         for rows in SITE_ROWS
         if rows in entry.sites
+    ] + [
+        Plot(
+            f"accuracy by {each.words}: {each.method.label}"[:52],
+            _dots(each.evaluation.scores, strokes[each.number].colour),
+        )
+        for each in evaluated_groups(report)[:_MOST_GROUPED]
     ]
 
 
