@@ -426,11 +426,14 @@ def test_the_tables_on_labelled_sites_are_what_was_measured(
     assert program.table(json.loads(program.RESULTS.read_text(encoding="utf-8"))[part]) in shown
 
 
-def test_office_31_with_a_term_on_target_rows_is_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("name", "objectives"), [("terms", 3), ("with_term", 3), ("alone", 1)])
+def test_office_31_with_a_term_on_target_rows_is_what_was_measured(
+    name: str, objectives: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     program = importlib.import_module("choose_office31_terms")
-    runs = json.loads((program.RESULTS / "confirm_office31_terms.json").read_text(encoding="utf-8"))["runs"]
-    assert len(runs) == 3 * 3 * 6 * 3
+    runs = json.loads((program.RESULTS / f"confirm_office31_{name}.json").read_text(encoding="utf-8"))["runs"]
+    assert len(runs) == objectives * 3 * 6 * 3
     assert program.table(runs) in (ROOT / "paper" / "README.md").read_text(encoding="utf-8")
 
 
