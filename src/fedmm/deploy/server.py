@@ -326,7 +326,9 @@ def _run(
         tracks.finish(summary)
     if each.run.best_by and not (summary.get("best") or summary.get("oracle_best")):
         say(no_best_model(each.run.best_by))
-    say(f"{summary['status']} after round {summary['rounds']}; target accuracy {summary['target_accuracy']}")
+    reached = summary["target_accuracy"]
+    said = "" if reached is None else f"; target accuracy {reached}"
+    say(f"{summary['status']} after round {summary['rounds']}{said}")
     return summary, error
 
 
