@@ -24,7 +24,7 @@ from fedmm.training.checkpoints import Checkpoints
 from fedmm.training.evaluators import evaluate_replicas
 from fedmm.training.guard import Watch
 from fedmm.training.history import Event, History, Row
-from fedmm.training.loop import ctrl_c_waits
+from fedmm.training.loop import ctrl_c_waits, run_rounds
 from fedmm.training.snapshots import ResumePoint
 
 _FLUSH_SECONDS = 0.5
@@ -115,6 +115,9 @@ class StackRun:
         for each in checkpoints:
             each.together = checkpoints
         self._closed: set[int] = set()
+        self._evaluate_every = 1
+        self._impatient = any(each.stopping.stop_by for each in adaptations)
+        self.ended = self.halfway = False
         self._around = partial(precision, chosen, adaptations[0].function.layout.device)
         self._pending: list[_Round] = []
         self._constants = self.network.constants(torch.arange(len(adaptations), device=self.engine.layout.device))
@@ -124,66 +127,66 @@ class StackRun:
 
         Ctrl-C waits for the round under way, so that the states can be gone on from; a second one is passed on at once.
         """
-        try:
-            status = self._run(rounds, evaluate_every, stop)
-        except BaseException:
-            for log in self._logs:
-                log.close(None)
-            raise
-        with suppress(KeyboardInterrupt), ctrl_c_waits():
-            self._flush(states=False)
-            self._close(range(len(self._logs)), status)
-        return status
+        self._evaluate_every = evaluate_every
+        return run_rounds(self, rounds, stop)
 
-    def _run(self, rounds: int, evaluate_every: int, stop: Callable[[], bool]) -> Status:
+    @property
+    def round(self) -> int:
+        """Rounds finished."""
+        return self.engine.round
+
+    def begin(self) -> None:
+        """Open the callbacks of every replica."""
         self._flushed = time.perf_counter()
-        whole = True
-        impatient = any(each.stopping.stop_by for each in self.adaptations)
-        try:
-            self._begin()
-            ended = impatient and self._ended()
-            while self.engine.round < rounds and not ended:
-                with ctrl_c_waits():
-                    whole = False
-                    due = self._advance(rounds, evaluate_every)
-                    done = self.engine.round
-                    states = any(log.wants_state(done) for n, log in enumerate(self._logs) if n not in self._closed)
-                    if self._guard or (impatient and due):
-                        self._flush(states=states)
-                    ended = impatient and due and self._ended()
-                    whole = True
-                if states or done == rounds or time.perf_counter() - self._flushed > _FLUSH_SECONDS:
-                    with ctrl_c_waits():
-                        self._flush(states=states)
-                        ended = ended or (any(log.stopped for log in self._logs) and self._ended())
-                    if done < rounds and stop():
-                        return "interrupted"
-        except KeyboardInterrupt:
-            if not whole:
-                raise
-            return "interrupted"
-        return "completed"
-
-    def _begin(self) -> None:
         self._closed = set()
         for replica, log in enumerate(self._logs):
             log.begin(self._state(replica))
         self._close_ended(self.engine.rounds_done.tolist())
+        self.ended = self._impatient and self._none_goes_on()
 
-    def _advance(self, rounds: int, evaluate_every: int) -> bool:
+    def advance(self, rounds: int) -> bool:
+        """One round of all replicas; whether it was read from the device and given to the callbacks."""
+        with ctrl_c_waits():
+            self.halfway = True
+            due = self._advance(rounds)
+            states = any(log.wants_state(self.round) for n, log in enumerate(self._logs) if n not in self._closed)
+            if self._guard or (self._impatient and due):
+                self._flush(states=states)
+            if self._impatient and due:
+                self.ended = self._none_goes_on()
+            self.halfway = False
+        if not (states or self.round == rounds or time.perf_counter() - self._flushed > _FLUSH_SECONDS):
+            return False
+        with ctrl_c_waits():
+            self._flush(states=states)
+            if any(log.stopped for log in self._logs):
+                self.ended = self._none_goes_on()
+        return True
+
+    def close(self, status: Status | None, error: Diverged | None = None) -> None:
+        """Give the last rounds to the callbacks, and close them; of an error they hear alone."""
+        if status is None:
+            for log in self._logs:
+                log.close(None)
+            return
+        with suppress(KeyboardInterrupt), ctrl_c_waits():
+            self._flush(states=False)
+            self._close(range(len(self._logs)), status)
+
+    def _advance(self, rounds: int) -> bool:
         """One round of all replicas; whether it was evaluated."""
         if self._guard:
             self._guard.before_round()
         measures = self.engine.advance()
         events = self._guard.after_round(measures) if self._guard else {}
         done = self.engine.round
-        due = done % evaluate_every == 0 or done == rounds
+        due = done % self._evaluate_every == 0 or done == rounds
         found = self.evaluate() if due else {}
         clients = self.engine.by_client if due else None
         self._pending.append(_Round(done, measures, self.engine.verdicts, found, clients, events))
         return due
 
-    def _ended(self) -> bool:
+    def _none_goes_on(self) -> bool:
         """Whether no replica goes on; those that a callback stopped stay as they are."""
         for replica, log in enumerate(self._logs):
             if log.stopped and not self.engine.finished[replica]:

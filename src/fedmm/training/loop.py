@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 from fedmm.core.algorithm import Algorithm
 from fedmm.core.engine import Engine, FederatedState, RoundRecord
@@ -42,6 +43,57 @@ class Guarded:
     engine: Callable[[Algorithm], Engine]
 
 
+class Rounds(Protocol):
+    """One run, or several as one program: what :func:`run_rounds` drives.
+
+    round: how many are finished. ended: whether nothing goes on, whatever rounds are left. halfway: whether a round was
+    cut in the middle, so that there is no state to go on from.
+    """
+
+    @property
+    def round(self) -> int: ...
+    @property
+    def ended(self) -> bool: ...
+    @property
+    def halfway(self) -> bool: ...
+
+    def begin(self) -> None:
+        """Open the callbacks, before the first round or the first after a resumed one."""
+
+    def advance(self, rounds: int) -> bool:
+        """Run, evaluate and record one round of ``rounds``; whether the callbacks know of all rounds up to here."""
+
+    def close(self, status: Status | None, error: Diverged | None) -> None:
+        """Close the callbacks. status: why the rounds ended; None where an error ended them."""
+
+
+def run_rounds(run: Rounds, rounds: int, stop: Callable[[], bool] = lambda: False) -> Status:
+    """The loop over rounds, up to number ``rounds``: of every engine, of single runs and of stacks.
+
+    stop: asked between rounds, whether to leave the rest for later.
+    """
+    status: Status = "completed"
+    error: Diverged | None = None
+    try:
+        run.begin()
+        while run.round < rounds and not run.ended:
+            if run.advance(rounds) and run.round < rounds and stop():
+                status = "interrupted"
+                break
+    except KeyboardInterrupt:
+        if run.halfway:
+            run.close(None, None)
+            raise
+        status = "completed" if run.ended else "interrupted"
+    except Diverged as problem:
+        status, error = "diverged", problem
+    except BaseException:
+        run.close(None, None)
+        raise
+    run.close(status, error)
+    return status
+
+
 def train(
     engine: Engine,
     rounds: int,
@@ -59,33 +111,63 @@ def train(
     Ctrl-C ends the loop after the last finished round, a non-finite client after the round before. A round is finished
     when it is evaluated; from then on Ctrl-C waits for the callbacks, so that what is written agrees with what is kept.
     """
-    state, history = resume_from or (engine.start(), History())
-    safe = _GuardedEngine(engine, guarded, state, history) if guarded else None
-    log = RunLog(callbacks, history)
-    status: Status = "completed"
-    error: Diverged | None = None
-    try:
-        log.begin(state)
-        while state.round < rounds and not log.stopped:
-            after, record = (safe or engine).run_round(state)
-            due = evaluation is not None and evaluation.is_due(after.round, rounds)
-            measured: Mapping[str, Value] = dict.fromkeys(evaluation.measures) if evaluation else {}
-            if evaluation and due:
-                measured = evaluation.evaluate(after)
-            with ctrl_c_waits():
-                state, row = after, log.add(record, measured, event=safe.event if safe else None, by_client=due)
-                log.tell(state, row)
-    except KeyboardInterrupt:
-        status = "completed" if log.stopped else "interrupted"
-    except Diverged as problem:
-        status, error = "diverged", problem
-    except BaseException:
-        log.close(None)
-        raise
-    best = best_model_in(callbacks)
-    training = Training(state, history, status, error, log.stopped, best.best if best else None)
-    log.close(training)
-    return training
+    run = _SingleRun(engine, callbacks, resume_from or (engine.start(), History()), evaluation, guarded)
+    run_rounds(run, rounds)
+    return run.training
+
+
+class _SingleRun:
+    """One run on any engine."""
+
+    training: Training
+    halfway = False
+
+    def __init__(
+        self,
+        engine: Engine,
+        callbacks: Sequence[Callback],
+        begun: ResumePoint,
+        evaluation: Evaluation | None,
+        guarded: Guarded | None,
+    ) -> None:
+        self._state, self._history = begun
+        self._guarded = _GuardedEngine(engine, guarded, *begun) if guarded else None
+        self._engine = self._guarded or engine
+        self._evaluation = evaluation
+        self._best = best_model_in(callbacks)
+        self._log = RunLog(callbacks, self._history)
+
+    @property
+    def round(self) -> int:
+        return self._state.round
+
+    @property
+    def ended(self) -> bool:
+        return self._log.stopped is not None
+
+    def begin(self) -> None:
+        self._log.begin(self._state)
+
+    def advance(self, rounds: int) -> bool:
+        after, record = self._engine.run_round(self._state)
+        evaluation = self._evaluation
+        due = evaluation is not None and evaluation.is_due(after.round, rounds)
+        measured: Mapping[str, Value] = dict.fromkeys(evaluation.measures) if evaluation else {}
+        if evaluation and due:
+            measured = evaluation.evaluate(after)
+        event = self._guarded.event if self._guarded else None
+        with ctrl_c_waits():
+            self._state, row = after, self._log.add(record, measured, event=event, by_client=due)
+            self._log.tell(self._state, row)
+        return True
+
+    def close(self, status: Status | None, error: Diverged | None) -> None:
+        if status is None:
+            self._log.close(None)
+            return
+        best = self._best.best if self._best else None
+        self.training = Training(self._state, self._history, status, error, self._log.stopped, best)
+        self._log.close(self.training)
 
 
 class _GuardedEngine:
