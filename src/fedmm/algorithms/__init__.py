@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from fedmm.algorithms.afl import AFL
 from fedmm.algorithms.coda import CODASCA, CODAPlus
-from fedmm.algorithms.drfa import DRFA
 from fedmm.algorithms.extragradient import Extragradient
 from fedmm.algorithms.fedavg_gda import FedAvgGDA
 from fedmm.algorithms.fedgda_gt import FedGDAGT
 from fedmm.algorithms.fedmm import FedMM
-from fedmm.algorithms.fedmm_adaptive import AdaptiveFedMM
-from fedmm.algorithms.fedmm_agnostic import AgnosticFedMM
-from fedmm.algorithms.fedmm_ascent import AscentFedMM
-from fedmm.algorithms.fedmm_optimistic import OptimisticFedMM
-from fedmm.algorithms.fedmm_restrained import RestrainedFedMM
-from fedmm.algorithms.fedmm_smoothed import SmoothedFedMM
+from fedmm.algorithms.fedmm_variants.adaptive import AdaptiveFedMM
+from fedmm.algorithms.fedmm_variants.ascent import AscentFedMM
+from fedmm.algorithms.fedmm_variants.optimistic import OptimisticFedMM
+from fedmm.algorithms.fedmm_variants.restrained import RestrainedFedMM
+from fedmm.algorithms.fedmm_variants.smoothed import SmoothedFedMM
 from fedmm.algorithms.fedprox_gda import FedProxGDA
 from fedmm.algorithms.fedsgda import FedSGDA
 from fedmm.algorithms.fedsgda_m import FedSGDAM
 from fedmm.algorithms.fess_gda import FESSGDA
 from fedmm.algorithms.momentum_gda import MomentumGDA
 from fedmm.algorithms.proxskip_sgda import ProxSkipSGDA
-from fedmm.algorithms.q_ffl import QFFL
 from fedmm.algorithms.scaffold_gda import ScaffoldGDA
 from fedmm.algorithms.server_optimizers import (
     NoOptimizer,
@@ -31,6 +27,10 @@ from fedmm.algorithms.server_optimizers import (
     ServerYogi,
 )
 from fedmm.algorithms.sgda_plus import SGDAPlus
+from fedmm.algorithms.site_weights.afl import AFL
+from fedmm.algorithms.site_weights.drfa import DRFA
+from fedmm.algorithms.site_weights.fedmm_agnostic import AgnosticFedMM
+from fedmm.algorithms.site_weights.q_ffl import QFFL
 from fedmm.core.algorithm import Algorithm
 
 ALGORITHMS: dict[str, type[Algorithm]] = {

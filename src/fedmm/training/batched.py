@@ -22,7 +22,7 @@ from fedmm.training.adaptation import Adaptation, Adapted
 from fedmm.training.callbacks import BestModel, Callback, RunLog, Status, Training, best_model_in
 from fedmm.training.checkpoints import Checkpoints
 from fedmm.training.evaluators import evaluate_replicas
-from fedmm.training.guard import Watch
+from fedmm.training.guard import Watch, stop_of
 from fedmm.training.history import Event, History, Row
 from fedmm.training.loop import ctrl_c_waits, run_rounds
 from fedmm.training.snapshots import ResumePoint
@@ -367,7 +367,7 @@ class StackGuard:
         events: dict[int, Event] = {}
         round_ = self._engine.round
         for replica, (watch, alive) in enumerate(zip(self._watches, self._engine.alive.tolist(), strict=True)):
-            if watch is None or self._engine.finished[replica] or _stopped(self._histories[replica]):
+            if watch is None or self._engine.finished[replica] or stop_of(self._histories[replica]):
                 continue
             if alive:
                 if watch.wants(round_):
@@ -390,13 +390,3 @@ class StackGuard:
         """A replica's state with the good ones that it may go back to."""
         watch = self._watches[replica]
         return replace(state, fallback=watch.fallback) if watch else state
-
-
-def _stopped(history: History) -> bool:
-    return bool(history.events) and history.events[-1]["policy"] == "stop"
-
-
-def stop_of(history: History) -> Diverged | None:
-    """Why a guard ended a run; None where none did."""
-    last = history.events[-1] if _stopped(history) else None
-    return Diverged("", last["round"], last["reason"]) if last else None

@@ -182,3 +182,9 @@ def _times(value: PerGroup, factor: float) -> PerGroup:
     if isinstance(value, Mapping):
         return {group: each * factor for group, each in value.items()}
     return value * factor
+
+
+def stop_of(history: History) -> Diverged | None:
+    """Why a guard ended a run; None where none did."""
+    last = history.events[-1] if history.events else None
+    return Diverged("", last["round"], last["reason"]) if last and last["policy"] == "stop" else None

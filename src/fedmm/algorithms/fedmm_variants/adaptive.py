@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmm.algorithms.fedmm_ascent import AscentFedMM
+from fedmm.algorithms.fedmm_variants.ascent import AscentFedMM
 from fedmm.core.algorithm import Aggregated, Coefficients, State
 from fedmm.core.layout import Layout
 from fedmm.core.validation import positive, within

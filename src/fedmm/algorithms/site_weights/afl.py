@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedmm.algorithms.agnostic import AgnosticWeights
 from fedmm.algorithms.fedavg_gda import FedAvgGDA
+from fedmm.algorithms.site_weights.agnostic import AgnosticWeights
 from fedmm.core.algorithm import LocalSteps
 
 

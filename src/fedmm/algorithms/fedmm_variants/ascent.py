@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmm.algorithms.averaged import AveragedFedMM
+from fedmm.algorithms.fedmm_variants.averaged import AveragedFedMM
 from fedmm.core.algorithm import Aggregated, Coefficients, State, mean_steps
 from fedmm.core.layout import Layout, PerGroup
 from fedmm.core.validation import positive

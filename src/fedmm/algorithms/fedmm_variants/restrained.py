@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedmm.algorithms.averaged import AveragedFedMM
+from fedmm.algorithms.fedmm_variants.averaged import AveragedFedMM
 from fedmm.core.layout import PerGroup
 
 

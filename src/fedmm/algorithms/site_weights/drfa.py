@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmm.algorithms.agnostic import AgnosticWeights
+from fedmm.algorithms.site_weights.agnostic import AgnosticWeights
 from fedmm.core.algorithm import Aggregated, Coefficients, LocalSteps, State, mean_steps
 from fedmm.core.layout import Layout
 from fedmm.core.schedules import AlternatingSteps
