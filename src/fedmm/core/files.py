@@ -1,17 +1,18 @@
-"""Files and folders: where this machine keeps them, one atomic write, and the keys of tables. Needs no torch."""
+"""Files and folders: where this machine keeps them, one atomic write, one parser of TOML. Needs no torch."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
-from fedmm.core.errors import FedmmError, require
+from fedmm.core.errors import FedmmError, first_line, require
 
 
 def sync_path(path: Path) -> None:
@@ -73,6 +74,29 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
         write_text(path, json.dumps(content, indent=2) + "\n")
     except OSError as problem:
         raise FedmmError(f"{path.name} cannot be written to {path.parent}: {problem.strerror or problem}") from problem
+
+
+_DEEPEST = 50
+
+
+def parse_toml(text: str | bytes, name: object) -> dict[str, Any]:
+    """Parse a TOML text; one that is not valid is refused in one sentence. name: the file or setting it came from."""
+    try:
+        text = text if isinstance(text, str) else text.decode("utf-8")
+        tables = tomllib.loads(text.replace("\r\n", "\n"))
+    except (ValueError, RecursionError) as problem:
+        raise FedmmError(f"{name} is not valid TOML: {first_line(problem)}") from problem
+    require_shallow(tables, name)
+    return tables
+
+
+def require_shallow(value: object, name: object) -> None:
+    """Refuse tables and lists that are nested deeper than code that walks through them can follow."""
+    level = [value]
+    for _ in range(_DEEPEST):
+        nested = [item.values() if isinstance(item, dict) else item for item in level if isinstance(item, dict | list)]
+        level = [item for items in nested for item in items]
+    require(not level, f"{name} nests tables and lists more than {_DEEPEST} deep")
 
 
 @contextmanager

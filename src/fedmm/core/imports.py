@@ -11,7 +11,6 @@ import difflib
 import os
 import re
 import sys
-import tomllib
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -23,7 +22,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from fedmm.core.errors import FedmmError, first_line, require, unknown
-from fedmm.core.files import config_folder
+from fedmm.core.files import config_folder, parse_toml
 
 ALLOWED = "FEDMM_ALLOW_IMPORT"
 """The environment variable with the allowed names, separated by commas."""
@@ -146,11 +145,11 @@ def _from_environment() -> list[str]:
 def _from_configuration() -> list[str]:
     path = configuration_file()
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = parse_toml(path.read_bytes(), path)
     except (FileNotFoundError, NotADirectoryError):
         return []
-    except (OSError, ValueError) as problem:
-        raise FedmmError(f"{path} cannot be read as TOML: {problem}") from problem
+    except OSError as problem:
+        raise FedmmError(f"{path} cannot be read: {problem}") from problem
     for key in table:
         if key != _KEY:
             raise unknown(f"key in {path}", key, [_KEY])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmm.core.errors import FedmmError, require, unknown
-from fedmm.core.files import data_folder, is_folder
+from fedmm.core.files import data_folder, is_folder, parse_toml
 
 NEEDED = {"mnist_m": ("mnist", "bsds500"), "usps": ("mnist", "usps")}
 """The sources of a data set that needs more than the source of its name."""
@@ -108,7 +107,7 @@ class Source:
 @cache
 def sources() -> dict[str, Source]:
     """All sources by name, from ``checksums/sources.toml``."""
-    tables = tomllib.loads((_CHECKSUMS / "sources.toml").read_text(encoding="utf-8"))
+    tables = parse_toml((_CHECKSUMS / "sources.toml").read_bytes(), "sources.toml")
     return {name: _read_source(name, table) for name, table in tables.items()}
 
 

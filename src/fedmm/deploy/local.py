@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from fedmm.config.demos import demo_experiments
 from fedmm.config.schema import Experiment
 from fedmm.config.sites import RowsElsewhere
 from fedmm.core.errors import Say, require
-from fedmm.core.files import domain_of
+from fedmm.core.files import domain_of, parse_toml
 from fedmm.core.imports import allowed_names
 from fedmm.deploy.federation import LocalSite, down, up
 from fedmm.deploy.layout import Federation, RunRequest
@@ -75,7 +74,7 @@ def simulated_site(number: int, experiment: str) -> SiteConfig:
     """The site with a number, from 0; its states lie in the federation's folder, as they would elsewhere."""
     folder = os.environ.get(MARK, "")
     require(bool(folder), f"set {MARK} to a folder for the simulated sites' states and the runs")
-    sites = local_sites(deployed_experiment(tomllib.loads(experiment)))
+    sites = local_sites(deployed_experiment(parse_toml(experiment, "the experiment")))
     require(
         0 <= number < len(sites),
         f"there are {len(sites)} sites in the experiment; give the simulation as many SuperNodes",

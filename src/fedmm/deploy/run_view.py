@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import tomllib
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedmm.core.files import parse_toml
 from fedmm.deploy.layout import TUNING, Federation, is_tuning
 from fedmm.deploy.processes import Started
 
@@ -174,8 +174,8 @@ class RunReader:
         if total is not None:
             return int(total)
         if self._planned is None:
-            with suppress(OSError, ValueError, RecursionError):
-                tables = tomllib.loads((self.folder / "submitted.toml").read_text(encoding="utf-8"))
+            with suppress(OSError, ValueError):
+                tables = parse_toml((self.folder / "submitted.toml").read_bytes(), self.folder)
                 run = tables.get("run")
                 planned = _number(run.get("rounds")) if isinstance(run, dict) else None
                 self._planned = None if planned is None else int(planned)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import time
-import tomllib
 from contextlib import suppress
 from pathlib import Path
 
 from fedmm.config.toml import write_toml
 from fedmm.core.errors import FedmmError, Say, require
-from fedmm.core.files import write_text
+from fedmm.core.files import parse_toml, write_text
 from fedmm.deploy.federation import SUPERLINK, alive, answers, start_superlink
 from fedmm.deploy.flower_commands import CONNECTION, flwr, write_app
 from fedmm.deploy.layout import Federation, RunRequest, read_settings
@@ -62,7 +61,7 @@ def resume(federation: Federation, name: str, *, patience: float, say: Say) -> i
 def _begun_as(folder: Path) -> tuple[int, str]:
     """With how many sites a run was to begin, and the tuning that it is."""
     try:
-        config = tomllib.loads((folder / RUN_CONFIG).read_text(encoding="utf-8"))
+        config = parse_toml((folder / RUN_CONFIG).read_bytes(), RUN_CONFIG)
         return int(config.get("min-sites", 0)), str(config.get("tuning", ""))
     except (OSError, ValueError, TypeError):
         return 0, ""

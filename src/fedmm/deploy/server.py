@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,8 +14,10 @@ import torch
 from fedmm.config.dataclass_io import as_table
 from fedmm.config.schema import Experiment
 from fedmm.config.sites import RowsElsewhere
+from fedmm.config.toml import read_toml
 from fedmm.core.algorithm import Algorithm
 from fedmm.core.errors import Diverged, Say, require, unknown
+from fedmm.core.files import parse_toml
 from fedmm.core.mechanisms import GaussianUpdate
 from fedmm.core.signals.ranking import Ranking
 from fedmm.core.signals.validators import VALIDATORS
@@ -93,7 +94,7 @@ def run_over_sites(
     """
     federation, folder = Federation(served.federation), served.folder
     require_private_keys(federation.certificates, federation.keys)
-    experiment = keep_every_round(deployed_experiment(tomllib.loads(served.experiment)))
+    experiment = keep_every_round(deployed_experiment(parse_toml(served.experiment, "the experiment")))
     if experiment.run.threads:
         torch.set_num_threads(experiment.run.threads)
     begun = _read_begun(experiment, folder, say) if served.resume else None
@@ -147,7 +148,7 @@ def keep_every_round(experiment: Experiment) -> Experiment:
 def _read_begun(experiment: Experiment, folder: Path, say: Say) -> ResumePoint | None:
     """What a run goes on from; None where it had not finished a round. Another configuration is refused."""
     if (folder / EXPERIMENT).exists():
-        before = deployed_experiment(tomllib.loads((folder / EXPERIMENT).read_text(encoding="utf-8")))
+        before = deployed_experiment(read_toml(folder / EXPERIMENT))
         refuse_others(differences(before.tables(), experiment.tables()), f"the run in {folder}")
     require(
         completed_run(folder) is None or bool(checkpoints_of(experiment.run, folder).rounds()),

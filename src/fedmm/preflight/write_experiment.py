@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +12,7 @@ import torch
 
 from fedmm.config.sites import ELSEWHERE, experiment_anywhere
 from fedmm.config.toml import write_toml
-from fedmm.core.files import data_folder
+from fedmm.core.files import data_folder, parse_toml
 from fedmm.models.backbones import BLOCKS
 from fedmm.preflight.table_columns import Columns
 
@@ -100,7 +99,7 @@ def write_experiment(found: Found, source: Path, file: Path) -> str:
             f"#   fedmm deploy run {_plain(str(file))}    trains over the federation's sites",
         ]
     content = "\n".join([*text, *_write_sections(sections)])
-    experiment_anywhere(tomllib.loads(content))
+    experiment_anywhere(parse_toml(content, file))
     return content
 
 

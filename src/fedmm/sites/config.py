@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import math
-import tomllib
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
@@ -12,7 +11,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from fedmm.config.dataclass_io import read_fields
-from fedmm.core.errors import FedmmError, require, unknown
+from fedmm.config.toml import read_toml
+from fedmm.core.errors import require, unknown
 from fedmm.core.files import DOMAINS, TableKeys, hold_lock
 from fedmm.core.imports import check_name
 
@@ -255,12 +255,7 @@ class SiteConfig:
 
 def read_site(file: Path) -> SiteConfig:
     """A site's file, checked."""
-    try:
-        tables = tomllib.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise FedmmError(f"there is no file {file}") from None
-    except (OSError, ValueError) as problem:
-        raise FedmmError(f"{file} cannot be read as TOML: {problem}") from problem
+    tables = read_toml(file)
     sections = (SiteSection, DataSection, SuperLinkSection, PolicySection, MasksSection)
     known = [kind.section for kind in sections]
     for name in tables:

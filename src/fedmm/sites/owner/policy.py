@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -17,6 +16,7 @@ from fedmm.config.schema import Experiment
 from fedmm.core.algorithm import Algorithm, Coefficients, steps_by_client
 from fedmm.core.errors import FedmmError
 from fedmm.core.federation import Terms
+from fedmm.core.files import parse_toml
 from fedmm.core.imports import is_covered
 from fedmm.core.mechanisms import GaussianUpdate
 from fedmm.models.pretrained import TIMM, TORCHVISION
@@ -49,12 +49,10 @@ def read_asked(text: object) -> Asked:
     permit(isinstance(text, str), "the server did not say which run of what this is")
     permit(len(str(text)) <= LONGEST, f"the server's experiment has over {LONGEST} characters")
     try:
-        experiment = deployed_experiment(tomllib.loads(str(text)))
+        experiment = deployed_experiment(parse_toml(str(text), "the server's experiment"))
         canonical = experiment_text(experiment)
     except FedmmError as problem:
         raise NotAllowed(str(problem)) from problem
-    except (ValueError, RecursionError) as problem:
-        raise NotAllowed(f"the server's experiment is not valid TOML: {str(problem).splitlines()[0]}") from problem
     return Asked(experiment, canonical, hashlib.sha256(canonical.encode()).hexdigest())
 
 
