@@ -91,10 +91,10 @@ class FederatedAdapter(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_consistent_length(rows, labels)
         domains = _domains(sample_domain, labels)
         known = domains >= 0
-        require(bool(known.any()), "every row is of a target domain; give labelled rows of a source domain too")
+        require(bool(known.any()), "every row belongs to a target domain; give labelled rows of a source domain too")
         unlabelled = np.flatnonzero(known & _missing(labels))
         where = int(unlabelled[0]) if len(unlabelled) else 0
-        require(not len(unlabelled), f"y has no label in row {where}, which is of a source domain; give it one")
+        require(not len(unlabelled), f"y has no label in row {where}, which belongs to a source domain; give it one")
         masks = labels.dtype.kind == "O" and not known.all()
         learnt = np.array(labels[known].tolist()) if masks else labels[known]
         check_classification_targets(learnt)
@@ -189,7 +189,7 @@ def _chosen(what: str, given: Any, kind: type, table: dict[str, Any], options: d
     values: dict[str, Any] = {}
     for name, value in options.items():
         targets = [name] if name in known else [f"{name}_min", f"{name}_max"]
-        require(set(targets) <= known, f"{name} is no option of {what} {given!r}; leave it out")
+        require(set(targets) <= known, f"{name} is not an option of {what} {given!r}; leave it out")
         values |= dict.fromkeys(targets, _plain(value))
     return table[given](**values)
 

@@ -68,7 +68,7 @@ def test_a_run_survives_the_death_of_a_site_and_of_the_superlink_to_the_bit(
     assert done < 25
     number = resume(federation, RUN, patience=200.0, say=print)
     assert "completed" in follow(federation, RUN, number, print)
-    (begun,) = re.findall(r"going on after round (\d+)\n", text(federation.run(RUN) / "server.log"))
+    (begun,) = re.findall(r"continuing after round (\d+)\n", text(federation.run(RUN) / "server.log"))
     # The last row may lack its checkpoint, which is written after it; the server may also have finished another round.
     assert done - 1 <= int(begun) < 25
     assert same_result(each, federation.run(RUN), tmp_path / "reference", print)

@@ -174,7 +174,7 @@ def test_a_damaged_model_is_refused_or_predicts_the_same(run: Path, tmp_path: Pa
 
 
 def test_a_state_of_another_run_is_not_gone_on_from(run: Path, tmp_path: Path) -> None:
-    """Files swapped between folders: the run begins again, or is refused; it never goes on from what is not its own."""
+    """Files swapped between folders: the run starts again, or is refused; it never goes on from what is not its own."""
     mine = {**TABLES, "model": {"name": "mlp", "hidden": [5], "adversary_hidden": [3]}}
     for number, tables in enumerate([mine, {**TABLES, "partition": {"name": "source_target", "target_clients": 2}}]):
         folder = tmp_path / str(number)

@@ -99,7 +99,7 @@ def test_a_candidate_with_a_diverged_run_is_not_supported() -> None:
         ([0.5, 0.4, 0.5], True, "disagree:"),
         ([0.5, 0.4, 0.5], False, "agree:"),
         ([0.8, 0.9, 0.8], False, "disagree:"),
-        ([0.5, 0.8, 0.8], False, "do not tell the two apart:"),
+        ([0.5, 0.8, 0.8], False, "cannot tell the two apart:"),
         ([0.8, 0.9, 0.8], None, "could have judged:"),
     ],
 )

@@ -216,15 +216,15 @@ def test_words_that_are_no_category_are_told_as_about_how_many_rows(tmp_path: Pa
     frames = changed("south", lambda frame: frame.assign(sex=["secret"] * 43 + ["f", "m"]))
     frames["west"].loc[4, "sex"] = "hidden"
     folder = run(tmp_path / "server", sites(tmp_path, frames), agreed())
-    assert "tables: south has words that are no agreed categories in 'sex' (about 40 rows)" in log(folder)
-    assert "tables: west has words that are no agreed categories in 'sex' (a few rows)" in log(folder)
+    assert "tables: south has words that are not agreed categories in 'sex' (about 40 rows)" in log(folder)
+    assert "tables: west has words that are not agreed categories in 'sex' (a few rows)" in log(folder)
     assert not {"secret", "hidden"} & set(log(folder).split())
 
 
 @pytest.mark.parametrize(
     ("change", "more", "words"),
     [
-        (lambda frame: frame.assign(diagnosis="secret"), {}, "south has labels that are no class of the experiment"),
+        (lambda frame: frame.assign(diagnosis="secret"), {}, "south has labels that are not a class of the experiment"),
         (lambda frame: frame.assign(diagnosis=["ill"] * 44 + [""]), {}, "south has rows without label"),
         (lambda frame: frame, {"label": "outcome"}, "south has no column with the labels that its file names"),
         (lambda frame: frame, {"separator": ";"}, "south has a table that cannot be read as its file says"),

@@ -55,7 +55,7 @@ CalibrateOn = Annotated[
     str,
     typer.Option(
         help="Fit a temperature, with two classes also a bias, to these labelled rows (a file, or source-validation or "
-        "source-test for the run's own), so that probabilities can be trusted on rows like them.",
+        "source-test for the run's own), so that probabilities can be trusted on similar rows.",
         metavar="DATA",
     ),
 ]
@@ -142,7 +142,7 @@ def evaluate(
     bins: Annotated[int, typer.Option(help="Number of equal-width bins for calibration.")] = 15,
     group: Annotated[
         str,
-        typer.Option(help="Also score the groups of rows that this column of the table says; site for own rows."),
+        typer.Option(help="Also score the groups of rows that this column defines; site for the run's own rows."),
     ] = "",
     skip_bad: SkipBad = False,
     device: Device = "cpu",
@@ -163,7 +163,7 @@ def evaluate(
     opened = read_as(opened, separator=separator, decimal=decimal, encoding=encoding, site=site)
     opened, said = _calibrated(opened, calibrate_on, recall)
     if said and same_rows(opened, calibrate_on or ASIDE, data):
-        said.append("these rows are evaluated too, so that calibration, recall and precision look better than they are")
+        said.append("these rows are also evaluated, so calibration, recall and precision look better than they are")
     rows = rows_named(opened, data, skip_bad=skip_bad)
     with bars(True) as bar:
         task = bar.add_task("rows", total=rows.rows)
@@ -176,7 +176,7 @@ def evaluate(
     if picture is not None:
         draw_evaluation(table, picture)
     if table["training_file"]:
-        said.append("the run was trained on rows of this file, so that scores on it look better than they are")
+        said.append("the run was trained on rows of this file, so scores on it look better than they are")
     for line in said:
         say(line)
     _show(table, opened.model_name)
@@ -210,7 +210,7 @@ def _show(table: Mapping[str, Any], model: str) -> None:
     majority = f"always {table['majority_class']!r} would have {table['majority']:.1%}"
     say(f"accuracy {_with_interval(table, 'accuracy')}; {majority}")
     balanced = _with_interval(table, "balanced_accuracy")
-    say(f"balanced accuracy {balanced}, macro-F1 {table['macro_f1']:.3f}; intervals are of 95 %")
+    say(f"balanced accuracy {balanced}, macro-F1 {table['macro_f1']:.3f}; intervals are 95 %")
     if table["auc"] is not None:
         say(
             f"of {table['classes'][1]['name']!r}: AUROC {_with_interval(table, 'auc')}, average precision "
@@ -248,7 +248,7 @@ def _say_known(table: Mapping[str, Any]) -> None:
             f"({low:.1%} to {high:.1%}): {table['unknown_rows']} of them count as wrong, having labels that the model "
             f"does not know: {_named(unknown)}"
         )
-        say(f"what follows is of the {table['rows']} of {table['labelled_rows']} rows whose class it knows:")
+        say(f"the rest covers the {table['rows']} of {table['labelled_rows']} rows whose class it knows:")
     if absent:
         say(f"no row has the class {_named(absent)}, which the model knows")
 
@@ -303,7 +303,7 @@ def _groups(grouped: Mapping[str, Any]) -> None:
     )
     few = [f"{group['name']!r} ({group['rows']})" for group in grouped["groups"] if group["rows"] < FEW_ROWS]
     if few:
-        say(f"groups with fewer than {FEW_ROWS} rows, so that their scores are mostly chance: {_named(few)}")
+        say(f"groups with fewer than {FEW_ROWS} rows, so their scores are mostly chance: {_named(few)}")
 
 
 def _confusions(table: Mapping[str, Any]) -> None:

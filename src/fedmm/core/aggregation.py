@@ -43,7 +43,7 @@ class Mean(Aggregation):
     """The mean: the algorithms' own rule, which one hostile client can take anywhere."""
 
     name: ClassVar[str] = "mean"
-    summary: ClassVar[str] = "the mean, which one hostile client can take anywhere"
+    summary: ClassVar[str] = "the mean, which one hostile client can move anywhere"
     robust: ClassVar[bool] = False
 
     def centre(self, vectors: Tensor, counted: Tensor | None = None) -> Tensor:
@@ -102,7 +102,7 @@ class GeometricMedian(Aggregation):
     """
 
     name: ClassVar[str] = "geometric_median"
-    summary: ClassVar[str] = "the point nearest to all in sum: withstands fewer than half of a group"
+    summary: ClassVar[str] = "the point with the smallest sum of distances: withstands fewer than half of a group"
 
     iterations: int = 20
 

@@ -168,7 +168,7 @@ def transmit_others(transmission: Transmission, algorithm: Algorithm, upload: St
         require(
             upload.keys() == {"z"} and upload["z"] is z,
             f"updates cannot carry noise with {algorithm.name}: its clients send more than z, which the noise on z "
-            "does not hide; use an algorithm that sends z alone, such as fedmm",
+            "does not hide; use an algorithm that sends only z, such as fedmm",
         )
         return upload
     others = {name: vector for name, vector in upload.items() if name != "z"}

@@ -105,10 +105,10 @@ def atomic_write(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
 
     What cannot be written is one sentence.
     """
-    require("\0" not in str(path), f"{path} cannot be written: no name may hold a zero byte")
+    require("\0" not in str(path), f"{path} cannot be written: a name must not contain a zero byte")
     try:
         require(bool(path.name) and not path.is_dir(), f"{path} is a folder; name a file to write")
-        require(path.is_file() or not path.exists(), f"{path} is no ordinary file; name one to write")
+        require(path.is_file() or not path.exists(), f"{path} is not a regular file; name one to write")
         require(overwrite or not path.exists(), f"{path} is there already; pass --overwrite to replace it")
         path.parent.mkdir(parents=True, exist_ok=True)
         with replace_file(path) as partial:

@@ -183,7 +183,7 @@ class Information:
     def flaw(self, sums: Tensor, rows: int, classes: int) -> str:
         mean = sums[:-1]
         if _outside(mean, 0.0, rows, rows) or abs(float(mean.sum()) - rows) > _SLACK * rows:
-            return "the predictions are no probabilities"
+            return "the predictions are not probabilities"
         return _no_entropy(sums[-1:], rows, classes)
 
 
@@ -214,7 +214,7 @@ class NuclearNorm:
     def flaw(self, sums: Tensor, rows: int, classes: int) -> str:
         gram = sums.reshape(classes, classes)
         if _outside(sums, 0.0, rows, rows) or abs(float(sums.sum()) - rows) > _SLACK * rows:
-            return "the predictions are no probabilities"
+            return "the predictions are not probabilities"
         return "" if not _outside(gram - gram.T, 0.0, 0.0, rows) else "the matrix is not symmetric"
 
 
@@ -291,7 +291,7 @@ class EmbeddedRisk:
         slack = _SLACK * (rows + abs(v) + loss)
         if min(loss, v_square, v_square_loss) < -slack or v < -rows - slack or v_loss < -loss - slack:
             return "a loss or a weight is below 0"
-        return "" if v * v <= rows * v_square * (1.0 + _SLACK) + slack else "the weights are no weights"
+        return "" if v * v <= rows * v_square * (1.0 + _SLACK) + slack else "the weights are not valid"
 
 
 class DomainHits(_RowMean):
@@ -327,7 +327,9 @@ def uncountable(sums: Tensor, rows: int, step: float) -> str:
     """Why sums are no counts of rows, in steps of this size; empty where they are."""
     counts = sums / step
     return (
-        "" if bool((counts == counts.round()).all()) and not _outside(sums, 0.0, rows, 0) else "it is no count of rows"
+        ""
+        if bool((counts == counts.round()).all()) and not _outside(sums, 0.0, rows, 0)
+        else "it is not a number of rows"
     )
 
 

@@ -45,7 +45,7 @@ class TrainOptions:
     label: what the run is called in tables and pictures (the algorithm's name by default, or ``source only``).
     rounds, seed, batch_size: as in :func:`fedmm.adapt`; evaluate_every: rounds between evaluations.
     probe_rows: how many unlabelled target rows are measured on in an evaluation; 0 for none.
-    device: ``cpu``, ``cuda``, ... or ``auto``, the GPU where there is one.
+    device: ``cpu``, ``cuda``, ... or ``auto``, the GPU if there is one.
     dtype: of all parameters and inputs.
     precision: of float32 products on a GPU: ``fp32`` (strict), ``tf32`` or ``bf16``.
     engine: ``in_process`` (the reference), ``batched`` (one program for all clients), ``ray`` (actors on one machine or

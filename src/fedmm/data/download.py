@@ -131,7 +131,7 @@ def mirror() -> str:
     address = os.environ.get("FEDMM_MIRROR", "")
     require(
         not address or address.startswith(("http://", "https://")),
-        f"FEDMM_MIRROR must begin with http:// or https://, not be {address!r}",
+        f"FEDMM_MIRROR must start with http:// or https://, not be {address!r}",
     )
     return address.rstrip("/")
 

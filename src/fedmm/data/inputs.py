@@ -79,7 +79,7 @@ class ImageInput(Input):
             y, strange = number_labels((Path(name).parent.name for name in names), self.class_names)
             yield ReadRows(self.shown(squares.x), names, y if folders.class_names else None, strange)
         if not skip_bad:
-            refuse_bad(skipped, "; mend or remove what is bad, or leave it out with --skip-bad")
+            refuse_bad(skipped, "; fix or remove these files, or skip them with --skip-bad")
         require(len(skipped) < len(folders.files), f"no picture in {folders.folder} can be read: {(*skipped, '')[0]}")
 
     def shown(self, x: Tensor) -> Tensor:
@@ -261,8 +261,8 @@ class TableInput(TableFormat, _TableColumns):
         if sites is None:
             require(
                 bool(self.at),
-                f"{path} does not say whose its rows are, and the model scales each site by its own; say --site and "
-                f"one of: {', '.join(self.scales)} (or another, with at least {_FEWEST_OF_A_SITE} rows)",
+                f"{path} does not say which site its rows belong to, and the model scales each site by its own mean; "
+                f"give --site and one of: {', '.join(self.scales)} (or another, with at least {_FEWEST_OF_A_SITE} rows)",
             )
             sites = [self.at] * len(frame)
         x = torch.empty(len(frame), sum(column.width for column in self.columns))
@@ -314,7 +314,7 @@ def input_from(table: Mapping[str, Any]) -> Input:
     try:
         made: Input = INPUTS[name](**values)
     except TypeError as problem:
-        raise FedmmError(f"the input {name!r} is not written as it should be: {problem}") from problem
+        raise FedmmError(f"the input {name!r} is malformed: {problem}") from problem
     return made
 
 

@@ -237,7 +237,7 @@ class Centralised(Partition):
     """One client that holds everything: what could be had if data did not have to stay where it is."""
 
     name: ClassVar[str] = "centralised"
-    summary: ClassVar[str] = "one client that holds both domains: what federating costs is measured against it"
+    summary: ClassVar[str] = "one client that holds both domains: the baseline for what federating costs"
 
     def split(self, pair: DomainPair, seed: int) -> list[Share]:
         return [Share("client-1", torch.arange(len(pair.source.y)), torch.arange(len(pair.target.y)))]
@@ -248,7 +248,7 @@ class TargetSupervised(Centralised):
     """One client that learns from the target's training rows and their labels: a bound from above, never a method."""
 
     name: ClassVar[str] = "target_supervised"
-    summary: ClassVar[str] = "one client with the target's own labels: the bound from above, with source_only"
+    summary: ClassVar[str] = "one client with the target's own labels: the upper bound, with source_only"
 
     def seen(self, pair: DomainPair) -> DomainPair:
         """The labelled target in the source's place, and no target."""

@@ -73,7 +73,7 @@ class RowFormat:
         names = self.classes
         require(
             len(names) in (0, count),
-            f"the clients' labels are of {len(names)} classes ({', '.join(names[:10])}), but the network has {count}; "
+            f"the clients' labels have {len(names)} classes ({', '.join(names[:10])}), but the network has {count}; "
             f"make it with classes={len(names)}",
         )
 
@@ -156,7 +156,7 @@ def _column(name: str, held: Sequence[tuple[pandas.Series, str]]) -> Column:
     if all(column.dtype.name != "category" and is_numeric(column) for column, _ in held):
         return Column(name)
     levels = sort_names(text for column, _ in held for text in texts(column) if text not in MISSING)
-    require(bool(levels), f"{held[0][1]} says nothing in any row; drop it")
+    require(bool(levels), f"{held[0][1]} is empty in every row; drop it")
     require(
         len(levels) <= _MOST_LEVELS,
         f"{held[0][1]} holds {len(levels)} different words at all clients, more than {_MOST_LEVELS}; drop it, or turn "

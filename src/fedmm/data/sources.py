@@ -158,7 +158,7 @@ def read_file(folder: Path, file: StoredFile) -> bytes:
     """The bytes of a file in its source's folder; one that is missing or has other bytes than it should is refused."""
     path = folder / file.path
     try:
-        require(not path.exists() or path.is_file(), f"{path} is no file that could be read to its end")
+        require(not path.exists() or path.is_file(), f"{path} cannot be read to its end")
         content = path.read_bytes()
     except OSError as problem:
         raise FedmmError(f"{path} cannot be read: {problem.strerror or problem}{expected(file)}") from problem

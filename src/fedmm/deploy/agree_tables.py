@@ -76,7 +76,7 @@ def _merge_tables(
     described, problems = _read_descriptions(agreed, answers)
     require(len(described) >= served.min_sites, f"the sites' tables do not fit the experiment: {'; '.join(problems)}")
     for problem in problems:
-        say(f"tables: {problem}; the run begins without it")
+        say(f"tables: {problem}; the run starts without it")
     merged = merge_descriptions(agreed, described)
     for note in merged.notes:
         say(f"tables: {note}")

@@ -81,7 +81,7 @@ def coordinator_leftovers(federation: Federation, keeping: Keeping) -> list[Left
 
 def clean_site(config: SiteConfig, keeping: Keeping, *, remove: bool) -> list[Leftover]:
     """Find what is left at a site, and remove it; refused while the site is at work."""
-    require(config.state.is_dir(), f"{config.state} is no folder: the site has kept nothing yet")
+    require(config.state.is_dir(), f"{config.state} is not a folder: the site has stored nothing yet")
     with config.lock():
         found = site_leftovers(config, keeping)
         return _remove(found) if remove else found

@@ -63,7 +63,7 @@ class Enrolment:
         if not self._begun:
             self.infos[name] = before if before and name in self.late else _keep_sums(before, info)
         elif name in self.late - self._joined:
-            self._say(f"site {name!r} joins the run, which began without it")
+            self._say(f"site {name!r} joins the run, which started without it")
             self._joined.add(name)
             self._write()
         return ""
@@ -169,7 +169,7 @@ def shares_of_classes(experiment: Experiment, infos: Mapping[str, SiteInfo]) -> 
         return None
     counts = {name: info.class_counts for name, info in infos.items()}
     shares = class_shares(counts, {name: experiment.run.client_weights.get(name, 1.0) for name in infos})
-    require(shares is not None, "no site has said how many labelled rows it holds of each class")
+    require(shares is not None, "no site has reported how many labelled rows it holds of each class")
     return shares
 
 

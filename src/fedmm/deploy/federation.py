@@ -111,7 +111,7 @@ def prepare(
         require(is_name(name + ".pub") and name.isprintable(), f"a site's key is named as it, so it cannot be {name!r}")
     hosts = [*known_as, host, *(name for name in ("127.0.0.1", "localhost") if name != host)]
     for name in hosts:
-        require(is_host(name), f"{name!r} is no host's name or address")
+        require(is_host(name), f"{name!r} is not a host name or address")
     made = Settings(host, port, insecure, tuple(sites), in_memory)
     try:
         federation.folder.mkdir(parents=True, exist_ok=True)

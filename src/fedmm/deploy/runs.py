@@ -51,7 +51,7 @@ def resume(federation: Federation, name: str, *, patience: float, say: Say) -> i
     except OSError:
         raise federation.no_run(name) from None
     if end_server(folder):
-        say("the server that was at work on the run has been ended")
+        say("the server of the run was stopped")
     if not alive(federation).get(SUPERLINK, True):  # one that was started here
         start_superlink(federation, say)
     least, tuning = _begun_as(folder)
@@ -100,7 +100,7 @@ def stop_run(federation: Federation, number: int) -> None:
 
 
 def _died(federation: Federation, name: str) -> str:
-    going_on = f"`fedmm deploy resume {name} --federation {federation.folder}` goes on with the run"
+    going_on = f"`fedmm deploy resume {name} --federation {federation.folder}` continues the run"
     if _started_here(federation):
         return f"the SuperLink has died; {going_on}"
     return f"the SuperLink has died; {_how_to_start(federation)}; then {going_on}"

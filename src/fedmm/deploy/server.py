@@ -152,10 +152,10 @@ def _read_begun(experiment: Experiment, folder: Path, say: Say) -> ResumePoint |
         refuse_others(differences(before.tables(), experiment.tables()), f"the run in {folder}")
     require(
         completed_run(folder) is None or bool(checkpoints_of(experiment.run, folder).rounds()),
-        f"the run in {folder} has completed, and its checkpoints were cleaned; begin another one with another name",
+        f"the run in {folder} has completed, and its checkpoints were removed; start another one under another name",
     )
     begun = next(iter(newest_common([checkpoints_of(experiment.run, folder)], experiment.run.torch_device, say)), None)
-    say(f"going on after round {begun[0].round}" if begun else "no round had been finished: the run begins again")
+    say(f"continuing after round {begun[0].round}" if begun else "no round was completed: the run starts again")
     return begun
 
 
@@ -175,7 +175,7 @@ def standing_in(each: Experiment, names: list[str], cards: Mapping[str, SiteInfo
     network = build_network(each, pair)
     require(
         network.batch_norm != "local",
-        "batch_norm = 'local' keeps statistics at the sites, so that the server's model cannot predict; use 'averaged' "
+        "batch_norm = 'local' keeps statistics at the sites, so the server's model cannot predict; use 'averaged' "
         "or 'frozen' in a federation of sites",
     )
     adaptation = Adaptation(
@@ -214,7 +214,7 @@ def describe_bound(experiment: Experiment) -> str:
         allowed = "noise is shared (trust = 'server'), so no update is refused for its length"
         return f"{allowed}: the clip that sites apply themselves is the bound ({clip})"
     if terms.secure_sum:
-        return "updates are masked, and their sum alone is seen: no update is refused for its length"
+        return "updates are masked and the server sees only their sum, so no update is refused for its length"
     if has_usual_bound(experiment):
         usual = f"an update more than {TIMES:g} times as long as is usual among the other sites is refused"
         return f"{usual}; max_update_norm in [run] sets another bound"

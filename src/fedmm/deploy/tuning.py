@@ -180,7 +180,7 @@ class SiteTuning:
             roster.ask_strangers(self._grid, question)
             roster.hear_strangers(self._grid)
             refused = [reason for name, reason in roster.refused.items() if name in roster.missing]
-            require(not refused, f"the tuning cannot begin: {'; '.join(refused)}")
+            require(not refused, f"the tuning cannot start: {'; '.join(refused)}")
             if roster.missing:
                 require(
                     time.monotonic() < deadline,
@@ -190,7 +190,7 @@ class SiteTuning:
                 time.sleep(_PAUSE)
         require(
             self._rows_aside or not (self._criterion.metric and isinstance(self._own.data, RowsElsewhere)),
-            f"the tuning cannot begin: the metric {self._criterion.metric} is judged by labelled rows that sites keep "
+            f"the tuning cannot start: the metric {self._criterion.metric} is judged by labelled rows that sites keep "
             "from training, and none keeps any; set data.validation_rows in the files of the sites",
         )
         if has_tables(self._own) and self._encoding is None:
@@ -305,7 +305,7 @@ class _Watch(Callback):
         for site, reason in self._refusals.get(number, ()):
             require(
                 not any(words in reason for words in _SPENT),
-                f"{self._place}: {site} answers no more: {reason}; what is finished stays",
+                f"{self._place}: {site} no longer answers: {reason}; what is finished stays",
             )
             if not reason.startswith(_AWAY):
                 raise Diverged(site, number, f"{site} does not take part in it: {reason}")

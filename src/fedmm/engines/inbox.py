@@ -142,7 +142,7 @@ class Inbox:
         if update.lost:
             return f"it has lost {_state(invitation.counted)}"
         if update.base != invitation.counted:
-            return f"it went on from {_state(update.base)}, not from {_state(invitation.counted)}"
+            return f"it continued from {_state(update.base)}, not from {_state(invitation.counted)}"
         if update.client in self.accepted:
             return "it has already sent an update in this round"
         return ""
@@ -187,7 +187,7 @@ def _unlike(given: Mapping[str, object], like: Mapping[str, Tensor], what: str) 
     for name, right in like.items():
         got = given[name]
         if not isinstance(got, Tensor):
-            return f"its {name!r} is no tensor but {type(got).__name__}"
+            return f"its {name!r} is not a tensor but {type(got).__name__}"
         if got.shape != right.shape:
             return f"its {name!r} has shape {tuple(got.shape)}, not {tuple(right.shape)}"
         if got.dtype != right.dtype:
@@ -284,7 +284,7 @@ def harmless_norms(algorithm: Algorithm, layout: Layout, start: Tensor, statisti
 
 
 _ADVICE = (
-    "a run that diverges looks so too: lower its step sizes, or set max_update_norm in [run] to a bound of your own"
+    "a run that diverges looks the same: lower its step sizes, or set max_update_norm in [run] to a bound of your own"
 )
 _STATISTICS = "running statistics"
 

@@ -76,7 +76,7 @@ class MaskKey:
         try:
             shared = self._private.exchange(_x25519().X25519PublicKey.from_public_bytes(other))
         except ValueError as problem:
-            raise FedmmError("a key for masks is none of X25519's") from problem
+            raise FedmmError("a key for masks is not an X25519 key") from problem
         return _derived(shared, b"fedmm mask seed\x1f" + label)
 
 
@@ -155,7 +155,7 @@ class Masks:
         sent, names = self.ledger.sent(self.run, session, round), sorted(set(survivors))
         require(sent is not None, f"it sent no update in round {round + 1} that could be part of a sum")
         assert sent is not None
-        require(self.name in names, "it was asked to open a sum that its own update is no part of")
+        require(self.name in names, "it was asked to open a sum that does not contain its own update")
         require(
             len(names) >= self.least,
             f"it helps to open sums of at least {self.least} updates, and this one has {len(names)}",
@@ -216,7 +216,7 @@ def sum_codes(updates: Mapping[str, Update], invited: Iterable[str], openings: M
     for name in sorted(updates):
         opening = openings[name]
         if opening.gone.keys() != gone or {len(opening.own), *map(len, opening.gone.values())} != {_SEED_BYTES}:
-            raise NotOpened(f"{name!r} told other seeds than it was asked for")
+            raise NotOpened(f"{name!r} sent other seeds than it was asked for")
         codes = updates[name].vectors[MASKED].cpu().numpy().view(np.uint64)
         codes = codes - mask(opening.own, len(codes))
         for other, seed in opening.gone.items():

@@ -82,7 +82,7 @@ _USUAL = Terms()
 class Worked:
     """What a client has after its local steps: its upload as it travels, its new state, and its report.
 
-    Of a report with metrics, those are empty where updates carry noise: they would tell what the noise hides.
+    Of a report with metrics, those are empty if updates carry noise: they would tell what the noise hides.
     scalars: the numbers that the algorithm has its clients report.
     """
 

@@ -111,7 +111,7 @@ def open_run(folder: Path, model: str | None = None, *, device: torch.device | s
 
 def _require_run(folder: Path) -> None:
     try:
-        require("\0" not in str(folder) and folder.is_dir(), f"there is no folder {folder}; name the folder of a run")
+        require("\0" not in str(folder) and folder.is_dir(), f"there is no folder {folder}; give the folder of a run")
         if (folder / EXPERIMENT).exists():
             require(
                 (folder / MODEL).exists(), f"{folder} holds no {MODEL} yet; let its run end, or stop it with Ctrl-C"

@@ -109,7 +109,7 @@ def groups_in(run: FinishedRun, data: str, column: str) -> list[str]:
     if data not in OWN_ROWS:
         require(
             isinstance(run.input, TableInput) and run.input.fits(Path(data)),
-            f"--group names a column of a table, and {data} is none",
+            f"--group names a column of a table, and {data} is not a table",
         )
         assert isinstance(run.input, TableInput)
         frame = read_table(Path(data), run.input, [column])

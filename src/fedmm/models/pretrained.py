@@ -171,7 +171,7 @@ def _torchvision(name: str, options: Mapping[str, Any], pretrained: bool) -> Imp
         except Exception as problem:
             raise _no_weights(f"torchvision:{name}", problem) from problem
     heads = [path for path, layer in module.named_modules() if isinstance(layer, nn.Linear)]
-    require(bool(heads), f"backbone 'torchvision:{name}' has no linear classifier that could be taken off; use another")
+    require(bool(heads), f"backbone 'torchvision:{name}' has no linear classifier to remove; use another")
     parent, _, child = heads[-1].rpartition(".")
     setattr(module.get_submodule(parent), child, nn.Identity())
     return Imported(module, colours=3)
@@ -215,7 +215,7 @@ def _failed(backbone: str, problem: Exception) -> FedmmError:
 
 def _no_weights(backbone: str, problem: Exception) -> FedmmError:
     return FedmmError(
-        f"the weights of {backbone!r} cannot be had ({_reason(problem)}); with pretrained they are downloaded, so name "
+        f"the weights of {backbone!r} cannot be loaded ({_reason(problem)}); pretrained downloads them, so name "
         "a file with model.weights instead"
     )
 

@@ -111,7 +111,7 @@ class AskingEngine:
         except Malformed as problem:
             raise FedmmError(f"the answer of the site {name!r} cannot be read: {problem}") from problem
         require(update.client == name, f"the site {name!r} answers in the name of {update.client!r}")
-        require(not update.lost, f"the site {name!r} has lost its state after earlier rounds; begin the run again")
+        require(not update.lost, f"the site {name!r} has lost its state after earlier rounds; start the run again")
         return update
 
 

@@ -179,7 +179,7 @@ def measure_at_site(
         raise Malformed("the server did not say what is to be measured")
     model = read_invitation(layout, question.arrays, {**question.about, "restoring": False})
     if model.sent.keys() != {"z"} or model.sent["z"].shape != (layout.size,):
-        raise Malformed("the server sent no model that could be measured")
+        raise Malformed("the server sent no model to measure")
     statistics = model.statistics or own
     if _shapes(statistics) != _shapes(own):
         raise Malformed("the server sent running statistics that are not of this model")

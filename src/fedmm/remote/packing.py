@@ -260,4 +260,4 @@ def _bytes(text: object) -> bytes:
     try:
         return bytes.fromhex(str(text))
     except ValueError:
-        raise Malformed("what should be a key, a signature or a seed is none") from None
+        raise Malformed("a key, a signature or a seed is malformed") from None

@@ -83,7 +83,7 @@ def read_tuned(folder: Path) -> Tuned:
         sentence, metric = str(state["verdict"]["sentence"]), str(state.get("metric", ""))
         return Tuned(chosen, sentence, notes, rungs, rows, metric, signals)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as problem:
-        raise FedmmError(f"{path} does not tell of a finished tuning; let `fedmm tune --resume` end") from problem
+        raise FedmmError(f"{path} does not describe a finished tuning; let `fedmm tune --resume` end") from problem
 
 
 def _spread(values: object) -> str:

@@ -97,7 +97,7 @@ def _numbered_lines(path: Path) -> Iterator[tuple[int, Line]]:
         if line is not None:
             yield number, line
         elif content.strip() and number < len(contents):
-            raise FedmmError(f"{path}, line {number}, is no result of a run; remove the line")
+            raise FedmmError(f"{path}, line {number}, is not a result of a run; remove the line")
 
 
 def select_runs(runs: Sequence[RunResult], item: Item, path: Path) -> list[RunResult]:

@@ -157,7 +157,7 @@ def _rounds_done(path: Path, say: Say) -> int:
     try:
         return load_snapshot(path, torch.device("cpu"))[0].round
     except FedmmError as problem:
-        say(f"{problem}; the run begins again")
+        say(f"{problem}; the run starts again")
         with suppress(OSError):
             path.unlink()
         return 0

@@ -149,7 +149,7 @@ def require_comparable(own: Experiment) -> None:
         "target_supervised learns from the target's labels, which compare never looks at; use another partition",
     )
     require_no_noise(own)
-    require(own.run.probe_rows > 0, "run.probe_rows must be above 0: the verdict goes by those target rows")
+    require(own.run.probe_rows > 0, "run.probe_rows must be above 0: the verdict depends on those target rows")
     require(
         not isinstance(own.data, PerSite),
         f"data.{PER_SITE} is one of the methods that are compared; leave it out of the file",
@@ -348,7 +348,7 @@ def labels_say(entries: Sequence[Table], verdict: Table) -> str | None:
     before, after = accuracies[SOURCE_ONLY], accuracies[other]
     better, worse = min(after) > max(before), max(after) < min(before)
     if not better and not worse:
-        word = "do not tell the two apart"
+        word = "cannot tell the two apart"
     elif verdict["supported"] is None:
         word = "could have judged"
     else:

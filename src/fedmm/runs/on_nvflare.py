@@ -49,7 +49,7 @@ def nvflare_engines(each: Experiment, adaptation: Adaptation, folder: Path) -> I
 
     require(
         adaptation.function.policy != "local",
-        "batch_norm = 'local' keeps statistics with the clients, where predictions need them here; use 'averaged' or "
+        "batch_norm = 'local' keeps statistics with the clients, but predictions need them here; use 'averaged' or "
         "'frozen' with the engine 'nvflare'",
     )
     require(

@@ -45,11 +45,11 @@ def resume_points(
             require_same_rows(adaptation, folder)
     points = newest_common(checkpoints, experiments[0].run.torch_device, say)
     if points:
-        say(f"going on after round {max(state.round for state, _ in points)}")
+        say(f"continuing after round {max(state.round for state, _ in points)}")
     elif len(folders) == 1:
-        say(f"{folders[0]} holds no checkpoint that can be read; the run begins again")
+        say(f"{folders[0]} holds no checkpoint that can be read; the run starts again")
     else:
-        say(f"the runs in {folders[0].parent} have no readable checkpoints of one round; they begin again")
+        say(f"the runs in {folders[0].parent} have no readable checkpoints of the same round; they start again")
     return points
 
 
@@ -144,7 +144,7 @@ def read_plan(folder: Path, experiments: Sequence[Experiment], names: Sequence[s
             for each in plan["programs"]
         ]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as problem:
-        raise FedmmError(f"{path} is no plan of runs that could be gone on with; name another folder") from problem
+        raise FedmmError(f"{path} is not a plan of runs that can be continued; use another folder") from problem
     now = {name: each.tables() for name, each in zip(names, experiments, strict=True)}
     found = [f"{name} is new" for name in now if name not in before]
     found += [f"{name} is gone" for name in before if name not in now]

@@ -36,7 +36,7 @@ _LONGEST_NAME = 150
 def claim_folder(folder: Path, *, overwrite: bool) -> None:
     """Refuse a folder that cannot hold a new run; with ``overwrite``, one that holds an older run is emptied."""
     try:
-        require("\0" not in str(folder), f"the folder {folder} cannot be used: no name may hold a zero byte")
+        require("\0" not in str(folder), f"the folder {folder} cannot be used: a name must not contain a zero byte")
         require(not folder.exists() or folder.is_dir(), f"{folder} is a file; name a folder for the run")
         if not folder.exists() or not any(folder.iterdir()):
             return

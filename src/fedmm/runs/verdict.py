@@ -73,7 +73,7 @@ def _advice(experiment: Experiment, compare: str) -> str:
     try:
         require_comparable(experiment)
     except FedmmError as refusal:
-        return f"fedmm compare cannot tell either: {refusal}"
+        return f"fedmm compare cannot judge it either: {refusal}"
     return f"`{compare}` trains and judges what is missing"
 
 

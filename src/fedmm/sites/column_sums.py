@@ -145,11 +145,11 @@ def _flaw(agreed: AgreedColumns, name: str, row: list[float]) -> str:
         return f"{strange:g} rows have other words"
     if state != _TOLD or name in agreed.categories or not agreed.learns:
         if known or (strange and name not in agreed.categories):
-            return "there are numbers where none are told"
+            return "there are numbers where none were reported"
     elif strange:
         return "a column of numbers has other words"
     elif not known:
-        return "there are no numbers, and that is not said"
+        return "there are no numbers, but that is not reported"
     if not known:
         return "there are sums over no numbers" if total or squares or any(below) else ""
     return _flaw_of_sums(known, total, squares, agreed.ranges.get(name)) or _flaw_of_counts(known, below)
@@ -243,7 +243,7 @@ def _notes(agreed: AgreedColumns, described: Mapping[str, Mapping[str, Described
         for words, which in (
             ("has no column", [name for name in agreed.names if told[name].lacks]),
             ("gives no sums, over too few rows, of", [name for name in agreed.names if told[name].few]),
-            ("has words that are no agreed categories in", [name for name in agreed.names if told[name].strange]),
+            ("has words that are not agreed categories in", [name for name in agreed.names if told[name].strange]),
         ):
             if which:
                 listed = ", ".join(_with_count(name, told[name].strange) for name in which)

@@ -152,8 +152,8 @@ class SuperLinkSection:
         else:
             require(
                 bool(self.certificate and self.key and self.coordinator),
-                "superlink.certificate, superlink.key and superlink.coordinator must name files; on one machine alone, "
-                "insecure = true does without",
+                "superlink.certificate, superlink.key and superlink.coordinator must name files; on a single "
+                "machine, insecure = true needs none",
             )
 
 
@@ -250,7 +250,7 @@ class SiteConfig:
 
     def lock(self) -> AbstractContextManager[object]:
         """Be the one process that works with the site's state; refused while another one does."""
-        return hold_lock(self.lock_file, f"the site with its state in {self.state} is at work; end it first")
+        return hold_lock(self.lock_file, f"the site with its state in {self.state} is already running; stop it first")
 
 
 def read_site(file: Path) -> SiteConfig:
@@ -288,7 +288,7 @@ def is_loopback(host: str) -> bool:
 def require_loopback(host: str, what: str) -> None:
     """Refuse what no other machine may reach: plain text, and a SuperLink that anyone can hand runs to."""
     here = is_loopback(host.strip("[]"))
-    require(here, f"{what} is for this machine alone (127.0.0.1), not for {host!r}")
+    require(here, f"{what} is only for this machine (127.0.0.1), not for {host!r}")
 
 
 def _read_section(kind: Any, table: Any) -> Any:

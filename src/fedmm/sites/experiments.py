@@ -23,7 +23,7 @@ def deployed_experiment(tables: Mapping[str, Any]) -> Experiment:
     found = experiment_anywhere(tables)
     require(
         not isinstance(found.data, PerSite),
-        f"data.{PER_SITE} is for runs in one place; let every site standardise its own rows before it shares in",
+        f"data.{PER_SITE} is only for runs in one place; let every site standardise its own rows before it takes part",
     )
     return found
 

@@ -142,7 +142,7 @@ def _read_rows(config: SiteConfig, experiment: Experiment) -> dict[str, Any]:
 def _share(name: str, experiment: Experiment) -> dict[str, Any]:
     require(
         not isinstance(experiment.data, RowsElsewhere),
-        "data.kind = 'share' needs an experiment with a data set of its own; say where this site's rows are",
+        "data.kind = 'share' needs an experiment with a built-in data set; otherwise say where this site's rows are",
     )
     pair = experiment.partition.seen(experiment.data.load())
     shares = {share.name: share for share in experiment.partition.split(pair, experiment.run.seed)}

@@ -127,14 +127,14 @@ def site_info_from(table: Any) -> SiteInfo:
         raise Malformed(f"its rows have the shape {list(shape)}, where up to {_MOST_DIMENSIONS} sizes above 0 are read")
     total = table.get("input_sum", 0.0)
     if isinstance(total, bool) or not isinstance(total, int | float) or not _is_finite(total):
-        raise Malformed("the sum of its inputs is no finite number")
+        raise Malformed("the sum of its inputs is not a finite number")
     (count,) = _whole_numbers({"input_count": [table.get("input_count", 0)]}, "input_count", (), 1)
     batch = _whole_numbers(table, "batch", (0, 0), 2)
     if len(batch) != 2 or min(batch) < 0:
         raise Malformed(f"its batches hold {list(batch)} rows, where two numbers are read")
     counts = _whole_numbers(table, "class_counts", (), _MOST_CLASSES)
     if any(not 0 <= held <= _MOST_INPUTS for held in counts):
-        raise Malformed("the counts of its classes are no numbers of rows")
+        raise Malformed("the counts of its classes are not numbers of rows")
     validation = _flag(table, "validation", False)
     return SiteInfo(source, target, shape, as_bytes, float(total), count, validation, (*batch,), counts)
 
@@ -150,7 +150,7 @@ def _whole_numbers(table: Mapping[str, Any], name: str, default: tuple[int, ...]
     value = table.get(name, default)
     right = isinstance(value, list | tuple) and len(value) <= most and all(type(number) is int for number in value)
     if not right:
-        raise Malformed(f"its {name!r} is no list of at most {most} whole numbers")
+        raise Malformed(f"its {name!r} is not a list of at most {most} whole numbers")
     return tuple(value)
 
 

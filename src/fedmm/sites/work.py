@@ -304,7 +304,7 @@ def site_masks(config: SiteConfig, terms: Terms, run: str) -> Masks | None:
     if not terms.secure_sum:
         require(
             not section.peers,
-            "this site's updates are for masked sums alone (masks.peers), and the experiment has no secure_sum = true",
+            "this site sends updates only for masked sums (masks.peers), but the experiment has no secure_sum = true",
         )
         return None
     require(
@@ -313,7 +313,7 @@ def site_masks(config: SiteConfig, terms: Terms, run: str) -> Masks | None:
         "NAME.pub of every other site, from the sites themselves and not from the coordinator",
     )
     folder = config.path(section.peers)
-    require(folder.is_dir(), f"masks.peers is no folder: {folder}")
+    require(folder.is_dir(), f"masks.peers is not a folder: {folder}")
     verifiers = {path.stem: verifier(path, "a key in masks.peers") for path in sorted(folder.glob("*.pub"))}
 
     def verify(name: str, signature: bytes, text: bytes) -> bool:

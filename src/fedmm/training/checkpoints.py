@@ -232,7 +232,7 @@ def open_call_folder(
     said: list[str] = []
     points = newest_common([checkpoints], adaptation.function.layout.device, said.append)
     if said and not points:
-        said.append(f"{folder} holds no checkpoint that can be read; the run begins again")
+        said.append(f"{folder} holds no checkpoint that can be read; the run starts again")
     return checkpoints, points[0] if points else None, said
 
 

@@ -125,7 +125,7 @@ def load_snapshot(path: Path, device: torch.device) -> ResumePoint:
         )
         return replace(states[0], fallback=tuple(states[1:])), history
     except (UnreadableFile, LookupError, ValueError, TypeError, AttributeError) as problem:
-        raise FedmmError(f"{path} is no state of a run that could be continued; remove the file") from problem
+        raise FedmmError(f"{path} is not a state from which a run can continue; remove the file") from problem
 
 
 def _empty(about: dict[str, Any]) -> FederatedState:

@@ -347,7 +347,7 @@ def test_dates_become_days(tmp_path: Path) -> None:
     x = pair.input.read(tmp_path / "new.csv").x[:, 0] * columns(pair)["age"].deviation
     assert float(x[1] - x[0]) == pytest.approx(2.0, rel=1e-5)
     (tmp_path / "new.csv").write_text("age,city\n2023-02-01,Oslo\n")
-    with pytest.raises(FedmmError, match="column 'age' holds 2023-02-01 in row 1, which is no date of the form"):
+    with pytest.raises(FedmmError, match="column 'age' holds 2023-02-01 in row 1, which is not a date of the form"):
         pair.input.read(tmp_path / "new.csv")
 
 

@@ -244,9 +244,7 @@ def test_no_counts_leave_where_updates_carry_noise(tmp_path: Path) -> None:
     config = site(tmp_path, noisy)
     balanced = {"name": "source_only", "class_weights": "balanced"}
     counting = deployed_experiment({**noisy.tables(), "objective": balanced})
-    assert "must not need the clients' counts of each class where updates carry noise" in refused_at_once(
-        config, counting
-    )
+    assert "must not need the clients' counts of each class if updates carry noise" in refused_at_once(config, counting)
 
 
 # Often ----------------------------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ class Validator:
 _TARGET = "target inputs of the clients (run.probe_rows above 0)"
 _ASIDE = "labelled source rows set aside (source_validation, or validation_rows in a site's file)"
 _COUNTS = "how many of its scores are in each of 8,192 bins, by class: 16,384 numbers"
-_PSI = "an adversary that tells domains (dann, cdan)"
+_PSI = "an adversary that predicts domains (dann, cdan)"
 
 VALIDATORS: dict[str, Validator] = {
     each.name: each
@@ -82,7 +82,7 @@ VALIDATORS: dict[str, Validator] = {
         ),
         Validator(
             "validation_worst_accuracy", "validation_worst_accuracy", True,
-            f"{_ASIDE} of which it is known who holds them, and no target",
+            f"{_ASIDE} with a known site for each, and no target",
             "the counts of its hits and of its rows: 2 numbers", "accuracy of the worst-off site",
         ),
         Validator(
@@ -91,11 +91,11 @@ VALIDATORS: dict[str, Validator] = {
         ),
         Validator(
             "domain_accuracy", "domain_accuracy", False, f"{_TARGET} and {_PSI}",
-            "the count of rows whose domain is told: 1 number", "balanced accuracy",
+            "the count of rows whose domain is predicted correctly: 1 number", "balanced accuracy",
         ),
         Validator(
             "proxy_a_distance", "proxy_a_distance", False, f"{_TARGET} and {_PSI}",
-            "the count of rows whose domain is told: 1 number", "Ben-David et al. 2006",
+            "the count of rows whose domain is predicted correctly: 1 number", "Ben-David et al. 2006",
         ),
         Validator(
             f"{ORACLE}target_accuracy", "target_accuracy", True, "labelled target rows",
@@ -191,7 +191,7 @@ def judge_adaptation(source_only: Signals, adapted: Signals, shift: LabelShift |
             missing.append(f"{mixes}; a rough estimate, which labels of a few dozen target rows would settle")
     before, after = source_only.source_risk, adapted.source_risk
     if not before or not after:
-        missing.append("no labelled source rows are set aside, so that there is no source_risk")
+        missing.append("no labelled source rows are set aside, so there is no source_risk")
     elif not fmean(after) <= fmean(before) * (1.0 + _RISK_SLACK):
         against.append(f"source_risk rose from {fmean(before):.3g} to {fmean(after):.3g}")
     for name in BELIEVED:

@@ -57,7 +57,7 @@ class _File:
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """All arrays by their path."""
-        require(self.content.startswith(_SIGNATURE), "it does not begin with HDF5's signature")
+        require(self.content.startswith(_SIGNATURE), "it does not start with HDF5's signature")
         version, *_, offsets, lengths = self.unpack("7B", 8)
         require((version, offsets, lengths) == (0, 8, 8), "its superblock must be of version 0 with 8-byte addresses")
         (root,) = self.unpack("Q", 64)

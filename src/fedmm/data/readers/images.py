@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 _OF_SYSTEMS = {"thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx"}
 """Files that Windows and macOS leave in folders of pictures; those of others are hidden by a dot."""
-SKIP = "; mend or remove what is bad, or leave it out with data.skip_bad = true"
+SKIP = "; fix or remove these files, or skip them with data.skip_bad = true"
 _FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """Others run programs, or are no pictures of pixels."""
 _MOST_PIXELS = 89_000_000
@@ -220,10 +220,10 @@ def found_in(folder: Path) -> ClassFolders:
         require(bool(pictures), f"the class folder {path} is empty; put pictures in it or remove it")
         for picture in pictures:
             require(
-                not picture.is_dir(), f"{picture} is a folder inside a class's folder, which must hold pictures alone"
+                not picture.is_dir(), f"{picture} is a folder inside a class's folder, which must hold only pictures"
             )
     require(
-        not (folders and loose), f"{loose[0] if loose else ''} lies beside the class folders; move it into one of them"
+        not (folders and loose), f"{loose[0] if loose else ''} is beside the class folders; move it into one of them"
     )
     paths = loose or [picture for pictures in inside.values() for picture in pictures]
     require(bool(paths), f"{folder} holds neither class folders nor pictures")

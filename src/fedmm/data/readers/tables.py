@@ -55,7 +55,7 @@ def read_table(
     except ImportError as problem:
         raise FedmmError("tables need pandas and pyarrow: pip install 'fedmm[tables]'") from problem
     name = path.name.lower()
-    require(path.is_file(), f"{path} is no file; name a table ({', '.join(TABLES)})")
+    require(path.is_file(), f"{path} is not a file; name a table ({', '.join(TABLES)})")
     require(not name.endswith(".xls"), f"{path} is an old Excel workbook; save it as .xlsx, or as CSV")
     require(name.endswith(TABLES), f"{path} must be a table: {', '.join(TABLES)}")
     try:
@@ -365,7 +365,7 @@ def as_days(column: pandas.Series, format: str, what: str) -> NDArray[np.float64
             moment = datetime.datetime.strptime(text, format).replace(tzinfo=None)
         except ValueError as problem:
             raise FedmmError(
-                f"{what} holds {text:.40} in row {row + 1}, which is no date of the form {format!r} of data.dates"
+                f"{what} holds {text:.40} in row {row + 1}, which is not a date of the form {format!r} of data.dates"
             ) from problem
         found[row] = (moment - first) / datetime.timedelta(days=1)
     return found

@@ -159,7 +159,7 @@ def _require_loopback(ray: ModuleType) -> None:
     where = ray.util.get_node_ip_address()
     if where != _LOOPBACK:
         raise FedmmError(
-            f"Ray listens on {where} and not on loopback alone; set {next(iter(_ON_LOOPBACK))}=0 in the environment, "
+            f"Ray listens on {where} and not only on loopback; set {next(iter(_ON_LOOPBACK))}=0 in the environment, "
             "or give the address of a cluster"
         )
 

@@ -137,7 +137,9 @@ def collect_runs(paths: Sequence[Path]) -> Report:
     entries: dict[Path, Entry] = {}
     abouts, tunings = [], []
     for path in paths:
-        require("\0" not in str(path) and path.is_dir(), f"{path} is no folder; name the folder of a run or comparison")
+        require(
+            "\0" not in str(path) and path.is_dir(), f"{path} is not a folder; give the folder of a run or comparison"
+        )
         abouts.append(_read_about(path))
         labels = _labels(abouts[-1])
         order = {name: position for position, name in enumerate(labels)}

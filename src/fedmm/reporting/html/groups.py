@@ -53,7 +53,7 @@ def group_section(report: Report) -> Section:
         parts = [Text(words), *scored_parts("group", scored, report, controls, [each.key for each in scored])]
     elif not broken:
         words = (
-            "No scores by group lie in the folders of these runs; fedmm evaluate RUN DATA --group COLUMN --out "
+            "The folders of these runs contain no scores by group; fedmm evaluate RUN DATA --group COLUMN --out "
             "RUN/by_COLUMN.json puts them there."
         )
         parts = [absent(words)]

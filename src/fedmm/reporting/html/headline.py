@@ -86,8 +86,8 @@ def headline(report: Report) -> Section:
         else "No target labels were given, so no accuracy on the target is known: here is what needs no labels, mean "
         "and range over the seeds. None of it proves that a method is better than another."
         if has_target
-        else "There is no target: scores are of labelled rows that were not trained on, mean and range over the seeds; "
-        "source accuracy, in percent, is of test rows."
+        else "There is no target: scores are on labelled rows that were not trained on, mean and range over the seeds; "
+        "source accuracy, in percent, is on test rows."
     )
     parts: list[Part] = [
         Text(words),

@@ -18,8 +18,7 @@ from fedmm.runs.tuning.ranking import RANKED_BY, Field, Measured, find_unmeasure
 from fedmm.runs.tuning.rung_results import Choice, Results, choose_finalist
 
 _SAME_ROWS = (
-    "the rows that were chosen by are also those to test on, so that the test flatters what was chosen; "
-    "data.validation_share keeps others to choose by"
+    "the choice was made on the test rows, so the test flatters it; data.validation_share keeps other rows for choosing"
 )
 _OWN = "the experiment as given"
 
@@ -141,9 +140,9 @@ def _told(values: Sequence[float]) -> str:
 
 def _doubt(mine: Sequence[float], its: Sequence[float]) -> str:
     if min(len(mine), len(its)) < 2:
-        return ", which one seed cannot tell from chance"
+        return ", which one seed cannot distinguish from chance"
     apart = min(mine) > max(its) or max(mine) < min(its)
-    return "" if apart else "; the seeds overlap, so that it may be chance"
+    return "" if apart else "; the seeds overlap, so it may be chance"
 
 
 def metric_of(own: Experiment, given: str) -> str:

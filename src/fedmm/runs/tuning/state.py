@@ -21,5 +21,5 @@ def read_state(path: Path) -> dict[str, Any]:
         for key in _KEYS:
             state[key]
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as problem:
-        raise FedmmError(f"{path} is no tuning that could be gone on with; name another folder") from problem
+        raise FedmmError(f"{path} is not a tuning that can be continued; use another folder") from problem
     return state

@@ -64,8 +64,8 @@ def require_private(path: Path, what: str) -> None:
     others = os.name == "posix" and mode & 0o077
     require(
         not others,
-        f"{what} may be read or changed by other accounts of this machine (mode {stat.S_IMODE(mode):o}), so it is no "
-        f"secret: `chmod 600 {path}` mends it; where somebody may have read it, make another one",
+        f"{what} may be read or changed by other accounts of this machine (mode {stat.S_IMODE(mode):o}), so it is not "
+        f"secret: `chmod 600 {path}` fixes that; if somebody may have read it, make another one",
     )
 
 

@@ -80,7 +80,7 @@ def read_invitation(file: Path) -> Invitation:
     tables = read_input_tables(file, _LARGEST)
     table = tables.get(SECTION)
     if not isinstance(table, dict) or len(tables) != 1:
-        raise FedmmError(f"{file} is no invitation: it must have a section [{SECTION}] and no other")
+        raise FedmmError(f"{file} is not an invitation: it must have a section [{SECTION}] and no other")
     return _check_invitation(table)
 
 
@@ -235,7 +235,7 @@ def _write(shared: Mapping[Path, bytes], own: Mapping[Path, tuple[bytes, int]]) 
         for path, content in shared.items():
             require(
                 not path.exists() or path.read_bytes() == content,
-                f"{path} is there already, and is of another federation; join in a folder of its own",
+                f"{path} is there already and belongs to another federation; join in a folder of its own",
             )
         for folder in {path.parent for path in own}:
             folder.mkdir(parents=True, exist_ok=True)

@@ -176,7 +176,7 @@ def _require_noise(policy: PolicySection, kind: str, experiment: Experiment) -> 
     private = experiment.terms.transmission.private
     permit(
         not private or experiment.model.centre != "train_mean",
-        "centre must be 'none' or 'image_mean' where updates carry noise: the mean of the clients' inputs has none",
+        "centre must be 'none' or 'image_mean' if updates carry noise: the mean of the clients' inputs has none",
     )
     if private and experiment.objective.needs_class_shares:
         try:
@@ -233,8 +233,8 @@ def require_counts(policy: PolicySection, counts: Sequence[int]) -> None:
     """Refuse to say how many rows of each class are held, where they are few of one: at least min_rows, or none."""
     permit(
         all(not held or held >= policy.min_rows for held in counts),
-        f"the site holds fewer rows of a class than its policy.min_rows, {policy.min_rows}, and does not tell how "
-        "many; objective.positive_share (auc) or class_weights = 'none' (source_only) need no counts",
+        f"the site holds fewer rows of a class than its policy.min_rows, {policy.min_rows}, and does not report "
+        "how many; objective.positive_share (auc) or class_weights = 'none' (source_only) need no counts",
     )
 
 

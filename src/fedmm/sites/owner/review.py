@@ -43,7 +43,7 @@ def verify(config: SiteConfig, show: Callable[[Entry], None], expect: str = "") 
         f"{chain.entries} entries, every hash follows from the one before; head {chain.head}",
     ]
     if chain.fragment:
-        lines.append(f"the last {len(chain.fragment)} bytes are no whole line: a crash, or an entry being written")
+        lines.append(f"the last {len(chain.fragment)} bytes are not a whole line: a crash, or an entry being written")
     return lines
 
 
