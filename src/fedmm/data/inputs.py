@@ -262,7 +262,7 @@ class TableInput(TableFormat, _TableColumns):
             require(
                 bool(self.at),
                 f"{path} does not say which site its rows belong to, and the model scales each site by its own mean; "
-                f"give --site and one of: {', '.join(self.scales)} (or another, with at least {_FEWEST_OF_A_SITE} rows)",
+                f"use --site with one of: {', '.join(self.scales)} (or another with at least {_FEWEST_OF_A_SITE} rows)",
             )
             sites = [self.at] * len(frame)
         x = torch.empty(len(frame), sum(column.width for column in self.columns))
