@@ -160,7 +160,7 @@ def _data_table(data: DataSet) -> Table:
 
 
 def _with_preset(tables: Mapping[str, Any]) -> dict[str, Table]:
-    """The tables with the preset's values where they have none; another model than the preset's takes none."""
+    """The tables with the preset's values if they have none; another model than the preset's takes none."""
     name = tables.get("run", {}).get("preset", "")
     require(isinstance(name, str), f"run.preset must be text, not {name!r}")
     if not name:

@@ -146,7 +146,7 @@ def groups_of(names: Sequence[str], labels: Mapping[str, str], device: torch.dev
 
 
 def group_centre(aggregation: Aggregation, vectors: Tensor, groups: Groups, counted: Tensor | None = None) -> Tensor:
-    """The mean of the groups' centres, weighted by how many clients of each are counted; 0 where nobody is.
+    """The mean of the groups' centres, weighted by how many clients of each are counted; 0 if nobody is.
 
     vectors: ``[..., clients, size]``; counted: bool ``[..., clients]``, all by default.
     """

@@ -108,7 +108,7 @@ class Terms:
         return self.transmission.private or self.secure_sum
 
     def check_sum(self, problem: FederatedProblem, algorithm: Algorithm) -> None:
-        """Refuse masks where the server looks at single updates, or where sites send what masks do not hide."""
+        """Refuse masks where the server looks at single updates, or if sites send what masks do not hide."""
         if not self.secure_sum:
             return
         self.check_reports(algorithm)

@@ -26,7 +26,7 @@ def sync_path(path: Path) -> None:
 
 @contextmanager
 def hold_lock(path: Path, refusal: str, mode: int = 0o600) -> Iterator[TextIO]:
-    """Hold the lock of a file, which is made with this mode where there is none, and give the file.
+    """Hold the lock of a file, which is made with this mode if there is none, and give the file.
 
     While another process holds it, ``refusal`` is raised.
     """
@@ -62,14 +62,14 @@ def replace_file(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """A text in UTF-8 that is there whole or not at all, in a folder that is made where there is none."""
+    """A text in UTF-8 that is there whole or not at all, in a folder that is made if there is none."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replace_file(path) as partial:
         partial.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """A JSON file that is there whole or not at all, in a folder that is made where there is none."""
+    """A JSON file that is there whole or not at all, in a folder that is made if there is none."""
     try:
         write_text(path, json.dumps(content, indent=2) + "\n")
     except OSError as problem:
@@ -101,7 +101,7 @@ def require_shallow(value: object, name: object) -> None:
 
 @contextmanager
 def atomic_write(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
-    """:func:`replace_file` for a file that the user named, in a folder that is made where there is none.
+    """:func:`replace_file` for a file that the user named, in a folder that is made if there is none.
 
     What cannot be written is one sentence.
     """
@@ -149,7 +149,7 @@ Decimal = Literal[".", ","]
 
 @dataclass(frozen=True)
 class TableKeys:
-    """The keys of ``[data]`` that say how a table is written; columns: their names, where the file has none.
+    """The keys of ``[data]`` that say how a table is written; columns: their names, if the file has none.
 
     ``TableFormat.of`` in ``fedmm.data.readers`` says what each is for.
     """

@@ -85,7 +85,7 @@ def configuration_file() -> Path:
 
 
 def import_allowed(name: str, what: str, *, built_in: Collection[str] = ()) -> Any:
-    """The object that ``module:attribute`` names; refused, and nothing imported, where it is not allowed.
+    """The object that ``module:attribute`` names; refused, and nothing imported, if it is not allowed.
 
     An allowed module gives what is defined in allowed modules: not what it imported from others, such as ``os.system``.
     what: what has this name, for the refusal. built_in: whole names that need not be allowed.

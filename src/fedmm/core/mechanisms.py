@@ -159,7 +159,7 @@ def _shortened(update: Tensor, norm: float) -> Tensor:
 
 
 def _bounded(update: Tensor, norm: float) -> Tensor:
-    """Shortened, and 0 where its length is no number."""
+    """Shortened, and 0 if its length is no number."""
     length = update.norm(dim=-1, keepdim=True)
     return torch.where(length.isfinite(), _shortened(update, norm), 0.0)
 
@@ -215,7 +215,7 @@ class SecretNoise(NoiseSource):
 
     @classmethod
     def kept_in(cls, path: Path, run: str = "") -> SecretNoise:
-        """The secret in a file, drawn and written, for its owner's eyes alone, where there is none yet."""
+        """The secret in a file, drawn and written, for its owner's eyes alone, if there is none yet."""
         try:
             if not path.exists():
                 _draw_secret(path)

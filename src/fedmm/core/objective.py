@@ -41,7 +41,7 @@ class RowWeights(NamedTuple):
 
 
 def row_weights(domain: Tensor, weight: Tensor, classes: Tensor | None = None) -> RowWeights:
-    """Weights that sum to 1 over the source rows (``task``, all 0 where there are none) and over all rows (``all``).
+    """Weights that sum to 1 over the source rows (``task``, all 0 if there are none) and over all rows (``all``).
 
     Those of the target rows (``target``) are as they were given, and 0 for source rows.
 

@@ -75,8 +75,8 @@ class Column:
 
     levels: the words of a column of categories; there is a number for each, and one more for any other word and for
         none. A column of numbers has no levels.
-    mean, deviation: of a column of numbers, which becomes (value - mean) / deviation, and 0 where there is none.
-    indicator: whether a second number is 1 where there is none.
+    mean, deviation: of a column of numbers, which becomes (value - mean) / deviation, and 0 if there is none.
+    indicator: whether a second number is 1 if there is none.
     date: the form of a column of dates, such as ``%d.%m.%Y``, which becomes days since 1970 and then as other numbers.
     """
 
@@ -107,7 +107,7 @@ class Column:
         return (self.name, f"{self.name} missing") if self.indicator else (self.name,)
 
     def values(self, column: pandas.Series, what: str, decimal: str = ".") -> Numbers:
-        """The numbers of a column without levels before they are scaled, ``[rows]``, NaN where there is none."""
+        """The numbers of a column without levels before they are scaled, ``[rows]``, NaN if there is none."""
         return as_days(column, self.date, what) if self.date else numbers(column, what, decimal)
 
     def encode(self, column: pandas.Series, what: str, decimal: str = ".") -> NDArray[np.float32]:
@@ -271,9 +271,9 @@ def _numeric(name: str, values: Numbers, what: str, scaling: Scaling, date: str 
 
 
 def numeric_column(name: str, mean: float, deviation: float | None, *, missing: bool, date: str = "") -> Column | None:
-    """A column of numbers; None where all are the same and none is missing, so that there is nothing to learn from.
+    """A column of numbers; None if all are the same and none is missing, so that there is nothing to learn from.
 
-    deviation: None where all are the same. missing: whether there is a row without a number.
+    deviation: None if all are the same. missing: whether there is a row without a number.
     """
     if deviation is None:
         return Column(name, mean, 1.0, missing, date=date) if missing else None
@@ -281,7 +281,7 @@ def numeric_column(name: str, mean: float, deviation: float | None, *, missing: 
 
 
 def _scale(known: Numbers, scaling: Scaling, what: str) -> tuple[float, float | None]:
-    """What is taken off a column's numbers and what they are divided by; None where all are the same."""
+    """What is taken off a column's numbers and what they are divided by; None if all are the same."""
     total, squares = sums_of(known)
     mean, deviation = total / len(known), deviation_of(total, squares, len(known), what)
     if deviation is None:
@@ -302,7 +302,7 @@ def sums_of(known: Numbers) -> tuple[float, float]:
 
 
 def deviation_of(total: float, squares: float, count: int, what: str) -> float | None:
-    """The standard deviation of numbers with these sums; None where all are the same."""
+    """The standard deviation of numbers with these sums; None if all are the same."""
     deviation = float(np.sqrt(squares / count))
     require(np.isfinite(deviation), f"{what} holds numbers that are too large to be standardised; make them smaller")
     return deviation if deviation > 1e-12 * max(1.0, abs(total / count)) else None

@@ -23,7 +23,7 @@ _PASSING = {408, 425, 429, 500, 502, 503, 504}
 """Answers after which it is worth trying again."""
 
 Moved = Callable[[int], None]
-"""Called with the number of bytes that were gained; below 0 where some are thrown away."""
+"""Called with the number of bytes that were gained; below 0 if some are thrown away."""
 
 
 class _Broken(Exception):  # noqa: N818 - reads as what happened
@@ -160,7 +160,7 @@ class _Transfer:
 
 
 def _open(address: str, start: int, timeout: float) -> HTTPResponse | None:
-    """The answer of a server that has the file; None where it has fewer bytes than are to be skipped."""
+    """The answer of a server that has the file; None if it has fewer bytes than are to be skipped."""
     headers = {"User-Agent": "fedmm"} | ({"Range": f"bytes={start}-"} if start else {})
     with _network():
         try:
@@ -175,7 +175,7 @@ def _open(address: str, start: int, timeout: float) -> HTTPResponse | None:
 
 
 def _extent(response: HTTPResponse, start: int) -> tuple[int, int | None]:
-    """The place of the first byte that comes, and the size of the whole file where the server says it."""
+    """The place of the first byte that comes, and the size of the whole file if the server says it."""
     length = response.headers.get("Content-Length", "")
     if response.status != _PARTIAL_CONTENT:
         return 0, int(length) if length.isdecimal() else None

@@ -187,8 +187,8 @@ class _TableColumns(Input):
 class TableInput(TableFormat, _TableColumns):
     """A table with the columns of the training table, written in the format; other columns are not looked at.
 
-    columns: how each becomes numbers. label, id: columns with a row's class and its name, where the file has them.
-    classes: the class of each label, where that is not the label itself.
+    columns: how each becomes numbers. label, id: columns with a row's class and its name, if the file has them.
+    classes: the class of each label, if that is not the label itself.
     scales: by site, means and deviations in place of the columns' own, for training with ``scaling = "per_site"``.
     site: the column that says whose a row is; at: whose all rows of a file without that column are.
     fixed: whether columns are scaled by what was agreed on, and not by what training rows hold.

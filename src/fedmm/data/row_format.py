@@ -39,7 +39,7 @@ class RowFormat:
     columns: of data frames, in the order in which they become numbers. Columns of words have a number for each word
         that a client holds and one more for any other; numbers stay as they are.
     classes: their names in the order of their numbers, where labels are words.
-    keys: of rows that are dicts, where they are not the usual ones.
+    keys: of rows that are dicts, if they are not the usual ones.
     """
 
     columns: tuple[Column, ...] = ()
@@ -176,7 +176,7 @@ def _require_columns(frame: pandas.DataFrame, names: Sequence[str], what: str) -
 
 
 def _classes(parts: Sequence[Part], keys: Keys | None) -> tuple[str, ...]:
-    """The words that the clients' labels are, in order; empty where they are numbers."""
+    """The words that the clients' labels are, in order; empty if they are numbers."""
     found = [(labels, part.what) for part in parts if part.labelled and (labels := _words(part, keys)) is not None]
     if not found:
         return ()

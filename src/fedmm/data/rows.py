@@ -87,7 +87,7 @@ class DatasetRows:
     """Rows of a map-style dataset, read when they are asked for; item i is x, a pair (x, y), or a dict of both.
 
     Values are checked as they are read. A label is read once and remembered, also where ``take`` comes across it.
-    keys: of rows that are dicts, found among the usual ones where they are not given. classes: their names in order,
+    keys: of rows that are dicts, found among the usual ones if they are not given. classes: their names in order,
     where labels are words.
     """
 
@@ -132,7 +132,7 @@ class DatasetRows:
         return self._item(number)[1]
 
     def _item(self, number: int) -> tuple[Any, Any]:
-        """(x, y) of one row as the dataset gives them; y is None where no labels are asked for."""
+        """(x, y) of one row as the dataset gives them; y is None if no labels are asked for."""
         what = f"{self.what}, row {number}"
         try:
             item = self.dataset[number]
@@ -244,7 +244,7 @@ def in_memory(data: object, what: str, labelled: bool, keys: Keys | None = None)
 
 
 def split_dict(item: Mapping[Any, Any], what: str, labelled: bool, keys: Keys | None) -> tuple[Any, Any]:
-    """The input and the label of a row or of rows in a dict; the label is None where none is asked for."""
+    """The input and the label of a row or of rows in a dict; the label is None if none is asked for."""
     return (
         item[_key(item, what, "input", INPUT_KEYS, keys and keys[0])],
         item[_key(item, what, "label", LABEL_KEYS, keys and keys[1])] if labelled else None,

@@ -24,8 +24,8 @@ _LINE = re.compile(r"([0-9a-f]{64}) ([0-9]{1,15}) ([^\s/\\][^\\]*)")
 class StoredFile:
     """One file: its path below its source's folder, and what its bytes must be.
 
-    size: in bytes; None where nobody published it.
-    sha256: 64 hexadecimal digits, or the beginning of them where no more was published; empty where nothing was.
+    size: in bytes; None if nobody published it.
+    sha256: 64 hexadecimal digits, or the beginning of them where no more was published; empty if nothing was.
     addresses: where it can be had, best first.
     """
 
@@ -52,7 +52,7 @@ class Archive:
 class Edition:
     """One complete form in which a source is found.
 
-    note: how far its bytes can be trusted, where that is not plainly a sha256 for every file.
+    note: how far its bytes can be trusted, if that is not plainly a sha256 for every file.
     """
 
     name: str
@@ -90,7 +90,7 @@ class Source:
     parts: tuple[str, ...] = ()
 
     def folder(self, data_set: str) -> Path:
-        """Its folder in the data folder; where there is none, how to get it for a data set."""
+        """Its folder in the data folder; if there is none, how to get it for a data set."""
         folder = data_folder() / self.name
         require(
             is_folder(folder),
@@ -195,7 +195,7 @@ def _edition_there(editions: Sequence[Edition], folder: Path) -> Edition:
 
 
 def size_of(path: Path) -> int | None:
-    """The size of a file in bytes, or None where there is none."""
+    """The size of a file in bytes, or None if there is none."""
     try:
         return path.stat().st_size if path.is_file() else None
     except OSError:

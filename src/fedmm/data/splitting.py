@@ -19,8 +19,8 @@ from fedmm.data.labels import UNLABELLED, sort_names
 class Split(NamedTuple):
     """Row numbers, int64 and ascending: of the source to train and to test on, and of the target.
 
-    target_test: None where no row of the target that could be tested on has a label. source_validation: rows of the
-    source to choose by; None where those to test on are also chosen by.
+    target_test: None if no row of the target that could be tested on has a label. source_validation: rows of the
+    source to choose by; None if those to test on are also chosen by.
     """
 
     source: Tensor
@@ -56,14 +56,14 @@ def split_rows(
     target_groups: Sequence[str] | None = None,
     tested_elsewhere: bool = False,
 ) -> Split:
-    """Deal rows with labels int64 ``[rows]``, of the target -1 where they are not known.
+    """Deal rows with labels int64 ``[rows]``, of the target -1 if they are not known.
 
     held_out: which share of every class of the source is not trained on. target_held_out: the same of the target's
     labelled rows; 0 trains on all of them, without their labels, and tests on them too. validation_share: of every
     class of the source, what is chosen by; 0 chooses by the rows held out, which do not depend on it. A class keeps a
     row to train on before one to test on, and that before one to choose by. source_sites: every site keeps a row to
     train on. source_groups, target_groups: rows of a group, such as a patient's, are not torn apart; each row is one
-    where there are none. tested_elsewhere: no row of the target is needed for testing.
+    if there are none. tested_elsewhere: no row of the target is needed for testing.
     """
     kept = held_out_groups(source_y, held_out, (seed, "held_out"), source_groups)
     if source_sites is not None:
@@ -172,7 +172,7 @@ def take_rows(rows: Labelled, index: Tensor) -> Labelled:
 
 
 def take_names(names: Sequence[str] | None, rows: Tensor | None) -> list[str] | None:
-    """The names of some rows; None where there are none, or no such rows."""
+    """The names of some rows; None if there are none, or no such rows."""
     return None if names is None or rows is None else [names[row] for row in rows.tolist()]
 
 

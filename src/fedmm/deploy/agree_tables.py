@@ -87,7 +87,7 @@ def _merge_tables(
 
 
 def read_encoding(folder: Path) -> TableInput | None:
-    """What the sites of a run agreed on; None where they have not."""
+    """What the sites of a run agreed on; None if they have not."""
     path = folder / ENCODING_FILE
     if not path.exists():
         return None

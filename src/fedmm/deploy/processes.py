@@ -23,7 +23,7 @@ _children: list[subprocess.Popen[bytes]] = []
 
 @dataclass(frozen=True)
 class Started:
-    """A process that leads a group of its own. began: when it was started, in the system's ticks; 0 where unknown."""
+    """A process that leads a group of its own. began: when it was started, in the system's ticks; 0 if unknown."""
 
     name: str
     pid: int
@@ -154,7 +154,7 @@ def _ancestors() -> set[int]:
 
 
 def _status(pid: int) -> tuple[str, int]:
-    """A process's state and when it began; empty where there is none."""
+    """A process's state and when it began; empty if there is none."""
     try:
         words = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         return words[0], int(words[19])

@@ -29,7 +29,7 @@ Row = dict[str, float | None]
 
 
 class SiteView(NamedTuple):
-    """A site. online: None where nobody has said. round, answered, seconds: of its last answer. refused: how often."""
+    """A site. online: None if nobody has said. round, answered, seconds: of its last answer. refused: how often."""
 
     name: str
     online: bool | None

@@ -146,7 +146,7 @@ def keep_every_round(experiment: Experiment) -> Experiment:
 
 
 def _read_begun(experiment: Experiment, folder: Path, say: Say) -> ResumePoint | None:
-    """What a run goes on from; None where it had not finished a round. Another configuration is refused."""
+    """What a run goes on from; None if it had not finished a round. Another configuration is refused."""
     if (folder / EXPERIMENT).exists():
         before = deployed_experiment(read_toml(folder / EXPERIMENT))
         refuse_others(differences(before.tables(), experiment.tables()), f"the run in {folder}")
@@ -201,7 +201,7 @@ def standing_in(each: Experiment, names: list[str], cards: Mapping[str, SiteInfo
 
 
 def has_usual_bound(experiment: Experiment) -> bool:
-    """Whether updates that are far longer than usual are refused: where the experiment has no bound of its own."""
+    """Whether updates that are far longer than usual are refused: if the experiment has no bound of its own."""
     terms = experiment.terms
     return not (terms.trusts_server or terms.secure_sum or terms.max_update_norm or terms.max_update_ratio)
 

@@ -166,7 +166,7 @@ class SiteTuning:
         return runs * asked, runs * (1 + per_round * asked + math.ceil(rung.rounds / every))
 
     def _agree(self, rounds: int, questions: int) -> None:
-        """Ask every site whether its owner's limits leave room; the tuning is refused where one does not."""
+        """Ask every site whether its owner's limits leave room; the tuning is refused if one does not."""
         served, listed = self._served, list(listed_sites(self._own))
         self._say(f"asking {', '.join(listed)} for at most {rounds} rounds and {questions} questions each")
         roster = open_roster(self._grid, served, listed, self._say)

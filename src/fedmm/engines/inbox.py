@@ -127,11 +127,11 @@ class Inbox:
                     del self.accepted[client]
 
     def sent_point(self, default: Tensor) -> Tensor:
-        """The point that the round's clients work from; the default where nobody was invited."""
+        """The point that the round's clients work from; the default if nobody was invited."""
         return next((each.sent["z"] for each in self._invitations.values()), default)
 
     def _addressed(self, update: Update) -> str:
-        """Why this is no answer to an invitation of this round; empty where it is one."""
+        """Why this is no answer to an invitation of this round; empty if it is one."""
         invitation = self._invitations.get(update.client)
         if invitation is None:
             return "it was not asked to take part"
@@ -179,7 +179,7 @@ class Inbox:
 
 
 def _unlike(given: Mapping[str, object], like: Mapping[str, Tensor], what: str) -> str:
-    """Why tensors are not of the right names, shapes and dtypes; empty where they are."""
+    """Why tensors are not of the right names, shapes and dtypes; empty if they are."""
     for name in sorted(like.keys() - given.keys()):
         return f"its update lacks the {what} {name!r}"
     for name in sorted(map(str, given.keys() - like.keys())):
@@ -196,7 +196,7 @@ def _unlike(given: Mapping[str, object], like: Mapping[str, Tensor], what: str) 
 
 
 def _misnamed(given: Mapping[str, float], names: tuple[str, ...]) -> str:
-    """Why numbers are not those that are to be reported; empty where they are."""
+    """Why numbers are not those that are to be reported; empty if they are."""
     for name in sorted(set(names) - given.keys()):
         return f"its update lacks the number {name!r}"
     for name in sorted(map(str, given.keys() - set(names))):

@@ -177,7 +177,7 @@ class Server:
         kept: a client's own state after the round, where this process has it; it is taken where its update counts.
         dual_norms: ||dual_i|| by client from the names of those who count; by default those of the states.
         refused: what could not even be read as an update.
-        open_sum: where updates are masked. Each is then taken for their mean, which is all that the server needs.
+        open_sum: if updates are masked. Each is then taken for their mean, which is all that the server needs.
         """
         t, bytes_up = state.round, 0
         inbox = self.inbox(invitations, state.norms, masked=open_sum is not None)

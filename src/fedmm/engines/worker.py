@@ -58,7 +58,7 @@ class ClientMemory:
         return self._held
 
     def state_for(self, counted: int) -> Kept | None:
-        """The state after the round in which the server last counted this client; None where it is lost.
+        """The state after the round in which the server last counted this client; None if it is lost.
 
         What came of later rounds was not counted, and never will be.
         """

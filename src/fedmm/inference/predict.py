@@ -33,7 +33,7 @@ class Predicted(NamedTuple):
     """What the model says of some rows.
 
     names: of the rows. logarithms: of the probabilities, float64 ``[rows, classes]``. y: int64 ``[rows]``, -1 where the
-    class is not known, -2 where the model does not know it; None where none is known. strange: labels that are no class
+    class is not known, -2 where the model does not know it; None if none is known. strange: labels that are no class
     of the model. threshold: the log odds from which on the second of two classes is predicted; None for the likeliest.
     """
 

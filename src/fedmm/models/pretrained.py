@@ -19,7 +19,7 @@ def load_weights(module: nn.Module, given: str, normalise: str) -> None:
     """Give a torchvision module the weights of a file: safetensors, or a state dict as torch saves it.
 
     given: its path; a relative one is looked for from the current folder, then in the data folder.
-    normalise: how the input is scaled, refused where a safetensors file says that it needs another.
+    normalise: how the input is scaled, refused if a safetensors file says that it needs another.
     """
     path = _find(given)
     try:
@@ -75,7 +75,7 @@ def _read(path: Path) -> tuple[Mapping[str, Tensor], Mapping[str, str]]:
 
 
 def torchvisions_own(weights: Any) -> dict[str, Tensor]:
-    """The state dict of one of torchvision's ``Weights``, downloaded where it is not kept already."""
+    """The state dict of one of torchvision's ``Weights``, downloaded if it is not kept already."""
     try:
         state: dict[str, Tensor] = weights.get_state_dict(progress=False, check_hash=True)
     except Exception as problem:

@@ -119,8 +119,8 @@ class AskingEngine:
 class DualNorms:
     """||dual_i|| by site: what each tells of its own, or what the sum of its updates tells.
 
-    A site does not tell it where its updates carry noise, and has not told it yet where the server was restarted since:
-    there the sums know it, where the server keeps them.
+    A site does not tell it where its updates carry noise, and has not told it yet if the server was restarted since:
+    there the sums know it, if the server keeps them.
     """
 
     server: Server

@@ -126,7 +126,7 @@ class SiteMetrics:
         return found
 
     def _total(self, column: str, measure: Metric, heard: Mapping[str, Mapping[str, Summed]]) -> Summed | None:
-        """The sums of all sites, in order of their names; None where too few rows are in them."""
+        """The sums of all sites, in order of their names; None if too few rows are in them."""
         rows, silent, parts = 0, 0, list[Tensor]()
         for name in sorted(name for name, columns in self._panel.wanted.items() if column in columns):
             if name in heard:

@@ -172,7 +172,7 @@ def _shown(table: Mapping[str, Any]) -> list[str]:
 
 
 def _judged(table: Mapping[str, Any]) -> list[str]:
-    """The heading of what is said of adapting; none where there is no target."""
+    """The heading of what is said of adapting; none if there is no target."""
     return [] if table.get("metric") else ["supported"]
 
 

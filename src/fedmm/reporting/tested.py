@@ -25,7 +25,7 @@ _MOST_ROWS = 1 << 53
 
 
 class Ranked(NamedTuple):
-    """How the second of two classes is ranked; roc, precision_recall: ``[points, 2]``, None where no curve was kept."""
+    """How the second of two classes is ranked; roc, precision_recall: ``[points, 2]``, None if no curve was kept."""
 
     negative: int
     positive: int
@@ -148,7 +148,7 @@ def read_evaluations(folder: Path) -> tuple[tuple[Evaluated, ...], tuple[str, ..
 
 
 def _evaluated(name: str, content: bytes) -> list[Evaluated]:
-    """The evaluation in a file; none where it is something else or has no groups."""
+    """The evaluation in a file; none if it is something else or has no groups."""
     try:
         values = json.loads(content)
     except (ValueError, RecursionError):
@@ -186,7 +186,7 @@ def _evaluated(name: str, content: bytes) -> list[Evaluated]:
 
 
 def _counts(name: str, rows: Any, hits: Any, positive: Any, auroc: Any) -> GroupCounts | None:
-    """None where numbers of a file are no counts; without an AUROC that they do not allow."""
+    """None if numbers of a file are no counts; without an AUROC that they do not allow."""
     if not (_whole(rows, 1, _MOST_ROWS) and _whole(hits, 0, rows)):
         return None
     ranked = _whole(positive, 1, rows - 1) and isinstance(auroc, float) and 0 <= auroc <= 1
@@ -198,7 +198,7 @@ def _whole(value: Any, least: int, most: int) -> TypeGuard[int]:
 
 
 def _names(words: Array) -> list[str]:
-    """Names of sites, from JSON as bytes; none where it is no list."""
+    """Names of sites, from JSON as bytes; none if it is no list."""
     try:
         names = json.loads(words.astype(np.uint8).tobytes())
     except (ValueError, RecursionError):

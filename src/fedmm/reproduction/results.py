@@ -19,7 +19,7 @@ Line = dict[str, Any]
 
 @dataclass(frozen=True)
 class RunResult:
-    """One finished run. Its accuracy is a fraction in [0, 1], None where it was never measured.
+    """One finished run. Its accuracy is a fraction in [0, 1], None if it was never measured.
 
     role: ``method``, or ``bound`` for a run that only says what is possible.
     target_accuracy: of the last round, or of the last good one if the run diverged.
@@ -50,7 +50,7 @@ class RunResult:
         return self.status == "diverged"
 
     def series(self, name: str) -> Series:
-        """A quantity by its name, empty where it was never measured."""
+        """A quantity by its name, empty if it was never measured."""
         return self.measured.get(name, Series([], []))
 
 

@@ -39,7 +39,7 @@ _HUNDREDS = Style(decimals=lambda value: 2 if value < 1 else 1, paper=lambda val
 class Number:
     """One cell. value: mean over seeds, None if there is none; spread: over seeds (std with n - 1), None below two.
 
-    paper: the paper's own number. share: of an average, ``4 of 6`` where it is not over all rows.
+    paper: the paper's own number. share: of an average, ``4 of 6`` if it is not over all rows.
     """
 
     value: float | None = None

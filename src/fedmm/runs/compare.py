@@ -286,7 +286,7 @@ def _measured(values: Table, criterion: ByValidation) -> Measured:
 
 
 def _label_shift(folders: Sequence[Path]) -> Table | None:
-    """As the source-only models see it: of their estimates the one that excludes least; None where there is none."""
+    """As the source-only models see it: of their estimates the one that excludes least; None if there is none."""
     found = worst_shift(list(filter(None, map(completed_run, folders))))
     return None if found is None else dict(found)
 
@@ -339,7 +339,7 @@ def _rank(entry: Table) -> float:
 
 
 def labels_say(entries: Sequence[Table], verdict: Table) -> str | None:
-    """Whether target labels, which chose nothing, agree with the verdict; None where there are none."""
+    """Whether target labels, which chose nothing, agree with the verdict; None if there are none."""
     accuracies = {entry["label"]: _known(entry["measures"].get("target_accuracy", [])) for entry in entries}
     accuracies = {label: values for label, values in accuracies.items() if values}
     other = verdict["use"] if verdict["supported"] else verdict["nearest"]

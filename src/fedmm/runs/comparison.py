@@ -42,7 +42,7 @@ def compare(
     """Run all experiments, ``workers`` at a time with one thread each, and leave a comparison folder.
 
     Every run has a folder of its own inside. After Ctrl-C no run begins, those under way end with their round, and
-    what was done until then is kept. resume: go on with a comparison of the same runs in the folder, where one was
+    what was done until then is kept. resume: go on with a comparison of the same runs in the folder, if one was
     begun, without the runs that are completed.
     """
     names = folder_names(experiments)

@@ -33,7 +33,7 @@ def resume_points(
     checkpoints: Sequence[Checkpoints],
     say: Say,
 ) -> list[ResumePoint]:
-    """The newest states that all of these runs have after one round; none where they begin, or begin again.
+    """The newest states that all of these runs have after one round; none if they begin, or begin again.
 
     A run that was started with another configuration, or with other rows, is refused.
     """
@@ -131,7 +131,7 @@ def write_plan(
 
 
 def read_plan(folder: Path, experiments: Sequence[Experiment], names: Sequence[str]) -> list[Program] | None:
-    """The programs of a folder that was begun with the same runs, None where none was; other runs are refused."""
+    """The programs of a folder that was begun with the same runs, None if none was; other runs are refused."""
     path = folder / PLAN
     if not path.exists():
         return None

@@ -57,7 +57,7 @@ def run_sweep(
     """Run all experiments and leave a comparison folder with an ordinary run folder for each inside.
 
     Runs of one shape are stacked. The plan is told before it is carried out. Ctrl-C leaves what was done until then.
-    resume: go on with a sweep of the same runs in the folder, where one was begun: as it was planned then, without the
+    resume: go on with a sweep of the same runs in the folder, if one was begun: as it was planned then, without the
     runs that are completed. stop: asked now and then whether to end as after Ctrl-C.
     all_shifts: whether runs that adapt estimate label shift too, which takes a moment each; source-only runs always do.
     """
@@ -145,7 +145,7 @@ def _on_this_device(program: Program, runs: _Runs) -> Program:
 
 
 def _completed(program: Program, folders: Sequence[Path], bars: RunsProgress) -> Sequence[Outcome | None]:
-    """The outcomes of a program whose runs are all completed; none where one is not."""
+    """The outcomes of a program whose runs are all completed; none if one is not."""
     summaries = [summary for folder in folders if (summary := completed_run(folder))]
     if len(summaries) < len(folders):
         return []

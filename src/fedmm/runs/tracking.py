@@ -73,7 +73,7 @@ class TensorBoardTracker:
 
 
 class MLflowTracker:
-    """A run at MLFLOW_TRACKING_URI or, where that is not set, in ``RUN/mlruns``; known again by ``RUN/mlflow.json``."""
+    """A run at MLFLOW_TRACKING_URI or, if that is not set, in ``RUN/mlruns``; known again by ``RUN/mlflow.json``."""
 
     _PARAMETERS_AT_ONCE, _METRICS_AT_ONCE, _SECONDS, _MARK = 100, 900, 1.0, "round"
 

@@ -36,7 +36,7 @@ Summary = Mapping[str, Any]
 def judge_run(folder: Path, experiment: Experiment, compare: str) -> dict[str, Any] | None:
     """Say in one sentence whether adapting helped in the completed run of a folder; it is kept in its summary.
 
-    None where nothing was adapted, or where target labels were trained on. Finished source-only runs of the same data
+    None if nothing was adapted, or where target labels were trained on. Finished source-only runs of the same data
     in the folder beside are compared with, and other seeds of the same method counted in.
 
     compare: the command that would compare the run's method with source only.

@@ -70,7 +70,7 @@ def describe(
 ) -> Numbers:
     """A site's table as float64 ``[columns, fields]``; no sum or count over fewer than ``min_rows`` rows is in it.
 
-    numbers: by column, NaN where there is none. strange: by column, rows with a word that is no category. Columns that
+    numbers: by column, NaN if there is none. strange: by column, rows with a word that is no category. Columns that
     are in neither are lacking.
     """
     found = np.zeros(agreed.shape)
@@ -134,7 +134,7 @@ def read_description(agreed: AgreedColumns, given: NDArray[np.generic]) -> dict[
 
 
 def _flaw(agreed: AgreedColumns, name: str, row: list[float]) -> str:
-    """Why no table can be described so; empty where one can."""
+    """Why no table can be described so; empty if one can."""
     state, missing, known, total, squares, strange = row[:FIELDS]
     below = row[FIELDS:]
     if state not in (_TOLD, _LACKS, _FEW) or missing not in (0, 1):

@@ -79,7 +79,7 @@ class DataSection(TableKeys, _DataKeys):
 
     Tables: features: the columns that may be learnt from, as the experiment calls them. rename: what the experiment
     calls columns of another name. label: the column of classes, never read for ``target``; in ``both``, rows without
-    label are the target. classes: the class of each label, where that is not the label itself. id: the column that says
+    label are the target. classes: the class of each label, if that is not the label itself. id: the column that says
     whose a row is: the rows of one are all trained on, or none. drop: columns that are not looked at. Both are called
     as in the file. separator and the others: how the file is written, as in the data set ``table``.
     """

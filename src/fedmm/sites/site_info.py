@@ -59,7 +59,7 @@ class Expected:
     """What the server's experiment lets a info say, so that a info is compared before anything is made of it.
 
     shape, bytes: of a stored row. batch_size: of the experiment. centred: whether sums of inputs are asked for.
-    domains: by site, what it holds, where the experiment says so. classes: how many there are, where counts of each are
+    domains: by site, what it holds, if the experiment says so. classes: how many there are, where counts of each are
         asked for; else 0.
     """
 
@@ -71,7 +71,7 @@ class Expected:
     classes: int = 0
 
     def flaw(self, name: str, info: SiteInfo) -> str:
-        """Why a site's info cannot be of this experiment, in words that follow its name; empty where it can."""
+        """Why a site's info cannot be of this experiment, in words that follow its name; empty if it can."""
         if info.shape != self.shape or info.bytes != self.bytes:
             return f"it holds {_rows(info.bytes, info.shape)}; the experiment has {_rows(self.bytes, self.shape)}"
         wanted = self.domains.get(name, info.domain)
@@ -105,7 +105,7 @@ class Expected:
 
 
 def read_site_info(packed: Packed) -> SiteInfo:
-    """The info that travelled so; ``Malformed`` where it is none."""
+    """The info that travelled so; ``Malformed`` if it is none."""
     return site_info_from(read_json(packed.about.get(_INFO), "what it says of its rows"))
 
 
@@ -116,7 +116,7 @@ def keeps_rows(packed: Packed) -> bool:
 
 
 def site_info_from(table: Any) -> SiteInfo:
-    """A info from plain values, each of the right kind; ``Malformed`` where one is not."""
+    """A info from plain values, each of the right kind; ``Malformed`` if one is not."""
     if not isinstance(table, dict):
         raise Malformed("it does not describe what it holds")
     source, target, as_bytes = (_flag(table, name) for name in ("source", "target", "bytes"))

@@ -41,7 +41,7 @@ class TableError(FedmmError):
 
 class SiteTable(NamedTuple):
     """A table that was read. source, target: the numbers of its rows. y, groups: int64, of the source's rows; those of
-    one id are one group, and there are none where nothing says whose a row is."""
+    one id are one group, and there are none if nothing says whose a row is."""
 
     frame: pandas.DataFrame
     source: Tensor

@@ -134,7 +134,7 @@ class Checkpoints(Callback):
         return sorted((int(name[1]) for name in found if name), reverse=True)
 
     def load(self, round_: int, device: torch.device) -> ResumePoint:
-        """The checkpoint after a round; refused where it cannot be read."""
+        """The checkpoint after a round; refused if it cannot be read."""
         return load_snapshot(self._path(round_), device)
 
     def go_on(self, state: FederatedState, device: torch.device) -> None:

@@ -38,7 +38,7 @@ class Evaluator:
     """Rows, how they are shown, and what is measured on them, by the names of the history's columns.
 
     y: int64 ``[rows]``; any class where no measure looks at labels.
-    odds: the log of how much more source than target the adversary is trained on; None where it is no domain
+    odds: the log of how much more source than target the adversary is trained on; None if it is no domain
         classifier. client: int64 ``[rows]``, who holds each. paired: the measures that compare rows with each other.
     held_by: the clients whose own rows these are, in the order of their numbers; nobody's rows are the server's.
     compared: int64 ``[k]``, which rows are compared; by default some of all.

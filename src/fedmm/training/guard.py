@@ -39,7 +39,7 @@ class Guard:
 
     policy: ``off``: a value that is not finite ends the run, and nothing else is looked at. ``stop``: an explosion ends
         it too. ``rollback``: the run goes back to a good state and goes on from there with calmer steps; the rounds
-        that were lost are spent. ``skip_client``: a client's update is left out of a round where it is not finite, or
+        that were lost are spent. ``skip_client``: a client's update is left out of a round if it is not finite, or
         ``explode`` times as long as usual in its group; a round that explodes all the same ends the run.
     look_back: a good state is kept every so many rounds, and a rollback goes to the one before the newest.
     calm, stiffen: what a rollback multiplies learning rates and penalties with.

@@ -185,7 +185,7 @@ def target_evaluator(
 ) -> Evaluator | None:
     """What needs no labels, on the clients' own target rows, at most so many: ``target_information`` and its like.
 
-    Each client's share is in proportion to what it holds, chosen by the seed and its name; None where there are none.
+    Each client's share is in proportion to what it holds, chosen by the seed and its name; None if there are none.
     """
     chosen = _dealt(held, most, seed, "probe")
     if not chosen:

@@ -114,7 +114,7 @@ METRICS: dict[str, tuple[str, ...]] = {
     "auc": ("validation_auroc", "validation_average_precision"),
     "worst_site": ("validation_worst_accuracy", "validation_accuracy", "source_risk"),
 }
-"""What a model of labelled rows alone may be good at, and the validators that say so: the next where one is even."""
+"""What a model of labelled rows alone may be good at, and the validators that say so: the next if one is even."""
 
 
 def validator(name: str, option: str) -> Validator:
@@ -137,7 +137,7 @@ SUPPORTED = "the evidence supports adapting"
 NOT_SUPPORTED = "the evidence does not support adapting"
 CANNOT_JUDGE = "whether adapting helps cannot be judged"
 ALONE = "this run alone cannot tell whether adapting helped over source only"
-"""In place of a verdict where there is nothing to compare with."""
+"""In place of a verdict if there is nothing to compare with."""
 RULE = (
     "take source only unless the evidence supports adapting: a label shift that is estimated to be small, a source "
     f"risk that is no worse, and a higher {' and '.join(BELIEVED)} in {FEWEST_SEEDS} seeds or more"
@@ -152,7 +152,7 @@ class Signals:
     """What is known of a method without labels of the target.
 
     validators: by name (a key of ``VALIDATORS``), the value of every seed's model.
-    source_risk: the same of the mean loss on labelled source rows set aside; empty where there are none.
+    source_risk: the same of the mean loss on labelled source rows set aside; empty if there are none.
     """
 
     validators: Mapping[str, Sequence[float]]
@@ -161,7 +161,7 @@ class Signals:
 
 @dataclass(frozen=True)
 class Verdict:
-    """supported: whether the evidence supports adapting; None where it cannot be judged. sentence: that, and why."""
+    """supported: whether the evidence supports adapting; None if it cannot be judged. sentence: that, and why."""
 
     supported: bool | None
     sentence: str

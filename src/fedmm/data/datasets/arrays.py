@@ -168,7 +168,7 @@ def _labels(kind: ArrayInput, arrays: dict[str, Array], where: dict[str, str], p
 def _sites(
     arrays: dict[str, Array], where: dict[str, str], source: int, target: int
 ) -> tuple[list[str], list[str]] | None:
-    """The site's name of every row of the source and of the target; None where nothing says so."""
+    """The site's name of every row of the source and of the target; None if nothing says so."""
     wanted = {"source_site": source, "target_site": target}
     given = [name for name in wanted if name in arrays]
     if not given:

@@ -96,7 +96,7 @@ def blended(mnist: Source, photographs: Source, *, digits: str, seed: int) -> di
     """All digits of both of MNIST's parts, all uint8.
 
     For each part, ``train`` and ``test``: ``_digit [n, 28, 28]``, ``_blend [n, 3, 28, 28]`` and ``_y [n]``.
-    Files are refused where their checksum is not the source's.
+    Files are refused if their checksum is not the source's.
     """
     pictures_folder = photographs.folder("mnist_m")
     read = read_mnist(mnist, "mnist_m")

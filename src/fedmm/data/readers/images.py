@@ -154,11 +154,11 @@ class ClassFolders:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Sorted; none where classes are not known."""
+        """Sorted; none if classes are not known."""
         return tuple(sorted({_class(file) for file in self.files} - {""}))
 
     def labels(self, class_names: Sequence[str]) -> Tensor:
-        """The place of each file's class, int64 ``[files]``; -1 where it is not known."""
+        """The place of each file's class, int64 ``[files]``; -1 if it is not known."""
         number = {"": UNLABELLED} | {name: number for number, name in enumerate(class_names)}
         return torch.tensor([number[_class(file)] for file in self.files], dtype=torch.int64)
 

@@ -182,7 +182,7 @@ def _untrained(module: AdversarialModule) -> dict[str, Tensor]:
 
 
 def stacking_obstacle(module: AdversarialModule) -> str | None:
-    """What keeps a network from running layer by layer over a stack; None where nothing does."""
+    """What keeps a network from running layer by layer over a stack; None if nothing does."""
     named = (module.features, module.task_head, module.adversary, module.levels)
     parts = [part for part in named if part is not None]
     layers = [layer for part in parts for _, layer in _named_layers(part, "")]

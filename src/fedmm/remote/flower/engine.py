@@ -164,7 +164,7 @@ class FlowerEngine:
         now = self.clock()
         due = [name for name, each in waiting.items() if not each.done and not each.message and each.next_try <= now]
         for name in due:
-            waiting[name].next_try = now + self.patience.retry_after  # where it is not connected, or cannot be sent to
+            waiting[name].next_try = now + self.patience.retry_after  # if it is not connected, or cannot be sent to
         messages = send(due) if due else []
         if not messages:
             return 0.0

@@ -47,7 +47,7 @@ class Envelope:
 
 @dataclass(frozen=True)
 class Sealer:
-    """Writes the server's messages. run: Flower's number of the run. sign: None where sites have no key to check it."""
+    """Writes the server's messages. run: Flower's number of the run. sign: None if sites have no key to check it."""
 
     run: int = 0
     sign: Sign | None = None

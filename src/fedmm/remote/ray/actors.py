@@ -125,7 +125,7 @@ class Actors:
             self._shared.close()
 
     def _try_shared_memory(self) -> SharedMemory | None:
-        """Memory that all actors can read, and theirs can be read here; None where the system has no such thing."""
+        """Memory that all actors can read, and theirs can be read here; None if the system has no such thing."""
         if not hasattr(os, "memfd_create"):
             return None
         shared = SharedMemory()

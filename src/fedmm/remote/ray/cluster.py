@@ -165,7 +165,7 @@ def _require_loopback(ray: ModuleType) -> None:
 
 
 def _short_folder() -> Path | None:
-    """A folder of its own whose name leaves room for those of sockets; None where there is none."""
+    """A folder of its own whose name leaves room for those of sockets; None if there is none."""
     folder = Path(tempfile.mkdtemp(prefix="fedmm-ray-"))
     if len(str(folder)) <= _LONGEST_FOLDER:
         return folder

@@ -37,7 +37,7 @@ class Entry:
 
     tables: its resolved configuration; summary: its ``summary.json``, empty while it has none.
     tensors: by name, as the run kept them to be looked at; empty for runs that kept none.
-    headings: what the numbers of a row are called; empty where they have no names.
+    headings: what the numbers of a row are called; empty if they have no names.
     ranked, sites: scores of its test rows, by ``target`` and ``source``, where it kept them; of sites also by
         ``validation``, the rows that those of a deployed run keep from training.
     evaluations, broken: what ``fedmm evaluate --group`` wrote into its folder; sentences on files that cannot be read.
@@ -184,7 +184,7 @@ def _read_about(path: Path) -> Mapping[str, Any]:
 
 
 def _objects(values: object) -> list[dict[str, Any]]:
-    """The objects of a list in JSON; none where it is no list."""
+    """The objects of a list in JSON; none if it is no list."""
     return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []
 
 
@@ -195,7 +195,7 @@ def _labels(about: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _verdicts(about: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What a comparison says of its methods; nothing where it says nothing."""
+    """What a comparison says of its methods; nothing if it says nothing."""
     evidence = about.get("evidence")
     listed = _objects(evidence.get("verdicts")) if isinstance(evidence, dict) else []
     return [(str(verdict.get("label")), str(verdict.get("sentence"))) for verdict in listed]
@@ -314,7 +314,7 @@ def _named_apart(label: str, entry: Entry, keys: Sequence[tuple[str, str]], numb
 
 
 def _settings(tables: Tables) -> dict[tuple[str, str], str]:
-    """All settings by section and key, but for seeds, names and where a run was computed."""
+    """All settings by section and key, except seeds, names and where a run was computed."""
     return {
         (section, key): json.dumps(value, sort_keys=True, default=str)
         for section, table in tables.items()

@@ -25,14 +25,14 @@ ORACLES = ("target_accuracy", "oracle")
 
 
 class Chosen(NamedTuple):
-    """A round that was chosen, and the target accuracy there, None where it was not measured."""
+    """A round that was chosen, and the target accuracy there, None if it was not measured."""
 
     round: int
     accuracy: float | None
 
 
 def chosen_round(run: Run, metric: str) -> Chosen | None:
-    """The round that is best by a metric; None where it was never measured."""
+    """The round that is best by a metric; None if it was never measured."""
     rounds, values = run.series(metric)
     if not rounds:
         return None

@@ -31,7 +31,7 @@ LABELLED_ALGORITHMS = {
     "auc": ("fedavg_gda", "coda_plus", "codasca", "fedmm", "fedmm_smoothed"),
     "worst_site": ("fedavg_gda", "afl", "drfa", "q_ffl", "fedmm_agnostic"),
 }
-"""The algorithms that are tried where there is no target, by metric."""
+"""The algorithms that are tried if there is no target, by metric."""
 _WEIGHTED_BY = ("fedavg_gda", "fedmm")
 """And those that are tried with balanced classes, for the metric auc."""
 _TUNABLE = ("algorithm", "objective", "model", "run")
@@ -249,7 +249,7 @@ def _changes(each: Experiment, own: Experiment) -> dict[str, Any]:
 
 
 def _default(part: Any, key: str, otherwise: Any) -> Any:
-    """What an option is where nothing is said of it; ``otherwise`` where that is no plain value."""
+    """What an option is where nothing is said of it; ``otherwise`` if that is no plain value."""
     default = next((each.default for each in fields(part) if each.name == key), MISSING)
     return default if isinstance(default, str | int | float) else otherwise
 

@@ -26,7 +26,7 @@ _OWN = "the experiment as given"
 class Criterion(Protocol):
     """How the candidates of a tuning are judged.
 
-    metric: of ``METRICS``; empty where a target is adapted to. signals: the validators that are read; a round counts
+    metric: of ``METRICS``; empty if a target is adapted to. signals: the validators that are read; a round counts
     where the first is measured. always: the candidates that reach the last rung whatever is measured of them.
     """
 
@@ -43,7 +43,7 @@ class Criterion(Protocol):
         """Why candidates may not win, by label, and the rank of each, 1 for the best, in the order of rank."""
 
     def choose(self, results: Results | None, vetoes: Mapping[str, str]) -> Choice:
-        """The finalist that wins; vetoes: by label, empty where there is none."""
+        """The finalist that wins; vetoes: by label, empty if there is none."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ _KEYS = ("eta", "seeds", "candidates", "plan", "rungs", "field", "notes", "pace"
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """What a tuning left there, refused where it cannot be gone on with."""
+    """What a tuning left there, refused if it cannot be gone on with."""
     try:
         state = dict(json.loads(path.read_text(encoding="utf-8")))
         require(state["format"] == FORMAT, f"{path} was written by another version of fedmm")

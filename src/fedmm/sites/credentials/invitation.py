@@ -39,7 +39,7 @@ _LAST_PORT = 65535
 class Invitation:
     """What a site is told. site: its name. address: the SuperLink's, as sites reach it. certificate: of the authority
     that signed the SuperLink's. coordinator: the public key that signs the server's messages. key: the site's private
-    key, where the coordinator made it; empty where the site makes its own. hints: ``kind`` and ``domain`` of its rows.
+    key, where the coordinator made it; empty if the site makes its own. hints: ``kind`` and ``domain`` of its rows.
     """
 
     site: str

@@ -41,7 +41,7 @@ _TIMES = ("prepared", "trained", "handled")
 
 @dataclass(frozen=True)
 class Admitted:
-    """A question that may be worked on. digest: of all that it says. plan: None where it needs none."""
+    """A question that may be worked on. digest: of all that it says. plan: None if it needs none."""
 
     kind: str
     run: str
@@ -107,7 +107,7 @@ class Gate:
     def release(self, admitted: Admitted, answer: Packed, precision: float) -> None:
         """Write down what is about to leave; when this returns it is on disk.
 
-        precision: of the noise in the answer, infinite where there is none. An answer that left before to the same
+        precision: of the noise in the answer, infinite if there is none. An answer that left before to the same
         question, to the bit, tells nothing new, and is no further round.
         """
         digest = _digest("answer", answer._replace(about=_without_times(answer.about)))
@@ -131,7 +131,7 @@ class Gate:
             )
 
     def refuse(self, kind: str, question: Packed | None, sentence: str) -> None:
-        """Write down a refusal, where the disk lets it. question: None where it could not be read as the server's.
+        """Write down a refusal, where the disk lets it. question: None if it could not be read as the server's.
 
         One that is repeated is counted, see :class:`~fedmm.sites.owner.ledger.RefusalCounts`.
         """

@@ -241,7 +241,7 @@ def require_counts(policy: PolicySection, counts: Sequence[int]) -> None:
 def precision_of(terms: Terms, groups: tuple[bool, bool], clients: int) -> float:
     """What an update tells: the sum of 1 / multiplier^2 over omega and psi; infinite without noise.
 
-    groups: which of both there is. clients: of a round; where the server is trusted they share in the noise, but a
+    groups: which of both there is. clients: of a round; if the server is trusted they share in the noise, but a
     site counts on its own part alone.
     """
     noise = terms.transmission
@@ -260,7 +260,7 @@ def epsilon_of(precision: float, delta: float) -> float:
 
 
 def require_budget(policy: PolicySection, ledger: Ledger, rounds: int = 0, precision: float = 0.0) -> None:
-    """Refuse one more question, of so many rounds with this precision, where the site has answered enough."""
+    """Refuse one more question, of so many rounds with this precision, if the site has answered enough."""
     permit(
         ledger.questions < policy.max_questions,
         f"this site has answered {ledger.questions} questions; its policy.max_questions is {policy.max_questions}",
