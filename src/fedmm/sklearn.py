@@ -153,12 +153,12 @@ class FederatedAdapter(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return rows
 
     def _objective(self) -> Objective:
-        chosen: Objective = _chosen("objective", self.objective, Objective, OBJECTIVES, {"nu": self.nu})
+        chosen: Objective = _choose("objective", self.objective, Objective, OBJECTIVES, {"nu": self.nu})
         return chosen
 
     def _algorithm(self) -> Algorithm:
         given = {"lr": self.lr, "penalty": self.penalty, "local_steps": self.local_steps}
-        chosen: Algorithm = _chosen("algorithm", self.algorithm, Algorithm, ALGORITHMS, given)
+        chosen: Algorithm = _choose("algorithm", self.algorithm, Algorithm, ALGORITHMS, given)
         return chosen
 
     def _network(self, width: int, classes: int, seed: int) -> Network:
@@ -174,7 +174,7 @@ class FederatedAdapter(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return MLP(hidden=hidden, centre="none").build((width,), classes, seed)
 
 
-def _chosen(what: str, given: Any, kind: type, table: dict[str, Any], options: dict[str, Any]) -> Any:
+def _choose(what: str, given: Any, kind: type, table: dict[str, Any], options: dict[str, Any]) -> Any:
     """An instance of ``kind``, given as such or by its name with options, of which those that are None are left out."""
     options = {name: value for name, value in options.items() if value is not None}
     if isinstance(given, kind):

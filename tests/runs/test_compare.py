@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from fedmm.core.signals.label_shift import LabelShift
-from fedmm.reporting.compared import csv_compared, draw_compared, markdown_compared, rich_compared, sentences
+from fedmm.reporting.compared import csv_compared, draw_compared, rich_compared, sentences, write_markdown
 from fedmm.runs import sweep as sweeping
 from fedmm.runs.compare import compare_methods, judge_candidates, labels_say
 from fedmm.training import batched as stack
@@ -162,7 +162,7 @@ def test_without_source_rows_set_aside_the_verdict_says_so(compared: tuple[Path,
 
 def test_the_table_goes_to_terminal_markdown_and_csv(compared: tuple[Path, dict[str, Any]]) -> None:
     table = compared[1]
-    markdown = markdown_compared(table)
+    markdown = write_markdown(table)
     for sentence in sentences(table):
         assert sentence in markdown
     lines = [line for line in markdown.splitlines() if line.startswith("| ")]

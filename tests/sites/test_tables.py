@@ -30,7 +30,7 @@ from fedmm import FedmmError  # noqa: E402
 from fedmm.config.schema import Experiment  # noqa: E402
 from fedmm.data.columns import Scaling  # noqa: E402
 from fedmm.data.datasets.table import Table  # noqa: E402
-from fedmm.data.inputs import TableInput, input_from  # noqa: E402
+from fedmm.data.inputs import TableInput, build_input  # noqa: E402
 from fedmm.data.rows import TensorRows  # noqa: E402
 from fedmm.deploy import server as serving  # noqa: E402
 from fedmm.inference.load_run import open_run  # noqa: E402
@@ -121,7 +121,7 @@ def test_a_run_over_tables_predicts_for_files_and_goes_on_after_a_crash(tmp_path
     frames = tables()
     files, each = sites(tmp_path / "sites", frames), agreed()
     folder = run(tmp_path, files, each)
-    kind = input_from(read_json(folder / "encoding.json"))
+    kind = build_input(read_json(folder / "encoding.json"))
     assert isinstance(kind, TableInput)
     assert read_json(folder / "input.json")["input"] == read_json(folder / "encoding.json")
     assert kind.headings == ("age", "crp", "ward", "ward missing", "sex=f", "sex=m", "sex=other")

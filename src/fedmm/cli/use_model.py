@@ -97,7 +97,7 @@ def predict(
         require_ending(out)
     opened = open_run(run, model, device=device)
     opened = read_as(opened, separator=separator, decimal=decimal, encoding=encoding, site=site)
-    opened, said = _calibrated(opened, calibrate_on, recall)
+    opened, said = _calibrate_run(opened, calibrate_on, recall)
     rows = open_rows(opened, data, skip_bad=skip_bad)
     with bars(True) as bar:
         task = bar.add_task("rows", total=rows.rows)
@@ -161,7 +161,7 @@ def evaluate(
         require(picture.suffix.lower() in _PICTURES, f"--picture {picture} must end in {', '.join(_PICTURES)}")
     opened = open_run(run, model, device=device)
     opened = read_as(opened, separator=separator, decimal=decimal, encoding=encoding, site=site)
-    opened, said = _calibrated(opened, calibrate_on, recall)
+    opened, said = _calibrate_run(opened, calibrate_on, recall)
     if said and same_rows(opened, calibrate_on or ASIDE, data):
         said.append("these rows are also evaluated, so calibration, recall and precision look better than they are")
     rows = rows_named(opened, data, skip_bad=skip_bad)
@@ -187,7 +187,7 @@ def evaluate(
             say(f"{name} {path}")
 
 
-def _calibrated(run: FinishedRun, data: str, recall: float | None) -> tuple[FinishedRun, list[str]]:
+def _calibrate_run(run: FinishedRun, data: str, recall: float | None) -> tuple[FinishedRun, list[str]]:
     """The run with its probabilities calibrated, where that is asked for, and what is to be said of it."""
     if not data and recall is None:
         return run, []
@@ -246,14 +246,14 @@ def _say_known(table: Mapping[str, Any]) -> None:
         say(
             f"accuracy of all {table['labelled_rows']} labelled rows {table['accuracy_of_all']:.1%} "
             f"({low:.1%} to {high:.1%}): {table['unknown_rows']} of them count as wrong, having labels that the model "
-            f"does not know: {_named(unknown)}"
+            f"does not know: {_list_names(unknown)}"
         )
         say(f"the rest covers the {table['rows']} of {table['labelled_rows']} rows whose class it knows:")
     if absent:
-        say(f"no row has the class {_named(absent)}, which the model knows")
+        say(f"no row has the class {_list_names(absent)}, which the model knows")
 
 
-def _named(names: Sequence[str]) -> str:
+def _list_names(names: Sequence[str]) -> str:
     return f"{', '.join(names[:_MOST_NAMES])}{', ...' if len(names) > _MOST_NAMES else ''}"
 
 
@@ -303,7 +303,7 @@ def _groups(grouped: Mapping[str, Any]) -> None:
     )
     few = [f"{group['name']!r} ({group['rows']})" for group in grouped["groups"] if group["rows"] < FEW_ROWS]
     if few:
-        say(f"groups with fewer than {FEW_ROWS} rows, so their scores are mostly chance: {_named(few)}")
+        say(f"groups with fewer than {FEW_ROWS} rows, so their scores are mostly chance: {_list_names(few)}")
 
 
 def _confusions(table: Mapping[str, Any]) -> None:

@@ -116,7 +116,7 @@ def experiment(tables: Mapping[str, Any]) -> Experiment:
     for section in ("data", "model"):
         preset_may_name = section == "model" and tables.get("run", {}).get("preset")
         require(bool(preset_may_name) or section in tables, f"the section [{section}] is missing")
-    full = _with_preset(_without_worst_site(tables))
+    full = _with_preset(_expand_worst_site(tables))
     for section, name in _DEFAULT_NAMES.items():
         full[section] = {"name": name, **full.get(section, {})}
     return Experiment(
@@ -132,7 +132,7 @@ def experiment(tables: Mapping[str, Any]) -> Experiment:
     )
 
 
-def _without_worst_site(tables: Mapping[str, Any]) -> Mapping[str, Any]:
+def _expand_worst_site(tables: Mapping[str, Any]) -> Mapping[str, Any]:
     """The tables with what ``worst_site`` is short for: weights of clients are the algorithm's, for any objective."""
     objective = tables.get("objective", {})
     if objective.get("name") != _WORST_SITE:

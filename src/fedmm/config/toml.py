@@ -124,10 +124,10 @@ def _read_extending(path: Path, before: tuple[Path, ...]) -> dict[str, Any]:
         return tables
     base = tables.pop(EXTENDS)
     require(isinstance(base, str) and bool(base), f"{path}: {EXTENDS} must name a TOML file, not {base!r}")
-    return merged(_read_extending(path.parent / base, (*before, here)), tables)
+    return merge_tables(_read_extending(path.parent / base, (*before, here)), tables)
 
 
-def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def merge_tables(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Sections of both, key by key; a section that names another row than the base's takes none of its options."""
     result = dict(base)
     for section, table in changes.items():

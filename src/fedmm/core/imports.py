@@ -107,7 +107,7 @@ def import_allowed(name: str, what: str, *, built_in: Collection[str] = ()) -> A
         f"{what} {name!r} would import {module!r} and run its code, which is not allowed; "
         f"{remedy if only is None else only.remedy}",
     )
-    source = _imported(module, found_here, f"{what} {name!r}")
+    source = _load_module(module, found_here, f"{what} {name!r}")
     found = getattr(source, attribute, None)
     if found is None:
         near = difflib.get_close_matches(attribute, dir(source), n=1)
@@ -158,7 +158,7 @@ def _from_configuration() -> list[str]:
     return [check_name(name, f"{_KEY} in {path}") for name in names]
 
 
-def _imported(module: str, from_here: Sequence[str], what: str) -> ModuleType:
+def _load_module(module: str, from_here: Sequence[str], what: str) -> ModuleType:
     try:
         with _current_folder({name.partition(":")[0].partition(".")[0] for name in from_here}):
             return import_module(module)

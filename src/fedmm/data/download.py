@@ -150,25 +150,25 @@ def plans(source: Source, data_folder: Path, *, edition: str = "", mirror: str =
     for part in source.parts or ("",):
         there = source.edition_in(folder, part)
         wanted = named[edition].below(part) if edition else there
-        left = _left(wanted, there, folder)
+        left = _list_missing(wanted, there, folder)
         if left and not (edition or mirror or wanted.public):
             wanted = next(each for each in source.editions if each.public).below(part)
-            left = _left(wanted, there, folder)
+            left = _list_missing(wanted, there, folder)
         if left:
             found.append(
-                Plan(part_name(source, part), folder, _mirrored(replace(wanted, files=left), source.name, mirror))
+                Plan(part_name(source, part), folder, _use_mirror(replace(wanted, files=left), source.name, mirror))
             )
     return found
 
 
-def _left(wanted: Edition, there: Edition, folder: Path) -> tuple[StoredFile, ...]:
+def _list_missing(wanted: Edition, there: Edition, folder: Path) -> tuple[StoredFile, ...]:
     """The files that are not right yet; without checksums, those of another edition would look right."""
     if wanted.name != there.name and not all(file.sha256 for file in wanted.files):
         return wanted.files
     return wrong_files(wanted, folder)
 
 
-def _mirrored(edition: Edition, name: str, mirror: str) -> Edition:
+def _use_mirror(edition: Edition, name: str, mirror: str) -> Edition:
     """The edition as the mirror serves it: single files, or archives called FOLDER.tgz."""
     if not mirror:
         return edition

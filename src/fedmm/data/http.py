@@ -14,7 +14,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from fedmm.core.errors import FedmmError, require
-from fedmm.data.sources import StoredFile, expected
+from fedmm.data.sources import StoredFile, describe_expected
 
 PARTIAL = ".partial"
 _BLOCK = 1 << 16
@@ -75,7 +75,7 @@ def download(folder: Path, file: StoredFile, moved: Moved, retries: Retries = RE
             reasons.append(f"{address} ({reason})")
     except OSError as problem:
         raise FedmmError(f"{transfer.partial} cannot be written: {problem.strerror or problem}") from problem
-    raise FedmmError(f"{path} could not be fetched from {', nor from '.join(reasons)}{expected(file)}")
+    raise FedmmError(f"{path} could not be fetched from {', nor from '.join(reasons)}{describe_expected(file)}")
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """How a file or a folder like the training data becomes rows: what a finished run keeps, so that it can predict.
 
-Each way is a frozen dataclass of plain values: :func:`input_table` writes it down, :func:`input_from` makes it again.
+Each way is a frozen dataclass of plain values: :func:`input_table` writes it down, :func:`build_input` makes it again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fedmm.core.validation import at_least, flag, one_of, positive, within
 from fedmm.data.columns import Column, Scale, Standardiser, encode_columns, rescale, scales_of
 from fedmm.data.domains import Input, ReadRows, RowStream
 from fedmm.data.labels import UNLABELLED, number_labels, sort_names
-from fedmm.data.readers.arrays import ALONE, ARRAYS, Layout, layout_of, named, read_arrays, rows_of, texts_of
+from fedmm.data.readers.arrays import ALONE, ARRAYS, Layout, find_name, layout_of, read_arrays, rows_of, texts_of
 from fedmm.data.readers.images import ClassFolders, found_in, read_squares, refuse_bad
 from fedmm.data.readers.table_formats import TableFormat
 from fedmm.data.readers.tables import read_table, require_columns, texts
@@ -128,7 +128,7 @@ class ArrayInput(Input):
 
     def read(self, path: Path) -> ReadRows:
         arrays = read_arrays(path)
-        key = named(arrays, self.known, path)
+        key = find_name(arrays, self.known, path)
         x = self.rows(arrays[key], f"{path}: {key}")
         names = tuple(map(str, range(len(x))))
         given = arrays.get(key.removesuffix("x") + "y")
@@ -305,7 +305,7 @@ def input_table(given: Input) -> dict[str, Any]:
     return {"name": given.name, **asdict(given)}
 
 
-def input_from(table: Mapping[str, Any]) -> Input:
+def build_input(table: Mapping[str, Any]) -> Input:
     """The way of :func:`input_table`'s values, as they are or as JSON has them."""
     name = str(table.get("name"))
     if name not in INPUTS:

@@ -195,13 +195,13 @@ def as_rows(
             not isinstance(data, tuple),
             f"{what} is a tuple; give x alone, as one numpy array or torch tensor, without labels",
         )
-        return _unlabelled(data, what)
+        return _read_unlabelled(data, what)
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise FedmmError(
             f"{what} must be a pair (x, labels) of numpy arrays or torch tensors, or a map-style Dataset of such "
             f"pairs, not {name_type(data)}"
         )
-    return _labelled(data[0], data[1], what, classes)
+    return _read_labelled(data[0], data[1], what, classes)
 
 
 def is_dataset(data: object) -> bool:
@@ -283,15 +283,15 @@ def has_length(data: Any) -> bool:
         return False
 
 
-def _unlabelled(x: object, what: str) -> TensorRows:
+def _read_unlabelled(x: object, what: str) -> TensorRows:
     rows = _tensor(x, what, "give a numpy array, a torch tensor or a map-style Dataset")
     require(rows.ndim > 0 and len(rows) > 0, f"{what} has no rows; leave out a domain the client does not hold")
     _require_finite(rows, what)
     return TensorRows(rows, None, what)
 
 
-def _labelled(x: object, y: object, what: str, classes: Sequence[str]) -> TensorRows:
-    rows, labels = _unlabelled(x, what), read_labels(y, what, classes)
+def _read_labelled(x: object, y: object, what: str, classes: Sequence[str]) -> TensorRows:
+    rows, labels = _read_unlabelled(x, what), read_labels(y, what, classes)
     require(
         len(labels) == len(rows),
         f"{what} has {len(rows)} rows but {len(labels)} labels; give one label for each row",

@@ -161,16 +161,16 @@ def read_file(folder: Path, file: StoredFile) -> bytes:
         require(not path.exists() or path.is_file(), f"{path} cannot be read to its end")
         content = path.read_bytes()
     except OSError as problem:
-        raise FedmmError(f"{path} cannot be read: {problem.strerror or problem}{expected(file)}") from problem
+        raise FedmmError(f"{path} cannot be read: {problem.strerror or problem}{describe_expected(file)}") from problem
     found = hashlib.sha256(content).hexdigest()
     require(
         found.startswith(file.sha256),
-        f"{path} is truncated or corrupt: its sha256 is {found}, in {len(content)} bytes{expected(file)}",
+        f"{path} is truncated or corrupt: its sha256 is {found}, in {len(content)} bytes{describe_expected(file)}",
     )
     return content
 
 
-def expected(file: StoredFile) -> str:
+def describe_expected(file: StoredFile) -> str:
     """What a file must be, as the end of a sentence on one that is not."""
     if not file.sha256:
         return ""

@@ -65,7 +65,7 @@ def split_rows(
     train on. source_groups, target_groups: rows of a group, such as a patient's, are not torn apart; each row is one
     if there are none. tested_elsewhere: no row of the target is needed for testing.
     """
-    kept = held_out_groups(source_y, held_out, (seed, "held_out"), source_groups)
+    kept = draw_held_out_groups(source_y, held_out, (seed, "held_out"), source_groups)
     if source_sites is not None:
         kept &= ~_with_their_groups(_first_of_emptied(source_sites, kept), source_groups)
     require(
@@ -76,7 +76,7 @@ def split_rows(
     labelled = target_y != UNLABELLED
     tested = labelled
     if target_held_out and not tested_elsewhere:
-        held = held_out_groups(target_y, target_held_out, (seed, "target_held_out"), target_groups)
+        held = draw_held_out_groups(target_y, target_held_out, (seed, "target_held_out"), target_groups)
         tested = held & labelled
         train = ~(tested if target_groups is None else _with_their_groups(tested, target_groups))
     require(
@@ -84,7 +84,7 @@ def split_rows(
         "target_held_out leaves no row of the target to train on; use a smaller share",
     )
     none = tested_elsewhere or not bool(tested.any())
-    chosen_by = _chosen_by(source_y, kept, held_out, validation_share, seed, source_sites, source_groups)
+    chosen_by = _draw_validation(source_y, kept, held_out, validation_share, seed, source_sites, source_groups)
     left = ~kept if chosen_by is None else ~(kept | chosen_by)
     return Split(
         _numbers(left),
@@ -95,7 +95,7 @@ def split_rows(
     )
 
 
-def _chosen_by(
+def _draw_validation(
     y: Tensor,
     kept: Tensor,
     held_out: float,
@@ -109,7 +109,7 @@ def _chosen_by(
         return None
     others = _numbers(~kept)
     own_sites, own_groups = (take_names(names, others) for names in (sites, groups))
-    chosen = held_out_groups(y[others], share / (1.0 - held_out), (seed, "validation"), own_groups)
+    chosen = draw_held_out_groups(y[others], share / (1.0 - held_out), (seed, "validation"), own_groups)
     if own_sites is not None:
         chosen &= ~_with_their_groups(_first_of_emptied(own_sites, chosen), own_groups)
     require(
@@ -118,7 +118,7 @@ def _chosen_by(
     return torch.zeros(len(y), dtype=torch.bool).index_fill(0, others[chosen], True)
 
 
-def held_out_rows(y: Tensor, share: float, seed: tuple[int | str, ...]) -> Tensor:
+def draw_held_out(y: Tensor, share: float, seed: tuple[int | str, ...]) -> Tensor:
     """Which rows are held out, bool ``[rows]``: nearly the same share of every class.
 
     One row at least of each class is held out, and one at least is not; a class of one row is not.
@@ -131,16 +131,16 @@ def held_out_rows(y: Tensor, share: float, seed: tuple[int | str, ...]) -> Tenso
     return out
 
 
-def held_out_groups(
+def draw_held_out_groups(
     y: Tensor, share: float, seed: tuple[int | str, ...], groups: Sequence[str] | None = None
 ) -> Tensor:
     """Which rows are held out, bool ``[rows]``: whole groups, each of the class of its first row."""
     if groups is None:
-        return held_out_rows(y, share, seed)
+        return draw_held_out(y, share, seed)
     first_row = {group: row for row, group in reversed(list(enumerate(groups)))}
     first = torch.tensor(sorted(first_row.values()), dtype=torch.int64)
     out = torch.zeros(len(y), dtype=torch.bool)
-    out[first] = held_out_rows(y[first], share, seed)
+    out[first] = draw_held_out(y[first], share, seed)
     return _with_their_groups(out, groups)
 
 

@@ -12,7 +12,7 @@ from fedmm.config.sites import RowsElsewhere
 from fedmm.core.errors import FedmmError, Say, require
 from fedmm.core.files import write_json
 from fedmm.data.columns import AgreedColumns
-from fedmm.data.inputs import TableInput, input_from, input_table
+from fedmm.data.inputs import TableInput, build_input, input_table
 from fedmm.deploy.layout import RunRequest
 from fedmm.remote.flower.apps import Grid
 from fedmm.remote.flower.roster import Roster, ask_sites, wait_for_sites
@@ -92,7 +92,7 @@ def read_encoding(folder: Path) -> TableInput | None:
     if not path.exists():
         return None
     try:
-        found = input_from(json.loads(path.read_text(encoding="utf-8")))
+        found = build_input(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError) as problem:
         raise FedmmError(f"{path} does not say how the sites' tables become rows: {problem}") from problem
     assert isinstance(found, TableInput)

@@ -55,13 +55,13 @@ def local_sites(experiment: Experiment, files: Sequence[Path] = ()) -> list[Loca
 def _site_of_file(file: Path, masked: bool) -> LocalSite:
     """A site of this machine with the rows and the rules of a site's own file."""
     config = read_site(file)
-    data = _given(config.data)
+    data = _list_changes(config.data)
     if config.data.path:
         data["path"] = str(config.path(config.data.path))
-    return LocalSite(config.site.name, data, _given(config.policy), _given(config.site), masked)
+    return LocalSite(config.site.name, data, _list_changes(config.policy), _list_changes(config.site), masked)
 
 
-def _given(section: DataSection | SiteSection | PolicySection) -> dict[str, Any]:
+def _list_changes(section: DataSection | SiteSection | PolicySection) -> dict[str, Any]:
     """What a section says that is not its default."""
     values = {key.name: (getattr(section, key.name), key.default) for key in fields(section)}
     return {key: value for key, (value, usual) in values.items() if value != usual and value not in ({}, ())}
@@ -70,7 +70,7 @@ def _given(section: DataSection | SiteSection | PolicySection) -> dict[str, Any]
 _NO_END = 1 << 62
 
 
-def simulated_site(number: int, experiment: str) -> SiteConfig:
+def build_simulated_site(number: int, experiment: str) -> SiteConfig:
     """The site with a number, from 0; its states lie in the federation's folder, as they would elsewhere."""
     folder = os.environ.get(MARK, "")
     require(bool(folder), f"set {MARK} to a folder for the simulated sites' states and the runs")

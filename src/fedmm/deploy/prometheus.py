@@ -123,11 +123,11 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _labels(labels: dict[str, str]) -> str:
-    inside = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
+    inside = ",".join(f'{name}="{_escape(value)}"' for name, value in labels.items())
     return f"{{{inside}}}" if inside else ""
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     plain = text.encode("utf-8", "replace").decode()  # a lone surrogate, which JSON may hold, is no text
     return plain.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 

@@ -87,7 +87,7 @@ class RunReader:
         self._read_rounds()
         self._read_refusals()
         status = _table(self.folder / "status.json")
-        summary = _table(self.folder / "summary.json") or _ended_tuning(self.folder)
+        summary = _table(self.folder / "summary.json") or _read_tuning_summary(self.folder)
         log = _tail(self.folder / "server.log")
         at_work = _at_work(self.folder)
         newest = self._rows[-1] if self._rows else {}
@@ -247,7 +247,7 @@ def _table(path: Path) -> dict[str, Any]:
     return table if isinstance(table, dict) else {}
 
 
-def _ended_tuning(folder: Path) -> dict[str, Any]:
+def _read_tuning_summary(folder: Path) -> dict[str, Any]:
     """The summary of a tuning that is over."""
     summary = _table(folder / TUNING / "summary.json")
     return {} if summary.get("status") == "running" else summary

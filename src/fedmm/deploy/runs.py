@@ -54,11 +54,11 @@ def resume(federation: Federation, name: str, *, patience: float, say: Say) -> i
         say("the server of the run was stopped")
     if not alive(federation).get(SUPERLINK, True):  # one that was started here
         start_superlink(federation, say)
-    least, tuning = _begun_as(folder)
+    least, tuning = _read_start(folder)
     return submit(RunRequest(federation.folder, name, text, True, patience, patience, least, tuning), say)
 
 
-def _begun_as(folder: Path) -> tuple[int, str]:
+def _read_start(folder: Path) -> tuple[int, str]:
     """With how many sites a run was to begin, and the tuning that it is."""
     try:
         config = parse_toml((folder / RUN_CONFIG).read_bytes(), RUN_CONFIG)
@@ -76,13 +76,13 @@ def follow(federation: Federation, name: str, number: int, on_line: Say, pause: 
         place = _tell_new_lines(log, place, on_line)
         if _over(federation, name) or time.monotonic() - looked > 20.0:
             looked = time.monotonic()
-            require(answers(read_settings(federation)), _died(federation, name))
+            require(answers(read_settings(federation)), _explain_death(federation, name))
             status = run_status(federation, number)
             if status.startswith(_FINISHED):
                 _tell_new_lines(log, place, on_line)
                 return status
         if not alive(federation).get(SUPERLINK, True):
-            raise FedmmError(_died(federation, name))
+            raise FedmmError(_explain_death(federation, name))
         time.sleep(pause)
 
 
@@ -99,20 +99,20 @@ def stop_run(federation: Federation, number: int) -> None:
         flwr(federation, "stop", str(number), CONNECTION)
 
 
-def _died(federation: Federation, name: str) -> str:
+def _explain_death(federation: Federation, name: str) -> str:
     going_on = f"`fedmm deploy resume {name} --federation {federation.folder}` continues the run"
-    if _started_here(federation):
+    if _was_started_here(federation):
         return f"the SuperLink has died; {going_on}"
     return f"the SuperLink has died; {_how_to_start(federation)}; then {going_on}"
 
 
-def _started_here(federation: Federation) -> bool:
+def _was_started_here(federation: Federation) -> bool:
     """Whether the federation's SuperLink was started by `up`, and not by a service or by hand."""
     return SUPERLINK in alive(federation)
 
 
 def _how_to_start(federation: Federation) -> str:
-    if _started_here(federation):
+    if _was_started_here(federation):
         return f"`fedmm deploy up EXPERIMENT.toml --federation {federation.folder}` starts it again"
     return (
         f"`fedmm deploy up` did not start one from {federation.folder}: where a service runs it, `journalctl -u "

@@ -50,8 +50,8 @@ from fedmm.remote.flower.envelope import Sealer
 from fedmm.remote.flower.roster import Roster
 from fedmm.remote.flower.strategy import MinimaxStrategy
 from fedmm.remote.packed import About, Packed
-from fedmm.runs.build import DataCache, rows_held_at, tested_rows
-from fedmm.runs.resume import completed_run
+from fedmm.runs.build import DataCache, rows_held_at, select_test_rows
+from fedmm.runs.resume import read_completed
 from fedmm.runs.run_folder import EXPERIMENT, RunFolder
 from fedmm.runs.summary import Summary, finish_run, no_best_model
 from fedmm.runs.tracking import Tracks
@@ -151,7 +151,7 @@ def _read_begun(experiment: Experiment, folder: Path, say: Say) -> ResumePoint |
         before = deployed_experiment(read_toml(folder / EXPERIMENT))
         refuse_others(differences(before.tables(), experiment.tables()), f"the run in {folder}")
     require(
-        completed_run(folder) is None or bool(checkpoints_of(experiment.run, folder).rounds()),
+        read_completed(folder) is None or bool(checkpoints_of(experiment.run, folder).rounds()),
         f"the run in {folder} has completed, and its checkpoints were removed; start another one under another name",
     )
     begun = next(iter(newest_common([checkpoints_of(experiment.run, folder)], experiment.run.torch_device, say)), None)
@@ -184,7 +184,7 @@ def standing_in(each: Experiment, names: list[str], cards: Mapping[str, SiteInfo
         each.objective,
         each.algorithm,
         run,
-        validation=tested_rows(pair) or None,
+        validation=select_test_rows(pair) or None,
         source_validation=pair.source_validation,
         view=pair.view,
         terms=replace(each.terms, restore=not each.terms.secure_sum),
@@ -304,7 +304,7 @@ def _run(
     watching: Sequence[Callback],
     say: Say,
 ) -> tuple[Summary, Diverged | None]:
-    before = completed_run(folder) or {}
+    before = read_completed(folder) or {}
     best = adaptation.best_model()
     checkpoints = checkpoints_of(each.run, folder, best, in_parts=True)
     if begun:

@@ -35,7 +35,7 @@ from fedmm.runs.tuning.candidates import TUNE
 from fedmm.runs.tuning.criteria import Criterion, notes_on_rows, require_measured
 from fedmm.runs.tuning.halving import Budget, Pace, Rung, count_halvings, fit_rungs
 from fedmm.runs.tuning.rung_results import read_summary
-from fedmm.runs.tuning.rungs import Halving, evaluate_every, own_of
+from fedmm.runs.tuning.rungs import Halving, evaluate_every, find_own
 from fedmm.runs.tuning.state import STATE
 from fedmm.runs.tuning.tune import plan_tuning, require_limits
 from fedmm.sites.experiments import deployed_experiment, experiment_text, listed_sites
@@ -75,7 +75,7 @@ def check_tuning(request: TuneRequest, name: str, min_sites: int) -> Experiment:
     most = request.max_rounds
     require(most is None or most >= 1, f"--max-rounds must be at least 1, not {most}")
     candidates, criterion = plan_deployed(request)
-    own = own_of(candidates)
+    own = find_own(candidates)
     if criterion.metric and not isinstance(own.data, RowsElsewhere):
         require_measured(criterion, prepare(own, DataCache()).measures)
     count_halvings(len(candidates), own.run.rounds, request.eta)
@@ -102,7 +102,7 @@ class SiteTuning:
             candidates, folder, seeds, eta, budget, progress=False, say=say, sweep=self._run_rung,
             criterion=self._criterion,
         )  # fmt: skip
-        self._own = own_of(candidates)
+        self._own = find_own(candidates)
         self._agreed = self._rows_aside = False
         self._encoding: TableInput | None = None
 
@@ -219,7 +219,7 @@ class SiteTuning:
         names, status = folder_names(experiments), "completed"
         found: dict[str, Summary] = {}
         for number, (each, name) in enumerate(zip(experiments, names, strict=True), start=1):
-            summary = _finished(folder / name)
+            summary = _read_finished(folder / name)
             if summary is None and not self.halving.budget.over():
                 place = f"{folder.name}, run {number} of {len(names)}: {each.run.label}, seed {each.run.seed}"
                 summary = self._run(each, folder / name, f"{self._served.name}.{folder.name}.{number}", place)
@@ -321,7 +321,7 @@ def _runs(rung: Rung, always: int) -> int:
     return rung.seeds * (rung.candidates + always)
 
 
-def _finished(folder: Path) -> Summary | None:
+def _read_finished(folder: Path) -> Summary | None:
     """The summary of a run that has nothing left to do."""
     summary = read_summary(folder)
     return summary if summary.get("status") in ("completed", "diverged") else None

@@ -151,7 +151,7 @@ class Inbox:
         return (
             _unlike(update.vectors, {} if self._reports.unsent else self._like, "vector")
             or _unlike(update.statistics, self._statistics, "running statistic")
-            or _misnamed(update.scalars, self._reports.names)
+            or _find_misnamed(update.scalars, self._reports.names)
         )
 
     def _unusable(self, update: Update) -> str:
@@ -195,7 +195,7 @@ def _unlike(given: Mapping[str, object], like: Mapping[str, Tensor], what: str) 
     return ""
 
 
-def _misnamed(given: Mapping[str, float], names: tuple[str, ...]) -> str:
+def _find_misnamed(given: Mapping[str, float], names: tuple[str, ...]) -> str:
     """Why numbers are not those that are to be reported; empty if they are."""
     for name in sorted(set(names) - given.keys()):
         return f"its update lacks the number {name!r}"

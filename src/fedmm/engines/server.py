@@ -28,7 +28,7 @@ from fedmm.core.federation import Terms, client_weights, head_count
 from fedmm.core.problem import FederatedProblem, Statistics
 from fedmm.engines.draws import invited, reported, require_per_client
 from fedmm.engines.inbox import Inbox, Reports, UsualNorms, harmless_norms
-from fedmm.engines.masking import NotOpened, Opening, masked_like, mean_upload, sum_codes
+from fedmm.engines.masking import NotOpened, Opening, build_masked_template, mean_upload, sum_codes
 from fedmm.engines.messages import NEVER, Invitation, Update, size_in_bytes
 from fedmm.engines.worker import Kept
 
@@ -148,7 +148,7 @@ class Server:
         masked: for updates of which the sum alone is seen.
         """
         statistics = self.problem.statistics if self.problem.share_statistics else {}
-        like = masked_like(self.upload) if masked else travelling(self.terms.uploads, self.upload)
+        like = build_masked_template(self.upload) if masked else travelling(self.terms.uploads, self.upload)
         usual = self.usual_norms(norms or {})
         t = next((invitation.round for invitation in invitations.values()), 0)
         unsent = tuple(self.upload) if self.algorithm.reports_only(t) else ()

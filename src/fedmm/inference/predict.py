@@ -75,7 +75,7 @@ def read_as(
 def same_rows(run: FinishedRun, one: str, other: str) -> bool:
     """Whether two names of rows, each a path or a word for the run's own, mean the same ones."""
     if one in OWN_ROWS and other in OWN_ROWS:
-        held = _own_rows(run)
+        held = _load_own_rows(run)
         return held[one] is held[other]
     return Path(one).resolve() == Path(other).resolve()
 
@@ -87,14 +87,14 @@ def is_training_file(run: FinishedRun, data: str) -> bool:
     return data not in OWN_ROWS and any(path and Path(path).resolve() == Path(data).resolve() for path in own)
 
 
-def _own_rows(run: FinishedRun) -> dict[str, Labelled | None]:
+def _load_own_rows(run: FinishedRun) -> dict[str, Labelled | None]:
     pair = run.experiment.data.load()
     return dict(zip(OWN_ROWS, (pair.target_test, pair.source_test, pair.source_validation), strict=True))
 
 
-def own_rows(run: FinishedRun, which: str) -> RowStream:
+def open_own_rows(run: FinishedRun, which: str) -> RowStream:
     """Labelled rows of the run's own data set: test rows of the target or of the source, or source rows set aside."""
-    held = _own_rows(run)
+    held = _load_own_rows(run)
     rows = held[which]
     if rows is None or not len(rows.x):
         others = [name for name, each in held.items() if each is not None and len(each.x)]

@@ -126,7 +126,7 @@ def import_backbone(backbone: str, options: Mapping[str, Any], shape: tuple[int,
         callable(factory),
         f"backbone {backbone!r} is {type(factory).__name__}, not a function that returns an nn.Module",
     )
-    return Imported(_made(factory, options, backbone))
+    return Imported(_make_backbone(factory, options, backbone))
 
 
 def _timm(name: str, options: Mapping[str, Any], shape: tuple[int, ...], pretrained: bool) -> Imported:
@@ -143,7 +143,7 @@ def _timm(name: str, options: Mapping[str, Any], shape: tuple[int, ...], pretrai
     except Exception as problem:
         if pretrained:
             raise _no_weights(f"timm:{name}", problem) from problem
-        raise _failed(f"timm:{name}", problem) from problem
+        raise _explain_failure(f"timm:{name}", problem) from problem
     about: Mapping[str, Any] = getattr(module, "pretrained_cfg", None) or {}
     scale = (tuple(about["mean"]), tuple(about["std"])) if about.get("mean") and about.get("std") else None
     return Imported(module, scale, shape[0] if len(shape) == 3 else None)
@@ -162,7 +162,7 @@ def _torchvision(name: str, options: Mapping[str, Any], pretrained: bool) -> Imp
         module: nn.Module = models.get_model(name, weights=None, **arguments)
         return module
 
-    module = _made(factory, options, f"torchvision:{name}")
+    module = _make_backbone(factory, options, f"torchvision:{name}")
     if pretrained:
         try:
             module.load_state_dict(torchvisions_own(models.get_model_weights(name).DEFAULT))
@@ -191,11 +191,11 @@ def _require_plain(backbone: str, name: str, options: Mapping[str, Any]) -> None
         )
 
 
-def _made(factory: Any, options: Mapping[str, Any], backbone: str) -> nn.Module:
+def _make_backbone(factory: Any, options: Mapping[str, Any], backbone: str) -> nn.Module:
     try:
         module = factory(**options)
     except Exception as problem:
-        raise _failed(backbone, problem) from problem
+        raise _explain_failure(backbone, problem) from problem
     if not isinstance(module, nn.Module):
         raise FedmmError(
             f"backbone {backbone!r} made an object of type {type(module).__name__}; it must be an nn.Module"
@@ -209,7 +209,7 @@ def _unknown(library: str, name: str, known: list[str]) -> FedmmError:
     return FedmmError(f"{library} has no network {name!r}{hint}")
 
 
-def _failed(backbone: str, problem: Exception) -> FedmmError:
+def _explain_failure(backbone: str, problem: Exception) -> FedmmError:
     return FedmmError(f"backbone {backbone!r} cannot be made with these options: {_reason(problem)}")
 
 

@@ -141,13 +141,13 @@ def read_evaluations(folder: Path) -> tuple[tuple[Evaluated, ...], tuple[str, ..
             continue
         if EVALUATION.encode() in content:
             try:
-                found += _evaluated(path.name, content)
+                found += _read_evaluation(path.name, content)
             except FedmmError as problem:
                 broken.append(str(problem))
     return tuple(found), tuple(broken)
 
 
-def _evaluated(name: str, content: bytes) -> list[Evaluated]:
+def _read_evaluation(name: str, content: bytes) -> list[Evaluated]:
     """The evaluation in a file; none if it is something else or has no groups."""
     try:
         values = json.loads(content)

@@ -114,10 +114,10 @@ def rounds_grids(item: Item, runs: Sequence[RunResult]) -> list[Grid]:
         + ". In brackets the paper's, which does not say when a run counts as trained; its averages are computed from"
         " its rows"
     ]
-    return [_grid(item, runs, method_columns(item, runs), trained_after, item.paper_rounds, _HUNDREDS, notes)]
+    return [_grid(item, runs, method_columns(item, runs), count_rounds_needed, item.paper_rounds, _HUNDREDS, notes)]
 
 
-def trained_after(run: RunResult) -> float | None:
+def count_rounds_needed(run: RunResult) -> float | None:
     """Hundreds of rounds until the accuracy is within one point of the final one, None if nothing was measured."""
     series = run.series("target_accuracy")
     final = run.target_accuracy

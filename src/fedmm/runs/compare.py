@@ -25,7 +25,7 @@ from fedmm.data.partition import TargetSupervised
 from fedmm.objectives import OBJECTIVES
 from fedmm.runs.build import DataCache, prepare
 from fedmm.runs.evidence import read_shift, signals_of, worst_shift
-from fedmm.runs.resume import completed_run
+from fedmm.runs.resume import read_completed
 from fedmm.runs.sweep import DivergedRuns, run_sweep
 from fedmm.runs.tuning.candidates import LABELLED_ALGORITHMS, PLAIN, WEIGHTED
 from fedmm.runs.tuning.criteria import ByValidation, metric_of, notes_on_rows, require_measured
@@ -252,7 +252,7 @@ def _entry(
     """
     first = candidate.experiments[0]
     runs = [names[candidate.label, experiment.run.seed] for experiment in candidate.experiments]
-    summaries = [completed_run(folder / run) for run in runs]
+    summaries = [read_completed(folder / run) for run in runs]
     columns = dict.fromkeys([*(validator.column for validator in VALIDATORS.values()), *tested])
     measured = {
         column: [None if summary is None else summary.get(column) for summary in summaries] for column in columns
@@ -269,7 +269,7 @@ def _entry(
 
 def judge_labelled(entries: Sequence[Table], criterion: ByValidation) -> Table:
     """The method that is best on rows set aside; whether anything was adapted to is no question here."""
-    field = {entry["label"]: [_measured(values, criterion) for values in _by_seed(entry)] for entry in entries}
+    field = {entry["label"]: [_measure(values, criterion) for values in _by_seed(entry)] for entry in entries}
     vetoes, ranks = criterion.judge(field, 0)
     best, *others = [label for label in ranks if label not in vetoes] or [entries[0]["label"]]
     if best in vetoes:
@@ -279,7 +279,7 @@ def judge_labelled(entries: Sequence[Table], criterion: ByValidation) -> Table:
     return {"supported": None, "use": best, "sentence": sentence}
 
 
-def _measured(values: Table, criterion: ByValidation) -> Measured:
+def _measure(values: Table, criterion: ByValidation) -> Measured:
     found = {name: values.get(VALIDATORS[name].column) for name in criterion.signals}
     known = {name: float(value) for name, value in found.items() if value is not None and math.isfinite(value)}
     return Measured(known) if criterion.signals[0] in known else Measured(diverged=True)
@@ -287,7 +287,7 @@ def _measured(values: Table, criterion: ByValidation) -> Measured:
 
 def _label_shift(folders: Sequence[Path]) -> Table | None:
     """As the source-only models see it: of their estimates the one that excludes least; None if there is none."""
-    found = worst_shift(list(filter(None, map(completed_run, folders))))
+    found = worst_shift(list(filter(None, map(read_completed, folders))))
     return None if found is None else dict(found)
 
 
@@ -340,7 +340,7 @@ def _rank(entry: Table) -> float:
 
 def labels_say(entries: Sequence[Table], verdict: Table) -> str | None:
     """Whether target labels, which chose nothing, agree with the verdict; None if there are none."""
-    accuracies = {entry["label"]: _known(entry["measures"].get("target_accuracy", [])) for entry in entries}
+    accuracies = {entry["label"]: _drop_missing(entry["measures"].get("target_accuracy", [])) for entry in entries}
     accuracies = {label: values for label, values in accuracies.items() if values}
     other = verdict["use"] if verdict["supported"] else verdict["nearest"]
     if SOURCE_ONLY not in accuracies or other not in accuracies:
@@ -360,5 +360,5 @@ def labels_say(entries: Sequence[Table], verdict: Table) -> str | None:
     )
 
 
-def _known(values: Sequence[float | None]) -> list[float]:
+def _drop_missing(values: Sequence[float | None]) -> list[float]:
     return [value for value in values if value is not None]

@@ -39,17 +39,17 @@ def exhibits(adaptation: Adaptation, adapted: Adapted, pair: DomainPair, keep_ro
     """
     found: dict[str, Tensor] = {}
     if keep_rows:
-        source, target = _kept(pair.source_test, pair.source), _kept(pair.target_test, pair.target)
-        found = _maps(adaptation, adapted, source, target) | _shown(adapted, target)
+        source, target = _choose_rows(pair.source_test, pair.source), _choose_rows(pair.target_test, pair.target)
+        found = _maps(adaptation, adapted, source, target) | _sample_rows(adapted, target)
     held = (None, None) if pair.sites is None else (pair.sites.source_test, pair.sites.target_test)
     for name, rows, sites in (("source", pair.source_test, held[0]), ("target", pair.target_test, held[1])):
         if rows is not None and len(rows.x):
-            tested = _tested(adapted, rows, sites, pair, keep_rows)
+            tested = _score_test_rows(adapted, rows, sites, pair, keep_rows)
             found |= {f"{what}_{name}": tensor for what, tensor in tested.items()}
     return found
 
 
-def _tested(
+def _score_test_rows(
     adapted: Adapted, rows: Labelled, sites: Tensor | None, pair: DomainPair, keep_rows: bool
 ) -> dict[str, Tensor]:
     """Counts and scores of labelled rows; sites: int64 ``[rows]``, who holds each, where that is known."""
@@ -61,7 +61,7 @@ def _tested(
     if pair.classes <= _MOST_CLASSES:
         found["confusion"] = _confusion(y, predicted, pair.classes)
     if s is not None and 0 < int((y == 1).sum()) < len(y) and not bool(s.isnan().any()):
-        found |= _ranked(y, s, keep_rows)
+        found |= _rank_scores(y, s, keep_rows)
     if sites is not None and pair.sites is not None and len(y):
         names = [*pair.sites.names, OTHER_SITES]
         places = sites.cpu()[known]
@@ -74,7 +74,7 @@ def _tested(
     return found
 
 
-def _ranked(y: Tensor, s: Tensor, keep_rows: bool) -> dict[str, Tensor]:
+def _rank_scores(y: Tensor, s: Tensor, keep_rows: bool) -> dict[str, Tensor]:
     """How the scores of class 1 rank rows of both classes, and the curves over all thresholds."""
     ranked = Thresholds.count(y, s)
     numbers = [ranked.negatives, ranked.positives, ranked.auroc, ranked.average_precision]
@@ -85,7 +85,7 @@ def _ranked(y: Tensor, s: Tensor, keep_rows: bool) -> dict[str, Tensor]:
     return found
 
 
-def _kept(test: Labelled | None, train: Labelled) -> Labelled:
+def _choose_rows(test: Labelled | None, train: Labelled) -> Labelled:
     """The same few rows in every run: test rows where there are some, else training rows."""
     rows = test if test is not None and len(test.x) else train
     index = permutation(key(0, "exhibits"), len(rows.x))[:_MAP_ROWS]
@@ -119,7 +119,7 @@ def _principal(features: Tensor) -> Tensor:
     return scores.mul(torch.where(signs == 0, 1.0, signs)).float()
 
 
-def _shown(adapted: Adapted, target: Labelled) -> dict[str, Tensor]:
+def _sample_rows(adapted: Adapted, target: Labelled) -> dict[str, Tensor]:
     x = target.x[:_SAMPLES]
     if not len(x):
         return {}

@@ -19,7 +19,7 @@ from fedmm.runs.run_folder import EXPERIMENT, HELD, MODEL, SUMMARY
 from fedmm.training.adaptation import Adaptation
 from fedmm.training.batched import StackSettings
 from fedmm.training.checkpoints import FOLDER, Checkpoints, newest_common
-from fedmm.training.fingerprint import differences, held_rows, refuse_others
+from fedmm.training.fingerprint import differences, fingerprint_rows, refuse_others
 from fedmm.training.snapshots import ResumePoint
 from fedmm.training.stack_settings import Tuned, choose_settings, chunk_that_fits
 
@@ -61,7 +61,7 @@ def require_same_run(each: Experiment, folder: Path) -> None:
 
 def keep_rows(adaptation: Adaptation, folder: Path) -> None:
     """Write down what each client holds, to know it again by."""
-    write_json(folder / HELD, held_rows(adaptation))
+    write_json(folder / HELD, fingerprint_rows(adaptation))
 
 
 def require_same_rows(adaptation: Adaptation, folder: Path) -> None:
@@ -73,7 +73,7 @@ def require_same_rows(adaptation: Adaptation, folder: Path) -> None:
         before = dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as problem:
         raise FedmmError(f"{path} cannot be read, so it is unknown how the run was started: {problem}") from None
-    now = held_rows(adaptation)
+    now = fingerprint_rows(adaptation)
     others = [name for name in now if before.get(name) != now[name]] or sorted(set(before) - set(now))
     if others:
         raise FedmmError(
@@ -88,7 +88,7 @@ def only_begun(folder: Path) -> bool:
     return folder.is_dir() and all(path.name == SUMMARY or path.suffix == ".partial" for path in folder.iterdir())
 
 
-def completed_run(folder: Path) -> dict[str, Any] | None:
+def read_completed(folder: Path) -> dict[str, Any] | None:
     """The summary of a run that completed in a folder; None for one that has something left to do."""
     try:
         summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
@@ -140,7 +140,7 @@ def read_plan(folder: Path, experiments: Sequence[Experiment], names: Sequence[s
         before = {str(name): experiment(tables).tables() for name, tables in plan["runs"].items()}
         order = [names.index(name) if name in names else -1 for name in before]
         programs = [
-            Program(tuple(order[member] for member in each["members"]), _tuned(each["tuned"]))
+            Program(tuple(order[member] for member in each["members"]), _read_tuned(each["tuned"]))
             for each in plan["programs"]
         ]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as problem:
@@ -182,5 +182,5 @@ def fits(settings: StackSettings, device: torch.device) -> bool:
     return settings.capture == (device.type == "cuda")
 
 
-def _tuned(table: Mapping[str, Any]) -> Tuned:
+def _read_tuned(table: Mapping[str, Any]) -> Tuned:
     return Tuned(**{**table, "settings": StackSettings(**table["settings"])})

@@ -19,7 +19,7 @@ from fedmm.data.datasets.per_site import KEY as PER_SITE
 from fedmm.data.partition import TargetSupervised
 from fedmm.runs.compare import require_comparable
 from fedmm.runs.evidence import is_source_only, read_shift, signals_of, worst_shift
-from fedmm.runs.resume import completed_run
+from fedmm.runs.resume import read_completed
 from fedmm.runs.run_folder import EXPERIMENT, ROUNDS, SUMMARY, read_input
 
 KEY = "adaptation"
@@ -41,7 +41,7 @@ def judge_run(folder: Path, experiment: Experiment, compare: str) -> dict[str, A
 
     compare: the command that would compare the run's method with source only.
     """
-    summary = completed_run(folder)
+    summary = read_completed(folder)
     if summary is None or not experiment.adapts or isinstance(experiment.partition, TargetSupervised):
         return None
     own, plain = _beside(folder, experiment.tables(), summary)
@@ -108,7 +108,7 @@ def _other_runs(folder: Path) -> list[Path]:
 
 def _read(folder: Path) -> tuple[Tables, Summary] | None:
     """The tables and the summary of a completed run; None for what is no such run, or was damaged."""
-    summary = completed_run(folder)
+    summary = read_completed(folder)
     if summary is None:
         return None
     try:

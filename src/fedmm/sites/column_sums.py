@@ -186,7 +186,7 @@ def merge_descriptions(agreed: AgreedColumns, described: Mapping[str, Mapping[st
         if name in agreed.categories:
             columns.append(agreed.column(name))
             continue
-        column = _merged_column(agreed, name, [described[site][name] for site in sites])
+        column = _merge_column(agreed, name, [described[site][name] for site in sites])
         if column is None:
             dropped.append(name)
         else:
@@ -195,11 +195,13 @@ def merge_descriptions(agreed: AgreedColumns, described: Mapping[str, Mapping[st
     notes += [f"column {name!r} is left out: it is empty, or says the same in all rows" for name in dropped]
     scales = {}
     if agreed.scaling == "per_site":
-        scales = {site: tuple(_own_scale(column, described[site][column.name]) for column in columns) for site in sites}
+        scales = {
+            site: tuple(_read_own_scale(column, described[site][column.name]) for column in columns) for site in sites
+        }
     return Merged(tuple(columns), scales, tuple(notes))
 
 
-def _merged_column(agreed: AgreedColumns, name: str, told: Sequence[Described]) -> Column | None:
+def _merge_column(agreed: AgreedColumns, name: str, told: Sequence[Described]) -> Column | None:
     filled = [each for each in told if each.known]
     count = sum(each.known for each in filled)
     if not count:
@@ -228,7 +230,7 @@ def _quartiles(filled: Sequence[Described], ends: Sequence[float]) -> tuple[floa
     return low, middle, high
 
 
-def _own_scale(column: Column, told: Described) -> Scale:
+def _read_own_scale(column: Column, told: Described) -> Scale:
     """A site's own mean and deviation, as :func:`fedmm.data.columns.scales_of` finds them."""
     if column.levels or not told.known:
         return column.mean, column.deviation

@@ -152,7 +152,7 @@ class Watch:
         )
         if gives_up:
             raise trouble
-        restored = replace(good, round=round_, totals=_rescaled(good.totals, self._algorithm, self.guard.stiffen))
+        restored = replace(good, round=round_, totals=_rescale_totals(good.totals, self._algorithm, self.guard.stiffen))
         self._good = (restored,)
         return replace(restored, fallback=(restored,))
 
@@ -171,7 +171,7 @@ def calmer(algorithm: Algorithm, calm: float, stiffen: float) -> Algorithm:
     return replace(algorithm, **changes)  # type: ignore[arg-type]
 
 
-def _rescaled(totals: dict[str, State], algorithm: Algorithm, stiffen: float) -> dict[str, State]:
+def _rescale_totals(totals: dict[str, State], algorithm: Algorithm, stiffen: float) -> dict[str, State]:
     """Sums of updates that make the same duals as before, by penalties that are so many times larger."""
     if not hasattr(algorithm, _PENALTIES[0]):
         return totals

@@ -211,9 +211,9 @@ def found_in(folder: Path) -> ClassFolders:
     files, but no pictures.
     """
     try:
-        folders = [path for path in _shown(folder) if path.is_dir()]
-        loose = [path for path in _shown(folder) if path.suffix.lower() in _SUFFIXES and not path.is_dir()]
-        inside = {path: _shown(path) for path in folders}
+        folders = [path for path in _list_visible(folder) if path.is_dir()]
+        loose = [path for path in _list_visible(folder) if path.suffix.lower() in _SUFFIXES and not path.is_dir()]
+        inside = {path: _list_visible(path) for path in folders}
     except OSError as problem:
         raise FedmmError(f"{folder} cannot be read as a folder of pictures: {problem.strerror}") from problem
     for path, pictures in inside.items():
@@ -233,14 +233,14 @@ def found_in(folder: Path) -> ClassFolders:
 def folders_of_sites(folder: Path) -> dict[str, ClassFolders]:
     """What lies in the folder of each site, by its name."""
     try:
-        paths = [path for path in _shown(folder) if path.is_dir()]
+        paths = [path for path in _list_visible(folder) if path.is_dir()]
     except OSError as problem:
         raise FedmmError(f"{folder} cannot be read as a folder of sites: {problem.strerror}") from problem
     require(bool(paths), f"{folder} holds no folder of a site")
     return {path.name: found_in(path) for path in paths}
 
 
-def _shown(folder: Path) -> list[Path]:
+def _list_visible(folder: Path) -> list[Path]:
     """What is in a folder, neither hidden nor left there by a system, in order."""
     shown = (path for path in folder.iterdir() if not path.name.startswith("."))
     return sorted(path for path in shown if path.name.lower() not in _OF_SYSTEMS)

@@ -58,12 +58,12 @@ def ray_cluster(
         if not connected:
             _connect(ray, address, _local(cores, object_store_bytes, folder or own))
     if connected:
-        yield _connected(ray)
+        yield _describe(ray)
         return
     try:
         if not address:
             _require_loopback(ray)
-        yield replace(_connected(ray), local=not address)
+        yield replace(_describe(ray), local=not address)
     finally:
         ray.shutdown()
     if own:
@@ -150,7 +150,7 @@ def loopback_environment() -> Iterator[None]:
             setattr(constants, name, before)
 
 
-def _connected(ray: ModuleType) -> Cluster:
+def _describe(ray: ModuleType) -> Cluster:
     has = ray.cluster_resources()
     return Cluster(ray, int(has.get("CPU", 0)), int(has.get("GPU", 0)))
 

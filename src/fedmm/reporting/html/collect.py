@@ -218,10 +218,10 @@ def _entry(folder: Path) -> Entry:
     summary = read_summary(folder) if finished else {}
     evaluations, broken = read_evaluations(folder)
     return Entry(
-        run=read_run(folder) if finished else _unfinished(folder, tables),
+        run=read_run(folder) if finished else _read_unfinished(folder, tables),
         tables=tables,
         summary=summary,
-        tensors=_kept_tensors(tensors),
+        tensors=_read_tensors(tensors),
         class_names=_names(folder / "input.json", "class_names"),
         headings=_names(folder / "input.json", "headings"),
         ranked=read_ranked(tensors),
@@ -231,7 +231,7 @@ def _entry(folder: Path) -> Entry:
     )
 
 
-def _unfinished(folder: Path, tables: Tables) -> Run:
+def _read_unfinished(folder: Path, tables: Tables) -> Run:
     """A run that has no summary yet, from its configuration and its rounds."""
     seed = tables.get("run", {}).get("seed", 0)
     rounds = folder / "rounds.jsonl"
@@ -266,7 +266,7 @@ def _tables(path: Path) -> Tables:
     return {section: table for section, table in tables.items() if isinstance(table, dict)}
 
 
-def _kept_tensors(found: Mapping[str, Array]) -> dict[str, Array]:
+def _read_tensors(found: Mapping[str, Array]) -> dict[str, Array]:
     """What a run kept to be looked at, without tensors that do not fit together."""
     kept: dict[str, Array] = {}
     for group in _TOGETHER:
@@ -298,7 +298,7 @@ def _methods(entries: Sequence[Entry]) -> list[Method]:
         firsts = [group[0] for group in kinds.values()]
         keys = differing([entry.tables for entry in firsts])
         for number, group in enumerate(kinds.values(), start=1):
-            name = label if len(kinds) == 1 else _named_apart(label, group[0], keys, number)
+            name = label if len(kinds) == 1 else _name_apart(label, group[0], keys, number)
             name = name if name not in taken else f"{name} ({number})"
             taken.add(name)
             ordered = sorted(group, key=lambda entry: entry.run.seed)
@@ -306,7 +306,7 @@ def _methods(entries: Sequence[Entry]) -> list[Method]:
     return methods
 
 
-def _named_apart(label: str, entry: Entry, keys: Sequence[tuple[str, str]], number: int) -> str:
+def _name_apart(label: str, entry: Entry, keys: Sequence[tuple[str, str]], number: int) -> str:
     if not keys or len(keys) > _MOST_DIFFERENCES:
         return f"{label}, {entry.run.folder.parent.name or number}/{entry.run.folder.name}"
     values = [f"{key} {shown(entry.tables.get(section, {}).get(key))}" for section, key in keys]

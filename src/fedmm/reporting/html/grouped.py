@@ -52,7 +52,7 @@ def explain(noun: str, found: Sequence[Scored]) -> str:
     )
 
 
-def scored_parts(
+def build_score_parts(
     noun: str, found: Sequence[Scored], report: Report, controls: Controls, keys: Sequence[str]
 ) -> list[Part]:
     """Worst, mean and spread, a dot with its interval for each group, and tables; keys: of all figures to choose from.
@@ -133,7 +133,7 @@ def _charts(noun: str, found: Sequence[Scored], keys: Sequence[str]) -> list[Cha
 
     charts = [_chart(noun, "accuracy", "%", found, keys, accuracies)]
     if any(each.scores.mean_auc is not None for each in found):
-        charts.append(_chart(noun, "AUROC", "", found, keys, _ranked))
+        charts.append(_chart(noun, "AUROC", "", found, keys, _rank_groups))
     return charts
 
 
@@ -141,7 +141,7 @@ Dot = tuple[str, int, float, Interval]
 """A group, its rows, its score and the score's interval."""
 
 
-def _ranked(grouped: GroupedScores) -> list[Dot]:
+def _rank_groups(grouped: GroupedScores) -> list[Dot]:
     dots = [
         (each.name, each.rows, each.auc, each.auc_interval)
         for each in grouped.groups

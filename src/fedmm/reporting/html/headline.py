@@ -115,7 +115,7 @@ def _evidence(report: Report) -> list[str]:
     if shown:
         words += [f"{label}: {said}." for label, said in report.verdicts]
     words += [
-        f"{method.label}, when it ended: {_said(method)}."
+        f"{method.label}, when it ended: {_quote_adaptation(method)}."
         for method in report.methods
         if method.label not in judged and _adapts(method)
     ]
@@ -132,7 +132,7 @@ def _adapts(method: Method) -> bool:
     return method.first.run.objective not in ("source_only", "auc") and partition != "target_supervised"
 
 
-def _said(method: Method) -> str:
+def _quote_adaptation(method: Method) -> str:
     """What the last of a method's runs said of adapting; that it cannot be told where none said anything."""
     told = [each for entry in method.entries if isinstance(each := entry.summary.get("adaptation"), dict)]
     sentences = [each["sentence"] for each in told if isinstance(each.get("sentence"), str)]
@@ -221,7 +221,7 @@ def _dots(report: Report) -> Chart | None:
             for values, marker in marks[: len(known)]
         ]
         means.append(f"{method.label} {fmean(known):.1f}%")
-        names.append(plain(_cut(method.label)))
+        names.append(plain(_shorten_label(method.label)))
     if not data or len(report.methods) < 2:
         return None
     layout = {
@@ -243,5 +243,5 @@ def _dots(report: Report) -> Chart | None:
     )
 
 
-def _cut(label: str) -> str:
+def _shorten_label(label: str) -> str:
     return label if len(label) <= 28 else f"{label[:27]}…"

@@ -55,7 +55,7 @@ def derive_candidates(tables: Mapping[str, Any], objectives: Sequence[str] = ())
     _require_adapting([own])
     if TUNE in tables:
         require(not objectives, "--objectives is for files without a [tune] table; list objective.name in [tune]")
-        found = _own_grid(tables)
+        found = _build_own_grid(tables)
     else:
         found = _default_grid(plain, own, objectives)
     _require_adapting(found)
@@ -73,10 +73,10 @@ def derive_candidates(tables: Mapping[str, Any], objectives: Sequence[str] = ())
 def _with_labels(own: Experiment, first: dict[str, Experiment], found: Sequence[Experiment]) -> dict[str, Experiment]:
     """The first candidates and those that were found, each once, the nearest to what was given before the others."""
     candidates = dict(first)
-    known = {repr(_unnamed(each)) for each in candidates.values()}
+    known = {repr(_clear_label(each)) for each in candidates.values()}
     for each in sorted(found, key=lambda each: len(_changes(each, own))):
-        if repr(_unnamed(each)) not in known:
-            known.add(repr(_unnamed(each)))
+        if repr(_clear_label(each)) not in known:
+            known.add(repr(_clear_label(each)))
             candidates[_free_label(_label(each, own), candidates)] = each
     return {label: replace(each, run=replace(each.run, label=own.run.label)) for label, each in candidates.items()}
 
@@ -95,9 +95,9 @@ def derive_labelled_candidates(
     _require_no_noise(own)
     if TUNE in tables:
         require(not objectives, "--objectives is for files without a [tune] table; list objective.name in [tune]")
-        found = _own_grid(tables)
+        found = _build_own_grid(tables)
     else:
-        found = _labelled_grid(plain, own, metric, objectives)
+        found = _build_labelled_grid(plain, own, metric, objectives)
     for each in (own, *found):
         require(
             not each.objective.adapts,
@@ -110,11 +110,11 @@ def derive_labelled_candidates(
             "algorithm": options_for(plain, "algorithm", _BASELINE, ALGORITHMS),
         }
     )
-    same = repr(_unnamed(plainest)) == repr(_unnamed(own))
+    same = repr(_clear_label(plainest)) == repr(_clear_label(own))
     return _with_labels(own, {AS_GIVEN: own, **({} if same else {PLAIN: plainest})}, found)
 
 
-def _labelled_grid(
+def _build_labelled_grid(
     plain: Mapping[str, Any], own: Experiment, metric: str, objectives: Sequence[str]
 ) -> list[Experiment]:
     found = []
@@ -132,7 +132,7 @@ def _labelled_grid(
         options = {each.name: each.default for each in fields(ALGORITHMS[algorithm])}
         given = {**options, **table}
         rated = ("lr_min",) if loss["name"] == SourceOnly.name else ("lr_min", "lr_max")
-        axes = [[{key: _scaled(getattr(own.algorithm, key), by) for key in rated} for by in _RATES]]
+        axes = [[{key: _scale_rate(getattr(own.algorithm, key), by) for key in rated} for by in _RATES]]
         if "penalty_min" in options:
             axes.append([{"penalty_min": penalty, "penalty_max": penalty} for penalty in _PENALTIES])
         if "lr_weights" in options:
@@ -176,7 +176,7 @@ def _require_adapting(found: Sequence[Experiment]) -> None:
         )
 
 
-def _own_grid(tables: Mapping[str, Any]) -> list[Experiment]:
+def _build_own_grid(tables: Mapping[str, Any]) -> list[Experiment]:
     for path, _ in grid_axes(tables[TUNE], TUNE):
         name = ".".join(path)
         require(
@@ -201,7 +201,7 @@ def _default_grid(plain: Mapping[str, Any], own: Experiment, objectives: Sequenc
         has_penalty = "penalty_min" in {each.name for each in fields(ALGORITHMS[algorithm])}
         for penalty, factor, nu in product(_PENALTIES if has_penalty else (None,), _LR_FACTORS, _NUS):
             penalties = {} if penalty is None else {"penalty_min": penalty, "penalty_max": penalty}
-            rate = {"lr_max": _scaled(own.algorithm.lr_max, factor)}
+            rate = {"lr_max": _scale_rate(own.algorithm.lr_max, factor)}
             changed = {
                 "algorithm": {**options_for(plain, "algorithm", algorithm, ALGORITHMS), **rate, **penalties},
                 "objective": {**options_for(plain, "objective", objective, OBJECTIVES), "nu": nu},
@@ -217,11 +217,11 @@ def _known_objectives(names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _scaled(rate: Any, factor: float) -> Any:
+def _scale_rate(rate: Any, factor: float) -> Any:
     return {group: factor * each for group, each in rate.items()} if isinstance(rate, Mapping) else factor * rate
 
 
-def _unnamed(each: Experiment) -> Experiment:
+def _clear_label(each: Experiment) -> Experiment:
     return replace(each, run=replace(each.run, label=""))
 
 
@@ -259,10 +259,12 @@ def _label(each: Experiment, own: Experiment) -> str:
     changes = _changes(each, own)
     changes.pop("algorithm", None)
     objective = [each.objective.name] if changes.pop("objective", None) else []
-    return " ".join([each.algorithm.name, *objective, *(f"{key}={_shown(value)}" for key, value in changes.items())])
+    return " ".join(
+        [each.algorithm.name, *objective, *(f"{key}={_format_value(value)}" for key, value in changes.items())]
+    )
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

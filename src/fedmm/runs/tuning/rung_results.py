@@ -51,7 +51,7 @@ def read_results(folder: Path, names: Mapping[str, Sequence[str]], signals: Sequ
     """
     runs = {name: _evaluations(folder / name / ROUNDS, signals) for own in names.values() for name in own}
     summaries = {name: read_summary(folder / name) for name in runs}
-    diverged = {name for name in runs if _diverged(summaries[name], runs[name])}
+    diverged = {name for name in runs if _has_diverged(summaries[name], runs[name])}
     begun = [set(found) for name, found in runs.items() if found and name not in diverged]
     last = max(set.intersection(*begun), default=0) if begun else 0
 
@@ -87,7 +87,7 @@ def read_summary(folder: Path) -> Table:
     return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
 
 
-def _diverged(summary: Mapping[str, Any], evaluations: Evaluations) -> bool:
+def _has_diverged(summary: Mapping[str, Any], evaluations: Evaluations) -> bool:
     """Whether a run diverged, or ended with nothing that could be measured."""
     status = summary.get("status")
     return status == "diverged" or (status == "completed" and summary["rounds"] not in evaluations)
@@ -158,7 +158,7 @@ def _sentence(words: str) -> str:
     return f"{words[0].upper()}{words[1:]}"
 
 
-def judged_rung(rungs: Sequence[Table]) -> Table | None:
+def find_judged_rung(rungs: Sequence[Table]) -> Table | None:
     """The last rung that can be judged; one that was cut short, only where it went as far as the one before."""
     least = 1
     judged: Table | None = None

@@ -29,7 +29,7 @@ from fedmm.runs.tuning.pace import pace_of, run_briefly, seconds_to_write
 from fedmm.runs.tuning.rung_results import (
     Choice,
     Results,
-    judged_rung,
+    find_judged_rung,
     read_results,
     read_summary,
     tabulate,
@@ -54,7 +54,7 @@ Sweep = Callable[..., Summary]
 """Runs the experiments of a rung and leaves their folders, as :func:`fedmm.runs.sweep.run_sweep` does."""
 
 
-def own_of(candidates: Mapping[str, Experiment]) -> Experiment:
+def find_own(candidates: Mapping[str, Experiment]) -> Experiment:
     """The experiment as given."""
     return candidates[AS_GIVEN if AS_GIVEN in candidates else SOURCE_ONLY]
 
@@ -86,7 +86,7 @@ class Halving:
         self.candidates = candidates
         self.criterion = criterion or ByTarget()
         self.folder = folder
-        self.own = own_of(candidates).run
+        self.own = find_own(candidates).run
         self.always = [label for label in self.criterion.always if label in candidates]
         self.eta = eta
         self.budget = budget
@@ -191,7 +191,7 @@ class Halving:
         }
 
     def _classes(self) -> int:
-        return self.cache.pair(own_of(self.candidates), torch.device("cpu")).classes
+        return self.cache.pair(find_own(self.candidates), torch.device("cpu")).classes
 
     def _folder(self, number: int) -> Path:
         return self.folder / f"rung-{number + 1}"
@@ -292,7 +292,7 @@ class Halving:
 
     def close(self) -> Choice:
         """The choice, and the files that tell it; the last rung that can be judged decides."""
-        judged = judged_rung(self.state["rungs"])
+        judged = find_judged_rung(self.state["rungs"])
         vetoes = {} if judged is None else {entry["label"]: entry["veto"] for entry in judged["entries"]}
         choice = self.criterion.choose(None if judged is None else Results.of(judged), vetoes)
         completed = sum(rung["status"] == "completed" for rung in self.state["rungs"])

@@ -210,7 +210,7 @@ def require_steps_kept(policy: PolicySection, c: Coefficients) -> None:
     )
 
 
-def own_steps(plan: Plan, site: str) -> int:
+def count_own_steps(plan: Plan, site: str) -> int:
     """The site's number of local steps; where it varies, the least."""
     return 1 if plan.algorithm.step_schedule else steps_by_client(plan.algorithm.steps, plan.listed)[site]
 
