@@ -14,7 +14,6 @@ import torch
 from fedmm.config.dataclass_io import as_table
 from fedmm.config.schema import Experiment
 from fedmm.config.sites import RowsElsewhere
-from fedmm.config.toml import read_toml
 from fedmm.core.algorithm import Algorithm
 from fedmm.core.errors import Diverged, Say, require, unknown
 from fedmm.core.files import parse_toml
@@ -51,7 +50,7 @@ from fedmm.remote.flower.roster import Roster
 from fedmm.remote.flower.strategy import MinimaxStrategy
 from fedmm.remote.packed import About, Packed
 from fedmm.runs.build import DataCache, rows_held_at, select_test_rows
-from fedmm.runs.resume import read_completed
+from fedmm.runs.resume import read_completed, require_same_run
 from fedmm.runs.run_folder import EXPERIMENT, RunFolder
 from fedmm.runs.summary import Summary, finish_run, no_best_model
 from fedmm.runs.tracking import Tracks
@@ -64,7 +63,6 @@ from fedmm.training.adaptation import Adaptation
 from fedmm.training.callbacks import Callback, OnRound
 from fedmm.training.checkpoints import checkpoints_of, newest_common
 from fedmm.training.evaluators import metrics_by_client
-from fedmm.training.fingerprint import differences, refuse_others
 from fedmm.training.privacy import require_nothing_learnt
 from fedmm.training.snapshots import ResumePoint
 
@@ -148,8 +146,7 @@ def keep_every_round(experiment: Experiment) -> Experiment:
 def _read_begun(experiment: Experiment, folder: Path, say: Say) -> ResumePoint | None:
     """What a run goes on from; None if it had not finished a round. Another configuration is refused."""
     if (folder / EXPERIMENT).exists():
-        before = deployed_experiment(read_toml(folder / EXPERIMENT))
-        refuse_others(differences(before.tables(), experiment.tables()), f"the run in {folder}")
+        require_same_run(experiment, folder)
     require(
         read_completed(folder) is None or bool(checkpoints_of(experiment.run, folder).rounds()),
         f"the run in {folder} has completed, and its checkpoints were removed; start another one under another name",

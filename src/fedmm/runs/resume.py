@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from fedmm.config.schema import Experiment, experiment
+from fedmm.config.sites import experiment_anywhere
 from fedmm.config.toml import read_toml
 from fedmm.core.errors import FedmmError, Say
 from fedmm.core.files import write_json
@@ -55,7 +56,7 @@ def resume_points(
 
 def require_same_run(each: Experiment, folder: Path) -> None:
     """Refuse a folder whose run was started with another configuration."""
-    before = experiment(read_toml(folder / EXPERIMENT))
+    before = experiment_anywhere(read_toml(folder / EXPERIMENT))
     refuse_others(differences(before.tables(), each.tables()), f"the run in {folder}")
 
 

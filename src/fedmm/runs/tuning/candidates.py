@@ -48,26 +48,37 @@ def derive_candidates(tables: Mapping[str, Any], objectives: Sequence[str] = ())
     The grid is that of a ``[tune]`` table, written as a ``[sweep]`` is; without one, algorithms, penalties, learning
     rates of the adversary and trade-offs nu, with each of these objectives or else the file's own.
     """
-    plain = {section: table for section, table in tables.items() if section != TUNE}
-    require(SWEEP not in plain, "a file with a [sweep] table is for `fedmm sweep`; call it [tune] to tune over it")
+    plain = _without_grid(tables, objectives)
     own = experiment(plain)
     _require_tunable(own)
     _require_adapting([own])
-    if TUNE in tables:
-        require(not objectives, "--objectives is for files without a [tune] table; list objective.name in [tune]")
-        found = _build_own_grid(tables)
-    else:
-        found = _default_grid(plain, own, objectives)
+    found = _build_own_grid(tables) if TUNE in tables else _default_grid(plain, own, objectives)
     _require_adapting(found)
-    source_only = experiment(
+    source_only = _build_baseline(plain)
+    candidates = {SOURCE_ONLY: source_only, **({} if own.source_only else {AS_GIVEN: own})}
+    return _with_labels(own, candidates, [each for each in found if not each.source_only])
+
+
+def _without_grid(tables: Mapping[str, Any], objectives: Sequence[str]) -> dict[str, Any]:
+    """The experiment as given, without its ``[tune]`` table."""
+    plain = {section: table for section, table in tables.items() if section != TUNE}
+    require(SWEEP not in plain, "a file with a [sweep] table is for `fedmm sweep`; call it [tune] to tune over it")
+    require(
+        TUNE not in tables or not objectives,
+        "--objectives is for files without a [tune] table; list objective.name in [tune]",
+    )
+    return plain
+
+
+def _build_baseline(plain: Mapping[str, Any]) -> Experiment:
+    """The same data by the cross entropy on source rows and plain federated averaging."""
+    return experiment(
         {
             **plain,
             "objective": options_for(plain, "objective", SourceOnly.name, OBJECTIVES),
             "algorithm": options_for(plain, "algorithm", _BASELINE, ALGORITHMS),
         }
     )
-    candidates = {SOURCE_ONLY: source_only, **({} if own.source_only else {AS_GIVEN: own})}
-    return _with_labels(own, candidates, [each for each in found if not each.source_only])
 
 
 def _with_labels(own: Experiment, first: dict[str, Experiment], found: Sequence[Experiment]) -> dict[str, Experiment]:
@@ -89,27 +100,16 @@ def derive_labelled_candidates(
     Without a ``[tune]`` table, the grid has algorithms that fit the metric, both learning rates, and what they have of
     penalties, step sizes of the sites' weights, and powers q. metric: of ``METRICS``.
     """
-    plain = {section: table for section, table in tables.items() if section != TUNE}
-    require(SWEEP not in plain, "a file with a [sweep] table is for `fedmm sweep`; call it [tune] to tune over it")
+    plain = _without_grid(tables, objectives)
     own = experiment(plain)
     _require_no_noise(own)
-    if TUNE in tables:
-        require(not objectives, "--objectives is for files without a [tune] table; list objective.name in [tune]")
-        found = _build_own_grid(tables)
-    else:
-        found = _build_labelled_grid(plain, own, metric, objectives)
+    found = _build_own_grid(tables) if TUNE in tables else _build_labelled_grid(plain, own, metric, objectives)
     for each in (own, *found):
         require(
             not each.objective.adapts,
             f"{each.objective.name} adapts to a target, and the data has none; use source_only or auc",
         )
-    plainest = experiment(
-        {
-            **plain,
-            "objective": options_for(plain, "objective", SourceOnly.name, OBJECTIVES),
-            "algorithm": options_for(plain, "algorithm", _BASELINE, ALGORITHMS),
-        }
-    )
+    plainest = _build_baseline(plain)
     same = repr(_clear_label(plainest)) == repr(_clear_label(own))
     return _with_labels(own, {AS_GIVEN: own, **({} if same else {PLAIN: plainest})}, found)
 
