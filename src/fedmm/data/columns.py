@@ -116,9 +116,9 @@ class Column:
             place = {level: number for number, level in enumerate(self.levels)}
             which = [place.get(text, len(self.levels)) for text in texts(column)]
             return np.eye(self.width, dtype=np.float32)[which]
-        found = self.values(column, what, decimal)
-        missing = np.isnan(found)
-        scaled = np.where(missing, 0.0, (found - self.mean) / self.deviation)
+        values = self.values(column, what, decimal)
+        missing = np.isnan(values)
+        scaled = np.where(missing, 0.0, (values - self.mean) / self.deviation)
         far = np.flatnonzero(np.abs(scaled) > _FARTHEST)
         require(not len(far), f"{what} holds a number in row {far[0] + 1 if len(far) else ''} that is far too large")
         columns = [scaled, missing] if self.indicator else [scaled]
@@ -182,14 +182,14 @@ class AgreedColumns:
 
     def fixed(self) -> tuple[Column, ...]:
         """The encoding by ranges alone: from -1 to 1 over each column's range, and always a number for missing ones."""
-        found = []
+        columns = []
         for name in self.names:
             if name in self.categories:
-                found.append(self.column(name))
+                columns.append(self.column(name))
                 continue
             low, high = self.ranges[name]
-            found.append(Column(name, (low + high) / 2, (high - low) / 2, True, date=self.dates.get(name, "")))
-        return tuple(found)
+            columns.append(Column(name, (low + high) / 2, (high - low) / 2, True, date=self.dates.get(name, "")))
+        return tuple(columns)
 
 
 def encode_columns(frame: pandas.DataFrame, columns: Sequence[Column], path: Path | str, decimal: str = ".") -> Tensor:
@@ -214,7 +214,7 @@ def learn_columns(
 
     numeric, categorical: columns whose kind is not to be guessed. dates: columns of dates, and their form.
     """
-    found = []
+    columns = []
     for name in frame.columns:
         column, what = frame[name], f"{path}: column {name!r}"
         date = (dates or {}).get(name, "")
@@ -224,22 +224,22 @@ def learn_columns(
             "in data.dates if it holds dates",
         )
         if date:
-            each = _numeric(name, as_days(column, date, what), what, scaling, date)
+            learnt = _numeric(name, as_days(column, date, what), what, scaling, date)
         elif name in numeric or (name not in categorical and is_numeric(column, decimal)):
-            each = _numeric(name, numbers(column, what, decimal), what, scaling)
+            learnt = _numeric(name, numbers(column, what, decimal), what, scaling)
         else:
-            each = _categorical(name, texts(column), what, most_levels, chosen=name in categorical)
-        if each is not None:
-            found.append(each)
-    require(bool(found), f"{path} has no column to learn from: every one that is left says the same in all rows")
-    return tuple(found)
+            learnt = _categorical(name, texts(column), what, most_levels, chosen=name in categorical)
+        if learnt is not None:
+            columns.append(learnt)
+    require(bool(columns), f"{path} has no column to learn from: every one that is left says the same in all rows")
+    return tuple(columns)
 
 
 def scales_of(
     frame: pandas.DataFrame, columns: Sequence[Column], path: Path | str, decimal: str = "."
 ) -> tuple[Scale, ...]:
     """Mean and deviation of each column in some rows; a column that is empty or constant there keeps its deviation."""
-    found = []
+    scales = []
     for column in columns:
         scale = (column.mean, column.deviation)
         if not column.levels:
@@ -249,8 +249,8 @@ def scales_of(
             if len(known):
                 mean, deviation = _scale(known, "standard", what)
                 scale = (mean, deviation if deviation is not None else column.deviation)
-        found.append(scale)
-    return tuple(found)
+        scales.append(scale)
+    return tuple(scales)
 
 
 def rescale(columns: Sequence[Column], scales: Sequence[Scale]) -> tuple[Column, ...]:

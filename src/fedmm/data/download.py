@@ -146,7 +146,7 @@ def plans(source: Source, data_folder: Path, *, edition: str = "", mirror: str =
     if edition and edition not in named:
         raise unknown(f"edition of {source.name}", edition, named)
     folder = data_folder / source.name
-    found = []
+    missing = []
     for part in source.parts or ("",):
         there = source.edition_in(folder, part)
         wanted = named[edition].below(part) if edition else there
@@ -155,10 +155,10 @@ def plans(source: Source, data_folder: Path, *, edition: str = "", mirror: str =
             wanted = next(each for each in source.editions if each.public).below(part)
             left = _list_missing(wanted, there, folder)
         if left:
-            found.append(
+            missing.append(
                 Plan(part_name(source, part), folder, _use_mirror(replace(wanted, files=left), source.name, mirror))
             )
-    return found
+    return missing
 
 
 def _list_missing(wanted: Edition, there: Edition, folder: Path) -> tuple[StoredFile, ...]:

@@ -267,7 +267,7 @@ class TableInput(TableFormat, _TableColumns):
             sites = [self.at] * len(frame)
         x = torch.empty(len(frame), sum(column.width for column in self.columns))
         for site in dict.fromkeys(sites):
-            which = [row for row, each in enumerate(sites) if each == site]
+            which = [row for row, name in enumerate(sites) if name == site]
             part = frame.iloc[which]
             scales = self.scales.get(site)
             if scales is None:
@@ -287,7 +287,7 @@ def _scales(given: object, columns: int) -> dict[str, tuple[Scale, ...]]:
     found = {}
     for site, scales in given.items():
         pairs = isinstance(scales, list | tuple) and len(scales) == columns
-        require(pairs and all(isinstance(each, list | tuple) and len(each) == 2 for each in scales),
+        require(pairs and all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in scales),
                 f"scales must hold a mean and a deviation for each column of {site!r:.60}")  # fmt: skip
         for mean, deviation in scales:
             within("mean", mean, -math.inf, math.inf)

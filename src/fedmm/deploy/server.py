@@ -109,8 +109,8 @@ def run_over_sites(
     sites.enrol(grid, roster, introduction, served.enrol_seconds, served.min_sites, known=begun is not None)
     adaptation = standing_in(known, list(listed), sites.infos, cache)
     say(describe_bound(experiment))
-    told: About = {"run": served.name, "experiment": served.experiment}
-    engines = _Engines(grid, roster, experiment, adaptation, introduction, told, columns, sites, served.patience, say)
+    about: About = {"run": served.name, "experiment": served.experiment}
+    engines = _Engines(grid, roster, experiment, adaptation, introduction, about, columns, sites, served.patience, say)
     return _run(experiment, known, adaptation, folder, cache, engines, begun, watching, say)
 
 
@@ -156,20 +156,22 @@ def _read_begun(experiment: Experiment, folder: Path, say: Say) -> ResumePoint |
     return begun
 
 
-def standing_in(each: Experiment, names: list[str], cards: Mapping[str, SiteInfo], cache: DataCache) -> Adaptation:
+def standing_in(
+    experiment: Experiment, names: list[str], infos: Mapping[str, SiteInfo], cache: DataCache
+) -> Adaptation:
     """The adaptation as a server sees it: a row of the right shape stands in for those at a site.
 
     The server keeps the sums of each site's updates, so that a site whose disk was lost gets its state back; where it
     sees masked sums alone, it has none to keep.
     """
-    run, device = each.run, each.run.torch_device
+    run, device = experiment.run, experiment.run.torch_device
     for client in run.client_weights:
         if client not in names:
             raise unknown("client in run.client_weights", client, names)
-    pair = each.partition.seen(cache.pair(each, device))
-    require_nothing_learnt(each.terms, pair.input)
-    clients = [stand_in_client(name, cards[name], run.client_weights.get(name, 1.0)) for name in names]
-    network = build_network(each, pair)
+    pair = experiment.partition.seen(cache.pair(experiment, device))
+    require_nothing_learnt(experiment.terms, pair.input)
+    clients = [stand_in_client(name, infos[name], run.client_weights.get(name, 1.0)) for name in names]
+    network = build_network(experiment, pair)
     require(
         network.batch_norm != "local",
         "batch_norm = 'local' keeps statistics at the sites, so the server's model cannot predict; use 'averaged' "
@@ -178,19 +180,19 @@ def standing_in(each: Experiment, names: list[str], cards: Mapping[str, SiteInfo
     adaptation = Adaptation(
         clients,
         network,
-        each.objective,
-        each.algorithm,
+        experiment.objective,
+        experiment.algorithm,
         run,
         validation=select_test_rows(pair) or None,
         source_validation=pair.source_validation,
         view=pair.view,
-        terms=replace(each.terms, restore=not each.terms.secure_sum),
-        guard=each.guard,
-        input_mean=mean_input(cards),
-        class_shares=shares_of_classes(each, cards),
-        batches={name: cards[name].batch for name in names},
+        terms=replace(experiment.terms, restore=not experiment.terms.secure_sum),
+        guard=experiment.guard,
+        input_mean=mean_input(infos),
+        class_shares=shares_of_classes(experiment, infos),
+        batches={name: infos[name].batch for name in names},
         held_at=rows_held_at(pair),
-        held_back={name: stand_in_row(cards[name], labelled=True) for name in names if cards[name].validation},
+        held_back={name: stand_in_row(infos[name], labelled=True) for name in names if infos[name].validation},
     )
     if adaptation.account:  # sites are told the seed, and who takes part follows from it
         adaptation.account = replace(adaptation.account, secret_sample=False)
@@ -215,8 +217,8 @@ def describe_bound(experiment: Experiment) -> str:
     if has_usual_bound(experiment):
         usual = f"an update more than {TIMES:g} times as long as is usual among the other sites is refused"
         return f"{usual}; max_update_norm in [run] sets another bound"
-    own = f"max_update_norm = {terms.max_update_norm:g}, max_update_ratio = {terms.max_update_ratio:g}"
-    return f"the experiment bounds the length of updates: {own}"
+    bound = f"max_update_norm = {terms.max_update_norm:g}, max_update_ratio = {terms.max_update_ratio:g}"
+    return f"the experiment bounds the length of updates: {bound}"
 
 
 @dataclass
@@ -291,7 +293,7 @@ class _Engines:
 
 
 def _run(
-    each: Experiment,
+    experiment: Experiment,
     known: Experiment,
     adaptation: Adaptation,
     folder: Path,
@@ -303,34 +305,34 @@ def _run(
 ) -> tuple[Summary, Diverged | None]:
     before = read_completed(folder) or {}
     best = adaptation.best_model()
-    checkpoints = checkpoints_of(each.run, folder, best, in_parts=True)
+    checkpoints = checkpoints_of(experiment.run, folder, best, in_parts=True)
     if begun:
-        checkpoints.go_on(begun[0], each.run.torch_device)
-    status = StatusFile(folder, engines.roster, each.run.rounds, begun[0].round if begun else 0)
+        checkpoints.go_on(begun[0], experiment.run.torch_device)
+    status = StatusFile(folder, engines.roster, experiment.run.rounds, begun[0].round if begun else 0)
     engines.roster.on_change = status.write
     with (
-        RunFolder(folder, each.tables(), begun[1] if begun else ()) as files,
-        Tracks(each, folder, begun[0].round if begun else 0) as tracks,
+        RunFolder(folder, experiment.tables(), begun[1] if begun else ()) as files,
+        Tracks(experiment, folder, begun[0].round if begun else 0) as tracks,
     ):
         shown = OnRound(lambda row: status.after_round(int(row["round"] or 0), engines.timings))
         adapted, error = adaptation.run([best, files, tracks, shown, checkpoints, *watching], begun, engines=engines)
         summary = finish_run(files, known, adaptation, adapted, cache, {"name": "flower"})
-        held = {holding.name: {"holds": holding.domains} for holding in adaptation.client_data}
-        told = _scores_of_sites(each, engines.measured, adapted.state.round)
+        clients = {holding.name: {"holds": holding.domains} for holding in adaptation.client_data}
+        scores = _scores_of_sites(experiment, engines.measured, adapted.state.round)
         if begun and begun[0].round == adapted.state.round:  # what sites measured of it, they did before
-            told = before.get("clients", {})
-        summary |= {"clients": {name: {**own, **told.get(name, {})} for name, own in held.items()}}
+            scores = before.get("clients", {})
+        summary |= {"clients": {name: {**about, **scores.get(name, {})} for name, about in clients.items()}}
         files.summarise(summary)
         tracks.finish(summary)
-    if each.run.best_by and not (summary.get("best") or summary.get("oracle_best")):
-        say(no_best_model(each.run.best_by))
+    if experiment.run.best_by and not (summary.get("best") or summary.get("oracle_best")):
+        say(no_best_model(experiment.run.best_by))
     reached = summary["target_accuracy"]
     said = "" if reached is None else f"; target accuracy {reached}"
     say(f"{summary['status']} after round {summary['rounds']}{said}")
     return summary, error
 
 
-def _scores_of_sites(each: Experiment, measured: SiteMetrics, round_: int) -> dict[str, dict[str, float]]:
+def _scores_of_sites(experiment: Experiment, measured: SiteMetrics, round_: int) -> dict[str, dict[str, float]]:
     """By site, how many labelled rows it keeps from training, and how many the model of a round predicts right.
 
     Of two classes also how many rows are of the second, and the AUROC with the error that its histogram leaves, where
@@ -338,18 +340,18 @@ def _scores_of_sites(each: Experiment, measured: SiteMetrics, round_: int) -> di
     be known by sums alone.
     """
     asked_in, columns = measured.of_sites
-    if asked_in != round_ or each.terms.secure_sum:
+    if asked_in != round_ or experiment.terms.secure_sum:
         return {}
-    told: dict[str, dict[str, float]] = {
+    scores: dict[str, dict[str, float]] = {
         name: {"validation_rows": own.rows, "validation_hits": int(own.sums[0])}
         for name, own in columns.get(VALIDATORS["validation_worst_accuracy"].column, {}).items()
     }
     ranking = Ranking()
     for name, own in columns.get("validation_ranking", {}).items():
         positive = int(own.sums[ranking.bins :].sum())
-        if name in told and own.rows == told[name]["validation_rows"] and 0 < positive < own.rows:
+        if name in scores and own.rows == scores[name]["validation_rows"] and 0 < positive < own.rows:
             auroc, error, *_ = ranking.value(own.sums, own.rows).tolist()
-            told[name] |= {
+            scores[name] |= {
                 "validation_positive": positive, "validation_auroc": auroc, "validation_auroc_error": error,
             }  # fmt: skip
-    return told
+    return scores

@@ -40,9 +40,9 @@ def resume_points(
     """
     if not any((folder / EXPERIMENT).exists() for folder in folders):
         return []
-    for each, adaptation, folder in zip(experiments, adaptations, folders, strict=True):
+    for now, adaptation, folder in zip(experiments, adaptations, folders, strict=True):
         if (folder / EXPERIMENT).exists():
-            require_same_run(each, folder)
+            require_same_run(now, folder)
             require_same_rows(adaptation, folder)
     points = newest_common(checkpoints, experiments[0].run.torch_device, say)
     if points:
@@ -54,10 +54,10 @@ def resume_points(
     return points
 
 
-def require_same_run(each: Experiment, folder: Path) -> None:
+def require_same_run(now: Experiment, folder: Path) -> None:
     """Refuse a folder whose run was started with another configuration."""
     before = experiment_anywhere(read_toml(folder / EXPERIMENT))
-    refuse_others(differences(before.tables(), each.tables()), f"the run in {folder}")
+    refuse_others(differences(before.tables(), now.tables()), f"the run in {folder}")
 
 
 def keep_rows(adaptation: Adaptation, folder: Path) -> None:
@@ -127,7 +127,7 @@ def write_plan(
     folder: Path, experiments: Sequence[Experiment], names: Sequence[str], programs: Sequence[Program] = ()
 ) -> None:
     """``plan.json`` of a folder of several runs: every run's configuration, and the programs they run in."""
-    runs = {name: each.tables() for name, each in zip(names, experiments, strict=True)}
+    runs = {name: run.tables() for name, run in zip(names, experiments, strict=True)}
     write_json(folder / PLAN, {"runs": runs, "programs": [asdict(program) for program in programs]})
 
 
@@ -141,17 +141,17 @@ def read_plan(folder: Path, experiments: Sequence[Experiment], names: Sequence[s
         before = {str(name): experiment(tables).tables() for name, tables in plan["runs"].items()}
         order = [names.index(name) if name in names else -1 for name in before]
         programs = [
-            Program(tuple(order[member] for member in each["members"]), _read_tuned(each["tuned"]))
-            for each in plan["programs"]
+            Program(tuple(order[member] for member in program["members"]), _read_tuned(program["tuned"]))
+            for program in plan["programs"]
         ]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as problem:
         raise FedmmError(f"{path} is not a plan of runs that can be continued; use another folder") from problem
-    now = {name: each.tables() for name, each in zip(names, experiments, strict=True)}
-    found = [f"{name} is new" for name in now if name not in before]
-    found += [f"{name} is gone" for name in before if name not in now]
+    now = {name: run.tables() for name, run in zip(names, experiments, strict=True)}
+    problems = [f"{name} is new" for name in now if name not in before]
+    problems += [f"{name} is gone" for name in before if name not in now]
     for name in names:
-        found += [f"{name}: {each}" for each in differences(before.get(name, now[name]), now[name])]
-    refuse_others(found, f"the comparison in {folder}")
+        problems += [f"{name}: {difference}" for difference in differences(before.get(name, now[name]), now[name])]
+    refuse_others(problems, f"the comparison in {folder}")
     return programs
 
 

@@ -49,14 +49,14 @@ def derive_candidates(tables: Mapping[str, Any], objectives: Sequence[str] = ())
     rates of the adversary and trade-offs nu, with each of these objectives or else the file's own.
     """
     plain = _without_grid(tables, objectives)
-    own = experiment(plain)
-    _require_tunable(own)
-    _require_adapting([own])
-    found = _build_own_grid(tables) if TUNE in tables else _default_grid(plain, own, objectives)
-    _require_adapting(found)
+    given = experiment(plain)
+    _require_tunable(given)
+    _require_adapting([given])
+    grid = _build_own_grid(tables) if TUNE in tables else _default_grid(plain, given, objectives)
+    _require_adapting(grid)
     source_only = _build_baseline(plain)
-    candidates = {SOURCE_ONLY: source_only, **({} if own.source_only else {AS_GIVEN: own})}
-    return _with_labels(own, candidates, [each for each in found if not each.source_only])
+    candidates = {SOURCE_ONLY: source_only, **({} if given.source_only else {AS_GIVEN: given})}
+    return _with_labels(given, candidates, [candidate for candidate in grid if not candidate.source_only])
 
 
 def _without_grid(tables: Mapping[str, Any], objectives: Sequence[str]) -> dict[str, Any]:
@@ -81,15 +81,18 @@ def _build_baseline(plain: Mapping[str, Any]) -> Experiment:
     )
 
 
-def _with_labels(own: Experiment, first: dict[str, Experiment], found: Sequence[Experiment]) -> dict[str, Experiment]:
+def _with_labels(given: Experiment, first: dict[str, Experiment], grid: Sequence[Experiment]) -> dict[str, Experiment]:
     """The first candidates and those that were found, each once, the nearest to what was given before the others."""
     candidates = dict(first)
-    known = {repr(_clear_label(each)) for each in candidates.values()}
-    for each in sorted(found, key=lambda each: len(_changes(each, own))):
-        if repr(_clear_label(each)) not in known:
-            known.add(repr(_clear_label(each)))
-            candidates[_free_label(_label(each, own), candidates)] = each
-    return {label: replace(each, run=replace(each.run, label=own.run.label)) for label, each in candidates.items()}
+    seen = {repr(_clear_label(candidate)) for candidate in candidates.values()}
+    for candidate in sorted(grid, key=lambda candidate: len(_changes(candidate, given))):
+        if repr(_clear_label(candidate)) not in seen:
+            seen.add(repr(_clear_label(candidate)))
+            candidates[_free_label(_label(candidate, given), candidates)] = candidate
+    return {
+        label: replace(candidate, run=replace(candidate.run, label=given.run.label))
+        for label, candidate in candidates.items()
+    }
 
 
 def derive_labelled_candidates(
@@ -101,23 +104,23 @@ def derive_labelled_candidates(
     penalties, step sizes of the sites' weights, and powers q. metric: of ``METRICS``.
     """
     plain = _without_grid(tables, objectives)
-    own = experiment(plain)
-    _require_no_noise(own)
-    found = _build_own_grid(tables) if TUNE in tables else _build_labelled_grid(plain, own, metric, objectives)
-    for each in (own, *found):
+    given = experiment(plain)
+    _require_no_noise(given)
+    grid = _build_own_grid(tables) if TUNE in tables else _build_labelled_grid(plain, given, metric, objectives)
+    for candidate in (given, *grid):
         require(
-            not each.objective.adapts,
-            f"{each.objective.name} adapts to a target, and the data has none; use source_only or auc",
+            not candidate.objective.adapts,
+            f"{candidate.objective.name} adapts to a target, and the data has none; use source_only or auc",
         )
     plainest = _build_baseline(plain)
-    same = repr(_clear_label(plainest)) == repr(_clear_label(own))
-    return _with_labels(own, {AS_GIVEN: own, **({} if same else {PLAIN: plainest})}, found)
+    same = repr(_clear_label(plainest)) == repr(_clear_label(given))
+    return _with_labels(given, {AS_GIVEN: given, **({} if same else {PLAIN: plainest})}, grid)
 
 
 def _build_labelled_grid(
     plain: Mapping[str, Any], own: Experiment, metric: str, objectives: Sequence[str]
 ) -> list[Experiment]:
-    found = []
+    grid = []
     algorithms = dict.fromkeys((own.algorithm.name, *LABELLED_ALGORITHMS[metric]))
     losses = [
         options_for(plain, "objective", name, OBJECTIVES)
@@ -129,7 +132,7 @@ def _build_labelled_grid(
         tried += [(weighted, algorithm) for algorithm in _WEIGHTED_BY]
     for loss, algorithm in tried:
         table = options_for(plain, "algorithm", algorithm, ALGORITHMS)
-        options = {each.name: each.default for each in fields(ALGORITHMS[algorithm])}
+        options = {option.name: option.default for option in fields(ALGORITHMS[algorithm])}
         given = {**options, **table}
         rated = ("lr_min",) if loss["name"] == SourceOnly.name else ("lr_min", "lr_max")
         axes = [[{key: _scale_rate(getattr(own.algorithm, key), by) for key in rated} for by in _RATES]]
@@ -144,34 +147,34 @@ def _build_labelled_grid(
                 "objective": loss,
                 "algorithm": {**table, **{key: value for part in chosen for key, value in part.items()}},
             }
-            found.append(experiment({**plain, **changed}))
-    return found
+            grid.append(experiment({**plain, **changed}))
+    return grid
 
 
-def _require_no_noise(own: Experiment) -> None:
+def _require_no_noise(given: Experiment) -> None:
     require(
-        not own.transmission.private,
-        f"transmission {own.transmission.name!r} adds noise to updates, and the validators that tuning goes by, sums "
+        not given.transmission.private,
+        f"transmission {given.transmission.name!r} adds noise to updates, and the validators that tuning goes by, sums "
         'over the clients\' own rows, would leave without any; tune with transmission.name = "exact" where that is '
         "allowed, or choose the setting by other means",
     )
 
 
-def _require_tunable(own: Experiment) -> None:
+def _require_tunable(given: Experiment) -> None:
     """Refuse what leaves nothing to judge by, or judges by labels of the target."""
-    _require_no_noise(own)
+    _require_no_noise(given)
     require(
-        not isinstance(own.partition, TargetSupervised),
+        not isinstance(given.partition, TargetSupervised),
         "target_supervised learns from the target's labels, which tuning never looks at; use another partition",
     )
-    require(own.run.probe_rows > 0, "run.probe_rows must be above 0: tuning judges by those target rows")
+    require(given.run.probe_rows > 0, "run.probe_rows must be above 0: tuning judges by those target rows")
 
 
-def _require_adapting(found: Sequence[Experiment]) -> None:
-    for each in found:
+def _require_adapting(grid: Sequence[Experiment]) -> None:
+    for candidate in grid:
         require(
-            each.adapts or each.source_only,
-            f"tuning judges by how a model does on the target, to which {each.objective.name} does not adapt; use "
+            candidate.adapts or candidate.source_only,
+            f"tuning judges by how a model does on the target, to which {candidate.objective.name} does not adapt; use "
             "another objective, or data without a target (data.labelled_only = true)",
         )
 
@@ -188,26 +191,26 @@ def _build_own_grid(tables: Mapping[str, Any]) -> list[Experiment]:
     return grid(tables, TUNE)
 
 
-def _default_grid(plain: Mapping[str, Any], own: Experiment, objectives: Sequence[str]) -> list[Experiment]:
-    chosen = _known_objectives(objectives) or [own.objective.name]
+def _default_grid(plain: Mapping[str, Any], given: Experiment, objectives: Sequence[str]) -> list[Experiment]:
+    chosen = _known_objectives(objectives) or [given.objective.name]
     require(
         SourceOnly.name not in objectives,
         f"--objectives need not name {SourceOnly.name}, which is always a candidate; leave it out",
     )
     require(chosen != [SourceOnly.name], "the experiment trains source only, which has no adversary; name --objectives")
-    algorithms = list(dict.fromkeys((own.algorithm.name, *_ALGORITHMS)))
-    found = []
+    algorithms = list(dict.fromkeys((given.algorithm.name, *_ALGORITHMS)))
+    grid = []
     for objective, algorithm in product(chosen, algorithms):
-        has_penalty = "penalty_min" in {each.name for each in fields(ALGORITHMS[algorithm])}
+        has_penalty = "penalty_min" in {option.name for option in fields(ALGORITHMS[algorithm])}
         for penalty, factor, nu in product(_PENALTIES if has_penalty else (None,), _LR_FACTORS, _NUS):
             penalties = {} if penalty is None else {"penalty_min": penalty, "penalty_max": penalty}
-            rate = {"lr_max": _scale_rate(own.algorithm.lr_max, factor)}
+            rate = {"lr_max": _scale_rate(given.algorithm.lr_max, factor)}
             changed = {
                 "algorithm": {**options_for(plain, "algorithm", algorithm, ALGORITHMS), **rate, **penalties},
                 "objective": {**options_for(plain, "objective", objective, OBJECTIVES), "nu": nu},
             }
-            found.append(experiment({**plain, **changed}))
-    return found
+            grid.append(experiment({**plain, **changed}))
+    return grid
 
 
 def _known_objectives(names: Sequence[str]) -> list[str]:
@@ -218,49 +221,49 @@ def _known_objectives(names: Sequence[str]) -> list[str]:
 
 
 def _scale_rate(rate: Any, factor: float) -> Any:
-    return {group: factor * each for group, each in rate.items()} if isinstance(rate, Mapping) else factor * rate
+    return {group: factor * value for group, value in rate.items()} if isinstance(rate, Mapping) else factor * rate
 
 
-def _clear_label(each: Experiment) -> Experiment:
-    return replace(each, run=replace(each.run, label=""))
+def _clear_label(candidate: Experiment) -> Experiment:
+    return replace(candidate, run=replace(candidate.run, label=""))
 
 
-def _changes(each: Experiment, own: Experiment) -> dict[str, Any]:
+def _changes(candidate: Experiment, given: Experiment) -> dict[str, Any]:
     """The options in which a candidate differs from what was given, by key.
 
     Both penalties are one where they are equal, and so are both learning rates.
     """
-    before, now = own.tables(), each.tables()
-    found = {
+    before, now = given.tables(), candidate.tables()
+    changes = {
         key: value
         for section in _TUNABLE
         for key, value in now[section].items()
         if (section, key) != ("run", "label")
-        and before[section].get(key, _default(getattr(each, section), key, value)) != value
+        and before[section].get(key, _default(getattr(candidate, section), key, value)) != value
     }
-    found.pop("name", None)
+    changes.pop("name", None)
     for both in ("penalty", "lr"):
-        if found.get(f"{both}_min") is not None and found[f"{both}_min"] == found.get(f"{both}_max"):
-            found[both] = found.pop(f"{both}_min")
-            del found[f"{both}_max"]
-    names = {section: getattr(each, section).name for section in ("algorithm", "objective", "model")}
-    renamed = {section: name for section, name in names.items() if name != getattr(own, section).name}
-    return renamed | found
+        if changes.get(f"{both}_min") is not None and changes[f"{both}_min"] == changes.get(f"{both}_max"):
+            changes[both] = changes.pop(f"{both}_min")
+            del changes[f"{both}_max"]
+    names = {section: getattr(candidate, section).name for section in ("algorithm", "objective", "model")}
+    renamed = {section: name for section, name in names.items() if name != getattr(given, section).name}
+    return renamed | changes
 
 
 def _default(part: Any, key: str, otherwise: Any) -> Any:
     """What an option is where nothing is said of it; ``otherwise`` if that is no plain value."""
-    default = next((each.default for each in fields(part) if each.name == key), MISSING)
+    default = next((option.default for option in fields(part) if option.name == key), MISSING)
     return default if isinstance(default, str | int | float) else otherwise
 
 
-def _label(each: Experiment, own: Experiment) -> str:
+def _label(candidate: Experiment, given: Experiment) -> str:
     """The algorithm, and what else differs from what was given."""
-    changes = _changes(each, own)
+    changes = _changes(candidate, given)
     changes.pop("algorithm", None)
-    objective = [each.objective.name] if changes.pop("objective", None) else []
+    objective = [candidate.objective.name] if changes.pop("objective", None) else []
     return " ".join(
-        [each.algorithm.name, *objective, *(f"{key}={_format_value(value)}" for key, value in changes.items())]
+        [candidate.algorithm.name, *objective, *(f"{key}={_format_value(value)}" for key, value in changes.items())]
     )
 
 

@@ -80,7 +80,7 @@ class ByValidation:
     def judge(self, candidates: Field, classes: int) -> tuple[dict[str, str], dict[str, float]]:
         vetoes = find_unmeasured(candidates)
         free = sorted(
-            (label for label in candidates if label not in vetoes), key=lambda each: self._key(candidates[each])
+            (label for label in candidates if label not in vetoes), key=lambda name: self._key(candidates[name])
         )
         return vetoes, {label: float(place) for place, label in enumerate([*free, *vetoes], start=1)}
 
@@ -103,13 +103,13 @@ class ByValidation:
             why = f"{next(iter(vetoes))}: {next(iter(vetoes.values()))}"
             return Choice(AS_GIVEN, None, None, f"No candidate can be judged ({why}); {stays}.")
         best, *others = self.judge(free, 0)[1]
-        told = self.tell(free[best])
+        score = self.tell(free[best])
         among = f"the best of {len(free)} finalists on rows set aside"
         if best == AS_GIVEN:
             beside = f"; the next is {others[0]}, {self.compare(free, others[0], best)}" if others else ""
-            return Choice(best, None, None, f"Keep {_OWN}: {told}, {among}{beside}.")
+            return Choice(best, None, None, f"Keep {_OWN}: {score}, {among}{beside}.")
         own = self.compare(free, best, AS_GIVEN, _OWN) if AS_GIVEN in free else f"of {_OWN}, {vetoes[AS_GIVEN]}"
-        return Choice(best, None, None, f"Use {best}: {told}, {among}; {own}.")
+        return Choice(best, None, None, f"Use {best}: {score}, {among}; {own}.")
 
     def tell(self, runs: Sequence[Measured]) -> str:
         """What decides, and what it is of some runs, one a seed."""
