@@ -34,7 +34,7 @@ from scipy.stats import spearmanr
 
 from fedmm.config.schema import Experiment, experiment
 from fedmm.config.sweep_grid import grid, groups
-from fedmm.config.toml import merged, read_tables
+from fedmm.config.toml import merge_tables, read_tables
 from fedmm.core.signals.validators import VALIDATORS, Validator
 from fedmm.runs.build import DataCache, prepare
 from fedmm.training.batched import StackRun
@@ -90,15 +90,15 @@ def experiments(data: str, rounds: int, device: str, *, quick: bool) -> list[Exp
     if data == "mnist_m":
         base = read_tables(HERE.parent / "paper" / "figure_5" / "dann_1s1t" / "fedmm.toml")
         base.pop("sweep", None)
-        base = merged(base, {"run": {"rounds": 2000, "evaluate_every": 50, "best_by": ""}})
+        base = merge_tables(base, {"run": {"rounds": 2000, "evaluate_every": 50, "best_by": ""}})
         sweep = MNIST_M_SWEEP
     else:
         base, sweep = DIGITS, DIGITS_SWEEP
-    base = merged(base, {"run": {"device": device, **({"rounds": rounds} if rounds else {})}})
+    base = merge_tables(base, {"run": {"device": device, **({"rounds": rounds} if rounds else {})}})
     if quick:
-        base = merged(base, {"run": {"rounds": 4, "evaluate_every": 1}, "algorithm": {"local_steps": 2}})
+        base = merge_tables(base, {"run": {"rounds": 4, "evaluate_every": 1}, "algorithm": {"local_steps": 2}})
         if data == "mnist_m":
-            base = merged(base, {"data": {"train_rows": 256, "test_rows": 128}})
+            base = merge_tables(base, {"data": {"train_rows": 256, "test_rows": 128}})
         sweep = {key: values[: 2 if key in QUICK else 1] for key, values in sweep.items()}
     found = []
     for each in grid({**base, "sweep": sweep}):

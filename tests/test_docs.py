@@ -448,7 +448,7 @@ def test_every_promise_names_a_test_that_is_there() -> None:
 def test_the_threat_model_names_tests_that_are_there() -> None:
     """``tests/FILE.py::NAME``; a file is named in full once, and ``::NAME`` alone is of the file before it."""
     text, files, source = (DOCS / "threat_model.md").read_text(encoding="utf-8"), {}, ""
-    for folder, file, name in re.findall(r"`((?:tests/[a-z]+/)?)(test_\w+\.py)?((?:::\w+)?)`", text):
+    for folder, file, name in re.findall(r"`((?:tests/(?:[a-z]+/)+)?)(test_\w+\.py)?((?:::\w+)?)`", text):
         if folder:
             files[file] = (ROOT / folder / file).read_text(encoding="utf-8")
         if file:

@@ -276,9 +276,9 @@ ESTIMATOR = {
     "y: one class": (fitted(y=np.zeros(24)), "y holds one class, .*; at least two are needed"),
     "y: missing at a source": (
         fitted(y=np.where(HALVES == 1, np.nan, 0.0), domains=HALVES),
-        "y has no label in row 0, which is of a source domain; give it one",
+        "y has no label in row 0, which belongs to a source domain; give it one",
     ),
-    "no source": (fitted(domains=-np.ones(24)), "every row is of a target domain; give labelled rows of a source"),
+    "no source": (fitted(domains=-np.ones(24)), "every row belongs to a target domain; give labelled rows of a source"),
     "domains: too few": (fitted(domains=[1, -1]), "sample_domain has 2 numbers for 24 rows; they must agree"),
     "domains: words": (fitted(domains=["a"] * 24), "sample_domain must hold a whole number for each row"),
     "domains: halves": (fitted(domains=HALVES + 0.5), "sample_domain must hold a whole number for each row"),
@@ -287,7 +287,7 @@ ESTIMATOR = {
     "algorithm": (fitted(algorithm="fedm"), "unknown algorithm 'fedm'; did you mean"),
     "an option it lacks": (
         fitted(algorithm="fedavg_gda", penalty=1.0),
-        "penalty is no option of algorithm 'fedavg_gda'",
+        "penalty is not an option of algorithm 'fedavg_gda'",
     ),
     "an option too many": (fitted(objective=DANN(), nu=0.5), "nu cannot be given beside an instance as objective"),
     "rounds": (fitted(rounds=0), "rounds must be at least 1, not 0"),

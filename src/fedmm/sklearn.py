@@ -91,10 +91,10 @@ class FederatedAdapter(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_consistent_length(rows, labels)
         domains = _domains(sample_domain, labels)
         known = domains >= 0
-        require(bool(known.any()), "every row is of a target domain; give labelled rows of a source domain too")
+        require(bool(known.any()), "every row belongs to a target domain; give labelled rows of a source domain too")
         unlabelled = np.flatnonzero(known & _missing(labels))
         where = int(unlabelled[0]) if len(unlabelled) else 0
-        require(not len(unlabelled), f"y has no label in row {where}, which is of a source domain; give it one")
+        require(not len(unlabelled), f"y has no label in row {where}, which belongs to a source domain; give it one")
         masks = labels.dtype.kind == "O" and not known.all()
         learnt = np.array(labels[known].tolist()) if masks else labels[known]
         check_classification_targets(learnt)
@@ -153,12 +153,12 @@ class FederatedAdapter(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return rows
 
     def _objective(self) -> Objective:
-        chosen: Objective = _chosen("objective", self.objective, Objective, OBJECTIVES, {"nu": self.nu})
+        chosen: Objective = _choose("objective", self.objective, Objective, OBJECTIVES, {"nu": self.nu})
         return chosen
 
     def _algorithm(self) -> Algorithm:
         given = {"lr": self.lr, "penalty": self.penalty, "local_steps": self.local_steps}
-        chosen: Algorithm = _chosen("algorithm", self.algorithm, Algorithm, ALGORITHMS, given)
+        chosen: Algorithm = _choose("algorithm", self.algorithm, Algorithm, ALGORITHMS, given)
         return chosen
 
     def _network(self, width: int, classes: int, seed: int) -> Network:
@@ -174,7 +174,7 @@ class FederatedAdapter(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return MLP(hidden=hidden, centre="none").build((width,), classes, seed)
 
 
-def _chosen(what: str, given: Any, kind: type, table: dict[str, Any], options: dict[str, Any]) -> Any:
+def _choose(what: str, given: Any, kind: type, table: dict[str, Any], options: dict[str, Any]) -> Any:
     """An instance of ``kind``, given as such or by its name with options, of which those that are None are left out."""
     options = {name: value for name, value in options.items() if value is not None}
     if isinstance(given, kind):
@@ -189,7 +189,7 @@ def _chosen(what: str, given: Any, kind: type, table: dict[str, Any], options: d
     values: dict[str, Any] = {}
     for name, value in options.items():
         targets = [name] if name in known else [f"{name}_min", f"{name}_max"]
-        require(set(targets) <= known, f"{name} is no option of {what} {given!r}; leave it out")
+        require(set(targets) <= known, f"{name} is not an option of {what} {given!r}; leave it out")
         values |= dict.fromkeys(targets, _plain(value))
     return table[given](**values)
 

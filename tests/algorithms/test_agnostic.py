@@ -169,7 +169,7 @@ def test_a_step_of_q_ffl_by_hand() -> None:
         ({"regulariser": "entropy"}, "regulariser"),
         ({"weighs": "source"}, "weighs must be one of all, target, not 'source'"),
         ({"regulariser": "kl", "regulariser_weight": -1.0}, "regulariser_weight"),
-        ({"regulariser_weight": 1.0}, "regulariser_weight must be 0 where regulariser is 'none'"),
+        ({"regulariser_weight": 1.0}, "regulariser_weight must be 0 if regulariser is 'none'"),
         ({"regulariser": "kl", "regulariser_weight": 200.0}, "must be at most 1 with the regulariser 'kl'"),
     ],
 )

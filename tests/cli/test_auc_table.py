@@ -204,9 +204,7 @@ def test_the_report_shows_groups_as_evaluate_scored_them(
     people.write_text("\n".join([f"{heading},sex,country", *rows]) + "\n")
     ended = command("evaluate", folder, people, "--group", "sex", "--out", folder / "by_sex.json")
     assert ended.code == 0, ended.err
-    assert "groups with fewer than 10 rows, so that their scores are mostly chance: 'x' (6)" in " ".join(
-        ended.out.split()
-    )
+    assert "groups with fewer than 10 rows, so their scores are mostly chance: 'x' (6)" in " ".join(ended.out.split())
     refused = command("evaluate", folder, people, "--group", "country", "--out", folder / "by_country.json")
     assert refused.code == 2
     assert "--group country has one value alone in the labelled rows of" in refused.err
@@ -311,13 +309,11 @@ def test_init_proposes_weights_of_sites_for_the_worst_of_them(tmp_path: Path, co
     assert refused.code == 2
     assert "objective.name = 'worst_site' needs an algorithm that weighs its clients" in refused.err
     checked = command("check", file)
-    assert "so that a weight by its loss is mostly chance: d (" in " ".join((checked.out + checked.err).split())
+    assert "so a weight from its loss is mostly chance: d (" in " ".join((checked.out + checked.err).split())
     alone = [few[0], *(line for line in few if line.startswith("a,"))]
     (tmp_path / "alone.csv").write_text("\n".join(alone) + "\n")
     one = command("check", file, "--set", f"data.file={tmp_path / 'alone.csv'}")
-    assert "there is one client alone, a, so that there is nothing to weigh its loss against" in " ".join(
-        one.out.split()
-    )
+    assert "there is only one client, a, so there is nothing to weigh its loss against" in " ".join(one.out.split())
     ran = command("run", file, "--set", "run.rounds=5", "--out", folder)
     assert ran.code == 0
     weights = json.loads((folder / "summary.json").read_text())["site_weights"]
@@ -371,7 +367,7 @@ def test_a_table_without_a_target_is_compared_and_tuned(
         "tune", file, "--set", "run.rounds=1", "--set", "data.validation_share=0.0", "--seeds", "1", "--out",
         tmp_path / "same",
     )  # fmt: skip
-    assert "the rows that were chosen by are also those to test on" in " ".join(same.out.split())
+    assert "the choice was made on the test rows, so the test flatters it" in " ".join(same.out.split())
     for words, sentence in (
         (("tune", "--metric", "f1"), "--metric must be one of accuracy, auc, worst_site, not 'f1'"),
         (("tune", "--set", "data.validation_share=0.9"), "held_out and validation_share must be below 1 together"),

@@ -168,7 +168,7 @@ def test_what_is_odd_in_a_labelled_table_of_unequal_sites(command: Command, tmp_
     told = warnings(found)
     assert any(each.startswith("again is filled in ") and "of class '1' and in 0 others" in each for each in told)
     assert any(each.startswith("2 sites have fewer than 10 rows to test on") and "tiny (" in each for each in told)
-    assert any(each["text"].startswith("ended (") and "tell much of the class" in each["text"]
+    assert any(each["text"].startswith("ended (") and "predict much of the class" in each["text"]
                for each in found["findings"] if each["level"] == "note")  # fmt: skip
 
 
@@ -251,10 +251,10 @@ def test_cells_that_are_not_what_they_seem_are_named_by_their_column(command: Co
     told = warnings(found)
     for words in (
         "has 2 columns called 'ill'; the later ones are 'ill.1'",
-        "column 'smoker' holds words that differ in capitals or spaces alone, and count as two: 'Ja' and 'ja'",
+        "column 'smoker' holds words that differ only in capitals or spaces, which count as two: 'Ja' and 'ja'",
         "column 'cost' counts as words: '1,000' may be a number of thousands",
         "column 'seen' holds dates",
-        "labels differ in capitals or spaces alone, and are classes of their own: 'Yes' and 'yes'",
+        "labels that differ only in capitals or spaces are separate classes: 'Yes' and 'yes'",
     ):
         assert any(words in each for each in told), words
     (limits,) = [each for each in found["findings"] if "cells such as '<0.5'" in each["text"]]

@@ -32,7 +32,7 @@ def ended(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *
         (["run", MOONS], "error: federation holds no federation; `fedmm deploy up` makes one"),
         (
             ["up", MOONS, "--host", "0.0.0.0"],
-            "error: a SuperLink without a proxy before it is for this machine alone (127.0.0.1), not for '0.0.0.0'",
+            "error: a SuperLink without a proxy before it is only for this machine (127.0.0.1), not for '0.0.0.0'",
         ),
         (["up", MOONS, "--host", "0.0.0.0", "--insecure"], "error: a SuperLink without a proxy before it is for this"),
         (["up", "nowhere.toml"], "error: there is no file nowhere.toml"),

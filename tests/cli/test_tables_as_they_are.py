@@ -115,7 +115,7 @@ def test_what_a_german_table_needs_is_found_and_said(command: Command, tmp_path:
         "column 'Bemerkung' is left out: it holds free text",
         "column 'Aufnahme' holds dates (%d.%m.%Y): read as days",
         "column 'CRP' has 2 cells such as '<0,5': 1 read as the limit itself, 1 without a number read as missing",
-        "labels that differ in capitals or spaces alone are one class: 'Krank'",
+        "labels that differ only in capitals or spaces are one class: 'Krank'",
     ):
         assert words in ended.out
     assert command("check", "t.toml").code == 0

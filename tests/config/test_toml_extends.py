@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedmm.config.schema import experiment
-from fedmm.config.toml import merged, read_tables
+from fedmm.config.toml import merge_tables, read_tables
 from fedmm.core.errors import FedmmError
 
 COMMON = """
@@ -90,12 +90,12 @@ def test_in_a_chain_a_name_is_compared_with_the_one_that_counts(tmp_path: Path) 
 
 def test_neither_table_is_changed_by_merging() -> None:
     base, changes = {"run": {"rounds": 5}}, {"run": {"seed": 1}}
-    assert merged(base, changes) == {"run": {"rounds": 5, "seed": 1}}
+    assert merge_tables(base, changes) == {"run": {"rounds": 5, "seed": 1}}
     assert (base, changes) == ({"run": {"rounds": 5}}, {"run": {"seed": 1}})
 
 
 def test_a_value_in_the_place_of_a_section_is_kept_to_be_refused() -> None:
-    assert merged({"run": {"rounds": 5}}, {"run": 3}) == {"run": 3}
+    assert merge_tables({"run": {"rounds": 5}}, {"run": 3}) == {"run": 3}
     with pytest.raises(FedmmError, match="run must be a section of its own"):
         experiment({"run": 3})
 

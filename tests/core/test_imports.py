@@ -136,7 +136,7 @@ def test_no_configuration_is_read_from_the_current_folder(marker: Path) -> None:
         ("allow_import = [3]", "takes a module such as"),
         ("allow_import = ['']", "takes a module such as"),
         ("allow_imports = []", "did you mean 'allow_import'?"),
-        ("allow_import = [", "cannot be read as TOML"),
+        ("allow_import = [", "is not valid TOML"),
     ],
 )
 def test_a_configuration_that_cannot_be_meant_is_refused(

@@ -143,10 +143,10 @@ SHARED = GaussianUpdate(trust="server")
     ("terms", "message"),
     [
         ({"aggregation": CoordinateMedian()}, "aggregation must be the mean where noise is shared"),
-        ({"on_bad_update": "skip"}, "no update may be left out for what it says where noise is shared"),
+        ({"on_bad_update": "skip"}, "no update may be left out because of its content where noise is shared"),
         ({"max_update_norm": 3.0}, "no update may be left out"),
         ({"max_update_ratio": 3.0}, "no update may be left out"),
-        ({"uploads": "int8"}, "uploads must be 'exact' where noise is shared among the clients, not 'int8'"),
+        ({"uploads": "int8"}, "uploads must be 'exact' if noise is shared among the clients, not 'int8'"),
         ({"uploads": "fp16"}, "Use trust = 'nobody' to code them; broadcasts may be coded with either"),
     ],
 )

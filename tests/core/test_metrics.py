@@ -297,7 +297,7 @@ def test_the_worst_accuracy_is_that_of_the_worst_site_from_sums_that_stand_side_
     assert own.tolist() == [1.0, 3.0]
     assert WorstAccuracy(1).flaw(own, 3, 2) == ""
     assert WorstAccuracy(1).flaw(own, 4, 2) == "its rows are others"
-    assert WorstAccuracy(1).flaw(torch.tensor([4.0, 3.0]).double(), 3, 2) == "it is no count of rows"
+    assert WorstAccuracy(1).flaw(torch.tensor([4.0, 3.0]).double(), 3, 2) == "it is not a number of rows"
     assert WorstAccuracy(1).value(torch.zeros(2), 0).isnan()
     both = torch.stack([sums, torch.tensor([2.0, 2.0, 3.0, 3.0, 0.0, 0.0]).double()])
     assert WorstAccuracy(3).value(both, 6).tolist() == pytest.approx([1 / 3, 1.0])

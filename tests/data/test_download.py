@@ -93,7 +93,7 @@ def test_the_mirror_is_named_by_the_environment(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("FEDMM_MIRROR", "https://data.example/fedmm/")
     assert mirror() == "https://data.example/fedmm"
     monkeypatch.setenv("FEDMM_MIRROR", "ftp://data.example")
-    with pytest.raises(FedmmError, match="FEDMM_MIRROR must begin with http:// or https://"):
+    with pytest.raises(FedmmError, match="FEDMM_MIRROR must start with http:// or https://"):
         mirror()
 
 

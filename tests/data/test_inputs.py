@@ -14,7 +14,7 @@ from fabricated import picture, write
 from fedmm.core.errors import FedmmError
 from fedmm.data.columns import Column
 from fedmm.data.domains import Input
-from fedmm.data.inputs import ArrayInput, ImageInput, TableInput, input_from, input_table
+from fedmm.data.inputs import ArrayInput, ImageInput, TableInput, build_input, input_table
 from fedmm.data.labels import UNKNOWN
 
 IMAGES = ImageInput(("cat", "dog"), 16, 12)
@@ -28,7 +28,7 @@ NUMBERS = ArrayInput(("0", "1", "2"), (5,), False)
 
 @pytest.mark.parametrize("given", [IMAGES, ARRAYS, TABLE, NUMBERS, SCALED], ids=lambda each: each.name)
 def test_every_input_comes_back_from_json(given: Input) -> None:
-    assert input_from(json.loads(json.dumps(input_table(given)))) == given
+    assert build_input(json.loads(json.dumps(input_table(given)))) == given
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_every_input_comes_back_from_json(given: Input) -> None:
 )
 def test_what_is_no_input_is_refused(table: dict[str, object]) -> None:
     with pytest.raises(FedmmError):
-        input_from(table)
+        build_input(table)
 
 
 # Pictures -------------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedmm.data.tensor_files import cached, read_tensors
+from fedmm.data.tensor_files import load_cached, read_tensors
 
 
 class Making:
@@ -29,7 +29,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def asked(making: Making, made_of: tuple[int | str, ...] = (1, "a")) -> int:
     """How often it was made after it was asked for once more; what is returned is right either way."""
-    found = cached("thing", made_of, making)
+    found = load_cached("thing", made_of, making)
     assert {name: tensor.tolist() for name, tensor in found.items()} == {
         name: tensor.tolist() for name, tensor in Making()().items()
     }

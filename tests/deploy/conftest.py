@@ -21,7 +21,7 @@ def federation(tmp_path: Path) -> Iterator[Federation]:
     yield there
     if there.folder.exists():
         down(there)
-        assert processes.marked(there.folder) == []
+        assert processes.find_marked(there.folder) == []
 
 
 @pytest.fixture

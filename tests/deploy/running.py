@@ -73,7 +73,7 @@ def text(path: Path) -> str:
 def pids_of(federation: Federation, *words: str) -> list[int]:
     """The federation's processes with all of these words in their commands."""
     found = []
-    for pid in processes.marked(federation.folder):
+    for pid in processes.find_marked(federation.folder):
         with suppress(OSError):  # it may just have ended
             command = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
             if all(any(word in part for part in command) for word in words):

@@ -77,7 +77,7 @@ def test_a_site_that_is_at_work_is_not_cleaned(site: Path) -> None:
     before = there(site.parent / "state")
     with (site.parent / "state" / "site.lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(FedmmError, match="is at work; end it first"):
+        with pytest.raises(FedmmError, match="is already running; stop it first"):
             clean_site(read_site(site), Keeping(), remove=True)
     assert there(site.parent / "state") == before
     with read_site(site).lock():

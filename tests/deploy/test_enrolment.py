@@ -238,7 +238,7 @@ def test_a_run_begins_with_a_quorum_and_the_others_join_later(tmp_path: Path) ->
     assert counted[:2] == [1, 1]
     assert counted[-1] == 2
     assert "the run continues without target-1, who may join later; until then no round waits for them" in log(tmp_path)
-    assert "site 'target-1' joins the run, which began without it" in log(tmp_path)
+    assert "site 'target-1' joins the run, which started without it" in log(tmp_path)
     assert not (tmp_path / "runs" / "one" / "refused.jsonl").exists()
     info = sites_file(tmp_path)["target-1"]
     assert (info["source"], info["target"], info["late"], info["joined"]) == (False, True, True, True)

@@ -73,4 +73,4 @@ def test_the_guide_for_several_machines_on_one(machine: Machine) -> None:
         assert "502" not in (machine.folder / "errors.log").read_text()
     finally:
         processes.stop(started, there.folder)
-    assert processes.marked(there.folder) == []
+    assert processes.find_marked(there.folder) == []

@@ -73,7 +73,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
         (tmp_path / folder).mkdir()
     yield made
     processes.stop([], made.federation.folder)
-    assert processes.marked(made.federation.folder) == []
+    assert processes.find_marked(made.federation.folder) == []
 
 
 def open_federation(machine: Machine, desk: Path, options: str) -> str:

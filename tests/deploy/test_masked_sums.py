@@ -186,7 +186,7 @@ def test_a_server_that_was_restarted_gets_no_second_sum_of_a_round_that_differs(
 
     grid.answered = answers  # type: ignore[method-assign]
     serve(grid, served(tmp_path, each, resume=True, patience=2.0))
-    assert "two would tell an update" in log(tmp_path)
+    assert "two would reveal an update" in log(tmp_path)
     assert "round 2: source-1 was not counted: the round's sum was not opened" in log(tmp_path)
     assert "round 3: " in log(tmp_path).partition("not opened")[2]
 

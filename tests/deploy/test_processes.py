@@ -68,7 +68,7 @@ def test_a_run_survives_the_death_of_a_site_and_of_the_superlink_to_the_bit(
     assert done < 25
     number = resume(federation, RUN, patience=200.0, say=print)
     assert "completed" in follow(federation, RUN, number, print)
-    (begun,) = re.findall(r"going on after round (\d+)\n", text(federation.run(RUN) / "server.log"))
+    (begun,) = re.findall(r"continuing after round (\d+)\n", text(federation.run(RUN) / "server.log"))
     # The last row may lack its checkpoint, which is written after it; the server may also have finished another round.
     assert done - 1 <= int(begun) < 25
     assert same_result(each, federation.run(RUN), tmp_path / "reference", print)
@@ -106,7 +106,7 @@ def test_the_demo_is_bit_identical_and_leaves_nothing_running(tmp_path: Path) ->
         assert ours[column] == pytest.approx(other[column], rel=SUMMED), column
     said = text(tmp_path / "demo" / "logs" / "target-1.log")
     assert "target-1: round 2: leaves sums for target_information (11 over " in said
-    assert processes.marked(tmp_path / "demo") == []
+    assert processes.find_marked(tmp_path / "demo") == []
 
 
 def test_the_commands_up_run_status_and_down(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_the_commands_up_run_status_and_down(tmp_path: Path) -> None:
         assert "TLS and node authentication" in said
     finally:
         assert "processes ended" in fedmm("down")
-    assert processes.marked(folder) == []
+    assert processes.find_marked(folder) == []
 
 
 @pytest.mark.usefixtures("heeding_ctrl_c")
@@ -145,7 +145,7 @@ def test_ctrl_c_ends_everything(tmp_path: Path, send: Callable[[int, int], None]
         rest = demo.stdout.read()
     assert demo.returncode == 130, rest
     assert "processes ended" in rest
-    assert processes.marked(tmp_path / "demo") == []
+    assert processes.find_marked(tmp_path / "demo") == []
 
 
 def test_a_federation_that_went_down_comes_up_with_its_states(federation: Federation, tmp_path: Path) -> None:
@@ -196,4 +196,4 @@ def test_a_tuning_by_the_commands_survives_the_death_of_its_server_and_spends_th
         assert "finished:completed" in fedmm("run", str(tuned), "--name", "one-tuned")
     finally:
         fedmm("down")
-    assert processes.marked(folder) == []
+    assert processes.find_marked(folder) == []

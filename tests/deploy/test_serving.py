@@ -193,7 +193,7 @@ def test_a_server_that_dies_in_any_round_goes_on_to_the_same_bits(tmp_path: Path
             serve(grid, served(tmp_path, each, resume=True))
     serve(grid, served(tmp_path, each, resume=True))
     assert same_result(each, tmp_path / "runs" / "one", tmp_path / "reference", print)
-    assert f"going on after round {3 if after_the_checkpoint else 2}" in log(tmp_path)
+    assert f"continuing after round {3 if after_the_checkpoint else 2}" in log(tmp_path)
 
 
 def test_a_site_whose_states_are_lost_gets_them_back(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_columns_are_those_of_the_sites_that_are_there_and_hold_for_who_comes_la
     frames["south"]["crp"] += 1000.0  # which nobody knows when the run begins
     frames["south"].loc[3, "age"] = np.nan
     folder = begun(tmp_path, frames, experiment(scaling=scaling), {"south": 3})
-    assert "site 'south' joins the run, which began without it" in log(folder)
+    assert "site 'south' joins the run, which started without it" in log(folder)
     rounds = [line for line in log(folder).splitlines() if " counted, " in line]
     assert "2 counted" in rounds[0]
     assert "3 counted" in rounds[-1]
@@ -78,7 +78,7 @@ def _two(scaling: str) -> Experiment:
     [
         (lambda frame: frame.drop(columns=["crp", "ward"]), "has no column 'crp', 'ward'"),
         (lambda frame: frame.assign(age="secret"), "has text in 'age', where the experiment has numbers"),
-        (lambda frame: frame.assign(diagnosis="secret"), "has labels that are no class of the experiment"),
+        (lambda frame: frame.assign(diagnosis="secret"), "has labels that are not a class of the experiment"),
     ],
 )
 @pytest.mark.parametrize("late", [{}, {"south": 3}])

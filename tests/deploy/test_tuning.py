@@ -141,7 +141,7 @@ def test_the_sites_count_every_round_and_no_more_questions_than_they_were_asked_
 def test_a_site_without_room_leads_to_a_refusal_before_anything_is_trained(
     tmp_path: Path, policy: dict[str, Any], sentence: str
 ) -> None:
-    with pytest.raises(FedmmError, match=f"the tuning cannot begin: the site '.*' refuses: .*{sentence}"):
+    with pytest.raises(FedmmError, match=f"the tuning cannot start: the site '.*' refuses: .*{sentence}"):
         serve_tuning(grid_of(tmp_path, **policy), request(tmp_path))
     assert answered(tmp_path)[0] == 0
     assert not (tmp_path / "runs" / "one" / "tuning").exists()
@@ -268,7 +268,7 @@ def test_before_it_goes_on_sites_are_asked_for_what_is_left(tmp_path: Path) -> N
         serve_tuning(grid, request(tmp_path))
     file = tmp_path / "sites" / "source-1.toml"
     file.write_text(file.read_text().replace("max_rounds = 20", "max_rounds = 6"))
-    with pytest.raises(FedmmError, match=r"the tuning cannot begin: .*takes 15 rounds of this site, which has 5 left"):
+    with pytest.raises(FedmmError, match=r"the tuning cannot start: .*takes 15 rounds of this site, which has 5 left"):
         serve_tuning(grid, request(tmp_path, resume=True))
 
 
@@ -358,7 +358,7 @@ def test_labelled_rows_that_only_the_sites_have_are_tuned_by_those_they_keep_fro
 
 def test_without_rows_to_choose_by_nothing_is_trained(tmp_path: Path) -> None:
     tables, files = labelled_sites(tmp_path / "sites", 0)
-    with pytest.raises(FedmmError, match=r"^the tuning cannot begin: the metric auc is judged by labelled rows that "):
+    with pytest.raises(FedmmError, match=r"^the tuning cannot start: the metric auc is judged by labelled rows that "):
         serve_tuning(LastingSites(files), request(tmp_path, tables))
     assert [sum(each["rounds"] for each in entries(read_site(file), "answer")) for file in files] == [0, 0]
     known = {**tables, "data": {"name": "unbalanced"}, "partition": {"name": "label_sorted", "clients": 2}}

@@ -300,7 +300,7 @@ def test_metrics_listen_on_this_machine_alone(run: Path, fedmm: Callable[..., tu
     code, _, err = fedmm("metrics", "--federation", run.parents[1], "--host", host)
     assert (code, err) == (
         2,
-        f"error: the metrics' endpoint is for this machine alone (127.0.0.1), not for {host!r}\n",
+        f"error: the metrics' endpoint is only for this machine (127.0.0.1), not for {host!r}\n",
     )
 
 

@@ -51,13 +51,13 @@ REFUSALS: dict[str, tuple[Update, str]] = {
     "another session": (update(session=2), "its update answers what was sent before the server restarted"),
     "a lost state": (update(vectors={}, lost=True), "it has lost its state after round 5"),
     "a lost first state": (update("c", vectors={}, lost=True), "it has lost its first state"),
-    "another state": (update(base=2), "it went on from its state after round 3, not from its state after round 5"),
-    "a first state": (update(base=NEVER), "it went on from its first state, not from its state after round 5"),
+    "another state": (update(base=2), "it continued from its state after round 3, not from its state after round 5"),
+    "a first state": (update(base=NEVER), "it continued from its first state, not from its state after round 5"),
     "no vectors": (update(vectors={}), "its update lacks the vector 'change'"),
     "a vector too few": (update(vectors={"z": Z_0}), "its update lacks the vector 'change'"),
     "a vector too many": (with_vectors(extra=Z_0), "its update holds an unknown vector 'extra'"),
     "a name that is none": (update(vectors={**update().vectors, 7: Z_0}), "its update holds an unknown vector '7'"),
-    "no tensor": (with_vectors(z=[1.0, 2.0, 3.0]), "its 'z' is no tensor but list"),
+    "no tensor": (with_vectors(z=[1.0, 2.0, 3.0]), "its 'z' is not a tensor but list"),
     "another shape": (with_vectors(z=torch.zeros(4)), "its 'z' has shape (4,), not (3,)"),
     "another rank": (with_vectors(z=torch.zeros(1, 3)), "its 'z' has shape (1, 3), not (3,)"),
     "another dtype": (with_vectors(z=Z_0.double()), "its 'z' has dtype torch.float64, not torch.float32"),
@@ -231,7 +231,7 @@ def test_an_honest_site_of_a_diverging_run_is_refused_and_told_what_to_do() -> N
     reasons = usual.refusals({"source-1": {"z": 24.95}, "target-1": {"z": 1.16}})
     assert list(reasons) == ["source-1"]
     assert "above 11.6, the larger of 10 times what is usual among the other clients (1.16) and" in reasons["source-1"]
-    assert "a run that diverges looks so too: lower its step sizes, or set max_update_norm" in reasons["source-1"]
+    assert "a run that diverges looks the same: lower its step sizes, or set max_update_norm" in reasons["source-1"]
     alone = usual.refusals({"source-1": {"z": 96.0}})["source-1"]
     assert "above 95.2, 10 times the first model's own; a run that diverges" in alone
 

@@ -190,7 +190,7 @@ def test_a_server_cannot_tell_one_site_that_it_was_counted_and_the_others_that_i
     words = {"a": masks["a"].confirmed(7, 3, NAMES), **{name: masks[name].confirmed(7, 3, others) for name in others}}
     with pytest.raises(FedmmError, match="'b' has not confirmed"):
         masks["a"].opened(7, 3, NAMES, words)
-    with pytest.raises(FedmmError, match="two would tell an update"):
+    with pytest.raises(FedmmError, match="two would reveal an update"):
         masks["b"].confirmed(7, 3, NAMES)
     assert masks["b"].opened(7, 3, others, words).gone.keys() == {"a"}
 
@@ -240,10 +240,10 @@ def test_two_sums_of_one_round_that_differ_in_a_site_are_refused() -> None:
     masks, plain = sites.masks(), updates()
     masked(masks, sites, plain)
     assert opened(masks, NAMES) == opened(masks, NAMES)  # the same again tells nothing new
-    with pytest.raises(FedmmError, match="two would tell an update"):
+    with pytest.raises(FedmmError, match="two would reveal an update"):
         masks["a"].confirmed(7, 3, ["a", "b", "c"])
     masked(masks, sites, updates(1, session=8), session=8)  # a server that was restarted, and asks again
-    with pytest.raises(FedmmError, match="two would tell an update"):
+    with pytest.raises(FedmmError, match="two would reveal an update"):
         masks["a"].confirmed(8, 3, ["a", "b", "c"])
     assert opened(masks, NAMES, session=8)["a"].gone == {}
 
@@ -255,7 +255,7 @@ def test_so_are_two_sums_of_one_update_in_different_runs() -> None:
     opened(masks, NAMES)
     again = {name: replace(each, run="another", verify=lambda *_: True) for name, each in masks.items()}
     masked(again, sites, plain)
-    with pytest.raises(FedmmError, match="two would tell an update"):
+    with pytest.raises(FedmmError, match="two would reveal an update"):
         again["a"].confirmed(7, 3, ["a", "b", "c"])
     masked(again, sites, updates(2, t=4), t=4)
     again["a"].confirmed(7, 4, ["a", "b", "c"])
@@ -286,7 +286,7 @@ def test_what_was_masked_and_opened_outlives_the_process(tmp_path: Path) -> None
     after = sites.masks(ledgers={"a": MaskLedger(path)})["a"]
     assert torch.equal(after.masked(invitation(), updates()["a"], sites.offer).vectors[MASKED], first.vectors[MASKED])
     after.confirmed(7, 3, ["a", "b", "c"])
-    with pytest.raises(FedmmError, match="two would tell an update"):
+    with pytest.raises(FedmmError, match="two would reveal an update"):
         after.confirmed(7, 3, NAMES)
     assert path.stat().st_mode & 0o077 == 0
     path.write_text("nonsense\n")

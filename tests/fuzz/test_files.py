@@ -30,7 +30,7 @@ from fedmm.data.datasets.mnist_m import read_idx
 from fedmm.data.download import unpack
 from fedmm.data.readers.images import read_picture, square_of
 from fedmm.data.sources import StoredFile, read_checksums, read_file
-from fedmm.data.tensor_files import cached
+from fedmm.data.tensor_files import load_cached
 from fedmm.models.backbones import MobileNetV2
 from fedmm.models.pretrained import load_weights
 from fedmm.reporting import read_comparison, read_run
@@ -174,7 +174,7 @@ def test_a_damaged_model_is_refused_or_predicts_the_same(run: Path, tmp_path: Pa
 
 
 def test_a_state_of_another_run_is_not_gone_on_from(run: Path, tmp_path: Path) -> None:
-    """Files swapped between folders: the run begins again, or is refused; it never goes on from what is not its own."""
+    """Files swapped between folders: the run starts again, or is refused; it never goes on from what is not its own."""
     mine = {**TABLES, "model": {"name": "mlp", "hidden": [5], "adversary_hidden": [3]}}
     for number, tables in enumerate([mine, {**TABLES, "partition": {"name": "source_target", "target_clients": 2}}]):
         folder = tmp_path / str(number)
@@ -207,14 +207,14 @@ def test_damaged_weights_are_refused_by_name(tmp_path: Path, name: str) -> None:
 def test_a_damaged_cache_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDMM_CACHE", str(tmp_path))
     made = {"x": torch.arange(12.0).view(3, 4), "y": torch.arange(3)}
-    cached("data", (1,), lambda: dict(made))
+    load_cached("data", (1,), lambda: dict(made))
     (path,) = tmp_path.iterdir()
 
     @examples(50)
     @given(damaged(path.read_bytes()) | st.sampled_from(HEADERS))
     def holds(content: bytes) -> None:
         path.write_bytes(content)
-        found = cached("data", (1,), lambda: dict(made))
+        found = load_cached("data", (1,), lambda: dict(made))
         assert found.keys() == made.keys()
         assert all(torch.equal(found[name], made[name]) and found[name].dtype == made[name].dtype for name in made)
 

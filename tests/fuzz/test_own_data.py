@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from fedmm.data.columns import Column
 from fedmm.data.datasets.arrays import Arrays
 from fedmm.data.datasets.table import Table
-from fedmm.data.inputs import ArrayInput, ImageInput, TableInput, input_from, input_table
+from fedmm.data.inputs import ArrayInput, ImageInput, TableInput, build_input, input_table
 from fedmm.runs.run_folder import read_input
 
 INPUTS = [
@@ -63,7 +63,7 @@ def test_inputs_that_were_changed(
     tmp_path_factory: pytest.TempPathFactory, table: dict[str, object], data: st.DataObject
 ) -> None:
     changed = {**table, data.draw(st.sampled_from([*table, "else"])): data.draw(VALUES)}
-    answered(lambda: input_from(changed))
+    answered(lambda: build_input(changed))
     folder = tmp_path_factory.getbasetemp()
     whole = json.dumps({"format": "fedmm-input-1", "class_names": ["a", "b"], "input": table}).encode()
     Path(folder / "input.json").write_bytes(data.draw(damaged_text(whole)))

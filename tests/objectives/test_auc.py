@@ -138,7 +138,7 @@ def test_the_other_parameters_begin_as_with_source_only() -> None:
 
 
 def test_an_adversary_of_ones_own_is_refused() -> None:
-    with pytest.raises(FedmmError, match=r"^adversary must be left out: that of the objective is no network$"):
+    with pytest.raises(FedmmError, match=r"^adversary must be left out: the objective's adversary is not a network$"):
         FlatNetwork(binary(adversary=nn.Linear(1, 1)), AUC(), torch.zeros(2, WIDTH), seed=0)
 
 

@@ -13,7 +13,7 @@ from fedmm import Terms
 from fedmm.core.algorithm import Algorithm
 from fedmm.core.problem import FederatedProblem
 from fedmm.engines.mask_ledger import MaskLedger
-from fedmm.engines.masking import MaskKey, Masks, Offer, SignedKey, signed_text
+from fedmm.engines.masking import MaskKey, Masks, Offer, SignedKey, build_signed_text
 from fedmm.remote.messaging import Messaging
 
 RUN = "a run"
@@ -31,7 +31,7 @@ class Site:
         return self.identity.sign(text, ec.ECDSA(hashes.SHA256()))
 
     def signed(self) -> SignedKey:
-        return SignedKey(self.key.public, self.sign(signed_text(RUN, self.name, self.key.public)))
+        return SignedKey(self.key.public, self.sign(build_signed_text(RUN, self.name, self.key.public)))
 
 
 class Sites:

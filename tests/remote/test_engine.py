@@ -138,5 +138,5 @@ def test_a_site_that_lost_its_dual_does_not_begin_anew(tmp_path: Path) -> None:
     engine, sites = _engine(tmp_path)
     state, _ = engine.run_round(engine.start())
     sites.site("client-2").memory.forget(0)
-    with pytest.raises(FedmmError, match="'client-2' has lost its state after earlier rounds; begin the run again"):
+    with pytest.raises(FedmmError, match="'client-2' has lost its state after earlier rounds; start the run again"):
         engine.run_round(state)

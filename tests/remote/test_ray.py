@@ -210,7 +210,7 @@ def test_all_terms_have_the_same_bits_as_in_process(terms: Terms, actors: Actors
 
 @pytest.mark.parametrize("terms", [Terms(), Terms(transmission=GaussianUpdate(trust="server"))], ids=["exact", "noise"])
 def test_statistics_that_clients_keep_stay_their_own(terms: Terms, actors: Actors) -> None:
-    """Also where updates carry noise, which the clients of a round share: the same noise as in one process."""
+    """Also if updates carry noise, which the clients of a round share: the same noise as in one process."""
     kind = ALGORITHMS["fedavg_gda" if terms.trusts_server else "fedmm"]
     federation, algorithm = Federation(share_statistics=False), with_options(kind)
     reference = list(played(InProcess(federation.problem(), algorithm, 4, terms), 4))

@@ -265,8 +265,8 @@ def test_with_noise_no_client_reports_losses() -> None:
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
-        (network(), {"probe_rows": 5}, "probe_rows must be 0 where updates carry noise"),
-        (network(centre="train_mean"), {}, "centre must be 'none' or 'image_mean' where updates carry noise"),
+        (network(), {"probe_rows": 5}, "probe_rows must be 0 if updates carry noise"),
+        (network(centre="train_mean"), {}, "centre must be 'none' or 'image_mean' if updates carry noise"),
         (network(nn.Linear(4, 3), nn.BatchNorm1d(3)), {}, "batch normalisation would travel without noise"),
         (network(nn.Linear(4, 3), nn.BatchNorm1d(3), batch_norm="local"), {}, "batch_norm must be 'frozen'"),
     ],

@@ -192,7 +192,7 @@ def test_a_torn_line_is_run_again(desk: Desk, straight: Desk) -> None:
 
 def test_what_is_no_result_is_refused_before_anything_is_run(desk: Desk, stacked: list[int]) -> None:
     desk.results.write_text("what is this\n")
-    with pytest.raises(FedmmError, match="line 1, is no result of a run; remove the line"):
+    with pytest.raises(FedmmError, match="line 1, is not a result of a run; remove the line"):
         desk.reproduce()
     assert stacked == []
 
@@ -291,7 +291,7 @@ def test_a_state_that_cannot_be_gone_on_from_is_said_and_the_run_begins_again(
     broken = desk.kept()[0]
     broken.write_bytes(broken.read_bytes()[:-8] if harm == "torn" else b"hello")
     assert desk.reproduce() == Reproduced(0, 8, 0)
-    told = f"{broken} is no state of a run that could be continued; remove the file; the run begins again"
+    told = f"{broken} is not a state from which a run can continue; remove the file; the run starts again"
     assert told in desk.said
     assert desk.numbers() == straight.numbers()
     assert desk.kept() == []

@@ -117,7 +117,7 @@ def test_what_is_no_result_in_the_middle_is_named(tmp_path: Path, broken: str) -
     path.write_text(f"{json.dumps(line())}\n\n{broken}\n{json.dumps(line(seed=1))}\n")
     with pytest.raises(FedmmError) as refused:
         read_lines(path)
-    assert str(refused.value) == f"{path}, line 3, is no result of a run; remove the line"
+    assert str(refused.value) == f"{path}, line 3, is not a result of a run; remove the line"
 
 
 def test_what_cannot_be_written_is_told_in_a_sentence(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from fedmm.core.signals.label_shift import LabelShift
-from fedmm.reporting.compared import csv_compared, draw_compared, markdown_compared, rich_compared, sentences
+from fedmm.reporting.compared import csv_compared, draw_compared, rich_compared, sentences, write_markdown
 from fedmm.runs import sweep as sweeping
 from fedmm.runs.compare import compare_methods, judge_candidates, labels_say
 from fedmm.training import batched as stack
@@ -99,7 +99,7 @@ def test_a_candidate_with_a_diverged_run_is_not_supported() -> None:
         ([0.5, 0.4, 0.5], True, "disagree:"),
         ([0.5, 0.4, 0.5], False, "agree:"),
         ([0.8, 0.9, 0.8], False, "disagree:"),
-        ([0.5, 0.8, 0.8], False, "do not tell the two apart:"),
+        ([0.5, 0.8, 0.8], False, "cannot tell the two apart:"),
         ([0.8, 0.9, 0.8], None, "could have judged:"),
     ],
 )
@@ -162,7 +162,7 @@ def test_without_source_rows_set_aside_the_verdict_says_so(compared: tuple[Path,
 
 def test_the_table_goes_to_terminal_markdown_and_csv(compared: tuple[Path, dict[str, Any]]) -> None:
     table = compared[1]
-    markdown = markdown_compared(table)
+    markdown = write_markdown(table)
     for sentence in sentences(table):
         assert sentence in markdown
     lines = [line for line in markdown.splitlines() if line.startswith("| ")]

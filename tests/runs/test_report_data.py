@@ -18,7 +18,7 @@ from fedmm.core.signals.thresholds import Thresholds
 from fedmm.data.datasets.moons import Moons
 from fedmm.data.domains import OTHER_SITES, DomainPair, Labelled, Sites
 from fedmm.models import MODELS
-from fedmm.runs.report_data import _confusion, _principal, _small, _tested
+from fedmm.runs.report_data import _confusion, _principal, _score_test_rows, _small
 from fedmm.runs.run import run_experiment
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -83,7 +83,7 @@ def moons() -> tuple[Adapted, DomainPair]:
 def kept_of(moons: tuple[Adapted, DomainPair], x: Tensor, y: Tensor, sites: Tensor | None = None) -> dict[str, Tensor]:
     adapted, pair = moons
     named = Sites(("a", "b", "c"), torch.zeros(40), torch.zeros(40))
-    return _tested(adapted, Labelled(x, y), sites, replace(pair, sites=named), True)
+    return _score_test_rows(adapted, Labelled(x, y), sites, replace(pair, sites=named), True)
 
 
 def test_two_classes_keep_their_curves(moons: tuple[Adapted, DomainPair]) -> None:

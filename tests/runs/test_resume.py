@@ -91,7 +91,7 @@ def test_a_resumed_run_goes_on_where_it_was_and_says_so(tmp_path: Path) -> None:
     run_experiment(small(), tmp_path / "run", progress=False, resume=True, say=said.append,
                    on_round=lambda row: first.append(row["round"]))  # fmt: skip
     assert first[0] == 7  # round 7 was over, but its checkpoint was not yet written
-    assert "going on after round 6" in said
+    assert "continuing after round 6" in said
 
 
 def test_a_run_that_was_never_begun_is_begun(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path, damag
     run_experiment(each, tmp_path / "run", progress=False, resume=True, say=said.append)
     (damaged,) = (line for line in said if "the checkpoint before it is tried" in line)
     assert "round-00000007.safetensors" in damaged
-    assert "going on after round 6" in said
+    assert "continuing after round 6" in said
     assert model_in(tmp_path / "run") == model_in(tmp_path / "whole")
 
 

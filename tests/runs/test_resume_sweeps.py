@@ -123,7 +123,7 @@ def test_completed_runs_are_left_alone_and_the_plan_is_not_made_anew(
     said: list[str] = []
     swept(tmp_path, resume=True, say=said.append)
     assert {path: path.stat().st_mtime_ns for folder in done for path in folder.rglob("*")} == before
-    assert "going on after round 2" in said
+    assert "continuing after round 2" in said
     assert results(tmp_path) == results(whole)
 
 
@@ -156,7 +156,7 @@ def test_members_of_a_stack_go_on_from_the_newest_round_that_all_have(
     said: list[str] = []
     swept(tmp_path, resume=True, say=said.append)
     assert any("round-00000003.safetensors" in line for line in said)
-    assert any("have no readable checkpoints of one round; they begin again" in line for line in said)
+    assert any("have no readable checkpoints of the same round; they start again" in line for line in said)
     assert results(tmp_path) == results(whole)
 
 
@@ -167,7 +167,7 @@ def test_a_member_that_is_behind_takes_the_others_back(
     (tmp_path / "fedmm-hidden=-6-seed1" / FOLDER / "round-00000004.safetensors").write_bytes(b"torn")
     said: list[str] = []
     swept(tmp_path, resume=True, say=said.append)
-    assert "going on after round 3" in said
+    assert "continuing after round 3" in said
     assert results(tmp_path) == results(whole)
 
 
@@ -194,7 +194,7 @@ def test_one_checkpoint_is_enough_whenever_the_crash_comes(
     said: list[str] = []
     swept(tmp_path / "broken", plan, resume=True, say=said.append)
     assert results(tmp_path / "broken") == results(tmp_path / "whole")
-    assert crash < 3 or f"going on after round {crash // 3}" in said
+    assert crash < 3 or f"continuing after round {crash // 3}" in said
 
 
 # The command line -----------------------------------------------------------------------------------------------------
@@ -400,7 +400,7 @@ def test_a_comparison_goes_on_with_what_is_left(tmp_path: Path) -> None:
     third.rmdir()
     said: list[str] = []
     compare(experiments, tmp_path / "broken", title="x", workers=1, progress=False, resume=True, say=said.append)
-    assert "fedmm-seed1: going on after round 5" in said
+    assert "fedmm-seed1: continuing after round 5" in said
     assert {path: path.stat().st_mtime_ns for path in first.rglob("*")} == before
     assert results(tmp_path / "broken") == results(tmp_path / "whole")
     with pytest.raises(FedmmError, match="fedmm-seed2 is gone"):

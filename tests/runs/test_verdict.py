@@ -180,7 +180,7 @@ def test_signs_against_the_run_are_told_with_any_verdict(runs: Runs) -> None:
 def test_where_compare_would_refuse_its_reason_is_told(runs: Runs) -> None:
     private = given(transmission={"name": "gaussian"})
     found = judged(runs.add("adapted", private), private)
-    assert "fedmm compare cannot tell either: transmission 'gaussian' adds noise to updates" in found["sentence"]
+    assert "fedmm compare cannot judge it either: transmission 'gaussian' adds noise to updates" in found["sentence"]
     assert COMPARE not in found["sentence"]
 
 

@@ -26,7 +26,7 @@ WEIGHING = [name for name, kind in ALGORITHMS.items() if kind.weighs_clients]
 def test_a_method_that_weighs_clients_has_no_residuals_of_their_mean(
     name: str, robust: list[Function], origin: Start
 ) -> None:
-    with pytest.raises(fedmm.FedmmError, match=f"the mean of the clients' functions, and {name} weighs them"):
+    with pytest.raises(fedmm.FedmmError, match=f"the mean of the clients' functions, and {name} weights them"):
         observe(robust, origin, ALGORITHMS[name](), 1)
 
 

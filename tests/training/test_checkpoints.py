@@ -186,9 +186,9 @@ def test_without_a_readable_checkpoint_it_begins_again_and_warns(tmp_path: Path)
         kept(tmp_path, on_round=ends_after(6))
     for path in (tmp_path / FOLDER).iterdir():
         path.write_bytes(b"torn")
-    with pytest.warns(UserWarning, match=r"the checkpoint before it is tried|the run begins again") as warned:
+    with pytest.warns(UserWarning, match=r"the checkpoint before it is tried|the run starts again") as warned:
         resumed = kept(tmp_path, checkpoint_every=2)
-    assert "the run begins again" in str(warned[-1].message)
+    assert "the run starts again" in str(warned[-1].message)
     assert_same(resumed, adapt(rounds=ROUNDS))
     assert numbered(tmp_path) == [6, 8]  # what could not be read is gone
 

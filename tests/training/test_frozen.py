@@ -13,7 +13,7 @@ from torch import nn
 from fedmm import Network
 from fedmm.config.schema import Experiment, experiment
 from fedmm.models import MobileNetV2
-from fedmm.models.frozen_prefix import without_frozen_part
+from fedmm.models.frozen_prefix import split_frozen_part
 from fedmm.runs.build import DataCache, prepare
 from fedmm.runs.run import run_experiment
 
@@ -54,7 +54,7 @@ def test_what_is_trained_is_the_same_and_so_is_the_model(
     once = prepare(there, DataCache())
     assert once.function.input_shape == (1280,)
     with monkeypatch.context() as patch:
-        patch.setattr("fedmm.runs.build.without_frozen_part", lambda *_: None)
+        patch.setattr("fedmm.runs.build.split_frozen_part", lambda *_: None)
         every_time = prepare(there, DataCache())
     assert every_time.function.input_shape == (3, 48, 48)
     ours, theirs = once.run()[0], every_time.run()[0]
@@ -84,7 +84,7 @@ def test_its_folder_holds_the_whole_model(pictures: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize("changes", [{"frozen_blocks": 14}, {"centre": "image_mean"}])
 def test_layers_that_are_trained_or_see_centred_rows_stay_where_they_are(changes: dict[str, Any]) -> None:
     model = MobileNetV2(**{"frozen_blocks": 19, **changes})
-    assert without_frozen_part(model.build((3, 48, 48), 3, 0), ROW) is None
+    assert split_frozen_part(model.build((3, 48, 48), 3, 0), ROW) is None
 
 
 def sequence(*layers: nn.Module, **options: Any) -> Network:
@@ -97,7 +97,7 @@ def frozen(layer: nn.Module) -> nn.Module:
 
 def test_the_network_keeps_its_own_layers() -> None:
     network = MobileNetV2(frozen_blocks=19).build((3, 48, 48), 3, 0)
-    found = without_frozen_part(network, ROW)
+    found = split_frozen_part(network, ROW)
     assert found is not None
     found[0].to(torch.float64)
     assert {parameter.dtype for parameter in network.features.parameters()} == {torch.float32}
@@ -105,15 +105,15 @@ def test_the_network_keeps_its_own_layers() -> None:
 
 def test_rows_may_not_grow() -> None:
     wide = sequence(frozen(nn.Conv2d(3, 8, 3)), nn.Flatten(), nn.Linear(8 * 46 * 46, 4))
-    assert without_frozen_part(wide, ROW) is None
+    assert split_frozen_part(wide, ROW) is None
 
 
 def test_layers_that_draw_or_learn_statistics_are_not_frozen() -> None:
     small = frozen(nn.Conv2d(3, 1, 3, stride=6))
     for layer, options in ((nn.Dropout(0.5), {}), (nn.BatchNorm2d(1, affine=False), {"batch_norm": "averaged"})):
-        found = without_frozen_part(sequence(small, layer, nn.Flatten(), nn.Linear(64, 4), **options), ROW)
+        found = split_frozen_part(sequence(small, layer, nn.Flatten(), nn.Linear(64, 4), **options), ROW)
         assert found is not None
         assert len(found[0].layers) == 1
-    found = without_frozen_part(sequence(small, nn.ReLU(), nn.Flatten(), nn.Linear(64, 4)), ROW)
+    found = split_frozen_part(sequence(small, nn.ReLU(), nn.Flatten(), nn.Linear(64, 4)), ROW)
     assert found is not None
     assert len(found[0].layers) == 3

@@ -314,7 +314,7 @@ def test_rows_that_were_made_with_numbers_of_all_clients_are_refused(tmp_path: P
 
 def test_a_guard_is_refused_where_it_would_look_at_single_updates() -> None:
     zero = torch.zeros(())
-    with pytest.raises(FedmmError, match=r"guard.policy must be 'off' where clients share in the noise"):
+    with pytest.raises(FedmmError, match=r"guard.policy must be 'off' if clients share the noise"):
         fedmm.solve(
             [lambda x, y: x * x - y * y] * 2, (zero, zero), fedmm.FedAvgGDA(), 1,
             terms=Terms(transmission=GaussianUpdate(trust="server")), guard=fedmm.Guard("stop"),
@@ -322,7 +322,7 @@ def test_a_guard_is_refused_where_it_would_look_at_single_updates() -> None:
     tables = {**{s: dict(t) for s, t in TABLES.items()}, "guard": {"policy": "rollback"}}
     prepare(experiment(tables), DataCache())
     tables["transmission"]["trust"] = "server"
-    with pytest.raises(FedmmError, match=r"guard.policy must be 'off' where clients share in the noise"):
+    with pytest.raises(FedmmError, match=r"guard.policy must be 'off' if clients share the noise"):
         prepare(experiment(tables), DataCache())
 
 

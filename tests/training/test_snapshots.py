@@ -120,7 +120,7 @@ def test_where_nothing_can_be_written_the_folder_is_named(tmp_path: Path) -> Non
 def assert_refused(path: Path) -> None:
     with pytest.raises(FedmmError) as refused:
         load_snapshot(path, CPU)
-    assert str(refused.value) == f"{path} is no state of a run that could be continued; remove the file"
+    assert str(refused.value) == f"{path} is not a state from which a run can continue; remove the file"
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.9, 0.9999])

@@ -43,9 +43,7 @@ class FedGDAGT(Algorithm):
     """
 
     name: ClassVar[str] = "fedgda_gt"
-    summary: ClassVar[str] = (
-        "local steps along the mean field, told by the first step in a round of its own (FedGDA-GT, SAGDA)"
-    )
+    summary: ClassVar[str] = "local steps along the mean field, found in a first round of one step (FedGDA-GT, SAGDA)"
     in_pairs: ClassVar[bool] = True
 
     local_steps: LocalSteps = 20

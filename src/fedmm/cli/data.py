@@ -122,12 +122,12 @@ def check_(name: _Name, data_dir: _Folder = None) -> None:
     """Verify every file; the first that is missing, truncated or corrupt is named."""
     folder = data_dir or data_folder()
     for source in sources_of(name):
-        for part, edition in _checked(source, folder).items():
+        for part, edition in _check_source(source, folder).items():
             note = edition.note or "every sha256 is right"
             say(f"{part}: {_files(len(edition.files))} ({edition.name}) in {folder / part}: {note}")
 
 
-def _checked(source: Source, folder: Path) -> dict[str, Edition]:
+def _check_source(source: Source, folder: Path) -> dict[str, Edition]:
     with bars(True) as bar:
         task = bar.add_task(source.name, total=sum(part.wanted for part in count_files(source, folder)))
         return check(source, folder, lambda: bar.advance(task))

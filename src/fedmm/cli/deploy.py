@@ -55,11 +55,11 @@ def deploy_up(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Its port; 0 for any that is free.")] = 0,
     insecure: Annotated[bool, typer.Option("--insecure", help="Plain text, only on this machine.")] = False,
-    in_memory: Annotated[bool, typer.Option("--in-memory", help="A SuperLink that keeps nothing on disk.")] = False,
+    in_memory: Annotated[bool, typer.Option("--in-memory", help="Use a SuperLink that keeps nothing on disk.")] = False,
     per_process: Annotated[int, typer.Option(help="How many sites share a process.")] = 1,
     site: Annotated[
         list[Path] | None,
-        typer.Option(help="A site's own file, where the experiment's rows are at sites. May be repeated."),
+        typer.Option(help="A site's own file, if the experiment's rows are at sites. May be repeated."),
     ] = None,
     foreground: Annotated[bool, typer.Option("--foreground", help="Run until Ctrl-C, then stop everything.")] = False,
     allow_import: AllowImport = None,
@@ -102,7 +102,7 @@ def deploy_run(
     file: _File,
     federation: FederationFolder = DEFAULT_FEDERATION,
     settings: _Settings = None,
-    name: Annotated[str | None, typer.Option(help="What the run is called; the file's name by default.")] = None,
+    name: Annotated[str | None, typer.Option(help="The run's name; the file's name by default.")] = None,
     patience: Annotated[float, typer.Option(help="Seconds that a round waits for its sites.")] = 600.0,
     min_sites: Annotated[
         int, typer.Option(help="How many sites the run needs to start; others join later. 0: all listed sites.")
@@ -278,7 +278,7 @@ def deploy_demo(
     out: Annotated[Path, typer.Option(help="The folder.")] = Path("runs/deploy-demo"),
     rounds: Annotated[int, typer.Option(help="Rounds; each takes seconds.")] = 5,
     insecure: Annotated[bool, typer.Option("--insecure", help="Plain text instead of TLS.")] = False,
-    in_memory: Annotated[bool, typer.Option("--in-memory", help="A SuperLink that keeps nothing on disk.")] = False,
+    in_memory: Annotated[bool, typer.Option("--in-memory", help="Use a SuperLink that keeps nothing on disk.")] = False,
 ) -> None:
     """Two sites of scanned digits in processes of their own; the result must be that of one process, bit for bit."""
     from fedmm.deploy.local import demo  # noqa: PLC0415 - torch

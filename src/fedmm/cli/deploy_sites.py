@@ -77,7 +77,7 @@ def deploy_join(
         try:
             path = str(data.expanduser().resolve())
         except (OSError, ValueError) as problem:
-            raise FedmmError(f"--data {data} is no path") from problem
+            raise FedmmError(f"--data {data} is not a path") from problem
     given = {key: value for key, value in {"kind": kind, "path": path, "domain": domain}.items() if value}
     join(
         read_invitation(invitation), out, given, state=state, settings=settings or (), fingerprint=fingerprint, say=say
@@ -99,7 +99,7 @@ def deploy_prepare(
 def deploy_register(
     federation: Coordinator,
 ) -> None:
-    """Tell the running SuperLink the keys in keys/NAME.pub, so that it lets those sites in."""
+    """Register the keys in keys/NAME.pub at the running SuperLink, so it lets those sites in."""
     there = Federation(federation)
     read_settings(there)
     register(there, say)
@@ -145,7 +145,7 @@ def deploy_approve(
     file: _Site,
     what: Annotated[
         str | None,
-        typer.Argument(help="Its hash, 8 characters or more, or the experiment itself.", metavar="HASH|FILE.toml"),
+        typer.Argument(help="8 or more characters of its hash, or its file.", metavar="HASH|FILE.toml"),
     ] = None,
 ) -> None:
     """List the experiments that a site was asked to run, or approve one (policy.require_approval)."""
@@ -161,7 +161,7 @@ def deploy_audit(
     file: _Site,
     json: Annotated[bool, typer.Option("--json", help="Every entry as it is, one JSON object a line.")] = False,
     expect: Annotated[
-        str, typer.Option(help="A head that was noted elsewhere: it must be the hash of an entry.", metavar="HASH")
+        str, typer.Option(help="A head that was stored elsewhere: it must be the hash of an entry.", metavar="HASH")
     ] = "",
 ) -> None:
     """Check the chain of a site's audit log and print it; exit code 2 if it is broken."""

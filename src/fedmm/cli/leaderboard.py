@@ -27,7 +27,7 @@ def leaderboard(
     methods: Annotated[str, typer.Option(help="The algorithms, separated by commas; by default all.")] = "",
     seeds: Annotated[int, typer.Option(help="Seeds of every method; 0: as many as the scale has.")] = 0,
     kappa: Annotated[float, typer.Option(help="The condition number of the quadratic game.")] = _KAPPA,
-    heterogeneity: Annotated[float, typer.Option(help="How unlike its clients are, 0 or more.")] = _HETEROGENEITY,
+    heterogeneity: Annotated[float, typer.Option(help="How much its clients differ, 0 or more.")] = _HETEROGENEITY,
     device: Device = "cpu",
     out: Annotated[Path | None, typer.Option(help="The folder; runs/leaderboard-SCALE by default.")] = None,
     draw: Annotated[bool, typer.Option("--draw", help="Run nothing; draw the existing results.")] = False,

@@ -70,7 +70,7 @@ def init(
         ),
     ] = "",
     with_site: Annotated[
-        list[str] | None, typer.Option(help="With --as-site, another site that takes part. May be repeated.")
+        list[str] | None, typer.Option(help="With --as-site: another site of the federation. May be repeated.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", "--force", help="Replace an existing file.")] = False,
 ) -> None:
@@ -82,9 +82,7 @@ def init(
     own = ""
     if as_site:
         alone = len(paths) == 1 and target is None and not site and not target_site and not metric
-        require(
-            alone, "--as-site takes the table of that site alone, without --target, --site, --target-site and --metric"
-        )
+        require(alone, "--as-site takes only that site's table, without --target, --site, --target-site and --metric")
         found, own = propose_site(paths[0], as_site, with_site or [], given)
     else:
         found = propose(paths, target, target_sites=target_site or [], table=given, metric=metric)
@@ -223,7 +221,7 @@ def privacy(
     experiment = resolve(set_values(read_tables(file), settings or []))
     account = prepare(experiment, DataCache()).account
     if account is None:
-        raise FedmmError("there is nothing to tell without noise: set transmission.name to 'gaussian'")
+        raise FedmmError("there is no epsilon without noise: set transmission.name to 'gaussian'")
     rounds, sample = experiment.run.rounds, head_count(len(account.clients), account.share)
     spent = account.spent([sample] * rounds)
     known = replace(account, secret_sample=False).spent([sample] * rounds)

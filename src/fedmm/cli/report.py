@@ -30,7 +30,7 @@ def report(
     if format and format not in FORMATS:
         raise unknown("format", format, FORMATS)
     kind = format or ending or FORMATS[0]
-    require("\0" not in str(out), "the name of a file may hold no zero byte")
+    require("\0" not in str(out), "a file name must not contain a zero byte")
     require(not is_folder(out), f"{out} is a folder; name a file, for example {out / f'report.{format or FORMATS[0]}'}")
     endings = {kind} if kind == "png" else {kind, ""}
     fits = kind in FORMATS and ending in endings

@@ -12,7 +12,7 @@ import typer
 from fedmm.cli.console import AllowImport, say
 from fedmm.core.errors import unknown
 from fedmm.core.validation import at_least, not_negative, one_of
-from fedmm.models.devices import named_precision
+from fedmm.models.devices import read_precision
 from fedmm.reproduction import draw_item
 from fedmm.reproduction.items import FULL, Item, read_items
 from fedmm.reproduction.plan import plan_runs
@@ -51,7 +51,7 @@ def reproduce(
     allow_import: AllowImport = None,
 ) -> None:
     """Reproduce a figure or table of the paper: run what is missing, resume what was interrupted, draw it."""
-    where = Where(device, named_precision(precision, "--precision"), stack, seconds)
+    where = Where(device, read_precision(precision, "--precision"), stack, seconds)
     selection = _Selection(panel or [], curve or [], seed or [], scale)
     for found in _find_items(item, paper):
         left = _reproduce_item(found, paper, selection, where, results, draw_only=draw).left

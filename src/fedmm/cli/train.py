@@ -20,7 +20,7 @@ from fedmm.core.errors import FedmmError, require
 from fedmm.core.files import atomic_write
 from fedmm.core.validation import at_least
 from fedmm.reporting import comparison_rows, draw_comparison, draw_run, read_comparison, rich_table, validator_table
-from fedmm.reporting.compared import csv_compared, draw_compared, markdown_compared, rich_compared, sentences
+from fedmm.reporting.compared import csv_compared, draw_compared, rich_compared, sentences, write_markdown
 from fedmm.runs.compare import compare_methods
 from fedmm.runs.comparison import compare as compare_runs
 from fedmm.runs.run import run_experiment
@@ -93,7 +93,7 @@ def run(
     if judged:
         said(f"adaptation: {judged['sentence']}")
     say(
-        f"{summary['label']}: {_reached(summary)} after {summary['rounds']} rounds ({summary['status']}, "
+        f"{summary['label']}: {_describe_result(summary)} after {summary['rounds']} rounds ({summary['status']}, "
         f"{summary['seconds']:.1f} s); everything is in {folder}"
     )
     if summary["status"] == "interrupted":
@@ -116,7 +116,7 @@ def _require_own_cluster(runs: Sequence[Experiment], settings: list[str]) -> Non
         )
 
 
-def _reached(summary: dict[str, Any]) -> str:
+def _describe_result(summary: dict[str, Any]) -> str:
     """What a run reached, in words; without labels of the target by what needs none, without a target by the source."""
     accuracy, information = summary["target_accuracy"], summary.get("target_information")
     if accuracy is not None:
@@ -265,7 +265,7 @@ def compare(
     if table is None:
         say(f"stopped; finished runs are in {folder}, and --resume continues the comparison")
         raise typer.Exit(INTERRUPTED)
-    for name, text in (("compare.md", markdown_compared(table)), ("compare.csv", csv_compared(table))):
+    for name, text in (("compare.md", write_markdown(table)), ("compare.csv", csv_compared(table))):
         with atomic_write(folder / name) as partial:
             partial.write_text(text, encoding="utf-8")
     draw_compared(folder)

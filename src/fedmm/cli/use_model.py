@@ -55,7 +55,7 @@ CalibrateOn = Annotated[
     str,
     typer.Option(
         help="Fit a temperature, with two classes also a bias, to these labelled rows (a file, or source-validation or "
-        "source-test for the run's own), so that probabilities can be trusted on rows like them.",
+        "source-test for the run's own), so that probabilities can be trusted on similar rows.",
         metavar="DATA",
     ),
 ]
@@ -97,7 +97,7 @@ def predict(
         require_ending(out)
     opened = open_run(run, model, device=device)
     opened = read_as(opened, separator=separator, decimal=decimal, encoding=encoding, site=site)
-    opened, said = _calibrated(opened, calibrate_on, recall)
+    opened, said = _calibrate_run(opened, calibrate_on, recall)
     rows = open_rows(opened, data, skip_bad=skip_bad)
     with bars(True) as bar:
         task = bar.add_task("rows", total=rows.rows)
@@ -142,7 +142,7 @@ def evaluate(
     bins: Annotated[int, typer.Option(help="Number of equal-width bins for calibration.")] = 15,
     group: Annotated[
         str,
-        typer.Option(help="Also score the groups of rows that this column of the table says; site for own rows."),
+        typer.Option(help="Also score the groups of rows that this column defines; site for the run's own rows."),
     ] = "",
     skip_bad: SkipBad = False,
     device: Device = "cpu",
@@ -161,9 +161,9 @@ def evaluate(
         require(picture.suffix.lower() in _PICTURES, f"--picture {picture} must end in {', '.join(_PICTURES)}")
     opened = open_run(run, model, device=device)
     opened = read_as(opened, separator=separator, decimal=decimal, encoding=encoding, site=site)
-    opened, said = _calibrated(opened, calibrate_on, recall)
+    opened, said = _calibrate_run(opened, calibrate_on, recall)
     if said and same_rows(opened, calibrate_on or ASIDE, data):
-        said.append("these rows are evaluated too, so that calibration, recall and precision look better than they are")
+        said.append("these rows are also evaluated, so calibration, recall and precision look better than they are")
     rows = rows_named(opened, data, skip_bad=skip_bad)
     with bars(True) as bar:
         task = bar.add_task("rows", total=rows.rows)
@@ -176,7 +176,7 @@ def evaluate(
     if picture is not None:
         draw_evaluation(table, picture)
     if table["training_file"]:
-        said.append("the run was trained on rows of this file, so that scores on it look better than they are")
+        said.append("the run was trained on rows of this file, so scores on it look better than they are")
     for line in said:
         say(line)
     _show(table, opened.model_name)
@@ -187,7 +187,7 @@ def evaluate(
             say(f"{name} {path}")
 
 
-def _calibrated(run: FinishedRun, data: str, recall: float | None) -> tuple[FinishedRun, list[str]]:
+def _calibrate_run(run: FinishedRun, data: str, recall: float | None) -> tuple[FinishedRun, list[str]]:
     """The run with its probabilities calibrated, where that is asked for, and what is to be said of it."""
     if not data and recall is None:
         return run, []
@@ -210,7 +210,7 @@ def _show(table: Mapping[str, Any], model: str) -> None:
     majority = f"always {table['majority_class']!r} would have {table['majority']:.1%}"
     say(f"accuracy {_with_interval(table, 'accuracy')}; {majority}")
     balanced = _with_interval(table, "balanced_accuracy")
-    say(f"balanced accuracy {balanced}, macro-F1 {table['macro_f1']:.3f}; intervals are of 95 %")
+    say(f"balanced accuracy {balanced}, macro-F1 {table['macro_f1']:.3f}; intervals are 95 %")
     if table["auc"] is not None:
         say(
             f"of {table['classes'][1]['name']!r}: AUROC {_with_interval(table, 'auc')}, average precision "
@@ -246,14 +246,14 @@ def _say_known(table: Mapping[str, Any]) -> None:
         say(
             f"accuracy of all {table['labelled_rows']} labelled rows {table['accuracy_of_all']:.1%} "
             f"({low:.1%} to {high:.1%}): {table['unknown_rows']} of them count as wrong, having labels that the model "
-            f"does not know: {_named(unknown)}"
+            f"does not know: {_list_names(unknown)}"
         )
-        say(f"what follows is of the {table['rows']} of {table['labelled_rows']} rows whose class it knows:")
+        say(f"the rest covers the {table['rows']} of {table['labelled_rows']} rows whose class it knows:")
     if absent:
-        say(f"no row has the class {_named(absent)}, which the model knows")
+        say(f"no row has the class {_list_names(absent)}, which the model knows")
 
 
-def _named(names: Sequence[str]) -> str:
+def _list_names(names: Sequence[str]) -> str:
     return f"{', '.join(names[:_MOST_NAMES])}{', ...' if len(names) > _MOST_NAMES else ''}"
 
 
@@ -303,7 +303,7 @@ def _groups(grouped: Mapping[str, Any]) -> None:
     )
     few = [f"{group['name']!r} ({group['rows']})" for group in grouped["groups"] if group["rows"] < FEW_ROWS]
     if few:
-        say(f"groups with fewer than {FEW_ROWS} rows, so that their scores are mostly chance: {_named(few)}")
+        say(f"groups with fewer than {FEW_ROWS} rows, so their scores are mostly chance: {_list_names(few)}")
 
 
 def _confusions(table: Mapping[str, Any]) -> None:

@@ -43,7 +43,7 @@ class _Watched:
 def deploy_watch(
     run: _Run = None,
     federation: FederationFolder = DEFAULT_FEDERATION,
-    once: Annotated[bool, typer.Option("--once", help="Show it once, and leave.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Show it once and exit.")] = False,
     every: Annotated[float, typer.Option(help="Seconds between updates.")] = 1.0,
 ) -> None:
     """Watch a run: its sites, rounds, bytes and refusals; Ctrl-C does not stop the run."""
@@ -104,7 +104,7 @@ def _watch_lines(watched: _Watched, every: float) -> None:
 def snapshot(view: RunView | None) -> list[str]:
     """A run in plain lines."""
     if view is None:
-        return ["no run yet; `fedmm deploy run` begins one"]
+        return ["no run yet; `fedmm deploy run` starts one"]
     lines = [f"run {view.name}: {view.state}", _progress(view)]
     lines += [f"site {site.name}: {_site_words(site)}" for site in view.sites]
     lines += [_round_line(row, view.rounds) for row in view.rows]
@@ -114,7 +114,7 @@ def snapshot(view: RunView | None) -> list[str]:
 
 def _screen(view: RunView | None) -> Group:
     if view is None:
-        return Group(Text("no run yet; `fedmm deploy run` begins one"))
+        return Group(Text("no run yet; `fedmm deploy run` starts one"))
     sites = Table("site", "online", "since", "last round", "seconds", "refused", box=None)
     away_first = sorted(view.sites, key=lambda site: (site.online is not False, -(site.seconds or 0.0)))
     for site in away_first[:_MOST_SITES]:

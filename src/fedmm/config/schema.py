@@ -116,7 +116,7 @@ def experiment(tables: Mapping[str, Any]) -> Experiment:
     for section in ("data", "model"):
         preset_may_name = section == "model" and tables.get("run", {}).get("preset")
         require(bool(preset_may_name) or section in tables, f"the section [{section}] is missing")
-    full = _with_preset(_without_worst_site(tables))
+    full = _with_preset(_expand_worst_site(tables))
     for section, name in _DEFAULT_NAMES.items():
         full[section] = {"name": name, **full.get(section, {})}
     return Experiment(
@@ -132,7 +132,7 @@ def experiment(tables: Mapping[str, Any]) -> Experiment:
     )
 
 
-def _without_worst_site(tables: Mapping[str, Any]) -> Mapping[str, Any]:
+def _expand_worst_site(tables: Mapping[str, Any]) -> Mapping[str, Any]:
     """The tables with what ``worst_site`` is short for: weights of clients are the algorithm's, for any objective."""
     objective = tables.get("objective", {})
     if objective.get("name") != _WORST_SITE:
@@ -160,7 +160,7 @@ def _data_table(data: DataSet) -> Table:
 
 
 def _with_preset(tables: Mapping[str, Any]) -> dict[str, Table]:
-    """The tables with the preset's values where they have none; another model than the preset's takes none."""
+    """The tables with the preset's values if they have none; another model than the preset's takes none."""
     name = tables.get("run", {}).get("preset", "")
     require(isinstance(name, str), f"run.preset must be text, not {name!r}")
     if not name:

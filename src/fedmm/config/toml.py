@@ -5,18 +5,17 @@ from __future__ import annotations
 import copy
 import json
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedmm.core.errors import FedmmError, require
+from fedmm.core.files import parse_toml, require_shallow
 
 EXTENDS = "extends"
 _MOST_FILES = 100
 _LARGEST = 10_000_000
 """Bytes of a file; no experiment is larger, and some files have no end."""
-_DEEPEST = 50
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _PART = r'(?:\s*"[^"]*"\s*|[^."=]+)'
 _KEY_PART = re.compile(_PART)
@@ -29,17 +28,12 @@ def read_toml(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             content = file.read(_LARGEST + 1)
         require(len(content) <= _LARGEST, f"{path} is too large for an experiment: it has over {_LARGEST} bytes")
-        tables = tomllib.loads(content.decode("utf-8").replace("\r\n", "\n"))
-        require(_depth_is_sane(tables), f"{path} nests tables and lists more than {_DEEPEST} deep")
-        return tables
-    except FedmmError:
-        raise
+        text = content.decode("utf-8")
     except FileNotFoundError:
         raise FedmmError(f"there is no file {path}") from None
     except (OSError, UnicodeDecodeError) as problem:
         raise FedmmError(f"{path} cannot be read: {problem}") from problem
-    except (ValueError, RecursionError) as problem:
-        raise FedmmError(f"{path} is not valid TOML: {str(problem).splitlines()[0]}") from problem
+    return parse_toml(text, path)
 
 
 def write_toml(tables: Mapping[str, Any]) -> str:
@@ -70,17 +64,8 @@ def set_values(tables: Mapping[str, Any], settings: Sequence[str]) -> dict[str, 
             table = table.setdefault(key, {})
             require(isinstance(table, dict), f"--set {setting!r}: {key!r} is a value, not a section")
         table[keys[-1]] = _parse(text.strip())
-    require(_depth_is_sane(changed), f"--set nests tables and lists more than {_DEEPEST} deep")
+    require_shallow(changed, "--set")
     return dict(changed)
-
-
-def _depth_is_sane(value: Any) -> bool:
-    """Whether all that walks through tables and lists can reach their end."""
-    level = [value]
-    for _ in range(_DEEPEST):
-        inside = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)]
-        level = [each for part in inside for each in part]
-    return not level
 
 
 def _split(setting: str) -> tuple[list[str], str, str]:
@@ -94,8 +79,8 @@ def _split(setting: str) -> tuple[list[str], str, str]:
 
 def _parse(text: str) -> Any:
     try:
-        values = tomllib.loads(f"value = {text}")
-    except (ValueError, RecursionError):
+        values = parse_toml(f"value = {text}", "--set")
+    except FedmmError:
         return text
     return values["value"] if len(values) == 1 else text
 
@@ -139,10 +124,10 @@ def _read_extending(path: Path, before: tuple[Path, ...]) -> dict[str, Any]:
         return tables
     base = tables.pop(EXTENDS)
     require(isinstance(base, str) and bool(base), f"{path}: {EXTENDS} must name a TOML file, not {base!r}")
-    return merged(_read_extending(path.parent / base, (*before, here)), tables)
+    return merge_tables(_read_extending(path.parent / base, (*before, here)), tables)
 
 
-def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def merge_tables(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Sections of both, key by key; a section that names another row than the base's takes none of its options."""
     result = dict(base)
     for section, table in changes.items():

@@ -43,13 +43,13 @@ class Mean(Aggregation):
     """The mean: the algorithms' own rule, which one hostile client can take anywhere."""
 
     name: ClassVar[str] = "mean"
-    summary: ClassVar[str] = "the mean, which one hostile client can take anywhere"
+    summary: ClassVar[str] = "the mean, which one hostile client can move anywhere"
     robust: ClassVar[bool] = False
 
     def centre(self, vectors: Tensor, counted: Tensor | None = None) -> Tensor:
         if counted is None:
             return vectors.mean(dim=-2)
-        return _selected(counted, vectors).sum(dim=-2) / _number(counted, vectors)
+        return _select_counted(counted, vectors).sum(dim=-2) / _number(counted, vectors)
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class CoordinateMedian(Aggregation):
     summary: ClassVar[str] = "the median of every coordinate: withstands fewer than half of a group"
 
     def centre(self, vectors: Tensor, counted: Tensor | None = None) -> Tensor:
-        ordered, number = _ordered(vectors, counted)
+        ordered, number = _sort_counted(vectors, counted)
         middle = torch.cat([(number - 1) // 2, number // 2], dim=-1).clamp(0, vectors.shape[-2] - 1)
         places = middle.unsqueeze(-1).expand(*middle.shape, vectors.shape[-1])
         return ordered.gather(-2, places).mean(dim=-2)
@@ -87,7 +87,7 @@ class TrimmedMean(Aggregation):
         require(self.trim < 0.5, f"trim must be below 0.5, not {self.trim!r}")
 
     def centre(self, vectors: Tensor, counted: Tensor | None = None) -> Tensor:
-        ordered, number = _ordered(vectors, counted)
+        ordered, number = _sort_counted(vectors, counted)
         cut = torch.minimum((number * self.trim - _ROUNDING).ceil().long(), (number - 1) // 2)
         place = torch.arange(vectors.shape[-2], device=vectors.device)
         return Mean().centre(ordered, (place >= cut) & (place < number - cut))
@@ -102,7 +102,7 @@ class GeometricMedian(Aggregation):
     """
 
     name: ClassVar[str] = "geometric_median"
-    summary: ClassVar[str] = "the point nearest to all in sum: withstands fewer than half of a group"
+    summary: ClassVar[str] = "the point with the smallest sum of distances: withstands fewer than half of a group"
 
     iterations: int = 20
 
@@ -113,13 +113,13 @@ class GeometricMedian(Aggregation):
         centre = CoordinateMedian().centre(vectors, counted)
         if counted is None:
             counted = torch.ones(vectors.shape[:-1], dtype=torch.bool, device=vectors.device)
-        vectors = _selected(counted, vectors)
+        vectors = _select_counted(counted, vectors)
         scale = CoordinateMedian().centre(_distances(vectors, centre), counted).unsqueeze(-2)
         apart = scale.squeeze(-1) > 0  # else more than half lie at the centre
         for _ in range(self.iterations):
             # A vector at the centre itself would weigh infinitely much.
             distance = torch.maximum(_distances(vectors, centre), _NEAREST * scale)
-            weight = _selected(counted, scale / distance)
+            weight = _select_counted(counted, scale / distance)
             centre = torch.where(apart, (weight * vectors).sum(dim=-2) / weight.sum(dim=-2), centre)
         return centre
 
@@ -146,7 +146,7 @@ def groups_of(names: Sequence[str], labels: Mapping[str, str], device: torch.dev
 
 
 def group_centre(aggregation: Aggregation, vectors: Tensor, groups: Groups, counted: Tensor | None = None) -> Tensor:
-    """The mean of the groups' centres, weighted by how many clients of each are counted; 0 where nobody is.
+    """The mean of the groups' centres, weighted by how many clients of each are counted; 0 if nobody is.
 
     vectors: ``[..., clients, size]``; counted: bool ``[..., clients]``, all by default.
     """
@@ -214,7 +214,7 @@ def times(weights: Tensor | None, others: Tensor | None) -> Tensor | None:
     return others if weights is None else weights if others is None else weights * others
 
 
-def _selected(counted: Tensor, vectors: Tensor) -> Tensor:
+def _select_counted(counted: Tensor, vectors: Tensor) -> Tensor:
     """Vectors with 0 in place of those that are not counted, whatever they hold."""
     return torch.where(counted.unsqueeze(-1), vectors, 0.0)
 
@@ -230,7 +230,7 @@ def _number(counted: Tensor, vectors: Tensor) -> Tensor:
     return counted.sum(dim=-1, keepdim=True).clamp_min(1).to(vectors.dtype)
 
 
-def _ordered(vectors: Tensor, counted: Tensor | None) -> tuple[Tensor, Tensor]:
+def _sort_counted(vectors: Tensor, counted: Tensor | None) -> tuple[Tensor, Tensor]:
     """Every coordinate's values in order, those that are not counted last, and how many are counted, ``[..., 1]``."""
     if counted is None:
         number = torch.full((*vectors.shape[:-2], 1), vectors.shape[-2], device=vectors.device)

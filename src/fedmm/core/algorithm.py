@@ -65,7 +65,7 @@ class Aggregated(NamedTuple):
         or the upload itself where nothing was. With all clients present it is their mean update.
     scalars: what the clients report by name, ``[..., clients]`` over all of them in order of their names, 0 for those
         who were not counted. counted: bool ``[..., clients]``; target: bool ``[..., clients]``, who holds target rows.
-        Both are None where the algorithm has no reports.
+        Both are None if the algorithm has no reports.
     """
 
     mean: State

@@ -168,7 +168,7 @@ def transmit_others(transmission: Transmission, algorithm: Algorithm, upload: St
         require(
             upload.keys() == {"z"} and upload["z"] is z,
             f"updates cannot carry noise with {algorithm.name}: its clients send more than z, which the noise on z "
-            "does not hide; use an algorithm that sends z alone, such as fedmm",
+            "does not hide; use an algorithm that sends only z, such as fedmm",
         )
         return upload
     others = {name: vector for name, vector in upload.items() if name != "z"}
@@ -214,7 +214,7 @@ def broadcast(broadcasts: Encoding, now: State, known: State) -> Broadcast:
 
 def received(broadcasts: Encoding, wire: State, known: State) -> State:
     """What a server sent, for a client that knows ``known``; ``wire`` holds codes, or the whole vectors."""
-    if broadcasts == "exact" or not _coded(wire):
+    if broadcasts == "exact" or not _is_coded(wire):
         return wire
     names = [name.removesuffix(_CODES) for name in wire if name.endswith(_CODES)]
     for name in names:
@@ -228,5 +228,5 @@ def readable(wire: State, own: State) -> bool:
     return all(_KNOWN + name.removesuffix(_CODES) in own for name in wire if name.endswith(_CODES))
 
 
-def _coded(names: Collection[str]) -> bool:
+def _is_coded(names: Collection[str]) -> bool:
     return any(name.endswith(_CODES) for name in names)

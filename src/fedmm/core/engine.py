@@ -76,7 +76,7 @@ class RoundRecord:
     bytes_up, bytes_down: sent by all clients together, and to all of them.
     metrics: means over the round's clients that report them (for example ``loss``).
     by_client: ``drift`` of the round's clients and ``dual_norm`` of all, where it is known, by client name; nothing
-        where updates carry noise.
+        if updates carry noise.
     clients: whose updates were counted; refused: whose were not, and why. Without any the server stays where it is, and
         drift and gap are 0.
     """

@@ -20,7 +20,7 @@ class FedmmError(ValueError):
 class Diverged(FedmmError):  # noqa: N818 - reads as what happened
     """A client produced a value that is not finite, or a round exploded.
 
-    client: its name; empty where every client was finite and their mean is not. exploded: what was too large.
+    client: its name; empty if every client was finite and their mean is not. exploded: what was too large.
     reason: what happened, in words. partial: the result up to the last good round, as the call would have returned it.
     """
 

@@ -54,7 +54,7 @@ class Terms:
 
     def __post_init__(self) -> None:
         within("participation", self.participation, 0.0, 1.0)
-        require(self.participation > 0, "participation must be above 0: at least one client has to work")
+        require(self.participation > 0, "participation must be above 0: at least one client must take part")
         one_of("on_bad_update", self.on_bad_update, ("stop", "skip"))
         not_negative("max_update_norm", self.max_update_norm)
         not_negative("max_update_ratio", self.max_update_ratio)
@@ -77,19 +77,19 @@ class Terms:
         if self.trusts_server:
             require(
                 not self.aggregation.robust,
-                f"aggregation must be the mean where noise is shared among the clients, not {self.aggregation.name}: "
+                f"aggregation must be the mean if noise is shared among the clients, not {self.aggregation.name}: "
                 "another centre may move by more than one client's update",
             )
             require(
                 not self.may_refuse,
-                "no update may be left out for what it says where noise is shared among the clients: "
+                "no update may be left out because of its content if noise is shared among the clients: "
                 "leave on_bad_update at 'stop', max_update_norm and max_update_ratio at 0",
             )
             require(
                 self.uploads == "exact",
-                f"uploads must be 'exact' where noise is shared among the clients, not {self.uploads!r}: codes of "
-                "single updates are no function of their noisy sum. Use trust = 'nobody' to code them; broadcasts may "
-                "be coded with either",
+                f"uploads must be 'exact' if noise is shared among the clients, not {self.uploads!r}: codes of "
+                "single updates are not a function of their noisy sum. Use trust = 'nobody' to code them; broadcasts "
+                "may be coded with either",
             )
 
     @property
@@ -108,7 +108,7 @@ class Terms:
         return self.transmission.private or self.secure_sum
 
     def check_sum(self, problem: FederatedProblem, algorithm: Algorithm) -> None:
-        """Refuse masks where the server looks at single updates, or where sites send what masks do not hide."""
+        """Refuse masks where the server looks at single updates, or if sites send what masks do not hide."""
         if not self.secure_sum:
             return
         self.check_reports(algorithm)
@@ -125,8 +125,8 @@ class Terms:
             require(False, f"with secure_sum the server sees only the sum of updates, and {option} needs each of them")
         require(
             self.uploads == self.broadcasts == "exact",
-            "secure_sum needs uploads and broadcasts to be 'exact': codes of single updates are no function of their "
-            "sum, and masks are of the one point that all were sent",
+            "secure_sum needs uploads and broadcasts to be 'exact': codes of single updates are not a function of "
+            "their sum, and masks are of the one point that all were sent",
         )
         require(
             not (problem.share_statistics and problem.statistics),
@@ -141,7 +141,7 @@ class Terms:
         if not algorithm.reports:
             return
         what = f"its clients report their {' and '.join(map(repr, algorithm.reports))}"
-        alone = "use an algorithm that sends z alone, such as fedmm"
+        alone = "use an algorithm that sends only z, such as fedmm"
         require(
             not self.transmission.private,
             f"updates cannot carry noise with {algorithm.name}: {what}, which the noise on z does not hide; {alone}",
@@ -179,29 +179,29 @@ class Terms:
                 upload.keys() == {"z"},
                 f"updates cannot carry noise with {algorithm.name}: its clients also send "
                 f"{' and '.join(repr(name) for name in sorted(upload) if name != 'z')}, which the noise on z does not "
-                "hide; use an algorithm that sends z alone, such as fedmm",
+                "hide; use an algorithm that sends only z, such as fedmm",
             )
         if not self.trusts_server:
             return
         clients = max(problem.federation, len(problem.clients))
         require(
             head_count(clients, self.participation) > 1,
-            "noise can only be shared where at least two clients take part in a round",
+            "noise can only be shared if at least two clients take part in a round",
         )
         require(
             client_weights(problem, algorithm) is None,
-            "noise can only be shared where updates count alike, and normalize_steps has some count more than others; "
+            "noise can only be shared if updates have equal weight, and normalize_steps gives some more than others; "
             "use trust = 'nobody', or equal local_steps",
         )
         upload, kept = first_exchange(algorithm, problem.layout, problem.start)
         require(
             upload.keys() == {"z"},
-            f"noise can only be shared where clients send their points alone; {algorithm.name} sends more, "
+            f"noise can only be shared if clients send only their points; {algorithm.name} sends more, "
             "so use trust = 'nobody'",
         )
         require(
             not kept,
-            f"noise can only be shared where clients keep nothing between rounds; those of {algorithm.name} keep "
+            f"noise can only be shared if clients keep nothing between rounds; those of {algorithm.name} keep "
             f"{' and '.join(map(repr, sorted(kept)))}, which takes the noise of earlier rounds back out of later ones. "
             "Use trust = 'nobody', or an algorithm whose clients keep nothing, such as fedavg_gda",
         )

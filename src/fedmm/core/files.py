@@ -1,17 +1,18 @@
-"""Files and folders: where this machine keeps them, one atomic write, and the keys of tables. Needs no torch."""
+"""Files and folders: where this machine keeps them, one atomic write, one parser of TOML. Needs no torch."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
-from fedmm.core.errors import FedmmError, require
+from fedmm.core.errors import FedmmError, first_line, require
 
 
 def sync_path(path: Path) -> None:
@@ -25,7 +26,7 @@ def sync_path(path: Path) -> None:
 
 @contextmanager
 def hold_lock(path: Path, refusal: str, mode: int = 0o600) -> Iterator[TextIO]:
-    """Hold the lock of a file, which is made with this mode where there is none, and give the file.
+    """Hold the lock of a file, which is made with this mode if there is none, and give the file.
 
     While another process holds it, ``refusal`` is raised.
     """
@@ -61,30 +62,53 @@ def replace_file(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """A text in UTF-8 that is there whole or not at all, in a folder that is made where there is none."""
+    """A text in UTF-8 that is there whole or not at all, in a folder that is made if there is none."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replace_file(path) as partial:
         partial.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """A JSON file that is there whole or not at all, in a folder that is made where there is none."""
+    """A JSON file that is there whole or not at all, in a folder that is made if there is none."""
     try:
         write_text(path, json.dumps(content, indent=2) + "\n")
     except OSError as problem:
         raise FedmmError(f"{path.name} cannot be written to {path.parent}: {problem.strerror or problem}") from problem
 
 
+_DEEPEST = 50
+
+
+def parse_toml(text: str | bytes, name: object) -> dict[str, Any]:
+    """Parse a TOML text; one that is not valid is refused in one sentence. name: the file or setting it came from."""
+    try:
+        text = text if isinstance(text, str) else text.decode("utf-8")
+        tables = tomllib.loads(text.replace("\r\n", "\n"))
+    except (ValueError, RecursionError) as problem:
+        raise FedmmError(f"{name} is not valid TOML: {first_line(problem)}") from problem
+    require_shallow(tables, name)
+    return tables
+
+
+def require_shallow(value: object, name: object) -> None:
+    """Refuse tables and lists that are nested deeper than code that walks through them can follow."""
+    level = [value]
+    for _ in range(_DEEPEST):
+        nested = [item.values() if isinstance(item, dict) else item for item in level if isinstance(item, dict | list)]
+        level = [item for items in nested for item in items]
+    require(not level, f"{name} nests tables and lists more than {_DEEPEST} deep")
+
+
 @contextmanager
 def atomic_write(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
-    """:func:`replace_file` for a file that the user named, in a folder that is made where there is none.
+    """:func:`replace_file` for a file that the user named, in a folder that is made if there is none.
 
     What cannot be written is one sentence.
     """
-    require("\0" not in str(path), f"{path} cannot be written: no name may hold a zero byte")
+    require("\0" not in str(path), f"{path} cannot be written: a name must not contain a zero byte")
     try:
         require(bool(path.name) and not path.is_dir(), f"{path} is a folder; name a file to write")
-        require(path.is_file() or not path.exists(), f"{path} is no ordinary file; name one to write")
+        require(path.is_file() or not path.exists(), f"{path} is not a regular file; name one to write")
         require(overwrite or not path.exists(), f"{path} is there already; pass --overwrite to replace it")
         path.parent.mkdir(parents=True, exist_ok=True)
         with replace_file(path) as partial:
@@ -125,7 +149,7 @@ Decimal = Literal[".", ","]
 
 @dataclass(frozen=True)
 class TableKeys:
-    """The keys of ``[data]`` that say how a table is written; columns: their names, where the file has none.
+    """The keys of ``[data]`` that say how a table is written; columns: their names, if the file has none.
 
     ``TableFormat.of`` in ``fedmm.data.readers`` says what each is for.
     """

@@ -11,7 +11,6 @@ import difflib
 import os
 import re
 import sys
-import tomllib
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -23,7 +22,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from fedmm.core.errors import FedmmError, first_line, require, unknown
-from fedmm.core.files import config_folder
+from fedmm.core.files import config_folder, parse_toml
 
 ALLOWED = "FEDMM_ALLOW_IMPORT"
 """The environment variable with the allowed names, separated by commas."""
@@ -86,7 +85,7 @@ def configuration_file() -> Path:
 
 
 def import_allowed(name: str, what: str, *, built_in: Collection[str] = ()) -> Any:
-    """The object that ``module:attribute`` names; refused, and nothing imported, where it is not allowed.
+    """The object that ``module:attribute`` names; refused, and nothing imported, if it is not allowed.
 
     An allowed module gives what is defined in allowed modules: not what it imported from others, such as ``os.system``.
     what: what has this name, for the refusal. built_in: whole names that need not be allowed.
@@ -108,7 +107,7 @@ def import_allowed(name: str, what: str, *, built_in: Collection[str] = ()) -> A
         f"{what} {name!r} would import {module!r} and run its code, which is not allowed; "
         f"{remedy if only is None else only.remedy}",
     )
-    source = _imported(module, found_here, f"{what} {name!r}")
+    source = _load_module(module, found_here, f"{what} {name!r}")
     found = getattr(source, attribute, None)
     if found is None:
         near = difflib.get_close_matches(attribute, dir(source), n=1)
@@ -146,11 +145,11 @@ def _from_environment() -> list[str]:
 def _from_configuration() -> list[str]:
     path = configuration_file()
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = parse_toml(path.read_bytes(), path)
     except (FileNotFoundError, NotADirectoryError):
         return []
-    except (OSError, ValueError) as problem:
-        raise FedmmError(f"{path} cannot be read as TOML: {problem}") from problem
+    except OSError as problem:
+        raise FedmmError(f"{path} cannot be read: {problem}") from problem
     for key in table:
         if key != _KEY:
             raise unknown(f"key in {path}", key, [_KEY])
@@ -159,7 +158,7 @@ def _from_configuration() -> list[str]:
     return [check_name(name, f"{_KEY} in {path}") for name in names]
 
 
-def _imported(module: str, from_here: Sequence[str], what: str) -> ModuleType:
+def _load_module(module: str, from_here: Sequence[str], what: str) -> ModuleType:
     try:
         with _current_folder({name.partition(":")[0].partition(".")[0] for name in from_here}):
             return import_module(module)

@@ -62,7 +62,7 @@ class Layout:
     @classmethod
     def of(cls, omega: Point, psi: Point) -> Layout:
         """The layout of a given start; a bare tensor is called ``omega`` or ``psi``."""
-        named_omega, named_psi = _named(omega, "omega"), _named(psi, "psi")
+        named_omega, named_psi = _name_tensors(omega, "omega"), _name_tensors(psi, "psi")
         tensors = [*named_omega.values(), *named_psi.values()]
         both = sorted(named_omega.keys() & named_psi.keys())
         require(
@@ -88,7 +88,7 @@ class Layout:
 
     def pack(self, omega: Point, psi: Point) -> Tensor:
         """The flat vector ``[size]`` of a point, as a copy."""
-        tensors = {**_named(omega, "omega"), **_named(psi, "psi")}
+        tensors = {**_name_tensors(omega, "omega"), **_name_tensors(psi, "psi")}
         return torch.cat([tensors[block.name].detach().reshape(-1) for block in self.blocks])
 
     def tensors(self, z: Tensor) -> Iterator[tuple[Block, Tensor]]:
@@ -183,7 +183,7 @@ def match_groups(names: list[str], values: Mapping[str, float]) -> dict[str, flo
     return matched
 
 
-def _named(point: Point, name: str) -> Mapping[str, Tensor]:
+def _name_tensors(point: Point, name: str) -> Mapping[str, Tensor]:
     named = {name: point} if isinstance(point, Tensor) else point
     for part, value in named.items() if isinstance(named, Mapping) else [(name, named)]:
         require(isinstance(part, str), f"{name} is a dict of tensors by name, but {part!r:.40} is no name")

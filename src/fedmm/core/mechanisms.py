@@ -87,7 +87,7 @@ class ClippedUpdate(Transmission):
         positive("norm", self.norm)
 
     def transmitted(self, update: Tensor, given: Circumstances | None = None) -> Tensor:
-        return _shortened(update, self.norm)
+        return _clip(update, self.norm)
 
 
 Trust = Literal["nobody", "server"]
@@ -130,7 +130,7 @@ class GaussianUpdate(Transmission):
     def transmitted(self, update: Tensor, given: Circumstances | None = None) -> Tensor:
         assert given is not None, "noise has to come from somewhere"
         omega, psi = update[..., : given.min_size], update[..., given.min_size :]
-        short = torch.cat([_bounded(omega, self.norm_min), _bounded(psi, self.norm_max)], dim=-1)
+        short = torch.cat([_clip_finite(omega, self.norm_min), _clip_finite(psi, self.norm_max)], dim=-1)
         deviation = torch.cat(
             [
                 torch.full_like(omega, self.noise_min * self.norm_min),
@@ -153,15 +153,15 @@ def arrived(transmission: Transmission, z: Tensor, z_0: Tensor, given: Circumsta
     return z if transmission.exact else z_0 + transmission.transmitted(z - z_0, given)
 
 
-def _shortened(update: Tensor, norm: float) -> Tensor:
+def _clip(update: Tensor, norm: float) -> Tensor:
     length = update.norm(dim=-1, keepdim=True)
     return torch.where(length > norm, update * (norm / length), update)
 
 
-def _bounded(update: Tensor, norm: float) -> Tensor:
-    """Shortened, and 0 where its length is no number."""
+def _clip_finite(update: Tensor, norm: float) -> Tensor:
+    """Shortened, and 0 if its length is no number."""
     length = update.norm(dim=-1, keepdim=True)
-    return torch.where(length.isfinite(), _shortened(update, norm), 0.0)
+    return torch.where(length.isfinite(), _clip(update, norm), 0.0)
 
 
 def _root(number: int | Tensor) -> float | Tensor:
@@ -215,7 +215,7 @@ class SecretNoise(NoiseSource):
 
     @classmethod
     def kept_in(cls, path: Path, run: str = "") -> SecretNoise:
-        """The secret in a file, drawn and written, for its owner's eyes alone, where there is none yet."""
+        """The secret in a file, drawn and written, for its owner's eyes alone, if there is none yet."""
         try:
             if not path.exists():
                 _draw_secret(path)

@@ -28,7 +28,7 @@ class Seen:
 
     logits: ``[..., rows, classes]``; y: labels int64 ``[..., rows]``, any class where no measure looks at them.
     log_ratio: ``[..., rows]``, the log of how much denser the target is there than the source, as the adversary has it;
-        None where it is no domain classifier. client: int64 ``[..., rows]``, who holds a row; None where nobody asks.
+        None if it is no domain classifier. client: int64 ``[..., rows]``, who holds a row; None if nobody asks.
     """
 
     logits: Tensor
@@ -68,7 +68,7 @@ class Metric(Protocol):
         """k: how many sums there are."""
 
     def flaw(self, sums: Tensor, rows: int, classes: int) -> str:
-        """Why sums ``[k]``, all finite, cannot be of so many rows; empty where they can."""
+        """Why sums ``[k]``, all finite, cannot be of so many rows; empty if they can."""
 
 
 def columns_of(name: str, metric: Metric) -> list[str]:
@@ -183,7 +183,7 @@ class Information:
     def flaw(self, sums: Tensor, rows: int, classes: int) -> str:
         mean = sums[:-1]
         if _outside(mean, 0.0, rows, rows) or abs(float(mean.sum()) - rows) > _SLACK * rows:
-            return "the predictions are no probabilities"
+            return "the predictions are not probabilities"
         return _no_entropy(sums[-1:], rows, classes)
 
 
@@ -214,7 +214,7 @@ class NuclearNorm:
     def flaw(self, sums: Tensor, rows: int, classes: int) -> str:
         gram = sums.reshape(classes, classes)
         if _outside(sums, 0.0, rows, rows) or abs(float(sums.sum()) - rows) > _SLACK * rows:
-            return "the predictions are no probabilities"
+            return "the predictions are not probabilities"
         return "" if not _outside(gram - gram.T, 0.0, 0.0, rows) else "the matrix is not symmetric"
 
 
@@ -291,7 +291,7 @@ class EmbeddedRisk:
         slack = _SLACK * (rows + abs(v) + loss)
         if min(loss, v_square, v_square_loss) < -slack or v < -rows - slack or v_loss < -loss - slack:
             return "a loss or a weight is below 0"
-        return "" if v * v <= rows * v_square * (1.0 + _SLACK) + slack else "the weights are no weights"
+        return "" if v * v <= rows * v_square * (1.0 + _SLACK) + slack else "the weights are not valid"
 
 
 class DomainHits(_RowMean):
@@ -318,21 +318,23 @@ def _outside(sums: Tensor, least: float, most: float, rows: int) -> bool:
 
 
 def _no_entropy(sums: Tensor, rows: int, outcomes: int) -> str:
-    """Why a sum ``[1]`` is not of entropies over rows, of so many outcomes each; empty where it is."""
+    """Why a sum ``[1]`` is not of entropies over rows, of so many outcomes each; empty if it is."""
     flawed = _outside(sums, 0.0, rows * math.log(max(outcomes, 1)), rows)
     return "an entropy is below 0 or too large" if flawed else ""
 
 
 def uncountable(sums: Tensor, rows: int, step: float) -> str:
-    """Why sums are no counts of rows, in steps of this size; empty where they are."""
+    """Why sums are no counts of rows, in steps of this size; empty if they are."""
     counts = sums / step
     return (
-        "" if bool((counts == counts.round()).all()) and not _outside(sums, 0.0, rows, 0) else "it is no count of rows"
+        ""
+        if bool((counts == counts.round()).all()) and not _outside(sums, 0.0, rows, 0)
+        else "it is not a number of rows"
     )
 
 
 def proxy_a_distance(domain_accuracy: Tensor) -> Tensor:
-    """2 (1 - 2 error) of a domain classifier: 0 where the domains cannot be told apart, 2 where they always are.
+    """2 (1 - 2 error) of a domain classifier: 0 if the domains cannot be told apart, 2 where they always are.
 
     Ben-David et al., Analysis of Representations for Domain Adaptation, NIPS 2006. Below 0: it is wrong more often than
     not.

@@ -41,7 +41,7 @@ class RowWeights(NamedTuple):
 
 
 def row_weights(domain: Tensor, weight: Tensor, classes: Tensor | None = None) -> RowWeights:
-    """Weights that sum to 1 over the source rows (``task``, all 0 where there are none) and over all rows (``all``).
+    """Weights that sum to 1 over the source rows (``task``, all 0 if there are none) and over all rows (``all``).
 
     Those of the target rows (``target``) are as they were given, and 0 for source rows.
 
@@ -154,7 +154,7 @@ class Objective(ABC):
         object.__setattr__(self, "target_loss", as_target_loss("target_loss", self.target_loss))
         require(
             isinstance(self.target_loss, NoTargetLoss) or self.adapts,
-            f"target_loss must be 'none' for {self.name}, which looks at no target rows; take another objective, with "
+            f"target_loss must be 'none' for {self.name}, which trains on no target rows; use another objective, with "
             "nu = 0 for the target loss alone",
         )
         not_negative("target_weight", self.target_weight)
@@ -162,14 +162,14 @@ class Objective(ABC):
         require(self.domain_smoothing < 0.5, f"domain_smoothing must be below 0.5, not {self.domain_smoothing!r}")
         require(
             self.tells_domains or not self.domain_smoothing,
-            f"domain_smoothing must be 0 for {self.name}, whose adversary does not tell domains as those of dann and "
-            "cdan do",
+            f"domain_smoothing must be 0 for {self.name}, whose adversary does not predict domains as those of dann "
+            "and cdan do",
         )
         flag("restrained", self.restrained)
         require(
             self.tells_domains or not self.restrained,
-            f"restrained must be false for {self.name}, whose adversary does not tell domains as those of dann and "
-            "cdan do",
+            f"restrained must be false for {self.name}, whose adversary does not predict domains as those of dann "
+            "and cdan do",
         )
         within("source_share", self.source_share, 0.0, 1.0)
         require(self.source_share < 1.0, "source_share must be below 1: the adversary sees target rows too")

@@ -45,7 +45,7 @@ class TrainOptions:
     label: what the run is called in tables and pictures (the algorithm's name by default, or ``source only``).
     rounds, seed, batch_size: as in :func:`fedmm.adapt`; evaluate_every: rounds between evaluations.
     probe_rows: how many unlabelled target rows are measured on in an evaluation; 0 for none.
-    device: ``cpu``, ``cuda``, ... or ``auto``, the GPU where there is one.
+    device: ``cpu``, ``cuda``, ... or ``auto``, the GPU if there is one.
     dtype: of all parameters and inputs.
     precision: of float32 products on a GPU: ``fp32`` (strict), ``tf32`` or ``bf16``.
     engine: ``in_process`` (the reference), ``batched`` (one program for all clients), ``ray`` (actors on one machine or
@@ -57,7 +57,7 @@ class TrainOptions:
     checkpoint_every, checkpoint_seconds: rounds and seconds between two checkpoints, 0 for none by that count.
     keep_checkpoints: how many of the last stay. best_by: the validator by which the best model is kept beside them.
     stop_by, patience, min_rounds, min_delta: as in :class:`fedmm.EarlyStopping`.
-    track: ``tensorboard``, ``mlflow`` or both, where the run is shown while it goes on.
+    track: ``tensorboard``, ``mlflow`` or both: where to show the run live.
     keep_rows: whether a few rows of the data, and what the model makes of them, are kept in the run's folder, for
         pictures and reports.
     participation, on_bad_update, max_update_norm, max_update_ratio, uploads, broadcasts, secure_sum: as in
@@ -145,7 +145,7 @@ class TrainOptions:
 
     @property
     def torch_device(self) -> torch.device:
-        """The device, refused where it is not there."""
+        """The device, refused if it is not there."""
         import torch  # noqa: PLC0415 - slow to import
 
         from fedmm.core.validation import require_device  # noqa: PLC0415 - torch

@@ -96,7 +96,7 @@ class FederatedProblem:
 
     @cached_property
     def projection(self) -> Projection | None:
-        """To the nearest point that the constraints allow; None where there are none."""
+        """To the nearest point that the constraints allow; None if there are none."""
         return Projection(self.layout, self.constraints) if self.constraints else None
 
     @property

@@ -84,7 +84,7 @@ class InformationMaximisation(TargetLoss):
     """
 
     name: ClassVar[str] = "im"
-    summary: ClassVar[str] = "information maximisation: sure predictions, and all classes equally often"
+    summary: ClassVar[str] = "information maximisation: confident predictions, and all classes equally often"
 
     def of_rows(self, logits: Tensor, weight: Tensor) -> Tensor:
         share = weight / weight.sum(dim=-1, keepdim=True)
@@ -109,7 +109,7 @@ class BatchNuclearNorm(TargetLoss):
     """
 
     name: ClassVar[str] = "bnm"
-    summary: ClassVar[str] = "batch nuclear norm maximisation: sure and diverse predictions"
+    summary: ClassVar[str] = "batch nuclear norm maximisation: confident and diverse predictions"
 
     def of_rows(self, logits: Tensor, weight: Tensor) -> Tensor:
         rows = logits.softmax(dim=-1) * weight.sqrt().unsqueeze(-1)

@@ -75,8 +75,8 @@ class Column:
 
     levels: the words of a column of categories; there is a number for each, and one more for any other word and for
         none. A column of numbers has no levels.
-    mean, deviation: of a column of numbers, which becomes (value - mean) / deviation, and 0 where there is none.
-    indicator: whether a second number is 1 where there is none.
+    mean, deviation: of a column of numbers, which becomes (value - mean) / deviation, and 0 if there is none.
+    indicator: whether a second number is 1 if there is none.
     date: the form of a column of dates, such as ``%d.%m.%Y``, which becomes days since 1970 and then as other numbers.
     """
 
@@ -107,7 +107,7 @@ class Column:
         return (self.name, f"{self.name} missing") if self.indicator else (self.name,)
 
     def values(self, column: pandas.Series, what: str, decimal: str = ".") -> Numbers:
-        """The numbers of a column without levels before they are scaled, ``[rows]``, NaN where there is none."""
+        """The numbers of a column without levels before they are scaled, ``[rows]``, NaN if there is none."""
         return as_days(column, self.date, what) if self.date else numbers(column, what, decimal)
 
     def encode(self, column: pandas.Series, what: str, decimal: str = ".") -> NDArray[np.float32]:
@@ -116,9 +116,9 @@ class Column:
             place = {level: number for number, level in enumerate(self.levels)}
             which = [place.get(text, len(self.levels)) for text in texts(column)]
             return np.eye(self.width, dtype=np.float32)[which]
-        found = self.values(column, what, decimal)
-        missing = np.isnan(found)
-        scaled = np.where(missing, 0.0, (found - self.mean) / self.deviation)
+        values = self.values(column, what, decimal)
+        missing = np.isnan(values)
+        scaled = np.where(missing, 0.0, (values - self.mean) / self.deviation)
         far = np.flatnonzero(np.abs(scaled) > _FARTHEST)
         require(not len(far), f"{what} holds a number in row {far[0] + 1 if len(far) else ''} that is far too large")
         columns = [scaled, missing] if self.indicator else [scaled]
@@ -182,14 +182,14 @@ class AgreedColumns:
 
     def fixed(self) -> tuple[Column, ...]:
         """The encoding by ranges alone: from -1 to 1 over each column's range, and always a number for missing ones."""
-        found = []
+        columns = []
         for name in self.names:
             if name in self.categories:
-                found.append(self.column(name))
+                columns.append(self.column(name))
                 continue
             low, high = self.ranges[name]
-            found.append(Column(name, (low + high) / 2, (high - low) / 2, True, date=self.dates.get(name, "")))
-        return tuple(found)
+            columns.append(Column(name, (low + high) / 2, (high - low) / 2, True, date=self.dates.get(name, "")))
+        return tuple(columns)
 
 
 def encode_columns(frame: pandas.DataFrame, columns: Sequence[Column], path: Path | str, decimal: str = ".") -> Tensor:
@@ -214,7 +214,7 @@ def learn_columns(
 
     numeric, categorical: columns whose kind is not to be guessed. dates: columns of dates, and their form.
     """
-    found = []
+    columns = []
     for name in frame.columns:
         column, what = frame[name], f"{path}: column {name!r}"
         date = (dates or {}).get(name, "")
@@ -224,22 +224,22 @@ def learn_columns(
             "in data.dates if it holds dates",
         )
         if date:
-            each = _numeric(name, as_days(column, date, what), what, scaling, date)
+            learnt = _numeric(name, as_days(column, date, what), what, scaling, date)
         elif name in numeric or (name not in categorical and is_numeric(column, decimal)):
-            each = _numeric(name, numbers(column, what, decimal), what, scaling)
+            learnt = _numeric(name, numbers(column, what, decimal), what, scaling)
         else:
-            each = _categorical(name, texts(column), what, most_levels, chosen=name in categorical)
-        if each is not None:
-            found.append(each)
-    require(bool(found), f"{path} has no column to learn from: every one that is left says the same in all rows")
-    return tuple(found)
+            learnt = _categorical(name, texts(column), what, most_levels, chosen=name in categorical)
+        if learnt is not None:
+            columns.append(learnt)
+    require(bool(columns), f"{path} has no column to learn from: every one that is left says the same in all rows")
+    return tuple(columns)
 
 
 def scales_of(
     frame: pandas.DataFrame, columns: Sequence[Column], path: Path | str, decimal: str = "."
 ) -> tuple[Scale, ...]:
     """Mean and deviation of each column in some rows; a column that is empty or constant there keeps its deviation."""
-    found = []
+    scales = []
     for column in columns:
         scale = (column.mean, column.deviation)
         if not column.levels:
@@ -249,8 +249,8 @@ def scales_of(
             if len(known):
                 mean, deviation = _scale(known, "standard", what)
                 scale = (mean, deviation if deviation is not None else column.deviation)
-        found.append(scale)
-    return tuple(found)
+        scales.append(scale)
+    return tuple(scales)
 
 
 def rescale(columns: Sequence[Column], scales: Sequence[Scale]) -> tuple[Column, ...]:
@@ -271,9 +271,9 @@ def _numeric(name: str, values: Numbers, what: str, scaling: Scaling, date: str 
 
 
 def numeric_column(name: str, mean: float, deviation: float | None, *, missing: bool, date: str = "") -> Column | None:
-    """A column of numbers; None where all are the same and none is missing, so that there is nothing to learn from.
+    """A column of numbers; None if all are the same and none is missing, so that there is nothing to learn from.
 
-    deviation: None where all are the same. missing: whether there is a row without a number.
+    deviation: None if all are the same. missing: whether there is a row without a number.
     """
     if deviation is None:
         return Column(name, mean, 1.0, missing, date=date) if missing else None
@@ -281,7 +281,7 @@ def numeric_column(name: str, mean: float, deviation: float | None, *, missing: 
 
 
 def _scale(known: Numbers, scaling: Scaling, what: str) -> tuple[float, float | None]:
-    """What is taken off a column's numbers and what they are divided by; None where all are the same."""
+    """What is taken off a column's numbers and what they are divided by; None if all are the same."""
     total, squares = sums_of(known)
     mean, deviation = total / len(known), deviation_of(total, squares, len(known), what)
     if deviation is None:
@@ -302,7 +302,7 @@ def sums_of(known: Numbers) -> tuple[float, float]:
 
 
 def deviation_of(total: float, squares: float, count: int, what: str) -> float | None:
-    """The standard deviation of numbers with these sums; None where all are the same."""
+    """The standard deviation of numbers with these sums; None if all are the same."""
     deviation = float(np.sqrt(squares / count))
     require(np.isfinite(deviation), f"{what} holds numbers that are too large to be standardised; make them smaller")
     return deviation if deviation > 1e-12 * max(1.0, abs(total / count)) else None

@@ -33,7 +33,7 @@ class ReadRows(NamedTuple):
     """Rows of a file or a folder.
 
     x: ``[rows, ...]``, stored as the training rows were. names: what each row is called: a picture's path, a row's
-    number. y: int64 ``[rows]``, -1 for a row without label; None where no row has one. strange: labels that training
+    number. y: int64 ``[rows]``, -1 for a row without label; None if no row has one. strange: labels that training
     did not know; their rows have -2 here.
     """
 
@@ -84,7 +84,7 @@ class Input(ABC):
 
     @property
     def table_columns(self) -> tuple[Column, ...]:
-        """How the columns of a table become the numbers of a row; none where rows are of no table."""
+        """How the columns of a table become the numbers of a row; none if rows are of no table."""
         return ()
 
     @property
@@ -137,7 +137,7 @@ class DomainPair:
     The target's training labels are here because partitions by class and supervised bounds need them; no training on
     unlabelled target data ever sees them. Test rows are for measuring alone.
 
-    target: its labels are -1 where they are not known. target_test: None where no label of the target is known.
+    target: its labels are -1 if they are not known. target_test: None if no label of the target is known.
     source_validation: labelled source rows that are neither trained on nor tested; hyperparameters may be chosen by it.
     view: how rows are shown to the network, for example cropped.
     sites: who holds the training rows, where the data says so.
@@ -176,7 +176,7 @@ class DataSet(Protocol):
 
 
 class Preview(NamedTuple):
-    """A data set of some of the files, and how many of how many they are; 0 of 0 where there are none."""
+    """A data set of some of the files, and how many of how many they are; 0 of 0 if there are none."""
 
     data: DataSet
     files: int = 0

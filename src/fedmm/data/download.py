@@ -131,7 +131,7 @@ def mirror() -> str:
     address = os.environ.get("FEDMM_MIRROR", "")
     require(
         not address or address.startswith(("http://", "https://")),
-        f"FEDMM_MIRROR must begin with http:// or https://, not be {address!r}",
+        f"FEDMM_MIRROR must start with http:// or https://, not be {address!r}",
     )
     return address.rstrip("/")
 
@@ -146,29 +146,29 @@ def plans(source: Source, data_folder: Path, *, edition: str = "", mirror: str =
     if edition and edition not in named:
         raise unknown(f"edition of {source.name}", edition, named)
     folder = data_folder / source.name
-    found = []
+    missing = []
     for part in source.parts or ("",):
         there = source.edition_in(folder, part)
         wanted = named[edition].below(part) if edition else there
-        left = _left(wanted, there, folder)
+        left = _list_missing(wanted, there, folder)
         if left and not (edition or mirror or wanted.public):
             wanted = next(each for each in source.editions if each.public).below(part)
-            left = _left(wanted, there, folder)
+            left = _list_missing(wanted, there, folder)
         if left:
-            found.append(
-                Plan(part_name(source, part), folder, _mirrored(replace(wanted, files=left), source.name, mirror))
+            missing.append(
+                Plan(part_name(source, part), folder, _use_mirror(replace(wanted, files=left), source.name, mirror))
             )
-    return found
+    return missing
 
 
-def _left(wanted: Edition, there: Edition, folder: Path) -> tuple[StoredFile, ...]:
+def _list_missing(wanted: Edition, there: Edition, folder: Path) -> tuple[StoredFile, ...]:
     """The files that are not right yet; without checksums, those of another edition would look right."""
     if wanted.name != there.name and not all(file.sha256 for file in wanted.files):
         return wanted.files
     return wrong_files(wanted, folder)
 
 
-def _mirrored(edition: Edition, name: str, mirror: str) -> Edition:
+def _use_mirror(edition: Edition, name: str, mirror: str) -> Edition:
     """The edition as the mirror serves it: single files, or archives called FOLDER.tgz."""
     if not mirror:
         return edition

@@ -14,7 +14,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from fedmm.core.errors import FedmmError, require
-from fedmm.data.sources import StoredFile, expected
+from fedmm.data.sources import StoredFile, describe_expected
 
 PARTIAL = ".partial"
 _BLOCK = 1 << 16
@@ -23,7 +23,7 @@ _PASSING = {408, 425, 429, 500, 502, 503, 504}
 """Answers after which it is worth trying again."""
 
 Moved = Callable[[int], None]
-"""Called with the number of bytes that were gained; below 0 where some are thrown away."""
+"""Called with the number of bytes that were gained; below 0 if some are thrown away."""
 
 
 class _Broken(Exception):  # noqa: N818 - reads as what happened
@@ -75,7 +75,7 @@ def download(folder: Path, file: StoredFile, moved: Moved, retries: Retries = RE
             reasons.append(f"{address} ({reason})")
     except OSError as problem:
         raise FedmmError(f"{transfer.partial} cannot be written: {problem.strerror or problem}") from problem
-    raise FedmmError(f"{path} could not be fetched from {', nor from '.join(reasons)}{expected(file)}")
+    raise FedmmError(f"{path} could not be fetched from {', nor from '.join(reasons)}{describe_expected(file)}")
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class _Transfer:
 
 
 def _open(address: str, start: int, timeout: float) -> HTTPResponse | None:
-    """The answer of a server that has the file; None where it has fewer bytes than are to be skipped."""
+    """The answer of a server that has the file; None if it has fewer bytes than are to be skipped."""
     headers = {"User-Agent": "fedmm"} | ({"Range": f"bytes={start}-"} if start else {})
     with _network():
         try:
@@ -175,7 +175,7 @@ def _open(address: str, start: int, timeout: float) -> HTTPResponse | None:
 
 
 def _extent(response: HTTPResponse, start: int) -> tuple[int, int | None]:
-    """The place of the first byte that comes, and the size of the whole file where the server says it."""
+    """The place of the first byte that comes, and the size of the whole file if the server says it."""
     length = response.headers.get("Content-Length", "")
     if response.status != _PARTIAL_CONTENT:
         return 0, int(length) if length.isdecimal() else None

@@ -1,6 +1,6 @@
 """How a file or a folder like the training data becomes rows: what a finished run keeps, so that it can predict.
 
-Each way is a frozen dataclass of plain values: :func:`input_table` writes it down, :func:`input_from` makes it again.
+Each way is a frozen dataclass of plain values: :func:`input_table` writes it down, :func:`build_input` makes it again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fedmm.core.validation import at_least, flag, one_of, positive, within
 from fedmm.data.columns import Column, Scale, Standardiser, encode_columns, rescale, scales_of
 from fedmm.data.domains import Input, ReadRows, RowStream
 from fedmm.data.labels import UNLABELLED, number_labels, sort_names
-from fedmm.data.readers.arrays import ALONE, ARRAYS, Layout, layout_of, named, read_arrays, rows_of, texts_of
+from fedmm.data.readers.arrays import ALONE, ARRAYS, Layout, find_name, layout_of, read_arrays, rows_of, texts_of
 from fedmm.data.readers.images import ClassFolders, found_in, read_squares, refuse_bad
 from fedmm.data.readers.table_formats import TableFormat
 from fedmm.data.readers.tables import read_table, require_columns, texts
@@ -79,7 +79,7 @@ class ImageInput(Input):
             y, strange = number_labels((Path(name).parent.name for name in names), self.class_names)
             yield ReadRows(self.shown(squares.x), names, y if folders.class_names else None, strange)
         if not skip_bad:
-            refuse_bad(skipped, "; mend or remove what is bad, or leave it out with --skip-bad")
+            refuse_bad(skipped, "; fix or remove these files, or skip them with --skip-bad")
         require(len(skipped) < len(folders.files), f"no picture in {folders.folder} can be read: {(*skipped, '')[0]}")
 
     def shown(self, x: Tensor) -> Tensor:
@@ -128,7 +128,7 @@ class ArrayInput(Input):
 
     def read(self, path: Path) -> ReadRows:
         arrays = read_arrays(path)
-        key = named(arrays, self.known, path)
+        key = find_name(arrays, self.known, path)
         x = self.rows(arrays[key], f"{path}: {key}")
         names = tuple(map(str, range(len(x))))
         given = arrays.get(key.removesuffix("x") + "y")
@@ -187,8 +187,8 @@ class _TableColumns(Input):
 class TableInput(TableFormat, _TableColumns):
     """A table with the columns of the training table, written in the format; other columns are not looked at.
 
-    columns: how each becomes numbers. label, id: columns with a row's class and its name, where the file has them.
-    classes: the class of each label, where that is not the label itself.
+    columns: how each becomes numbers. label, id: columns with a row's class and its name, if the file has them.
+    classes: the class of each label, if that is not the label itself.
     scales: by site, means and deviations in place of the columns' own, for training with ``scaling = "per_site"``.
     site: the column that says whose a row is; at: whose all rows of a file without that column are.
     fixed: whether columns are scaled by what was agreed on, and not by what training rows hold.
@@ -261,13 +261,13 @@ class TableInput(TableFormat, _TableColumns):
         if sites is None:
             require(
                 bool(self.at),
-                f"{path} does not say whose its rows are, and the model scales each site by its own; say --site and "
-                f"one of: {', '.join(self.scales)} (or another, with at least {_FEWEST_OF_A_SITE} rows)",
+                f"{path} does not say which site its rows belong to, and the model scales each site by its own mean; "
+                f"use --site with one of: {', '.join(self.scales)} (or another with at least {_FEWEST_OF_A_SITE} rows)",
             )
             sites = [self.at] * len(frame)
         x = torch.empty(len(frame), sum(column.width for column in self.columns))
         for site in dict.fromkeys(sites):
-            which = [row for row, each in enumerate(sites) if each == site]
+            which = [row for row, name in enumerate(sites) if name == site]
             part = frame.iloc[which]
             scales = self.scales.get(site)
             if scales is None:
@@ -287,7 +287,7 @@ def _scales(given: object, columns: int) -> dict[str, tuple[Scale, ...]]:
     found = {}
     for site, scales in given.items():
         pairs = isinstance(scales, list | tuple) and len(scales) == columns
-        require(pairs and all(isinstance(each, list | tuple) and len(each) == 2 for each in scales),
+        require(pairs and all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in scales),
                 f"scales must hold a mean and a deviation for each column of {site!r:.60}")  # fmt: skip
         for mean, deviation in scales:
             within("mean", mean, -math.inf, math.inf)
@@ -305,7 +305,7 @@ def input_table(given: Input) -> dict[str, Any]:
     return {"name": given.name, **asdict(given)}
 
 
-def input_from(table: Mapping[str, Any]) -> Input:
+def build_input(table: Mapping[str, Any]) -> Input:
     """The way of :func:`input_table`'s values, as they are or as JSON has them."""
     name = str(table.get("name"))
     if name not in INPUTS:
@@ -314,7 +314,7 @@ def input_from(table: Mapping[str, Any]) -> Input:
     try:
         made: Input = INPUTS[name](**values)
     except TypeError as problem:
-        raise FedmmError(f"the input {name!r} is not written as it should be: {problem}") from problem
+        raise FedmmError(f"the input {name!r} is malformed: {problem}") from problem
     return made
 
 

@@ -66,7 +66,7 @@ class PSplit(Partition):
         within("p", self.p, 0.0, 1.0)
 
     def split(self, pair: DomainPair, seed: int) -> list[Share]:
-        source, target = _shuffled(pair, seed, self.name)
+        source, target = _shuffle_rows(pair, seed, self.name)
         at_source, at_target = round(self.p * len(source)), round((1.0 - self.p) * len(target))
         shares = [
             Share("client-1", _sorted(source[:at_source]), _sorted(target[:at_target])),
@@ -103,7 +103,7 @@ class SourceTarget(_OneDomainEach):
     source_clients: int = 1
 
     def split(self, pair: DomainPair, seed: int) -> list[Share]:
-        source, target = _shuffled(pair, seed, self.name)
+        source, target = _shuffle_rows(pair, seed, self.name)
         return _apart(
             _dealt(source, self.source_clients, "source"),
             _dealt(target, self.target_clients, "target"),
@@ -118,7 +118,7 @@ class DisjointClasses(_OneDomainEach):
     summary: ClassVar[str] = "source-only clients with classes of their own, target-only clients dealt evenly"
 
     def split(self, pair: DomainPair, seed: int) -> list[Share]:
-        _, target = _shuffled(pair, seed, self.name)
+        _, target = _shuffle_rows(pair, seed, self.name)
         require(
             self.source_clients <= pair.classes,
             f"source_clients is {self.source_clients}, but there are only {pair.classes} classes to deal; "
@@ -180,7 +180,7 @@ class Dirichlet(Partition):
         for draw in range(DIRICHLET_DRAWS):
             random = np.random.default_rng(key(seed, "partition", self.name, domain, "skew", draw))
             shares = random.dirichlet(np.full(clients, self.alpha), size=len(by_class))
-            dealt = [_cut(rows, share) for rows, share in zip(by_class, shares, strict=True)]
+            dealt = [_cut_rows(rows, share) for rows, share in zip(by_class, shares, strict=True)]
             parts = [torch.cat(part) for part in zip(*dealt, strict=True)]
             if min(len(part) for part in parts) >= self.min_rows:
                 return parts
@@ -203,14 +203,14 @@ class Iid(Partition):
         at_least("clients", self.clients, 1)
 
     def split(self, pair: DomainPair, seed: int) -> list[Share]:
-        source, target = _shuffled(pair, seed, self.name)
+        source, target = _shuffle_rows(pair, seed, self.name)
         rows = self._order(source, pair)
         require(
             self.clients <= len(rows),
             f"clients is {self.clients}, but there are only {len(rows)} labelled training rows; use {len(rows)} or "
             "fewer",
         )
-        parts = zip(_numbered(rows.tensor_split(self.clients)), target.tensor_split(self.clients), strict=True)
+        parts = zip(_number_parts(rows.tensor_split(self.clients)), target.tensor_split(self.clients), strict=True)
         return [Share(f"client-{number}", _sorted(own), _sorted(other)) for (number, own), other in parts]
 
     def _order(self, source: Tensor, pair: DomainPair) -> Tensor:
@@ -237,7 +237,7 @@ class Centralised(Partition):
     """One client that holds everything: what could be had if data did not have to stay where it is."""
 
     name: ClassVar[str] = "centralised"
-    summary: ClassVar[str] = "one client that holds both domains: what federating costs is measured against it"
+    summary: ClassVar[str] = "one client that holds both domains: the baseline for what federating costs"
 
     def split(self, pair: DomainPair, seed: int) -> list[Share]:
         return [Share("client-1", torch.arange(len(pair.source.y)), torch.arange(len(pair.target.y)))]
@@ -248,7 +248,7 @@ class TargetSupervised(Centralised):
     """One client that learns from the target's training rows and their labels: a bound from above, never a method."""
 
     name: ClassVar[str] = "target_supervised"
-    summary: ClassVar[str] = "one client with the target's own labels: the bound from above, with source_only"
+    summary: ClassVar[str] = "one client with the target's own labels: the upper bound, with source_only"
 
     def seen(self, pair: DomainPair) -> DomainPair:
         """The labelled target in the source's place, and no target."""
@@ -310,7 +310,7 @@ PARTITIONS: dict[str, type[Partition]] = {
 }
 
 
-def _shuffled(pair: DomainPair, seed: int, name: str) -> tuple[Tensor, Tensor]:
+def _shuffle_rows(pair: DomainPair, seed: int, name: str) -> tuple[Tensor, Tensor]:
     """The row numbers of both domains in random order."""
     return (
         permutation(key(seed, "partition", name, "source"), len(pair.source.y)),
@@ -330,7 +330,7 @@ def _dealt(rows: Tensor, clients: int, domain: str) -> tuple[Tensor, ...]:
     return rows.tensor_split(clients)
 
 
-def _cut(rows: Tensor, shares: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[Tensor, ...]:
+def _cut_rows(rows: Tensor, shares: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[Tensor, ...]:
     """The rows cut in pieces whose lengths are nearly proportional to the shares, which sum to 1."""
     ends = np.rint(np.cumsum(shares)[:-1] * len(rows)).astype(np.int64)
     return rows.tensor_split(ends.tolist())
@@ -339,12 +339,12 @@ def _cut(rows: Tensor, shares: np.ndarray[tuple[int], np.dtype[np.float64]]) -> 
 def _apart(source: Sequence[Tensor], target: Sequence[Tensor]) -> list[Share]:
     """Clients that hold one domain each, named so that their names sort in order."""
     none = torch.empty(0, dtype=torch.int64)
-    return [Share(f"source-{number}", _sorted(rows), none) for number, rows in _numbered(source)] + [
-        Share(f"target-{number}", none, _sorted(rows)) for number, rows in _numbered(target)
+    return [Share(f"source-{number}", _sorted(rows), none) for number, rows in _number_parts(source)] + [
+        Share(f"target-{number}", none, _sorted(rows)) for number, rows in _number_parts(target)
     ]
 
 
-def _numbered(parts: Sequence[Tensor]) -> list[tuple[str, Tensor]]:
+def _number_parts(parts: Sequence[Tensor]) -> list[tuple[str, Tensor]]:
     width = len(str(len(parts)))
     return [(f"{number:0{width}d}", rows) for number, rows in enumerate(parts, start=1)]
 

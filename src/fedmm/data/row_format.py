@@ -39,7 +39,7 @@ class RowFormat:
     columns: of data frames, in the order in which they become numbers. Columns of words have a number for each word
         that a client holds and one more for any other; numbers stay as they are.
     classes: their names in the order of their numbers, where labels are words.
-    keys: of rows that are dicts, where they are not the usual ones.
+    keys: of rows that are dicts, if they are not the usual ones.
     """
 
     columns: tuple[Column, ...] = ()
@@ -73,7 +73,7 @@ class RowFormat:
         names = self.classes
         require(
             len(names) in (0, count),
-            f"the clients' labels are of {len(names)} classes ({', '.join(names[:10])}), but the network has {count}; "
+            f"the clients' labels have {len(names)} classes ({', '.join(names[:10])}), but the network has {count}; "
             f"make it with classes={len(names)}",
         )
 
@@ -156,7 +156,7 @@ def _column(name: str, held: Sequence[tuple[pandas.Series, str]]) -> Column:
     if all(column.dtype.name != "category" and is_numeric(column) for column, _ in held):
         return Column(name)
     levels = sort_names(text for column, _ in held for text in texts(column) if text not in MISSING)
-    require(bool(levels), f"{held[0][1]} says nothing in any row; drop it")
+    require(bool(levels), f"{held[0][1]} is empty in every row; drop it")
     require(
         len(levels) <= _MOST_LEVELS,
         f"{held[0][1]} holds {len(levels)} different words at all clients, more than {_MOST_LEVELS}; drop it, or turn "
@@ -176,7 +176,7 @@ def _require_columns(frame: pandas.DataFrame, names: Sequence[str], what: str) -
 
 
 def _classes(parts: Sequence[Part], keys: Keys | None) -> tuple[str, ...]:
-    """The words that the clients' labels are, in order; empty where they are numbers."""
+    """The words that the clients' labels are, in order; empty if they are numbers."""
     found = [(labels, part.what) for part in parts if part.labelled and (labels := _words(part, keys)) is not None]
     if not found:
         return ()

@@ -87,7 +87,7 @@ class DatasetRows:
     """Rows of a map-style dataset, read when they are asked for; item i is x, a pair (x, y), or a dict of both.
 
     Values are checked as they are read. A label is read once and remembered, also where ``take`` comes across it.
-    keys: of rows that are dicts, found among the usual ones where they are not given. classes: their names in order,
+    keys: of rows that are dicts, found among the usual ones if they are not given. classes: their names in order,
     where labels are words.
     """
 
@@ -132,7 +132,7 @@ class DatasetRows:
         return self._item(number)[1]
 
     def _item(self, number: int) -> tuple[Any, Any]:
-        """(x, y) of one row as the dataset gives them; y is None where no labels are asked for."""
+        """(x, y) of one row as the dataset gives them; y is None if no labels are asked for."""
         what = f"{self.what}, row {number}"
         try:
             item = self.dataset[number]
@@ -195,13 +195,13 @@ def as_rows(
             not isinstance(data, tuple),
             f"{what} is a tuple; give x alone, as one numpy array or torch tensor, without labels",
         )
-        return _unlabelled(data, what)
+        return _read_unlabelled(data, what)
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise FedmmError(
             f"{what} must be a pair (x, labels) of numpy arrays or torch tensors, or a map-style Dataset of such "
             f"pairs, not {name_type(data)}"
         )
-    return _labelled(data[0], data[1], what, classes)
+    return _read_labelled(data[0], data[1], what, classes)
 
 
 def is_dataset(data: object) -> bool:
@@ -244,7 +244,7 @@ def in_memory(data: object, what: str, labelled: bool, keys: Keys | None = None)
 
 
 def split_dict(item: Mapping[Any, Any], what: str, labelled: bool, keys: Keys | None) -> tuple[Any, Any]:
-    """The input and the label of a row or of rows in a dict; the label is None where none is asked for."""
+    """The input and the label of a row or of rows in a dict; the label is None if none is asked for."""
     return (
         item[_key(item, what, "input", INPUT_KEYS, keys and keys[0])],
         item[_key(item, what, "label", LABEL_KEYS, keys and keys[1])] if labelled else None,
@@ -283,15 +283,15 @@ def has_length(data: Any) -> bool:
         return False
 
 
-def _unlabelled(x: object, what: str) -> TensorRows:
+def _read_unlabelled(x: object, what: str) -> TensorRows:
     rows = _tensor(x, what, "give a numpy array, a torch tensor or a map-style Dataset")
     require(rows.ndim > 0 and len(rows) > 0, f"{what} has no rows; leave out a domain the client does not hold")
     _require_finite(rows, what)
     return TensorRows(rows, None, what)
 
 
-def _labelled(x: object, y: object, what: str, classes: Sequence[str]) -> TensorRows:
-    rows, labels = _unlabelled(x, what), read_labels(y, what, classes)
+def _read_labelled(x: object, y: object, what: str, classes: Sequence[str]) -> TensorRows:
+    rows, labels = _read_unlabelled(x, what), read_labels(y, what, classes)
     require(
         len(labels) == len(rows),
         f"{what} has {len(rows)} rows but {len(labels)} labels; give one label for each row",

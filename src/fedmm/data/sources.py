@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmm.core.errors import FedmmError, require, unknown
-from fedmm.core.files import data_folder, is_folder
+from fedmm.core.files import data_folder, is_folder, parse_toml
 
 NEEDED = {"mnist_m": ("mnist", "bsds500"), "usps": ("mnist", "usps")}
 """The sources of a data set that needs more than the source of its name."""
@@ -25,8 +24,8 @@ _LINE = re.compile(r"([0-9a-f]{64}) ([0-9]{1,15}) ([^\s/\\][^\\]*)")
 class StoredFile:
     """One file: its path below its source's folder, and what its bytes must be.
 
-    size: in bytes; None where nobody published it.
-    sha256: 64 hexadecimal digits, or the beginning of them where no more was published; empty where nothing was.
+    size: in bytes; None if nobody published it.
+    sha256: 64 hexadecimal digits, or the beginning of them where no more was published; empty if nothing was.
     addresses: where it can be had, best first.
     """
 
@@ -53,7 +52,7 @@ class Archive:
 class Edition:
     """One complete form in which a source is found.
 
-    note: how far its bytes can be trusted, where that is not plainly a sha256 for every file.
+    note: how far its bytes can be trusted, if that is not plainly a sha256 for every file.
     """
 
     name: str
@@ -91,7 +90,7 @@ class Source:
     parts: tuple[str, ...] = ()
 
     def folder(self, data_set: str) -> Path:
-        """Its folder in the data folder; where there is none, how to get it for a data set."""
+        """Its folder in the data folder; if there is none, how to get it for a data set."""
         folder = data_folder() / self.name
         require(
             is_folder(folder),
@@ -108,7 +107,7 @@ class Source:
 @cache
 def sources() -> dict[str, Source]:
     """All sources by name, from ``checksums/sources.toml``."""
-    tables = tomllib.loads((_CHECKSUMS / "sources.toml").read_text(encoding="utf-8"))
+    tables = parse_toml((_CHECKSUMS / "sources.toml").read_bytes(), "sources.toml")
     return {name: _read_source(name, table) for name, table in tables.items()}
 
 
@@ -159,19 +158,19 @@ def read_file(folder: Path, file: StoredFile) -> bytes:
     """The bytes of a file in its source's folder; one that is missing or has other bytes than it should is refused."""
     path = folder / file.path
     try:
-        require(not path.exists() or path.is_file(), f"{path} is no file that could be read to its end")
+        require(not path.exists() or path.is_file(), f"{path} cannot be read to its end")
         content = path.read_bytes()
     except OSError as problem:
-        raise FedmmError(f"{path} cannot be read: {problem.strerror or problem}{expected(file)}") from problem
+        raise FedmmError(f"{path} cannot be read: {problem.strerror or problem}{describe_expected(file)}") from problem
     found = hashlib.sha256(content).hexdigest()
     require(
         found.startswith(file.sha256),
-        f"{path} is truncated or corrupt: its sha256 is {found}, in {len(content)} bytes{expected(file)}",
+        f"{path} is truncated or corrupt: its sha256 is {found}, in {len(content)} bytes{describe_expected(file)}",
     )
     return content
 
 
-def expected(file: StoredFile) -> str:
+def describe_expected(file: StoredFile) -> str:
     """What a file must be, as the end of a sentence on one that is not."""
     if not file.sha256:
         return ""
@@ -196,7 +195,7 @@ def _edition_there(editions: Sequence[Edition], folder: Path) -> Edition:
 
 
 def size_of(path: Path) -> int | None:
-    """The size of a file in bytes, or None where there is none."""
+    """The size of a file in bytes, or None if there is none."""
     try:
         return path.stat().st_size if path.is_file() else None
     except OSError:

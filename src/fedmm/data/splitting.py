@@ -19,8 +19,8 @@ from fedmm.data.labels import UNLABELLED, sort_names
 class Split(NamedTuple):
     """Row numbers, int64 and ascending: of the source to train and to test on, and of the target.
 
-    target_test: None where no row of the target that could be tested on has a label. source_validation: rows of the
-    source to choose by; None where those to test on are also chosen by.
+    target_test: None if no row of the target that could be tested on has a label. source_validation: rows of the
+    source to choose by; None if those to test on are also chosen by.
     """
 
     source: Tensor
@@ -56,16 +56,16 @@ def split_rows(
     target_groups: Sequence[str] | None = None,
     tested_elsewhere: bool = False,
 ) -> Split:
-    """Deal rows with labels int64 ``[rows]``, of the target -1 where they are not known.
+    """Deal rows with labels int64 ``[rows]``, of the target -1 if they are not known.
 
     held_out: which share of every class of the source is not trained on. target_held_out: the same of the target's
     labelled rows; 0 trains on all of them, without their labels, and tests on them too. validation_share: of every
     class of the source, what is chosen by; 0 chooses by the rows held out, which do not depend on it. A class keeps a
     row to train on before one to test on, and that before one to choose by. source_sites: every site keeps a row to
     train on. source_groups, target_groups: rows of a group, such as a patient's, are not torn apart; each row is one
-    where there are none. tested_elsewhere: no row of the target is needed for testing.
+    if there are none. tested_elsewhere: no row of the target is needed for testing.
     """
-    kept = held_out_groups(source_y, held_out, (seed, "held_out"), source_groups)
+    kept = draw_held_out_groups(source_y, held_out, (seed, "held_out"), source_groups)
     if source_sites is not None:
         kept &= ~_with_their_groups(_first_of_emptied(source_sites, kept), source_groups)
     require(
@@ -76,7 +76,7 @@ def split_rows(
     labelled = target_y != UNLABELLED
     tested = labelled
     if target_held_out and not tested_elsewhere:
-        held = held_out_groups(target_y, target_held_out, (seed, "target_held_out"), target_groups)
+        held = draw_held_out_groups(target_y, target_held_out, (seed, "target_held_out"), target_groups)
         tested = held & labelled
         train = ~(tested if target_groups is None else _with_their_groups(tested, target_groups))
     require(
@@ -84,7 +84,7 @@ def split_rows(
         "target_held_out leaves no row of the target to train on; use a smaller share",
     )
     none = tested_elsewhere or not bool(tested.any())
-    chosen_by = _chosen_by(source_y, kept, held_out, validation_share, seed, source_sites, source_groups)
+    chosen_by = _draw_validation(source_y, kept, held_out, validation_share, seed, source_sites, source_groups)
     left = ~kept if chosen_by is None else ~(kept | chosen_by)
     return Split(
         _numbers(left),
@@ -95,7 +95,7 @@ def split_rows(
     )
 
 
-def _chosen_by(
+def _draw_validation(
     y: Tensor,
     kept: Tensor,
     held_out: float,
@@ -109,7 +109,7 @@ def _chosen_by(
         return None
     others = _numbers(~kept)
     own_sites, own_groups = (take_names(names, others) for names in (sites, groups))
-    chosen = held_out_groups(y[others], share / (1.0 - held_out), (seed, "validation"), own_groups)
+    chosen = draw_held_out_groups(y[others], share / (1.0 - held_out), (seed, "validation"), own_groups)
     if own_sites is not None:
         chosen &= ~_with_their_groups(_first_of_emptied(own_sites, chosen), own_groups)
     require(
@@ -118,7 +118,7 @@ def _chosen_by(
     return torch.zeros(len(y), dtype=torch.bool).index_fill(0, others[chosen], True)
 
 
-def held_out_rows(y: Tensor, share: float, seed: tuple[int | str, ...]) -> Tensor:
+def draw_held_out(y: Tensor, share: float, seed: tuple[int | str, ...]) -> Tensor:
     """Which rows are held out, bool ``[rows]``: nearly the same share of every class.
 
     One row at least of each class is held out, and one at least is not; a class of one row is not.
@@ -131,16 +131,16 @@ def held_out_rows(y: Tensor, share: float, seed: tuple[int | str, ...]) -> Tenso
     return out
 
 
-def held_out_groups(
+def draw_held_out_groups(
     y: Tensor, share: float, seed: tuple[int | str, ...], groups: Sequence[str] | None = None
 ) -> Tensor:
     """Which rows are held out, bool ``[rows]``: whole groups, each of the class of its first row."""
     if groups is None:
-        return held_out_rows(y, share, seed)
+        return draw_held_out(y, share, seed)
     first_row = {group: row for row, group in reversed(list(enumerate(groups)))}
     first = torch.tensor(sorted(first_row.values()), dtype=torch.int64)
     out = torch.zeros(len(y), dtype=torch.bool)
-    out[first] = held_out_rows(y[first], share, seed)
+    out[first] = draw_held_out(y[first], share, seed)
     return _with_their_groups(out, groups)
 
 
@@ -172,7 +172,7 @@ def take_rows(rows: Labelled, index: Tensor) -> Labelled:
 
 
 def take_names(names: Sequence[str] | None, rows: Tensor | None) -> list[str] | None:
-    """The names of some rows; None where there are none, or no such rows."""
+    """The names of some rows; None if there are none, or no such rows."""
     return None if names is None or rows is None else [names[row] for row in rows.tolist()]
 
 

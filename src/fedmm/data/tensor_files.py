@@ -69,7 +69,7 @@ def checksum(text: str, named: Mapping[str, Tensor]) -> str:
     return value.hexdigest()
 
 
-def cached(name: str, made_of: tuple[int | str, ...], make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+def load_cached(name: str, made_of: tuple[int | str, ...], make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
     """What ``make`` returns, from the cache folder where it is there and whole.
 
     made_of: everything that decides the values: options, checksums of the inputs, the version of the recipe. A cache

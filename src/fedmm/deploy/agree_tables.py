@@ -12,7 +12,7 @@ from fedmm.config.sites import RowsElsewhere
 from fedmm.core.errors import FedmmError, Say, require
 from fedmm.core.files import write_json
 from fedmm.data.columns import AgreedColumns
-from fedmm.data.inputs import TableInput, input_from, input_table
+from fedmm.data.inputs import TableInput, build_input, input_table
 from fedmm.deploy.layout import RunRequest
 from fedmm.remote.flower.apps import Grid
 from fedmm.remote.flower.roster import Roster, ask_sites, wait_for_sites
@@ -76,7 +76,7 @@ def _merge_tables(
     described, problems = _read_descriptions(agreed, answers)
     require(len(described) >= served.min_sites, f"the sites' tables do not fit the experiment: {'; '.join(problems)}")
     for problem in problems:
-        say(f"tables: {problem}; the run begins without it")
+        say(f"tables: {problem}; the run starts without it")
     merged = merge_descriptions(agreed, described)
     for note in merged.notes:
         say(f"tables: {note}")
@@ -87,12 +87,12 @@ def _merge_tables(
 
 
 def read_encoding(folder: Path) -> TableInput | None:
-    """What the sites of a run agreed on; None where they have not."""
+    """What the sites of a run agreed on; None if they have not."""
     path = folder / ENCODING_FILE
     if not path.exists():
         return None
     try:
-        found = input_from(json.loads(path.read_text(encoding="utf-8")))
+        found = build_input(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError) as problem:
         raise FedmmError(f"{path} does not say how the sites' tables become rows: {problem}") from problem
     assert isinstance(found, TableInput)

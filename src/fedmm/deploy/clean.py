@@ -59,7 +59,7 @@ def site_leftovers(config: SiteConfig, keeping: Keeping) -> list[Leftover]:
         if keeping.lets_go(unquote(folder.name), folder)
     ]
     found += [_leftover(folder, "a copy of rows") for folder in _folders(state / "rows") if keeping.is_old(folder)]
-    return found + list(_unpacked(state / "flower", keeping))
+    return found + list(_find_unpacked(state / "flower", keeping))
 
 
 def coordinator_leftovers(federation: Federation, keeping: Keeping) -> list[Leftover]:
@@ -76,12 +76,12 @@ def coordinator_leftovers(federation: Federation, keeping: Keeping) -> list[Left
                 for path in sorted(checkpoints.glob("*"))
                 if not path.is_symlink() and (path.name.startswith("round-") or path.name == "parts")
             ]
-    return found + list(_unpacked(federation.flower, keeping))
+    return found + list(_find_unpacked(federation.flower, keeping))
 
 
 def clean_site(config: SiteConfig, keeping: Keeping, *, remove: bool) -> list[Leftover]:
     """Find what is left at a site, and remove it; refused while the site is at work."""
-    require(config.state.is_dir(), f"{config.state} is no folder: the site has kept nothing yet")
+    require(config.state.is_dir(), f"{config.state} is not a folder: the site has stored nothing yet")
     with config.lock():
         found = site_leftovers(config, keeping)
         return _remove(found) if remove else found
@@ -112,7 +112,7 @@ def _remove(found: list[Leftover]) -> list[Leftover]:
     return found
 
 
-def _unpacked(home: Path, keeping: Keeping) -> Iterator[Leftover]:
+def _find_unpacked(home: Path, keeping: Keeping) -> Iterator[Leftover]:
     for name in _UNPACKED:
         for path in _folders(home / name):
             if keeping.is_old(path):

@@ -31,7 +31,7 @@ _LATE, _JOINED = "late", "joined"
 class Enrolment:
     """The sites of a run, as ``sites.json`` has them from its beginning to its end, so that a resume changes nothing.
 
-    listed: by name, what each is to hold; empty where the experiment does not say.
+    listed: by name, what each is to hold; empty if the experiment does not say.
     infos: of all listed sites, when the run has begun; for one that was not there, what the experiment says of it.
     late: who was not there. Such a site joins as one that was never counted: it trains, and measures nothing, so that
         measures are of the same sites in all rounds.
@@ -46,7 +46,7 @@ class Enrolment:
         self._begun = False
 
     def admit(self, name: str, packed: Packed) -> str:
-        """Why a site that says this of itself cannot take part; empty where it can, and is known from then on."""
+        """Why a site that says this of itself cannot take part; empty if it can, and is known from then on."""
         try:
             info = read_site_info(packed)
         except Malformed as problem:
@@ -63,7 +63,7 @@ class Enrolment:
         if not self._begun:
             self.infos[name] = before if before and name in self.late else _keep_sums(before, info)
         elif name in self.late - self._joined:
-            self._say(f"site {name!r} joins the run, which began without it")
+            self._say(f"site {name!r} joins the run, which started without it")
             self._joined.add(name)
             self._write()
         return ""
@@ -71,7 +71,7 @@ class Enrolment:
     def enrol(
         self, grid: Grid, roster: Roster, introduction: Packed, seconds: float, min_sites: int, *, known: bool
     ) -> None:
-        """Wait until all sites, or ``min_sites``, have introduced themselves; refused where too few did.
+        """Wait until all sites, or ``min_sites``, have introduced themselves; refused if too few did.
 
         known: the run goes on, so that those who were part of it need not be there.
         """
@@ -158,18 +158,18 @@ def build_network(experiment: Experiment, pair: DomainPair) -> Network:
 
 
 def mean_input(infos: Mapping[str, SiteInfo]) -> float:
-    """The mean of all sites' inputs, from their sums; 0 where the network needs none."""
+    """The mean of all sites' inputs, from their sums; 0 if the network needs none."""
     count = sum(info.input_count for info in infos.values())
     return sum(infos[name].input_sum for name in sorted(infos)) / count if count else 0.0
 
 
 def shares_of_classes(experiment: Experiment, infos: Mapping[str, SiteInfo]) -> tuple[float, ...] | None:
-    """The share of each class among all sites' labelled rows, from their counts; None where none is needed."""
+    """The share of each class among all sites' labelled rows, from their counts; None if none is needed."""
     if not experiment.objective.needs_class_shares:
         return None
     counts = {name: info.class_counts for name, info in infos.items()}
     shares = class_shares(counts, {name: experiment.run.client_weights.get(name, 1.0) for name in infos})
-    require(shares is not None, "no site has said how many labelled rows it holds of each class")
+    require(shares is not None, "no site has reported how many labelled rows it holds of each class")
     return shares
 
 

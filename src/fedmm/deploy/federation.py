@@ -8,7 +8,6 @@ import re
 import socket
 import sys
 import time
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field
@@ -18,7 +17,7 @@ from typing import Any
 
 from fedmm.config.toml import write_toml
 from fedmm.core.errors import FedmmError, Say, require
-from fedmm.core.files import is_name, write_text
+from fedmm.core.files import is_name, parse_toml, write_text
 from fedmm.deploy import processes
 from fedmm.deploy.flower_commands import (
     CONNECTION,
@@ -112,7 +111,7 @@ def prepare(
         require(is_name(name + ".pub") and name.isprintable(), f"a site's key is named as it, so it cannot be {name!r}")
     hosts = [*known_as, host, *(name for name in ("127.0.0.1", "localhost") if name != host)]
     for name in hosts:
-        require(is_host(name), f"{name!r} is no host's name or address")
+        require(is_host(name), f"{name!r} is not a host name or address")
     made = Settings(host, port, insecure, tuple(sites), in_memory)
     try:
         federation.folder.mkdir(parents=True, exist_ok=True)
@@ -224,7 +223,7 @@ def _write_site(federation: Federation, site: LocalSite, made: Settings) -> None
 def _with_older(policy: Mapping[str, Any], file: Path) -> dict[str, Any]:
     """A policy with what somebody wrote into the site's file before."""
     try:
-        older = dict(tomllib.loads(file.read_text(encoding="utf-8")).get("policy", {}))
+        older = dict(parse_toml(file.read_bytes(), file).get("policy", {}))
     except (OSError, ValueError):
         return dict(policy)
     merged = {

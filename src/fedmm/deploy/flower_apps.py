@@ -48,9 +48,9 @@ def _config(node: Mapping[str, Any], run: Mapping[str, Any]) -> SiteConfig:
     if SITE in node:
         return read_site(Path(str(node[SITE])))
     require(PARTITION in node, f"the SuperNode was started without --node-config '{SITE}=\"FILE.toml\"'")
-    from fedmm.deploy.local import simulated_site  # noqa: PLC0415 - torch is not loaded before it is needed
+    from fedmm.deploy.local import build_simulated_site  # noqa: PLC0415 - torch is not loaded before it is needed
 
-    return simulated_site(int(node[PARTITION]), str(run["experiment"]))
+    return build_simulated_site(int(node[PARTITION]), str(run["experiment"]))
 
 
 server = server_app(_serve)

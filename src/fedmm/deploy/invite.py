@@ -69,7 +69,7 @@ def invite(
     except OSError as problem:
         raise FedmmError(f"invitations cannot be written to {federation.invitations}: {problem.strerror}") from problem
     if written:
-        say(f"{len(written)} invitations to {address} are in {federation.invitations}; each goes to its site alone")
+        say(f"{len(written)} invitations to {address} are in {federation.invitations}; send each only to its own site")
         say(f"fingerprint, to be compared over the phone: {invitations[0].fingerprint}")
     return written
 
@@ -118,14 +118,15 @@ def _require_names(names: Sequence[str]) -> None:
         require_name(name)
     require(
         len({name.lower() for name in names}) == len(names),
-        "two of these sites differ only in capital letters, which not every file system tells apart",
+        "two of these sites differ only in capital letters, which some file systems do not distinguish",
     )
 
 
 def _usual_address(federation: Federation) -> str:
     hosts = certificate_hosts(federation.certificates / CERTIFICATE)
     require(
-        bool(hosts), "the SuperLink's certificate is for this machine alone; say with --address where sites reach it"
+        bool(hosts),
+        "the SuperLink's certificate is only for this machine; give the address at which sites reach it with --address",
     )
     return f"[{hosts[0]}]:{PORT}" if ":" in hosts[0] else f"{hosts[0]}:{PORT}"
 
@@ -154,7 +155,9 @@ def _owner(line: bytes) -> str:
 
 
 def _public_line(content: bytes, what: str, name: str) -> bytes:
-    require(len(content) < _LONGEST_KEY and b"\n" not in content.strip(), f"{what} is no public key: it has many lines")
+    require(
+        len(content) < _LONGEST_KEY and b"\n" not in content.strip(), f"{what} is not a public key: it has many lines"
+    )
     return public_line(parse_public_key(content.strip(), what), name)
 
 
@@ -174,7 +177,7 @@ def _require_new(federation: Federation, keys: Mapping[str, bytes]) -> None:
         )
         require(
             there.get(name, bits) == bits,
-            f"{name} has another key already; where its key is to be replaced, take {federation.keys / name}.pub away",
+            f"{name} has another key already; to replace it, remove {federation.keys / name}.pub",
         )
         owner = owners.setdefault(bits, name)
         require(owner == name, f"the key of {name} is that of {owner} already; every site has one of its own")

@@ -114,7 +114,7 @@ def read_settings(federation: Federation) -> Settings:
     except FileNotFoundError:
         raise FedmmError(f"{federation.folder} holds no federation; `fedmm deploy up` makes one") from None
     except (OSError, ValueError, KeyError, TypeError) as problem:
-        raise FedmmError(f"{federation.about} cannot be read; remove the folder and make it anew") from problem
+        raise FedmmError(f"{federation.about} cannot be read; remove the folder and create it again") from problem
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from fedmm.config.demos import demo_experiments
 from fedmm.config.schema import Experiment
 from fedmm.config.sites import RowsElsewhere
 from fedmm.core.errors import Say, require
-from fedmm.core.files import domain_of
+from fedmm.core.files import domain_of, parse_toml
 from fedmm.core.imports import allowed_names
 from fedmm.deploy.federation import LocalSite, down, up
 from fedmm.deploy.layout import Federation, RunRequest
@@ -56,13 +55,13 @@ def local_sites(experiment: Experiment, files: Sequence[Path] = ()) -> list[Loca
 def _site_of_file(file: Path, masked: bool) -> LocalSite:
     """A site of this machine with the rows and the rules of a site's own file."""
     config = read_site(file)
-    data = _given(config.data)
+    data = _list_changes(config.data)
     if config.data.path:
         data["path"] = str(config.path(config.data.path))
-    return LocalSite(config.site.name, data, _given(config.policy), _given(config.site), masked)
+    return LocalSite(config.site.name, data, _list_changes(config.policy), _list_changes(config.site), masked)
 
 
-def _given(section: DataSection | SiteSection | PolicySection) -> dict[str, Any]:
+def _list_changes(section: DataSection | SiteSection | PolicySection) -> dict[str, Any]:
     """What a section says that is not its default."""
     values = {key.name: (getattr(section, key.name), key.default) for key in fields(section)}
     return {key: value for key, (value, usual) in values.items() if value != usual and value not in ({}, ())}
@@ -71,11 +70,11 @@ def _given(section: DataSection | SiteSection | PolicySection) -> dict[str, Any]
 _NO_END = 1 << 62
 
 
-def simulated_site(number: int, experiment: str) -> SiteConfig:
+def build_simulated_site(number: int, experiment: str) -> SiteConfig:
     """The site with a number, from 0; its states lie in the federation's folder, as they would elsewhere."""
     folder = os.environ.get(MARK, "")
     require(bool(folder), f"set {MARK} to a folder for the simulated sites' states and the runs")
-    sites = local_sites(deployed_experiment(tomllib.loads(experiment)))
+    sites = local_sites(deployed_experiment(parse_toml(experiment, "the experiment")))
     require(
         0 <= number < len(sites),
         f"there are {len(sites)} sites in the experiment; give the simulation as many SuperNodes",

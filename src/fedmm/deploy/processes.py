@@ -23,7 +23,7 @@ _children: list[subprocess.Popen[bytes]] = []
 
 @dataclass(frozen=True)
 class Started:
-    """A process that leads a group of its own. began: when it was started, in the system's ticks; 0 where unknown."""
+    """A process that leads a group of its own. began: when it was started, in the system's ticks; 0 if unknown."""
 
     name: str
     pid: int
@@ -74,7 +74,7 @@ def stop(started: Sequence[Started], folder: Path, seconds: float = 15.0) -> int
     Ctrl-C, or SIGTERM, while they are ending kills them at once.
     """
     groups = {process.pid for process in started if process.alive}
-    found = {*marked(folder), *groups}
+    found = {*find_marked(folder), *groups}
     try:
         for number, patience in ((signal.SIGTERM, seconds), (signal.SIGKILL, 5.0)):
             _send(number, groups, folder)
@@ -112,7 +112,7 @@ def _send(number: signal.Signals, groups: Collection[int], folder: Path) -> None
     for pid in groups:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, number)
-    for pid in marked(folder):
+    for pid in find_marked(folder):
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
 
@@ -120,7 +120,7 @@ def _send(number: signal.Signals, groups: Collection[int], folder: Path) -> None
 def _gone(started: Sequence[Started], folder: Path, seconds: float) -> bool:
     """Whether all have ended within so many seconds."""
     deadline = time.monotonic() + seconds
-    while marked(folder) or any(process.alive for process in started):
+    while find_marked(folder) or any(process.alive for process in started):
         if time.monotonic() > deadline:
             return False
         _reap()
@@ -128,7 +128,7 @@ def _gone(started: Sequence[Started], folder: Path, seconds: float) -> bool:
     return True
 
 
-def marked(folder: Path) -> list[int]:
+def find_marked(folder: Path) -> list[int]:
     """The processes that carry the federation's mark, as far as the system tells; this one and its parents are not."""
     wanted = f"{MARK}={folder.resolve()}".encode()
     ours = _ancestors()
@@ -154,7 +154,7 @@ def _ancestors() -> set[int]:
 
 
 def _status(pid: int) -> tuple[str, int]:
-    """A process's state and when it began; empty where there is none."""
+    """A process's state and when it began; empty if there is none."""
     try:
         words = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         return words[0], int(words[19])

@@ -33,16 +33,16 @@ def exposition(run: RunView | None) -> str:
     if run is None:
         return "\n".join(lines) + "\n"
     one = {"run": run.name}
-    family("run_at_work", "gauge", "Whether the run's server is at work.", [(one, float(run.at_work))])
+    family("run_at_work", "gauge", "Whether the run's server is running.", [(one, float(run.at_work))])
     family("round", "gauge", "Rounds that are finished.", [(one, run.round)])
     family("rounds_planned", "gauge", "Rounds that the run is to have.", [(one, run.rounds)])
     family("round_seconds", "gauge", "Seconds of the last round.", [(one, run.seconds)])
     family("loss", "gauge", "Mean loss over the sites of the last round.", [(one, run.loss)])
-    family("epsilon", "gauge", "Privacy spent, where updates carry noise.", [(one, run.epsilon)])
+    family("epsilon", "gauge", "Privacy spent, if updates carry noise.", [(one, run.epsilon)])
     family("bytes_up_total", "counter", "Bytes of all updates.", [(one, run.bytes_up)])
     family("bytes_down_total", "counter", "Bytes of all invitations.", [(one, run.bytes_down)])
     family("refused_total", "counter", "Updates that were not counted.", [(one, run.refused)])
-    family("status_timestamp_seconds", "gauge", "When the server last told of its sites.", [(one, run.updated)])
+    family("status_timestamp_seconds", "gauge", "When the server last reported on its sites.", [(one, run.updated)])
     metrics = [({**one, "name": name}, value) for name, value in run.metrics.items()]
     family("metric", "gauge", "The newest value of each metric.", metrics)
 
@@ -52,7 +52,7 @@ def exposition(run: RunView | None) -> str:
     of_sites("site_online", "gauge", "Whether the site is connected.", lambda site: site.online)
     of_sites("site_last_round", "gauge", "The last round that the site answered.", lambda site: site.round)
     of_sites("site_last_answer_timestamp_seconds", "gauge", "When that round ended.", lambda site: site.answered)
-    of_sites("site_seconds", "gauge", "Seconds the site took for it, in its own words.", lambda site: site.seconds)
+    of_sites("site_seconds", "gauge", "Seconds the site took for it, by its own report.", lambda site: site.seconds)
     of_sites("site_refused_total", "counter", "The site's updates that were not counted.", lambda site: site.refused)
     return "\n".join(lines) + "\n"
 
@@ -123,11 +123,11 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _labels(labels: dict[str, str]) -> str:
-    inside = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
+    inside = ",".join(f'{name}="{_escape(value)}"' for name, value in labels.items())
     return f"{{{inside}}}" if inside else ""
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     plain = text.encode("utf-8", "replace").decode()  # a lone surrogate, which JSON may hold, is no text
     return plain.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 

@@ -45,7 +45,7 @@ def run_lock(folder: Path) -> Iterator[None]:
 
     A ServerApp may outlive its SuperLink, and must not go on beside its successor.
     """
-    refusal = f"another server is at work on the run in {folder}; `resume` ends it"
+    refusal = f"another server is already running the run in {folder}; `resume` ends it"
     with hold_lock(folder / _LOCK, refusal, mode=0o644) as file:
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
@@ -54,7 +54,7 @@ def run_lock(folder: Path) -> Iterator[None]:
 
 
 def server_pid(folder: Path) -> int | None:
-    """The process that is at work on the run in this folder, if one is."""
+    """The process that is already running the run in this folder, if one is."""
     import fcntl  # noqa: PLC0415 - not on every system
 
     try:
@@ -80,7 +80,7 @@ def end_server(folder: Path, seconds: float = 20.0) -> bool:
             if time.monotonic() > polite:
                 os.kill(pid, signal.SIGKILL)
             if time.monotonic() > deadline:
-                raise FedmmError(f"process {pid} is at work on the run in {folder}, and cannot be ended")
+                raise FedmmError(f"process {pid} is already running the run in {folder}, and cannot be ended")
             time.sleep(0.1)
     return True
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import tomllib
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -16,20 +15,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedmm.core.files import parse_toml
 from fedmm.deploy.layout import TUNING, Federation, is_tuning
 from fedmm.deploy.processes import Started
+from fedmm.remote.packed import one_line
 
 _BOOKKEEPING = {
     "round", "seconds", "loss", "bytes_up", "bytes_down", "clients", "refused", "epsilon", "drift", "consensus_gap",
     "dual_norm", "rolled_back_to", "stopped",
 }  # fmt: skip
 _MOST_SITES, _MOST_METRICS, _MOST_BYTES, _LAST_ROWS, _LAST_REFUSALS, _LAST_LINES = 1000, 50, 1 << 24, 8, 5, 3
+_LONGEST = 80
+"""Letters that are shown of a name or a word."""
 
 Row = dict[str, float | None]
 
 
 class SiteView(NamedTuple):
-    """A site. online: None where nobody has said. round, answered, seconds: of its last answer. refused: how often."""
+    """A site. online: None if nobody has said. round, answered, seconds: of its last answer. refused: how often."""
 
     name: str
     online: bool | None
@@ -87,13 +90,13 @@ class RunReader:
         self._read_rounds()
         self._read_refusals()
         status = _table(self.folder / "status.json")
-        summary = _table(self.folder / "summary.json") or _ended_tuning(self.folder)
+        summary = _table(self.folder / "summary.json") or _read_tuning_summary(self.folder)
         log = _tail(self.folder / "server.log")
         at_work = _at_work(self.folder)
         newest = self._rows[-1] if self._rows else {}
         state, over = _state(at_work, summary, log, began=bool(status or self._rows) or is_tuning(self.folder))
         return RunView(
-            name=printable(self.folder.name),
+            name=one_line(self.folder.name, _LONGEST),
             state=state,
             at_work=at_work,
             over=over,
@@ -128,7 +131,7 @@ class RunReader:
         if again:
             self._clear_rounds()
         for table in tables:
-            row = {printable(name): _number(value) for name, value in table.items() if "." not in name}
+            row = {one_line(name, _LONGEST): _number(value) for name, value in table.items() if "." not in name}
             if row.get("round") is None or "stopped" in row:
                 continue
             self._rows.append(row)
@@ -145,12 +148,12 @@ class RunReader:
         if again:
             self._clear_refusals()
         for table in tables:
-            site = printable(table.get("client", "?"))
+            site = one_line(table.get("client", "?"), _LONGEST)
             if site not in self._refusals and len(self._refusals) >= _MOST_SITES:
                 site = "others"
             self._refusals[site] += 1
             round = int(_number(table.get("round")) or 0)
-            self._reasons.append(RefusalView(round, site, printable(table.get("reason", ""), 300)))
+            self._reasons.append(RefusalView(round, site, one_line(table.get("reason", ""), 300)))
 
     def _sites(self, status: Mapping[str, Any], infos: Mapping[str, Any]) -> Iterator[SiteView]:
         told = status.get("sites")
@@ -160,13 +163,13 @@ class RunReader:
             entry = entry if isinstance(entry, dict) else {}
             online, round = entry.get("online"), _number(entry.get("round"))
             yield SiteView(
-                printable(name),
+                one_line(name, _LONGEST),
                 online if isinstance(online, bool) else None,
-                printable(entry.get("since", "")),
+                one_line(entry.get("since", ""), _LONGEST),
                 None if round is None else int(round),
                 _number(entry.get("answered")),
                 _number(entry.get("seconds")),
-                self._refusals[printable(name)],
+                self._refusals[one_line(name, _LONGEST)],
             )
 
     def _total(self, status: Mapping[str, Any]) -> int | None:
@@ -174,8 +177,8 @@ class RunReader:
         if total is not None:
             return int(total)
         if self._planned is None:
-            with suppress(OSError, ValueError, RecursionError):
-                tables = tomllib.loads((self.folder / "submitted.toml").read_text(encoding="utf-8"))
+            with suppress(OSError, ValueError):
+                tables = parse_toml((self.folder / "submitted.toml").read_bytes(), self.folder)
                 run = tables.get("run")
                 planned = _number(run.get("rounds")) if isinstance(run, dict) else None
                 self._planned = None if planned is None else int(planned)
@@ -200,11 +203,6 @@ def require_run(federation: Federation, name: str) -> Path:
     if not folder.is_dir():
         raise federation.no_run(name)
     return folder
-
-
-def printable(text: object, most: int = 80) -> str:
-    """What another machine says, fit for a line."""
-    return "".join(letter if letter.isprintable() else " " for letter in str(text)[:most])
 
 
 class _Lines:
@@ -247,7 +245,7 @@ def _table(path: Path) -> dict[str, Any]:
     return table if isinstance(table, dict) else {}
 
 
-def _ended_tuning(folder: Path) -> dict[str, Any]:
+def _read_tuning_summary(folder: Path) -> dict[str, Any]:
     """The summary of a tuning that is over."""
     summary = _table(folder / TUNING / "summary.json")
     return {} if summary.get("status") == "running" else summary
@@ -260,7 +258,7 @@ def _tail(path: Path) -> list[str]:
             text = file.read(8192).decode("utf-8", "replace")
     except OSError:
         return []
-    return [printable(line, 200) for line in text.splitlines()[-_LAST_LINES:]]
+    return [one_line(line, 200) for line in text.splitlines()[-_LAST_LINES:]]
 
 
 def _number(value: object) -> float | None:
@@ -289,7 +287,7 @@ def _state(at_work: bool, summary: Mapping[str, Any], log: list[str], *, began: 
     if at_work:
         return ("running" if began else "waiting for its sites"), False
     if summary:
-        return printable(summary.get("status", "ended")), True
+        return one_line(summary.get("status", "ended"), _LONGEST), True
     if log and " error: " in log[-1]:
         return "ended with an error", True
     return ("not running; `fedmm deploy resume` continues it" if began or log else "not begun"), False

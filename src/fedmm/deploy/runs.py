@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import time
-import tomllib
 from contextlib import suppress
 from pathlib import Path
 
 from fedmm.config.toml import write_toml
 from fedmm.core.errors import FedmmError, Say, require
-from fedmm.core.files import write_text
+from fedmm.core.files import parse_toml, write_text
 from fedmm.deploy.federation import SUPERLINK, alive, answers, start_superlink
 from fedmm.deploy.flower_commands import CONNECTION, flwr, write_app
 from fedmm.deploy.layout import Federation, RunRequest, read_settings
@@ -52,17 +51,17 @@ def resume(federation: Federation, name: str, *, patience: float, say: Say) -> i
     except OSError:
         raise federation.no_run(name) from None
     if end_server(folder):
-        say("the server that was at work on the run has been ended")
+        say("the server of the run was stopped")
     if not alive(federation).get(SUPERLINK, True):  # one that was started here
         start_superlink(federation, say)
-    least, tuning = _begun_as(folder)
+    least, tuning = _read_start(folder)
     return submit(RunRequest(federation.folder, name, text, True, patience, patience, least, tuning), say)
 
 
-def _begun_as(folder: Path) -> tuple[int, str]:
+def _read_start(folder: Path) -> tuple[int, str]:
     """With how many sites a run was to begin, and the tuning that it is."""
     try:
-        config = tomllib.loads((folder / RUN_CONFIG).read_text(encoding="utf-8"))
+        config = parse_toml((folder / RUN_CONFIG).read_bytes(), RUN_CONFIG)
         return int(config.get("min-sites", 0)), str(config.get("tuning", ""))
     except (OSError, ValueError, TypeError):
         return 0, ""
@@ -77,13 +76,13 @@ def follow(federation: Federation, name: str, number: int, on_line: Say, pause: 
         place = _tell_new_lines(log, place, on_line)
         if _over(federation, name) or time.monotonic() - looked > 20.0:
             looked = time.monotonic()
-            require(answers(read_settings(federation)), _died(federation, name))
+            require(answers(read_settings(federation)), _explain_death(federation, name))
             status = run_status(federation, number)
             if status.startswith(_FINISHED):
                 _tell_new_lines(log, place, on_line)
                 return status
         if not alive(federation).get(SUPERLINK, True):
-            raise FedmmError(_died(federation, name))
+            raise FedmmError(_explain_death(federation, name))
         time.sleep(pause)
 
 
@@ -100,20 +99,20 @@ def stop_run(federation: Federation, number: int) -> None:
         flwr(federation, "stop", str(number), CONNECTION)
 
 
-def _died(federation: Federation, name: str) -> str:
-    going_on = f"`fedmm deploy resume {name} --federation {federation.folder}` goes on with the run"
-    if _started_here(federation):
+def _explain_death(federation: Federation, name: str) -> str:
+    going_on = f"`fedmm deploy resume {name} --federation {federation.folder}` continues the run"
+    if _was_started_here(federation):
         return f"the SuperLink has died; {going_on}"
     return f"the SuperLink has died; {_how_to_start(federation)}; then {going_on}"
 
 
-def _started_here(federation: Federation) -> bool:
+def _was_started_here(federation: Federation) -> bool:
     """Whether the federation's SuperLink was started by `up`, and not by a service or by hand."""
     return SUPERLINK in alive(federation)
 
 
 def _how_to_start(federation: Federation) -> str:
-    if _started_here(federation):
+    if _was_started_here(federation):
         return f"`fedmm deploy up EXPERIMENT.toml --federation {federation.folder}` starts it again"
     return (
         f"`fedmm deploy up` did not start one from {federation.folder}: where a service runs it, `journalctl -u "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from fedmm.config.schema import Experiment
 from fedmm.config.sites import RowsElsewhere
 from fedmm.core.algorithm import Algorithm
 from fedmm.core.errors import Diverged, Say, require, unknown
+from fedmm.core.files import parse_toml
 from fedmm.core.mechanisms import GaussianUpdate
 from fedmm.core.signals.ranking import Ranking
 from fedmm.core.signals.validators import VALIDATORS
@@ -49,8 +49,8 @@ from fedmm.remote.flower.envelope import Sealer
 from fedmm.remote.flower.roster import Roster
 from fedmm.remote.flower.strategy import MinimaxStrategy
 from fedmm.remote.packed import About, Packed
-from fedmm.runs.build import DataCache, rows_held_at, tested_rows
-from fedmm.runs.resume import completed_run
+from fedmm.runs.build import DataCache, rows_held_at, select_test_rows
+from fedmm.runs.resume import read_completed, require_same_run
 from fedmm.runs.run_folder import EXPERIMENT, RunFolder
 from fedmm.runs.summary import Summary, finish_run, no_best_model
 from fedmm.runs.tracking import Tracks
@@ -63,7 +63,6 @@ from fedmm.training.adaptation import Adaptation
 from fedmm.training.callbacks import Callback, OnRound
 from fedmm.training.checkpoints import checkpoints_of, newest_common
 from fedmm.training.evaluators import metrics_by_client
-from fedmm.training.fingerprint import differences, refuse_others
 from fedmm.training.privacy import require_nothing_learnt
 from fedmm.training.snapshots import ResumePoint
 
@@ -93,7 +92,7 @@ def run_over_sites(
     """
     federation, folder = Federation(served.federation), served.folder
     require_private_keys(federation.certificates, federation.keys)
-    experiment = keep_every_round(deployed_experiment(tomllib.loads(served.experiment)))
+    experiment = keep_every_round(deployed_experiment(parse_toml(served.experiment, "the experiment")))
     if experiment.run.threads:
         torch.set_num_threads(experiment.run.threads)
     begun = _read_begun(experiment, folder, say) if served.resume else None
@@ -110,8 +109,8 @@ def run_over_sites(
     sites.enrol(grid, roster, introduction, served.enrol_seconds, served.min_sites, known=begun is not None)
     adaptation = standing_in(known, list(listed), sites.infos, cache)
     say(describe_bound(experiment))
-    told: About = {"run": served.name, "experiment": served.experiment}
-    engines = _Engines(grid, roster, experiment, adaptation, introduction, told, columns, sites, served.patience, say)
+    about: About = {"run": served.name, "experiment": served.experiment}
+    engines = _Engines(grid, roster, experiment, adaptation, introduction, about, columns, sites, served.patience, say)
     return _run(experiment, known, adaptation, folder, cache, engines, begun, watching, say)
 
 
@@ -145,54 +144,55 @@ def keep_every_round(experiment: Experiment) -> Experiment:
 
 
 def _read_begun(experiment: Experiment, folder: Path, say: Say) -> ResumePoint | None:
-    """What a run goes on from; None where it had not finished a round. Another configuration is refused."""
+    """What a run goes on from; None if it had not finished a round. Another configuration is refused."""
     if (folder / EXPERIMENT).exists():
-        before = deployed_experiment(tomllib.loads((folder / EXPERIMENT).read_text(encoding="utf-8")))
-        refuse_others(differences(before.tables(), experiment.tables()), f"the run in {folder}")
+        require_same_run(experiment, folder)
     require(
-        completed_run(folder) is None or bool(checkpoints_of(experiment.run, folder).rounds()),
-        f"the run in {folder} has completed, and its checkpoints were cleaned; begin another one with another name",
+        read_completed(folder) is None or bool(checkpoints_of(experiment.run, folder).rounds()),
+        f"the run in {folder} has completed, and its checkpoints were removed; start another one under another name",
     )
     begun = next(iter(newest_common([checkpoints_of(experiment.run, folder)], experiment.run.torch_device, say)), None)
-    say(f"going on after round {begun[0].round}" if begun else "no round had been finished: the run begins again")
+    say(f"continuing after round {begun[0].round}" if begun else "no round was completed: the run starts again")
     return begun
 
 
-def standing_in(each: Experiment, names: list[str], cards: Mapping[str, SiteInfo], cache: DataCache) -> Adaptation:
+def standing_in(
+    experiment: Experiment, names: list[str], infos: Mapping[str, SiteInfo], cache: DataCache
+) -> Adaptation:
     """The adaptation as a server sees it: a row of the right shape stands in for those at a site.
 
     The server keeps the sums of each site's updates, so that a site whose disk was lost gets its state back; where it
     sees masked sums alone, it has none to keep.
     """
-    run, device = each.run, each.run.torch_device
+    run, device = experiment.run, experiment.run.torch_device
     for client in run.client_weights:
         if client not in names:
             raise unknown("client in run.client_weights", client, names)
-    pair = each.partition.seen(cache.pair(each, device))
-    require_nothing_learnt(each.terms, pair.input)
-    clients = [stand_in_client(name, cards[name], run.client_weights.get(name, 1.0)) for name in names]
-    network = build_network(each, pair)
+    pair = experiment.partition.seen(cache.pair(experiment, device))
+    require_nothing_learnt(experiment.terms, pair.input)
+    clients = [stand_in_client(name, infos[name], run.client_weights.get(name, 1.0)) for name in names]
+    network = build_network(experiment, pair)
     require(
         network.batch_norm != "local",
-        "batch_norm = 'local' keeps statistics at the sites, so that the server's model cannot predict; use 'averaged' "
+        "batch_norm = 'local' keeps statistics at the sites, so the server's model cannot predict; use 'averaged' "
         "or 'frozen' in a federation of sites",
     )
     adaptation = Adaptation(
         clients,
         network,
-        each.objective,
-        each.algorithm,
+        experiment.objective,
+        experiment.algorithm,
         run,
-        validation=tested_rows(pair) or None,
+        validation=select_test_rows(pair) or None,
         source_validation=pair.source_validation,
         view=pair.view,
-        terms=replace(each.terms, restore=not each.terms.secure_sum),
-        guard=each.guard,
-        input_mean=mean_input(cards),
-        class_shares=shares_of_classes(each, cards),
-        batches={name: cards[name].batch for name in names},
+        terms=replace(experiment.terms, restore=not experiment.terms.secure_sum),
+        guard=experiment.guard,
+        input_mean=mean_input(infos),
+        class_shares=shares_of_classes(experiment, infos),
+        batches={name: infos[name].batch for name in names},
         held_at=rows_held_at(pair),
-        held_back={name: stand_in_row(cards[name], labelled=True) for name in names if cards[name].validation},
+        held_back={name: stand_in_row(infos[name], labelled=True) for name in names if infos[name].validation},
     )
     if adaptation.account:  # sites are told the seed, and who takes part follows from it
         adaptation.account = replace(adaptation.account, secret_sample=False)
@@ -200,7 +200,7 @@ def standing_in(each: Experiment, names: list[str], cards: Mapping[str, SiteInfo
 
 
 def has_usual_bound(experiment: Experiment) -> bool:
-    """Whether updates that are far longer than usual are refused: where the experiment has no bound of its own."""
+    """Whether updates that are far longer than usual are refused: if the experiment has no bound of its own."""
     terms = experiment.terms
     return not (terms.trusts_server or terms.secure_sum or terms.max_update_norm or terms.max_update_ratio)
 
@@ -213,12 +213,12 @@ def describe_bound(experiment: Experiment) -> str:
         allowed = "noise is shared (trust = 'server'), so no update is refused for its length"
         return f"{allowed}: the clip that sites apply themselves is the bound ({clip})"
     if terms.secure_sum:
-        return "updates are masked, and their sum alone is seen: no update is refused for its length"
+        return "updates are masked and the server sees only their sum, so no update is refused for its length"
     if has_usual_bound(experiment):
         usual = f"an update more than {TIMES:g} times as long as is usual among the other sites is refused"
         return f"{usual}; max_update_norm in [run] sets another bound"
-    own = f"max_update_norm = {terms.max_update_norm:g}, max_update_ratio = {terms.max_update_ratio:g}"
-    return f"the experiment bounds the length of updates: {own}"
+    bound = f"max_update_norm = {terms.max_update_norm:g}, max_update_ratio = {terms.max_update_ratio:g}"
+    return f"the experiment bounds the length of updates: {bound}"
 
 
 @dataclass
@@ -293,7 +293,7 @@ class _Engines:
 
 
 def _run(
-    each: Experiment,
+    experiment: Experiment,
     known: Experiment,
     adaptation: Adaptation,
     folder: Path,
@@ -303,36 +303,36 @@ def _run(
     watching: Sequence[Callback],
     say: Say,
 ) -> tuple[Summary, Diverged | None]:
-    before = completed_run(folder) or {}
+    before = read_completed(folder) or {}
     best = adaptation.best_model()
-    checkpoints = checkpoints_of(each.run, folder, best, in_parts=True)
+    checkpoints = checkpoints_of(experiment.run, folder, best, in_parts=True)
     if begun:
-        checkpoints.go_on(begun[0], each.run.torch_device)
-    status = StatusFile(folder, engines.roster, each.run.rounds, begun[0].round if begun else 0)
+        checkpoints.go_on(begun[0], experiment.run.torch_device)
+    status = StatusFile(folder, engines.roster, experiment.run.rounds, begun[0].round if begun else 0)
     engines.roster.on_change = status.write
     with (
-        RunFolder(folder, each.tables(), begun[1] if begun else ()) as files,
-        Tracks(each, folder, begun[0].round if begun else 0) as tracks,
+        RunFolder(folder, experiment.tables(), begun[1] if begun else ()) as files,
+        Tracks(experiment, folder, begun[0].round if begun else 0) as tracks,
     ):
         shown = OnRound(lambda row: status.after_round(int(row["round"] or 0), engines.timings))
         adapted, error = adaptation.run([best, files, tracks, shown, checkpoints, *watching], begun, engines=engines)
         summary = finish_run(files, known, adaptation, adapted, cache, {"name": "flower"})
-        held = {holding.name: {"holds": holding.domains} for holding in adaptation.client_data}
-        told = _scores_of_sites(each, engines.measured, adapted.state.round)
+        clients = {holding.name: {"holds": holding.domains} for holding in adaptation.client_data}
+        scores = _scores_of_sites(experiment, engines.measured, adapted.state.round)
         if begun and begun[0].round == adapted.state.round:  # what sites measured of it, they did before
-            told = before.get("clients", {})
-        summary |= {"clients": {name: {**own, **told.get(name, {})} for name, own in held.items()}}
+            scores = before.get("clients", {})
+        summary |= {"clients": {name: {**about, **scores.get(name, {})} for name, about in clients.items()}}
         files.summarise(summary)
         tracks.finish(summary)
-    if each.run.best_by and not (summary.get("best") or summary.get("oracle_best")):
-        say(no_best_model(each.run.best_by))
+    if experiment.run.best_by and not (summary.get("best") or summary.get("oracle_best")):
+        say(no_best_model(experiment.run.best_by))
     reached = summary["target_accuracy"]
     said = "" if reached is None else f"; target accuracy {reached}"
     say(f"{summary['status']} after round {summary['rounds']}{said}")
     return summary, error
 
 
-def _scores_of_sites(each: Experiment, measured: SiteMetrics, round_: int) -> dict[str, dict[str, float]]:
+def _scores_of_sites(experiment: Experiment, measured: SiteMetrics, round_: int) -> dict[str, dict[str, float]]:
     """By site, how many labelled rows it keeps from training, and how many the model of a round predicts right.
 
     Of two classes also how many rows are of the second, and the AUROC with the error that its histogram leaves, where
@@ -340,18 +340,18 @@ def _scores_of_sites(each: Experiment, measured: SiteMetrics, round_: int) -> di
     be known by sums alone.
     """
     asked_in, columns = measured.of_sites
-    if asked_in != round_ or each.terms.secure_sum:
+    if asked_in != round_ or experiment.terms.secure_sum:
         return {}
-    told: dict[str, dict[str, float]] = {
+    scores: dict[str, dict[str, float]] = {
         name: {"validation_rows": own.rows, "validation_hits": int(own.sums[0])}
         for name, own in columns.get(VALIDATORS["validation_worst_accuracy"].column, {}).items()
     }
     ranking = Ranking()
     for name, own in columns.get("validation_ranking", {}).items():
         positive = int(own.sums[ranking.bins :].sum())
-        if name in told and own.rows == told[name]["validation_rows"] and 0 < positive < own.rows:
+        if name in scores and own.rows == scores[name]["validation_rows"] and 0 < positive < own.rows:
             auroc, error, *_ = ranking.value(own.sums, own.rows).tolist()
-            told[name] |= {
+            scores[name] |= {
                 "validation_positive": positive, "validation_auroc": auroc, "validation_auroc_error": error,
             }  # fmt: skip
-    return told
+    return scores

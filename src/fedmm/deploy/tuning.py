@@ -35,7 +35,7 @@ from fedmm.runs.tuning.candidates import TUNE
 from fedmm.runs.tuning.criteria import Criterion, notes_on_rows, require_measured
 from fedmm.runs.tuning.halving import Budget, Pace, Rung, count_halvings, fit_rungs
 from fedmm.runs.tuning.rung_results import read_summary
-from fedmm.runs.tuning.rungs import Halving, evaluate_every, own_of
+from fedmm.runs.tuning.rungs import Halving, evaluate_every, find_own
 from fedmm.runs.tuning.state import STATE
 from fedmm.runs.tuning.tune import plan_tuning, require_limits
 from fedmm.sites.experiments import deployed_experiment, experiment_text, listed_sites
@@ -55,10 +55,12 @@ _LONGEST_NAME = 80
 
 def plan_deployed(request: TuneRequest) -> tuple[dict[str, Experiment], Criterion]:
     """The candidates of ``fedmm tune`` for an experiment whose rows are at sites, and what judges them."""
-    own = deployed_experiment({section: table for section, table in request.tables.items() if section != TUNE})
-    found, criterion = plan_tuning(with_stand_in(request.tables), own, request.objectives, request.metric)
-    elsewhere = isinstance(own.data, RowsElsewhere)
-    return {label: replace(each, data=own.data) for label, each in found.items()} if elsewhere else found, criterion
+    given = deployed_experiment({section: table for section, table in request.tables.items() if section != TUNE})
+    candidates, criterion = plan_tuning(with_stand_in(request.tables), given, request.objectives, request.metric)
+    elsewhere = isinstance(given.data, RowsElsewhere)
+    if elsewhere:
+        candidates = {label: replace(candidate, data=given.data) for label, candidate in candidates.items()}
+    return candidates, criterion
 
 
 def check_tuning(request: TuneRequest, name: str, min_sites: int) -> Experiment:
@@ -75,11 +77,11 @@ def check_tuning(request: TuneRequest, name: str, min_sites: int) -> Experiment:
     most = request.max_rounds
     require(most is None or most >= 1, f"--max-rounds must be at least 1, not {most}")
     candidates, criterion = plan_deployed(request)
-    own = own_of(candidates)
-    if criterion.metric and not isinstance(own.data, RowsElsewhere):
-        require_measured(criterion, prepare(own, DataCache()).measures)
-    count_halvings(len(candidates), own.run.rounds, request.eta)
-    return own
+    given = find_own(candidates)
+    if criterion.metric and not isinstance(given.data, RowsElsewhere):
+        require_measured(criterion, prepare(given, DataCache()).measures)
+    count_halvings(len(candidates), given.run.rounds, request.eta)
+    return given
 
 
 def serve_tuning(grid: Grid, served: RunRequest) -> None:
@@ -102,7 +104,7 @@ class SiteTuning:
             candidates, folder, seeds, eta, budget, progress=False, say=say, sweep=self._run_rung,
             criterion=self._criterion,
         )  # fmt: skip
-        self._own = own_of(candidates)
+        self._own = find_own(candidates)
         self._agreed = self._rows_aside = False
         self._encoding: TableInput | None = None
 
@@ -155,18 +157,18 @@ class SiteTuning:
         counted = [self._count(rung, _runs(rung, len(halving.always))) for rung in halving.plan[done:]]
         answered = [len(path.read_bytes().splitlines()) for path in halving.folder.glob(f"rung-{done + 1}/*/{ROUNDS}")]
         ended = [self._count(replace(halving.plan[done], rounds=rounds), 1) for rounds in answered]
-        rounds, questions = (sum(each[i] for each in counted) - sum(each[i] for each in ended) for i in (0, 1))
+        rounds, questions = (sum(counts[i] for counts in counted) - sum(counts[i] for counts in ended) for i in (0, 1))
         return rounds, questions + 1 + has_tables(self._own)
 
     def _count(self, rung: Rung, runs: int) -> tuple[int, int]:
         """Rounds and questions of so many runs. With ``participation`` below 1, as many as are to be expected."""
         asked = math.ceil(rung.rounds * self._own.terms.participation)
-        every = min(evaluate_every(each.run, rung.rounds) for each in self.halving.candidates.values())
+        every = min(evaluate_every(candidate.run, rung.rounds) for candidate in self.halving.candidates.values())
         per_round = 3 if self._own.terms.secure_sum else 1
         return runs * asked, runs * (1 + per_round * asked + math.ceil(rung.rounds / every))
 
     def _agree(self, rounds: int, questions: int) -> None:
-        """Ask every site whether its owner's limits leave room; the tuning is refused where one does not."""
+        """Ask every site whether its owner's limits leave room; the tuning is refused if one does not."""
         served, listed = self._served, list(listed_sites(self._own))
         self._say(f"asking {', '.join(listed)} for at most {rounds} rounds and {questions} questions each")
         roster = open_roster(self._grid, served, listed, self._say)
@@ -180,7 +182,7 @@ class SiteTuning:
             roster.ask_strangers(self._grid, question)
             roster.hear_strangers(self._grid)
             refused = [reason for name, reason in roster.refused.items() if name in roster.missing]
-            require(not refused, f"the tuning cannot begin: {'; '.join(refused)}")
+            require(not refused, f"the tuning cannot start: {'; '.join(refused)}")
             if roster.missing:
                 require(
                     time.monotonic() < deadline,
@@ -190,7 +192,7 @@ class SiteTuning:
                 time.sleep(_PAUSE)
         require(
             self._rows_aside or not (self._criterion.metric and isinstance(self._own.data, RowsElsewhere)),
-            f"the tuning cannot begin: the metric {self._criterion.metric} is judged by labelled rows that sites keep "
+            f"the tuning cannot start: the metric {self._criterion.metric} is judged by labelled rows that sites keep "
             "from training, and none keeps any; set data.validation_rows in the files of the sites",
         )
         if has_tables(self._own) and self._encoding is None:
@@ -217,26 +219,28 @@ class SiteTuning:
             self._agree(*self._count_left())
             self._agreed = True
         names, status = folder_names(experiments), "completed"
-        found: dict[str, Summary] = {}
-        for number, (each, name) in enumerate(zip(experiments, names, strict=True), start=1):
-            summary = _finished(folder / name)
+        summaries: dict[str, Summary] = {}
+        for number, (experiment, name) in enumerate(zip(experiments, names, strict=True), start=1):
+            summary = _read_finished(folder / name)
             if summary is None and not self.halving.budget.over():
-                place = f"{folder.name}, run {number} of {len(names)}: {each.run.label}, seed {each.run.seed}"
-                summary = self._run(each, folder / name, f"{self._served.name}.{folder.name}.{number}", place)
+                place = (
+                    f"{folder.name}, run {number} of {len(names)}: {experiment.run.label}, seed {experiment.run.seed}"
+                )
+                summary = self._run(experiment, folder / name, f"{self._served.name}.{folder.name}.{number}", place)
             if summary is None or summary["status"] == "interrupted":
                 status = "interrupted"
                 break
-            found[name] = summary
-        whole = comparison_summary(title, status, list(found.values()), list(found))
+            summaries[name] = summary
+        whole = comparison_summary(title, status, list(summaries.values()), list(summaries))
         write_json(folder / SUMMARY, whole)
         return whole
 
-    def _run(self, each: Experiment, folder: Path, name: str, place: str) -> Summary:
+    def _run(self, experiment: Experiment, folder: Path, name: str, place: str) -> Summary:
         began = time.monotonic()
-        text = experiment_text(keep_every_round(each))
+        text = experiment_text(keep_every_round(experiment))
         request = _CandidateRun(**{**vars(self._served), "name": name, "experiment": text, "resume": True}, at=folder)
         judged_by = VALIDATORS[self._criterion.signals[0]]
-        watch = _Watch(place, each.run.rounds, self.halving.budget, self._say, judged_by.column)
+        watch = _Watch(place, experiment.run.rounds, self.halving.budget, self._say, judged_by.column)
         if self._encoding is not None:
             folder.mkdir(parents=True, exist_ok=True)
             shutil.copy(self._served.folder / ENCODING_FILE, folder / ENCODING_FILE)
@@ -305,7 +309,7 @@ class _Watch(Callback):
         for site, reason in self._refusals.get(number, ()):
             require(
                 not any(words in reason for words in _SPENT),
-                f"{self._place}: {site} answers no more: {reason}; what is finished stays",
+                f"{self._place}: {site} no longer answers: {reason}; what is finished stays",
             )
             if not reason.startswith(_AWAY):
                 raise Diverged(site, number, f"{site} does not take part in it: {reason}")
@@ -321,7 +325,7 @@ def _runs(rung: Rung, always: int) -> int:
     return rung.seeds * (rung.candidates + always)
 
 
-def _finished(folder: Path) -> Summary | None:
+def _read_finished(folder: Path) -> Summary | None:
     """The summary of a run that has nothing left to do."""
     summary = read_summary(folder)
     return summary if summary.get("status") in ("completed", "diverged") else None

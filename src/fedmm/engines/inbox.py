@@ -127,11 +127,11 @@ class Inbox:
                     del self.accepted[client]
 
     def sent_point(self, default: Tensor) -> Tensor:
-        """The point that the round's clients work from; the default where nobody was invited."""
+        """The point that the round's clients work from; the default if nobody was invited."""
         return next((each.sent["z"] for each in self._invitations.values()), default)
 
     def _addressed(self, update: Update) -> str:
-        """Why this is no answer to an invitation of this round; empty where it is one."""
+        """Why this is no answer to an invitation of this round; empty if it is one."""
         invitation = self._invitations.get(update.client)
         if invitation is None:
             return "it was not asked to take part"
@@ -142,7 +142,7 @@ class Inbox:
         if update.lost:
             return f"it has lost {_state(invitation.counted)}"
         if update.base != invitation.counted:
-            return f"it went on from {_state(update.base)}, not from {_state(invitation.counted)}"
+            return f"it continued from {_state(update.base)}, not from {_state(invitation.counted)}"
         if update.client in self.accepted:
             return "it has already sent an update in this round"
         return ""
@@ -151,7 +151,7 @@ class Inbox:
         return (
             _unlike(update.vectors, {} if self._reports.unsent else self._like, "vector")
             or _unlike(update.statistics, self._statistics, "running statistic")
-            or _misnamed(update.scalars, self._reports.names)
+            or _find_misnamed(update.scalars, self._reports.names)
         )
 
     def _unusable(self, update: Update) -> str:
@@ -179,7 +179,7 @@ class Inbox:
 
 
 def _unlike(given: Mapping[str, object], like: Mapping[str, Tensor], what: str) -> str:
-    """Why tensors are not of the right names, shapes and dtypes; empty where they are."""
+    """Why tensors are not of the right names, shapes and dtypes; empty if they are."""
     for name in sorted(like.keys() - given.keys()):
         return f"its update lacks the {what} {name!r}"
     for name in sorted(map(str, given.keys() - like.keys())):
@@ -187,7 +187,7 @@ def _unlike(given: Mapping[str, object], like: Mapping[str, Tensor], what: str) 
     for name, right in like.items():
         got = given[name]
         if not isinstance(got, Tensor):
-            return f"its {name!r} is no tensor but {type(got).__name__}"
+            return f"its {name!r} is not a tensor but {type(got).__name__}"
         if got.shape != right.shape:
             return f"its {name!r} has shape {tuple(got.shape)}, not {tuple(right.shape)}"
         if got.dtype != right.dtype:
@@ -195,8 +195,8 @@ def _unlike(given: Mapping[str, object], like: Mapping[str, Tensor], what: str) 
     return ""
 
 
-def _misnamed(given: Mapping[str, float], names: tuple[str, ...]) -> str:
-    """Why numbers are not those that are to be reported; empty where they are."""
+def _find_misnamed(given: Mapping[str, float], names: tuple[str, ...]) -> str:
+    """Why numbers are not those that are to be reported; empty if they are."""
     for name in sorted(set(names) - given.keys()):
         return f"its update lacks the number {name!r}"
     for name in sorted(map(str, given.keys() - set(names))):
@@ -284,7 +284,7 @@ def harmless_norms(algorithm: Algorithm, layout: Layout, start: Tensor, statisti
 
 
 _ADVICE = (
-    "a run that diverges looks so too: lower its step sizes, or set max_update_norm in [run] to a bound of your own"
+    "a run that diverges looks the same: lower its step sizes, or set max_update_norm in [run] to a bound of your own"
 )
 _STATISTICS = "running statistics"
 

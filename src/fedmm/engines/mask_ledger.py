@@ -76,8 +76,8 @@ class MaskLedger:
         for before in (self._opened.get(key) for key in sums):
             require(
                 before in (None, survivors),
-                f"it has helped to open a sum of round {each.round + 1} already, of other sites; two would tell an "
-                "update",
+                f"it has helped to open a sum of round {each.round + 1} already, of other sites; two would reveal "
+                "an update",
             )
         if any(key not in self._opened for key in sums):
             self._note({"opened": [each.run, each.round, each.digest], "survivors": survivors})
@@ -120,6 +120,6 @@ class MaskLedger:
                     )
             except (ValueError, KeyError, TypeError) as problem:
                 raise FedmmError(
-                    f"{path} holds a line that is no note of masks; without it this site cannot tell which masks it "
-                    "has used, so that the run has to begin again under another name"
+                    f"{path} holds a line that is not a record of masks; without it this site cannot tell which masks "
+                    "it has used, so the run must start again under another name"
                 ) from problem

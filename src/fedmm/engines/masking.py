@@ -63,7 +63,7 @@ class MaskKey:
 
     def __init__(self, secret: bytes, run: str) -> None:
         require(len(secret) >= _SEED_BYTES, f"a secret for masks must have at least {_SEED_BYTES} bytes")
-        private = _derived(secret, b"fedmm mask key\x1f" + run.encode())
+        private = _derive_seed(secret, b"fedmm mask key\x1f" + run.encode())
         self._private = _x25519().X25519PrivateKey.from_private_bytes(private)
 
     @property
@@ -76,11 +76,11 @@ class MaskKey:
         try:
             shared = self._private.exchange(_x25519().X25519PublicKey.from_public_bytes(other))
         except ValueError as problem:
-            raise FedmmError("a key for masks is none of X25519's") from problem
-        return _derived(shared, b"fedmm mask seed\x1f" + label)
+            raise FedmmError("a key for masks is not an X25519 key") from problem
+        return _derive_seed(shared, b"fedmm mask seed\x1f" + label)
 
 
-def signed_text(run: str, site: str, key: bytes) -> bytes:
+def build_signed_text(run: str, site: str, key: bytes) -> bytes:
     """What a site signs."""
     return b"fedmm mask key\x1f" + json.dumps([run, site, key.hex()]).encode()
 
@@ -125,25 +125,25 @@ class Masks:
             self.ledger.uploads(Uploaded(self.run, session, t, label, digest, own, shared))
         hidden = codes + mask(own, len(codes))
         for other, seed in shared.items():
-            hidden = _added(hidden, seed, self.name < other)
+            hidden = _add_mask(hidden, seed, self.name < other)
         vectors = {MASKED: torch.from_numpy(hidden.view(np.int64))}
         return replace(update, vectors=vectors, statistics={}, metrics={})
 
     def signed(self) -> SignedKey:
         """The site's own key, for the others."""
-        return SignedKey(self.key.public, self.sign(signed_text(self.run, self.name, self.key.public)))
+        return SignedKey(self.key.public, self.sign(build_signed_text(self.run, self.name, self.key.public)))
 
     def confirmed(self, session: int, round: int, survivors: Iterable[str]) -> bytes:
         """The site's word that the sum of these sites' updates is to be opened; it gives it to one sum in a round."""
         sent, names = self._sent(session, round, survivors)
         self.ledger.opens(sent, names)
-        return self.sign(_confirmed_text(self.run, sent.label, names))
+        return self.sign(_build_confirmation(self.run, sent.label, names))
 
     def opened(self, session: int, round: int, survivors: Iterable[str], confirmations: Mapping[str, bytes]) -> Opening:
         """What opens the sum of these sites' updates, where each of them has given its word."""
         sent, names = self._sent(session, round, survivors)
         self.ledger.opens(sent, names)
-        text = _confirmed_text(self.run, sent.label, names)
+        text = _build_confirmation(self.run, sent.label, names)
         for other in names:
             require(
                 other == self.name or self.verify(other, confirmations.get(other, b""), text),
@@ -155,7 +155,7 @@ class Masks:
         sent, names = self.ledger.sent(self.run, session, round), sorted(set(survivors))
         require(sent is not None, f"it sent no update in round {round + 1} that could be part of a sum")
         assert sent is not None
-        require(self.name in names, "it was asked to open a sum that its own update is no part of")
+        require(self.name in names, "it was asked to open a sum that does not contain its own update")
         require(
             len(names) >= self.least,
             f"it helps to open sums of at least {self.least} updates, and this one has {len(names)}",
@@ -173,12 +173,12 @@ class Masks:
         )
         for other, (key, signature) in sorted(offer.items()):
             require(
-                other == self.name or self.verify(other, signature, signed_text(self.run, other, key)),
+                other == self.name or self.verify(other, signature, build_signed_text(self.run, other, key)),
                 f"the key for masks of {other!r} is not signed by the key that this site has for {other!r}",
             )
 
 
-def _confirmed_text(run: str, label: bytes, survivors: list[str]) -> bytes:
+def _build_confirmation(run: str, label: bytes, survivors: list[str]) -> bytes:
     return b"fedmm masked sum\x1f" + json.dumps([run, label.hex(), survivors]).encode()
 
 
@@ -197,7 +197,7 @@ def upload_codes(upload: State, sent: State) -> Codes:
     return np.concatenate([encode(each - sent[name].double() if name in sent else each) for name, each in wide.items()])
 
 
-def masked_like(upload: State) -> State:
+def build_masked_template(upload: State) -> State:
     """A masked upload of the right name, shape and dtype."""
     return {MASKED: torch.zeros(sum(map(len, upload.values())), dtype=torch.int64)}
 
@@ -216,11 +216,11 @@ def sum_codes(updates: Mapping[str, Update], invited: Iterable[str], openings: M
     for name in sorted(updates):
         opening = openings[name]
         if opening.gone.keys() != gone or {len(opening.own), *map(len, opening.gone.values())} != {_SEED_BYTES}:
-            raise NotOpened(f"{name!r} told other seeds than it was asked for")
+            raise NotOpened(f"{name!r} sent other seeds than it was asked for")
         codes = updates[name].vectors[MASKED].cpu().numpy().view(np.uint64)
         codes = codes - mask(opening.own, len(codes))
         for other, seed in opening.gone.items():
-            codes = _added(codes, seed, name > other)
+            codes = _add_mask(codes, seed, name > other)
         total = total + codes
     return np.asarray(total)
 
@@ -235,12 +235,12 @@ def mean_upload(codes: Codes, number: int, like: State, sent: State) -> State:
     return mean
 
 
-def _added(codes: Codes, seed: bytes, plus: bool) -> Codes:
+def _add_mask(codes: Codes, seed: bytes, plus: bool) -> Codes:
     each = mask(seed, len(codes))
     return codes + each if plus else codes - each
 
 
-def _derived(secret: bytes, about: bytes) -> bytes:
+def _derive_seed(secret: bytes, about: bytes) -> bytes:
     from cryptography.hazmat.primitives import hashes  # noqa: PLC0415 - comes with the extra
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF  # noqa: PLC0415
 

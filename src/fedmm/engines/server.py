@@ -28,7 +28,7 @@ from fedmm.core.federation import Terms, client_weights, head_count
 from fedmm.core.problem import FederatedProblem, Statistics
 from fedmm.engines.draws import invited, reported, require_per_client
 from fedmm.engines.inbox import Inbox, Reports, UsualNorms, harmless_norms
-from fedmm.engines.masking import NotOpened, Opening, masked_like, mean_upload, sum_codes
+from fedmm.engines.masking import NotOpened, Opening, build_masked_template, mean_upload, sum_codes
 from fedmm.engines.messages import NEVER, Invitation, Update, size_in_bytes
 from fedmm.engines.worker import Kept
 
@@ -148,7 +148,7 @@ class Server:
         masked: for updates of which the sum alone is seen.
         """
         statistics = self.problem.statistics if self.problem.share_statistics else {}
-        like = masked_like(self.upload) if masked else travelling(self.terms.uploads, self.upload)
+        like = build_masked_template(self.upload) if masked else travelling(self.terms.uploads, self.upload)
         usual = self.usual_norms(norms or {})
         t = next((invitation.round for invitation in invitations.values()), 0)
         unsent = tuple(self.upload) if self.algorithm.reports_only(t) else ()
@@ -177,7 +177,7 @@ class Server:
         kept: a client's own state after the round, where this process has it; it is taken where its update counts.
         dual_norms: ||dual_i|| by client from the names of those who count; by default those of the states.
         refused: what could not even be read as an update.
-        open_sum: where updates are masked. Each is then taken for their mean, which is all that the server needs.
+        open_sum: if updates are masked. Each is then taken for their mean, which is all that the server needs.
         """
         t, bytes_up = state.round, 0
         inbox = self.inbox(invitations, state.norms, masked=open_sum is not None)

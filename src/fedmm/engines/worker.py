@@ -58,7 +58,7 @@ class ClientMemory:
         return self._held
 
     def state_for(self, counted: int) -> Kept | None:
-        """The state after the round in which the server last counted this client; None where it is lost.
+        """The state after the round in which the server last counted this client; None if it is lost.
 
         What came of later rounds was not counted, and never will be.
         """
@@ -82,7 +82,7 @@ _USUAL = Terms()
 class Worked:
     """What a client has after its local steps: its upload as it travels, its new state, and its report.
 
-    Of a report with metrics, those are empty where updates carry noise: they would tell what the noise hides.
+    Of a report with metrics, those are empty if updates carry noise: they would tell what the noise hides.
     scalars: the numbers that the algorithm has its clients report.
     """
 

@@ -124,7 +124,7 @@ def fit_temperature(y: Tensor, logits: Tensor) -> float:
     """T > 0 that makes the mean cross entropy of softmax(logits / T) smallest (Guo et al. 2017).
 
     y: int64 ``[rows]``; logits: float64 ``[rows, classes]``. As Platt (1999) has it, the targets are those of rows + 2,
-    so that T stays above 0 where every prediction is right; it is kept from 0.01 to 100.
+    so that T stays above 0 if every prediction is right; it is kept from 0.01 to 100.
 
     The loss is convex in b = 1 / T, so that the sign of its derivative, mean of sum_k (p_k - t_k) l_k, tells the side.
     """

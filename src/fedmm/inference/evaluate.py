@@ -15,7 +15,7 @@ from fedmm.core.signals.intervals import wilson
 from fedmm.data.domains import RowStream
 from fedmm.data.labels import UNKNOWN, UNLABELLED
 from fedmm.inference.load_run import FinishedRun
-from fedmm.inference.predict import OWN_ROWS, TEST, groups_in, is_training_file, open_rows, own_rows, predict_rows
+from fedmm.inference.predict import OWN_ROWS, TEST, groups_in, is_training_file, open_own_rows, open_rows, predict_rows
 from fedmm.inference.scores import BINS, Scores, compute_groups, compute_scores
 from fedmm.runs.evidence import count_trained_test_rows
 
@@ -74,7 +74,7 @@ class Evaluation:
 
 def rows_named(run: FinishedRun, data: str, *, skip_bad: bool = False) -> RowStream:
     """The rows of a file or folder, or of the run's own data set where ``data`` is one of the words for them."""
-    return own_rows(run, data) if data in OWN_ROWS else open_rows(run, Path(data), skip_bad=skip_bad)
+    return open_own_rows(run, data) if data in OWN_ROWS else open_rows(run, Path(data), skip_bad=skip_bad)
 
 
 def evaluate(
@@ -127,12 +127,12 @@ def evaluate(
         left_out,
         unknown,
         tuple(sorted(strange)),
-        _trained_on(run) if data == TEST else 0,
+        _count_trained_on(run) if data == TEST else 0,
         compute_groups(group, grouped, y, logs, classes, len(run.class_names)) if group else None,
     )
 
 
-def _trained_on(run: FinishedRun) -> int:
+def _count_trained_on(run: FinishedRun) -> int:
     """How many of the run's own test rows of the target it trained on, without their labels."""
     if not run.experiment.objective.adapts:
         return 0

@@ -152,7 +152,7 @@ def _inside(run: FinishedRun, rows: Tensor) -> list[str]:
     elif centre == "image_mean":
         steps.append("each row's own mean is subtracted")
     elif centre == "batch_mean":
-        steps.append("the mean of the whole batch is subtracted, so that a prediction depends on its batch")
+        steps.append("the mean of the whole batch is subtracted, so a prediction depends on its batch")
     for layer in network.modules():
         if isinstance(layer, Normalise):
             steps.append(f"channels are normalised: {layer.extra_repr()}")

@@ -36,7 +36,7 @@ class FinishedRun:
 
     checkpoint, round: which of its models this is, and after how many rounds; ``oracle best`` was chosen with labels of
         the target. chosen_by: the validator that chose it, empty for the last one.
-    class_names: one for each column of probabilities; input: how files become rows, None where the rows are a built-in
+    class_names: one for each column of probabilities; input: how files become rows, None if the rows are a built-in
         data set's own.
     temperature, bias, threshold: how it was calibrated (:mod:`fedmm.inference.calibrate`); as trained by default.
     """
@@ -71,7 +71,7 @@ class FinishedRun:
     def sample_rows(self) -> Tensor | None:
         """A few stored rows of both domains, ``[rows, *stored]``, in the dtype in which clients hold them.
 
-        None are there where the run kept none; None where it is not known how they were held.
+        None are there where the run kept none; None if it is not known how they were held.
         """
         path = self.folder / SAMPLES
         if not path.exists():
@@ -111,7 +111,7 @@ def open_run(folder: Path, model: str | None = None, *, device: torch.device | s
 
 def _require_run(folder: Path) -> None:
     try:
-        require("\0" not in str(folder) and folder.is_dir(), f"there is no folder {folder}; name the folder of a run")
+        require("\0" not in str(folder) and folder.is_dir(), f"there is no folder {folder}; give the folder of a run")
         if (folder / EXPERIMENT).exists():
             require(
                 (folder / MODEL).exists(), f"{folder} holds no {MODEL} yet; let its run end, or stop it with Ctrl-C"

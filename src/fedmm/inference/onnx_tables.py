@@ -20,7 +20,7 @@ _UNSEEN = "a word that no row had"
 
 
 def columns_of(given: Input | None) -> tuple[Column, ...]:
-    """The columns that a model can prepare itself; none where rows are no table, or each site scales its own way."""
+    """The columns that a model can prepare itself; none if rows are no table, or each site scales its own way."""
     return () if given is None or given.per_site else given.table_columns
 
 

@@ -33,7 +33,7 @@ class Predicted(NamedTuple):
     """What the model says of some rows.
 
     names: of the rows. logarithms: of the probabilities, float64 ``[rows, classes]``. y: int64 ``[rows]``, -1 where the
-    class is not known, -2 where the model does not know it; None where none is known. strange: labels that are no class
+    class is not known, -2 where the model does not know it; None if none is known. strange: labels that are no class
     of the model. threshold: the log odds from which on the second of two classes is predicted; None for the likeliest.
     """
 
@@ -75,7 +75,7 @@ def read_as(
 def same_rows(run: FinishedRun, one: str, other: str) -> bool:
     """Whether two names of rows, each a path or a word for the run's own, mean the same ones."""
     if one in OWN_ROWS and other in OWN_ROWS:
-        held = _own_rows(run)
+        held = _load_own_rows(run)
         return held[one] is held[other]
     return Path(one).resolve() == Path(other).resolve()
 
@@ -87,14 +87,14 @@ def is_training_file(run: FinishedRun, data: str) -> bool:
     return data not in OWN_ROWS and any(path and Path(path).resolve() == Path(data).resolve() for path in own)
 
 
-def _own_rows(run: FinishedRun) -> dict[str, Labelled | None]:
+def _load_own_rows(run: FinishedRun) -> dict[str, Labelled | None]:
     pair = run.experiment.data.load()
     return dict(zip(OWN_ROWS, (pair.target_test, pair.source_test, pair.source_validation), strict=True))
 
 
-def own_rows(run: FinishedRun, which: str) -> RowStream:
+def open_own_rows(run: FinishedRun, which: str) -> RowStream:
     """Labelled rows of the run's own data set: test rows of the target or of the source, or source rows set aside."""
-    held = _own_rows(run)
+    held = _load_own_rows(run)
     rows = held[which]
     if rows is None or not len(rows.x):
         others = [name for name, each in held.items() if each is not None and len(each.x)]
@@ -109,7 +109,7 @@ def groups_in(run: FinishedRun, data: str, column: str) -> list[str]:
     if data not in OWN_ROWS:
         require(
             isinstance(run.input, TableInput) and run.input.fits(Path(data)),
-            f"--group names a column of a table, and {data} is none",
+            f"--group names a column of a table, and {data} is not a table",
         )
         assert isinstance(run.input, TableInput)
         frame = read_table(Path(data), run.input, [column])

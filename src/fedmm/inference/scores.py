@@ -23,7 +23,7 @@ BINS = 15
 
 @dataclass(frozen=True)
 class ClassScores:
-    """One class: precision is None where it was never predicted, recall where it has no rows, F1 where both."""
+    """One class: precision is None if it was never predicted, recall if it has no rows, F1 where both."""
 
     name: str
     precision: float | None
@@ -45,7 +45,7 @@ class Bin:
 
     @property
     def gap(self) -> float:
-        """Between the two; 0 where there are no rows."""
+        """Between the two; 0 if there are no rows."""
         return 0.0 if self.confidence is None or self.accuracy is None else abs(self.confidence - self.accuracy)
 
 
@@ -55,7 +55,7 @@ class Scores:
 
     majority: the accuracy of always predicting the most frequent class. balanced_accuracy: the mean recall over the
     classes that have rows. auc: the area under the ROC curve of the second of two classes, average_precision and curves
-    of the same; None for more classes or where one has no rows. intervals: of 95 %, by the name of what they are of.
+    of the same; None for more classes or if one has no rows. intervals: of 95 %, by the name of what they are of.
     macro_f1: the mean F1 over the classes that have rows or predictions. ece: the mean gap between probability and
     accuracy over the bins, weighted by their rows. brier: the mean over rows of sum_k (p_k - [y = k])^2, from 0 to 2.
     nll: the mean -log p_y, in nats. confusion: rows by class (first) and predicted class.

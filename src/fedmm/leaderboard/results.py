@@ -90,7 +90,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     lines = read_json_lines(path, HINT)
     for number, line in lines:
         known = isinstance(line, dict) and line.get("kind") in _KINDS
-        require(known, f"{path}, line {number}, is no result of the leaderboard; remove the line")
+        require(known, f"{path}, line {number}, is not a result of the leaderboard; remove the line")
     return [line for _, line in lines]
 
 

@@ -77,11 +77,11 @@ class Backbone(Model):
         from rows ``[rows, *shape]`` to features ``[rows, features]``. Importing a module runs its
         code, so the user has to allow it: :func:`fedmm.allow_import`.
     options: keyword arguments for it.
-    pretrained: the library's own weights, downloaded where they are not kept already.
+    pretrained: the library's own weights, downloaded if they are not kept already.
     weights: a safetensors, .pt or .pth file with the backbone's state dict, looked for from the current folder and then
         in the data folder; weights of a classifier in it are not used.
     normalise: what is done to pictures in [0, 1]. ``auto``: for networks of timm and torchvision what they want
-        (ImageNet's mean and deviation where they do not say), else nothing.
+        (ImageNet's mean and deviation if they do not say), else nothing.
     frozen: beginnings of names of the backbone's parts that are never changed, and no part of what is sent; ``*`` is
         all of it.
     bottleneck: width of the layer between the backbone's features and the heads, 0 for none.

@@ -14,7 +14,7 @@ Precision = Literal["fp32", "tf32", "bf16"]
 PRECISIONS = ("fp32", "tf32", "bf16")
 
 
-def named_precision(name: str, option: str) -> Precision:
+def read_precision(name: str, option: str) -> Precision:
     """The precision that an option names; another is refused."""
     one_of(option, name, PRECISIONS)
     return cast(Precision, name)

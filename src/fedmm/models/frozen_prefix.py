@@ -50,10 +50,10 @@ class FrozenPart(nn.Module):
         return found.hexdigest()
 
 
-def without_frozen_part(network: Network, row: Tensor) -> tuple[FrozenPart, Network] | None:
+def split_frozen_part(network: Network, row: Tensor) -> tuple[FrozenPart, Network] | None:
     """The layers that come first and are never changed, and the network that is left behind them.
 
-    The parameters that are trained have the same names, order and first values in both. None where the first layers are
+    The parameters that are trained have the same names, order and first values in both. None if the first layers are
     trained or random, where rows are centred, and where a row would take more memory behind them than it does before.
 
     row: as the network takes it, ``[1, ...]``.

@@ -144,7 +144,7 @@ class AdversarialModule(nn.Module):
         if shape is None:
             return None
         if shape.levels:
-            require(network.adversary is None, "adversary must be left out: that of the objective is no network")
+            require(network.adversary is None, "adversary must be left out: the objective's adversary is not a network")
             return Numbers(shape.outputs)
         return _head(network, shape) if network.adversary is None else copy.deepcopy(network.adversary)
 

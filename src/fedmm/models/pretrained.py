@@ -19,7 +19,7 @@ def load_weights(module: nn.Module, given: str, normalise: str) -> None:
     """Give a torchvision module the weights of a file: safetensors, or a state dict as torch saves it.
 
     given: its path; a relative one is looked for from the current folder, then in the data folder.
-    normalise: how the input is scaled, refused where a safetensors file says that it needs another.
+    normalise: how the input is scaled, refused if a safetensors file says that it needs another.
     """
     path = _find(given)
     try:
@@ -75,7 +75,7 @@ def _read(path: Path) -> tuple[Mapping[str, Tensor], Mapping[str, str]]:
 
 
 def torchvisions_own(weights: Any) -> dict[str, Tensor]:
-    """The state dict of one of torchvision's ``Weights``, downloaded where it is not kept already."""
+    """The state dict of one of torchvision's ``Weights``, downloaded if it is not kept already."""
     try:
         state: dict[str, Tensor] = weights.get_state_dict(progress=False, check_hash=True)
     except Exception as problem:
@@ -126,7 +126,7 @@ def import_backbone(backbone: str, options: Mapping[str, Any], shape: tuple[int,
         callable(factory),
         f"backbone {backbone!r} is {type(factory).__name__}, not a function that returns an nn.Module",
     )
-    return Imported(_made(factory, options, backbone))
+    return Imported(_make_backbone(factory, options, backbone))
 
 
 def _timm(name: str, options: Mapping[str, Any], shape: tuple[int, ...], pretrained: bool) -> Imported:
@@ -143,7 +143,7 @@ def _timm(name: str, options: Mapping[str, Any], shape: tuple[int, ...], pretrai
     except Exception as problem:
         if pretrained:
             raise _no_weights(f"timm:{name}", problem) from problem
-        raise _failed(f"timm:{name}", problem) from problem
+        raise _explain_failure(f"timm:{name}", problem) from problem
     about: Mapping[str, Any] = getattr(module, "pretrained_cfg", None) or {}
     scale = (tuple(about["mean"]), tuple(about["std"])) if about.get("mean") and about.get("std") else None
     return Imported(module, scale, shape[0] if len(shape) == 3 else None)
@@ -162,7 +162,7 @@ def _torchvision(name: str, options: Mapping[str, Any], pretrained: bool) -> Imp
         module: nn.Module = models.get_model(name, weights=None, **arguments)
         return module
 
-    module = _made(factory, options, f"torchvision:{name}")
+    module = _make_backbone(factory, options, f"torchvision:{name}")
     if pretrained:
         try:
             module.load_state_dict(torchvisions_own(models.get_model_weights(name).DEFAULT))
@@ -171,7 +171,7 @@ def _torchvision(name: str, options: Mapping[str, Any], pretrained: bool) -> Imp
         except Exception as problem:
             raise _no_weights(f"torchvision:{name}", problem) from problem
     heads = [path for path, layer in module.named_modules() if isinstance(layer, nn.Linear)]
-    require(bool(heads), f"backbone 'torchvision:{name}' has no linear classifier that could be taken off; use another")
+    require(bool(heads), f"backbone 'torchvision:{name}' has no linear classifier to remove; use another")
     parent, _, child = heads[-1].rpartition(".")
     setattr(module.get_submodule(parent), child, nn.Identity())
     return Imported(module, colours=3)
@@ -191,11 +191,11 @@ def _require_plain(backbone: str, name: str, options: Mapping[str, Any]) -> None
         )
 
 
-def _made(factory: Any, options: Mapping[str, Any], backbone: str) -> nn.Module:
+def _make_backbone(factory: Any, options: Mapping[str, Any], backbone: str) -> nn.Module:
     try:
         module = factory(**options)
     except Exception as problem:
-        raise _failed(backbone, problem) from problem
+        raise _explain_failure(backbone, problem) from problem
     if not isinstance(module, nn.Module):
         raise FedmmError(
             f"backbone {backbone!r} made an object of type {type(module).__name__}; it must be an nn.Module"
@@ -209,13 +209,13 @@ def _unknown(library: str, name: str, known: list[str]) -> FedmmError:
     return FedmmError(f"{library} has no network {name!r}{hint}")
 
 
-def _failed(backbone: str, problem: Exception) -> FedmmError:
+def _explain_failure(backbone: str, problem: Exception) -> FedmmError:
     return FedmmError(f"backbone {backbone!r} cannot be made with these options: {_reason(problem)}")
 
 
 def _no_weights(backbone: str, problem: Exception) -> FedmmError:
     return FedmmError(
-        f"the weights of {backbone!r} cannot be had ({_reason(problem)}); with pretrained they are downloaded, so name "
+        f"the weights of {backbone!r} cannot be loaded ({_reason(problem)}); pretrained downloads them, so name "
         "a file with model.weights instead"
     )
 

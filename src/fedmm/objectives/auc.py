@@ -48,7 +48,9 @@ class AUC(Objective):
         one_of("form", self.form, ("margin", "square"))
         positive("margin", self.margin)
         fraction("positive_share", self.positive_share)
-        require(not self.sam_radius, f"sam_radius must be 0 for {self.name}, whose task loss is not minimised alone")
+        require(
+            not self.sam_radius, f"sam_radius must be 0 for {self.name}, whose task loss is not minimised by itself"
+        )
 
     @classmethod
     def used_options(cls) -> set[str]:

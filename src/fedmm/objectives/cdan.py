@@ -30,7 +30,7 @@ class CDAN(Objective):
     """
 
     name: ClassVar[str] = "cdan"
-    summary: ClassVar[str] = "the adversary tells the domain from the outer product of prediction and features"
+    summary: ClassVar[str] = "the adversary predicts the domain from the outer product of prediction and features"
     tells_domains: ClassVar[bool] = True
 
     detach_softmax: bool = False

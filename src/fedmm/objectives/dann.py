@@ -15,7 +15,7 @@ class DANN(Objective):
     """The adversary tells the domain of a row from its features: h_psi(zeta^1_omega(x))."""
 
     name: ClassVar[str] = "dann"
-    summary: ClassVar[str] = "the adversary tells the domain from the features"
+    summary: ClassVar[str] = "the adversary predicts the domain from the features"
     tells_domains: ClassVar[bool] = True
 
     def adversary_shape(self, features: int, classes: int) -> AdversaryShape:

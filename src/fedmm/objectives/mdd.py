@@ -24,7 +24,7 @@ class MDD(Objective):
     """
 
     name: ClassVar[str] = "mdd"
-    summary: ClassVar[str] = "the adversary is a second classifier that disagrees on the target alone"
+    summary: ClassVar[str] = "the adversary is a second classifier that disagrees only on the target"
 
     gamma: float = 1.0
     epsilon: float = 1e-5

@@ -21,7 +21,7 @@ class SourceOnly(Objective):
     """
 
     name: ClassVar[str] = "source_only"
-    summary: ClassVar[str] = "the task loss alone, without adaptation: the bound from below"
+    summary: ClassVar[str] = "the task loss alone, without adaptation: the lower bound"
     adapts: ClassVar[bool] = False
 
     class_weights: Literal["none", "balanced"] = "none"

@@ -165,7 +165,11 @@ def _device(device: str) -> list[Finding]:
     kind = device.partition(":")[0]
     there = torch.cuda.is_available() if kind == "cuda" else True
     if not there:
-        return [Finding("warning", f"run.device is {device!r}, which is not on this machine: it must be where it runs")]
+        return [
+            Finding(
+                "warning", f"run.device is {device!r}, which this machine does not have; the machine that runs it must"
+            )
+        ]
     return []
 
 
@@ -187,7 +191,7 @@ def _long(experiment: Experiment, seconds: float) -> list[Finding]:
 def _partial(part: Preview) -> list[str]:
     if part.files >= part.of:
         return []
-    return [f"{part.files} of {part.of} pictures were read; the counts are of these, memory and time of all"]
+    return [f"{part.files} of {part.of} pictures were read; counts cover these, memory and time cover all"]
 
 
 def _parts(pair: DomainPair) -> dict[str, Labelled]:

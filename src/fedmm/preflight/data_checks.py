@@ -160,12 +160,12 @@ def _table_columns(data: Table, columns: Sequence[Column]) -> Iterator[str]:
         if name not in data.categorical and (why := table_checks.numbers_as_words(frame[name], data.decimal)):
             yield f"column {name!r} counts as words: {why}"
     for name, _ in table_checks.dates_as_words(frame, alike):
-        yield f"column {name!r} holds dates, each of which is a word of its own; name it in data.dates or data.drop"
+        yield f"column {name!r} holds dates, which would count as words; list it in data.dates or data.drop"
     for group in table_checks.differing_in_case(texts(frame[data.label])):
         if not data.classes:
             same = ", ".join(f'"{label}" = "{group[-1]}"' for label in group)
             yield (
-                f"labels differ in capitals or spaces alone, and are classes of their own: "
+                f"labels that differ only in capitals or spaces are separate classes: "
                 f"{' and '.join(map(repr, group))}; if they are one, name every label in data.classes: {same}, ..."
             )
     if total := table_checks.last_row_is_a_total(frame):
@@ -188,7 +188,7 @@ def _values(pair: DomainPair) -> Iterator[str]:
         deviations[name] = float(sample.std(correction=0))
     largest = max(highs.values(), default=0.0)
     if pictures and largest > 2.0:
-        yield f"pictures are of numbers up to {largest:g}; give bytes (uint8), or divide them by 255"
+        yield f"pictures have numbers up to {largest:g}; give bytes (uint8), or divide them by 255"
     elif largest > _LARGE:
         yield f"inputs reach {largest:g}; standardise them, or learning rates will have to be tiny"
     if len(deviations) == 2:
@@ -249,11 +249,11 @@ def _sizes(shares: Sequence[Share], batch_size: int) -> Iterator[str]:
 def _weighed(shares: Sequence[Share]) -> Iterator[str]:
     """Sites whose losses are weighed, and are of few rows, or one alone."""
     if len(shares) == 1:
-        yield f"there is one client alone, {shares[0].name}, so that there is nothing to weigh its loss against"
+        yield f"there is only one client, {shares[0].name}, so there is nothing to weigh its loss against"
     few = [f"{share.name} ({held})" for share in shares if (held := len(share.source) + len(share.target)) < _FEW_ROWS]
     if few:
         yield (
-            f"{_count(len(few), 'client has', 'clients have')} fewer than {_FEW_ROWS} rows, so that a weight by its "
+            f"{_count(len(few), 'client has', 'clients have')} fewer than {_FEW_ROWS} rows, so a weight from its "
             f"loss is mostly chance: {_some(few)}; a regulariser keeps the weights together"
         )
 
@@ -291,12 +291,12 @@ def _choices(experiment: Experiment) -> Iterator[str]:
     for option in ("best_by", "stop_by"):
         name = getattr(experiment.run, option, "")
         if name in VALIDATORS and VALIDATORS[name].oracle:
-            yield f"run.{option} = {name!r} chooses with labels of the target: an oracle, which nobody has in earnest"
+            yield f"run.{option} = {name!r} chooses with labels of the target: an oracle, which nobody has in practice"
 
 
 def _labels(pair: DomainPair) -> Iterator[str]:
     if not len(pair.target.y):
-        yield "there is no target: the model is tested on source rows that are held out"
+        yield "there is no target: the model is tested on held-out source rows"
     elif pair.target_test is None:
         yield "no target labels: target accuracy is not measured, and models are selected by validators that need none"
     known = int((pair.target.y != UNLABELLED).sum())

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fedmm.core.algorithm import State, first_exchange
 from fedmm.core.engine import FederatedState
+from fedmm.engines.messages import size_in_bytes
 from fedmm.engines.worker import take_step
 from fedmm.models.flat import rows_at_once
 from fedmm.training.adaptation import Adaptation
@@ -57,7 +58,9 @@ def estimate(adaptation: Adaptation, rows: Iterable[Tensor], evaluate_every: int
     engine, layout = adaptation.engine, adaptation.function.layout
     clients, statistics = len(engine.server.names), adaptation.problem.statistics
     number = torch.empty((), dtype=layout.dtype).element_size()
-    own = _bytes(engine.server.first()) + clients * (_bytes(engine.server.first_own()) + _bytes(statistics))
+    own = size_in_bytes(engine.server.first()) + clients * (
+        size_in_bytes(engine.server.first_own()) + size_in_bytes(statistics)
+    )
     totals = clients * layout.size * number if engine.server.totals() else 0
     at_work = clients if stacked else 1
     vectors = clients * max(len(_uploaded(adaptation)), 1) + (_VECTORS_AT_WORK + _for_steps(adaptation)) * at_work
@@ -192,7 +195,3 @@ def _timed(work: Callable[[], object]) -> float:
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
-
-
-def _bytes(state: State) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in state.values())

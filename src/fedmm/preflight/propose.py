@@ -149,7 +149,7 @@ def _sites(path: Path, target_sites: Sequence[str]) -> Found:
     counted = [f"{name} ({len(found.files)})" for name, found in sites.items()]
     lines = [Line("sites", str(path), f"a folder for each site: {list_some(counted)}")]
     if target_sites:
-        lines.append(Line("target_sites", list(target_sites), "their labels are for testing alone"))
+        lines.append(Line("target_sites", list(target_sites), "their labels are used only for testing"))
     said = [f"a folder of {len(sites)} sites with pictures; the target: {', '.join([*target_sites, *unsorted])}"]
     smallest = min(len(found.files) for found in sites.values())
     return Found("image_folder", (*lines, *size.lines), size.shape, smallest, True, (*said, *size.notes))
@@ -182,7 +182,7 @@ def _sizes(folders: Sequence[ClassFolders]) -> _Size:
         stored, shown = middle, max(1, middle - middle // 8)
     if shown > LARGE:
         said = f"pixels of a side, whose middle image_size the network sees; yours have about {middle}"
-        augment = Line("augment", False, "so that frozen layers look at every picture once, and no more")
+        augment = Line("augment", False, "so frozen layers see every picture only once")
         notes = list_missing()
     else:
         said = f"pixels of a side, of which training cuts out image_size at random; yours have about {middle}"
@@ -260,7 +260,7 @@ def _table(files: Mapping[str, Path], given: TableOptions, target_sites: Sequenc
         )
     lines += [*format_lines(found), *_label_lines(found, rare_last=metric == "auc")]
     if metric:
-        lines.append(Line("labelled_only", True, "every row is trained on with its label, but for those held out"))
+        lines.append(Line("labelled_only", True, "every row is trained on with its label, except those held out"))
         lines.append(Line("held_out", 0.2, "share of every class to test on"))
         lines.append(Line("validation_share", 0.2, "share of every class to choose by"))
     elif found.domain:
@@ -274,7 +274,7 @@ def _table(files: Mapping[str, Path], given: TableOptions, target_sites: Sequenc
     if found.site:
         lines.append(Line("site", found.site, f"who holds a row: {held}"))
     if target_sites:
-        lines.append(Line("target_sites", list(target_sites), "their labels are for testing alone"))
+        lines.append(Line("target_sites", list(target_sites), "their labels are used only for testing"))
     lines += _column_lines(found)
     target = found.domain or ", ".join(target_sites) or ("none" if metric else "the rows without label")
     said = f"a table of {found.rows} rows: label {found.label!r}" + (f", site {found.site!r}" if found.site else "")
@@ -334,7 +334,7 @@ def _label_lines(found: Columns, *, rare_last: bool = False) -> list[Line]:
 def _column_lines(found: Columns) -> list[Line]:
     lines = []
     if found.id:
-        lines.append(Line("id", found.id, "names the rows, and is no input"))
+        lines.append(Line("id", found.id, "names the rows; it is not an input"))
     if found.drop:
         lines.append(Line("drop", list(found.drop), "; ".join(f"{name}: {why}" for name, why in found.drop.items())))
     if found.dates:
@@ -359,7 +359,7 @@ def format_lines(found: Columns) -> list[Line]:
     if format.names:
         lines.append(Line("columns", list(format.names)))
     if format.missing:
-        lines.append(Line("missing", list(format.missing), "stand for nothing, in every column"))
+        lines.append(Line("missing", list(format.missing), "mean missing, in every column"))
     return lines
 
 
@@ -375,7 +375,7 @@ class SiteProposal(NamedTuple):
 
 def propose_site(path: Path, name: str, others: Sequence[str], given: TableOptions) -> SiteProposal:
     """Look at the table of one site. others: the names of those that will take part too."""
-    require(path.is_file(), f"--as-site needs the table of that site ({', '.join(TABLES)}), and {path} is no file")
+    require(path.is_file(), f"--as-site needs that site's table ({', '.join(TABLES)}), and {path} is not a file")
     columns = find_columns({name: path}, given._replace(site=""))
     roles = {columns.label, columns.id, columns.domain, columns.site, *columns.drop}
     frame = read_table(path, columns.format, [columns.label])
@@ -392,10 +392,10 @@ def propose_site(path: Path, name: str, others: Sequence[str], given: TableOptio
         Line("sites", [name, *others], "all that take part"),
         Line("classes", classes, "in the order of their numbers"),
         Line("features", features, "the columns that are learnt from; a site without one is refused"),
-        Line("lacking", "missing", "or its rows say nothing there", True),
+        Line("lacking", "missing", "or its values count as missing there", True),
         *((Line("categories", categories, "the same at all sites; add words that others have"),) if categories else ()),
         *((Line("dates", dict(columns.dates), "become days since 1970"),) if columns.dates else ()),
-        Line("scaling", "standard", "by sums that sites send; fixed goes by ranges, and needs none"),
+        Line("scaling", "standard", "from sums that sites send; fixed uses ranges instead and needs no sums"),
         Line("ranges", {features[0]: [0, 100]}, "the least and the largest number of a column", True),
         Line("label", columns.label, "of files to predict for, and how they are written"),
         *((Line("class_of", dict(columns.classes)),) if columns.classes else ()),

@@ -89,7 +89,7 @@ def constant_at_a_site(
             advice = f"zero_missing = [{name!r}]" if number == 0 else f"missing = ['{number:g}']"
             yield (
                 f"column {name!r} is {number:g} in every row of {site} that has a value ({len(here)}){more}; if that "
-                f"stands for not measured, say data.{advice}"
+                f"means not measured, say data.{advice}"
             )
 
 
@@ -111,8 +111,8 @@ def spelt_alike(frame: pandas.DataFrame, columns: Sequence[str], most: int, deci
         if groups:
             ways = "; ".join(" and ".join(map(repr, group)) for group in groups[:_SHOWN])
             yield (
-                f"column {name!r} holds words that differ in capitals or spaces alone, and count as two: {ways}; write "
-                "them alike in the file"
+                f"column {name!r} holds words that differ only in capitals or spaces, which count as two: {ways}; "
+                "write them alike in the file"
             )
 
 
@@ -144,7 +144,7 @@ def numbers_as_words(column: pandas.Series, decimal: str = ".") -> str:
     if marked and len(marked) == len(words):
         return f"{marked[0]!r} may be a number of thousands or one with decimals; write it without the mark"
     if kinds["number"] > kinds["word"] > 0:
-        return f"it holds numbers and also words such as {words[0][:40]!r}; say which stand for nothing in data.missing"
+        return f"it holds numbers and also words such as {words[0][:40]!r}; say which mean missing in data.missing"
     return ""
 
 

@@ -91,7 +91,7 @@ def find_columns(files: Mapping[str, Path], given: TableOptions) -> Columns:
     """
     label, site, header, names, sheet = given
     where, joined = name_files(files), len(files) > 1
-    require(not (joined and site), "--site is not needed where each site has a file of its own")
+    require(not (joined and site), "--site is not needed if each site has its own file")
     format = replace(detect_format(list(files.values())), sheet=sheet)
     if header is not None:
         format = replace(format, header=header)
@@ -281,7 +281,7 @@ def _classes(labels: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     counted = Counter(label for label in labels if label)
     groups = table_checks.differing_in_case(counted)
     said = [
-        f"labels that differ in capitals or spaces alone are one class: "
+        f"labels that differ only in capitals or spaces are one class: "
         f"{' and '.join(f'{each!r} ({counted[each]} rows)' for each in group)}; change data.classes if they are not"
         for group in groups
     ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +12,7 @@ import torch
 
 from fedmm.config.sites import ELSEWHERE, experiment_anywhere
 from fedmm.config.toml import write_toml
-from fedmm.core.files import data_folder
+from fedmm.core.files import data_folder, parse_toml
 from fedmm.models.backbones import BLOCKS
 from fedmm.preflight.table_columns import Columns
 
@@ -70,7 +69,7 @@ def write_experiment(found: Found, source: Path, file: Path) -> str:
             Line("rounds", rounds, "of communication; stop_by ends earlier"),
             Line("batch_size", batch, f"rows of a local step; the smallest client holds about {found.smallest}"),
             Line("seed", 0, "one seed, one result"),
-            Line("device", "auto", "the GPU where there is one"),
+            Line("device", "auto", "the GPU if there is one"),
             *(() if large else (Line("threads", 1, "such a small network is fastest on one core"),)),
             Line("best_by", best_by, why),
             *((Line("stop_by", best_by, "end early by the same", True),) if best_by else ()),
@@ -89,7 +88,7 @@ def write_experiment(found: Found, source: Path, file: Path) -> str:
     }
     text = [
         f"# An experiment for {_plain(source.name)}, written by `fedmm init`. Every key may be changed; what is left",
-        "# out has its default. Paths are seen from the folder in which the command is given.",
+        "# out has its default. Paths are relative to the folder in which you run the command.",
         f"#   fedmm check {_plain(str(file))}    looks at data and settings, and says what the run will need",
         f"#   fedmm run {_plain(str(file))}      trains, and leaves a run folder",
         "",
@@ -100,7 +99,7 @@ def write_experiment(found: Found, source: Path, file: Path) -> str:
             f"#   fedmm deploy run {_plain(str(file))}    trains over the federation's sites",
         ]
     content = "\n".join([*text, *_write_sections(sections)])
-    experiment_anywhere(tomllib.loads(content))
+    experiment_anywhere(parse_toml(content, file))
     return content
 
 
@@ -140,8 +139,8 @@ def _method(metric: str, rate: float, *, large: bool) -> dict[str, tuple[Line, .
         }
     return {
         "objective": (
-            Line("name", "dann", "or cdan, mdd; source_only for what is had without adapting"),
-            Line("nu_schedule", "dann_warmup", "classes first, then more and more that domains look alike"),
+            Line("name", "dann", "or cdan, mdd; source_only to train without adapting"),
+            Line("nu_schedule", "dann_warmup", "the classes first, then gradually the alignment of the domains"),
         ),
         "algorithm": (
             Line("name", "fedmm_restrained", "or fedmm, fedavg_gda, ...; `fedmm list` shows all"),
@@ -164,7 +163,7 @@ def _network(shape: tuple[int, ...]) -> tuple[Line, ...]:
     if min(shape[1:]) <= LARGE:
         return (
             Line("name", "small_cnn", "two strided convolutions, for small pictures; paper_cnn is larger"),
-            Line("initialisation", "truncated_normal", "torch's own start is too small to learn from in good time"),
+            Line("initialisation", "truncated_normal", "torch's own initialisation is too small to learn quickly"),
         )
     return (
         Line("name", "mobilenet_v2", "needs torchvision; model.name = 'backbone' takes any of timm or torchvision"),
@@ -210,10 +209,10 @@ def write_site(path: Path, name: str, columns: Columns, features: Sequence[str],
             Line("label", columns.label),
             *((Line("classes", dict(columns.classes), "of each label"),) if columns.classes else ()),
             Line("features", list(features), "the columns that may be learnt from, whoever asks"),
-            *((Line("id", columns.id, "names the rows, and is no input"),) if columns.id else ()),
+            *((Line("id", columns.id, "names the rows; it is not an input"),) if columns.id else ()),
             *((Line("drop", list(columns.drop), "not looked at"),) if columns.drop else ()),
             *format,
-            Line("rename", {"mine": features[0]}, "columns that are called otherwise here", True),
+            Line("rename", {"mine": features[0]}, "columns with other names here", True),
         ),
         "superlink": (
             Line("address", "link.example.org:9092"),

@@ -92,7 +92,7 @@ def _read(folder: Path, device: torch.device, say: Say) -> dict[int, Kept]:
         try:
             tensors, about = read_tensors(path)
             if about.get("format") != _FORMAT:
-                raise UnreadableFile(f"{path}: it is of another format")
+                raise UnreadableFile(f"{path}: it has another format")
         except UnreadableFile as problem:
             say(f"{problem}; this state is left out, and the one before it is tried")
             continue

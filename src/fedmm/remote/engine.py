@@ -111,7 +111,7 @@ class AskingEngine:
         except Malformed as problem:
             raise FedmmError(f"the answer of the site {name!r} cannot be read: {problem}") from problem
         require(update.client == name, f"the site {name!r} answers in the name of {update.client!r}")
-        require(not update.lost, f"the site {name!r} has lost its state after earlier rounds; begin the run again")
+        require(not update.lost, f"the site {name!r} has lost its state after earlier rounds; start the run again")
         return update
 
 
@@ -119,8 +119,8 @@ class AskingEngine:
 class DualNorms:
     """||dual_i|| by site: what each tells of its own, or what the sum of its updates tells.
 
-    A site does not tell it where its updates carry noise, and has not told it yet where the server was restarted since:
-    there the sums know it, where the server keeps them.
+    A site does not tell it where its updates carry noise, and has not told it yet if the server was restarted since:
+    there the sums know it, if the server keeps them.
     """
 
     server: Server

@@ -63,7 +63,7 @@ class MetricRequest:
     @cached_property
     def measures(self) -> dict[str, Metric]:
         """Everything that is measured at sites, by column."""
-        return {column: measure for own in self.wanted.values() for column, measure in own.items()}
+        return {column: measure for columns in self.wanted.values() for column, measure in columns.items()}
 
 
 class SiteMetrics:
@@ -106,27 +106,27 @@ class SiteMetrics:
                 heard[name] = read_sums(self._panel, name, state.round, answers.get(name))
             except Malformed as problem:
                 self._complain(f"round {state.round}: what {name} measured is not counted: {problem}")
-        found, missing = dict[str, Tensor](), list[str]()
+        metrics, missing = dict[str, Tensor](), list[str]()
         self.of_sites = (state.round, {})
         for column, measure in self._panel.measures.items():
             total = self._total(column, measure, heard)
             if total is None:
                 missing.append(column)
                 continue
-            parts = {name: own[column] for name, own in heard.items() if column in own}
+            parts = {name: sums[column] for name, sums in heard.items() if column in sums}
             self.of_sites[1][column] = {name: part for name, part in parts.items() if part.rows}
             for name, value in values_by_column(column, measure, total.sums, total.rows).items():
                 if bool(value.isfinite()):
-                    found[name] = value
+                    metrics[name] = value
                 else:
                     self._complain(
                         f"round {state.round}: {name} is left out: the sums of the sites make {float(value)}"
                     )
         self._tell(state.round, questions, answers, list(heard), missing, time.perf_counter() - began)
-        return found
+        return metrics
 
     def _total(self, column: str, measure: Metric, heard: Mapping[str, Mapping[str, Summed]]) -> Summed | None:
-        """The sums of all sites, in order of their names; None where too few rows are in them."""
+        """The sums of all sites, in order of their names; None if too few rows are in them."""
         rows, silent, parts = 0, 0, list[Tensor]()
         for name in sorted(name for name, columns in self._panel.wanted.items() if column in columns):
             if name in heard:
@@ -155,8 +155,8 @@ class SiteMetrics:
         if not questions:
             return
         down, up = (
-            sum(array.nbytes for packed in each.values() for array in packed.arrays.values())
-            for each in (questions, answers)
+            sum(array.nbytes for packed in messages.values() for array in packed.arrays.values())
+            for messages in (questions, answers)
         )
         lacking = f"; too few rows for {', '.join(missing)}" if missing else ""
         who = ", ".join(heard) or "nobody"
@@ -179,13 +179,13 @@ def measure_at_site(
         raise Malformed("the server did not say what is to be measured")
     model = read_invitation(layout, question.arrays, {**question.about, "restoring": False})
     if model.sent.keys() != {"z"} or model.sent["z"].shape != (layout.size,):
-        raise Malformed("the server sent no model that could be measured")
+        raise Malformed("the server sent no model to measure")
     statistics = model.statistics or own
     if _shapes(statistics) != _shapes(own):
         raise Malformed("the server sent running statistics that are not of this model")
-    found = sums(columns.split(","), model.sent["z"].to(layout.dtype), statistics)
-    say(f"round {model.round}: {describe_sums(found)}")
-    parts = [torch.cat([each.sums.new_tensor([each.rows]), each.sums]).cpu() for each in found.values()]
+    summed = sums(columns.split(","), model.sent["z"].to(layout.dtype), statistics)
+    say(f"round {model.round}: {describe_sums(summed)}")
+    parts = [torch.cat([part.sums.new_tensor([part.rows]), part.sums]).cpu() for part in summed.values()]
     return Packed({SUMS: torch.cat(parts).numpy()}, {_CLIENT: name, _ROUND: model.round}, {})
 
 
@@ -193,11 +193,11 @@ def _shapes(statistics: Statistics) -> dict[str, torch.Size]:
     return {name: tensor.shape for name, tensor in statistics.items()}
 
 
-def describe_sums(found: Mapping[str, Summed]) -> str:
+def describe_sums(summed: Mapping[str, Summed]) -> str:
     """What leaves a site, in words: by column, how many numbers over how many rows."""
     words = [
-        f"{column} ({len(each.sums)} over {each.rows} rows)" if each.rows else f"{column} (zeros: too few rows)"
-        for column, each in found.items()
+        f"{column} ({len(part.sums)} over {part.rows} rows)" if part.rows else f"{column} (zeros: too few rows)"
+        for column, part in summed.items()
     ]
     return f"leaves sums for {', '.join(words)}"
 
@@ -220,14 +220,14 @@ def read_sums(panel: MetricRequest, name: str, round_: int, answer: Packed | Non
         raise Malformed(f"it sent {one_line(', '.join(answer.arrays)) or 'no array'}, where {SUMS!r} alone is taken")
     if array.shape != (size,) or array.dtype != np.float64:
         raise Malformed(f"its sums are {array.dtype} of shape {array.shape}, not float64 of shape {(size,)}")
-    numbers, found = torch.from_numpy(np.array(array)), dict[str, Summed]()
+    numbers, summed = torch.from_numpy(np.array(array)), dict[str, Summed]()
     if not bool(numbers.isfinite().all()):
         raise Malformed("its sums are not all finite")
     for column, measure in wanted.items():
         count = measure.count(panel.classes)
-        own, numbers = numbers[: 1 + count], numbers[1 + count :]
-        found[column] = _plausible(panel, column, measure, float(own[0]), own[1:])
-    return found
+        values, numbers = numbers[: 1 + count], numbers[1 + count :]
+        summed[column] = _plausible(panel, column, measure, float(values[0]), values[1:])
+    return summed
 
 
 def _plausible(panel: MetricRequest, column: str, measure: Metric, rows: float, sums: Tensor) -> Summed:

@@ -147,7 +147,7 @@ MOST_DEPTH = 8
 
 
 def read_json(text: object, what: str, *, most_bytes: int = MOST_BYTES, most_depth: int = MOST_DEPTH) -> Any:
-    """The value of a JSON text that a site sent; ``Malformed`` where it is none, too large, too deep or not finite.
+    """The value of a JSON text that a site sent; ``Malformed`` if it is none, too large, too deep or not finite.
 
     what: as the reason calls it, such as "what it holds". most_bytes: in UTF-8. most_depth: of lists and tables.
     """

@@ -49,7 +49,7 @@ def read_vectors(layout: Layout, arrays: Mapping[str, NDArray[Any]]) -> State:
         name, _, rest = (_POINT, "", key) if key in (_OMEGA, _PSI, _WHOLE) else key.partition("/")
         parts.setdefault(name, {})[rest] = array
     return {
-        name: _tensor(layout, own[_WHOLE]) if own.keys() == {_WHOLE} else _joined(layout, name, own)
+        name: _tensor(layout, own[_WHOLE]) if own.keys() == {_WHOLE} else _join_parts(layout, name, own)
         for name, own in parts.items()
     }
 
@@ -120,7 +120,7 @@ def read_update(layout: Layout, packed: Packed) -> Update:
     )
 
 
-def _joined(layout: Layout, name: str, parts: Mapping[str, NDArray[Any]]) -> Tensor:
+def _join_parts(layout: Layout, name: str, parts: Mapping[str, NDArray[Any]]) -> Tensor:
     sizes = {_OMEGA: layout.min_size, _PSI: layout.size - layout.min_size}
     wanted = {part: size for part, size in sizes.items() if size}
     for part in sorted(parts.keys() ^ wanted.keys()):
@@ -260,4 +260,4 @@ def _bytes(text: object) -> bytes:
     try:
         return bytes.fromhex(str(text))
     except ValueError:
-        raise Malformed("what should be a key, a signature or a seed is none") from None
+        raise Malformed("a key, a signature or a seed is malformed") from None

@@ -47,31 +47,31 @@ def read_compared(folder: Path) -> dict[str, Any]:
 
 def rich_compared(table: Mapping[str, Any]) -> Table:
     """The candidates with what the verdict goes by: mean and standard deviation over seeds."""
-    columns = _shown(table)
+    columns = _list_shown(table)
     shown = Table()
     shown.add_column("candidate", overflow="fold")
     for column in columns:
         shown.add_column(Text(_title(column).replace(" ", "\n", 1)), justify="right", no_wrap=True)
-    judged = _judged(table)
+    judged = _list_judged(table)
     for name in judged:
         shown.add_column(name, justify="right", no_wrap=True)
     for entry in table["candidates"]:
         cells = [_short(column, entry["measures"].get(column, ())) for column in columns]
-        cells += [_supported(entry)] if judged else []
+        cells += [_describe_support(entry)] if judged else []
         style = "bold" if not judged and entry["label"] == table["verdict"]["use"] else ""
         shown.add_row(*(Text(cell, style=style) for cell in (_name(entry), *cells)))
     return shown
 
 
-def markdown_compared(table: Mapping[str, Any]) -> str:
+def write_markdown(table: Mapping[str, Any]) -> str:
     """The verdict, the table of all candidates and all validators, and the word on each candidate."""
-    columns = _measured(table)
-    judged = _judged(table)
+    columns = _list_measured(table)
+    judged = _list_judged(table)
     head = ["candidate", *(_title(column) for column in columns), *judged]
     lines = [head, [":--", *["--:"] * (len(head) - 1)]]
     for entry in table["candidates"]:
         cells = [_long(column, entry["measures"].get(column, ())) for column in columns]
-        lines.append([_name(entry), *cells, *([_supported(entry)] if judged else [])])
+        lines.append([_name(entry), *cells, *([_describe_support(entry)] if judged else [])])
     seeds = len(table["seeds"])
     over = f"mean (lowest to highest) over {seeds} seeds" if seeds > 1 else "one seed"
     paragraphs = [
@@ -86,17 +86,17 @@ def markdown_compared(table: Mapping[str, Any]) -> str:
 
 def csv_compared(table: Mapping[str, Any]) -> str:
     """A line for each run: candidate, seed, folder, and all that was measured after the last round."""
-    columns = _measured(table)
+    columns = _list_measured(table)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    judged = _judged(table)
+    judged = _list_judged(table)
     writer.writerow(["candidate", "algorithm", "objective", "seed", "folder", *columns, *judged])
     for entry in table["candidates"]:
         for number, (seed, run) in enumerate(zip(table["seeds"], entry["runs"], strict=True)):
             values = [entry["measures"].get(column, {number: None}) for column in columns]
             cells = ["" if value[number] is None else value[number] for value in values]
             about = [entry["label"], entry["algorithm"], entry["objective"], seed, run]
-            writer.writerow([*about, *cells, *([_supported(entry)] if judged else [])])
+            writer.writerow([*about, *cells, *([_describe_support(entry)] if judged else [])])
     return text.getvalue()
 
 
@@ -124,7 +124,7 @@ def draw_compared(folder: Path) -> Path:
 def _draw_dots(part: SubFigure, table: Mapping[str, Any]) -> None:
     """Candidates below each other, axes for each metric."""
     entries = table["candidates"]
-    columns = _shown(table)
+    columns = _list_shown(table)
     grid = part.subplots(1, len(columns), squeeze=False, sharey=True)[0]
     for axes, column in zip(grid, columns, strict=True):
         _draw_column(axes, column, entries)
@@ -159,20 +159,20 @@ def _draw_column(axes: Axes, column: str, entries: Sequence[Mapping[str, Any]]) 
     axes.margins(x=0.1)
 
 
-def _measured(table: Mapping[str, Any]) -> list[str]:
+def _list_measured(table: Mapping[str, Any]) -> list[str]:
     """The columns that some candidate has, those of the labels first."""
     order = (*table.get("shown", ()), *_ACCURACIES[:2], *_HIGHER)
     found = {column for entry in table["candidates"] for column in entry["measures"]}
     return [column for column in dict.fromkeys(order) if column in found]
 
 
-def _shown(table: Mapping[str, Any]) -> list[str]:
+def _list_shown(table: Mapping[str, Any]) -> list[str]:
     """The columns of the terminal and the picture."""
-    return [column for column in table.get("shown", _SHOWN) if column in _measured(table)]
+    return [column for column in table.get("shown", _SHOWN) if column in _list_measured(table)]
 
 
-def _judged(table: Mapping[str, Any]) -> list[str]:
-    """The heading of what is said of adapting; none where there is no target."""
+def _list_judged(table: Mapping[str, Any]) -> list[str]:
+    """The heading of what is said of adapting; none if there is no target."""
     return [] if table.get("metric") else ["supported"]
 
 
@@ -181,7 +181,7 @@ def _name(entry: Mapping[str, Any]) -> str:
     return f"{entry['label']}{diverged}"
 
 
-def _supported(entry: Mapping[str, Any]) -> str:
+def _describe_support(entry: Mapping[str, Any]) -> str:
     return _SUPPORTED[entry["verdict"]["supported"]] if "verdict" in entry else ""
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedmm.core.errors import FedmmError, require
+from fedmm.core.files import parse_toml
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,4 @@ def read_json_lines(path: Path, hint: str) -> list[tuple[int, Any]]:
 def read_toml(path: Path, hint: str) -> Fields:
     """The tables of a TOML file."""
     content = read_bytes(path, hint)
-    try:
-        return Fields(path, tomllib.loads(content.decode("utf-8").replace("\r\n", "\n")))
-    except (ValueError, RecursionError) as error:
-        raise FedmmError(f"{path} is not valid TOML: {str(error).splitlines()[0]}") from None
+    return Fields(path, parse_toml(content, path))

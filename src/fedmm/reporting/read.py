@@ -61,7 +61,7 @@ class Series(NamedTuple):
 
 @dataclass(frozen=True)
 class Run:
-    """One finished run. Accuracies are fractions in [0, 1], None where they were never measured.
+    """One finished run. Accuracies are fractions in [0, 1], None if they were never measured.
 
     records: what each round measured, by round, in order.
     """

@@ -88,7 +88,7 @@ def strokes(groups: Mapping[str, Sequence[Drawn]]) -> dict[str, Stroke]:
     for label, key in keys.items():
         position = seen[key] = seen.get(key, -1) + 1
         ours = key == "fedmm"
-        colour = _shaded(colours[key], _SHADES[position % len(_SHADES)])
+        colour = _shade(colours[key], _SHADES[position % len(_SHADES)])
         drawn[label] = Stroke(colour, DASHES[position % len(DASHES)], 2.8 if ours else 1.9, 3 + ours)
     return drawn
 
@@ -98,7 +98,7 @@ def family_colours(count: int) -> list[str]:
     return [str(to_hex(colormaps["viridis"](_LIGHTEST * i / max(count - 1, 1)))).upper() for i in range(count)]
 
 
-def _shaded(colour: str, shade: float) -> str:
+def _shade(colour: str, shade: float) -> str:
     towards = 1.0 if shade > 0 else 0.0
     red, green, blue = (part + abs(shade) * (towards - part) for part in to_rgb(colour))
     return to_hex((red, green, blue)).upper()

@@ -25,7 +25,7 @@ _MOST_ROWS = 1 << 53
 
 
 class Ranked(NamedTuple):
-    """How the second of two classes is ranked; roc, precision_recall: ``[points, 2]``, None where no curve was kept."""
+    """How the second of two classes is ranked; roc, precision_recall: ``[points, 2]``, None if no curve was kept."""
 
     negative: int
     positive: int
@@ -56,7 +56,7 @@ def with_interval(value: float, interval: Interval, *, percent: bool = False) ->
 
 def read_ranked(tensors: Mapping[str, Array]) -> dict[str, Ranked]:
     """By domain, of the runs that kept it; what does not hold together is left out."""
-    found = {}
+    ranked = {}
     for name in SETS:
         numbers = tensors.get(f"ranking_{name}")
         if numbers is None or numbers.shape != (4,) or not np.isfinite(numbers).all():
@@ -64,8 +64,8 @@ def read_ranked(tensors: Mapping[str, Array]) -> dict[str, Ranked]:
         negative, positive, auroc, average = numbers.tolist()
         if min(negative, positive) >= 1 and 0 <= auroc <= 1 and 0 < average <= 1:
             curves = [_curve(tensors.get(f"{curve}_{name}")) for curve in ("roc", "precision_recall")]
-            found[name] = Ranked(int(negative), int(positive), auroc, average, *curves)
-    return found
+            ranked[name] = Ranked(int(negative), int(positive), auroc, average, *curves)
+    return ranked
 
 
 def _curve(points: Array | None) -> Array | None:
@@ -76,7 +76,7 @@ def _curve(points: Array | None) -> Array | None:
 
 def read_sites(tensors: Mapping[str, Array]) -> dict[str, GroupedScores]:
     """By domain, the scores of each site that holds test rows; what does not hold together is left out."""
-    found = {}
+    sites = {}
     for name in SETS:
         counts, words = tensors.get(f"sites_{name}"), tensors.get(f"site_names_{name}")
         if counts is None or words is None or counts.ndim != 2 or counts.shape[1] != 4 or not len(counts):
@@ -87,7 +87,7 @@ def read_sites(tensors: Mapping[str, Array]) -> dict[str, GroupedScores]:
         holds = (rows >= 1) & (hits >= 0) & (hits <= rows) & (positive >= 0) & (positive <= rows)
         holds &= ~ranked | ((positive >= 1) & (positive < rows) & (auc >= 0) & (auc <= 1))
         if len(names) == len(counts) and bool(holds.all() and np.isfinite(rows).all()):
-            found[name] = GroupedScores.summarise(
+            sites[name] = GroupedScores.summarise(
                 "site",
                 [
                     GroupCounts(
@@ -96,18 +96,20 @@ def read_sites(tensors: Mapping[str, Array]) -> dict[str, GroupedScores]:
                     for site, row in zip(names, counts, strict=True)
                 ],
             )
-    return found
+    return sites
 
 
 def read_hits(summary: Mapping[str, object]) -> dict[str, GroupedScores]:
     """The scores of sites by the rows that they keep from training, where a deployed run knows them."""
     clients = summary.get("clients")
-    found = []
-    for name, told in clients.items() if isinstance(clients, Mapping) else ():
-        own = told if isinstance(told, Mapping) else {}
-        counts = _counts(str(name), *(own.get(f"validation_{what}") for what in ("rows", "hits", "positive", "auroc")))
-        found += [] if counts is None else [counts]
-    return {AT_SITES: GroupedScores.summarise("site", found)} if found else {}
+    sites = []
+    for name, entry in clients.items() if isinstance(clients, Mapping) else ():
+        numbers = entry if isinstance(entry, Mapping) else {}
+        counts = _counts(
+            str(name), *(numbers.get(f"validation_{what}") for what in ("rows", "hits", "positive", "auroc"))
+        )
+        sites += [] if counts is None else [counts]
+    return {AT_SITES: GroupedScores.summarise("site", sites)} if sites else {}
 
 
 class Evaluated(NamedTuple):
@@ -133,7 +135,7 @@ class Evaluated(NamedTuple):
 
 def read_evaluations(folder: Path) -> tuple[tuple[Evaluated, ...], tuple[str, ...]]:
     """Evaluations by group among the JSON files of a run's folder, and a sentence for each that is broken."""
-    found, broken = [], []
+    evaluations, broken = [], []
     for path in sorted(folder.glob("*.json")):
         try:
             content = path.read_bytes() if path.is_file() else b""
@@ -141,14 +143,14 @@ def read_evaluations(folder: Path) -> tuple[tuple[Evaluated, ...], tuple[str, ..
             continue
         if EVALUATION.encode() in content:
             try:
-                found += _evaluated(path.name, content)
+                evaluations += _read_evaluation(path.name, content)
             except FedmmError as problem:
                 broken.append(str(problem))
-    return tuple(found), tuple(broken)
+    return tuple(evaluations), tuple(broken)
 
 
-def _evaluated(name: str, content: bytes) -> list[Evaluated]:
-    """The evaluation in a file; none where it is something else or has no groups."""
+def _read_evaluation(name: str, content: bytes) -> list[Evaluated]:
+    """The evaluation in a file; none if it is something else or has no groups."""
     try:
         values = json.loads(content)
     except (ValueError, RecursionError):
@@ -159,12 +161,12 @@ def _evaluated(name: str, content: bytes) -> list[Evaluated]:
     grouped = about.table("grouped")
     listed = grouped.values.get("groups")
     counts = []
-    for told in listed if isinstance(listed, list) else ():
-        own = Fields(name, told if isinstance(told, dict) else {}, "grouped.groups.")
+    for entry in listed if isinstance(listed, list) else ():
+        group = Fields(name, entry if isinstance(entry, dict) else {}, "grouped.groups.")
         words = ("rows", "hits", "positive", "auc")
-        each = _counts(own.text("name"), *(own.values.get(word) for word in words))
-        if each is None or each.auc != own.values.get("auc"):
-            raise FedmmError(f"{name} has counts of the group {own.text('name')!r} that do not hold together")
+        each = _counts(group.text("name"), *(group.values.get(word) for word in words))
+        if each is None or each.auc != group.values.get("auc"):
+            raise FedmmError(f"{name} has counts of the group {group.text('name')!r} that do not hold together")
         counts.append(each)
     require(
         bool(counts) and sum(each.rows for each in counts) == about.whole("rows"),
@@ -186,7 +188,7 @@ def _evaluated(name: str, content: bytes) -> list[Evaluated]:
 
 
 def _counts(name: str, rows: Any, hits: Any, positive: Any, auroc: Any) -> GroupCounts | None:
-    """None where numbers of a file are no counts; without an AUROC that they do not allow."""
+    """None if numbers of a file are no counts; without an AUROC that they do not allow."""
     if not (_whole(rows, 1, _MOST_ROWS) and _whole(hits, 0, rows)):
         return None
     ranked = _whole(positive, 1, rows - 1) and isinstance(auroc, float) and 0 <= auroc <= 1
@@ -198,7 +200,7 @@ def _whole(value: Any, least: int, most: int) -> TypeGuard[int]:
 
 
 def _names(words: Array) -> list[str]:
-    """Names of sites, from JSON as bytes; none where it is no list."""
+    """Names of sites, from JSON as bytes; none if it is no list."""
     try:
         names = json.loads(words.astype(np.uint8).tobytes())
     except (ValueError, RecursionError):

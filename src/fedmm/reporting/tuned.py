@@ -22,7 +22,7 @@ AGREEMENT = ("seed_agreement", "neighbour_agreement")
 class TunedRow:
     """A candidate as it stood in the last rung it ran in; signals: in the order of those of the tuning, in words.
 
-    agreement: in the order of ``AGREEMENT``, in words; empty where it was not measured.
+    agreement: in the order of ``AGREEMENT``, in words; empty if it was not measured.
     """
 
     candidate: str
@@ -40,7 +40,7 @@ class TunedRow:
 class Tuned:
     """A finished tuning. sentence: what was chosen, and why. notes: what was left out for lack of time.
 
-    metric: what was judged on rows set aside; empty where a target was adapted to. signals: the validators.
+    metric: what was judged on rows set aside; empty if a target was adapted to. signals: the validators.
     """
 
     chosen: str
@@ -83,7 +83,7 @@ def read_tuned(folder: Path) -> Tuned:
         sentence, metric = str(state["verdict"]["sentence"]), str(state.get("metric", ""))
         return Tuned(chosen, sentence, notes, rungs, rows, metric, signals)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as problem:
-        raise FedmmError(f"{path} does not tell of a finished tuning; let `fedmm tune --resume` end") from problem
+        raise FedmmError(f"{path} does not describe a finished tuning; let `fedmm tune --resume` end") from problem
 
 
 def _spread(values: object) -> str:

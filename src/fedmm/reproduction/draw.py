@@ -84,11 +84,11 @@ def _list_missing(item: Item, runs: Sequence[RunResult]) -> str:
         few = {group[0].cell for group in groups if len(group) < wanted}
         lines += [f"- fewer than {wanted} seeds: {_cells_in_words(item, few)}"] if few else []
     lines += [f"- {_divergence(item, run)}" for run in runs if run.diverged]
-    lines += [f"- {words}: {_named(item, runs, words)}" for words in _distinct(runs, "caveat")]
+    lines += [f"- {words}: {_list_cells(item, runs, words)}" for words in _distinct(runs, "caveat")]
     return "## What is missing\n\n" + ("\n".join(lines) if lines else "Nothing: all runs completed.") + "\n"
 
 
-def _named(item: Item, runs: Sequence[RunResult], caveat: str) -> str:
+def _list_cells(item: Item, runs: Sequence[RunResult], caveat: str) -> str:
     """The cells with runs that have a caveat."""
     cells = {run.cell for run in runs if run.provenance.get("caveat") == caveat}
     return _cells_in_words(item, cells)
@@ -115,7 +115,7 @@ def _facts(runs: Sequence[RunResult]) -> dict[str, str]:
     return {
         "runs": f"{len(runs):,}" + (f", seeds {', '.join(map(str, seeds))}" if seeds else ""),
         "scale": ", ".join(scales) + " (not the paper's size)" if scales else "",
-        "seconds": f"{sum(seconds):,.0f} in all, {_between(seconds)} a run" if seconds else "",
+        "seconds": f"{sum(seconds):,.0f} in all, {_format_range(seconds)} a run" if seconds else "",
         "hardware": "; ".join(_distinct(runs, "hardware")),
         "versions": "; ".join(_distinct(runs, "versions")),
         "precision": ", ".join(_distinct(runs, "precision")),
@@ -125,7 +125,7 @@ def _facts(runs: Sequence[RunResult]) -> dict[str, str]:
     }
 
 
-def _between(values: Sequence[float]) -> str:
+def _format_range(values: Sequence[float]) -> str:
     return " to ".join(dict.fromkeys(f"{value:,.1f}" for value in (min(values), max(values))))
 
 

@@ -67,7 +67,7 @@ class Item:
     def expected(self) -> list[Cell]:
         """The cells that have an experiment, in order.
 
-        A panel's experiments are the TOML files of its folder; where it has none, every listed curve counts.
+        A panel's experiments are the TOML files of its folder; if it has none, every listed curve counts.
         """
         named = dict.fromkeys([*self.curves, *(curve for curves in self.columns_of.values() for curve in curves)])
         cells: list[Cell] = []

@@ -93,7 +93,7 @@ def collect_panels(item: Item, runs: Sequence[RunResult]) -> list[Panel]:
 
 
 def paper_strokes(runs: Sequence[RunResult]) -> dict[str, Stroke]:
-    """A stroke for each label, in the order of the runs; labels stay apart by their dashes where there is no colour.
+    """A stroke for each label, in the order of the runs; labels stay apart by their dashes if there is no colour.
 
     Methods keep the colour they have in all figures. Labels of one method alone are a family in its order, and run
     through a colour map of even lightness steps. The first FedMM, or else the first label, is the solid line.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedmm.config.schema import Experiment
 from fedmm.config.sweep_grid import SWEEP, grid
-from fedmm.config.toml import merged, read_tables
+from fedmm.config.toml import merge_tables, read_tables
 from fedmm.core.errors import FedmmError, require, unknown
 from fedmm.reproduction.items import FULL, Item
 
@@ -64,7 +64,7 @@ def _plan_curve(item: Item, panel: str, path: Path, scale: str) -> list[PaperRun
     if SWEEP not in tables:
         tables[SWEEP] = {"run.seed": [0]}
         changes = {section: table for section, table in changes.items() if section != SWEEP}
-    tables = merged(tables, changes)
+    tables = merge_tables(tables, changes)
     try:
         experiments = grid(tables)
     except FedmmError as problem:

@@ -19,7 +19,7 @@ Line = dict[str, Any]
 
 @dataclass(frozen=True)
 class RunResult:
-    """One finished run. Its accuracy is a fraction in [0, 1], None where it was never measured.
+    """One finished run. Its accuracy is a fraction in [0, 1], None if it was never measured.
 
     role: ``method``, or ``bound`` for a run that only says what is possible.
     target_accuracy: of the last round, or of the last good one if the run diverged.
@@ -50,7 +50,7 @@ class RunResult:
         return self.status == "diverged"
 
     def series(self, name: str) -> Series:
-        """A quantity by its name, empty where it was never measured."""
+        """A quantity by its name, empty if it was never measured."""
         return self.measured.get(name, Series([], []))
 
 
@@ -58,7 +58,7 @@ def read_results(path: Path | str) -> list[RunResult]:
     """The runs of a file. Of lines for one panel, curve, seed and scale the last counts; a torn last one is dropped."""
     path = Path(path)
     results: dict[tuple[object, ...], RunResult] = {}
-    for number, line in _numbered_lines(path):
+    for number, line in _read_lines(path):
         run = _run(Fields(f"{path}, line {number},", line))
         results[run.item, run.panel, run.curve, run.seed, run.scale] = run
     return list(results.values())
@@ -67,7 +67,7 @@ def read_results(path: Path | str) -> list[RunResult]:
 def read_lines(path: Path) -> list[Line]:
     """The newest line of each run in a results file as it was written; no file, no lines."""
     lines: dict[tuple[Any, ...], Line] = {}
-    for _, line in _numbered_lines(path) if path.exists() else ():
+    for _, line in _read_lines(path) if path.exists() else ():
         lines.pop(identity(line), None)
         lines[identity(line)] = line
     return list(lines.values())
@@ -89,7 +89,7 @@ def parse_line(content: bytes) -> Line | None:
         return None
 
 
-def _numbered_lines(path: Path) -> Iterator[tuple[int, Line]]:
+def _read_lines(path: Path) -> Iterator[tuple[int, Line]]:
     """The lines that are results, with their numbers; a last one that was torn by a crash is no line."""
     contents = read_bytes(path, "`fedmm reproduce` writes it as its runs end").split(b"\n")
     for number, content in enumerate(contents, start=1):
@@ -97,7 +97,7 @@ def _numbered_lines(path: Path) -> Iterator[tuple[int, Line]]:
         if line is not None:
             yield number, line
         elif content.strip() and number < len(contents):
-            raise FedmmError(f"{path}, line {number}, is no result of a run; remove the line")
+            raise FedmmError(f"{path}, line {number}, is not a result of a run; remove the line")
 
 
 def select_runs(runs: Sequence[RunResult], item: Item, path: Path) -> list[RunResult]:
@@ -131,12 +131,12 @@ def _run(line: Fields) -> RunResult:
         rounds=line.whole("rounds"),
         status=line.one_of("status", ("completed", "diverged")),
         target_accuracy=line.accuracy("target_accuracy"),
-        measured=_measured(line),
+        measured=_read_series(line),
         provenance=line.table("provenance", needed=True).values,
     )
 
 
-def _measured(line: Fields) -> dict[str, Series]:
+def _read_series(line: Fields) -> dict[str, Series]:
     columns = line.table("series", needed=True).values
     rounds = columns.get("round", [])
     whole = isinstance(rounds, list) and all(isinstance(t, int) and not isinstance(t, bool) for t in rounds)

@@ -68,7 +68,7 @@ def reproduce(
     """
     began = time.monotonic()
     pending = _pending(runs, results, say)
-    pending = _copied(pending, results, elsewhere, say)
+    pending = _copy_results(pending, results, elsewhere, say)
     once = list({digest(run): run for run in reversed(pending)}.values())[::-1]
     say(f"{len(runs)} runs: {len(runs) - len(pending)} done before, {len(pending)} to do")
     with RunsProgress(len(once), sum(run.experiment.run.rounds for run in once), show=progress) as bar:
@@ -86,7 +86,7 @@ def reproduce(
                 if not stop():
                     raise KeyboardInterrupt
                 break
-    left = _copied(_pending(pending, results, lambda _: None), results, (), say)
+    left = _copy_results(_pending(pending, results, lambda _: None), results, (), say)
     return Reproduced(len(runs) - len(pending), len(pending) - len(left), len(left))
 
 
@@ -102,7 +102,7 @@ def _pending(runs: Sequence[PaperRun], results: Path, say: Say) -> list[PaperRun
     return pending
 
 
-def _copied(pending: Sequence[PaperRun], results: Path, elsewhere: Sequence[Path], say: Say) -> list[PaperRun]:
+def _copy_results(pending: Sequence[PaperRun], results: Path, elsewhere: Sequence[Path], say: Say) -> list[PaperRun]:
     """Copy what was computed for another panel or item; what is then still to be run."""
     known = {line["digest"]: line for path in (*elsewhere, results) for line in read_lines(path)}
     copies, left = [], []
@@ -131,7 +131,7 @@ def _stacks(pending: Sequence[PaperRun], states: Path, where: Where, say: Say) -
     """Panel after panel, so that memory holds one panel's data; runs that were interrupted in one round together."""
     cache = DataCache()
     for panel in dict.fromkeys(run.panel for run in pending):
-        here = [_placed(run, where) for run in pending if run.panel == panel]
+        here = [_place_run(run, where) for run in pending if run.panel == panel]
         kept = [states / f"{digest(run)}.safetensors" for run in here]
         begun = [_rounds_done(path, say) for path in kept]
         for rounds in dict.fromkeys(begun):
@@ -146,7 +146,7 @@ def _stacks(pending: Sequence[PaperRun], states: Path, where: Where, say: Say) -
                     )
 
 
-def _placed(run: PaperRun, where: Where) -> PaperRun:
+def _place_run(run: PaperRun, where: Where) -> PaperRun:
     options = replace(run.experiment.run, device=where.device, precision=where.precision)
     return replace(run, experiment=replace(run.experiment, run=options))
 
@@ -157,7 +157,7 @@ def _rounds_done(path: Path, say: Say) -> int:
     try:
         return load_snapshot(path, torch.device("cpu"))[0].round
     except FedmmError as problem:
-        say(f"{problem}; the run begins again")
+        say(f"{problem}; the run starts again")
         with suppress(OSError):
             path.unlink()
         return 0

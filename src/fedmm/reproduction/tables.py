@@ -39,7 +39,7 @@ _HUNDREDS = Style(decimals=lambda value: 2 if value < 1 else 1, paper=lambda val
 class Number:
     """One cell. value: mean over seeds, None if there is none; spread: over seeds (std with n - 1), None below two.
 
-    paper: the paper's own number. share: of an average, ``4 of 6`` where it is not over all rows.
+    paper: the paper's own number. share: of an average, ``4 of 6`` if it is not over all rows.
     """
 
     value: float | None = None
@@ -114,10 +114,10 @@ def rounds_grids(item: Item, runs: Sequence[RunResult]) -> list[Grid]:
         + ". In brackets the paper's, which does not say when a run counts as trained; its averages are computed from"
         " its rows"
     ]
-    return [_grid(item, runs, method_columns(item, runs), trained_after, item.paper_rounds, _HUNDREDS, notes)]
+    return [_grid(item, runs, method_columns(item, runs), count_rounds_needed, item.paper_rounds, _HUNDREDS, notes)]
 
 
-def trained_after(run: RunResult) -> float | None:
+def count_rounds_needed(run: RunResult) -> float | None:
     """Hundreds of rounds until the accuracy is within one point of the final one, None if nothing was measured."""
     series = run.series("target_accuracy")
     final = run.target_accuracy

@@ -15,8 +15,8 @@ from fedmm.core.problem import WholeRows
 from fedmm.data.domains import DomainPair, Labelled
 from fedmm.data.partition import Share
 from fedmm.data.rows import TensorRows
-from fedmm.data.tensor_files import cached
-from fedmm.models.frozen_prefix import FrozenPart, without_frozen_part
+from fedmm.data.tensor_files import load_cached
+from fedmm.models.frozen_prefix import FrozenPart, split_frozen_part
 from fedmm.training.adaptation import Adaptation, WholeNetwork
 from fedmm.training.clients import Client
 from fedmm.training.privacy import require_nothing_learnt
@@ -39,7 +39,7 @@ class DataCache:
             if device.type == "cpu":
                 self._pairs[key] = experiment.data.load()
             else:
-                self._pairs[key] = _moved(self.pair(experiment, torch.device("cpu")), device)
+                self._pairs[key] = _move_pair(self.pair(experiment, torch.device("cpu")), device)
         return self._pairs[key]
 
     def behind(self, part: FrozenPart, pair: DomainPair) -> DomainPair:
@@ -54,7 +54,7 @@ class DataCache:
             key = (frozen, str(device), x.data_ptr(), tuple(x.shape), x.dtype)
             if key not in self._behind:
                 content = hashlib.sha256(x.cpu().contiguous().numpy().tobytes()).hexdigest()
-                made = cached(
+                made = load_cached(
                     "behind", (frozen, content, str(x.dtype), device.type), lambda: {"x": part.of_all(x).cpu()}
                 )
                 self._behind[key] = made["x"].to(device)
@@ -63,7 +63,7 @@ class DataCache:
         return _each_part(pair, seen)
 
 
-def _moved(pair: DomainPair, device: torch.device) -> DomainPair:
+def _move_pair(pair: DomainPair, device: torch.device) -> DomainPair:
     return _each_part(pair, lambda part: Labelled(part.x.to(device), part.y.to(device)))
 
 
@@ -78,7 +78,7 @@ def _each_part(pair: DomainPair, change: Callable[[Labelled], Labelled]) -> Doma
     )
 
 
-def tested_rows(pair: DomainPair) -> dict[str, Labelled]:
+def select_test_rows(pair: DomainPair) -> dict[str, Labelled]:
     """The rows that a model is tested on, by domain; a domain without labels has none."""
     parts = {"target": pair.target_test, "source": pair.source_test}
     return {name: part for name, part in parts.items() if part is not None and len(part.y)}
@@ -104,7 +104,7 @@ def prepare(experiment: Experiment, cache: DataCache) -> Adaptation:
             raise unknown("client in run.client_weights", client, names)
     network = experiment.model.build(here.view.shape(tuple(here.source.x.shape[1:])), here.classes, run.seed)
     whole, view = None, here.view
-    split = without_frozen_part(network, here.source.x[:1]) if view == WholeRows() else None
+    split = split_frozen_part(network, here.source.x[:1]) if view == WholeRows() else None
     if split is not None:
         part, behind = split
         whole = WholeNetwork(network, here.source.x[:2], view)
@@ -115,7 +115,7 @@ def prepare(experiment: Experiment, cache: DataCache) -> Adaptation:
         experiment.objective,
         experiment.algorithm,
         run,
-        validation=tested_rows(there) or None,
+        validation=select_test_rows(there) or None,
         source_validation=there.source_validation,
         view=view,
         terms=experiment.terms,

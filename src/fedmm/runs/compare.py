@@ -25,7 +25,7 @@ from fedmm.data.partition import TargetSupervised
 from fedmm.objectives import OBJECTIVES
 from fedmm.runs.build import DataCache, prepare
 from fedmm.runs.evidence import read_shift, signals_of, worst_shift
-from fedmm.runs.resume import completed_run
+from fedmm.runs.resume import read_completed
 from fedmm.runs.sweep import DivergedRuns, run_sweep
 from fedmm.runs.tuning.candidates import LABELLED_ALGORITHMS, PLAIN, WEIGHTED
 from fedmm.runs.tuning.criteria import ByValidation, metric_of, notes_on_rows, require_measured
@@ -63,8 +63,8 @@ def derive_candidates(
     objective and the algorithm as far as they know them. FedMM is the file's own algorithm if that is ``fedmm``, else
     ``fedmm_restrained``; any other algorithm of the file is compared as well. No run ends early.
     """
-    own = _read(tables, seeds)
-    require_comparable(own)
+    given = _read(tables, seeds)
+    require_comparable(given)
     chosen = list(dict.fromkeys(objectives))
     require(bool(chosen), "--objectives must name at least one objective, for example dann")
     for name in chosen:
@@ -72,8 +72,8 @@ def derive_candidates(
             raise unknown("objective in --objectives", name, OBJECTIVES)
         require(name != _NONE, f"--objectives need not name {_NONE}, which is always compared; leave it out")
         require(OBJECTIVES[name].adapts, f"--objectives must name what adapts to the target, and {name} does not")
-    fedmm = own.algorithm.name if own.algorithm.name in (_FEDMM, _RESTRAINED) else _RESTRAINED
-    methods = list(dict.fromkeys((_BASELINE, fedmm, own.algorithm.name)))
+    fedmm = given.algorithm.name if given.algorithm.name in (_FEDMM, _RESTRAINED) else _RESTRAINED
+    methods = list(dict.fromkeys((_BASELINE, fedmm, given.algorithm.name)))
     return [
         _candidate(tables, seeds, SOURCE_ONLY, _NONE, _BASELINE),
         _candidate(tables, seeds, PER_SITE_LABEL, _NONE, _BASELINE, per_site=True),
@@ -90,11 +90,13 @@ def derive_labelled(tables: Mapping[str, Any], metric: str, seeds: int) -> list[
 
     For a rare class, the metric ``auc``, also federated averaging with classes that count alike.
     """
-    own = _read(tables, seeds)
-    require_no_noise(own)
-    objective = own.objective.name
-    require(not own.objective.adapts, f"{objective} adapts to a target, and the data has none; use source_only or auc")
-    methods = dict.fromkeys((*LABELLED_ALGORITHMS[metric], own.algorithm.name))
+    given = _read(tables, seeds)
+    require_no_noise(given)
+    objective = given.objective.name
+    require(
+        not given.objective.adapts, f"{objective} adapts to a target, and the data has none; use source_only or auc"
+    )
+    methods = dict.fromkeys((*LABELLED_ALGORITHMS[metric], given.algorithm.name))
     weighted = {PLAIN: "none", WEIGHTED: "balanced"}
     return [
         *(
@@ -142,26 +144,26 @@ def _candidate(
     )
 
 
-def require_comparable(own: Experiment) -> None:
+def require_comparable(given: Experiment) -> None:
     """Refuse what leaves nothing to judge by, or judges by labels of the target."""
     require(
-        not isinstance(own.partition, TargetSupervised),
+        not isinstance(given.partition, TargetSupervised),
         "target_supervised learns from the target's labels, which compare never looks at; use another partition",
     )
-    require_no_noise(own)
-    require(own.run.probe_rows > 0, "run.probe_rows must be above 0: the verdict goes by those target rows")
+    require_no_noise(given)
+    require(given.run.probe_rows > 0, "run.probe_rows must be above 0: the verdict depends on those target rows")
     require(
-        not isinstance(own.data, PerSite),
+        not isinstance(given.data, PerSite),
         f"data.{PER_SITE} is one of the methods that are compared; leave it out of the file",
     )
 
 
-def require_no_noise(own: Experiment) -> None:
+def require_no_noise(given: Experiment) -> None:
     """Refuse noise on updates, beside which what is measured on rows of the clients would leave without any."""
     require(
-        not own.transmission.private,
-        f"transmission {own.transmission.name!r} adds noise to updates, and what the verdict goes by, measured on the "
-        'clients\' own rows, has none; compare with transmission.name = "exact", then train the chosen one with noise',
+        not given.transmission.private,
+        f"transmission {given.transmission.name!r} adds noise to updates, and what the verdict depends on, measured on "
+        'the clients\' rows, has none; compare with transmission.name = "exact", then train the chosen one with noise',
     )
 
 
@@ -192,16 +194,16 @@ def compare_methods(
 
     None after Ctrl-C: what was done is kept, and ``resume`` continues it. A run that diverges is part of the answer.
     """
-    own = experiment({section: table for section, table in tables.items() if section != SWEEP})
+    given = experiment({section: table for section, table in tables.items() if section != SWEEP})
     criterion, cache, notes = None, DataCache(), list[str]()
-    if own.labelled_only:
+    if given.labelled_only:
         require(
             objectives is None, "--objectives is for experiments with a target, and this one has none; leave it out"
         )
-        criterion = ByValidation(metric_of(own, metric))
+        criterion = ByValidation(metric_of(given, metric))
         candidates = derive_labelled(tables, criterion.metric, seeds)
         require_measured(criterion, prepare(candidates[0].experiments[0], cache).measures)
-        notes = notes_on_rows(criterion, cache.pair(own, torch.device("cpu"))) or [_TEST_ROWS]
+        notes = notes_on_rows(criterion, cache.pair(given, torch.device("cpu"))) or [_TEST_ROWS]
     else:
         require(not metric, "--metric is for experiments without a target (data.labelled_only); leave it out")
         candidates = derive_candidates(tables, ADAPTING if objectives is None else objectives, seeds)
@@ -252,7 +254,7 @@ def _entry(
     """
     first = candidate.experiments[0]
     runs = [names[candidate.label, experiment.run.seed] for experiment in candidate.experiments]
-    summaries = [completed_run(folder / run) for run in runs]
+    summaries = [read_completed(folder / run) for run in runs]
     columns = dict.fromkeys([*(validator.column for validator in VALIDATORS.values()), *tested])
     measured = {
         column: [None if summary is None else summary.get(column) for summary in summaries] for column in columns
@@ -269,7 +271,7 @@ def _entry(
 
 def judge_labelled(entries: Sequence[Table], criterion: ByValidation) -> Table:
     """The method that is best on rows set aside; whether anything was adapted to is no question here."""
-    field = {entry["label"]: [_measured(values, criterion) for values in _by_seed(entry)] for entry in entries}
+    field = {entry["label"]: [_measure(values, criterion) for values in _by_seed(entry)] for entry in entries}
     vetoes, ranks = criterion.judge(field, 0)
     best, *others = [label for label in ranks if label not in vetoes] or [entries[0]["label"]]
     if best in vetoes:
@@ -279,16 +281,16 @@ def judge_labelled(entries: Sequence[Table], criterion: ByValidation) -> Table:
     return {"supported": None, "use": best, "sentence": sentence}
 
 
-def _measured(values: Table, criterion: ByValidation) -> Measured:
-    found = {name: values.get(VALIDATORS[name].column) for name in criterion.signals}
-    known = {name: float(value) for name, value in found.items() if value is not None and math.isfinite(value)}
+def _measure(values: Table, criterion: ByValidation) -> Measured:
+    columns = {name: values.get(VALIDATORS[name].column) for name in criterion.signals}
+    known = {name: float(value) for name, value in columns.items() if value is not None and math.isfinite(value)}
     return Measured(known) if criterion.signals[0] in known else Measured(diverged=True)
 
 
 def _label_shift(folders: Sequence[Path]) -> Table | None:
-    """As the source-only models see it: of their estimates the one that excludes least; None where there is none."""
-    found = worst_shift(list(filter(None, map(completed_run, folders))))
-    return None if found is None else dict(found)
+    """As the source-only models see it: of their estimates the one that excludes least; None if there is none."""
+    worst = worst_shift(list(filter(None, map(read_completed, folders))))
+    return None if worst is None else dict(worst)
 
 
 def judge_candidates(entries: Sequence[Table], shift: LabelShift | None) -> Table:
@@ -339,8 +341,8 @@ def _rank(entry: Table) -> float:
 
 
 def labels_say(entries: Sequence[Table], verdict: Table) -> str | None:
-    """Whether target labels, which chose nothing, agree with the verdict; None where there are none."""
-    accuracies = {entry["label"]: _known(entry["measures"].get("target_accuracy", [])) for entry in entries}
+    """Whether target labels, which chose nothing, agree with the verdict; None if there are none."""
+    accuracies = {entry["label"]: _drop_missing(entry["measures"].get("target_accuracy", [])) for entry in entries}
     accuracies = {label: values for label, values in accuracies.items() if values}
     other = verdict["use"] if verdict["supported"] else verdict["nearest"]
     if SOURCE_ONLY not in accuracies or other not in accuracies:
@@ -348,7 +350,7 @@ def labels_say(entries: Sequence[Table], verdict: Table) -> str | None:
     before, after = accuracies[SOURCE_ONLY], accuracies[other]
     better, worse = min(after) > max(before), max(after) < min(before)
     if not better and not worse:
-        word = "do not tell the two apart"
+        word = "cannot tell the two apart"
     elif verdict["supported"] is None:
         word = "could have judged"
     else:
@@ -360,5 +362,5 @@ def labels_say(entries: Sequence[Table], verdict: Table) -> str | None:
     )
 
 
-def _known(values: Sequence[float | None]) -> list[float]:
+def _drop_missing(values: Sequence[float | None]) -> list[float]:
     return [value for value in values if value is not None]

@@ -14,7 +14,7 @@ from fedmm.config.schema import Experiment, experiment
 from fedmm.core.errors import FedmmError, Say
 from fedmm.core.files import write_json
 from fedmm.runs.evidence import judge_runs
-from fedmm.runs.resume import completed_run, only_begun, read_plan, write_plan
+from fedmm.runs.resume import only_begun, read_completed, read_plan, write_plan
 from fedmm.runs.run import DivergedRun, run_experiment
 from fedmm.runs.run_folder import SUMMARY, claim_folder
 from fedmm.runs.summary import Summary
@@ -42,7 +42,7 @@ def compare(
     """Run all experiments, ``workers`` at a time with one thread each, and leave a comparison folder.
 
     Every run has a folder of its own inside. After Ctrl-C no run begins, those under way end with their round, and
-    what was done until then is kept. resume: go on with a comparison of the same runs in the folder, where one was
+    what was done until then is kept. resume: go on with a comparison of the same runs in the folder, if one was
     begun, without the runs that are completed.
     """
     names = folder_names(experiments)
@@ -52,7 +52,7 @@ def compare(
             claim_folder(folder, overwrite=overwrite)
         write_json(folder / SUMMARY, comparison_summary(title, "running", [], []))
         write_plan(folder, experiments, names)
-    done = {name: summary for name in names if begun and (summary := completed_run(folder / name))}
+    done = {name: summary for name in names if begun and (summary := read_completed(folder / name))}
     left = [name for name in names if name not in done]
     calls = [
         (index, each.tables(), str(folder / name), begun)

@@ -31,7 +31,7 @@ Summary = Mapping[str, Any]
 
 
 def shift_of_model(probabilities: Callable[[Tensor], Tensor], pair: DomainPair) -> LabelShift | None:
-    """Label shift as a trained model tells it, from source rows set aside; None where there are too few rows.
+    """Label shift as a trained model tells it, from source rows set aside; None if there are too few rows.
 
     probabilities: of rows, ``[rows, classes]``.
     """
@@ -101,7 +101,7 @@ def shift_table(shift: LabelShift, class_names: Sequence[str]) -> dict[str, Any]
 
 
 def shift_warning(summary: Summary) -> str:
-    """What is to be said of label shift in a run's summary; empty where the estimate does not speak for one."""
+    """What is to be said of label shift in a run's summary; empty if the estimate does not speak for one."""
     shift = summary.get("label_shift")
     if not shift or not shift["notable"]:
         return ""
@@ -122,7 +122,7 @@ def count_trained_test_rows(pair: DomainPair) -> int:
 
 
 def worst_shift(source_only: Sequence[Summary]) -> Mapping[str, Any] | None:
-    """Of the estimates of source-only runs the one that excludes least; None where there is none."""
+    """Of the estimates of source-only runs the one that excludes least; None if there is none."""
     found = [table for each in source_only if (table := each.get("label_shift"))]
     return max(found, key=lambda table: float(table["high"]), default=None)
 

@@ -49,7 +49,7 @@ def nvflare_engines(each: Experiment, adaptation: Adaptation, folder: Path) -> I
 
     require(
         adaptation.function.policy != "local",
-        "batch_norm = 'local' keeps statistics with the clients, where predictions need them here; use 'averaged' or "
+        "batch_norm = 'local' keeps statistics with the clients, but predictions need them here; use 'averaged' or "
         "'frozen' with the engine 'nvflare'",
     )
     require(
@@ -57,7 +57,7 @@ def nvflare_engines(each: Experiment, adaptation: Adaptation, folder: Path) -> I
         "guard.policy = 'rollback' goes back further than clients of the engine 'nvflare' keep states; use 'stop'",
     )
     arguments = {
-        "tables": _seen_from_anywhere(each).tables(),
+        "tables": _resolve_paths(each).tables(),
         "states": str(folder.resolve() / _STATES),
         "threads": torch.get_num_threads(),
     }
@@ -81,7 +81,7 @@ class NVFlareEngines:
         return AskingEngine(adaptation.problem, algorithm, adaptation.rounds, self._ask, adaptation.terms)
 
 
-def _seen_from_anywhere(each: Experiment) -> Experiment:
+def _resolve_paths(each: Experiment) -> Experiment:
     """The experiment with whole paths: the processes of a job have other current folders."""
 
     def whole(part: Any) -> Any:

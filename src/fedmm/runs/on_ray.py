@@ -68,11 +68,11 @@ class FromTables:
         each = experiment(self.tables)
         adaptation = prepare(each, DataCache())
         around = partial(precision, each.run.precision, each.run.torch_device)
-        stack = partial(_stacked, adaptation, each.run.precision) if self.stacked else None
+        stack = partial(_stack_clients, adaptation, each.run.precision) if self.stacked else None
         return Share(adaptation.problem, stack, around)
 
 
-def _stacked(
+def _stack_clients(
     adaptation: Adaptation, chosen: Precision, names: Collection[str], algorithm: Algorithm, rounds: int, terms: Terms
 ) -> Batched:
     """One program for some of an experiment's clients; it leaves out what is not finite, and judges nothing else."""

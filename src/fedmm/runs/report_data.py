@@ -37,19 +37,19 @@ def exhibits(adaptation: Adaptation, adapted: Adapted, pair: DomainPair, keep_ro
 
     Without ``keep_rows`` there are neither maps and samples nor curves, whose steps are single rows.
     """
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     if keep_rows:
-        source, target = _kept(pair.source_test, pair.source), _kept(pair.target_test, pair.target)
-        found = _maps(adaptation, adapted, source, target) | _shown(adapted, target)
+        source, target = _choose_rows(pair.source_test, pair.source), _choose_rows(pair.target_test, pair.target)
+        tensors = _maps(adaptation, adapted, source, target) | _sample_rows(adapted, target)
     held = (None, None) if pair.sites is None else (pair.sites.source_test, pair.sites.target_test)
     for name, rows, sites in (("source", pair.source_test, held[0]), ("target", pair.target_test, held[1])):
         if rows is not None and len(rows.x):
-            tested = _tested(adapted, rows, sites, pair, keep_rows)
-            found |= {f"{what}_{name}": tensor for what, tensor in tested.items()}
-    return found
+            tested = _score_test_rows(adapted, rows, sites, pair, keep_rows)
+            tensors |= {f"{what}_{name}": tensor for what, tensor in tested.items()}
+    return tensors
 
 
-def _tested(
+def _score_test_rows(
     adapted: Adapted, rows: Labelled, sites: Tensor | None, pair: DomainPair, keep_rows: bool
 ) -> dict[str, Tensor]:
     """Counts and scores of labelled rows; sites: int64 ``[rows]``, who holds each, where that is known."""
@@ -57,35 +57,37 @@ def _tested(
     known = (y >= 0) & (y < pair.classes)
     y, logits, predicted = y[known], logits[known], logits.argmax(dim=1)[known]
     s = logits[:, 1] - logits[:, 0] if pair.classes == 2 else None
-    found = {}
+    tensors = {}
     if pair.classes <= _MOST_CLASSES:
-        found["confusion"] = _confusion(y, predicted, pair.classes)
+        tensors["confusion"] = _confusion(y, predicted, pair.classes)
     if s is not None and 0 < int((y == 1).sum()) < len(y) and not bool(s.isnan().any()):
-        found |= _ranked(y, s, keep_rows)
+        tensors |= _rank_scores(y, s, keep_rows)
     if sites is not None and pair.sites is not None and len(y):
         names = [*pair.sites.names, OTHER_SITES]
         places = sites.cpu()[known]
         groups = count_groups(names, torch.where(places < 0, len(names) - 1, places), y, predicted, s)
-        counts = [[each.rows, each.hits, each.positive, math.nan if each.auc is None else each.auc] for each in groups]
-        found["sites"] = torch.tensor(counts, dtype=torch.float64)
-        found["site_names"] = torch.frombuffer(
-            bytearray(json.dumps([each.name for each in groups]).encode()), dtype=torch.uint8
+        counts = [
+            [group.rows, group.hits, group.positive, math.nan if group.auc is None else group.auc] for group in groups
+        ]
+        tensors["sites"] = torch.tensor(counts, dtype=torch.float64)
+        tensors["site_names"] = torch.frombuffer(
+            bytearray(json.dumps([group.name for group in groups]).encode()), dtype=torch.uint8
         )
-    return found
+    return tensors
 
 
-def _ranked(y: Tensor, s: Tensor, keep_rows: bool) -> dict[str, Tensor]:
+def _rank_scores(y: Tensor, s: Tensor, keep_rows: bool) -> dict[str, Tensor]:
     """How the scores of class 1 rank rows of both classes, and the curves over all thresholds."""
     ranked = Thresholds.count(y, s)
     numbers = [ranked.negatives, ranked.positives, ranked.auroc, ranked.average_precision]
-    found = {"ranking": torch.tensor(numbers, dtype=torch.float64)}
+    tensors = {"ranking": torch.tensor(numbers, dtype=torch.float64)}
     if keep_rows:
         curves = ranked.curves()
-        found |= {"roc": torch.tensor(curves.roc), "precision_recall": torch.tensor(curves.precision_recall)}
-    return found
+        tensors |= {"roc": torch.tensor(curves.roc), "precision_recall": torch.tensor(curves.precision_recall)}
+    return tensors
 
 
-def _kept(test: Labelled | None, train: Labelled) -> Labelled:
+def _choose_rows(test: Labelled | None, train: Labelled) -> Labelled:
     """The same few rows in every run: test rows where there are some, else training rows."""
     rows = test if test is not None and len(test.x) else train
     index = permutation(key(0, "exhibits"), len(rows.x))[:_MAP_ROWS]
@@ -98,13 +100,13 @@ def _maps(adaptation: Adaptation, adapted: Adapted, source: Labelled, target: La
         return {}
     x = torch.cat([source.x, target.x])
     features = {"map_before": adaptation.before().features(x), "map_after": adapted.features(x)}
-    if not all(bool(torch.isfinite(each).all()) for each in features.values()):
+    if not all(bool(torch.isfinite(values).all()) for values in features.values()):
         return {}
     return {
         "map_domain": torch.cat([torch.zeros(len(source.x)), torch.ones(len(target.x))]).to(torch.uint8),
         "map_label": torch.cat([source.y, target.y]).to(torch.int16),
         "map_predicted": adapted.predict(x).cpu().to(torch.int16),
-        **{name: _principal(each.cpu()) for name, each in features.items()},
+        **{name: _principal(values.cpu()) for name, values in features.items()},
     }
 
 
@@ -119,7 +121,7 @@ def _principal(features: Tensor) -> Tensor:
     return scores.mul(torch.where(signs == 0, 1.0, signs)).float()
 
 
-def _shown(adapted: Adapted, target: Labelled) -> dict[str, Tensor]:
+def _sample_rows(adapted: Adapted, target: Labelled) -> dict[str, Tensor]:
     x = target.x[:_SAMPLES]
     if not len(x):
         return {}

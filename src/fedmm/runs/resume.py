@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from fedmm.config.schema import Experiment, experiment
+from fedmm.config.sites import experiment_anywhere
 from fedmm.config.toml import read_toml
 from fedmm.core.errors import FedmmError, Say
 from fedmm.core.files import write_json
@@ -19,7 +20,7 @@ from fedmm.runs.run_folder import EXPERIMENT, HELD, MODEL, SUMMARY
 from fedmm.training.adaptation import Adaptation
 from fedmm.training.batched import StackSettings
 from fedmm.training.checkpoints import FOLDER, Checkpoints, newest_common
-from fedmm.training.fingerprint import differences, held_rows, refuse_others
+from fedmm.training.fingerprint import differences, fingerprint_rows, refuse_others
 from fedmm.training.snapshots import ResumePoint
 from fedmm.training.stack_settings import Tuned, choose_settings, chunk_that_fits
 
@@ -33,35 +34,35 @@ def resume_points(
     checkpoints: Sequence[Checkpoints],
     say: Say,
 ) -> list[ResumePoint]:
-    """The newest states that all of these runs have after one round; none where they begin, or begin again.
+    """The newest states that all of these runs have after one round; none if they begin, or begin again.
 
     A run that was started with another configuration, or with other rows, is refused.
     """
     if not any((folder / EXPERIMENT).exists() for folder in folders):
         return []
-    for each, adaptation, folder in zip(experiments, adaptations, folders, strict=True):
+    for now, adaptation, folder in zip(experiments, adaptations, folders, strict=True):
         if (folder / EXPERIMENT).exists():
-            require_same_run(each, folder)
+            require_same_run(now, folder)
             require_same_rows(adaptation, folder)
     points = newest_common(checkpoints, experiments[0].run.torch_device, say)
     if points:
-        say(f"going on after round {max(state.round for state, _ in points)}")
+        say(f"continuing after round {max(state.round for state, _ in points)}")
     elif len(folders) == 1:
-        say(f"{folders[0]} holds no checkpoint that can be read; the run begins again")
+        say(f"{folders[0]} holds no checkpoint that can be read; the run starts again")
     else:
-        say(f"the runs in {folders[0].parent} have no readable checkpoints of one round; they begin again")
+        say(f"the runs in {folders[0].parent} have no readable checkpoints of the same round; they start again")
     return points
 
 
-def require_same_run(each: Experiment, folder: Path) -> None:
+def require_same_run(now: Experiment, folder: Path) -> None:
     """Refuse a folder whose run was started with another configuration."""
-    before = experiment(read_toml(folder / EXPERIMENT))
-    refuse_others(differences(before.tables(), each.tables()), f"the run in {folder}")
+    before = experiment_anywhere(read_toml(folder / EXPERIMENT))
+    refuse_others(differences(before.tables(), now.tables()), f"the run in {folder}")
 
 
 def keep_rows(adaptation: Adaptation, folder: Path) -> None:
     """Write down what each client holds, to know it again by."""
-    write_json(folder / HELD, held_rows(adaptation))
+    write_json(folder / HELD, fingerprint_rows(adaptation))
 
 
 def require_same_rows(adaptation: Adaptation, folder: Path) -> None:
@@ -73,7 +74,7 @@ def require_same_rows(adaptation: Adaptation, folder: Path) -> None:
         before = dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as problem:
         raise FedmmError(f"{path} cannot be read, so it is unknown how the run was started: {problem}") from None
-    now = held_rows(adaptation)
+    now = fingerprint_rows(adaptation)
     others = [name for name in now if before.get(name) != now[name]] or sorted(set(before) - set(now))
     if others:
         raise FedmmError(
@@ -88,7 +89,7 @@ def only_begun(folder: Path) -> bool:
     return folder.is_dir() and all(path.name == SUMMARY or path.suffix == ".partial" for path in folder.iterdir())
 
 
-def completed_run(folder: Path) -> dict[str, Any] | None:
+def read_completed(folder: Path) -> dict[str, Any] | None:
     """The summary of a run that completed in a folder; None for one that has something left to do."""
     try:
         summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
@@ -126,12 +127,12 @@ def write_plan(
     folder: Path, experiments: Sequence[Experiment], names: Sequence[str], programs: Sequence[Program] = ()
 ) -> None:
     """``plan.json`` of a folder of several runs: every run's configuration, and the programs they run in."""
-    runs = {name: each.tables() for name, each in zip(names, experiments, strict=True)}
+    runs = {name: run.tables() for name, run in zip(names, experiments, strict=True)}
     write_json(folder / PLAN, {"runs": runs, "programs": [asdict(program) for program in programs]})
 
 
 def read_plan(folder: Path, experiments: Sequence[Experiment], names: Sequence[str]) -> list[Program] | None:
-    """The programs of a folder that was begun with the same runs, None where none was; other runs are refused."""
+    """The programs of a folder that was begun with the same runs, None if none was; other runs are refused."""
     path = folder / PLAN
     if not path.exists():
         return None
@@ -140,17 +141,17 @@ def read_plan(folder: Path, experiments: Sequence[Experiment], names: Sequence[s
         before = {str(name): experiment(tables).tables() for name, tables in plan["runs"].items()}
         order = [names.index(name) if name in names else -1 for name in before]
         programs = [
-            Program(tuple(order[member] for member in each["members"]), _tuned(each["tuned"]))
-            for each in plan["programs"]
+            Program(tuple(order[member] for member in program["members"]), _read_tuned(program["tuned"]))
+            for program in plan["programs"]
         ]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as problem:
-        raise FedmmError(f"{path} is no plan of runs that could be gone on with; name another folder") from problem
-    now = {name: each.tables() for name, each in zip(names, experiments, strict=True)}
-    found = [f"{name} is new" for name in now if name not in before]
-    found += [f"{name} is gone" for name in before if name not in now]
+        raise FedmmError(f"{path} is not a plan of runs that can be continued; use another folder") from problem
+    now = {name: run.tables() for name, run in zip(names, experiments, strict=True)}
+    problems = [f"{name} is new" for name in now if name not in before]
+    problems += [f"{name} is gone" for name in before if name not in now]
     for name in names:
-        found += [f"{name}: {each}" for each in differences(before.get(name, now[name]), now[name])]
-    refuse_others(found, f"the comparison in {folder}")
+        problems += [f"{name}: {difference}" for difference in differences(before.get(name, now[name]), now[name])]
+    refuse_others(problems, f"the comparison in {folder}")
     return programs
 
 
@@ -182,5 +183,5 @@ def fits(settings: StackSettings, device: torch.device) -> bool:
     return settings.capture == (device.type == "cuda")
 
 
-def _tuned(table: Mapping[str, Any]) -> Tuned:
+def _read_tuned(table: Mapping[str, Any]) -> Tuned:
     return Tuned(**{**table, "settings": StackSettings(**table["settings"])})

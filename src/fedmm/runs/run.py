@@ -66,7 +66,7 @@ def run_experiment(
     the rounds and the model up to then; the latter is raised after that.
 
     folder: where to write; one that is not empty is refused without ``overwrite`` or ``resume``.
-    resume: go on from the newest checkpoint of a run in the folder, where one was started.
+    resume: go on from the newest checkpoint of a run in the folder, if one was started.
     progress: a bar on the terminal. say: told which engine runs, and why.
     on_round: called with each round's row of the history. callbacks: objects that watch the training, and may end it.
     """

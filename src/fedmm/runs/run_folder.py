@@ -22,7 +22,7 @@ from fedmm.core.engine import FederatedState, Refusal
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.files import replace_file, write_json
 from fedmm.data.domains import DomainPair, Input
-from fedmm.data.inputs import input_from, input_table
+from fedmm.data.inputs import build_input, input_table
 from fedmm.training.callbacks import Callback
 from fedmm.training.history import History, Row
 
@@ -36,7 +36,7 @@ _LONGEST_NAME = 150
 def claim_folder(folder: Path, *, overwrite: bool) -> None:
     """Refuse a folder that cannot hold a new run; with ``overwrite``, one that holds an older run is emptied."""
     try:
-        require("\0" not in str(folder), f"the folder {folder} cannot be used: no name may hold a zero byte")
+        require("\0" not in str(folder), f"the folder {folder} cannot be used: a name must not contain a zero byte")
         require(not folder.exists() or folder.is_dir(), f"{folder} is a file; name a folder for the run")
         if not folder.exists() or not any(folder.iterdir()):
             return
@@ -96,7 +96,7 @@ class RunFolder(Callback):
         self.folder = folder
         resolved = write_toml(tables)
         rounds = folder / ROUNDS
-        with _written("the run", folder):
+        with _explain_errors("the run", folder):
             folder.mkdir(parents=True, exist_ok=True)
             _whole(folder / EXPERIMENT, resolved)
             lines = [_line(row) for row in before]
@@ -119,7 +119,7 @@ class RunFolder(Callback):
 
     def append(self, row: Row) -> None:
         """One more round, on disk before the next begins."""
-        with _written(f"round {row['round']}", self.folder):
+        with _explain_errors(f"round {row['round']}", self.folder):
             self._rounds.write(_line(row))
             self._rounds.flush()
 
@@ -128,7 +128,10 @@ class RunFolder(Callback):
         text = "".join(json.dumps({"round": round, **each._asdict()}) + "\n" for each in refused)
         if text:
             path = self.folder / REFUSED
-            with _written(f"what was refused in round {round}", self.folder), path.open("a", encoding="utf-8") as file:
+            with (
+                _explain_errors(f"what was refused in round {round}", self.folder),
+                path.open("a", encoding="utf-8") as file,
+            ):
                 file.write(text)
 
     def tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:
@@ -136,13 +139,13 @@ class RunFolder(Callback):
         plain = {
             key: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for key, tensor in tensors.items()
         }
-        with _written(name, self.folder), replace_file(self.folder / name) as partial:
+        with _explain_errors(name, self.folder), replace_file(self.folder / name) as partial:
             save_file(plain, partial)
 
     def remove(self, *names: str) -> None:
         """Leave nothing of files that an earlier run in the folder may have left."""
         for name in names:
-            with _written(name, self.folder):
+            with _explain_errors(name, self.folder):
                 (self.folder / name).unlink(missing_ok=True)
 
     def summarise(self, summary: Mapping[str, Any]) -> None:
@@ -159,7 +162,7 @@ class RunFolder(Callback):
             self._rounds.close()
         except OSError as problem:
             if value is None:  # else that is the word on it: closing only tries once more what failed before
-                raise _unwritten("the last rounds", self.folder, problem) from problem
+                raise _build_error("the last rounds", self.folder, problem) from problem
 
 
 def _until(path: Path, round: int) -> str:
@@ -191,15 +194,15 @@ def _whole(path: Path, text: str) -> None:
 
 
 @contextmanager
-def _written(what: str, folder: Path) -> Iterator[None]:
+def _explain_errors(what: str, folder: Path) -> Iterator[None]:
     """What cannot be written inside, on a full disk for example, is told in one sentence."""
     try:
         yield
     except (OSError, SafetensorError) as problem:
-        raise _unwritten(what, folder, problem) from problem
+        raise _build_error(what, folder, problem) from problem
 
 
-def _unwritten(what: str, folder: Path, problem: Exception) -> FedmmError:
+def _build_error(what: str, folder: Path, problem: Exception) -> FedmmError:
     return FedmmError(f"{what} cannot be written to {folder}: {getattr(problem, 'strerror', None) or problem}")
 
 
@@ -219,7 +222,7 @@ def read_input(folder: Path) -> tuple[tuple[str, ...], Input | None]:
         content = json.loads(path.read_text(encoding="utf-8"))
         require(content["format"] == _INPUT_FORMAT, f"{path} was written by another version of fedmm")
         names = tuple(map(str, content["class_names"]))
-        return names, None if content["input"] is None else input_from(content["input"])
+        return names, None if content["input"] is None else build_input(content["input"])
     except FedmmError:
         raise
     except OSError as problem:

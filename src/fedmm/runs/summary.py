@@ -15,7 +15,7 @@ from fedmm.config.schema import Experiment
 from fedmm.data.datasets.per_site import KEY as PER_SITE
 from fedmm.data.datasets.per_site import PerSite
 from fedmm.data.domains import DomainPair
-from fedmm.runs.build import DataCache, tested_rows
+from fedmm.runs.build import DataCache, select_test_rows
 from fedmm.runs.evidence import count_trained_test_rows, shift_of_model, shift_table
 from fedmm.runs.report_data import EXHIBITS, exhibits
 from fedmm.runs.run_folder import BOUNDARY, MAPS, MODEL, SAMPLES, RunFolder, write_input
@@ -57,7 +57,7 @@ def finish_run(
     if not keep_rows:
         files.remove(BOUNDARY, MAPS)
     summary = _summary(experiment, adaptation, adapted) | {"engine": engine, "precision": experiment.run.precision}
-    tested = tested_rows(pair)
+    tested = select_test_rows(pair)
     summary["tested_rows"] = {name: len(rows.y) for name, rows in tested.items()}
     if "target" not in tested and len(pair.target.y):
         summary["note"] = NO_TARGET_LABELS
@@ -108,7 +108,7 @@ def _summary(experiment: Experiment, adaptation: Adaptation, adapted: Adapted) -
         "target_accuracy": history.last("target_accuracy"),
         "source_accuracy": history.last("source_accuracy"),
         **{name: _finite(history.last(name)) for name in adaptation.measures},
-        **_chosen(adapted, adaptation.measures),
+        **_describe_best(adapted, adaptation.measures),
         "stopped_early": adapted.stopped,
         "seconds": history.total("seconds"),
         "bytes_up": history.total("bytes_up"),
@@ -143,7 +143,7 @@ def _site_weights(adaptation: Adaptation, adapted: Adapted) -> Summary:
     return {"site_weights": dict(zip(names, weights.tolist(), strict=True))}
 
 
-def _chosen(adapted: Adapted, measures: Sequence[str]) -> Summary:
+def _describe_best(adapted: Adapted, measures: Sequence[str]) -> Summary:
     """The best model by a validator, and what was measured in its round; under another key where labels chose it."""
     best = adapted.best
     if best is None:

@@ -16,7 +16,7 @@ from fedmm.core.errors import FedmmError, Say, require
 from fedmm.core.files import write_json
 from fedmm.runs.build import DataCache, prepare
 from fedmm.runs.comparison import comparison_summary, folder_names
-from fedmm.runs.resume import Program, completed_run, fits, only_begun, plan_in_words, read_plan, write_plan
+from fedmm.runs.resume import Program, fits, only_begun, plan_in_words, read_completed, read_plan, write_plan
 from fedmm.runs.run import rows_inside, run_stack
 from fedmm.runs.run_folder import SUMMARY, claim_folder
 from fedmm.runs.summary import Summary
@@ -57,7 +57,7 @@ def run_sweep(
     """Run all experiments and leave a comparison folder with an ordinary run folder for each inside.
 
     Runs of one shape are stacked. The plan is told before it is carried out. Ctrl-C leaves what was done until then.
-    resume: go on with a sweep of the same runs in the folder, where one was begun: as it was planned then, without the
+    resume: go on with a sweep of the same runs in the folder, if one was begun: as it was planned then, without the
     runs that are completed. stop: asked now and then whether to end as after Ctrl-C.
     all_shifts: whether runs that adapt estimate label shift too, which takes a moment each; source-only runs always do.
     """
@@ -80,7 +80,7 @@ def run_sweep(
     with RunsProgress(len(experiments), sum(each.run.rounds for each in experiments), show=progress) as bars:
         for program in programs:
             folders = [folder / names[number] for number in program.members]
-            outcomes = _completed(program, folders, bars) if kept is not None else []
+            outcomes = _read_outcomes(program, folders, bars) if kept is not None else []
             if not outcomes and not stop():
                 resumed = kept is not None
                 outcomes = _run(program, runs, folders, bars, stop, resume=resumed, say=say, all_shifts=all_shifts)
@@ -144,9 +144,9 @@ def _on_this_device(program: Program, runs: _Runs) -> Program:
     return program if fits(program.tuned.settings, device) else replace(program, tuned=runs.tuned(program.members))
 
 
-def _completed(program: Program, folders: Sequence[Path], bars: RunsProgress) -> Sequence[Outcome | None]:
-    """The outcomes of a program whose runs are all completed; none where one is not."""
-    summaries = [summary for folder in folders if (summary := completed_run(folder))]
+def _read_outcomes(program: Program, folders: Sequence[Path], bars: RunsProgress) -> Sequence[Outcome | None]:
+    """The outcomes of a program whose runs are all completed; none if one is not."""
+    summaries = [summary for folder in folders if (summary := read_completed(folder))]
     if len(summaries) < len(folders):
         return []
     for number, summary in zip(program.members, summaries, strict=True):

@@ -73,7 +73,7 @@ class TensorBoardTracker:
 
 
 class MLflowTracker:
-    """A run at MLFLOW_TRACKING_URI or, where that is not set, in ``RUN/mlruns``; known again by ``RUN/mlflow.json``."""
+    """A run at MLFLOW_TRACKING_URI or, if that is not set, in ``RUN/mlruns``; known again by ``RUN/mlflow.json``."""
 
     _PARAMETERS_AT_ONCE, _METRICS_AT_ONCE, _SECONDS, _MARK = 100, 900, 1.0, "round"
 
@@ -92,7 +92,7 @@ class MLflowTracker:
         self._sent = time.monotonic()
         address = given or (folder / "mlruns").resolve().as_uri()
         self._client = MlflowClient(tracking_uri=address)
-        known = _known_run(folder / "mlflow.json", address)
+        known = _find_run(folder / "mlflow.json", address)
         self._run = known or self._new_run(each)
         self._last = self._last_round() if known else 0
         if known:
@@ -222,7 +222,7 @@ def flat_settings(each: Experiment) -> dict[str, str | int | float | bool]:
     }
 
 
-def _known_run(path: Path, address: str) -> str | None:
+def _find_run(path: Path, address: str) -> str | None:
     """The run that an interrupted run was tracked as, at the same address."""
     try:
         known = json.loads(path.read_text(encoding="utf-8"))

@@ -19,7 +19,7 @@ from fedmm.data.datasets.per_site import KEY as PER_SITE
 from fedmm.data.partition import TargetSupervised
 from fedmm.runs.compare import require_comparable
 from fedmm.runs.evidence import is_source_only, read_shift, signals_of, worst_shift
-from fedmm.runs.resume import completed_run
+from fedmm.runs.resume import read_completed
 from fedmm.runs.run_folder import EXPERIMENT, ROUNDS, SUMMARY, read_input
 
 KEY = "adaptation"
@@ -36,12 +36,12 @@ Summary = Mapping[str, Any]
 def judge_run(folder: Path, experiment: Experiment, compare: str) -> dict[str, Any] | None:
     """Say in one sentence whether adapting helped in the completed run of a folder; it is kept in its summary.
 
-    None where nothing was adapted, or where target labels were trained on. Finished source-only runs of the same data
+    None if nothing was adapted, or where target labels were trained on. Finished source-only runs of the same data
     in the folder beside are compared with, and other seeds of the same method counted in.
 
     compare: the command that would compare the run's method with source only.
     """
-    summary = completed_run(folder)
+    summary = read_completed(folder)
     if summary is None or not experiment.adapts or isinstance(experiment.partition, TargetSupervised):
         return None
     own, plain = _beside(folder, experiment.tables(), summary)
@@ -73,7 +73,7 @@ def _advice(experiment: Experiment, compare: str) -> str:
     try:
         require_comparable(experiment)
     except FedmmError as refusal:
-        return f"fedmm compare cannot tell either: {refusal}"
+        return f"fedmm compare cannot judge it either: {refusal}"
     return f"`{compare}` trains and judges what is missing"
 
 
@@ -108,7 +108,7 @@ def _other_runs(folder: Path) -> list[Path]:
 
 def _read(folder: Path) -> tuple[Tables, Summary] | None:
     """The tables and the summary of a completed run; None for what is no such run, or was damaged."""
-    summary = completed_run(folder)
+    summary = read_completed(folder)
     if summary is None:
         return None
     try:

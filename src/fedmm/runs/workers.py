@@ -75,20 +75,20 @@ def side_by_side(
         if not lines.stop.is_set() and stop():
             end()
 
-    with _ended_by_ctrl_c(), pool:
+    with _end_at_ctrl_c(), pool:
         try:
-            with ctrl_c_waits(), _children_deaf_to_ctrl_c():
+            with ctrl_c_waits(), _hide_ctrl_c_from_children():
                 futures = [pool.submit(work, *call) for call in calls]
             _watch(futures, lines.rows, on_row, say, look)
         except KeyboardInterrupt:
-            with _ended_by_ctrl_c():
+            with _end_at_ctrl_c():
                 end()
                 _watch(futures, lines.rows, on_row, say)
     return futures, lines.stop.is_set()
 
 
 @contextmanager
-def _ended_by_ctrl_c() -> Iterator[None]:
+def _end_at_ctrl_c() -> Iterator[None]:
     """A Ctrl-C inside ends the workers at once: nobody reads what they still say, so they would wait for ever."""
     try:
         yield
@@ -113,7 +113,7 @@ def _end_with_parent() -> None:
 
 
 @contextmanager
-def _children_deaf_to_ctrl_c() -> Iterator[None]:
+def _hide_ctrl_c_from_children() -> Iterator[None]:
     """Processes begun inside never feel the Ctrl-C that a terminal sends to all: when they stop is for us to say."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield

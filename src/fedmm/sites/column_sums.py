@@ -70,11 +70,11 @@ def describe(
 ) -> Numbers:
     """A site's table as float64 ``[columns, fields]``; no sum or count over fewer than ``min_rows`` rows is in it.
 
-    numbers: by column, NaN where there is none. strange: by column, rows with a word that is no category. Columns that
+    numbers: by column, NaN if there is none. strange: by column, rows with a word that is no category. Columns that
     are in neither are lacking.
     """
-    found = np.zeros(agreed.shape)
-    for row, name in zip(found, agreed.names, strict=True):
+    sums = np.zeros(agreed.shape)
+    for row, name in zip(sums, agreed.names, strict=True):
         row[0] = _TOLD if name in numbers or name in strange else _LACKS
         if not agreed.learns:
             continue
@@ -93,7 +93,7 @@ def describe(
             require(bool(np.isfinite(row).all()), f"column {name!r} holds numbers that are too large to be added up")
             if agreed.scaling == "robust":
                 row[FIELDS:] = _counts_below(known, agreed.ranges[name], min_rows)
-    return found
+    return sums
 
 
 def _counts_below(known: Numbers, ends: Sequence[float], min_rows: int) -> Numbers:
@@ -120,21 +120,21 @@ def read_description(agreed: AgreedColumns, given: NDArray[np.generic]) -> dict[
         raise ValueError(f"its columns are told by {given.dtype} of shape {given.shape}, not float64 of {agreed.shape}")
     if not bool(np.isfinite(given).all()):
         raise ValueError("what it tells of its columns is not all finite")
-    found = {}
+    columns = {}
     for row, name in zip(given.tolist(), agreed.names, strict=True):
         flaw = _flaw(agreed, name, row)
         if flaw:
             raise ValueError(f"what it tells of column {name!r} cannot be: {flaw}")
         state, missing, known, total, squares, strange = row[:FIELDS]
         below = np.array(row[FIELDS:])
-        found[name] = Described(
+        columns[name] = Described(
             state == _LACKS, state == _FEW, bool(missing), int(known), total, squares, int(strange), below
         )
-    return found
+    return columns
 
 
 def _flaw(agreed: AgreedColumns, name: str, row: list[float]) -> str:
-    """Why no table can be described so; empty where one can."""
+    """Why no table can be described so; empty if one can."""
     state, missing, known, total, squares, strange = row[:FIELDS]
     below = row[FIELDS:]
     if state not in (_TOLD, _LACKS, _FEW) or missing not in (0, 1):
@@ -145,11 +145,11 @@ def _flaw(agreed: AgreedColumns, name: str, row: list[float]) -> str:
         return f"{strange:g} rows have other words"
     if state != _TOLD or name in agreed.categories or not agreed.learns:
         if known or (strange and name not in agreed.categories):
-            return "there are numbers where none are told"
+            return "there are numbers where none were reported"
     elif strange:
         return "a column of numbers has other words"
     elif not known:
-        return "there are no numbers, and that is not said"
+        return "there are no numbers, but that is not reported"
     if not known:
         return "there are sums over no numbers" if total or squares or any(below) else ""
     return _flaw_of_sums(known, total, squares, agreed.ranges.get(name)) or _flaw_of_counts(known, below)
@@ -186,7 +186,7 @@ def merge_descriptions(agreed: AgreedColumns, described: Mapping[str, Mapping[st
         if name in agreed.categories:
             columns.append(agreed.column(name))
             continue
-        column = _merged_column(agreed, name, [described[site][name] for site in sites])
+        column = _merge_column(agreed, name, [described[site][name] for site in sites])
         if column is None:
             dropped.append(name)
         else:
@@ -195,25 +195,30 @@ def merge_descriptions(agreed: AgreedColumns, described: Mapping[str, Mapping[st
     notes += [f"column {name!r} is left out: it is empty, or says the same in all rows" for name in dropped]
     scales = {}
     if agreed.scaling == "per_site":
-        scales = {site: tuple(_own_scale(column, described[site][column.name]) for column in columns) for site in sites}
+        scales = {
+            site: tuple(_read_own_scale(column, described[site][column.name]) for column in columns) for site in sites
+        }
     return Merged(tuple(columns), scales, tuple(notes))
 
 
-def _merged_column(agreed: AgreedColumns, name: str, told: Sequence[Described]) -> Column | None:
-    filled = [each for each in told if each.known]
-    count = sum(each.known for each in filled)
+def _merge_column(agreed: AgreedColumns, name: str, descriptions: Sequence[Described]) -> Column | None:
+    filled = [description for description in descriptions if description.known]
+    count = sum(description.known for description in filled)
     if not count:
         return None
     what = f"column {name!r}"
-    total = sum(each.total for each in filled)
+    total = sum(description.total for description in filled)
     mean = total / count
-    squares = sum(each.squares + each.known * (each.total / each.known - mean) ** 2 for each in filled)
+    squares = sum(
+        description.squares + description.known * (description.total / description.known - mean) ** 2
+        for description in filled
+    )
     deviation = deviation_of(total, squares, count, what)
     if deviation is not None and agreed.scaling == "none":
         mean, deviation = 0.0, 1.0
     elif deviation is not None and agreed.scaling == "robust":
         mean, deviation = robust_scale(*_quartiles(filled, agreed.ranges[name]), deviation)
-    missing = any(each.missing for each in told)
+    missing = any(description.missing for description in descriptions)
     return numeric_column(name, mean, deviation, missing=missing, date=agreed.dates.get(name, ""))
 
 
@@ -221,34 +226,34 @@ def _quartiles(filled: Sequence[Described], ends: Sequence[float]) -> tuple[floa
     """Where a quarter, a half and three quarters of all numbers are below, with straight lines between counts."""
     places = np.arange(BINS + 1)
     below = np.zeros(BINS + 1)
-    for each in filled:
-        told = each.below >= 0
-        below += np.interp(places, places[told], each.below[told])
+    for description in filled:
+        reported = description.below >= 0
+        below += np.interp(places, places[reported], description.below[reported])
     low, middle, high = (float(np.interp(share * below[-1], below, _edges(ends))) for share in (0.25, 0.5, 0.75))
     return low, middle, high
 
 
-def _own_scale(column: Column, told: Described) -> Scale:
+def _read_own_scale(column: Column, description: Described) -> Scale:
     """A site's own mean and deviation, as :func:`fedmm.data.columns.scales_of` finds them."""
-    if column.levels or not told.known:
+    if column.levels or not description.known:
         return column.mean, column.deviation
-    deviation = deviation_of(told.total, told.squares, told.known, f"column {column.name!r}")
-    return told.total / told.known, column.deviation if deviation is None else deviation
+    deviation = deviation_of(description.total, description.squares, description.known, f"column {column.name!r}")
+    return description.total / description.known, column.deviation if deviation is None else deviation
 
 
 def _notes(agreed: AgreedColumns, described: Mapping[str, Mapping[str, Described]]) -> list[str]:
     """How the sites' tables differ, a sentence for each site and kind of difference."""
-    found = []
-    for site, told in described.items():
+    notes = []
+    for site, columns in described.items():
         for words, which in (
-            ("has no column", [name for name in agreed.names if told[name].lacks]),
-            ("gives no sums, over too few rows, of", [name for name in agreed.names if told[name].few]),
-            ("has words that are no agreed categories in", [name for name in agreed.names if told[name].strange]),
+            ("has no column", [name for name in agreed.names if columns[name].lacks]),
+            ("gives no sums, over too few rows, of", [name for name in agreed.names if columns[name].few]),
+            ("has words that are not agreed categories in", [name for name in agreed.names if columns[name].strange]),
         ):
             if which:
-                listed = ", ".join(_with_count(name, told[name].strange) for name in which)
-                found.append(f"{site} {words} {listed}")
-    return found
+                listed = ", ".join(_with_count(name, columns[name].strange) for name in which)
+                notes.append(f"{site} {words} {listed}")
+    return notes
 
 
 def _with_count(name: str, strange: int) -> str:

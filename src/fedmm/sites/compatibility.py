@@ -15,7 +15,7 @@ NOTICED = 2.0
 
 
 def clock_difference(server: str | datetime.datetime | None, local: datetime.datetime | None = None) -> float | None:
-    """Seconds by which this machine's clock is ahead of a server's; None where the server's time is not known.
+    """Seconds by which this machine's clock is ahead of a server's; None if the server's time is not known.
 
     server: its time, or the ``Date`` header of its answer. local: this machine's time when the answer came; now by
     default. Times without a zone are UTC.
@@ -31,7 +31,7 @@ def clock_difference(server: str | datetime.datetime | None, local: datetime.dat
 
 
 def clock_problem(server: str | datetime.datetime | None, local: datetime.datetime | None = None) -> str:
-    """The sentence for a node that is refused while its clock differs from the SuperLink's; empty where they agree."""
+    """The sentence for a node that is refused while its clock differs from the SuperLink's; empty if they agree."""
     ahead = clock_difference(server, local)
     if ahead is None or abs(ahead) < NOTICED:
         return ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import math
-import tomllib
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
@@ -12,7 +11,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from fedmm.config.dataclass_io import read_fields
-from fedmm.core.errors import FedmmError, require, unknown
+from fedmm.config.toml import read_toml
+from fedmm.core.errors import require, unknown
 from fedmm.core.files import DOMAINS, TableKeys, hold_lock
 from fedmm.core.imports import check_name
 
@@ -79,7 +79,7 @@ class DataSection(TableKeys, _DataKeys):
 
     Tables: features: the columns that may be learnt from, as the experiment calls them. rename: what the experiment
     calls columns of another name. label: the column of classes, never read for ``target``; in ``both``, rows without
-    label are the target. classes: the class of each label, where that is not the label itself. id: the column that says
+    label are the target. classes: the class of each label, if that is not the label itself. id: the column that says
     whose a row is: the rows of one are all trained on, or none. drop: columns that are not looked at. Both are called
     as in the file. separator and the others: how the file is written, as in the data set ``table``.
     """
@@ -152,8 +152,8 @@ class SuperLinkSection:
         else:
             require(
                 bool(self.certificate and self.key and self.coordinator),
-                "superlink.certificate, superlink.key and superlink.coordinator must name files; on one machine alone, "
-                "insecure = true does without",
+                "superlink.certificate, superlink.key and superlink.coordinator must name files; on a single "
+                "machine, insecure = true needs none",
             )
 
 
@@ -250,17 +250,12 @@ class SiteConfig:
 
     def lock(self) -> AbstractContextManager[object]:
         """Be the one process that works with the site's state; refused while another one does."""
-        return hold_lock(self.lock_file, f"the site with its state in {self.state} is at work; end it first")
+        return hold_lock(self.lock_file, f"the site with its state in {self.state} is already running; stop it first")
 
 
 def read_site(file: Path) -> SiteConfig:
     """A site's file, checked."""
-    try:
-        tables = tomllib.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise FedmmError(f"there is no file {file}") from None
-    except (OSError, ValueError) as problem:
-        raise FedmmError(f"{file} cannot be read as TOML: {problem}") from problem
+    tables = read_toml(file)
     sections = (SiteSection, DataSection, SuperLinkSection, PolicySection, MasksSection)
     known = [kind.section for kind in sections]
     for name in tables:
@@ -293,7 +288,7 @@ def is_loopback(host: str) -> bool:
 def require_loopback(host: str, what: str) -> None:
     """Refuse what no other machine may reach: plain text, and a SuperLink that anyone can hand runs to."""
     here = is_loopback(host.strip("[]"))
-    require(here, f"{what} is for this machine alone (127.0.0.1), not for {host!r}")
+    require(here, f"{what} is only for this machine (127.0.0.1), not for {host!r}")
 
 
 def _read_section(kind: Any, table: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Experiments whose rows are at sites: as usual, or with ``[data] name = "sites"`` where the server has no rows."""
+"""Experiments whose rows are at sites: as usual, or with ``[data] name = "sites"`` if the server has no rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def deployed_experiment(tables: Mapping[str, Any]) -> Experiment:
     found = experiment_anywhere(tables)
     require(
         not isinstance(found.data, PerSite),
-        f"data.{PER_SITE} is for runs in one place; let every site standardise its own rows before it shares in",
+        f"data.{PER_SITE} is only for runs in one place; let every site standardise its own rows before it takes part",
     )
     return found
 
@@ -50,7 +50,7 @@ def site_names(experiment: Experiment) -> list[str]:
 
 
 def listed_sites(experiment: Experiment) -> dict[str, str]:
-    """Who takes part, in the order in which they are listed, and what each is to hold; empty where it is not known."""
+    """Who takes part, in the order in which they are listed, and what each is to hold; empty if it is not known."""
     if isinstance(experiment.data, RowsElsewhere):
         return {site: experiment.data.domains.get(site, "") for site in experiment.data.sites}
     pair = experiment.partition.seen(experiment.data.load())

@@ -74,7 +74,7 @@ class SiteNode:
             except TurnedAway as problem:
                 self._tell(f"the SuperLink turns this site away: {_reason(problem)}; trying on")
             except Exception:
-                self._say(f"the node failed, and begins again:\n{traceback.format_exc()}")
+                self._say(f"the node failed and starts again:\n{traceback.format_exc()}")
             else:
                 pause = _FIRST_PAUSE
             finally:
@@ -216,7 +216,7 @@ def run_sites(configs: Sequence[SiteConfig], say: Callable[[str, str], None]) ->
     for config in configs:
         _require_ready(config)
     names = [config.site.name for config in configs]
-    require(len(set(names)) == len(names), f"two of these files are of one site: {', '.join(sorted(names))}")
+    require(len(set(names)) == len(names), f"two of these files belong to one site: {', '.join(sorted(names))}")
     with ExitStack() as held:
         for config in configs:
             held.enter_context(config.lock())

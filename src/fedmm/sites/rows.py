@@ -69,15 +69,15 @@ def site_rows(config: SiteConfig, experiment: Experiment, encoding: str = "", sa
     )
     folder = config.state / "rows" / _key(config, experiment, encoding)
     if not (folder / _ABOUT).exists():
-        found = encode_table(config, experiment, encoding, say) if tables else _read_rows(config, experiment)
-        _write_rows(folder, found, experiment)
+        parts = encode_table(config, experiment, encoding, say) if tables else _read_rows(config, experiment)
+        _write_rows(folder, parts, experiment)
     with suppress(OSError):
         os.utime(folder / _ABOUT)  # `fedmm deploy clean` goes by when a copy was last used
-    held = _map_rows(folder)
+    rows = _map_rows(folder)
     if isinstance(experiment.data, RowsElsewhere):
-        held = replace(held, view=experiment.data.view)
-    _check_rows(config, held)
-    return _hold_back(held, config.data.validation_rows, config.site.name, experiment.run.seed)
+        rows = replace(rows, view=experiment.data.view)
+    _check_rows(config, rows)
+    return _hold_back(rows, config.data.validation_rows, config.site.name, experiment.run.seed)
 
 
 def _hold_back(rows: SiteRows, count: int, name: str, seed: int) -> SiteRows:
@@ -142,18 +142,18 @@ def _read_rows(config: SiteConfig, experiment: Experiment) -> dict[str, Any]:
 def _share(name: str, experiment: Experiment) -> dict[str, Any]:
     require(
         not isinstance(experiment.data, RowsElsewhere),
-        "data.kind = 'share' needs an experiment with a data set of its own; say where this site's rows are",
+        "data.kind = 'share' needs an experiment with a built-in data set; otherwise say where this site's rows are",
     )
     pair = experiment.partition.seen(experiment.data.load())
     shares = {share.name: share for share in experiment.partition.split(pair, experiment.run.seed)}
     require(name in shares, f"site.name {name!r} has no share; the partition deals to {', '.join(shares)}")
     source, target = shares[name].source, shares[name].target
-    found: dict[str, Any] = {"view": pair.view, "classes": pair.classes}
+    parts: dict[str, Any] = {"view": pair.view, "classes": pair.classes}
     if len(source):
-        found |= {"source_x": pair.source.x[source].numpy(), "source_y": pair.source.y[source].numpy()}
+        parts |= {"source_x": pair.source.x[source].numpy(), "source_y": pair.source.y[source].numpy()}
     if len(target):
-        found |= {"target_x": pair.target.x[target].numpy()}
-    return found
+        parts |= {"target_x": pair.target.x[target].numpy()}
+    return parts
 
 
 def _arrays(path: Path, data: DataSection) -> dict[str, Any]:
@@ -191,28 +191,28 @@ def _squares(folders: ClassFolders, data: DataSection) -> ReadFolders:
     return rows
 
 
-def _write_rows(folder: Path, found: dict[str, Any], experiment: Experiment) -> None:
+def _write_rows(folder: Path, parts: dict[str, Any], experiment: Experiment) -> None:
     """The site's own copy, whole or not there; values that cannot be trained on are refused."""
     if isinstance(experiment.data, RowsElsewhere):
-        found |= {"view": experiment.data.view, "classes": len(experiment.data.classes)}
-    if "source_x" in found:
-        rows = as_rows((found["source_x"], found["source_y"]), "source", labelled=True)
+        parts |= {"view": experiment.data.view, "classes": len(experiment.data.classes)}
+    if "source_x" in parts:
+        rows = as_rows((parts["source_x"], parts["source_y"]), "source", labelled=True)
         assert isinstance(rows, TensorRows)
         assert rows.y is not None
-        found["source_y"] = rows.y.numpy()
+        parts["source_y"] = rows.y.numpy()
         highest = int(rows.y.max())
-        require(highest < found["classes"], f"source holds label {highest}, but there are {found['classes']} classes")
-    if "target_x" in found:
-        as_rows(found["target_x"], "target", labelled=False)
-    _require_shapes(found, experiment)
+        require(highest < parts["classes"], f"source holds label {highest}, but there are {parts['classes']} classes")
+    if "target_x" in parts:
+        as_rows(parts["target_x"], "target", labelled=False)
+    _require_shapes(parts, experiment)
     partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         for name in (*_PARTS, _GROUPS):
-            if name in found:
-                np.save(partial / f"{name}.npy", found[name], allow_pickle=False)
-        about = {"view": view_table(found["view"]), "classes": found["classes"]}
+            if name in parts:
+                np.save(partial / f"{name}.npy", parts[name], allow_pickle=False)
+        about = {"view": view_table(parts["view"]), "classes": parts["classes"]}
         (partial / _ABOUT).write_text(json.dumps(about), encoding="utf-8")
         if not folder.exists():
             partial.rename(folder)
@@ -222,12 +222,12 @@ def _write_rows(folder: Path, found: dict[str, Any], experiment: Experiment) -> 
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _require_shapes(found: dict[str, Any], experiment: Experiment) -> None:
+def _require_shapes(parts: dict[str, Any], experiment: Experiment) -> None:
     if not isinstance(experiment.data, RowsElsewhere) or experiment.data.features:
         return
     for name in ("source_x", "target_x"):
-        if name in found:
-            shape, kind = found[name].shape[1:], found[name].dtype
+        if name in parts:
+            shape, kind = parts[name].shape[1:], parts[name].dtype
             require(
                 shape == experiment.data.shape and (kind == np.uint8) == experiment.data.bytes,
                 f"{name} holds {kind} rows of shape {list(shape)}; the experiment has "
@@ -252,11 +252,11 @@ def _map_rows(folder: Path) -> SiteRows:
 
 def _check_rows(config: SiteConfig, rows: SiteRows) -> None:
     """Refuse rows that are not what the site's file says they are."""
-    held = {"source": rows.source is not None, "target": rows.target is not None}
-    for domain, there in held.items():
-        if config.data.domain not in (domain, "both") and there:
+    domains = {"source": rows.source is not None, "target": rows.target is not None}
+    for domain, present in domains.items():
+        if config.data.domain not in (domain, "both") and present:
             raise FedmmError(f"data.domain is {config.data.domain!r}, but the site also holds {domain} rows")
-        if config.data.domain in (domain, "both") and not there:
+        if config.data.domain in (domain, "both") and not present:
             raise FedmmError(f"data.domain is {config.data.domain!r}, but the site holds no {domain} rows")
     if config.data.labels and rows.source is not None:
         others = sorted(set(rows.labels) - set(config.data.labels))

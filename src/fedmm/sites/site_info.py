@@ -59,7 +59,7 @@ class Expected:
     """What the server's experiment lets a info say, so that a info is compared before anything is made of it.
 
     shape, bytes: of a stored row. batch_size: of the experiment. centred: whether sums of inputs are asked for.
-    domains: by site, what it holds, where the experiment says so. classes: how many there are, where counts of each are
+    domains: by site, what it holds, if the experiment says so. classes: how many there are, where counts of each are
         asked for; else 0.
     """
 
@@ -71,7 +71,7 @@ class Expected:
     classes: int = 0
 
     def flaw(self, name: str, info: SiteInfo) -> str:
-        """Why a site's info cannot be of this experiment, in words that follow its name; empty where it can."""
+        """Why a site's info cannot be of this experiment, in words that follow its name; empty if it can."""
         if info.shape != self.shape or info.bytes != self.bytes:
             return f"it holds {_rows(info.bytes, info.shape)}; the experiment has {_rows(self.bytes, self.shape)}"
         wanted = self.domains.get(name, info.domain)
@@ -105,7 +105,7 @@ class Expected:
 
 
 def read_site_info(packed: Packed) -> SiteInfo:
-    """The info that travelled so; ``Malformed`` where it is none."""
+    """The info that travelled so; ``Malformed`` if it is none."""
     return site_info_from(read_json(packed.about.get(_INFO), "what it says of its rows"))
 
 
@@ -116,7 +116,7 @@ def keeps_rows(packed: Packed) -> bool:
 
 
 def site_info_from(table: Any) -> SiteInfo:
-    """A info from plain values, each of the right kind; ``Malformed`` where one is not."""
+    """A info from plain values, each of the right kind; ``Malformed`` if one is not."""
     if not isinstance(table, dict):
         raise Malformed("it does not describe what it holds")
     source, target, as_bytes = (_flag(table, name) for name in ("source", "target", "bytes"))
@@ -127,14 +127,14 @@ def site_info_from(table: Any) -> SiteInfo:
         raise Malformed(f"its rows have the shape {list(shape)}, where up to {_MOST_DIMENSIONS} sizes above 0 are read")
     total = table.get("input_sum", 0.0)
     if isinstance(total, bool) or not isinstance(total, int | float) or not _is_finite(total):
-        raise Malformed("the sum of its inputs is no finite number")
+        raise Malformed("the sum of its inputs is not a finite number")
     (count,) = _whole_numbers({"input_count": [table.get("input_count", 0)]}, "input_count", (), 1)
     batch = _whole_numbers(table, "batch", (0, 0), 2)
     if len(batch) != 2 or min(batch) < 0:
         raise Malformed(f"its batches hold {list(batch)} rows, where two numbers are read")
     counts = _whole_numbers(table, "class_counts", (), _MOST_CLASSES)
     if any(not 0 <= held <= _MOST_INPUTS for held in counts):
-        raise Malformed("the counts of its classes are no numbers of rows")
+        raise Malformed("the counts of its classes are not numbers of rows")
     validation = _flag(table, "validation", False)
     return SiteInfo(source, target, shape, as_bytes, float(total), count, validation, (*batch,), counts)
 
@@ -150,7 +150,7 @@ def _whole_numbers(table: Mapping[str, Any], name: str, default: tuple[int, ...]
     value = table.get(name, default)
     right = isinstance(value, list | tuple) and len(value) <= most and all(type(number) is int for number in value)
     if not right:
-        raise Malformed(f"its {name!r} is no list of at most {most} whole numbers")
+        raise Malformed(f"its {name!r} is not a list of at most {most} whole numbers")
     return tuple(value)
 
 

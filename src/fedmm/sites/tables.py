@@ -41,7 +41,7 @@ class TableError(FedmmError):
 
 class SiteTable(NamedTuple):
     """A table that was read. source, target: the numbers of its rows. y, groups: int64, of the source's rows; those of
-    one id are one group, and there are none where nothing says whose a row is."""
+    one id are one group, and there are none if nothing says whose a row is."""
 
     frame: pandas.DataFrame
     source: Tensor
@@ -134,8 +134,8 @@ def _labels(written: list[str], section: DataSection, data: RowsElsewhere, say: 
     y, strange = number_labels(named, data.classes)
     if strange:
         shown = ", ".join(repr(name.removeprefix("\0")) for name in strange[:5])
-        say(f"table: labels that are no class of the experiment's ({', '.join(data.classes)}): {shown}")
-        raise TableError("has labels that are no class of the experiment; data.classes of its file may say which")
+        say(f"table: labels that are not a class of the experiment's ({', '.join(data.classes)}): {shown}")
+        raise TableError("has labels that are not a class of the experiment; map them with data.classes in its file")
     return y
 
 
@@ -193,7 +193,7 @@ def _overview(
         f"table: {len(frame)} rows, {len(frame.columns)} of {len(data.features)} columns",
         f"lacking {', '.join(lacking)}" if lacking else "",
         f"missing values {gaps}" if gaps else "",
-        f"words that are no agreed category, in so many rows {odd}" if odd else "",
+        f"words that are not an agreed category, in so many rows {odd}" if odd else "",
         "leaves no sums (data.scaling = 'fixed')" if not data.agreed.learns else "",
         f"leaves no sums: fewer rows than min_rows = {min_rows}" if few and data.agreed.learns else "",
         f"leaves counts and sums of {', '.join(numbers)}" if numbers and data.agreed.learns and not few else "",
@@ -228,7 +228,7 @@ def _count_question(config: SiteConfig, data: RowsElsewhere) -> None:
     try:
         known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     except (OSError, ValueError) as problem:
-        raise FedmmError(f"{path} cannot be read; remove it to begin again") from problem
+        raise FedmmError(f"{path} cannot be read; remove it to start again") from problem
     if wanted in known:
         return
     if len(known) >= most:

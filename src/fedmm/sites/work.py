@@ -148,7 +148,7 @@ class SiteWork:
         return answer, math.inf if info.input_count or info.class_counts else 0.0
 
     def _measure(self, built: _Built, question: Packed) -> Packed:
-        """Sums over the site's own rows; none where its updates carry noise, which they would go around."""
+        """Sums over the site's own rows; none if its updates carry noise, which they would go around."""
         problem, run = built.problem, built.experiment.run
         require(
             not built.experiment.terms.transmission.private and run.probe_rows > 0,
@@ -261,7 +261,7 @@ def _probes(name: str, rows: SiteRows, experiment: Experiment, odds: float | Non
 
 
 def _mask(built: _Built, question: Packed) -> Mask | None:
-    """What hides the site's update among those of its round, where the experiment has it so."""
+    """What hides the site's update among those of its round, if the experiment has it so."""
     masks = built.masks
     if masks is None:
         return None
@@ -299,12 +299,12 @@ _SECRET, _LEDGER = "masks.secret", "masks.jsonl"
 
 
 def site_masks(config: SiteConfig, terms: Terms, run: str) -> Masks | None:
-    """The site's masks in a run; None where it has none. A site that has others' keys takes part in no other runs."""
+    """The site's masks in a run; None if it has none. A site that has others' keys takes part in no other runs."""
     section, link = config.masks, config.superlink
     if not terms.secure_sum:
         require(
             not section.peers,
-            "this site's updates are for masked sums alone (masks.peers), and the experiment has no secure_sum = true",
+            "this site sends updates only for masked sums (masks.peers), but the experiment has no secure_sum = true",
         )
         return None
     require(
@@ -313,7 +313,7 @@ def site_masks(config: SiteConfig, terms: Terms, run: str) -> Masks | None:
         "NAME.pub of every other site, from the sites themselves and not from the coordinator",
     )
     folder = config.path(section.peers)
-    require(folder.is_dir(), f"masks.peers is no folder: {folder}")
+    require(folder.is_dir(), f"masks.peers is not a folder: {folder}")
     verifiers = {path.stem: verifier(path, "a key in masks.peers") for path in sorted(folder.glob("*.pub"))}
 
     def verify(name: str, signature: bytes, text: bytes) -> bool:

@@ -98,7 +98,7 @@ class Chain:
 
     @property
     def failure(self) -> str | None:
-        """The first link that breaks; None where the chain holds."""
+        """The first link that breaks; None if the chain holds."""
         return next(self.failures(), None)
 
 
@@ -174,7 +174,7 @@ class Descent:
     d0: ||psi_0^0 - psi*(omega_0^0)||^2.
     w1, p1: the mean over the clients of ||omega_i^1 - omegab^1||^2, and of psi's.
     g, j: the sums of the mean over the clients of e_{omega,i}^2 and e_{psi,i}^2, assumption 3.
-    failure: why there is no such bound at these penalties; then E1 ... E6 are 0. None where there is one.
+    failure: why there is no such bound at these penalties; then E1 ... E6 are 0. None if there is one.
     """
 
     E1: float

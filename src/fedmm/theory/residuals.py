@@ -112,8 +112,8 @@ class Observed:
         require_functions(functions)
         require(
             not algorithm.weighs_clients,
-            f"residuals are of the mean of the clients' functions, and {algorithm.name} weighs them; use one such as "
-            "fedmm",
+            f"residuals are defined for the mean of the clients' functions, and {algorithm.name} weights them; use one "
+            "such as fedmm",
         )
         self._engine = InProcess(problem, algorithm, rounds)
         self._functions = dict(zip([client.name for client in problem.clients], functions, strict=True))

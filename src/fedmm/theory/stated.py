@@ -56,7 +56,7 @@ class PenaltyRange:
         return 64 * self.l**2 * self.constants.B
 
     def mu1_terms(self, mu2: float | None = None) -> dict[str, float]:
-        """The four terms of mu_1's lower bound; mu_2 is its own lower bound where it is not given."""
+        """The four terms of mu_1's lower bound; mu_2 is its own lower bound if it is not given."""
         c = self.constants
         mu2 = self.mu2_low if mu2 is None else mu2
         return {
@@ -80,7 +80,7 @@ class PenaltyRange:
             yield Inequality(f"{text} <= mu_1", value, mu1)
 
     def failure(self, mu1: float, mu2: float) -> str | None:
-        """The first inequality that these penalties break, with its numbers; None where they lie inside."""
+        """The first inequality that these penalties break, with its numbers; None if they lie inside."""
         positive("mu1", mu1)
         positive("mu2", mu2)
         for each in self.inequalities(mu1, mu2):
@@ -104,7 +104,7 @@ class PenaltyRange:
 
 
 def penalty_range(constants: Constants, l: float | None = None) -> PenaltyRange:  # noqa: E741 - the paper's symbol
-    """The paper's range for a problem; l: the smallest that leaves it non-empty where it is not given."""
+    """The paper's range for a problem; l: the smallest that leaves it non-empty if it is not given."""
     least = max(constants.L22, constants.L12) / constants.B
     if l is None:
         return PenaltyRange(constants, least)

@@ -62,9 +62,9 @@ class Adapted(Predictor):
 
     history: one row a round: accuracies on the validation sets, losses, drift, consensus gap, bytes, seconds.
     status: ``completed``, or ``interrupted`` by Ctrl-C (the model is then that of the last finished round).
-    stopped: in which round a validator ended the training early, and why; None where it did not.
+    stopped: in which round a validator ended the training early, and why; None if it did not.
     state: the federation after the last round, with every client's own state.
-    best: the model of the round that was best by a validator; None where none was named or measured.
+    best: the model of the round that was best by a validator; None if none was named or measured.
     """
 
     def __init__(
@@ -216,7 +216,7 @@ class Adaptation:
         self._measured("stop_by", options.stop_by)
 
     def _measured(self, option: str, name: str) -> str:
-        """A validator's name; refused where this run does not measure it, but for the default, which is then none."""
+        """A validator's name; refused if this run does not measure it, but for the default, which is then none."""
         if not name or validator(name, option).column in self.measures:
             return name
         unasked = option == "best_by" and name == DEFAULT_VALIDATOR
@@ -319,7 +319,7 @@ class Adaptation:
         return self.client_data[0].sample.dtype
 
     def prediction_statistics(self, state: FederatedState) -> Statistics:
-        """Running statistics for predictions: the server's or, where clients keep their own, the target sites' mean."""
+        """Running statistics for predictions: the server's or, if clients keep their own, the target sites' mean."""
         if self.function.policy != "local":
             return state.statistics
         own = [state.client_statistics[name] for name in self.predicting_clients]

@@ -34,7 +34,7 @@ class Stopped(TypedDict):
 class Training:
     """state: after the last good round; status: why it ended; error: what diverged.
 
-    stopped: where a callback ended it early. best: the model of its best round by a validator, where one was named.
+    stopped: where a callback ended it early. best: the model of its best round by a validator, if one was named.
     """
 
     state: FederatedState
@@ -63,7 +63,7 @@ class Callback:
         """
 
     def wants_state(self, round_: int) -> bool:
-        """Whether :meth:`after_round` needs the state after this round. Return False where rows are enough."""
+        """Whether :meth:`after_round` needs the state after this round. Return False if rows are enough."""
         return True
 
     def columns(self, record: RoundRecord) -> Mapping[str, Value]:
@@ -73,11 +73,11 @@ class Callback:
     def after_round(self, state: FederatedState | None, row: Row) -> None:
         """Called after every round with its row of the history.
 
-        state: the federation after the round; None where the callback did not want it and nobody else did.
+        state: the federation after the round; None if the callback did not want it and nobody else did.
         """
 
     def close(self, training: Training | None) -> None:
-        """Called once at the end. training: what came of it; None where an error ended the training."""
+        """Called once at the end. training: what came of it; None if an error ended the training."""
 
     def stop(self, round_: int, reason: str) -> None:
         """End the training after this round."""

@@ -134,7 +134,7 @@ class Checkpoints(Callback):
         return sorted((int(name[1]) for name in found if name), reverse=True)
 
     def load(self, round_: int, device: torch.device) -> ResumePoint:
-        """The checkpoint after a round; refused where it cannot be read."""
+        """The checkpoint after a round; refused if it cannot be read."""
         return load_snapshot(self._path(round_), device)
 
     def go_on(self, state: FederatedState, device: torch.device) -> None:
@@ -232,7 +232,7 @@ def open_call_folder(
     said: list[str] = []
     points = newest_common([checkpoints], adaptation.function.layout.device, said.append)
     if said and not points:
-        said.append(f"{folder} holds no checkpoint that can be read; the run begins again")
+        said.append(f"{folder} holds no checkpoint that can be read; the run starts again")
     return checkpoints, points[0] if points else None, said
 
 

@@ -205,7 +205,7 @@ def class_counts(held: Rows, classes: int, name: str, chunk: int = 4096) -> tupl
 
 
 def class_shares(counts: Mapping[str, Sequence[int]], alphas: Mapping[str, float]) -> tuple[float, ...] | None:
-    """The clients' shares of each class, averaged by their weights, which is that of f; None where nobody counted.
+    """The clients' shares of each class, averaged by their weights, which is that of f; None if nobody counted.
 
     counts: by client, its labelled rows of each class. alphas: by client, its weight.
     """
@@ -243,7 +243,7 @@ def domain_odds(
 ) -> float | None:
     """The log of how much more source than target the adversary's batches hold, over all clients.
 
-    None where it is no domain classifier, sees one domain alone, or where rows that stand in for those of a site with
+    None if it is no domain classifier, sees one domain alone, or where rows that stand in for those of a site with
     both domains (``standing_in``) do not tell. told: by site, how many rows of its batches are of each domain.
     """
     source = target = 0.0

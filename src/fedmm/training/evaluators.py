@@ -38,7 +38,7 @@ class Evaluator:
     """Rows, how they are shown, and what is measured on them, by the names of the history's columns.
 
     y: int64 ``[rows]``; any class where no measure looks at labels.
-    odds: the log of how much more source than target the adversary is trained on; None where it is no domain
+    odds: the log of how much more source than target the adversary is trained on; None if it is no domain
         classifier. client: int64 ``[rows]``, who holds each. paired: the measures that compare rows with each other.
     held_by: the clients whose own rows these are, in the order of their numbers; nobody's rows are the server's.
     compared: int64 ``[k]``, which rows are compared; by default some of all.
@@ -82,19 +82,19 @@ class Evaluator:
     def own_of(self, name: str) -> Evaluator:
         """The rows that one of the clients holds, and those of them that would be compared."""
         assert self.client is not None
-        own = (self.client == self.held_by.index(name)).nonzero().flatten()
-        compared = self.neighbours[torch.isin(self.neighbours, own)]
-        numbers = own if self.rows.index is None else self.rows.index[own.to(self.rows.index.device)]
+        rows = (self.client == self.held_by.index(name)).nonzero().flatten()
+        compared = self.neighbours[torch.isin(self.neighbours, rows)]
+        numbers = rows if self.rows.index is None else self.rows.index[rows.to(self.rows.index.device)]
         return replace(
             self,
             rows=TensorRows(self.rows.x, index=numbers),
-            y=self.y[own],
-            client=torch.zeros_like(own),
+            y=self.y[rows],
+            client=torch.zeros_like(rows),
             measures={
                 column: WorstAccuracy(1) if isinstance(measure, WorstAccuracy) else measure
                 for column, measure in self.measures.items()
             },
-            compared=torch.searchsorted(own, compared),
+            compared=torch.searchsorted(rows, compared),
         )
 
     def take(self, part: slice) -> Tensor:
@@ -104,10 +104,10 @@ class Evaluator:
 
 def columns(evaluators: Sequence[Evaluator]) -> list[str]:
     """The columns of the history that these evaluators fill."""
-    measures = [each for evaluator in evaluators for each in evaluator.all_measures.items()]
-    found = [column for name, measure in measures for column in columns_of(name, measure)]
-    both = all(hits in found for hits in HITS.values())
-    own = [column for column in found if column not in HITS.values()]
+    measures = [item for evaluator in evaluators for item in evaluator.all_measures.items()]
+    names = [column for name, measure in measures for column in columns_of(name, measure)]
+    both = all(hits in names for hits in HITS.values())
+    own = [column for column in names if column not in HITS.values()]
     return own + (["domain_accuracy", "proxy_a_distance"] if both else [])
 
 
@@ -118,16 +118,16 @@ def evaluate_replicas(
 
     outputs: of ``[replicas, rows, ...]``, each replica's by its own network. wanted: the columns, in their order.
     """
-    found: dict[str, Tensor] = {}
+    metrics: dict[str, Tensor] = {}
     for alike in zip(*evaluators, strict=True):
-        found |= evaluate(alike, outputs)
-    found |= domain_metrics(found)
-    return {column: found[column] for column in wanted}
+        metrics |= evaluate(alike, outputs)
+    metrics |= domain_metrics(metrics)
+    return {column: metrics[column] for column in wanted}
 
 
-def domain_metrics(found: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def domain_metrics(metrics: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """``domain_accuracy`` and ``proxy_a_distance``, where it was measured how many rows of each domain are told."""
-    halves = [found[hits] for hits in HITS.values() if hits in found]
+    halves = [metrics[hits] for hits in HITS.values() if hits in metrics]
     if len(halves) < len(HITS):
         return {}
     accuracy = (halves[0] + halves[1]) / 2
@@ -136,10 +136,10 @@ def domain_metrics(found: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def evaluate(evaluators: Sequence[Evaluator], outputs: Callable[[Tensor], Outputs]) -> dict[str, Tensor]:
     """What one evaluator of each replica measures; the evaluators are alike but for their rows."""
-    sums, first, found = sum_metrics(evaluators, outputs), evaluators[0], dict[str, Tensor]()
+    sums, first, metrics = sum_metrics(evaluators, outputs), evaluators[0], dict[str, Tensor]()
     for name, measure in first.all_measures.items():
-        found |= values_by_column(name, measure, sums[name], len(first))
-    return found
+        metrics |= values_by_column(name, measure, sums[name], len(first))
+    return metrics
 
 
 def sum_metrics(evaluators: Sequence[Evaluator], outputs: Callable[[Tensor], Outputs]) -> dict[str, Tensor]:
@@ -150,16 +150,16 @@ def sum_metrics(evaluators: Sequence[Evaluator], outputs: Callable[[Tensor], Out
         part = slice(start, start + at_once)
         given = outputs(torch.stack([evaluator.take(part) for evaluator in evaluators]))
         y = torch.stack([evaluator.y[part] for evaluator in evaluators])
-        held = [evaluator.client[part] for evaluator in evaluators if evaluator.client is not None]
+        holders = [evaluator.client[part] for evaluator in evaluators if evaluator.client is not None]
         seen = Seen(
             given.logits,
             y,
             None if first.odds is None else _log_ratio(given.adversary, evaluators),
-            torch.stack(held) if held else None,
+            torch.stack(holders) if holders else None,
         )
         for column, measure in first.measures.items():
-            found = measure.sums(seen)
-            sums[column] = sums[column] + found if column in sums else found
+            summed = measure.sums(seen)
+            sums[column] = sums[column] + summed if column in sums else summed
         if first.paired:
             logits.append(given.logits)
     if first.paired:
@@ -211,22 +211,22 @@ class OwnSums:
         def outputs(x: Tensor) -> Outputs:
             return Outputs(*(each.unsqueeze(0) for each in self.function.evaluate(z, statistics, x[0])))
 
-        found: dict[str, Summed] = {}
+        summed: dict[str, Summed] = {}
         for evaluator in self.evaluators:
             wanted = _only(evaluator, columns)
             enough = [column for column in wanted.columns if evaluator.rows_in(column) >= max(self.min_rows, 1)]
             sums = sum_metrics([_only(evaluator, enough)], outputs) if enough else {}
             for column, measure in wanted.all_measures.items():
-                found[column] = Summed.of_none(measure, self.function.classes)
+                summed[column] = Summed.of_none(measure, self.function.classes)
                 if column in sums and isinstance(measure, Ranking):
                     counts = measure.withheld(sums[column][0], self.min_rows)
-                    found[column] = Summed(int(counts.sum().nan_to_num()), counts)
+                    summed[column] = Summed(int(counts.sum().nan_to_num()), counts)
                 elif column in sums:
-                    found[column] = Summed(evaluator.rows_in(column), sums[column][0])
+                    summed[column] = Summed(evaluator.rows_in(column), sums[column][0])
         for column in columns:
-            if column not in found:
-                raise unknown("measure that the server asks for", column, sorted(found))
-        return {column: found[column] for column in columns}
+            if column not in summed:
+                raise unknown("measure that the server asks for", column, sorted(summed))
+        return {column: summed[column] for column in columns}
 
 
 def _only(evaluator: Evaluator, columns: Sequence[str]) -> Evaluator:

@@ -54,12 +54,12 @@ def fingerprint(adaptation: Adaptation) -> dict[str, Table]:
             "batch_norm": function.policy,
             "weights": _of_tensors(function.state(function.start, function.statistics)),
         },
-        "clients": {name: f"{steps[name]} steps, {rows}" for name, rows in held_rows(adaptation).items()},
+        "clients": {name: f"{steps[name]} steps, {rows}" for name, rows in fingerprint_rows(adaptation).items()},
         "measures": {column: len(evaluator) for evaluator in adaptation.evaluators for column in evaluator.columns},
     }
 
 
-def held_rows(adaptation: Adaptation) -> dict[str, str]:
+def fingerprint_rows(adaptation: Adaptation) -> dict[str, str]:
     """What each client holds, by its name: how many rows of which kind, and a checksum of some."""
     return {
         holding.name: f"weight {holding.alpha:.6g}, source {_rows(holding.source)}, target {_rows(holding.target)}"

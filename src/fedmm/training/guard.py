@@ -39,7 +39,7 @@ class Guard:
 
     policy: ``off``: a value that is not finite ends the run, and nothing else is looked at. ``stop``: an explosion ends
         it too. ``rollback``: the run goes back to a good state and goes on from there with calmer steps; the rounds
-        that were lost are spent. ``skip_client``: a client's update is left out of a round where it is not finite, or
+        that were lost are spent. ``skip_client``: a client's update is left out of a round if it is not finite, or
         ``explode`` times as long as usual in its group; a round that explodes all the same ends the run.
     look_back: a good state is kept every so many rounds, and a rollback goes to the one before the newest.
     calm, stiffen: what a rollback multiplies learning rates and penalties with.
@@ -152,7 +152,7 @@ class Watch:
         )
         if gives_up:
             raise trouble
-        restored = replace(good, round=round_, totals=_rescaled(good.totals, self._algorithm, self.guard.stiffen))
+        restored = replace(good, round=round_, totals=_rescale_totals(good.totals, self._algorithm, self.guard.stiffen))
         self._good = (restored,)
         return replace(restored, fallback=(restored,))
 
@@ -171,7 +171,7 @@ def calmer(algorithm: Algorithm, calm: float, stiffen: float) -> Algorithm:
     return replace(algorithm, **changes)  # type: ignore[arg-type]
 
 
-def _rescaled(totals: dict[str, State], algorithm: Algorithm, stiffen: float) -> dict[str, State]:
+def _rescale_totals(totals: dict[str, State], algorithm: Algorithm, stiffen: float) -> dict[str, State]:
     """Sums of updates that make the same duals as before, by penalties that are so many times larger."""
     if not hasattr(algorithm, _PENALTIES[0]):
         return totals

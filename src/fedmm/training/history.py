@@ -64,7 +64,7 @@ class History:
         *,
         by_client: bool = False,
     ) -> Row:
-        """Add a round and return its row; ``evaluation`` holds accuracies, None where they were not measured.
+        """Add a round and return its row; ``evaluation`` holds accuracies, None if they were not measured.
 
         event: what the guard did after it; the row then has ``rolled_back_to``. by_client: have single clients' drift
         and dual norms in columns of their own, see :func:`client_columns`.

@@ -58,8 +58,8 @@ def accuracy_evaluators(
             raise FedmmError(f"validation sets are named by words such as 'target', not {name!r}")
     at = held_at or {}
     return [
-        _held_at(
-            _labelled(
+        _add_worst_site(
+            _build_labelled(
                 data,
                 f"validation {name!r}",
                 classes,
@@ -93,12 +93,12 @@ def risk_evaluator(
     :func:`accuracy_evaluators`, ``validation_worst_accuracy``.
     """
     measures = _risks(odds, classes, accuracy=accuracy)
-    labelled = _labelled(source_validation, "source_validation", classes, show, device, measures, form)
-    labelled = _held_at(labelled, held_at if accuracy else None, _WORST)
+    labelled = _build_labelled(source_validation, "source_validation", classes, show, device, measures, form)
+    labelled = _add_worst_site(labelled, held_at if accuracy else None, _WORST)
     return replace(labelled, odds=odds)
 
 
-def _held_at(evaluator: Evaluator, sites: Tensor | None, column: str) -> Evaluator:
+def _add_worst_site(evaluator: Evaluator, sites: Tensor | None, column: str) -> Evaluator:
     """The evaluator with the accuracy of the worst-off site, where it is known which site holds each row."""
     if sites is None or not len(sites) or int(sites.max()) < 0:
         return evaluator
@@ -139,7 +139,7 @@ def held_back_evaluator(
     measures, client = _risks(odds, classes, accuracy=accuracy), _numbers(chosen, device)
     if accuracy:
         measures[_WORST] = WorstAccuracy(len(held))
-    return Evaluator(_joined(chosen, device), y, show, measures, odds, client, {}, _names(held))
+    return Evaluator(_join_rows(chosen, device), y, show, measures, odds, client, {}, _names(held))
 
 
 def source_evaluator(
@@ -151,10 +151,10 @@ def source_evaluator(
         return None
     client = _numbers(chosen, device)
     hits = {HITS[SOURCE]: DomainHits(SOURCE)}
-    return Evaluator(_joined(chosen, device), torch.zeros_like(client), show, hits, odds, client, {}, _names(held))
+    return Evaluator(_join_rows(chosen, device), torch.zeros_like(client), show, hits, odds, client, {}, _names(held))
 
 
-def _labelled(
+def _build_labelled(
     data: Any,
     what: str,
     classes: int,
@@ -185,12 +185,12 @@ def target_evaluator(
 ) -> Evaluator | None:
     """What needs no labels, on the clients' own target rows, at most so many: ``target_information`` and its like.
 
-    Each client's share is in proportion to what it holds, chosen by the seed and its name; None where there are none.
+    Each client's share is in proportion to what it holds, chosen by the seed and its name; None if there are none.
     """
     chosen = _dealt(held, most, seed, "probe")
     if not chosen:
         return None
-    rows, client = _joined(chosen, device), _numbers(chosen, device)
+    rows, client = _join_rows(chosen, device), _numbers(chosen, device)
     measures: dict[str, Metric] = {"target_information": Information(), "target_entropy": Entropy()}
     if classes <= _MOST_CLASSES:
         measures["target_bnm"] = NuclearNorm()
@@ -223,7 +223,7 @@ def _numbers(chosen: Sequence[tuple[Rows, Tensor]], device: torch.device) -> Ten
     return torch.repeat_interleave(torch.tensor([len(index) for _, index in chosen], dtype=torch.int64)).to(device)
 
 
-def _joined(chosen: Sequence[tuple[Rows, Tensor]], device: torch.device) -> TensorRows:
+def _join_rows(chosen: Sequence[tuple[Rows, Tensor]], device: torch.device) -> TensorRows:
     """Rows of several clients in one: by number where they share a tensor on the device, else copied."""
     first = chosen[0][0]
     if isinstance(first, TensorRows) and first.x.device == device:

@@ -175,7 +175,7 @@ def _like(x: Any, values: Tensor) -> Any:
 
 def load_model(path: str | os.PathLike[str], model: Network, *, device: torch.device | str = "cpu") -> Predictor:
     """The model of a saved file, for predictions; ``model`` is the network it was trained with."""
-    return _restored(os.fspath(path), *_read(path), model, device)
+    return _restore(os.fspath(path), *_read(path), model, device)
 
 
 def rebuild_model(
@@ -188,10 +188,10 @@ def rebuild_model(
     saved, about = _read(path)
     classes = about.get("classes")
     require(type(classes) is int, f"{os.fspath(path)} does not say how many classes it knows")
-    return _restored(os.fspath(path), saved, about, build(tuple(about["input_shape"]), int(str(classes))), device)
+    return _restore(os.fspath(path), saved, about, build(tuple(about["input_shape"]), int(str(classes))), device)
 
 
-def _restored(
+def _restore(
     file: str, saved: Mapping[str, Tensor], about: Mapping[str, Any], model: Network, device: torch.device | str
 ) -> Predictor:
     require(
@@ -215,7 +215,9 @@ def _restored(
     function.module.load_state_dict(known)
     omega = {block.name: known[block.name] for block in function.layout.blocks}
     statistics = {name: known[name] for name in function.statistics}
-    return Predictor(function, function.layout.pack(omega, {}), statistics, _shown(about, file), _format(about, file))
+    return Predictor(
+        function, function.layout.pack(omega, {}), statistics, _read_view(about, file), _format(about, file)
+    )
 
 
 def _format(about: Mapping[str, Any], file: str) -> RowFormat:
@@ -228,7 +230,7 @@ def _format(about: Mapping[str, Any], file: str) -> RowFormat:
     return form
 
 
-def _shown(about: Mapping[str, Any], file: str) -> RowsShown | None:
+def _read_view(about: Mapping[str, Any], file: str) -> RowsShown | None:
     """How the model's rows were shown; a view that is not in the table is forgotten, and its input shape remains."""
     if not about.get("view"):
         return None

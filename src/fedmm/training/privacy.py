@@ -166,17 +166,17 @@ def require_nothing_else_is_told(
     """Refuse whatever would tell of clients' rows, beside their updates and without noise."""
     require(
         probe_rows == 0,
-        "probe_rows must be 0 where updates carry noise: metrics on the clients' own rows carry none",
+        "probe_rows must be 0 if updates carry noise: metrics on the clients' own rows carry none",
     )
     require(
         centre != "train_mean",
-        "centre must be 'none' or 'image_mean' where updates carry noise: the mean of the clients' inputs has none",
+        "centre must be 'none' or 'image_mean' if updates carry noise: the mean of the clients' inputs has none",
     )
     if objective is not None:
         require_no_counts(objective)
     require(
         not trains_statistics,
-        "batch_norm must be 'frozen' where updates carry noise: the running statistics have none",
+        "batch_norm must be 'frozen' if updates carry noise: the running statistics have none",
     )
 
 
@@ -184,7 +184,7 @@ def require_no_counts(objective: Objective) -> None:
     """Refuse an objective that needs to know how many rows of each class the clients hold."""
     require(
         not objective.needs_class_shares,
-        f"{objective.name} must not need the clients' counts of each class where updates carry noise, since those have "
+        f"{objective.name} must not need the clients' counts of each class if updates carry noise, since those have "
         "none: give objective.positive_share for auc, class_weights = 'none' for source_only",
     )
 
@@ -193,7 +193,7 @@ def require_no_guard(terms: Terms, *, guarded: bool) -> None:
     """Refuse a guard over updates that only a trusted server may look at."""
     require(
         not (guarded and terms.trusts_server),
-        "guard.policy must be 'off' where clients share in the noise: a guard looks at single updates",
+        "guard.policy must be 'off' if clients share the noise: a guard looks at single updates",
     )
     require(
         not (guarded and terms.secure_sum),
@@ -206,7 +206,7 @@ def require_nothing_learnt(terms: Terms, given: Input | None) -> None:
     if terms.transmission.private and given is not None:
         require(
             not given.learnt,
-            f"rows of the data set {given.name!r} are standardised, and where updates carry noise the means, "
+            f"rows of the data set {given.name!r} are standardised, and if updates carry noise the means, "
             "deviations and words of the clients' rows have none; use 'arrays' with standardise = false",
         )
 

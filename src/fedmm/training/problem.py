@@ -64,7 +64,7 @@ def adaptation_problem(
         batch_size > 1 or not function.trains_statistics,
         "batch_size must be at least 2 for a network with batch normalisation (or set batch_norm to 'frozen')",
     )
-    moved = _moved(holdings, function.layout.device)
+    moved = _move_clients(holdings, function.layout.device)
     clients = [
         AdaptationClient(holding, function, objective, seed=seed, batch_size=batch_size, view=view, shares=shares)
         for holding in moved
@@ -84,7 +84,7 @@ def adaptation_problem(
     return problem, function
 
 
-def _moved(holdings: Sequence[ClientData], device: torch.device) -> list[ClientData]:
+def _move_clients(holdings: Sequence[ClientData], device: torch.device) -> list[ClientData]:
     """The holdings on a device; clients that share a tensor go on sharing it there."""
     there: dict[tuple[object, ...], Tensor] = {}
 

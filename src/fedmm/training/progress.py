@@ -13,7 +13,7 @@ from fedmm.training.history import History, Row
 
 
 def bars(show: bool, *fields: str) -> Progress:
-    """Bars on standard error with these fields of text; silent where that is not a terminal or ``show`` is False."""
+    """Bars on standard error with these fields of text; silent if that is not a terminal or ``show`` is False."""
     console = Console(stderr=True)
     return Progress(
         TextColumn("[bold]{task.description}"),

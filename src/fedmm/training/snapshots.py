@@ -93,7 +93,7 @@ def _put_apart(parts: Parts, own: State, path: Path) -> str:
 
 
 def parts_of(path: Path) -> set[str]:
-    """The names of the parts of a state in a file; none where it cannot be read, and so is of no use."""
+    """The names of the parts of a state in a file; none if it cannot be read, and so is of no use."""
     try:
         with safe_open(path, framework="pt") as file:
             about = json.loads((file.metadata() or {})["fedmm"])
@@ -125,7 +125,7 @@ def load_snapshot(path: Path, device: torch.device) -> ResumePoint:
         )
         return replace(states[0], fallback=tuple(states[1:])), history
     except (UnreadableFile, LookupError, ValueError, TypeError, AttributeError) as problem:
-        raise FedmmError(f"{path} is no state of a run that could be continued; remove the file") from problem
+        raise FedmmError(f"{path} is not a state from which a run can continue; remove the file") from problem
 
 
 def _empty(about: dict[str, Any]) -> FederatedState:
@@ -184,7 +184,7 @@ class Parts:
             return False
 
     def get(self, name: str) -> dict[str, Tensor]:
-        """The tensors of a part; UnreadableFile where it is not there, or holds something else than its name says."""
+        """The tensors of a part; UnreadableFile if it is not there, or holds something else than its name says."""
         if not isinstance(name, str) or not _PART_NAME.fullmatch(name):
             raise UnreadableFile(f"{name!r:.80} names no part")
         tensors, about = read_tensors(self._path(name))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedmm.core.errors import FedmmError
 from fedmm.data.datasets import digits
-from fedmm.data.datasets.digits import DIGITS, Digits, patches, posed, scans
+from fedmm.data.datasets.digits import DIGITS, Digits, patches, pose_images, scans
 from fedmm.data.domains import DomainPair
 
 
@@ -132,8 +132,8 @@ def test_other_sizes() -> None:
 def test_poses_and_patches_belong_to_their_position() -> None:
     images = torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     position = torch.tensor([3, 1, 4, 1, 5])
-    both = posed(images, position, size=20, seed=2)
-    torch.testing.assert_close(both[2:3], posed(images[2:3], position[2:3], size=20, seed=2))
+    both = pose_images(images, position, size=20, seed=2)
+    torch.testing.assert_close(both[2:3], pose_images(images[2:3], position[2:3], size=20, seed=2))
     photographs = torch.arange(2 * 30 * 40 * 3).remainder(256).to(torch.uint8).reshape(2, 30, 40, 3)
     cut = patches(photographs, position, size=30, seed=2)
     assert torch.equal(cut[1], cut[3])
@@ -143,7 +143,7 @@ def test_poses_and_patches_belong_to_their_position() -> None:
 
 def test_posing_keeps_the_digit_in_the_picture() -> None:
     images, _ = scans()
-    whole = posed(images, torch.arange(DIGITS), size=28, seed=0).mean(dim=(1, 2, 3))
+    whole = pose_images(images, torch.arange(DIGITS), size=28, seed=0).mean(dim=(1, 2, 3))
     share = whole / images.mean(dim=(1, 2, 3))
     assert share.min() > 0.8**2 - 0.05
     assert share.max() < 1.05

@@ -104,12 +104,12 @@ def test_what_cannot_be_used_is_named(folder: Path) -> None:
     refused(folder, f"the class folder {folder}/here/empty is empty")
     (folder / "here/empty").rmdir()
     write(folder / "there", {"cat/more/a.png": picture(0)})
-    refused(folder, "there/cat/more is a folder inside a class's folder, which must hold pictures alone")
+    refused(folder, "there/cat/more is a folder inside a class's folder, which must hold only pictures")
 
 
 def test_a_picture_beside_the_classes_is_named(folder: Path) -> None:
     write(folder / "there", {"stray.jpg": picture(0)})
-    refused(folder, f"{folder}/there/stray.jpg lies beside the class folders; move it into one of them")
+    refused(folder, f"{folder}/there/stray.jpg is beside the class folders; move it into one of them")
 
 
 def test_a_file_that_is_no_picture_is_named(folder: Path) -> None:

@@ -16,7 +16,7 @@ from fedmm.core.errors import FedmmError
 from fedmm.data.columns import Column
 from fedmm.data.datasets.table import Table
 from fedmm.data.domains import DomainPair
-from fedmm.data.inputs import TableInput, input_from, input_table
+from fedmm.data.inputs import TableInput, build_input, input_table
 from fedmm.data.labels import UNLABELLED
 
 pytest.importorskip("pandas", reason="tables need fedmm[tables]")
@@ -347,7 +347,7 @@ def test_dates_become_days(tmp_path: Path) -> None:
     x = pair.input.read(tmp_path / "new.csv").x[:, 0] * columns(pair)["age"].deviation
     assert float(x[1] - x[0]) == pytest.approx(2.0, rel=1e-5)
     (tmp_path / "new.csv").write_text("age,city\n2023-02-01,Oslo\n")
-    with pytest.raises(FedmmError, match="column 'age' holds 2023-02-01 in row 1, which is no date of the form"):
+    with pytest.raises(FedmmError, match="column 'age' holds 2023-02-01 in row 1, which is not a date of the form"):
         pair.input.read(tmp_path / "new.csv")
 
 
@@ -382,7 +382,7 @@ def test_each_site_may_be_scaled_by_its_own_rows(tmp_path: Path) -> None:
     at_c = replace(kind, at="c").read(tmp_path / "new.csv").x
     (tmp_path / "new.csv").write_text("age,city,site\n2011,Oslo,c\n")
     assert torch.equal(kind.read(tmp_path / "new.csv").x, at_c)
-    assert input_from(input_table(kind)) == kind
+    assert build_input(input_table(kind)) == kind
     (tmp_path / "new.csv").write_text("age,city,site\n2011,Oslo,d\n")
     with pytest.raises(FedmmError, match="1 rows of the site 'd', which training did not know"):
         kind.read(tmp_path / "new.csv")

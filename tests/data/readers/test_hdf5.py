@@ -80,8 +80,8 @@ ROOT = struct.unpack_from("<Q", CHUNKED, 64)[0]
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"", "it does not begin with HDF5's signature"),
-        (b"PK\3\4", "it does not begin with HDF5's signature"),
+        (b"", "it does not start with HDF5's signature"),
+        (b"PK\3\4", "it does not start with HDF5's signature"),
         (CHUNKED[:12], "it ends too early"),
         (changed(CHUNKED, 8, "B", 2), "its superblock must be of version 0 with 8-byte addresses"),
         (changed(CHUNKED, 64, "Q", 10**15), "it ends too early"),

@@ -83,10 +83,10 @@ def test_the_highest_mean_wins_and_the_sentence_says_by_how_much() -> None:
         "0.19 above the 0.710 (0.700 to 0.720 over 2 seeds) of the experiment as given."
     )
     near = criterion.choose(field(as_given=[0.7, 0.9], one=[0.8, 0.9]), {})
-    assert near.sentence.endswith("; the seeds overlap, so that it may be chance.")
+    assert near.sentence.endswith("; the seeds overlap, so it may be chance.")
     assert criterion.choose(field(as_given=[0.9], one=[0.8]), {}).sentence == (
         "Keep the experiment as given: validation_accuracy 0.900, the best of 2 finalists on rows set aside; the next "
-        "is one, 0.1 below, which one seed cannot tell from chance."
+        "is one, 0.1 below, which one seed cannot distinguish from chance."
     )
 
 

@@ -47,7 +47,7 @@ class OptimisticFedMM(FedMM):
     """
 
     name: ClassVar[str] = "fedmm_optimistic"
-    summary: ClassVar[str] = "FedMM whose server takes optimistic steps, from the duals and at no bytes"
+    summary: ClassVar[str] = "FedMM whose server takes optimistic steps, from the duals and at no extra bytes"
 
     server_lr: float = field(default=1.0, kw_only=True)
 

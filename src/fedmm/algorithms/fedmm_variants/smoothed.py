@@ -46,7 +46,7 @@ class SmoothedFedMM(FedMM):
     """
 
     name: ClassVar[str] = "fedmm_smoothed"
-    summary: ClassVar[str] = "FedMM with an adversary that is held near its own slow average: as fast, and steady"
+    summary: ClassVar[str] = "FedMM with an adversary that is held near its own slow average: as fast, and steadier"
 
     smoothing_min: PerGroup = field(default=0.0, kw_only=True)
     smoothing_max: PerGroup = field(default=1.0, kw_only=True)

@@ -66,7 +66,7 @@ class AgnosticWeights(Algorithm):
         one_of("weighs", self.weighs, ("all", "target"))
         require(
             self.regulariser != "none" or self.regulariser_weight == 0,
-            "regulariser_weight must be 0 where regulariser is 'none'; set regulariser to 'chi_square' or 'kl'",
+            "regulariser_weight must be 0 if regulariser is 'none'; set regulariser to 'chi_square' or 'kl'",
         )
         require(
             self.regulariser != "kl" or self.lr_weights * self.regulariser_weight <= 1,

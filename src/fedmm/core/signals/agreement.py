@@ -12,9 +12,9 @@ def count_pairs(first: Tensor, second: Tensor, classes: int) -> Tensor:
 
 
 def kappa(pairs: Tensor) -> float:
-    """Cohen's kappa of counted pairs: 1 where all agree, 0 where no more do than by chance.
+    """Cohen's kappa of counted pairs: 1 where all agree, 0 if no more do than by chance.
 
-    It is 0 where one class is all that was predicted: such predictions agree, but say nothing.
+    It is 0 if one class is all that was predicted: such predictions agree, but say nothing.
     """
     shares = pairs.double() / pairs.sum().clamp(min=1)
     chance = float((shares.sum(0) * shares.sum(1)).sum())

@@ -17,7 +17,7 @@ FEW_ROWS = 10
 
 @dataclass(frozen=True)
 class GroupScores:
-    """One group of rows: what was counted, its accuracy and AUROC (None where a class is missing), 95 % intervals."""
+    """One group of rows: what was counted, its accuracy and AUROC (None if a class is missing), 95 % intervals."""
 
     name: str
     rows: int

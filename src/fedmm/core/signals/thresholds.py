@@ -79,17 +79,17 @@ class Thresholds:
         x, y = (torch.cat([each.new_zeros(1), each]) for each in (self.false, self.true))
         dx, dy = x.diff(), y.diff()
         ends = torch.ones(1, dtype=torch.bool, device=x.device)
-        corners = _thinned(torch.cat([ends, dx[:-1] * dy[1:] != dx[1:] * dy[:-1], ends]))
+        corners = _thin_out(torch.cat([ends, dx[:-1] * dy[1:] != dx[1:] * dy[:-1], ends]))
         rising = dy > 0
         rising[-1] = True
-        rises = _thinned(rising)
+        rises = _thin_out(rising)
         rates = x[corners].double() / self.negatives, y[corners].double() / self.positives
         found = self.true[rises].double() / self.positives, self._precision[rises]
         roc, precision_recall = (tuple(zip(*(part.tolist() for part in pair), strict=True)) for pair in (rates, found))
         return Curves(roc, precision_recall, tuple(self.scores[rises].tolist()))
 
 
-def _thinned(kept: Tensor) -> Tensor:
+def _thin_out(kept: Tensor) -> Tensor:
     """Places of the true ones, int64, at most 200 of them with the first and the last."""
     places = kept.nonzero().flatten()
     few = torch.linspace(0, len(places) - 1, min(len(places), _MOST_POINTS), dtype=torch.float64)

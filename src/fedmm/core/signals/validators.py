@@ -43,7 +43,7 @@ class Validator:
 _TARGET = "target inputs of the clients (run.probe_rows above 0)"
 _ASIDE = "labelled source rows set aside (source_validation, or validation_rows in a site's file)"
 _COUNTS = "how many of its scores are in each of 8,192 bins, by class: 16,384 numbers"
-_PSI = "an adversary that tells domains (dann, cdan)"
+_PSI = "an adversary that predicts domains (dann, cdan)"
 
 VALIDATORS: dict[str, Validator] = {
     each.name: each
@@ -82,7 +82,7 @@ VALIDATORS: dict[str, Validator] = {
         ),
         Validator(
             "validation_worst_accuracy", "validation_worst_accuracy", True,
-            f"{_ASIDE} of which it is known who holds them, and no target",
+            f"{_ASIDE} with a known site for each, and no target",
             "the counts of its hits and of its rows: 2 numbers", "accuracy of the worst-off site",
         ),
         Validator(
@@ -91,11 +91,11 @@ VALIDATORS: dict[str, Validator] = {
         ),
         Validator(
             "domain_accuracy", "domain_accuracy", False, f"{_TARGET} and {_PSI}",
-            "the count of rows whose domain is told: 1 number", "balanced accuracy",
+            "the count of rows whose domain is predicted correctly: 1 number", "balanced accuracy",
         ),
         Validator(
             "proxy_a_distance", "proxy_a_distance", False, f"{_TARGET} and {_PSI}",
-            "the count of rows whose domain is told: 1 number", "Ben-David et al. 2006",
+            "the count of rows whose domain is predicted correctly: 1 number", "Ben-David et al. 2006",
         ),
         Validator(
             f"{ORACLE}target_accuracy", "target_accuracy", True, "labelled target rows",
@@ -114,7 +114,7 @@ METRICS: dict[str, tuple[str, ...]] = {
     "auc": ("validation_auroc", "validation_average_precision"),
     "worst_site": ("validation_worst_accuracy", "validation_accuracy", "source_risk"),
 }
-"""What a model of labelled rows alone may be good at, and the validators that say so: the next where one is even."""
+"""What a model of labelled rows alone may be good at, and the validators that say so: the next if one is even."""
 
 
 def validator(name: str, option: str) -> Validator:
@@ -137,7 +137,7 @@ SUPPORTED = "the evidence supports adapting"
 NOT_SUPPORTED = "the evidence does not support adapting"
 CANNOT_JUDGE = "whether adapting helps cannot be judged"
 ALONE = "this run alone cannot tell whether adapting helped over source only"
-"""In place of a verdict where there is nothing to compare with."""
+"""In place of a verdict if there is nothing to compare with."""
 RULE = (
     "take source only unless the evidence supports adapting: a label shift that is estimated to be small, a source "
     f"risk that is no worse, and a higher {' and '.join(BELIEVED)} in {FEWEST_SEEDS} seeds or more"
@@ -152,7 +152,7 @@ class Signals:
     """What is known of a method without labels of the target.
 
     validators: by name (a key of ``VALIDATORS``), the value of every seed's model.
-    source_risk: the same of the mean loss on labelled source rows set aside; empty where there are none.
+    source_risk: the same of the mean loss on labelled source rows set aside; empty if there are none.
     """
 
     validators: Mapping[str, Sequence[float]]
@@ -161,7 +161,7 @@ class Signals:
 
 @dataclass(frozen=True)
 class Verdict:
-    """supported: whether the evidence supports adapting; None where it cannot be judged. sentence: that, and why."""
+    """supported: whether the evidence supports adapting; None if it cannot be judged. sentence: that, and why."""
 
     supported: bool | None
     sentence: str
@@ -191,7 +191,7 @@ def judge_adaptation(source_only: Signals, adapted: Signals, shift: LabelShift |
             missing.append(f"{mixes}; a rough estimate, which labels of a few dozen target rows would settle")
     before, after = source_only.source_risk, adapted.source_risk
     if not before or not after:
-        missing.append("no labelled source rows are set aside, so that there is no source_risk")
+        missing.append("no labelled source rows are set aside, so there is no source_risk")
     elif not fmean(after) <= fmean(before) * (1.0 + _RISK_SLACK):
         against.append(f"source_risk rose from {fmean(before):.3g} to {fmean(after):.3g}")
     for name in BELIEVED:

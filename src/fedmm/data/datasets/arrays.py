@@ -139,7 +139,7 @@ class Arrays:
         named = arrays.get(_NAMES)
         names = texts_of(named, where[_NAMES]) if named is not None else sort_names(set(labels) - {"-1", ""})
         require(len(set(names)) == len(names), f"{where.get(_NAMES)} names a class twice")
-        require(len(names) >= 2, f"{where['source_y']} must tell two classes apart at least, not {len(names)}")
+        require(len(names) >= 2, f"{where['source_y']} must have at least two classes, not {len(names)}")
         return ArrayInput(tuple(names), tuple(first.shape[1:]), first.dtype == torch.uint8, layout, named is not None)
 
     def _tested(self, kind: ArrayInput, arrays: dict[str, Array], where: dict[str, str]) -> Labelled | None:
@@ -159,7 +159,7 @@ def _labels(kind: ArrayInput, arrays: dict[str, Array], where: dict[str, str], p
     y, strange = kind.labels(arrays[name], count, where[name])
     require(
         not strange,
-        f"{where[name]} has a label {strange[0] if strange else ''!r}, which is none of the classes "
+        f"{where[name]} has a label {strange[0] if strange else ''!r}, which is not one of the classes "
         f"{', '.join(kind.class_names):.200}",
     )
     return y
@@ -168,12 +168,12 @@ def _labels(kind: ArrayInput, arrays: dict[str, Array], where: dict[str, str], p
 def _sites(
     arrays: dict[str, Array], where: dict[str, str], source: int, target: int
 ) -> tuple[list[str], list[str]] | None:
-    """The site's name of every row of the source and of the target; None where nothing says so."""
+    """The site's name of every row of the source and of the target; None if nothing says so."""
     wanted = {"source_site": source, "target_site": target}
     given = [name for name in wanted if name in arrays]
     if not given:
         return None
-    require(len(given) == 2, f"{where[given[0]]} is there alone; source_site and target_site go together")
+    require(len(given) == 2, f"{where[given[0]]} is given without the other; source_site and target_site go together")
     found = {name: texts_of(arrays[name], where[name]) for name in wanted}
     for name, rows in wanted.items():
         require(len(found[name]) == rows, f"{where[name]} has {len(found[name])} values, but there are {rows} rows")

@@ -115,7 +115,7 @@ class Digits:
         digit = digits.repeat(copies)
         position = digit + DIGITS * torch.arange(copies).repeat_interleave(len(digits))
         y = labels[digit]
-        grey = posed(images[digit], position, size=self.size, seed=self.seed).repeat(1, 3, 1, 1)
+        grey = pose_images(images[digit], position, size=self.size, seed=self.seed).repeat(1, 3, 1, 1)
         patch = patches(photographs(), position, size=self.size, seed=self.seed)
         return Labelled(grey, y), Labelled((patch - grey).abs(), y)
 
@@ -128,7 +128,7 @@ def scans() -> tuple[Tensor, Tensor]:
     return torch.from_numpy(bunch.images / 16.0).to(torch.float32).unsqueeze(1), torch.from_numpy(bunch.target).long()
 
 
-def posed(images: Tensor, position: Tensor, *, size: int, seed: int) -> Tensor:
+def pose_images(images: Tensor, position: Tensor, *, size: int, seed: int) -> Tensor:
     """Each image ``[rows, 1, h, w]`` at its own small rotation, shift and scale, as ``[rows, 1, size, size]``.
 
     position: int64 ``[rows]``, what the row's pose is drawn for.

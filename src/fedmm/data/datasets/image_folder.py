@@ -118,8 +118,8 @@ class ImageFolder:
         read, notes = read_folders(several, self.stored_size, skip_bad=self.skip_bad)
         prepared = ImageInput(classes, self.stored_size, 0 if self.augment else self.image_size)
         rows = [Labelled(prepared.shown(x), folders.labels(classes)) for folders, x in read]
-        source, source_sites = _joined(dict(zip(here, rows, strict=False)))
-        target, target_sites = _joined(dict(zip(there, rows[len(here) :], strict=False)))
+        source, source_sites = _join_sites(dict(zip(here, rows, strict=False)))
+        target, target_sites = _join_sites(dict(zip(there, rows[len(here) :], strict=False)))
         split = split_rows(
             source.y,
             target.y,
@@ -185,7 +185,7 @@ def _link(root: Path, folder: Path, files: Sequence[Path]) -> None:
             raise FedmmError(f"links to pictures cannot be made in {folder.parent}: {problem.strerror}") from problem
 
 
-def _joined(parts: Mapping[str, Labelled]) -> tuple[Labelled, list[str]]:
+def _join_sites(parts: Mapping[str, Labelled]) -> tuple[Labelled, list[str]]:
     """The rows of several sites, and the site's name of each."""
     names = [name for name, part in parts.items() for _ in part.y]
     if len(parts) == 1:

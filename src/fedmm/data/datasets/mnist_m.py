@@ -20,7 +20,7 @@ from fedmm.core.validation import at_least, one_of
 from fedmm.data.domains import DomainPair, Labelled
 from fedmm.data.readers.images import read_picture
 from fedmm.data.sources import Source, read_file, sources
-from fedmm.data.tensor_files import cached
+from fedmm.data.tensor_files import load_cached
 
 SIDE = 28
 VALIDATION_ROWS = 5000
@@ -62,10 +62,10 @@ class MnistM:
     def load(self) -> DomainPair:
         mnist, photographs = sources()["mnist"], sources()["bsds500"]
         checksums = [file.sha256 for source in (mnist, photographs) for file in source.editions[0].files]
-        made = cached(
+        made = load_cached(
             self.name,
             (_RECIPE, self.digits, self.seed, *checksums),
-            lambda: blended(mnist, photographs, digits=self.digits, seed=self.seed),
+            lambda: blend_digits(mnist, photographs, digits=self.digits, seed=self.seed),
         )
         for option, wanted, there in (
             ("train_rows", self.train_rows, len(made["train_y"]) - VALIDATION_ROWS),
@@ -92,11 +92,11 @@ def _target(made: dict[str, Tensor], part: str, rows: slice) -> Labelled:
     return Labelled(made[f"{part}_blend"][rows], made[f"{part}_y"][rows].long())
 
 
-def blended(mnist: Source, photographs: Source, *, digits: str, seed: int) -> dict[str, Tensor]:
+def blend_digits(mnist: Source, photographs: Source, *, digits: str, seed: int) -> dict[str, Tensor]:
     """All digits of both of MNIST's parts, all uint8.
 
     For each part, ``train`` and ``test``: ``_digit [n, 28, 28]``, ``_blend [n, 3, 28, 28]`` and ``_y [n]``.
-    Files are refused where their checksum is not the source's.
+    Files are refused if their checksum is not the source's.
     """
     pictures_folder = photographs.folder("mnist_m")
     read = read_mnist(mnist, "mnist_m")

@@ -45,11 +45,11 @@ class PerSite:
 
         def scaled(rows: Labelled, held_by: Tensor | None, domain: str) -> Labelled:
             if held_by is None:
-                return Labelled(_scaled(domains[domain], rows.x), rows.y)
+                return Labelled(_scale_rows(domains[domain], rows.x), rows.y)
             x = rows.x.new_empty(rows.x.shape, dtype=torch.float32)
             for number in sorted(set(held_by.tolist())):
                 scale = scales.get(number, domains[domain])
-                x[held_by == number] = _scaled(scale, rows.x[held_by == number])
+                x[held_by == number] = _scale_rows(scale, rows.x[held_by == number])
             return Labelled(x, rows.y)
 
         tested = scaled(pair.source_test, sites.source_test, "source")
@@ -74,7 +74,7 @@ def _scale(parts: Iterable[Tensor]) -> Standardiser:
     return Standardiser.fit(chunks, _SAME)
 
 
-def _scaled(scale: Standardiser, x: Tensor) -> Tensor:
+def _scale_rows(scale: Standardiser, x: Tensor) -> Tensor:
     """In parts, since a copy of all pictures as float64 would be large."""
     return torch.cat([scale(part) for part in torch.split(x, _ROWS_AT_ONCE)]) if len(x) else x.float()
 

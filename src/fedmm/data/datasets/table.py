@@ -29,7 +29,7 @@ _FEW_CLASSES = 20
 
 
 class Opened(NamedTuple):
-    """A table that was read. sites: whose each row is, None where nothing says it; where: what messages call it.
+    """A table that was read. sites: whose each row is, None if nothing says it; where: what messages call it.
 
     lacking: columns that a site's own file does not have.
     """
@@ -238,7 +238,7 @@ class Table(TableKeys, _Columns):
         )
 
     def _labels(self, frame: pandas.DataFrame, where: str) -> list[str]:
-        """The class of each row, empty where it is not known."""
+        """The class of each row, empty if it is not known."""
         written = texts(frame[self.label])
         if not self.classes:
             return written

@@ -42,9 +42,7 @@ class _Part(NamedTuple):
 
     def shown(self, size: int) -> Labelled:
         """In one channel, with sides of ``size`` pixels."""
-        return Labelled(
-            torch.from_numpy(_resized(self.x, size)).unsqueeze(1), torch.from_numpy(self.y.astype(np.int64))
-        )
+        return Labelled(torch.from_numpy(_resize(self.x, size)).unsqueeze(1), torch.from_numpy(self.y.astype(np.int64)))
 
 
 @dataclass(frozen=True)
@@ -127,7 +125,7 @@ def _usps() -> dict[str, _Part]:
     return found
 
 
-def _resized(digits: _Bytes, size: int) -> _Bytes:
+def _resize(digits: _Bytes, size: int) -> _Bytes:
     """Squares ``[rows, side, side]`` as squares of ``size`` pixels."""
     from PIL import Image  # noqa: PLC0415 - slow to import, and only pictures need it
 

@@ -104,7 +104,7 @@ def texts_of(values: Array, what: str) -> list[str]:
     return [str(value) for value in values.tolist()]
 
 
-def named(arrays: dict[str, Array], names: Sequence[str], path: Path) -> str:
+def find_name(arrays: dict[str, Array], names: Sequence[str], path: Path) -> str:
     """The first of the names that the arrays have."""
     for name in names:
         if name in arrays:

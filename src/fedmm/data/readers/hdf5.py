@@ -57,7 +57,7 @@ class _File:
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """All arrays by their path."""
-        require(self.content.startswith(_SIGNATURE), "it does not begin with HDF5's signature")
+        require(self.content.startswith(_SIGNATURE), "it does not start with HDF5's signature")
         version, *_, offsets, lengths = self.unpack("7B", 8)
         require((version, offsets, lengths) == (0, 8, 8), "its superblock must be of version 0 with 8-byte addresses")
         (root,) = self.unpack("Q", 64)
@@ -149,7 +149,7 @@ class _File:
             all(chunk) and math.prod(chunk) * kind.itemsize <= _MOST_BYTES,
             f"{path} has chunks of {list(chunk)} numbers",
         )
-        return self.join(self.chunks(tree, rank), shape, chunk, kind, packed=_packed(messages.get(_FILTERS), path))
+        return self.join(self.chunks(tree, rank), shape, chunk, kind, packed=_is_packed(messages.get(_FILTERS), path))
 
     def chunks(self, tree: int, rank: int) -> list[_Chunk]:
         found = []
@@ -196,7 +196,7 @@ def _kind(datatype: bytes, path: str) -> np.dtype[Any]:
     return np.dtype(f"<{code}{size}")
 
 
-def _packed(filters: bytes | None, path: str) -> bool:
+def _is_packed(filters: bytes | None, path: str) -> bool:
     """Whether chunks are packed by deflate; by anything else is refused."""
     if filters is None:
         return False

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 _OF_SYSTEMS = {"thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx"}
 """Files that Windows and macOS leave in folders of pictures; those of others are hidden by a dot."""
-SKIP = "; mend or remove what is bad, or leave it out with data.skip_bad = true"
+SKIP = "; fix or remove these files, or skip them with data.skip_bad = true"
 _FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """Others run programs, or are no pictures of pixels."""
 _MOST_PIXELS = 89_000_000
@@ -154,11 +154,11 @@ class ClassFolders:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Sorted; none where classes are not known."""
+        """Sorted; none if classes are not known."""
         return tuple(sorted({_class(file) for file in self.files} - {""}))
 
     def labels(self, class_names: Sequence[str]) -> Tensor:
-        """The place of each file's class, int64 ``[files]``; -1 where it is not known."""
+        """The place of each file's class, int64 ``[files]``; -1 if it is not known."""
         number = {"": UNLABELLED} | {name: number for number, name in enumerate(class_names)}
         return torch.tensor([number[_class(file)] for file in self.files], dtype=torch.int64)
 
@@ -211,19 +211,19 @@ def found_in(folder: Path) -> ClassFolders:
     files, but no pictures.
     """
     try:
-        folders = [path for path in _shown(folder) if path.is_dir()]
-        loose = [path for path in _shown(folder) if path.suffix.lower() in _SUFFIXES and not path.is_dir()]
-        inside = {path: _shown(path) for path in folders}
+        folders = [path for path in _list_visible(folder) if path.is_dir()]
+        loose = [path for path in _list_visible(folder) if path.suffix.lower() in _SUFFIXES and not path.is_dir()]
+        inside = {path: _list_visible(path) for path in folders}
     except OSError as problem:
         raise FedmmError(f"{folder} cannot be read as a folder of pictures: {problem.strerror}") from problem
     for path, pictures in inside.items():
         require(bool(pictures), f"the class folder {path} is empty; put pictures in it or remove it")
         for picture in pictures:
             require(
-                not picture.is_dir(), f"{picture} is a folder inside a class's folder, which must hold pictures alone"
+                not picture.is_dir(), f"{picture} is a folder inside a class's folder, which must hold only pictures"
             )
     require(
-        not (folders and loose), f"{loose[0] if loose else ''} lies beside the class folders; move it into one of them"
+        not (folders and loose), f"{loose[0] if loose else ''} is beside the class folders; move it into one of them"
     )
     paths = loose or [picture for pictures in inside.values() for picture in pictures]
     require(bool(paths), f"{folder} holds neither class folders nor pictures")
@@ -233,14 +233,14 @@ def found_in(folder: Path) -> ClassFolders:
 def folders_of_sites(folder: Path) -> dict[str, ClassFolders]:
     """What lies in the folder of each site, by its name."""
     try:
-        paths = [path for path in _shown(folder) if path.is_dir()]
+        paths = [path for path in _list_visible(folder) if path.is_dir()]
     except OSError as problem:
         raise FedmmError(f"{folder} cannot be read as a folder of sites: {problem.strerror}") from problem
     require(bool(paths), f"{folder} holds no folder of a site")
     return {path.name: found_in(path) for path in paths}
 
 
-def _shown(folder: Path) -> list[Path]:
+def _list_visible(folder: Path) -> list[Path]:
     """What is in a folder, neither hidden nor left there by a system, in order."""
     shown = (path for path in folder.iterdir() if not path.name.startswith("."))
     return sorted(path for path in shown if path.name.lower() not in _OF_SYSTEMS)

@@ -94,7 +94,7 @@ def open_text(path: Path, encoding: str) -> TextIO:
 
 
 class Cell(NamedTuple):
-    """What a cell says as a number, NaN where it says none, and how it says it."""
+    """What a cell says as a number, NaN if it says none, and how it says it."""
 
     value: float
     kind: Kind

@@ -1,4 +1,4 @@
-"""Tables from text, Parquet and Excel files; pandas, pyarrow and openpyxl are asked for where one is read."""
+"""Tables from text, Parquet and Excel files; pandas, pyarrow and openpyxl are asked for if one is read."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def read_table(
     except ImportError as problem:
         raise FedmmError("tables need pandas and pyarrow: pip install 'fedmm[tables]'") from problem
     name = path.name.lower()
-    require(path.is_file(), f"{path} is no file; name a table ({', '.join(TABLES)})")
+    require(path.is_file(), f"{path} is not a file; name a table ({', '.join(TABLES)})")
     require(not name.endswith(".xls"), f"{path} is an old Excel workbook; save it as .xlsx, or as CSV")
     require(name.endswith(TABLES), f"{path} must be a table: {', '.join(TABLES)}")
     try:
@@ -191,7 +191,7 @@ def _parquet(path: Path, pandas: Any) -> pandas.DataFrame:
 
 
 def _without_missing(frame: pandas.DataFrame, format: TableFormat) -> pandas.DataFrame:
-    """The table with nothing where the format says that what is there is none."""
+    """The table with nothing if the format says that what is there is none."""
     if not format.missing and not format.zero_missing:
         return frame
     zeros = [column for column in format.zero_missing if column in frame.columns]
@@ -266,7 +266,7 @@ def require_columns(frame: pandas.DataFrame, wanted: Iterable[str], path: Path |
 
 
 def texts(column: pandas.Series) -> list[str]:
-    """What is written in each row, without spaces around it; nothing where nothing is.
+    """What is written in each row, without spaces around it; nothing if nothing is.
 
     Whole numbers that were read or written as others, since some are missing, are written as whole numbers.
     """
@@ -319,7 +319,7 @@ def cell_kinds(column: pandas.Series, decimal: str = ".") -> Counter[Kind]:
 
 
 def numbers(column: pandas.Series, what: str, decimal: str = ".") -> NDArray[np.float64]:
-    """The numbers of a column, float64 ``[rows]``, NaN where nothing is; truth values are 1 and 0."""
+    """The numbers of a column, float64 ``[rows]``, NaN if nothing is; truth values are 1 and 0."""
     if column.dtype.kind in "biuf":
         found: NDArray[np.float64] = column.to_numpy(dtype=np.float64, na_value=np.nan)
         bad = np.flatnonzero(np.isinf(found))
@@ -347,7 +347,7 @@ def _other_mark(text: str, decimal: str) -> str:
 
 
 def as_days(column: pandas.Series, format: str, what: str) -> NDArray[np.float64]:
-    """Dates as days since 1970, float64 ``[rows]``, NaN where there is none; format: that of dates that are texts."""
+    """Dates as days since 1970, float64 ``[rows]``, NaN if there is none; format: that of dates that are texts."""
     import pandas  # noqa: PLC0415 - the column is pandas' own
 
     if is_dates(column):
@@ -365,7 +365,7 @@ def as_days(column: pandas.Series, format: str, what: str) -> NDArray[np.float64
             moment = datetime.datetime.strptime(text, format).replace(tzinfo=None)
         except ValueError as problem:
             raise FedmmError(
-                f"{what} holds {text:.40} in row {row + 1}, which is no date of the form {format!r} of data.dates"
+                f"{what} holds {text:.40} in row {row + 1}, which is not a date of the form {format!r} of data.dates"
             ) from problem
         found[row] = (moment - first) / datetime.timedelta(days=1)
     return found

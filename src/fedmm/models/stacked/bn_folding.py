@@ -40,7 +40,7 @@ class FoldedNorms:
 
     @classmethod
     def of(cls, module: Module) -> tuple[FoldedNorms, Module] | None:
-        """The folding of a network in training mode, and the network without those layers; None where nothing folds."""
+        """The folding of a network in training mode, and the network without those layers; None if nothing folds."""
         pairs = _pairs(module)
         if not pairs or len({pair.eps for pair in pairs}) > 1:
             return None

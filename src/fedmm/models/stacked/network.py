@@ -182,13 +182,13 @@ def _untrained(module: AdversarialModule) -> dict[str, Tensor]:
 
 
 def stacking_obstacle(module: AdversarialModule) -> str | None:
-    """What keeps a network from running layer by layer over a stack; None where nothing does."""
+    """What keeps a network from running layer by layer over a stack; None if nothing does."""
     named = (module.features, module.task_head, module.adversary, module.levels)
     parts = [part for part in named if part is not None]
     layers = [layer for part in parts for _, layer in _named_layers(part, "")]
     trained = [layer for layer in layers if next(layer.parameters(), None) is not None]
     if len(set(map(id, trained))) < len(trained):
-        return "a layer that stands in two places"
+        return "a layer that is used in two places"
     every = [layer for part in parts for layer in part.modules()]
     if any(layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks for layer in every):
         return "a layer with hooks"

@@ -80,8 +80,10 @@ class FlowerEngine:
     def ask(self, kind: str, questions: Mapping[str, Packed]) -> dict[str, Packed]:
         """The answers to a question, of those sites that are connected and answer in time."""
         require(kind == MEASURE, f"sites are asked to measure, not to {kind}")
-        there = self.strategy.roster.online(self.grid)
-        answers, refusals = self._answers(kind, {name: each for name, each in questions.items() if name in there})
+        online = self.strategy.roster.online(self.grid)
+        answers, refusals = self._answers(
+            kind, {name: question for name, question in questions.items() if name in online}
+        )
         silent = {refusal.client: Packed({}, {PROBLEM: refusal.reason}, {}) for refusal in refusals}
         return {**silent, **answers}
 
@@ -104,7 +106,7 @@ class FlowerEngine:
             for refusal in refusals:
                 self.say(f"{refusal.client} does not help to open the sum: {refusal.reason}")
             given = {name: read(answer) for name, answer in answers.items()}
-            return {name: each for name, each in given.items() if each is not None}
+            return {name: value for name, value in given.items() if value is not None}
 
         words = asked(CONFIRM, None, read_word)
         require_all(words, updates)
@@ -129,14 +131,14 @@ class FlowerEngine:
             sending += self._ask(waiting, send)
             sending += self._hear(waiting, arrived, refusals, read)
             late = self.clock() - began >= self.patience.seconds
-            if late or all(each.done for each in waiting.values()):
+            if late or all(asked.done for asked in waiting.values()):
                 break
             self.sleep(self._until_next_look(began))
         self._usual = self.clock() - began
         refusals += [
-            Refusal(name, each.reason or f"it did not answer within {self.patience.seconds:g} seconds")
-            for name, each in waiting.items()
-            if not each.done or each.ended
+            Refusal(name, asked.reason or f"it did not answer within {self.patience.seconds:g} seconds")
+            for name, asked in waiting.items()
+            if not asked.done or asked.ended
         ]
         return arrived, refusals, sending
 
@@ -147,13 +149,13 @@ class FlowerEngine:
 
     def _forget_restarted(self, waiting: dict[str, _Asked]) -> None:
         """A site that came online again since it was asked has lost the question with its former process."""
-        for name, each in waiting.items():
-            if each.message and self.strategy.roster.since.get(name, each.since) != each.since:
-                each.message, each.next_try = None, 0.0
-                each.failures += 1
-                each.reason = "its process ended while it worked"
-                each.done = each.ended = each.failures >= self.patience.tries
-                self.say(f"{name}: {each.reason}; it is {'left out' if each.done else 'asked again'}")
+        for name, asked in waiting.items():
+            if asked.message and self.strategy.roster.since.get(name, asked.since) != asked.since:
+                asked.message, asked.next_try = None, 0.0
+                asked.failures += 1
+                asked.reason = "its process ended while it worked"
+                asked.done = asked.ended = asked.failures >= self.patience.tries
+                self.say(f"{name}: {asked.reason}; it is {'left out' if asked.done else 'asked again'}")
 
     def _meet(self) -> None:
         self.strategy.roster.online(self.grid)
@@ -162,9 +164,11 @@ class FlowerEngine:
 
     def _ask(self, waiting: dict[str, _Asked], send: Send) -> float:
         now = self.clock()
-        due = [name for name, each in waiting.items() if not each.done and not each.message and each.next_try <= now]
+        due = [
+            name for name, asked in waiting.items() if not asked.done and not asked.message and asked.next_try <= now
+        ]
         for name in due:
-            waiting[name].next_try = now + self.patience.retry_after  # where it is not connected, or cannot be sent to
+            waiting[name].next_try = now + self.patience.retry_after  # if it is not connected, or cannot be sent to
         messages = send(due) if due else []
         if not messages:
             return 0.0
@@ -212,7 +216,7 @@ class FlowerEngine:
         spent = [(name, Spent.of(about)) for name, about in self.strategy.timings.items()]
         if not spent:
             return f"round {record.round}: {record.seconds:.2f} s, nobody answered"
-        name, slowest = max(spent, key=lambda each: each[1].own)
+        name, slowest = max(spent, key=lambda item: item[1].own)
         floor = max(0.0, record.seconds - slowest.own - sending)
         return (
             f"round {record.round}: {record.seconds:.2f} s = Flower {floor:.2f} + start-up {slowest.start_up:.2f} + "

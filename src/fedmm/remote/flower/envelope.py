@@ -47,7 +47,7 @@ class Envelope:
 
 @dataclass(frozen=True)
 class Sealer:
-    """Writes the server's messages. run: Flower's number of the run. sign: None where sites have no key to check it."""
+    """Writes the server's messages. run: Flower's number of the run. sign: None if sites have no key to check it."""
 
     run: int = 0
     sign: Sign | None = None
@@ -97,7 +97,7 @@ def unseal(records: RecordDict, most_bytes: int | None = None) -> Envelope:
     values: Mapping[str, Any] = found.get(_ENVELOPE, {})
     head, signature, body = (values.get(name) for name in ("head", "signature", "body"))
     if not (isinstance(head, bytes) and isinstance(signature, bytes) and isinstance(body, bytes)):
-        raise Malformed("it is no message of this program's")
+        raise Malformed("it is not a message of this program")
     if len(head) > _HEAD_BYTES:
         raise Malformed(f"its description has {len(head)} bytes, where at most {_HEAD_BYTES} are taken")
     parts = [body, *(_bytes(found[name]) for name in sorted(found) if name.startswith(_PART))]
@@ -108,7 +108,7 @@ def unseal(records: RecordDict, most_bytes: int | None = None) -> Envelope:
     try:
         table = json.loads(head)
         if table["sha256"] != hashlib.sha256(content).hexdigest():
-            raise Malformed("its arrays are not those that its description is of")
+            raise Malformed("its arrays are not those that it describes")
         packed = Packed(read_arrays(table["arrays"], content), _about(table["about"]), _metrics(table["metrics"]))
         return Envelope(packed, str(table["kind"]), int(table["node"]), int(table["run"]), head, signature)
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as problem:

@@ -143,7 +143,7 @@ class FleetNode:
         return bool(_call(self._client.SendNodeHeartbeat, request).success)
 
     def receive(self) -> Question | None:
-        """The next message, whole; None where there is none. What nobody but a server may send is ``Malformed``."""
+        """The next message, whole; None if there is none. What nobody but a server may send is ``Malformed``."""
         response = _call(self._client.PullMessages, PullMessagesRequest(node=self._node))
         if not response.messages_list:
             return None

@@ -27,7 +27,7 @@ class Roster:
 
     names: who may take part; anyone where it is empty.
     keys: the public key that each site's node must hold, where nodes have keys: then no site can speak for another.
-    admit: why a site that says this of itself cannot take part, in words that follow its name; empty where it can.
+    admit: why a site that says this of itself cannot take part, in words that follow its name; empty if it can.
     ttl: seconds for which a question holds. quiet: seconds for which a node that was turned away is not asked again.
     late: who need not be there yet; whoever introduces itself is taken out. refused: by site, why it was turned away.
     write: how its messages are written. nodes, cards: of each site, its node, and what it said of itself.
@@ -111,7 +111,7 @@ class Roster:
                 self.say(f"node {node} is turned away: {reason}")
 
     def _entered(self, node: int, key: bytes, reply: Message) -> str:
-        """Enter a node's site; why not, where it is not."""
+        """Enter a node's site; why not, if it is not."""
         if reply.has_error():
             return f"it did not say who it is ({one_line(reply.error.reason)})"
         try:

@@ -125,7 +125,7 @@ class MinimaxStrategy(Strategy):
         return self.arrays, MetricRecord(dict(self.record.metrics))
 
     def read(self, reply: Message, name: str | None = None) -> Update:
-        """The update in a reply; ``Refused`` where there is none that could be looked at. name: who was asked."""
+        """The update in a reply; ``Refused`` if there is none that could be looked at. name: who was asked."""
         name = self._who(reply, name)
         packed = self._packed(reply, name)
         try:
@@ -138,7 +138,7 @@ class MinimaxStrategy(Strategy):
         return update
 
     def close(self, updates: list[Update], refusals: list[Refusal], open_sum: OpenSum | None = None) -> None:
-        """End a round with these updates, and what else there was to refuse. open_sum: where updates are masked."""
+        """End a round with these updates, and what else there was to refuse. open_sum: if updates are masked."""
         after, record = self.host.settle_round(
             self.state, self._invitations, updates, began=self._began, refused=refusals, open_sum=open_sum
         )

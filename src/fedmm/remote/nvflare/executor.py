@@ -24,7 +24,7 @@ Handler = Callable[[str, Packed], Packed]
 
 
 class SiteExecutor(Executor):  # type: ignore[misc] # NVFlare has no types
-    """Answers tasks one after the other, also where one is put again before the first was answered.
+    """Answers tasks one after the other, also if one is put again before the first was answered.
 
     Asked to introduce itself, it builds its handler, and tells the number of its process.
     site: ``module:function``, which makes a handler from the client's name and the arguments; a job may name no other

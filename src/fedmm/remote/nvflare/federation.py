@@ -54,7 +54,7 @@ def federation(
     try:
         with Listener(str(job.socket), family="AF_UNIX", authkey=job.secret.read_bytes()) as listener:
             PLACES[place](there, folder / "job")
-            pipe = _accepted(listener, there)
+            pipe = _accept(listener, there)
         with pipe:
             yield _Driver(pipe, there, patience)
     except Exception:
@@ -66,7 +66,7 @@ def federation(
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _accepted(listener: Listener, place: Place) -> Pipe[bytes, bytes]:
+def _accept(listener: Listener, place: Place) -> Pipe[bytes, bytes]:
     """The connection from NVFlare's server, once it is up."""
     accepted: list[Pipe[bytes, bytes]] = []
 

@@ -125,7 +125,7 @@ class Actors:
             self._shared.close()
 
     def _try_shared_memory(self) -> SharedMemory | None:
-        """Memory that all actors can read, and theirs can be read here; None where the system has no such thing."""
+        """Memory that all actors can read, and theirs can be read here; None if the system has no such thing."""
         if not hasattr(os, "memfd_create"):
             return None
         shared = SharedMemory()
@@ -179,7 +179,7 @@ class Actors:
                 raise FedmmError(str(problem.cause)) from None
             raise
         except self._ray.exceptions.ActorDiedError as problem:  # for good: its process could not begin
-            raise FedmmError(f"an actor cannot begin: {_last_line(problem)}") from problem
+            raise FedmmError(f"an actor cannot start: {_last_line(problem)}") from problem
 
     def _wait_for(self, handle: Any) -> None:
         """Until an actor that died is back, on the same node or another one."""

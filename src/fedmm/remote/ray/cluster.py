@@ -58,12 +58,12 @@ def ray_cluster(
         if not connected:
             _connect(ray, address, _local(cores, object_store_bytes, folder or own))
     if connected:
-        yield _connected(ray)
+        yield _describe(ray)
         return
     try:
         if not address:
             _require_loopback(ray)
-        yield replace(_connected(ray), local=not address)
+        yield replace(_describe(ray), local=not address)
     finally:
         ray.shutdown()
     if own:
@@ -150,7 +150,7 @@ def loopback_environment() -> Iterator[None]:
             setattr(constants, name, before)
 
 
-def _connected(ray: ModuleType) -> Cluster:
+def _describe(ray: ModuleType) -> Cluster:
     has = ray.cluster_resources()
     return Cluster(ray, int(has.get("CPU", 0)), int(has.get("GPU", 0)))
 
@@ -159,13 +159,13 @@ def _require_loopback(ray: ModuleType) -> None:
     where = ray.util.get_node_ip_address()
     if where != _LOOPBACK:
         raise FedmmError(
-            f"Ray listens on {where} and not on loopback alone; set {next(iter(_ON_LOOPBACK))}=0 in the environment, "
+            f"Ray listens on {where} and not only on loopback; set {next(iter(_ON_LOOPBACK))}=0 in the environment, "
             "or give the address of a cluster"
         )
 
 
 def _short_folder() -> Path | None:
-    """A folder of its own whose name leaves room for those of sockets; None where there is none."""
+    """A folder of its own whose name leaves room for those of sockets; None if there is none."""
     folder = Path(tempfile.mkdtemp(prefix="fedmm-ray-"))
     if len(str(folder)) <= _LONGEST_FOLDER:
         return folder

@@ -117,7 +117,7 @@ _DASH_NAMES = dict(zip(DASHES, ("solid", "dash", "dot", "dashdot"), strict=True)
 class Chart:
     """A chart that is drawn when it is first seen.
 
-    figures: by the values of its section's controls, joined by ``|``; under ``""`` where there are none.
+    figures: by the values of its section's controls, joined by ``|``; under ``""`` if there are none.
     alt: what it shows, in words. last: for each method the value its line ends with.
     widest: pixels that it takes at most, 0 for all there are.
     """

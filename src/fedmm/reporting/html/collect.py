@@ -37,7 +37,7 @@ class Entry:
 
     tables: its resolved configuration; summary: its ``summary.json``, empty while it has none.
     tensors: by name, as the run kept them to be looked at; empty for runs that kept none.
-    headings: what the numbers of a row are called; empty where they have no names.
+    headings: what the numbers of a row are called; empty if they have no names.
     ranked, sites: scores of its test rows, by ``target`` and ``source``, where it kept them; of sites also by
         ``validation``, the rows that those of a deployed run keep from training.
     evaluations, broken: what ``fedmm evaluate --group`` wrote into its folder; sentences on files that cannot be read.
@@ -137,7 +137,9 @@ def collect_runs(paths: Sequence[Path]) -> Report:
     entries: dict[Path, Entry] = {}
     abouts, tunings = [], []
     for path in paths:
-        require("\0" not in str(path) and path.is_dir(), f"{path} is no folder; name the folder of a run or comparison")
+        require(
+            "\0" not in str(path) and path.is_dir(), f"{path} is not a folder; give the folder of a run or comparison"
+        )
         abouts.append(_read_about(path))
         labels = _labels(abouts[-1])
         order = {name: position for position, name in enumerate(labels)}
@@ -182,7 +184,7 @@ def _read_about(path: Path) -> Mapping[str, Any]:
 
 
 def _objects(values: object) -> list[dict[str, Any]]:
-    """The objects of a list in JSON; none where it is no list."""
+    """The objects of a list in JSON; none if it is no list."""
     return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []
 
 
@@ -193,7 +195,7 @@ def _labels(about: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _verdicts(about: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What a comparison says of its methods; nothing where it says nothing."""
+    """What a comparison says of its methods; nothing if it says nothing."""
     evidence = about.get("evidence")
     listed = _objects(evidence.get("verdicts")) if isinstance(evidence, dict) else []
     return [(str(verdict.get("label")), str(verdict.get("sentence"))) for verdict in listed]
@@ -216,10 +218,10 @@ def _entry(folder: Path) -> Entry:
     summary = read_summary(folder) if finished else {}
     evaluations, broken = read_evaluations(folder)
     return Entry(
-        run=read_run(folder) if finished else _unfinished(folder, tables),
+        run=read_run(folder) if finished else _read_unfinished(folder, tables),
         tables=tables,
         summary=summary,
-        tensors=_kept_tensors(tensors),
+        tensors=_read_tensors(tensors),
         class_names=_names(folder / "input.json", "class_names"),
         headings=_names(folder / "input.json", "headings"),
         ranked=read_ranked(tensors),
@@ -229,7 +231,7 @@ def _entry(folder: Path) -> Entry:
     )
 
 
-def _unfinished(folder: Path, tables: Tables) -> Run:
+def _read_unfinished(folder: Path, tables: Tables) -> Run:
     """A run that has no summary yet, from its configuration and its rounds."""
     seed = tables.get("run", {}).get("seed", 0)
     rounds = folder / "rounds.jsonl"
@@ -264,7 +266,7 @@ def _tables(path: Path) -> Tables:
     return {section: table for section, table in tables.items() if isinstance(table, dict)}
 
 
-def _kept_tensors(found: Mapping[str, Array]) -> dict[str, Array]:
+def _read_tensors(found: Mapping[str, Array]) -> dict[str, Array]:
     """What a run kept to be looked at, without tensors that do not fit together."""
     kept: dict[str, Array] = {}
     for group in _TOGETHER:
@@ -296,7 +298,7 @@ def _methods(entries: Sequence[Entry]) -> list[Method]:
         firsts = [group[0] for group in kinds.values()]
         keys = differing([entry.tables for entry in firsts])
         for number, group in enumerate(kinds.values(), start=1):
-            name = label if len(kinds) == 1 else _named_apart(label, group[0], keys, number)
+            name = label if len(kinds) == 1 else _name_apart(label, group[0], keys, number)
             name = name if name not in taken else f"{name} ({number})"
             taken.add(name)
             ordered = sorted(group, key=lambda entry: entry.run.seed)
@@ -304,7 +306,7 @@ def _methods(entries: Sequence[Entry]) -> list[Method]:
     return methods
 
 
-def _named_apart(label: str, entry: Entry, keys: Sequence[tuple[str, str]], number: int) -> str:
+def _name_apart(label: str, entry: Entry, keys: Sequence[tuple[str, str]], number: int) -> str:
     if not keys or len(keys) > _MOST_DIFFERENCES:
         return f"{label}, {entry.run.folder.parent.name or number}/{entry.run.folder.name}"
     values = [f"{key} {shown(entry.tables.get(section, {}).get(key))}" for section, key in keys]
@@ -312,7 +314,7 @@ def _named_apart(label: str, entry: Entry, keys: Sequence[tuple[str, str]], numb
 
 
 def _settings(tables: Tables) -> dict[tuple[str, str], str]:
-    """All settings by section and key, but for seeds, names and where a run was computed."""
+    """All settings by section and key, except seeds, names and where a run was computed."""
     return {
         (section, key): json.dumps(value, sort_keys=True, default=str)
         for section, table in tables.items()

@@ -94,7 +94,7 @@ def _megabytes(run: Run) -> dict[int, float]:
 
 
 def cost_of(run: Run, accuracy: float) -> Cost | None:
-    """What a run had spent when it first measured this target accuracy (in percent); None where it never did."""
+    """What a run had spent when it first measured this target accuracy (in percent); None if it never did."""
     reached = next(
         (t for t, value in zip(*run.series("target_accuracy"), strict=True) if 100 * value >= accuracy), None
     )

@@ -41,9 +41,9 @@ class Scored(NamedTuple):
     scores: GroupedScores
 
 
-def explain(noun: str, found: Sequence[Scored]) -> str:
+def explain(noun: str, scored: Sequence[Scored]) -> str:
     """How to read the scores; noun: what a group is called, such as ``site``."""
-    most = max(len(each.scores.groups) for each in found)
+    most = max(len(method.scores.groups) for method in scored)
     left_out = f" Of many {noun}s, the {_WORST} worst and the {_BEST} best are shown." if _cut(most) else ""
     return (
         "from the worst on, with intervals of 95%: Wilson's for accuracy, Newcombe's for AUROC. A "
@@ -52,26 +52,26 @@ def explain(noun: str, found: Sequence[Scored]) -> str:
     )
 
 
-def scored_parts(
-    noun: str, found: Sequence[Scored], report: Report, controls: Controls, keys: Sequence[str]
+def build_score_parts(
+    noun: str, scored: Sequence[Scored], report: Report, controls: Controls, keys: Sequence[str]
 ) -> list[Part]:
     """Worst, mean and spread, a dot with its interval for each group, and tables; keys: of all figures to choose from.
 
     A key of no scores has an empty figure.
     """
-    parts: list[Part] = [_summaries(noun, found, report), controls, Grid(_charts(noun, found, keys))]
-    for each in found[:_MOST_TABLES]:
-        table = _table(each.scores, each.caption)
-        parts.append(table if len(found) == 1 else Details(table.caption, table))
+    parts: list[Part] = [_summaries(noun, scored, report), controls, Grid(_charts(noun, scored, keys))]
+    for method in scored[:_MOST_TABLES]:
+        table = _table(method.scores, method.caption)
+        parts.append(table if len(scored) == 1 else Details(table.caption, table))
     return parts
 
 
-def _summaries(noun: str, found: Sequence[Scored], report: Report) -> Table:
-    ranked = any(each.scores.mean_auc is not None for each in found)
+def _summaries(noun: str, scored: Sequence[Scored], report: Report) -> Table:
+    ranked = any(method.scores.mean_auc is not None for method in scored)
     headings: list[object] = ["method", "rows", f"{noun}s", two_lines(f"worst {noun}", "by accuracy"), "mean", "spread"]
     headings += [two_lines(f"worst {noun}", "by AUROC"), "mean AUROC", "spread"] if ranked else []
     rows = []
-    for number, _, kind, _, grouped in found:
+    for number, _, kind, _, grouped in scored:
         worst = grouped.groups[0]
         cells: list[object] = [
             name_method(number, report.methods[number].label),
@@ -82,7 +82,7 @@ def _summaries(noun: str, found: Sequence[Scored], report: Report) -> Table:
             f"{grouped.spread_accuracy:.1%}",
         ]
         if ranked:
-            least = next((each for each in grouped.groups if each.name == grouped.worst_by_auc), None)
+            least = next((group for group in grouped.groups if group.name == grouped.worst_by_auc), None)
             cells += ["-", "-", "-"] if least is None else [two_lines(least.name, _auc(least)), *_over_groups(grouped)]
         rows.append(cells)
     return Table(headings, rows, f"worst, mean and spread over {noun}s", numbers=2)
@@ -119,21 +119,21 @@ def _table(grouped: GroupedScores, caption: str) -> Table:
     return Table([grouped.column, "rows", "accuracy", *(["AUROC"] if ranked else [])], rows, caption)
 
 
-def _charts(noun: str, found: Sequence[Scored], keys: Sequence[str]) -> list[Chart]:
+def _charts(noun: str, scored: Sequence[Scored], keys: Sequence[str]) -> list[Chart]:
     def accuracies(grouped: GroupedScores) -> list[Dot]:
         return [
             (
-                each.name,
-                each.rows,
-                100 * each.accuracy,
-                (100 * each.accuracy_interval[0], 100 * each.accuracy_interval[1]),
+                group.name,
+                group.rows,
+                100 * group.accuracy,
+                (100 * group.accuracy_interval[0], 100 * group.accuracy_interval[1]),
             )
-            for each in grouped.groups
+            for group in grouped.groups
         ]
 
-    charts = [_chart(noun, "accuracy", "%", found, keys, accuracies)]
-    if any(each.scores.mean_auc is not None for each in found):
-        charts.append(_chart(noun, "AUROC", "", found, keys, _ranked))
+    charts = [_chart(noun, "accuracy", "%", scored, keys, accuracies)]
+    if any(method.scores.mean_auc is not None for method in scored):
+        charts.append(_chart(noun, "AUROC", "", scored, keys, _rank_groups))
     return charts
 
 
@@ -141,11 +141,11 @@ Dot = tuple[str, int, float, Interval]
 """A group, its rows, its score and the score's interval."""
 
 
-def _ranked(grouped: GroupedScores) -> list[Dot]:
+def _rank_groups(grouped: GroupedScores) -> list[Dot]:
     dots = [
-        (each.name, each.rows, each.auc, each.auc_interval)
-        for each in grouped.groups
-        if each.auc is not None and each.auc_interval is not None
+        (group.name, group.rows, group.auc, group.auc_interval)
+        for group in grouped.groups
+        if group.auc is not None and group.auc_interval is not None
     ]
     return sorted(dots, key=lambda dot: (dot[2], dot[0]))
 
@@ -154,18 +154,18 @@ def _chart(
     noun: str,
     score: str,
     unit: str,
-    found: Sequence[Scored],
+    scored: Sequence[Scored],
     keys: Sequence[str],
     dots_of: Callable[[GroupedScores], list[Dot]],
 ) -> Chart:
     """A dot with its interval for each group, the worst above."""
     figures: dict[str, Figure] = {key: {"data": [], "layout": {}} for key in keys}
     tallest = 1
-    for each in found:
-        dots = dots_of(each.scores)
+    for method in scored:
+        dots = dots_of(method.scores)
         tallest = max(tallest, len(worst_and_best(dots)))
         if dots:
-            figures[each.key] = _figure(dots, each.number, score, unit, noun)
+            figures[method.key] = _figure(dots, method.number, score, unit, noun)
     return Chart(
         f"{noun}s-{score.lower()}",
         f"{score} of each {noun}",

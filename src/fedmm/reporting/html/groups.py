@@ -6,7 +6,7 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from fedmm.reporting.html.collect import Method, Report
-from fedmm.reporting.html.grouped import Scored, explain, scored_parts
+from fedmm.reporting.html.grouped import Scored, build_score_parts, explain
 from fedmm.reporting.html.parts import Controls, Part, Section, Text, absent, two_lines
 from fedmm.reporting.tested import Evaluated
 
@@ -42,7 +42,7 @@ def group_section(report: Report) -> Section:
     broken = [sentence for entry in report.entries for sentence in entry.broken]
     parts: list[Part] = []
     if evaluated:
-        scored = [_scored(number, each) for number, each in enumerate(evaluated)]
+        scored = [_score_group(number, each) for number, each in enumerate(evaluated)]
         words = (
             "The model on groups of labelled rows, as fedmm evaluate --group wrote them into the folder of the run, "
             f"{explain('group', scored)}"
@@ -50,17 +50,17 @@ def group_section(report: Report) -> Section:
         if any(each.evaluation.training_file for each in evaluated):
             words += " On a file that the run was trained on, scores look better than they are."
         controls = Controls([("evaluation", [(each.key, each.caption) for each in scored])])
-        parts = [Text(words), *scored_parts("group", scored, report, controls, [each.key for each in scored])]
+        parts = [Text(words), *build_score_parts("group", scored, report, controls, [each.key for each in scored])]
     elif not broken:
         words = (
-            "No scores by group lie in the folders of these runs; fedmm evaluate RUN DATA --group COLUMN --out "
+            "The folders of these runs contain no scores by group; fedmm evaluate RUN DATA --group COLUMN --out "
             "RUN/by_COLUMN.json puts them there."
         )
         parts = [absent(words)]
     return Section("groups", "Groups", [*parts, *(absent(f"An evaluation is left out: {each}.") for each in broken)])
 
 
-def _scored(number: int, evaluated: EvaluatedMethod) -> Scored:
+def _score_group(number: int, evaluated: EvaluatedMethod) -> Scored:
     told, method = evaluated.evaluation, evaluated.method
     model = [told.label, f"round {told.round} ({told.checkpoint})"]
     model += [f"seed {evaluated.seed}"] if len(method.entries) > 1 else []

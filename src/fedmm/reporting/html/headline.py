@@ -25,14 +25,14 @@ ORACLES = ("target_accuracy", "oracle")
 
 
 class Chosen(NamedTuple):
-    """A round that was chosen, and the target accuracy there, None where it was not measured."""
+    """A round that was chosen, and the target accuracy there, None if it was not measured."""
 
     round: int
     accuracy: float | None
 
 
 def chosen_round(run: Run, metric: str) -> Chosen | None:
-    """The round that is best by a metric; None where it was never measured."""
+    """The round that is best by a metric; None if it was never measured."""
     rounds, values = run.series(metric)
     if not rounds:
         return None
@@ -50,9 +50,9 @@ def choice_of(entry: Entry) -> tuple[str, Chosen | None]:
     wanted = [entry.best_by] if entry.best_by and not is_oracle(entry.best_by) else []
     others = ["target_information", "dev_risk", "target_snd", "target_bnm", "source_risk"] if entry.has_target else []
     for metric in [*wanted, *others]:
-        found = chosen_round(entry.run, metric)
-        if found:
-            return metric, found
+        chosen = chosen_round(entry.run, metric)
+        if chosen:
+            return metric, chosen
     return "", None
 
 
@@ -74,7 +74,7 @@ def headline(report: Report) -> Section:
         ]
     else:
         headings += [two_lines("chosen round", "without target labels" if has_target else "on rows set aside")]
-        headings += [two_lines(each, "last round") for each in _validators(report)]
+        headings += [two_lines(validator, "last round") for validator in _validators(report)]
     headings += ["source accuracy", "rounds", "MB", "seconds"]
     validators = [] if labelled else _validators(report)
     rows = [_row(number, method, labelled, validators) for number, method in enumerate(report.methods)]
@@ -86,8 +86,8 @@ def headline(report: Report) -> Section:
         else "No target labels were given, so no accuracy on the target is known: here is what needs no labels, mean "
         "and range over the seeds. None of it proves that a method is better than another."
         if has_target
-        else "There is no target: scores are of labelled rows that were not trained on, mean and range over the seeds; "
-        "source accuracy, in percent, is of test rows."
+        else "There is no target: scores are on labelled rows that were not trained on, mean and range over the seeds; "
+        "source accuracy, in percent, is on test rows."
     )
     parts: list[Part] = [
         Text(words),
@@ -106,16 +106,18 @@ def _evidence(report: Report) -> list[str]:
     """Label shift as the runs estimated it, the verdicts on adapting with how often they are right, and the rule."""
     words = []
     for method in report.methods:
-        found = [each for entry in method.entries if isinstance(each := entry.summary.get("label_shift"), dict)]
-        notable = [each for each in found if each.get("notable") and isinstance(each.get("sentence"), str)]
+        shifts = [shift for entry in method.entries if isinstance(shift := entry.summary.get("label_shift"), dict)]
+        notable = [shift for shift in shifts if shift.get("notable") and isinstance(shift.get("sentence"), str)]
         if notable:
-            words.append(f"As {method.label} tells it ({len(notable)} of {len(found)} runs), {notable[0]['sentence']}.")
+            words.append(
+                f"As {method.label} tells it ({len(notable)} of {len(shifts)} runs), {notable[0]['sentence']}."
+            )
     judged = {label for label, _ in report.verdicts}
     shown = len(report.methods) > 1 or bool(words)
     if shown:
-        words += [f"{label}: {said}." for label, said in report.verdicts]
+        words += [f"{label}: {verdict}." for label, verdict in report.verdicts]
     words += [
-        f"{method.label}, when it ended: {_said(method)}."
+        f"{method.label}, when it ended: {_quote_adaptation(method)}."
         for method in report.methods
         if method.label not in judged and _adapts(method)
     ]
@@ -132,10 +134,10 @@ def _adapts(method: Method) -> bool:
     return method.first.run.objective not in ("source_only", "auc") and partition != "target_supervised"
 
 
-def _said(method: Method) -> str:
+def _quote_adaptation(method: Method) -> str:
     """What the last of a method's runs said of adapting; that it cannot be told where none said anything."""
-    told = [each for entry in method.entries if isinstance(each := entry.summary.get("adaptation"), dict)]
-    sentences = [each["sentence"] for each in told if isinstance(each.get("sentence"), str)]
+    verdicts = [verdict for entry in method.entries if isinstance(verdict := entry.summary.get("adaptation"), dict)]
+    sentences = [verdict["sentence"] for verdict in verdicts if isinstance(verdict.get("sentence"), str)]
     return sentences[-1] if sentences else f"{ALONE}; `fedmm compare FILE.toml` judges; {tell_record(None)}"
 
 
@@ -148,19 +150,19 @@ def _row(number: int, method: Method, labelled: bool, validators: Sequence[str])
     name = name_method(number, method.label)
     seeds = Markup('<span title="seeds {}">{}</span>').format(", ".join(str(run.seed) for run in runs), len(runs))
     choices = [choice_of(entry) for entry in method.entries]
-    metric = next((name for name, found in choices if found), "")
-    found = [each for _, each in choices if each]
+    metric = next((name for name, chosen in choices if chosen), "")
+    chosen = [choice for _, choice in choices if choice]
     cells: list[object] = [two_lines(name, note) if note else name, seeds]
     if labelled:
-        oracle = [each for run in runs if (each := chosen_round(run, "target_accuracy"))]
+        oracle = [choice for run in runs if (choice := chosen_round(run, "target_accuracy"))]
         cells += [
             spread([run.target_accuracy for run in runs]),
-            _with_note(spread([each.accuracy for each in found]), _rounds(found, metric)),
-            _with_note(spread([each.accuracy for each in oracle]), _rounds(oracle)),
+            _with_note(spread([choice.accuracy for choice in chosen]), _rounds(chosen, metric)),
+            _with_note(spread([choice.accuracy for choice in oracle]), _rounds(oracle)),
         ]
     else:
         has_target = any(entry.has_target for entry in method.entries)
-        cells += [_rounds(found, metric) or ("-" if has_target else "the last")]
+        cells += [_rounds(chosen, metric) or ("-" if has_target else "the last")]
         cells += [seeds_in_words(last_values(runs, column)) for column in validators]
     return [
         *cells,
@@ -182,7 +184,7 @@ def spread(accuracies: Sequence[float | None]) -> str:
 def _rounds(chosen: Sequence[Chosen], metric: str = "") -> str | Markup:
     if not chosen:
         return ""
-    rounds = f"round {_span([each.round for each in chosen])}"
+    rounds = f"round {_span([choice.round for choice in chosen])}"
     return two_lines(rounds, f"by {metric}") if metric else rounds
 
 
@@ -221,7 +223,7 @@ def _dots(report: Report) -> Chart | None:
             for values, marker in marks[: len(known)]
         ]
         means.append(f"{method.label} {fmean(known):.1f}%")
-        names.append(plain(_cut(method.label)))
+        names.append(plain(_shorten_label(method.label)))
     if not data or len(report.methods) < 2:
         return None
     layout = {
@@ -243,5 +245,5 @@ def _dots(report: Report) -> Chart | None:
     )
 
 
-def _cut(label: str) -> str:
+def _shorten_label(label: str) -> str:
     return label if len(label) <= 28 else f"{label[:27]}…"

@@ -21,7 +21,7 @@ _LONG = 30
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph; class_: ``about`` explains, ``absent`` stands where there is nothing to show."""
+    """A paragraph; class_: ``about`` explains, ``absent`` stands if there is nothing to show."""
 
     kind: ClassVar[str] = "text"
     words: str
@@ -128,7 +128,7 @@ class Section:
 
 
 def absent(words: str) -> Text:
-    """The one sentence that stands where there is nothing to show."""
+    """The one sentence that stands if there is nothing to show."""
     return Text(words, "absent")
 
 

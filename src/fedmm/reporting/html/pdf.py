@@ -100,7 +100,7 @@ def _page(report: Report, plots: Sequence[Plot], *, table: bool) -> Figure:
 
 
 def _legend_handles(report: Report) -> list[Line2D]:
-    """A line for each method; none where there is one method alone."""
+    """A line for each method; none if there is one method alone."""
     handles = [
         Line2D([], [], color=stroke.colour, linestyle=stroke.dash, linewidth=1.6, label=method.label[:40])
         for method, stroke in zip(report.methods, method_strokes(report), strict=True)

@@ -59,7 +59,7 @@ def confusion_section(report: Report) -> Section:
     )
     words = (
         "Rows are the true classes of the test rows, columns what was predicted; each row adds up to 100%. "
-        "Of the run with the first seed, after its last round."
+        "From the run with the first seed, after its last round."
     )
     if "target" not in there:
         words += " Source rows only: there are no target labels."

@@ -30,7 +30,7 @@ def ranking_section(report: Report, lines: Lines) -> Section:
     of = f"class {second.pop()!r}" if len(second) == 1 else "the second class"
     words = (
         f"How test rows of {of} are ranked above the others, over all thresholds of its probability. Dashed lines are "
-        "chance; intervals are of 95%. Of the run with the first seed, after its last round."
+        "chance; intervals are 95%. From the run with the first seed, after its last round."
     )
     return Section("ranking", title, [Text(words), *parts])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedmm.reporting.html.collect import Report
-from fedmm.reporting.html.grouped import Scored, explain, scored_parts
+from fedmm.reporting.html.grouped import Scored, build_score_parts, explain
 from fedmm.reporting.html.parts import Controls, Section, Text, absent, method_options
 from fedmm.reporting.tested import AT_SITES, SITE_ROWS
 
@@ -32,4 +32,4 @@ def site_section(report: Report) -> Section:
     options = [(rows, SITE_ROWS[rows]) for rows in there]
     controls = Controls([("method", method_options(methods, report)), ("rows", options)])
     keys = [f"{number}|{rows}" for number in methods for rows in there]
-    return Section("sites", "Sites", [Text(words), *scored_parts("site", scored, report, controls, keys)])
+    return Section("sites", "Sites", [Text(words), *build_score_parts("site", scored, report, controls, keys)])

@@ -31,7 +31,7 @@ LABELLED_ALGORITHMS = {
     "auc": ("fedavg_gda", "coda_plus", "codasca", "fedmm", "fedmm_smoothed"),
     "worst_site": ("fedavg_gda", "afl", "drfa", "q_ffl", "fedmm_agnostic"),
 }
-"""The algorithms that are tried where there is no target, by metric."""
+"""The algorithms that are tried if there is no target, by metric."""
 _WEIGHTED_BY = ("fedavg_gda", "fedmm")
 """And those that are tried with balanced classes, for the metric auc."""
 _TUNABLE = ("algorithm", "objective", "model", "run")
@@ -48,37 +48,51 @@ def derive_candidates(tables: Mapping[str, Any], objectives: Sequence[str] = ())
     The grid is that of a ``[tune]`` table, written as a ``[sweep]`` is; without one, algorithms, penalties, learning
     rates of the adversary and trade-offs nu, with each of these objectives or else the file's own.
     """
+    plain = _without_grid(tables, objectives)
+    given = experiment(plain)
+    _require_tunable(given)
+    _require_adapting([given])
+    grid = _build_own_grid(tables) if TUNE in tables else _default_grid(plain, given, objectives)
+    _require_adapting(grid)
+    source_only = _build_baseline(plain)
+    candidates = {SOURCE_ONLY: source_only, **({} if given.source_only else {AS_GIVEN: given})}
+    return _with_labels(given, candidates, [candidate for candidate in grid if not candidate.source_only])
+
+
+def _without_grid(tables: Mapping[str, Any], objectives: Sequence[str]) -> dict[str, Any]:
+    """The experiment as given, without its ``[tune]`` table."""
     plain = {section: table for section, table in tables.items() if section != TUNE}
     require(SWEEP not in plain, "a file with a [sweep] table is for `fedmm sweep`; call it [tune] to tune over it")
-    own = experiment(plain)
-    _require_tunable(own)
-    _require_adapting([own])
-    if TUNE in tables:
-        require(not objectives, "--objectives is for files without a [tune] table; list objective.name in [tune]")
-        found = _own_grid(tables)
-    else:
-        found = _default_grid(plain, own, objectives)
-    _require_adapting(found)
-    source_only = experiment(
+    require(
+        TUNE not in tables or not objectives,
+        "--objectives is for files without a [tune] table; list objective.name in [tune]",
+    )
+    return plain
+
+
+def _build_baseline(plain: Mapping[str, Any]) -> Experiment:
+    """The same data by the cross entropy on source rows and plain federated averaging."""
+    return experiment(
         {
             **plain,
             "objective": options_for(plain, "objective", SourceOnly.name, OBJECTIVES),
             "algorithm": options_for(plain, "algorithm", _BASELINE, ALGORITHMS),
         }
     )
-    candidates = {SOURCE_ONLY: source_only, **({} if own.source_only else {AS_GIVEN: own})}
-    return _with_labels(own, candidates, [each for each in found if not each.source_only])
 
 
-def _with_labels(own: Experiment, first: dict[str, Experiment], found: Sequence[Experiment]) -> dict[str, Experiment]:
+def _with_labels(given: Experiment, first: dict[str, Experiment], grid: Sequence[Experiment]) -> dict[str, Experiment]:
     """The first candidates and those that were found, each once, the nearest to what was given before the others."""
     candidates = dict(first)
-    known = {repr(_unnamed(each)) for each in candidates.values()}
-    for each in sorted(found, key=lambda each: len(_changes(each, own))):
-        if repr(_unnamed(each)) not in known:
-            known.add(repr(_unnamed(each)))
-            candidates[_free_label(_label(each, own), candidates)] = each
-    return {label: replace(each, run=replace(each.run, label=own.run.label)) for label, each in candidates.items()}
+    seen = {repr(_clear_label(candidate)) for candidate in candidates.values()}
+    for candidate in sorted(grid, key=lambda candidate: len(_changes(candidate, given))):
+        if repr(_clear_label(candidate)) not in seen:
+            seen.add(repr(_clear_label(candidate)))
+            candidates[_free_label(_label(candidate, given), candidates)] = candidate
+    return {
+        label: replace(candidate, run=replace(candidate.run, label=given.run.label))
+        for label, candidate in candidates.items()
+    }
 
 
 def derive_labelled_candidates(
@@ -89,35 +103,24 @@ def derive_labelled_candidates(
     Without a ``[tune]`` table, the grid has algorithms that fit the metric, both learning rates, and what they have of
     penalties, step sizes of the sites' weights, and powers q. metric: of ``METRICS``.
     """
-    plain = {section: table for section, table in tables.items() if section != TUNE}
-    require(SWEEP not in plain, "a file with a [sweep] table is for `fedmm sweep`; call it [tune] to tune over it")
-    own = experiment(plain)
-    _require_no_noise(own)
-    if TUNE in tables:
-        require(not objectives, "--objectives is for files without a [tune] table; list objective.name in [tune]")
-        found = _own_grid(tables)
-    else:
-        found = _labelled_grid(plain, own, metric, objectives)
-    for each in (own, *found):
+    plain = _without_grid(tables, objectives)
+    given = experiment(plain)
+    _require_no_noise(given)
+    grid = _build_own_grid(tables) if TUNE in tables else _build_labelled_grid(plain, given, metric, objectives)
+    for candidate in (given, *grid):
         require(
-            not each.objective.adapts,
-            f"{each.objective.name} adapts to a target, and the data has none; use source_only or auc",
+            not candidate.objective.adapts,
+            f"{candidate.objective.name} adapts to a target, and the data has none; use source_only or auc",
         )
-    plainest = experiment(
-        {
-            **plain,
-            "objective": options_for(plain, "objective", SourceOnly.name, OBJECTIVES),
-            "algorithm": options_for(plain, "algorithm", _BASELINE, ALGORITHMS),
-        }
-    )
-    same = repr(_unnamed(plainest)) == repr(_unnamed(own))
-    return _with_labels(own, {AS_GIVEN: own, **({} if same else {PLAIN: plainest})}, found)
+    plainest = _build_baseline(plain)
+    same = repr(_clear_label(plainest)) == repr(_clear_label(given))
+    return _with_labels(given, {AS_GIVEN: given, **({} if same else {PLAIN: plainest})}, grid)
 
 
-def _labelled_grid(
+def _build_labelled_grid(
     plain: Mapping[str, Any], own: Experiment, metric: str, objectives: Sequence[str]
 ) -> list[Experiment]:
-    found = []
+    grid = []
     algorithms = dict.fromkeys((own.algorithm.name, *LABELLED_ALGORITHMS[metric]))
     losses = [
         options_for(plain, "objective", name, OBJECTIVES)
@@ -129,10 +132,10 @@ def _labelled_grid(
         tried += [(weighted, algorithm) for algorithm in _WEIGHTED_BY]
     for loss, algorithm in tried:
         table = options_for(plain, "algorithm", algorithm, ALGORITHMS)
-        options = {each.name: each.default for each in fields(ALGORITHMS[algorithm])}
+        options = {option.name: option.default for option in fields(ALGORITHMS[algorithm])}
         given = {**options, **table}
         rated = ("lr_min",) if loss["name"] == SourceOnly.name else ("lr_min", "lr_max")
-        axes = [[{key: _scaled(getattr(own.algorithm, key), by) for key in rated} for by in _RATES]]
+        axes = [[{key: _scale_rate(getattr(own.algorithm, key), by) for key in rated} for by in _RATES]]
         if "penalty_min" in options:
             axes.append([{"penalty_min": penalty, "penalty_max": penalty} for penalty in _PENALTIES])
         if "lr_weights" in options:
@@ -144,39 +147,39 @@ def _labelled_grid(
                 "objective": loss,
                 "algorithm": {**table, **{key: value for part in chosen for key, value in part.items()}},
             }
-            found.append(experiment({**plain, **changed}))
-    return found
+            grid.append(experiment({**plain, **changed}))
+    return grid
 
 
-def _require_no_noise(own: Experiment) -> None:
+def _require_no_noise(given: Experiment) -> None:
     require(
-        not own.transmission.private,
-        f"transmission {own.transmission.name!r} adds noise to updates, and the validators that tuning goes by, sums "
+        not given.transmission.private,
+        f"transmission {given.transmission.name!r} adds noise to updates, and the validators that tuning goes by, sums "
         'over the clients\' own rows, would leave without any; tune with transmission.name = "exact" where that is '
         "allowed, or choose the setting by other means",
     )
 
 
-def _require_tunable(own: Experiment) -> None:
+def _require_tunable(given: Experiment) -> None:
     """Refuse what leaves nothing to judge by, or judges by labels of the target."""
-    _require_no_noise(own)
+    _require_no_noise(given)
     require(
-        not isinstance(own.partition, TargetSupervised),
+        not isinstance(given.partition, TargetSupervised),
         "target_supervised learns from the target's labels, which tuning never looks at; use another partition",
     )
-    require(own.run.probe_rows > 0, "run.probe_rows must be above 0: tuning judges by those target rows")
+    require(given.run.probe_rows > 0, "run.probe_rows must be above 0: tuning judges by those target rows")
 
 
-def _require_adapting(found: Sequence[Experiment]) -> None:
-    for each in found:
+def _require_adapting(grid: Sequence[Experiment]) -> None:
+    for candidate in grid:
         require(
-            each.adapts or each.source_only,
-            f"tuning judges by how a model does on the target, to which {each.objective.name} does not adapt; use "
+            candidate.adapts or candidate.source_only,
+            f"tuning judges by how a model does on the target, to which {candidate.objective.name} does not adapt; use "
             "another objective, or data without a target (data.labelled_only = true)",
         )
 
 
-def _own_grid(tables: Mapping[str, Any]) -> list[Experiment]:
+def _build_own_grid(tables: Mapping[str, Any]) -> list[Experiment]:
     for path, _ in grid_axes(tables[TUNE], TUNE):
         name = ".".join(path)
         require(
@@ -188,26 +191,26 @@ def _own_grid(tables: Mapping[str, Any]) -> list[Experiment]:
     return grid(tables, TUNE)
 
 
-def _default_grid(plain: Mapping[str, Any], own: Experiment, objectives: Sequence[str]) -> list[Experiment]:
-    chosen = _known_objectives(objectives) or [own.objective.name]
+def _default_grid(plain: Mapping[str, Any], given: Experiment, objectives: Sequence[str]) -> list[Experiment]:
+    chosen = _known_objectives(objectives) or [given.objective.name]
     require(
         SourceOnly.name not in objectives,
         f"--objectives need not name {SourceOnly.name}, which is always a candidate; leave it out",
     )
     require(chosen != [SourceOnly.name], "the experiment trains source only, which has no adversary; name --objectives")
-    algorithms = list(dict.fromkeys((own.algorithm.name, *_ALGORITHMS)))
-    found = []
+    algorithms = list(dict.fromkeys((given.algorithm.name, *_ALGORITHMS)))
+    grid = []
     for objective, algorithm in product(chosen, algorithms):
-        has_penalty = "penalty_min" in {each.name for each in fields(ALGORITHMS[algorithm])}
+        has_penalty = "penalty_min" in {option.name for option in fields(ALGORITHMS[algorithm])}
         for penalty, factor, nu in product(_PENALTIES if has_penalty else (None,), _LR_FACTORS, _NUS):
             penalties = {} if penalty is None else {"penalty_min": penalty, "penalty_max": penalty}
-            rate = {"lr_max": _scaled(own.algorithm.lr_max, factor)}
+            rate = {"lr_max": _scale_rate(given.algorithm.lr_max, factor)}
             changed = {
                 "algorithm": {**options_for(plain, "algorithm", algorithm, ALGORITHMS), **rate, **penalties},
                 "objective": {**options_for(plain, "objective", objective, OBJECTIVES), "nu": nu},
             }
-            found.append(experiment({**plain, **changed}))
-    return found
+            grid.append(experiment({**plain, **changed}))
+    return grid
 
 
 def _known_objectives(names: Sequence[str]) -> list[str]:
@@ -217,52 +220,54 @@ def _known_objectives(names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _scaled(rate: Any, factor: float) -> Any:
-    return {group: factor * each for group, each in rate.items()} if isinstance(rate, Mapping) else factor * rate
+def _scale_rate(rate: Any, factor: float) -> Any:
+    return {group: factor * value for group, value in rate.items()} if isinstance(rate, Mapping) else factor * rate
 
 
-def _unnamed(each: Experiment) -> Experiment:
-    return replace(each, run=replace(each.run, label=""))
+def _clear_label(candidate: Experiment) -> Experiment:
+    return replace(candidate, run=replace(candidate.run, label=""))
 
 
-def _changes(each: Experiment, own: Experiment) -> dict[str, Any]:
+def _changes(candidate: Experiment, given: Experiment) -> dict[str, Any]:
     """The options in which a candidate differs from what was given, by key.
 
     Both penalties are one where they are equal, and so are both learning rates.
     """
-    before, now = own.tables(), each.tables()
-    found = {
+    before, now = given.tables(), candidate.tables()
+    changes = {
         key: value
         for section in _TUNABLE
         for key, value in now[section].items()
         if (section, key) != ("run", "label")
-        and before[section].get(key, _default(getattr(each, section), key, value)) != value
+        and before[section].get(key, _default(getattr(candidate, section), key, value)) != value
     }
-    found.pop("name", None)
+    changes.pop("name", None)
     for both in ("penalty", "lr"):
-        if found.get(f"{both}_min") is not None and found[f"{both}_min"] == found.get(f"{both}_max"):
-            found[both] = found.pop(f"{both}_min")
-            del found[f"{both}_max"]
-    names = {section: getattr(each, section).name for section in ("algorithm", "objective", "model")}
-    renamed = {section: name for section, name in names.items() if name != getattr(own, section).name}
-    return renamed | found
+        if changes.get(f"{both}_min") is not None and changes[f"{both}_min"] == changes.get(f"{both}_max"):
+            changes[both] = changes.pop(f"{both}_min")
+            del changes[f"{both}_max"]
+    names = {section: getattr(candidate, section).name for section in ("algorithm", "objective", "model")}
+    renamed = {section: name for section, name in names.items() if name != getattr(given, section).name}
+    return renamed | changes
 
 
 def _default(part: Any, key: str, otherwise: Any) -> Any:
-    """What an option is where nothing is said of it; ``otherwise`` where that is no plain value."""
-    default = next((each.default for each in fields(part) if each.name == key), MISSING)
+    """What an option is where nothing is said of it; ``otherwise`` if that is no plain value."""
+    default = next((option.default for option in fields(part) if option.name == key), MISSING)
     return default if isinstance(default, str | int | float) else otherwise
 
 
-def _label(each: Experiment, own: Experiment) -> str:
+def _label(candidate: Experiment, given: Experiment) -> str:
     """The algorithm, and what else differs from what was given."""
-    changes = _changes(each, own)
+    changes = _changes(candidate, given)
     changes.pop("algorithm", None)
-    objective = [each.objective.name] if changes.pop("objective", None) else []
-    return " ".join([each.algorithm.name, *objective, *(f"{key}={_shown(value)}" for key, value in changes.items())])
+    objective = [candidate.objective.name] if changes.pop("objective", None) else []
+    return " ".join(
+        [candidate.algorithm.name, *objective, *(f"{key}={_format_value(value)}" for key, value in changes.items())]
+    )
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -18,8 +18,7 @@ from fedmm.runs.tuning.ranking import RANKED_BY, Field, Measured, find_unmeasure
 from fedmm.runs.tuning.rung_results import Choice, Results, choose_finalist
 
 _SAME_ROWS = (
-    "the rows that were chosen by are also those to test on, so that the test flatters what was chosen; "
-    "data.validation_share keeps others to choose by"
+    "the choice was made on the test rows, so the test flatters it; data.validation_share keeps other rows for choosing"
 )
 _OWN = "the experiment as given"
 
@@ -27,7 +26,7 @@ _OWN = "the experiment as given"
 class Criterion(Protocol):
     """How the candidates of a tuning are judged.
 
-    metric: of ``METRICS``; empty where a target is adapted to. signals: the validators that are read; a round counts
+    metric: of ``METRICS``; empty if a target is adapted to. signals: the validators that are read; a round counts
     where the first is measured. always: the candidates that reach the last rung whatever is measured of them.
     """
 
@@ -44,7 +43,7 @@ class Criterion(Protocol):
         """Why candidates may not win, by label, and the rank of each, 1 for the best, in the order of rank."""
 
     def choose(self, results: Results | None, vetoes: Mapping[str, str]) -> Choice:
-        """The finalist that wins; vetoes: by label, empty where there is none."""
+        """The finalist that wins; vetoes: by label, empty if there is none."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ class ByValidation:
     def judge(self, candidates: Field, classes: int) -> tuple[dict[str, str], dict[str, float]]:
         vetoes = find_unmeasured(candidates)
         free = sorted(
-            (label for label in candidates if label not in vetoes), key=lambda each: self._key(candidates[each])
+            (label for label in candidates if label not in vetoes), key=lambda name: self._key(candidates[name])
         )
         return vetoes, {label: float(place) for place, label in enumerate([*free, *vetoes], start=1)}
 
@@ -104,13 +103,13 @@ class ByValidation:
             why = f"{next(iter(vetoes))}: {next(iter(vetoes.values()))}"
             return Choice(AS_GIVEN, None, None, f"No candidate can be judged ({why}); {stays}.")
         best, *others = self.judge(free, 0)[1]
-        told = self.tell(free[best])
+        score = self.tell(free[best])
         among = f"the best of {len(free)} finalists on rows set aside"
         if best == AS_GIVEN:
             beside = f"; the next is {others[0]}, {self.compare(free, others[0], best)}" if others else ""
-            return Choice(best, None, None, f"Keep {_OWN}: {told}, {among}{beside}.")
+            return Choice(best, None, None, f"Keep {_OWN}: {score}, {among}{beside}.")
         own = self.compare(free, best, AS_GIVEN, _OWN) if AS_GIVEN in free else f"of {_OWN}, {vetoes[AS_GIVEN]}"
-        return Choice(best, None, None, f"Use {best}: {told}, {among}; {own}.")
+        return Choice(best, None, None, f"Use {best}: {score}, {among}; {own}.")
 
     def tell(self, runs: Sequence[Measured]) -> str:
         """What decides, and what it is of some runs, one a seed."""
@@ -141,9 +140,9 @@ def _told(values: Sequence[float]) -> str:
 
 def _doubt(mine: Sequence[float], its: Sequence[float]) -> str:
     if min(len(mine), len(its)) < 2:
-        return ", which one seed cannot tell from chance"
+        return ", which one seed cannot distinguish from chance"
     apart = min(mine) > max(its) or max(mine) < min(its)
-    return "" if apart else "; the seeds overlap, so that it may be chance"
+    return "" if apart else "; the seeds overlap, so it may be chance"
 
 
 def metric_of(own: Experiment, given: str) -> str:

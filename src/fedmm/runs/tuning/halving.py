@@ -108,7 +108,7 @@ class Budget:
         return self._clock() - self._began
 
     def left(self) -> float:
-        """Seconds until the end; infinite where there is none."""
+        """Seconds until the end; infinite if there is none."""
         return float("inf") if self._seconds is None else self._seconds - self.spent()
 
     def over(self) -> bool:

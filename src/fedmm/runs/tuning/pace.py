@@ -35,7 +35,7 @@ def run_briefly(
 
 
 def pace_of(runs: Sequence[Summary], seconds: float, to_write: float) -> Pace | None:
-    """The pace of runs that took so many seconds in all; None where no round was done."""
+    """The pace of runs that took so many seconds in all; None if no round was done."""
     rounds = sum(run["rounds"] for run in runs)
     inside = min(seconds, sum(run["seconds"] for run in runs))
     return Pace(inside / rounds, max(0.0, seconds - inside - to_write), to_write / len(runs)) if rounds else None

@@ -51,9 +51,9 @@ def find_vetoes(candidates: Field, source_only: str, classes: int | None = None)
     plain = _mean(candidates[source_only], _INFORMATION)
     vetoes: dict[str, str] = {}
     for label, runs in candidates.items():
-        reasons = _diverged(runs)
+        reasons = _veto_diverged(runs)
         if not reasons and label != source_only:
-            reasons = [*_collapsed(runs, plain)]
+            reasons = [*_veto_collapsed(runs, plain)]
             if known.get(label, 0.0) > most:
                 reasons.append(f"source_risk {known[label]:.3g} is nearer to chance than to the best, {safest:.3g}")
         if reasons:
@@ -63,10 +63,10 @@ def find_vetoes(candidates: Field, source_only: str, classes: int | None = None)
 
 def find_unmeasured(candidates: Field) -> dict[str, str]:
     """Why a candidate cannot be judged, by label: it diverged, or was not measured in time."""
-    return {label: reasons[0] for label, runs in candidates.items() if (reasons := _diverged(runs))}
+    return {label: reasons[0] for label, runs in candidates.items() if (reasons := _veto_diverged(runs))}
 
 
-def _diverged(runs: Sequence[Measured]) -> list[str]:
+def _veto_diverged(runs: Sequence[Measured]) -> list[str]:
     many = sum(run.diverged for run in runs)
     if many:
         return [f"{many} of {len(runs)} runs diverged"]
@@ -74,7 +74,7 @@ def _diverged(runs: Sequence[Measured]) -> list[str]:
     return ["not measured in time"] if missing else []
 
 
-def _collapsed(runs: Sequence[Measured], plain: float | None) -> list[str]:
+def _veto_collapsed(runs: Sequence[Measured], plain: float | None) -> list[str]:
     for run in runs:
         last, best = run.signals.get(_INFORMATION), run.best_information
         if last is not None and best is not None and last < FALLEN * best:

@@ -23,7 +23,7 @@ Evaluations = dict[int, dict[str, float]]
 
 @dataclass(frozen=True)
 class Results:
-    """A rung's runs, measured after ``round``, the last that all of them were evaluated in; 0 where there is none.
+    """A rung's runs, measured after ``round``, the last that all of them were evaluated in; 0 if there is none.
 
     label_shift: as the source-only runs estimated it. agreement: by candidate, of its predictions on target rows.
     """
@@ -51,7 +51,7 @@ def read_results(folder: Path, names: Mapping[str, Sequence[str]], signals: Sequ
     """
     runs = {name: _evaluations(folder / name / ROUNDS, signals) for own in names.values() for name in own}
     summaries = {name: read_summary(folder / name) for name in runs}
-    diverged = {name for name in runs if _diverged(summaries[name], runs[name])}
+    diverged = {name for name in runs if _has_diverged(summaries[name], runs[name])}
     begun = [set(found) for name, found in runs.items() if found and name not in diverged]
     last = max(set.intersection(*begun), default=0) if begun else 0
 
@@ -82,12 +82,12 @@ def _evaluations(path: Path, signals: Sequence[str]) -> Evaluations:
 
 
 def read_summary(folder: Path) -> Table:
-    """The summary of a run; empty where there is none."""
+    """The summary of a run; empty if there is none."""
     path = folder / SUMMARY
     return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
 
 
-def _diverged(summary: Mapping[str, Any], evaluations: Evaluations) -> bool:
+def _has_diverged(summary: Mapping[str, Any], evaluations: Evaluations) -> bool:
     """Whether a run diverged, or ended with nothing that could be measured."""
     status = summary.get("status")
     return status == "diverged" or (status == "completed" and summary["rounds"] not in evaluations)
@@ -95,7 +95,7 @@ def _diverged(summary: Mapping[str, Any], evaluations: Evaluations) -> bool:
 
 @dataclass(frozen=True)
 class Choice:
-    """label: what to use. adapted: the best of those that adapt, None where all are ruled out. sentence: why."""
+    """label: what to use. adapted: the best of those that adapt, None if all are ruled out. sentence: why."""
 
     label: str
     adapted: str | None
@@ -143,7 +143,7 @@ def choose_finalist(results: Results | None, vetoes: Mapping[str, str]) -> Choic
 
 
 def _by_agreement(shortlist: Sequence[str], results: Results) -> list[str]:
-    """The best agreement first; those without any, or all where nobody has it, in their order."""
+    """The best agreement first; those without any, or all if nobody has it, in their order."""
     known = {label: results.agreement[label] for label in shortlist if label in results.agreement}
     order = list(rank_agreement(known))
     return [*order, *(label for label in shortlist if label not in known)]
@@ -158,7 +158,7 @@ def _sentence(words: str) -> str:
     return f"{words[0].upper()}{words[1:]}"
 
 
-def judged_rung(rungs: Sequence[Table]) -> Table | None:
+def find_judged_rung(rungs: Sequence[Table]) -> Table | None:
     """The last rung that can be judged; one that was cut short, only where it went as far as the one before."""
     least = 1
     judged: Table | None = None

@@ -29,7 +29,7 @@ from fedmm.runs.tuning.pace import pace_of, run_briefly, seconds_to_write
 from fedmm.runs.tuning.rung_results import (
     Choice,
     Results,
-    judged_rung,
+    find_judged_rung,
     read_results,
     read_summary,
     tabulate,
@@ -54,7 +54,7 @@ Sweep = Callable[..., Summary]
 """Runs the experiments of a rung and leaves their folders, as :func:`fedmm.runs.sweep.run_sweep` does."""
 
 
-def own_of(candidates: Mapping[str, Experiment]) -> Experiment:
+def find_own(candidates: Mapping[str, Experiment]) -> Experiment:
     """The experiment as given."""
     return candidates[AS_GIVEN if AS_GIVEN in candidates else SOURCE_ONLY]
 
@@ -86,7 +86,7 @@ class Halving:
         self.candidates = candidates
         self.criterion = criterion or ByTarget()
         self.folder = folder
-        self.own = own_of(candidates).run
+        self.own = find_own(candidates).run
         self.always = [label for label in self.criterion.always if label in candidates]
         self.eta = eta
         self.budget = budget
@@ -105,7 +105,7 @@ class Halving:
             "format": FORMAT,
             "eta": self.eta,
             "seeds": self.plan[-1].seeds,
-            "candidates": {label: each.tables() for label, each in self.candidates.items()},
+            "candidates": {label: candidate.tables() for label, candidate in self.candidates.items()},
             **({"metric": self.criterion.metric, "signals": self.criterion.signals} if self.criterion.metric else {}),
         }
         path = self.folder / STATE
@@ -191,7 +191,7 @@ class Halving:
         }
 
     def _classes(self) -> int:
-        return self.cache.pair(own_of(self.candidates), torch.device("cpu")).classes
+        return self.cache.pair(find_own(self.candidates), torch.device("cpu")).classes
 
     def _folder(self, number: int) -> Path:
         return self.folder / f"rung-{number + 1}"
@@ -229,19 +229,19 @@ class Halving:
 
     def _in_rung(self, label: str, rung: Rung, seed: int) -> Experiment:
         """A candidate's run: it ends with the rung and not earlier, and nobody watches it but us."""
-        each = self.candidates[label]
+        candidate = self.candidates[label]
         return replace(
-            each,
+            candidate,
             run=replace(
-                each.run,
+                candidate.run,
                 label=label,
                 rounds=rung.rounds,
                 seed=self.own.seed + seed,
-                evaluate_every=evaluate_every(each.run, rung.rounds),
+                evaluate_every=evaluate_every(candidate.run, rung.rounds),
                 best_by=DEFAULT_VALIDATOR,
                 stop_by="",
                 track=(),
-                keep_rows=each.run.keep_rows and rung == self.plan[-1],
+                keep_rows=candidate.run.keep_rows and rung == self.plan[-1],
             ),
         )
 
@@ -258,7 +258,7 @@ class Halving:
             return
         labels = [*self.always, *self.state["field"]][:_PACE_RUNS]
         before = self.budget.spent()
-        runs, to_write = run_briefly([self._in_rung(each, rung, 0) for each in labels], self.cache, self.budget.over)
+        runs, to_write = run_briefly([self._in_rung(label, rung, 0) for label in labels], self.cache, self.budget.over)
         self._keep_pace(runs, self.budget.spent() - before + START_SECONDS, to_write)
 
     def _keep_pace(self, runs: Sequence[Summary], seconds: float, to_write: float) -> None:
@@ -292,7 +292,7 @@ class Halving:
 
     def close(self) -> Choice:
         """The choice, and the files that tell it; the last rung that can be judged decides."""
-        judged = judged_rung(self.state["rungs"])
+        judged = find_judged_rung(self.state["rungs"])
         vetoes = {} if judged is None else {entry["label"]: entry["veto"] for entry in judged["entries"]}
         choice = self.criterion.choose(None if judged is None else Results.of(judged), vetoes)
         completed = sum(rung["status"] == "completed" for rung in self.state["rungs"])
@@ -320,8 +320,10 @@ class Halving:
     def _summarise(self, judged: Table | None) -> None:
         """The folder as a comparison of the finalists, for reports."""
         runs = [] if judged is None else [f"{judged['folder']}/{run}" for e in judged["entries"] for run in e["runs"]]
-        found = {run: summary for run in runs if (summary := read_summary(self.folder / run))}
-        summary = comparison_summary(self.state["title"], self.state["status"], list(found.values()), list(found))
+        summaries = {run: summary for run in runs if (summary := read_summary(self.folder / run))}
+        summary = comparison_summary(
+            self.state["title"], self.state["status"], list(summaries.values()), list(summaries)
+        )
         write_json(self.folder / SUMMARY, summary)
 
 

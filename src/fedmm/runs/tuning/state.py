@@ -14,12 +14,12 @@ _KEYS = ("eta", "seeds", "candidates", "plan", "rungs", "field", "notes", "pace"
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """What a tuning left there, refused where it cannot be gone on with."""
+    """What a tuning left there, refused if it cannot be gone on with."""
     try:
         state = dict(json.loads(path.read_text(encoding="utf-8")))
         require(state["format"] == FORMAT, f"{path} was written by another version of fedmm")
         for key in _KEYS:
             state[key]
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as problem:
-        raise FedmmError(f"{path} is no tuning that could be gone on with; name another folder") from problem
+        raise FedmmError(f"{path} is not a tuning that can be continued; use another folder") from problem
     return state

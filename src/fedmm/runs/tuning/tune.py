@@ -36,7 +36,7 @@ class Tuning:
     where all of them were ruled out, or there is no target.
     table: a row for each candidate: ``candidate``, the last ``rung`` it ran in, its ``rounds`` there, ``signals`` (of
     each validator the mean, lowest and highest over the seeds), ``rank``, ``veto`` (why it was ruled out, or empty).
-    notes: what was left out for lack of time. folder: where everything is; None where nothing was kept.
+    notes: what was left out for lack of time. folder: where everything is; None if nothing was kept.
     """
 
     best: Experiment
@@ -75,7 +75,7 @@ def tune(
     plain federated averaging and the experiment as given always reach the end.
 
     experiment: one, its tables, or its file, which may have a ``[tune]`` table with lists of values to try.
-    objectives: to try where there is no such table; by default the experiment's own.
+    objectives: to try if there is no such table; by default the experiment's own.
     metric: ``accuracy``, ``auc`` or ``worst_site``, without a target; by default by what the experiment trains for.
     minutes: a time budget; fewer candidates or rounds are run to keep it. seeds: of each finalist.
     out: the folder for all runs, ``tune.json`` and ``tuned.toml``; without it nothing is kept.

@@ -103,7 +103,7 @@ def issue_certificates(keys: Path, authority: Path, days: int = _DAYS) -> list[P
 def _client_certificate(folder: Path, public: Path, days: int) -> bytes:
     key = serialization.load_ssh_public_key(public.read_bytes())
     if not isinstance(key, ec.EllipticCurvePublicKey):
-        raise FedmmError(f"{public} is no key as `fedmm deploy key` makes it (ECDSA)")
+        raise FedmmError(f"{public} is not a key as `fedmm deploy key` makes it (ECDSA)")
     try:
         issuer, signing = _load_authority(folder)
     except (OSError, ValueError, TypeError) as problem:
@@ -162,7 +162,7 @@ def parse_certificates(content: bytes, what: str) -> bytes:
     try:
         certificates = x509.load_pem_x509_certificates(content)
     except ValueError as problem:
-        raise FedmmError(f"{what} is no certificate (PEM)") from problem
+        raise FedmmError(f"{what} is not a certificate (PEM)") from problem
     require(len(certificates) <= _MOST_CERTIFICATES, f"{what} has over {_MOST_CERTIFICATES} certificates")
     return b"".join(certificate.public_bytes(_PEM) for certificate in certificates)
 
@@ -175,7 +175,7 @@ def certificate_hosts(path: Path) -> list[str]:
     except OSError as problem:
         raise FedmmError(f"the certificate {path} cannot be read: {problem.strerror}") from problem
     except (ValueError, x509.ExtensionNotFound) as problem:
-        raise FedmmError(f"{path} is no certificate that names its hosts") from problem
+        raise FedmmError(f"{path} is not a certificate that names its hosts") from problem
     hosts = [str(name.value) for name in names if isinstance(name, x509.DNSName | x509.IPAddress)]
     return [host for host in hosts if not is_loopback(host)]
 
@@ -185,7 +185,7 @@ def _require_certificate(path: Path, what: str) -> None:
     try:
         x509.load_pem_x509_certificate(content)
     except ValueError as problem:
-        raise FedmmError(f"{what} is no certificate (PEM): {path}") from problem
+        raise FedmmError(f"{what} is not a certificate (PEM): {path}") from problem
 
 
 def _load_authority(folder: Path) -> tuple[x509.Name, Any]:

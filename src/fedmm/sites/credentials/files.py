@@ -7,11 +7,11 @@ import os
 import re
 import stat
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 
 from fedmm.core.errors import FedmmError, require
+from fedmm.core.files import parse_toml
 
 AUTHORITY, AUTHORITY_KEY, CERTIFICATE, KEY = "ca.crt", "ca.key", "server.pem", "server.key"
 STDIN = Path("-")
@@ -37,12 +37,7 @@ def read_input(file: Path, most: int) -> bytes:
 
 def read_input_tables(file: Path, most: int = 1 << 20) -> dict[str, Any]:
     """The tables of a TOML file, or of standard input for ``-``."""
-    try:
-        return tomllib.loads(read_input(file, most).decode("utf-8"))
-    except (ValueError, RecursionError) as problem:
-        if isinstance(problem, FedmmError):
-            raise
-        raise FedmmError(f"{file} is not valid TOML: {str(problem).splitlines()[0]}") from problem
+    return parse_toml(read_input(file, most), file)
 
 
 def read_credential(path: Path, what: str) -> bytes:
@@ -69,8 +64,8 @@ def require_private(path: Path, what: str) -> None:
     others = os.name == "posix" and mode & 0o077
     require(
         not others,
-        f"{what} may be read or changed by other accounts of this machine (mode {stat.S_IMODE(mode):o}), so it is no "
-        f"secret: `chmod 600 {path}` mends it; where somebody may have read it, make another one",
+        f"{what} may be read or changed by other accounts of this machine (mode {stat.S_IMODE(mode):o}), so it is not "
+        f"secret: `chmod 600 {path}` fixes that; if somebody may have read it, make another one",
     )
 
 

@@ -39,7 +39,7 @@ _LAST_PORT = 65535
 class Invitation:
     """What a site is told. site: its name. address: the SuperLink's, as sites reach it. certificate: of the authority
     that signed the SuperLink's. coordinator: the public key that signs the server's messages. key: the site's private
-    key, where the coordinator made it; empty where the site makes its own. hints: ``kind`` and ``domain`` of its rows.
+    key, where the coordinator made it; empty if the site makes its own. hints: ``kind`` and ``domain`` of its rows.
     """
 
     site: str
@@ -80,7 +80,7 @@ def read_invitation(file: Path) -> Invitation:
     tables = read_input_tables(file, _LARGEST)
     table = tables.get(SECTION)
     if not isinstance(table, dict) or len(tables) != 1:
-        raise FedmmError(f"{file} is no invitation: it must have a section [{SECTION}] and no other")
+        raise FedmmError(f"{file} is not an invitation: it must have a section [{SECTION}] and no other")
     return _check_invitation(table)
 
 
@@ -235,7 +235,7 @@ def _write(shared: Mapping[Path, bytes], own: Mapping[Path, tuple[bytes, int]]) 
         for path, content in shared.items():
             require(
                 not path.exists() or path.read_bytes() == content,
-                f"{path} is there already, and is of another federation; join in a folder of its own",
+                f"{path} is there already and belongs to another federation; join in a folder of its own",
             )
         for folder in {path.parent for path in own}:
             folder.mkdir(parents=True, exist_ok=True)

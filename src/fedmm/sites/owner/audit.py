@@ -80,7 +80,7 @@ def _check_line(path: Path, number: int, head: str, line: bytes) -> dict[str, An
     except (ValueError, RecursionError):
         raise BrokenChain(path, number, "it is not valid JSON") from None
     if not isinstance(entry, dict) or not isinstance(entry.get("event"), str):
-        raise BrokenChain(path, number, "it is no entry of an audit log")
+        raise BrokenChain(path, number, "it is not an entry of an audit log")
     if entry.get("previous") != head or entry.get("number") != number:
         raise BrokenChain(path, number, "it does not follow from the entry before it")
     if entry.pop("hash", None) != (own := _hash(entry)) or _line({**entry, "hash": own}) != line:
@@ -147,7 +147,7 @@ class AuditLog:
 
     def add(self, event: str, *, sync: bool = True, **fields: Any) -> None:
         """Write an entry; with ``sync`` it and all before it are on disk when this returns. Only within ``alone``."""
-        assert self._number is not None, "entries are added by one alone"
+        assert self._number is not None, "only one process may add entries"
         number, chain = self._number, self._chain
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         entry = {"number": chain.entries + 1, "time": stamp, "event": event, **fields, "previous": chain.head}

@@ -23,7 +23,7 @@ from fedmm.sites.owner.policy import (
     LONGEST,
     Asked,
     Plan,
-    own_steps,
+    count_own_steps,
     policy_table,
     read_asked,
     read_plan,
@@ -41,7 +41,7 @@ _TIMES = ("prepared", "trained", "handled")
 
 @dataclass(frozen=True)
 class Admitted:
-    """A question that may be worked on. digest: of all that it says. plan: None where it needs none."""
+    """A question that may be worked on. digest: of all that it says. plan: None if it needs none."""
 
     kind: str
     run: str
@@ -87,7 +87,7 @@ class Gate:
         require_allowed(self.policy, kind, asked.experiment, self._name)
         read = read_plan(plan, asked.experiment, self._name) if kind in (TRAIN, MEASURE, CONFIRM, OPEN) else None
         if read:
-            require_steps(self.policy, own_steps(read, self._name))
+            require_steps(self.policy, count_own_steps(read, self._name))
         permit(
             not self.policy.require_approval or asked.digest in self.ledger.approved,
             f"the experiment {asked.digest[:16]} waits for the approval of this site's owner (fedmm deploy approve)",
@@ -107,10 +107,10 @@ class Gate:
     def release(self, admitted: Admitted, answer: Packed, precision: float) -> None:
         """Write down what is about to leave; when this returns it is on disk.
 
-        precision: of the noise in the answer, infinite where there is none. An answer that left before to the same
+        precision: of the noise in the answer, infinite if there is none. An answer that left before to the same
         question, to the bit, tells nothing new, and is no further round.
         """
-        digest = _digest("answer", answer._replace(about=_without_times(answer.about)))
+        digest = _digest("answer", answer._replace(about=_drop_times(answer.about)))
         with self._log.alone():
             again = self.ledger.was_sent(admitted.digest, digest)
             rounds = int(admitted.kind == TRAIN and bool(answer.arrays) and not again)
@@ -131,7 +131,7 @@ class Gate:
             )
 
     def refuse(self, kind: str, question: Packed | None, sentence: str) -> None:
-        """Write down a refusal, where the disk lets it. question: None where it could not be read as the server's.
+        """Write down a refusal, where the disk lets it. question: None if it could not be read as the server's.
 
         One that is repeated is counted, see :class:`~fedmm.sites.owner.ledger.RefusalCounts`.
         """
@@ -224,7 +224,7 @@ def _plan_digest(plan: object) -> str:
     return hashlib.sha256(plan.encode(errors="surrogatepass")).hexdigest() if isinstance(plan, str) else ""
 
 
-def _without_times(about: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_times(about: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in about.items() if name not in _TIMES}
 
 

@@ -135,7 +135,7 @@ class RefusalCounts:
         return self._ledger.refused_bytes(self._day) + self._unwritten >= MOST_BYTES_A_DAY
 
     def count(self, kind: str, sentence: str, size: int) -> Counted | None:
-        """Count a refusal. size: bytes that its question added to the log. None where it is not to be written."""
+        """Count a refusal. size: bytes that its question added to the log. None if it is not to be written."""
         full = self.exhausted
         name, said = ("", FURTHER) if full else (one_line(kind, 40), one_line(sentence, LONGEST_SENTENCE))
         before = max(self._times.get((name, said), 0), self._ledger.refused_times(self._day, name, said))

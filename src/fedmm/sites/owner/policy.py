@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -17,6 +16,7 @@ from fedmm.config.schema import Experiment
 from fedmm.core.algorithm import Algorithm, Coefficients, steps_by_client
 from fedmm.core.errors import FedmmError
 from fedmm.core.federation import Terms
+from fedmm.core.files import parse_toml
 from fedmm.core.imports import is_covered
 from fedmm.core.mechanisms import GaussianUpdate
 from fedmm.models.pretrained import TIMM, TORCHVISION
@@ -49,12 +49,10 @@ def read_asked(text: object) -> Asked:
     permit(isinstance(text, str), "the server did not say which run of what this is")
     permit(len(str(text)) <= LONGEST, f"the server's experiment has over {LONGEST} characters")
     try:
-        experiment = deployed_experiment(tomllib.loads(str(text)))
+        experiment = deployed_experiment(parse_toml(str(text), "the server's experiment"))
         canonical = experiment_text(experiment)
     except FedmmError as problem:
         raise NotAllowed(str(problem)) from problem
-    except (ValueError, RecursionError) as problem:
-        raise NotAllowed(f"the server's experiment is not valid TOML: {str(problem).splitlines()[0]}") from problem
     return Asked(experiment, canonical, hashlib.sha256(canonical.encode()).hexdigest())
 
 
@@ -178,7 +176,7 @@ def _require_noise(policy: PolicySection, kind: str, experiment: Experiment) -> 
     private = experiment.terms.transmission.private
     permit(
         not private or experiment.model.centre != "train_mean",
-        "centre must be 'none' or 'image_mean' where updates carry noise: the mean of the clients' inputs has none",
+        "centre must be 'none' or 'image_mean' if updates carry noise: the mean of the clients' inputs has none",
     )
     if private and experiment.objective.needs_class_shares:
         try:
@@ -212,7 +210,7 @@ def require_steps_kept(policy: PolicySection, c: Coefficients) -> None:
     )
 
 
-def own_steps(plan: Plan, site: str) -> int:
+def count_own_steps(plan: Plan, site: str) -> int:
     """The site's number of local steps; where it varies, the least."""
     return 1 if plan.algorithm.step_schedule else steps_by_client(plan.algorithm.steps, plan.listed)[site]
 
@@ -235,15 +233,15 @@ def require_counts(policy: PolicySection, counts: Sequence[int]) -> None:
     """Refuse to say how many rows of each class are held, where they are few of one: at least min_rows, or none."""
     permit(
         all(not held or held >= policy.min_rows for held in counts),
-        f"the site holds fewer rows of a class than its policy.min_rows, {policy.min_rows}, and does not tell how "
-        "many; objective.positive_share (auc) or class_weights = 'none' (source_only) need no counts",
+        f"the site holds fewer rows of a class than its policy.min_rows, {policy.min_rows}, and does not report "
+        "how many; objective.positive_share (auc) or class_weights = 'none' (source_only) need no counts",
     )
 
 
 def precision_of(terms: Terms, groups: tuple[bool, bool], clients: int) -> float:
     """What an update tells: the sum of 1 / multiplier^2 over omega and psi; infinite without noise.
 
-    groups: which of both there is. clients: of a round; where the server is trusted they share in the noise, but a
+    groups: which of both there is. clients: of a round; if the server is trusted they share in the noise, but a
     site counts on its own part alone.
     """
     noise = terms.transmission
@@ -262,7 +260,7 @@ def epsilon_of(precision: float, delta: float) -> float:
 
 
 def require_budget(policy: PolicySection, ledger: Ledger, rounds: int = 0, precision: float = 0.0) -> None:
-    """Refuse one more question, of so many rounds with this precision, where the site has answered enough."""
+    """Refuse one more question, of so many rounds with this precision, if the site has answered enough."""
     permit(
         ledger.questions < policy.max_questions,
         f"this site has answered {ledger.questions} questions; its policy.max_questions is {policy.max_questions}",

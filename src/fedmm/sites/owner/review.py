@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import math
 import re
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from fedmm.core.errors import FedmmError, require
+from fedmm.core.files import parse_toml
 from fedmm.remote.packed import one_line
 from fedmm.sites.config import PolicySection, SiteConfig
 from fedmm.sites.owner import ledger as events
@@ -43,7 +43,7 @@ def verify(config: SiteConfig, show: Callable[[Entry], None], expect: str = "") 
         f"{chain.entries} entries, every hash follows from the one before; head {chain.head}",
     ]
     if chain.fragment:
-        lines.append(f"the last {len(chain.fragment)} bytes are no whole line: a crash, or an entry being written")
+        lines.append(f"the last {len(chain.fragment)} bytes are not a whole line: a crash, or an entry being written")
     return lines
 
 
@@ -141,7 +141,7 @@ def _read(file: Path) -> tuple[str, str]:
 
 def summary(text: str) -> str:
     """An experiment in a line: algorithm, data, network, rounds, batch and noise."""
-    tables = tomllib.loads(text)
+    tables = parse_toml(text, "the experiment")
     run, sent = tables.get("run", {}), tables.get("transmission", {})
     model = tables.get("model", {})
     network = f"{_name(model)} {model['backbone']}" if "backbone" in model else _name(model)

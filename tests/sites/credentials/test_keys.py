@@ -83,4 +83,4 @@ def test_a_superlink_that_dies_under_a_run_is_told_with_what_to_do(tmp_path: Pat
     with pytest.raises(FedmmError, match="the SuperLink has died") as raised:
         follow(there, "one", 1, lambda line: None, pause=0.0)
     assert ("systemctl restart fedmm-superlink" in str(raised.value)) == service
-    assert f"`fedmm deploy resume one --federation {tmp_path}` goes on with the run" in str(raised.value)
+    assert f"`fedmm deploy resume one --federation {tmp_path}` continues the run" in str(raised.value)

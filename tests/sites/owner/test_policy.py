@@ -244,9 +244,7 @@ def test_no_counts_leave_where_updates_carry_noise(tmp_path: Path) -> None:
     config = site(tmp_path, noisy)
     balanced = {"name": "source_only", "class_weights": "balanced"}
     counting = deployed_experiment({**noisy.tables(), "objective": balanced})
-    assert "must not need the clients' counts of each class where updates carry noise" in refused_at_once(
-        config, counting
-    )
+    assert "must not need the clients' counts of each class if updates carry noise" in refused_at_once(config, counting)
 
 
 # Often ----------------------------------------------------------------------------------------------------------------
@@ -430,7 +428,7 @@ def test_a_federation_that_comes_up_again_keeps_what_was_written_into_its_polici
 
 
 def test_the_page_lists_the_keys_and_their_defaults() -> None:
-    rows = rows_below("| key | default | what it allows |", Path(__file__).parents[2] / "docs" / "deploy.md")
+    rows = rows_below("| key | default | what it allows |", Path(__file__).parents[3] / "docs" / "deploy.md")
     table = policy_table(PolicySection())
     shown = {key: "inf" if value is None else json.dumps(value) for key, value in table.items()}
     assert {key: default for key, default, _ in rows} == shown | {"delta": "1e-5"}

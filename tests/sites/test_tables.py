@@ -30,7 +30,7 @@ from fedmm import FedmmError  # noqa: E402
 from fedmm.config.schema import Experiment  # noqa: E402
 from fedmm.data.columns import Scaling  # noqa: E402
 from fedmm.data.datasets.table import Table  # noqa: E402
-from fedmm.data.inputs import TableInput, input_from  # noqa: E402
+from fedmm.data.inputs import TableInput, build_input  # noqa: E402
 from fedmm.data.rows import TensorRows  # noqa: E402
 from fedmm.deploy import server as serving  # noqa: E402
 from fedmm.inference.load_run import open_run  # noqa: E402
@@ -121,7 +121,7 @@ def test_a_run_over_tables_predicts_for_files_and_goes_on_after_a_crash(tmp_path
     frames = tables()
     files, each = sites(tmp_path / "sites", frames), agreed()
     folder = run(tmp_path, files, each)
-    kind = input_from(read_json(folder / "encoding.json"))
+    kind = build_input(read_json(folder / "encoding.json"))
     assert isinstance(kind, TableInput)
     assert read_json(folder / "input.json")["input"] == read_json(folder / "encoding.json")
     assert kind.headings == ("age", "crp", "ward", "ward missing", "sex=f", "sex=m", "sex=other")
@@ -216,15 +216,15 @@ def test_words_that_are_no_category_are_told_as_about_how_many_rows(tmp_path: Pa
     frames = changed("south", lambda frame: frame.assign(sex=["secret"] * 43 + ["f", "m"]))
     frames["west"].loc[4, "sex"] = "hidden"
     folder = run(tmp_path / "server", sites(tmp_path, frames), agreed())
-    assert "tables: south has words that are no agreed categories in 'sex' (about 40 rows)" in log(folder)
-    assert "tables: west has words that are no agreed categories in 'sex' (a few rows)" in log(folder)
+    assert "tables: south has words that are not agreed categories in 'sex' (about 40 rows)" in log(folder)
+    assert "tables: west has words that are not agreed categories in 'sex' (a few rows)" in log(folder)
     assert not {"secret", "hidden"} & set(log(folder).split())
 
 
 @pytest.mark.parametrize(
     ("change", "more", "words"),
     [
-        (lambda frame: frame.assign(diagnosis="secret"), {}, "south has labels that are no class of the experiment"),
+        (lambda frame: frame.assign(diagnosis="secret"), {}, "south has labels that are not a class of the experiment"),
         (lambda frame: frame.assign(diagnosis=["ill"] * 44 + [""]), {}, "south has rows without label"),
         (lambda frame: frame, {"label": "outcome"}, "south has no column with the labels that its file names"),
         (lambda frame: frame, {"separator": ";"}, "south has a table that cannot be read as its file says"),

@@ -133,7 +133,7 @@ def test_two_processes_of_one_site_are_refused(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(node_module, "_run", lambda nodes: run_sites([config], lambda name, line: None))
     with pytest.raises(FedmmError, match=r"the site with its state in .* is at work"):
         run_sites([config], lambda name, line: None)
-    with pytest.raises(FedmmError, match="two of these files are of one site"):
+    with pytest.raises(FedmmError, match="two of these files belong to one site"):
         run_sites([config, config], lambda name, line: None)
 
 
@@ -243,7 +243,7 @@ def test_an_app_of_somebody_elses_runs_at_no_site_and_learns_nothing(two_sites: 
     assert all("it is no message of this program" in each for each in said)
     assert not ran.exists()
     for name in ("source-1", "target-1"):
-        assert "refused: it is no message of this program's" in text(two_sites.logs / f"{name}.log")
+        assert "refused: it is not a message of this program" in text(two_sites.logs / f"{name}.log")
 
 
 @pytest.mark.processes

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from deploy.asking import SITE, changed, entries, introduction, questions, site
 from deploy.grids import SitesGrid
-from deploy.test_audit import command
-from deploy.test_node import FLOWER_RUN, NODE, QUESTION, asked, config_in
 from deploy.test_serving import served, site_files, small
+from sites.owner.test_audit import command
+from sites.test_node import FLOWER_RUN, NODE, QUESTION, asked, config_in
 
 from fedmm import FedmmError
 from fedmm.deploy.server import serve

@@ -165,12 +165,12 @@ def test_a_line_that_a_crash_left_is_told_and_mended(tmp_path: Path, capsys: pyt
         file.write('{"number": 9, "ev')
     code, out, _ = command(capsys, "audit", config.file)
     assert code == 0
-    assert "the last 17 bytes are no whole line" in out
+    assert "the last 17 bytes are not a whole line" in out
     SiteWork(config)(INTRODUCE, introduction(small(), "four"))
     (mended,) = entries(config, "mended")
     assert (mended["number"], mended["bytes"]) == (9, 17)
     code, out, _ = command(capsys, "audit", config.file)
-    assert (code, "no whole line" in out) == (0, False)
+    assert (code, "not a whole line" in out) == (0, False)
 
 
 def test_a_disk_that_takes_no_entry_lets_no_answer_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
