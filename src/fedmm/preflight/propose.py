@@ -17,12 +17,7 @@ from fedmm.data.readers.table_formats import MISSING, TABLES, TableFormat
 from fedmm.data.readers.tables import is_numeric, name_files, read_table, texts
 from fedmm.data.sources import read_file
 from fedmm.preflight.table_checks import list_some
-from fedmm.preflight.table_columns import (
-    Columns,
-    TableOptions,
-    find_columns,
-    name_sites,
-)
+from fedmm.preflight.table_columns import Columns, TableOptions, find_columns, name_sites
 from fedmm.preflight.write_experiment import LARGE, Found, Line, list_missing, write_site
 
 _LARGER, _PICTURES_MEASURED = 160, 15
@@ -250,7 +245,8 @@ def _table(files: Mapping[str, Path], given: TableOptions, target_sites: Sequenc
         )
         require(
             metric != "auc" or len(found.labels) == 2,
-            f"--metric auc needs two classes, and column {found.label!r} of {where} has {len(found.labels)}",
+            f"--metric auc needs two classes, and column {found.label!r} of {where} has {len(found.labels)}: "
+            f"{list_some(found.labels)}",
         )
         require(
             metric != "worst_site" or len(found.sites) > 1,
@@ -292,6 +288,7 @@ def _table(files: Mapping[str, Path], given: TableOptions, target_sites: Sequenc
         bool(found.sites),
         (f"{said}; the target: {target}", classes, *found.said),
         metric,
+        len(found.sites),
     )
 
 

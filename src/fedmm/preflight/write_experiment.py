@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from fedmm.preflight.table_columns import Columns
 LARGE = 72
 """Pixels of a side above which pictures need a pre-trained network."""
 _BATCH, _FEWEST = 64, 8
+_MANY_SITES, _IN_A_ROUND = 100, 20
 _SLOW_BACKBONE = {"features.backbone": 0.001, "*": 0.01}
 _CHOSEN_BY = {
     "": ("target_information", "the best model is kept by this, which needs no labels of the target"),
@@ -45,7 +47,8 @@ class Found:
     """Data: which row of DATASETS takes it, and the lines of its section.
 
     shape: of a row; smallest: the rows of the smallest client; by_site: whether the data says who holds what;
-    said: sentences on what was found. metric: of METRICS where there is no target, else empty.
+    said: sentences on what was found. metric: of METRICS where there is no target, else empty. sites: how many, where
+    a table says so.
     """
 
     kind: str
@@ -55,6 +58,7 @@ class Found:
     by_site: bool
     said: tuple[str, ...] = field(default=())
     metric: str = ""
+    sites: int = 0
 
 
 def write_experiment(found: Found, source: Path, file: Path) -> str:
@@ -70,6 +74,7 @@ def write_experiment(found: Found, source: Path, file: Path) -> str:
             Line("rounds", rounds, "of communication; stop_by ends earlier"),
             Line("batch_size", batch, f"rows of a local step; the smallest client holds about {found.smallest}"),
             Line("seed", 0, "one seed, one result"),
+            *_participation(found.sites),
             Line("device", "auto", "the GPU where there is one"),
             *(() if large else (Line("threads", 1, "such a small network is fastest on one core"),)),
             Line("best_by", best_by, why),
@@ -102,6 +107,14 @@ def write_experiment(found: Found, source: Path, file: Path) -> str:
     content = "\n".join([*text, *_write_sections(sections)])
     experiment_anywhere(tomllib.loads(content))
     return content
+
+
+def _participation(sites: int) -> tuple[Line, ...]:
+    """A few of many sites in each round."""
+    if sites <= _MANY_SITES:
+        return ()
+    share = math.ceil(1000 * _IN_A_ROUND / sites) / 1000
+    return (Line("participation", share, f"of the {sites} sites, about {share * sites:.0f} work in a round"),)
 
 
 def _method(metric: str, rate: float, *, large: bool) -> dict[str, tuple[Line, ...]]:
