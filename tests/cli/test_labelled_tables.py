@@ -49,6 +49,11 @@ def test_of_hundreds_of_sites_a_few_work_in_a_round(
     assert code == 0
     assert tomllib.loads(toml.read_text())["run"]["participation"] == 0.067
     assert "of the 300 sites, about 20 work in a round" in toml.read_text()
+    folder = tmp_path / "run"
+    assert command("run", toml, "--set", "run.rounds=1", "--out", folder).code == 0
+    by_site = command("evaluate", folder, "source-test", "--group", "site").out.splitlines()
+    assert sum(" b" in line for line in by_site) == 40
+    assert any(" others " in line for line in by_site)
     monkeypatch.setattr(import_module("fedmm.preflight.check"), "_LONG_RUN", 0.0)
     all_of_them = command("check", toml, "--set", "run.participation=1.0")
     assert "a GPU, a smaller run.participation, a smaller network" in " ".join(all_of_them.out.split())

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from fedmm.core.signals.groups import worst_and_best
 from fedmm.core.signals.intervals import auroc_interval, wilson
 from fedmm.reporting.html import collect_runs, pdf, write_pdf
 from fedmm.reporting.html.charts import Lines, method_strokes
 from fedmm.reporting.html.collect import Report
-from fedmm.reporting.html.grouped import short_name, worst_and_best
+from fedmm.reporting.html.grouped import short_name
 from fedmm.reporting.html.page import page, sections
 from fedmm.reporting.html.parts import Details, Section, Table
 from fedmm.reporting.tested import with_interval

@@ -294,8 +294,8 @@ def _at_one_client(pair: DomainPair, shares: Sequence[Share]) -> Iterator[str]:
         holders = [share.name for share in shares if bool((pair.source.y[share.source] == number).any())]
         if len(holders) == 1:
             yield (
-                f"all rows of {name!r} are of {holders[0]}: a model that tells its rows from those of others ranks well, "
-                "whether or not it knows the class"
+                f"all rows of {name!r} are of {holders[0]}: a model that tells its rows from those of others ranks "
+                "well, whether or not it knows the class"
             )
 
 

@@ -15,6 +15,7 @@ import torch
 from fedmm.config.sites import ELSEWHERE, experiment_anywhere
 from fedmm.config.toml import write_toml
 from fedmm.core.files import data_folder
+from fedmm.core.signals.validators import METRICS
 from fedmm.models.backbones import BLOCKS
 from fedmm.preflight.table_columns import Columns
 
@@ -29,6 +30,8 @@ _CHOSEN_BY = {
     "auc": ("validation_auroc", "the best model is kept by this, on the rows to choose by"),
     "worst_site": ("", "the last model is kept; validation_worst_accuracy keeps another, by few rows of each site"),
 }
+_RARE = 10
+"""A class is rare where at most one row in so many is of it."""
 _MOBILENET = "mobilenetv2"
 """The folder of its weights in the data folder."""
 
@@ -107,6 +110,16 @@ def write_experiment(found: Found, source: Path, file: Path) -> str:
     content = "\n".join([*text, *_write_sections(sections)])
     experiment_anywhere(tomllib.loads(content))
     return content
+
+
+def suited_metric(found: Columns) -> str:
+    """Which metric suits a table without a target, and why."""
+    rarest, rows = min(found.labels.items(), key=lambda each: each[1])
+    if len(found.labels) == 2 and _RARE * rows <= found.rows:
+        best, why = "auc", f"{rarest!r} is rare, {rows} of {found.rows} rows"
+    else:
+        best, why = "accuracy", f"the rarest of {len(found.labels)} classes has {rows} of {found.rows} rows"
+    return f"--metric {best} suits ({why}); the others are {' and '.join(each for each in METRICS if each != best)}"
 
 
 def _participation(sites: int) -> tuple[Line, ...]:

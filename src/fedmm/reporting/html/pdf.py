@@ -17,13 +17,13 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from fedmm.core.files import atomic_write
-from fedmm.core.signals.groups import GroupedScores
+from fedmm.core.signals.groups import GroupedScores, worst_and_best
 from fedmm.reporting.curves import Curve, draw_curve
 from fedmm.reporting.html.charts import method_strokes
 from fedmm.reporting.html.collect import Entry, Report
 from fedmm.reporting.html.costs import accuracy_by_megabytes
 from fedmm.reporting.html.features import Maps
-from fedmm.reporting.html.grouped import short_name, worst_and_best
+from fedmm.reporting.html.grouped import short_name
 from fedmm.reporting.html.groups import evaluated_groups
 from fedmm.reporting.html.headline import choice_of, chosen_round, spread
 from fedmm.reporting.html.metrics import COLUMNS
