@@ -58,8 +58,8 @@ def telling_classes(pair: DomainPair) -> Telling:
             "out what is not known for new rows"
         )
     much = [f"{name} ({share:.0%})" for name, share in tell.items() if share < TELLING and name not in one]
-    alone, known = ("alone tells", "is it") if len(much) == 1 else ("each tell", "are they")
-    note = f"{list_some(much)} {alone} much of the class, each class counted alike; {known} known for new rows?"
+    alone, are = ("alone tells", "is it") if len(much) == 1 else ("each tell", "are they")
+    note = f"{list_some(much)} {alone} much of the class, each class counted alike; {are} known for new rows?"
     return Telling(tuple(warnings), (note,) if much else ())
 
 
