@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from fedmm.core.signals.groups import worst_and_best
 from fedmm.core.signals.intervals import auroc_interval, wilson
-from fedmm.reporting.html import collect_runs, write_pdf
+from fedmm.reporting.html import collect_runs, pdf, write_pdf
 from fedmm.reporting.html.charts import Lines, method_strokes
 from fedmm.reporting.html.collect import Report
-from fedmm.reporting.html.grouped import short_name, worst_and_best
+from fedmm.reporting.html.grouped import short_name
 from fedmm.reporting.html.page import page, sections
 from fedmm.reporting.html.parts import Details, Section, Table
 from fedmm.reporting.tested import with_interval
@@ -125,6 +126,36 @@ def test_several_methods_and_both_sets_are_told_apart(folders: Folders) -> None:
     assert set(chart.figures) == {"0|target", "0|source", "1|target", "1|source"}
     assert chart.figures["1|target"]["data"] == []
     assert write_pdf(report, folders.root / "r.pdf").stat().st_size > 1000
+
+
+def test_without_a_target_a_picture_shows_curves_and_sites(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
+    labelled = {"clients": {name: {"source_rows": 9, "target_rows": 0} for name in "ab"}}
+    folder = keep(folders.run(accuracies=(None, None), **labelled))
+    scores = {"source_accuracy": 0.75, "source_worst_accuracy": 0.5, "source_auroc": 0.9}
+    rounds = [json.loads(line) | scores for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    (folder / "rounds.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rounds))
+    shown: dict[bool, list[str]] = {}
+
+    def page_of(report: Report, plots: Any, *, table: bool) -> Any:
+        shown[table] = [each.title for each in plots] + [cell for row in pdf._cells(report) for cell in row]
+        return drawn(report, plots, table=table)
+
+    drawn = pdf._page
+    monkeypatch.setattr(pdf, "_page", page_of)
+    pdf.write_png(collect_runs([folder]), folders.root / "r.png")
+    titles = " / ".join(shown[False])
+    for title in (
+        "source accuracy",
+        "source accuracy of the worst site",
+        "source AUROC",
+        "AUROC 0.750 (",
+        "AP 0.833 (",
+    ):
+        assert title in titles
+    assert "accuracy, source test rows: FedMM" in shown[False]
+    assert {"source_accuracy", "source_auroc", "source_worst_accuracy", "0.75", "0.9", "0.5"} <= set(shown[False])
+    charts = [chart.name for chart in report_of(folder)[1]["accuracy"].charts()]
+    assert charts == ["source-accuracy", "source-worst-accuracy"]
 
 
 def test_sites_of_a_deployed_run_are_scored_by_the_rows_that_they_keep(folders: Folders) -> None:

@@ -27,7 +27,7 @@ from fedmm.cli.console import (
 )
 from fedmm.core.errors import require
 from fedmm.core.files import write_json
-from fedmm.core.signals.groups import FEW_ROWS
+from fedmm.core.signals.groups import FEW_ROWS, worst_and_best
 from fedmm.core.validation import at_least
 from fedmm.data.readers.images import skipped_note
 from fedmm.inference.calibrate import calibrate
@@ -50,6 +50,7 @@ from fedmm.reporting.evaluation import draw_evaluation
 from fedmm.training.progress import bars
 
 _MOST_COLUMNS, _MOST_CONFUSIONS, _MOST_NAMES, _SHOWN = 12, 10, 5, 6
+_WORST, _BEST = 30, 10
 _PICTURES = (".png", ".svg", ".pdf")
 CalibrateOn = Annotated[
     str,
@@ -278,12 +279,15 @@ def _classes(classes: list[Mapping[str, Any]]) -> Table:
 
 
 def _groups(grouped: Mapping[str, Any]) -> None:
-    """The groups from the worst on, with 95 % intervals."""
+    """The groups from the worst on, with 95 % intervals; of many the worst and the best."""
     shown = Table(title=f"by {grouped['column']}, the lowest accuracy first", title_justify="left")
     shown.add_column(grouped["column"])
     for heading in ("rows", "accuracy", "AUROC"):
         shown.add_column(heading, justify="right")
-    for group in grouped["groups"]:
+    for group in worst_and_best(grouped["groups"], _WORST, _BEST):
+        if isinstance(group, int):
+            shown.add_row(f"{group} others")
+            continue
         low, high = group["accuracy_interval"]
         auc = "-"
         if group["auc"] is not None:

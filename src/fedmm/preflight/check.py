@@ -25,6 +25,7 @@ MOST_PICTURES = 600
 """That are read of folders with more."""
 _ROWS_LOOKED_AT = 2000
 _WORTH_SAYING = 1.2
+_MANY_CLIENTS = 20
 _LONG_RUN = 2 * 3600.0
 """Seconds from which on a run is worth a warning."""
 
@@ -128,7 +129,7 @@ def check(experiment: Experiment, most_pictures: int = MOST_PICTURES) -> Checked
     if not looked.run.threads and faster_alone(adaptation, needs.step) > _WORTH_SAYING:
         findings.append(Finding("note", "a step is faster on one thread on this CPU: set run.threads = 1"))
     needs = _scaled(needs, part, -(-looked.run.rounds // looked.run.evaluate_every))
-    findings += _long(experiment, needs.run)
+    findings += _long(experiment, needs.run, len(shares))
     found = check_data(looked, pair, dealt, shares, whole=part.files >= part.of)
     findings += [Finding("warning", text) for text in found.warnings]
     findings += [Finding("note", text) for text in [*_partial(part), *pair.notes, *found.notes]]
@@ -173,7 +174,7 @@ def _device(device: str) -> list[Finding]:
     return []
 
 
-def _long(experiment: Experiment, seconds: float) -> list[Finding]:
+def _long(experiment: Experiment, seconds: float, clients: int) -> list[Finding]:
     """A warning of a run that would take hours on this CPU, where it is to run there."""
     device = experiment.run.device
     on_cpu = device == "cpu" or (device == "auto" and not torch.cuda.is_available())
@@ -181,8 +182,9 @@ def _long(experiment: Experiment, seconds: float) -> list[Finding]:
         return []
     frozen = ", a backbone that is frozen (model.frozen_blocks or model.frozen, with data.augment = false)"
     pictures = frozen if experiment.model.name in ("mobilenet_v2", "backbone") else ""
+    many = ", a smaller run.participation" if clients * experiment.run.participation > _MANY_CLIENTS else ""
     text = (
-        f"the run would take about {seconds / 3600:.0f} hours on this CPU; what shortens it: a GPU{pictures}, a "
+        f"the run would take about {seconds / 3600:.0f} hours on this CPU; what shortens it: a GPU{pictures}{many}, a "
         "smaller network or smaller pictures, fewer run.rounds or algorithm.local_steps, a larger run.evaluate_every"
     )
     return [Finding("warning", text)]

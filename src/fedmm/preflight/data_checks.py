@@ -73,6 +73,7 @@ def check_data(
         *(() if certain else shifted),
         *_labels(pair),
         *(_passes(experiment, shares) if whole else ()),
+        *(_at_one_client(dealt, shares) if whole and experiment.objective.name == AUC.name else ()),
         *(_withheld(dealt, shares, experiment) if whole and not len(pair.target.y) else ()),
     ]
     return DataFindings(tuple(warnings), tuple(notes))
@@ -285,6 +286,17 @@ def _ranked(pair: DomainPair, experiment: Experiment) -> Iterator[str]:
                     f"AUROC {how} with {_count(held, 'row', 'rows')} of {name!r} among those to {use}; it takes more "
                     f"of them{larger}"
                 )
+
+
+def _at_one_client(pair: DomainPair, shares: Sequence[Share]) -> Iterator[str]:
+    """Classes whose rows are all of one client of several, so that whatever is odd about it tells the class."""
+    for number, name in enumerate(pair.class_names if len(shares) > 1 else ()):
+        holders = [share.name for share in shares if bool((pair.source.y[share.source] == number).any())]
+        if len(holders) == 1:
+            yield (
+                f"all rows of {name!r} are of {holders[0]}: a model that tells its rows from those of others ranks "
+                "well, whether or not it knows the class"
+            )
 
 
 def _choices(experiment: Experiment) -> Iterator[str]:

@@ -17,17 +17,10 @@ from fedmm.data.readers.table_formats import MISSING, TABLES, TableFormat
 from fedmm.data.readers.tables import is_numeric, name_files, read_table, texts
 from fedmm.data.sources import read_file
 from fedmm.preflight.table_checks import list_some
-from fedmm.preflight.table_columns import (
-    Columns,
-    TableOptions,
-    find_columns,
-    name_sites,
-)
-from fedmm.preflight.write_experiment import LARGE, Found, Line, list_missing, write_site
+from fedmm.preflight.table_columns import Columns, TableOptions, find_columns, name_sites
+from fedmm.preflight.write_experiment import LARGE, Found, Line, list_missing, suited_metric, write_site
 
 _LARGER, _PICTURES_MEASURED = 160, 15
-_RARE = 10
-"""A class is rare where at most one row in so many is of it."""
 
 
 def propose(
@@ -250,7 +243,8 @@ def _table(files: Mapping[str, Path], given: TableOptions, target_sites: Sequenc
         )
         require(
             metric != "auc" or len(found.labels) == 2,
-            f"--metric auc needs two classes, and column {found.label!r} of {where} has {len(found.labels)}",
+            f"--metric auc needs two classes, and column {found.label!r} of {where} has {len(found.labels)}: "
+            f"{list_some(found.labels)}",
         )
         require(
             metric != "worst_site" or len(found.sites) > 1,
@@ -269,7 +263,7 @@ def _table(files: Mapping[str, Path], given: TableOptions, target_sites: Sequenc
         raise FedmmError(
             f"every row of {where} has a label, so nothing says which rows are the target; say "
             + (f"--target-site and one of: {list_some(found.sites)}" if found.sites else "--site and --target-site")
-            + f"; without a target at all, {_suited(found)}"
+            + f"; without a target at all, {suited_metric(found)}"
         )
     if found.site:
         lines.append(Line("site", found.site, f"who holds a row: {held}"))
@@ -292,17 +286,8 @@ def _table(files: Mapping[str, Path], given: TableOptions, target_sites: Sequenc
         bool(found.sites),
         (f"{said}; the target: {target}", classes, *found.said),
         metric,
+        len(found.sites),
     )
-
-
-def _suited(found: Columns) -> str:
-    """Which metric suits a table without a target, and why."""
-    rarest, rows = min(found.labels.items(), key=lambda each: each[1])
-    if len(found.labels) == 2 and _RARE * rows <= found.rows:
-        best, why = "auc", f"{rarest!r} is rare, {rows} of {found.rows} rows"
-    else:
-        best, why = "accuracy", f"the rarest of {len(found.labels)} classes has {rows} of {found.rows} rows"
-    return f"--metric {best} suits ({why}); the others are {' and '.join(each for each in METRICS if each != best)}"
 
 
 def _why_target(found: Columns, target_sites: Sequence[str]) -> str:

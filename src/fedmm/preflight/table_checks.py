@@ -18,7 +18,7 @@ from fedmm.preflight.detect_format import LINES, date_formats, looks_like_data
 if TYPE_CHECKING:
     import pandas
 
-_SHOWN = 8
+_SHOWN, _SITES_SHOWN = 8, 20
 _VARIES = 10
 """Different numbers from which on a column is a measurement."""
 _ENOUGH_ROWS = 20
@@ -42,8 +42,12 @@ def unfilled_columns(
         yield f"{_are(nowhere, 'is', 'are')} empty in every row: {list_some(nowhere)}"
     if sites is None:
         return
-    for site in sort_names(sites):
-        rows = [row for row, each in enumerate(sites) if each == site]
+    rows_of: dict[str, list[int]] = {}
+    for row, site in enumerate(sites):
+        rows_of.setdefault(site, []).append(row)
+    said = []
+    for site in sort_names(rows_of):
+        rows = rows_of[site]
         gone = [name for name in lacking.get(site, ()) if name in columns and name not in nowhere]
         if gone:
             yield f"the file of {site} has no {_are(gone, 'column', 'columns', count=False)} {list_some(gone)}"
@@ -54,9 +58,12 @@ def unfilled_columns(
             f"{name} ({count} of {len(rows)} rows)" for name, count in known.items() if 0 < count <= _HARDLY * len(rows)
         ]
         if never:
-            yield f"{site} never filled {list_some(never)}"
+            said.append(f"{site} never filled {list_some(never)}")
         if hardly:
-            yield f"{site} hardly filled {list_some(hardly)}"
+            said.append(f"{site} hardly filled {list_some(hardly)}")
+    yield from said[:_SITES_SHOWN]
+    if len(said) > _SITES_SHOWN:
+        yield f"{len(said) - _SITES_SHOWN} more such gaps at the {len(rows_of)} sites are not listed"
 
 
 def constant_at_a_site(
@@ -77,8 +84,10 @@ def constant_at_a_site(
                 known[site].append(value)
         for site in every:
             here = known[site]
+            if len(here) < _ENOUGH_ROWS or len(set(here)) > 1:
+                continue
             elsewhere = [value for other in every if other != site for value in known[other]]
-            if len(here) < _ENOUGH_ROWS or len(set(here)) > 1 or len(set(elsewhere)) < _VARIES:
+            if len(set(elsewhere)) < _VARIES:
                 continue
             number = here[0]
             if 2 * elsewhere.count(number) > len(elsewhere):  # such as 0 of what is rare

@@ -120,6 +120,11 @@ def find_columns(files: Mapping[str, Path], given: TableOptions) -> Columns:
     frame, sites, lacking = _read(files, format, roles)
     labels = texts(frame[label])
     sites = sites or (texts(frame[site]) if site else [])
+    nobodys = sum(not each for each in sites)
+    require(
+        not nobodys,
+        f"--site {site}: {nobodys} of {len(sites)} rows of {where} do not say whose they are; every row needs a site",
+    )
     inputs = [name for name in every if name not in roles]
     dates, unclear = _dates(frame, inputs)
     drop = {name: why for name in inputs if name not in dates and (why := _of_no_use(frame[name], format.decimal))}
@@ -127,7 +132,7 @@ def find_columns(files: Mapping[str, Path], given: TableOptions) -> Columns:
     used = [name for name in inputs if name not in drop]
     numbers_and_words = [name for name in used if name not in dates]
     counted = Counter(sites)
-    rows_of = {name: counted[name] for name in sort_names(set(sites) - {""})}
+    rows_of = {name: counted[name] for name in sort_names(counted)}
     unlabelled = sum(not each for each in labels)
     sizes = list(rows_of.values()) or [unlabelled or len(labels), len(labels) - unlabelled]
     classes, alike = _classes(labels)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,12 +14,14 @@ import torch
 from fedmm.config.sites import ELSEWHERE, experiment_anywhere
 from fedmm.config.toml import write_toml
 from fedmm.core.files import data_folder, parse_toml
+from fedmm.core.signals.validators import METRICS
 from fedmm.models.backbones import BLOCKS
 from fedmm.preflight.table_columns import Columns
 
 LARGE = 72
 """Pixels of a side above which pictures need a pre-trained network."""
 _BATCH, _FEWEST = 64, 8
+_MANY_SITES, _IN_A_ROUND = 100, 20
 _SLOW_BACKBONE = {"features.backbone": 0.001, "*": 0.01}
 _CHOSEN_BY = {
     "": ("target_information", "the best model is kept by this, which needs no labels of the target"),
@@ -26,6 +29,8 @@ _CHOSEN_BY = {
     "auc": ("validation_auroc", "the best model is kept by this, on the rows to choose by"),
     "worst_site": ("", "the last model is kept; validation_worst_accuracy keeps another, by few rows of each site"),
 }
+_RARE = 10
+"""A class is rare where at most one row in so many is of it."""
 _MOBILENET = "mobilenetv2"
 """The folder of its weights in the data folder."""
 
@@ -44,7 +49,8 @@ class Found:
     """Data: which row of DATASETS takes it, and the lines of its section.
 
     shape: of a row; smallest: the rows of the smallest client; by_site: whether the data says who holds what;
-    said: sentences on what was found. metric: of METRICS where there is no target, else empty.
+    said: sentences on what was found. metric: of METRICS where there is no target, else empty. sites: how many, where
+    a table says so.
     """
 
     kind: str
@@ -54,6 +60,7 @@ class Found:
     by_site: bool
     said: tuple[str, ...] = field(default=())
     metric: str = ""
+    sites: int = 0
 
 
 def write_experiment(found: Found, source: Path, file: Path) -> str:
@@ -69,6 +76,7 @@ def write_experiment(found: Found, source: Path, file: Path) -> str:
             Line("rounds", rounds, "of communication; stop_by ends earlier"),
             Line("batch_size", batch, f"rows of a local step; the smallest client holds about {found.smallest}"),
             Line("seed", 0, "one seed, one result"),
+            *_participation(found.sites),
             Line("device", "auto", "the GPU if there is one"),
             *(() if large else (Line("threads", 1, "such a small network is fastest on one core"),)),
             Line("best_by", best_by, why),
@@ -101,6 +109,24 @@ def write_experiment(found: Found, source: Path, file: Path) -> str:
     content = "\n".join([*text, *_write_sections(sections)])
     experiment_anywhere(parse_toml(content, file))
     return content
+
+
+def suited_metric(found: Columns) -> str:
+    """Which metric suits a table without a target, and why."""
+    rarest, rows = min(found.labels.items(), key=lambda each: each[1])
+    if len(found.labels) == 2 and _RARE * rows <= found.rows:
+        best, why = "auc", f"{rarest!r} is rare, {rows} of {found.rows} rows"
+    else:
+        best, why = "accuracy", f"the rarest of {len(found.labels)} classes has {rows} of {found.rows} rows"
+    return f"--metric {best} suits ({why}); the others are {' and '.join(each for each in METRICS if each != best)}"
+
+
+def _participation(sites: int) -> tuple[Line, ...]:
+    """A few of many sites in each round."""
+    if sites <= _MANY_SITES:
+        return ()
+    share = math.ceil(1000 * _IN_A_ROUND / sites) / 1000
+    return (Line("participation", share, f"of the {sites} sites, about {share * sites:.0f} work in a round"),)
 
 
 def _method(metric: str, rate: float, *, large: bool) -> dict[str, tuple[Line, ...]]:

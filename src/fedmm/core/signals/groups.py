@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from fedmm.core.signals.intervals import Interval, auroc_interval, wilson
 
@@ -13,6 +13,9 @@ EVALUATION = "fedmm-evaluation-1"
 """The format of the files of ``fedmm evaluate --out``, which hold the scores of groups for reports."""
 FEW_ROWS = 10
 """A group with fewer rows has scores that are mostly chance."""
+WORST, BEST = 10, 5
+"""How many groups are shown of many."""
+Each = TypeVar("Each")
 
 
 @dataclass(frozen=True)
@@ -77,3 +80,10 @@ class GroupedScores:
             fmean(ranked.values()) if ranked else None,
             max(ranked.values()) - min(ranked.values()) if ranked else None,
         )
+
+
+def worst_and_best(groups: Sequence[Each], worst: int = WORST, best: int = BEST) -> list[Each | int]:
+    """All of them or, of many, the worst and the best and between them how many are left out."""
+    if len(groups) <= worst + best + 1:
+        return list(groups)
+    return [*groups[:worst], len(groups) - worst - best, *groups[-best:]]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
-from fedmm.core.signals.groups import GroupedScores, GroupScores
+from fedmm.core.signals.groups import BEST, WORST, GroupedScores, GroupScores, worst_and_best
 from fedmm.core.signals.intervals import Interval
 from fedmm.reporting.html.charts import Chart, Figure, plain, rounded
 from fedmm.reporting.html.collect import Report
@@ -21,11 +21,8 @@ from fedmm.reporting.html.parts import (
 from fedmm.reporting.tested import with_interval
 
 _MOST_TABLES = 16
-_WORST, _BEST = 10, 5
-"""How many groups are shown of many."""
 _LONGEST = 24
 """Letters of a group's name in a picture."""
-Each = TypeVar("Each")
 
 
 class Scored(NamedTuple):
@@ -44,7 +41,7 @@ class Scored(NamedTuple):
 def explain(noun: str, scored: Sequence[Scored]) -> str:
     """How to read the scores; noun: what a group is called, such as ``site``."""
     most = max(len(method.scores.groups) for method in scored)
-    left_out = f" Of many {noun}s, the {_WORST} worst and the {_BEST} best are shown." if _cut(most) else ""
+    left_out = f" Of many {noun}s, the {WORST} worst and the {BEST} best are shown." if most > WORST + BEST + 1 else ""
     return (
         "from the worst on, with intervals of 95%: Wilson's for accuracy, Newcombe's for AUROC. A "
         f"{noun} with few rows may be worst by chance; its interval is then wide. Means are over {noun}s, spread is "
@@ -94,17 +91,6 @@ def _over_groups(grouped: GroupedScores) -> list[object]:
 
 def _auc(group: GroupScores) -> str:
     return "-" if group.auc is None or group.auc_interval is None else with_interval(group.auc, group.auc_interval)
-
-
-def _cut(groups: int) -> bool:
-    return groups > _WORST + _BEST + 1
-
-
-def worst_and_best(groups: Sequence[Each]) -> list[Each | int]:
-    """All of them or, of many, the worst and the best and between them how many are left out."""
-    if not _cut(len(groups)):
-        return list(groups)
-    return [*groups[:_WORST], len(groups) - _WORST - _BEST, *groups[-_BEST:]]
 
 
 def _table(grouped: GroupedScores, caption: str) -> Table:

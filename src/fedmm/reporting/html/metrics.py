@@ -46,6 +46,7 @@ _DOMAINS = {
 COLUMNS = {
     "target_accuracy": ("target accuracy", "%"),
     "source_accuracy": ("source accuracy", "%"),
+    "source_worst_accuracy": ("source accuracy of the worst site", "%"),
     "target_auroc": ("target AUROC", ""),
     "target_average_precision": ("target average precision", ""),
     "source_auroc": ("source AUROC", ""),
@@ -70,9 +71,11 @@ def accuracy_section(report: Report, lines: Lines) -> Section:
         parts.append(lines.chart("target-accuracy", "target accuracy", target, unit="%", height=420))
     else:
         parts.append(absent("These runs have no labelled target rows, so accuracy on the target was not measured."))
-    source = method_curves(report, "source_accuracy", 100.0)
-    if source:
-        parts.append(lines.chart("source-accuracy", "source accuracy", source, unit="%", height=260))
+    for column in ("source_accuracy", "source_worst_accuracy"):
+        curves = method_curves(report, column, 100.0)
+        if curves:
+            title = COLUMNS[column][0]
+            parts.append(lines.chart(column.replace("_", "-"), title, curves, unit="%", height=260))
     return Section("accuracy", "Accuracy", parts)
 
 

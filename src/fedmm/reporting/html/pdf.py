@@ -17,13 +17,13 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from fedmm.core.files import atomic_write
-from fedmm.core.signals.groups import GroupedScores
+from fedmm.core.signals.groups import GroupedScores, worst_and_best
 from fedmm.reporting.curves import Curve, draw_curve
 from fedmm.reporting.html.charts import method_strokes
 from fedmm.reporting.html.collect import Entry, Report
 from fedmm.reporting.html.costs import accuracy_by_megabytes
 from fedmm.reporting.html.features import Maps
-from fedmm.reporting.html.grouped import short_name, worst_and_best
+from fedmm.reporting.html.grouped import short_name
 from fedmm.reporting.html.groups import evaluated_groups
 from fedmm.reporting.html.headline import choice_of, chosen_round, spread
 from fedmm.reporting.html.metrics import COLUMNS
@@ -40,6 +40,8 @@ _PLOT, _LINE = 2.35, 0.18
 _TEXT, _SMALL, _TITLE = 8.0, 7.0, 10.5
 _DPI = 300
 _ROWS_A_PAGE, _MOST_NAMES, _MOST_MAPS, _MOST_GROUPED, _NUMBERED = 3, 12, 4, 16, 12
+_MAIN = ("target_accuracy", "target_information", "consensus_gap")
+_WITHOUT_TARGET = ("source_accuracy", "source_auroc", "source_worst_accuracy")
 _SHADE = LinearSegmentedColormap.from_list("shares", ("#FFFFFF", "#0B4F8A"))
 _SETTINGS: dict[Any, Any] = {**PLAIN, "pdf.fonttype": 42, "font.size": _TEXT}
 
@@ -111,7 +113,7 @@ def _legend_handles(report: Report) -> list[Line2D]:
 def _cells(report: Report) -> list[list[str]]:
     """Headings, then a row for each method; validators stand for accuracies where no target labels are known."""
     labelled = any(run.target_accuracy is not None for method in report.methods for run in method.runs)
-    columns = ("target_information", "target_bnm", "source_risk")
+    columns = ("target_information", "target_bnm", "source_risk") if _has_target(report) else _WITHOUT_TARGET
     measured = ("target, last (%)", "chosen, no labels", "oracle") if labelled else columns
     rows = [["method", "seeds", *measured, "MB", "seconds"]]
     for method in report.methods:
@@ -141,17 +143,21 @@ def _draw_table(axes: Axes, cells: Sequence[Sequence[str]]) -> None:
 def _plots(report: Report) -> list[Plot]:
     strokes = method_strokes(report)
     plots = []
+    main = _MAIN if _has_target(report) else (*_MAIN, *_WITHOUT_TARGET)
     for column, (title, unit) in COLUMNS.items():
         curves = method_curves(report, column, 100.0 if unit == "%" else 1.0)
         if curves:
-            main = column in ("target_accuracy", "target_information", "consensus_gap")
             lines = [(curve, strokes[number], None) for number, curve in curves.items()]
-            plots.append(Plot(title, _lines(lines, unit), main))
+            plots.append(Plot(title, _lines(lines, unit), column in main))
     by_bytes = zip(accuracy_by_megabytes(report), strokes, strict=True)
     found = [(measured[1], stroke, measured[0]) for measured, stroke in by_bytes if measured]
     if found:
         plots.append(Plot("target accuracy by megabytes, up and down", _lines(found, "%", "MB"), main=True))
     return plots + _maps(report) + _confusions(report) + _rankings(report, strokes) + _sites(report, strokes)
+
+
+def _has_target(report: Report) -> bool:
+    return any(entry.has_target for entry in report.entries)
 
 
 def _lines(
@@ -245,6 +251,7 @@ def _matrix(counts: Array, entry: Entry) -> Callable[[Axes], None]:
 
 def _rankings(report: Report, strokes: Sequence[Stroke]) -> list[Plot]:
     plots = []
+    main = not _has_target(report)
     for rows in SETS:
         found = [
             (method.first.ranked[rows], stroke)
@@ -259,6 +266,7 @@ def _rankings(report: Report, strokes: Sequence[Stroke]) -> list[Plot]:
             Plot(
                 f"ROC, {rows} test rows" if only is None else f"AUROC {only.describe_auroc()}, {rows}",
                 _curves(roc, (0.0, 1.0), ("false positive rate", "true positive rate")),
+                main,
             )
         )
         share = found[0][0].share
@@ -271,6 +279,7 @@ def _rankings(report: Report, strokes: Sequence[Stroke]) -> list[Plot]:
             Plot(
                 f"precision, {rows} test rows" if only is None else f"AP {only.describe_average_precision()}, {rows}",
                 _curves(precision, (share, share), ("recall", "precision"), steps=True),
+                main,
             )
         )
     return plots
@@ -298,8 +307,13 @@ def _curves(
 def _sites(report: Report, strokes: Sequence[Stroke]) -> list[Plot]:
     """Sites and other groups by accuracy, of the first methods."""
     colours = {method.first.run.label: stroke.colour for method, stroke in zip(report.methods, strokes, strict=True)}
+    main = not _has_target(report)
     return [
-        Plot(f"accuracy, {SITE_ROWS[rows]}: {entry.run.label[:26]}", _dots(entry.sites[rows], colours[entry.run.label]))
+        Plot(
+            f"accuracy, {SITE_ROWS[rows]}: {entry.run.label[:26]}",
+            _dots(entry.sites[rows], colours[entry.run.label]),
+            main,
+        )
         for entry in _first_methods(report)
         for rows in SITE_ROWS
         if rows in entry.sites
@@ -307,6 +321,7 @@ def _sites(report: Report, strokes: Sequence[Stroke]) -> list[Plot]:
         Plot(
             f"accuracy by {each.words}: {each.method.label}"[:52],
             _dots(each.evaluation.scores, strokes[each.number].colour),
+            main,
         )
         for each in evaluated_groups(report)[:_MOST_GROUPED]
     ]
