@@ -118,6 +118,15 @@ def test_anchors_lie_in_the_constraints() -> None:
     assert float(found.omega) == 0.5
 
 
+def test_one_anchor_tells_the_last_field_alone() -> None:
+    game, eta = random_game(2, clients=1), 0.05
+    q, algorithm = game.clients[0], ProximalPoint(eta, eta, 7, inner_steps=4)
+    z = game.play(algorithm, 1).z
+    before = moved(q, torch.cat(game.start), eta, [6])
+    torch.testing.assert_close((torch.cat(game.start) - z) / eta, q.field(before), rtol=1e-12, atol=1e-13)
+    assert [algorithm.steps_told(steps) for steps in (1, 4, 7, 8, 12)] == [1, 1, 1, 2, 3]
+
+
 @pytest.mark.parametrize(
     ("given", "said"), [(1, "inner_steps must be at least 2"), (2.5, "inner_steps must be a whole number")]
 )

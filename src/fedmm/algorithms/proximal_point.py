@@ -52,6 +52,9 @@ class ProximalPoint(FedAvgGDA):
         c = super().coefficients(layout, t, rounds)
         return Coefficients(c, inner_steps=layout.scalar(self.inner_steps))
 
+    def steps_told(self, own: int) -> int:
+        return max(1, own // self.inner_steps)
+
     def client_weights(self, steps: Tensor) -> Tensor | None:
         return super().client_weights((steps / self.inner_steps).floor().clamp(min=1.0))
 
