@@ -58,6 +58,7 @@ format: setup  ## let ruff mend what it can
 bench: setup  ## seconds a round beside a plain PyTorch loop, to benchmarks/results/
 	$(BIN)/python benchmarks/in_process.py
 	$(BIN)/python benchmarks/batched.py --device cpu
+	$(BIN)/python benchmarks/algorithms.py
 	$(BIN)/python benchmarks/report.py
 
 docs: $(VENV)/.docs  ## build the site in site/

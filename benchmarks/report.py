@@ -9,6 +9,9 @@ from typing import Any
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 
+DEAREST = 2.1
+"""How many plain steps an extragradient step may cost."""
+
 HEAD = """# Results
 
 Milliseconds a round, beside the plain eager PyTorch loop of `plain_loop.py` in the same run. Written by
@@ -75,6 +78,34 @@ def parity(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def costs(found: dict[str, Any]) -> str:
+    """What rounds of the algorithms cost beside FedAvgGDA's."""
+    about, rows = found["about"], found["rows"]
+    by = {(row["algorithm"], row["engine"]): row for row in rows}
+
+    def cell(row: dict[str, Any]) -> str:
+        return f"{row['times']:.2f} ({row['least']:.2f} to {row['most']:.2f})"
+
+    lines = [
+        "\n## What a round of an algorithm costs\n",
+        "Times a round of `fedavg_gda` with as many local steps, in the processor's seconds; the median of five runs "
+        f"and their range. {about['processor']}, {about['cores']} cores with a load of "
+        f"{about['load_average_at_start']:.1f}, torch {about['torch']}, {about['date']}: `{about['command']}`\n",
+        "| algorithm | in-process | batched |",
+        "| :-- | --: | --: |",
+    ]
+    for name in dict.fromkeys(row["algorithm"] for row in rows if row["engine"] == "in_process"):
+        lines.append(f"| `{name}` | {cell(by[name, 'in_process'])} | {cell(by[name, 'batched'])} |")
+    stacked = next(row for row in rows if row["engine"] == "stacked")
+    dearest = max(by["extragradient", engine]["times"] for engine in ("in_process", "batched"))
+    verdict = "reached" if dearest <= DEAREST else f"missed by {dearest / DEAREST - 1:.1%}"
+    lines += [
+        f"\n`extragradient` was to cost at most {DEAREST} times a plain step: {verdict}. {stacked['algorithm']} as one "
+        f"program take {cell(stacked)} times as long as the four one after the other.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     parts = [HEAD]
     titles = {
@@ -90,6 +121,9 @@ def main() -> None:
             parts.append(f"\n## {title}\n\n{about}`{rows[0]['command']}`\n\n{table(rows)}")
         if name == "batched_cuda":
             parts.append(reached(rows))
+    path = RESULTS / "algorithms.json"
+    if path.exists():
+        parts.append(costs(json.loads(path.read_text())))
     path = RESULTS / "gpu_parity.json"
     if path.exists():
         rows = json.loads(path.read_text())

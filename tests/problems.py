@@ -243,6 +243,7 @@ OPTIONS = {
     "server_lr": 0.75,
     "momentum": 0.6,
     "snapshot_every": 2,
+    "inner_steps": 2,
     "mean_steps": 1,
     "stage_rounds": 2,
     "lr_weights": 0.04,

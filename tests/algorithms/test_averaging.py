@@ -32,8 +32,8 @@ each_method = pytest.mark.parametrize("kind", AVERAGING.values(), ids=AVERAGING)
 
 def test_the_averaging_methods_are_these() -> None:
     assert set(AVERAGING) == {
-        "fedavg_gda", "fedprox_gda", "scaffold_gda", "extragradient", "sgda_plus", "momentum_gda", "fess_gda",
-        "coda_plus", "codasca", "afl",
+        "fedavg_gda", "fedprox_gda", "scaffold_gda", "extragradient", "proximal_point", "sgda_plus", "momentum_gda",
+        "fess_gda", "coda_plus", "codasca", "afl",
     }  # fmt: skip
 
 

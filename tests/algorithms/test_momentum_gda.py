@@ -54,6 +54,16 @@ def test_without_momentum_it_is_fedavg_gda() -> None:
     torch.testing.assert_close(game.play(without, 10).z, game.play(plain, 10).z, rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.parametrize(
+    ("momentum", "steps", "told"), [(0.0, 20, 1), (0.5, 2, 1), (0.5, 3, 2), (0.75, 20, 4), (0.99, 20, 1), (0.5, 1, 1)]
+)
+def test_no_step_has_a_larger_share_of_the_direction_than_it_says(momentum: float, steps: int, told: int) -> None:
+    assert MomentumGDA(momentum=momentum).steps_told(steps) == told
+    shares = [momentum ** (steps - 1), *((1 - momentum) * momentum**later for later in range(steps - 1))]
+    assert sum(shares) == pytest.approx(1)
+    assert max(shares) <= 1 / told
+
+
 @pytest.mark.parametrize("momentum", [1.0, -0.1])
 def test_a_momentum_that_forgets_nothing_or_less_is_refused(momentum: float) -> None:
     with pytest.raises(FedmmError, match="momentum must be at least 0 and below 1"):

@@ -11,6 +11,7 @@ import pytest
 import torch
 from problems import (
     FLOAT64,
+    OPTIONS,
     FieldClient,
     Game,
     adapt,
@@ -466,10 +467,13 @@ def test_a_list_of_local_steps_goes_by_the_order_the_clients_are_listed_in(kind:
 @each_with_steps
 def test_unequal_local_steps_are_those_of_the_clients(kind: type[Algorithm]) -> None:
     # F = (1, 1) everywhere and eta = 0.1: with next to no penalty the clients go 0.1 and 0.3 on each side, on average
-    # 0.2 sqrt(2). Of those in pairs, one step more is in the first round, and these are in the second.
+    # 0.2 sqrt(2). Of those in pairs, one step more is in the first round, and these are in the second. Steps from one
+    # anchor lead no further than one of them.
     zero = torch.zeros((), dtype=FLOAT64)
     pulls = dict.fromkeys(("penalty_min", "penalty_max"), 1e-9) | dict.fromkeys(("smoothing_min", "smoothing_max"), 0.0)
     steps, rounds = ([2, 4], 2) if kind.in_pairs else ([1, 3], 1)
+    if "inner_steps" in names_of_options(kind):
+        steps = [OPTIONS["inner_steps"] * number for number in steps]
     algorithm = with_options(kind, local_steps=steps, lr_min=0.1, lr_max=0.1, **pulls, lr_schedule=Constant())
     solution = fedmm.solve([plane, plane], (zero, zero), algorithm, rounds)
     assert solution.history[-1]["drift"] == pytest.approx(0.2 * math.sqrt(2.0), rel=1e-6)

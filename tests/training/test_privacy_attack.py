@@ -31,6 +31,7 @@ from fedmm import (
     FedSGDA,
     GaussianUpdate,
     OptimisticFedMM,
+    ProximalPoint,
     ProxSkipSGDA,
     RestrainedFedMM,
     ScaffoldGDA,
@@ -75,6 +76,7 @@ ATTACKED: dict[str, Algorithm] = {
     "fedmm_optimistic": OptimisticFedMM(1.0, 1.0, local_steps=1),
     "proxskip_sgda": ProxSkipSGDA(1.0, 1.0, mean_steps=1),
     "extragradient": Extragradient(1.0, 1.0, 1),
+    "proximal_point": ProximalPoint(1.0, 1.0, 2, inner_steps=2),
     "sgda_plus": SGDAPlus(1.0, 1.0, 1, snapshot_every=2),
     "fess_gda": FESSGDA(1.0, 1.0, 1, smoothing_min=0.5),
 }
@@ -260,7 +262,9 @@ def test_neither_coded_points_nor_participation_that_is_known_tell_more(
 
 
 def test_some_algorithms_are_left_with_a_trusted_server() -> None:
-    assert {"fedsgda", "fedavg_gda", "fedprox_gda", "extragradient", "sgda_plus", "fess_gda", "coda_plus"} == STATELESS
+    assert {
+        "fedsgda", "fedavg_gda", "fedprox_gda", "extragradient", "proximal_point", "sgda_plus", "fess_gda", "coda_plus",
+    } == STATELESS  # fmt: skip
 
 
 def test_those_that_send_more_than_z_are_known() -> None:

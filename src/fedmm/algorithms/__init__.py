@@ -17,6 +17,7 @@ from fedmm.algorithms.fedsgda import FedSGDA
 from fedmm.algorithms.fedsgda_m import FedSGDAM
 from fedmm.algorithms.fess_gda import FESSGDA
 from fedmm.algorithms.momentum_gda import MomentumGDA
+from fedmm.algorithms.proximal_point import ProximalPoint
 from fedmm.algorithms.proxskip_sgda import ProxSkipSGDA
 from fedmm.algorithms.scaffold_gda import ScaffoldGDA
 from fedmm.algorithms.server_optimizers import (
@@ -49,6 +50,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
         FedGDAGT,
         ProxSkipSGDA,
         Extragradient,
+        ProximalPoint,
         SGDAPlus,
         MomentumGDA,
         FedSGDAM,
@@ -83,6 +85,7 @@ __all__ = [
     "NoOptimizer",
     "OptimisticFedMM",
     "ProxSkipSGDA",
+    "ProximalPoint",
     "QFFL",
     "RestrainedFedMM",
     "SGDAPlus",

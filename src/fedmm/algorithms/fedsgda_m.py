@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmm.core.algorithm import Aggregated, Algorithm, Coefficients, LocalSteps, State
+from fedmm.core.algorithm import Aggregated, Algorithm, Coefficients, LocalSteps, State, steps_in_mean
 from fedmm.core.layout import Layout
 from fedmm.core.schedules import as_schedule
 from fedmm.core.validation import fraction
@@ -50,6 +50,9 @@ class FedSGDAM(Algorithm):
     def __post_init__(self) -> None:
         super().__post_init__()
         fraction("momentum", self.momentum)
+
+    def steps_told(self, own: int) -> int:
+        return steps_in_mean(self.momentum, own)
 
     def coefficients(self, layout: Layout, t: int, rounds: int) -> Coefficients:
         c = super().coefficients(layout, t, rounds)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedmm.algorithms.fedavg_gda import FedAvgGDA
-from fedmm.core.algorithm import Aggregated, Coefficients, State
+from fedmm.core.algorithm import Aggregated, Coefficients, State, steps_in_mean
 from fedmm.core.layout import Layout
 from fedmm.core.validation import fraction
 
@@ -42,6 +42,9 @@ class MomentumGDA(FedAvgGDA):
     def __post_init__(self) -> None:
         super().__post_init__()
         fraction("momentum", self.momentum)
+
+    def steps_told(self, own: int) -> int:
+        return steps_in_mean(self.momentum, own)
 
     def coefficients(self, layout: Layout, t: int, rounds: int) -> Coefficients:
         c = super().coefficients(layout, t, rounds)

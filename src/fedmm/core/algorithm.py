@@ -154,6 +154,13 @@ class Algorithm:
         """The most local steps of any round of a client that has its ``own`` number M_i."""
         return self.step_schedule.most(own) if self.step_schedule else own
 
+    def steps_told(self, own: int) -> int:
+        """How many local steps are mixed in what a client sends of a round, at least. own: its number M_i.
+
+        A site may ask for several, so that no step's gradient can be read off.
+        """
+        return 1 if self.step_schedule else own
+
     def ends_pair(self, t: int) -> bool:
         """Whether round t (from 0) is for those alone whose first step was counted in the round before."""
         return self.in_pairs and t % 2 == 1
@@ -282,6 +289,15 @@ def first_exchange(algorithm: Algorithm, layout: Layout, z: Tensor) -> tuple[Sta
 def kept_of(own: State, working: State, after: State) -> State:
     """What a client keeps of its state after a round: all but what was added for the steps of the round alone."""
     return {name: vector for name, vector in after.items() if name in own or name not in working}
+
+
+def steps_in_mean(momentum: float, own: int) -> int:
+    """How many of a round's steps are mixed where their running mean is sent beside z: :meth:`Algorithm.steps_told`.
+
+    The last has the share 1 - m and the first of a run m^(M - 1); what is sent beside it can take one step out.
+    """
+    largest = max(1 - momentum, momentum ** (own - 1))
+    return max(1, min(own - 1, int(1 / largest)))
 
 
 _MOST_STEPS = 1_000_000

@@ -36,6 +36,7 @@ SPACE: dict[str, dict[str, tuple[Any, ...]]] = {
     "scaffold_gda": {"server_lr": _SERVER_RATES},
     "fedgda_gt": {"server_lr": _SERVER_RATES},
     "extragradient": {"server_lr": _SERVER_RATES},
+    "proximal_point": {"inner_steps": (2, 3, 5), "server_lr": _SERVER_RATES},
     "sgda_plus": {"snapshot_every": (1, 2, 5), "server_lr": _SERVER_RATES},
     "momentum_gda": {"momentum": (0.5, 0.9), "server_lr": _SERVER_RATES},
     "fedsgda_m": {"momentum": (0.5, 0.9, 0.99)},

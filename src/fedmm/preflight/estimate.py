@@ -119,7 +119,8 @@ def _for_steps(adaptation: Adaptation) -> int:
     engine, algorithm = adaptation.engine, adaptation.algorithm
     sent, own = engine.server.broadcast(engine.server.first()).sent, engine.server.first_own()
     c = engine.workers[engine.server.names[0]].coefficients(0)
-    return len(algorithm.begin(sent["z"], sent, own, c).keys() - own.keys())
+    working = algorithm.begin(sent["z"], sent, own, c)
+    return sum(working[name].numel() for name in working.keys() - own.keys()) // sent["z"].numel()
 
 
 def _step(adaptation: Adaptation, name: str) -> tuple[float, int]:

@@ -328,6 +328,8 @@ def beyond_local_steps(**options: Any) -> list[Run]:
         fedmm.MomentumGDA(0.1, 0.3, 4, momentum=0.5),
         fedmm.FedSGDAM(0.1, 0.3, 2, momentum=0.5, lr_schedule=DannDecay()),
         fedmm.SGDAPlus(0.1, 0.3, 3, snapshot_every=2),
+        fedmm.ProximalPoint(0.1, 0.3, 5, inner_steps=2),
+        fedmm.ProximalPoint(0.1, 0.3, [1, 3, 4, 7], inner_steps=3),
     ]
     return [Run(each, DANN(nu=0.2 + 0.1 * seed), seed, **options) for seed, each in enumerate(algorithms)]
 

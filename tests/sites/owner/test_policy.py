@@ -165,7 +165,7 @@ def test_one_row_a_batch_and_one_step_a_round_are_refused(tmp_path: Path) -> Non
     """What gave one patient's row exactly: batch_size = 1 with FedSGDA."""
     config = site(tmp_path, small())
     one_step = deployed_experiment({**small().tables(), "algorithm": {"name": "fedsgda"}})
-    assert "after 1 local steps; its policy.min_local_steps is 2" in refused_at_once(config, one_step)
+    assert "as few as 1 local steps; its policy.min_local_steps is 2" in refused_at_once(config, one_step)
     for rows in (1, 7):
         few = small(run={"batch_size": rows})
         assert "fewer source rows than this site's policy.min_batch_size, 8" in refused_at_once(config, few)
@@ -183,7 +183,7 @@ def test_steps_are_counted_as_the_site_takes_them_and_not_as_the_plan_lists_it(t
     assert SiteWork(config)(TRAIN, question).arrays
     plan = json.loads(str(question.about["plan"]))
     swapped = json.dumps({**plan, "listed": list(reversed(plan["listed"]))})
-    assert "after 1 local steps" in refusal(config, TRAIN, changed(question, plan=swapped))
+    assert "as few as 1 local steps" in refusal(config, TRAIN, changed(question, plan=swapped))
 
 
 def test_steps_that_forget_those_before_them_are_refused(tmp_path: Path) -> None:
@@ -192,6 +192,27 @@ def test_steps_that_forget_those_before_them_are_refused(tmp_path: Path) -> None
     question = questions(tmp_path / "honest", each)[TRAIN]
     config = site(tmp_path, each)
     assert "the last local step alone would be sent" in refusal(config, TRAIN, question)
+
+
+@pytest.mark.parametrize(
+    ("method", "refused", "allowed"),
+    [
+        ("proximal_point", {"local_steps": 7, "inner_steps": 4}, {"local_steps": 8, "inner_steps": 4}),
+        ("momentum_gda", {"local_steps": 20, "momentum": 0.0}, {"local_steps": 20, "momentum": 0.9}),
+        ("fedsgda_m", {"local_steps": 5, "momentum": 0.9}, {"local_steps": 20, "momentum": 0.9}),
+    ],
+)
+def test_steps_are_counted_as_they_are_mixed_in_what_is_sent(
+    tmp_path: Path, method: str, refused: dict[str, Any], allowed: dict[str, Any]
+) -> None:
+    """One anchor tells the last field alone; a running mean of fields is nearly its last, or the first of a run."""
+    config = site(tmp_path, small())
+
+    def asked(options: dict[str, Any]) -> Experiment:
+        return deployed_experiment({**small().tables(), "algorithm": {"name": method, **options}})
+
+    assert "as few as 1 local steps" in refused_at_once(config, asked(refused))
+    assert SiteWork(config)(INTRODUCE, introduction(asked(allowed)))
 
 
 def test_a_batch_is_judged_by_each_domain_that_is_in_it(tmp_path: Path) -> None:

@@ -134,10 +134,12 @@ def require_allowed(policy: PolicySection, kind: str, experiment: Experiment, si
     _require_imports(policy, experiment)
     _require_paths(policy, experiment)
     _require_noise(policy, kind, experiment)
-    steps = 1 if experiment.algorithm.step_schedule else experiment.algorithm.steps
+    steps = experiment.algorithm.steps
     if isinstance(steps, Mapping):
-        steps = steps.get(site, policy.min_local_steps)
-    require_steps(policy, steps if isinstance(steps, int) else max(steps))
+        if site not in steps:
+            return
+        steps = steps[site]
+    require_steps(policy, experiment.algorithm.steps_told(steps if isinstance(steps, int) else max(steps)))
 
 
 def require_run_name(name: object) -> None:
@@ -192,10 +194,10 @@ def _require_noise(policy: PolicySection, kind: str, experiment: Experiment) -> 
 
 
 def require_steps(policy: PolicySection, steps: int) -> None:
-    """Refuse updates of too few local steps."""
+    """Refuse updates in which too few local steps are mixed."""
     permit(
         steps >= policy.min_local_steps,
-        f"the site would send an update after {steps} local steps; its policy.min_local_steps is "
+        f"an update of the site would hold as few as {steps} local steps; its policy.min_local_steps is "
         f"{policy.min_local_steps}",
     )
 
@@ -211,8 +213,8 @@ def require_steps_kept(policy: PolicySection, c: Coefficients) -> None:
 
 
 def count_own_steps(plan: Plan, site: str) -> int:
-    """The site's number of local steps; where it varies, the least."""
-    return 1 if plan.algorithm.step_schedule else steps_by_client(plan.algorithm.steps, plan.listed)[site]
+    """How many of the site's local steps are mixed in an update, at least."""
+    return plan.algorithm.steps_told(steps_by_client(plan.algorithm.steps, plan.listed)[site])
 
 
 def require_rows(policy: PolicySection, batch_size: int, source: int, target: int) -> None:
