@@ -121,7 +121,7 @@ def _rehash(lines: list[str]) -> list[str]:
         (lambda lines: [*lines, lines[-1]], 9),
         (lambda lines: [lines[0].replace('"event"', '"event" '), *lines[1:]], 1),
     ],
-    ids=["changed", "moved", "rehashed", "first removed", "removed", "garbage", "not an entry", "repeated", "spaced"],
+    ids=["changed", "moved", "rehashed", "first removed", "removed", "garbage", "no entry", "repeated", "spaced"],
 )  # fmt: skip
 def test_the_first_entry_that_is_wrong_is_named_and_the_site_answers_no_more(
     tmp_path: Path,
