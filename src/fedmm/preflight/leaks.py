@@ -58,7 +58,7 @@ def telling_classes(pair: DomainPair) -> Telling:
             "out what is not known for new rows"
         )
     much = [f"{name} ({share:.0%})" for name, share in tell.items() if share < TELLING and name not in one]
-    note = f"{list_some(much)} alone predict much of the class (classes weighted equally); are they known for new rows?"
+    note = f"{list_some(much)} alone tell much of the class, each class counted alike; are they known for new rows?"
     return Telling(tuple(warnings), (note,) if much else ())
 
 

@@ -41,9 +41,9 @@ class Scored(NamedTuple):
     scores: GroupedScores
 
 
-def explain(noun: str, scored: Sequence[Scored]) -> str:
+def explain(noun: str, found: Sequence[Scored]) -> str:
     """How to read the scores; noun: what a group is called, such as ``site``."""
-    most = max(len(method.scores.groups) for method in scored)
+    most = max(len(each.scores.groups) for each in found)
     left_out = f" Of many {noun}s, the {_WORST} worst and the {_BEST} best are shown." if _cut(most) else ""
     return (
         "from the worst on, with intervals of 95%: Wilson's for accuracy, Newcombe's for AUROC. A "
