@@ -182,7 +182,7 @@ ROWS = {
         "source, row 0 has no label; give rows without labels as",
     ),
     "y: words and numbers": (source(X, ["a", 1] * 12), "source, row 1 has label 1; the classes are a"),
-    "y: too few names": (source(X, ["a", "b"] * 12), r"labels are of 2 classes \(a, b\), but the network has 3"),
+    "y: too few names": (source(X, ["a", "b"] * 12), r"labels have 2 classes \(a, b\), but the network has 3"),
     "y: words at one client": (
         lambda: adapt([source_client("a"), Client(source=(X, ["b"] * 24), name="b"), target_client()]),
         "client 'b': source has words as labels, client 'a': source has not; give all clients' labels alike",

@@ -183,7 +183,7 @@ def test_the_report_says_what_evaluate_says(banks: tuple[Path, Path], tmp_path: 
     pytest.importorskip("plotly", reason="an HTML report needs fedmm[report]")
     assert command("report", folder, "--out", tmp_path / "r.html").code == 0
     text = (tmp_path / "r.html").read_text()
-    assert "There is no target: scores are of labelled rows" in text
+    assert "There is no target: scores are on labelled rows" in text
     assert ">the last<" in text  # the run has no best_by that could be measured, so that evaluate took the last, too
     low, high = found["intervals"]["auc"]
     assert f"ROC, source test rows: AUROC {found['auc']:.3f} ({low:.3f} to {high:.3f})" in text

@@ -168,7 +168,7 @@ def test_what_is_odd_in_a_labelled_table_of_unequal_sites(command: Command, tmp_
     told = warnings(found)
     assert any(each.startswith("again is filled in ") and "of class '1' and in 0 others" in each for each in told)
     assert any(each.startswith("2 sites have fewer than 10 rows to test on") and "tiny (" in each for each in told)
-    assert any(each["text"].startswith("ended (") and "alone predicts much of the class" in each["text"]
+    assert any(each["text"].startswith("ended (") and "alone tells much of the class" in each["text"]
                for each in found["findings"] if each["level"] == "note")  # fmt: skip
 
 

@@ -34,7 +34,10 @@ def ended(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *
             ["up", MOONS, "--host", "0.0.0.0"],
             "error: a SuperLink without a proxy before it is only for this machine (127.0.0.1), not for '0.0.0.0'",
         ),
-        (["up", MOONS, "--host", "0.0.0.0", "--insecure"], "error: a SuperLink without a proxy before it is for this"),
+        (
+            ["up", MOONS, "--host", "0.0.0.0", "--insecure"],
+            "error: a SuperLink without a proxy before it is only for this",
+        ),
         (["up", "nowhere.toml"], "error: there is no file nowhere.toml"),
         (["up", MOONS, "--per-process", "0"], "error: --per-process must be at least 1, not 0"),
         (["site", "nowhere.toml"], "error: there is no file nowhere.toml"),

@@ -280,8 +280,8 @@ def test_the_table_of_one_site_becomes_its_file_and_an_experiment_for_all(comman
     for words, reason in (
         (("ours.csv", "--as-site", "all", "--out", "all.toml"), "would be the experiment and the site's file"),
         (("ours.csv", "--with-site", "south"), "--with-site is for --as-site"),
-        (("ours.csv", "--as-site", "north", "--site", "ward"), "takes the table of that site alone"),
-        ((".", "--as-site", "north"), "is no file"),
+        (("ours.csv", "--as-site", "north", "--site", "ward"), "takes only that site's table"),
+        ((".", "--as-site", "north"), "is not a file"),
         (("ours.csv", "--as-site", "north", "--out", "all.toml"), "is there already"),
     ):
         refused(command("init", *words), reason)

@@ -135,7 +135,7 @@ def test_words_among_numbers_and_labels_are_said_and_not_lost(command: Command, 
     assert "column 'k' holds numbers and 'haemolysed' (1 of 60 rows): read as missing" in ended.out
     assert "'NA' in column 'label' is read as no label" in ended.out
     assert "column 'cost' is left out: '1,000' may be a number of thousands or one with decimals" in ended.out
-    assert "column 'smoker' holds words that differ in capitals or spaces alone" in ended.out
+    assert "column 'smoker' holds words that differ only in capitals or spaces" in ended.out
     (tmp_path / "sum.csv").write_text("\n".join([*lines, "Total,,,99000,,"]) + "\n")
     refused = command("init", "sum.csv")
     assert (refused.code, refused.err.count("\n")) == (2, 1)

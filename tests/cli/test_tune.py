@@ -108,4 +108,4 @@ def test_a_tuning_under_way_is_shown_by_its_runs_and_one_that_cannot_be_read_is_
     (folder / "tune.json").write_text('{"format": "fedmm-tune-1"}', encoding="utf-8")
     ended = command("report", folder, "--out", "r.html")
     assert ended.code == 2
-    assert "does not tell of a finished tuning" in ended.err
+    assert "does not describe a finished tuning" in ended.err

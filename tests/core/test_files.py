@@ -44,7 +44,7 @@ def test_what_is_no_file_to_write_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name, words in (
         (".", "is a folder"),
-        ("pipe", "no ordinary file"),
+        ("pipe", "not a regular file"),
         ("a\0b", "zero byte"),
         ("there/a", "cannot be written"),
     ):

@@ -142,8 +142,8 @@ SHARED = GaussianUpdate(trust="server")
 @pytest.mark.parametrize(
     ("terms", "message"),
     [
-        ({"aggregation": CoordinateMedian()}, "aggregation must be the mean where noise is shared"),
-        ({"on_bad_update": "skip"}, "no update may be left out because of its content where noise is shared"),
+        ({"aggregation": CoordinateMedian()}, "aggregation must be the mean if noise is shared"),
+        ({"on_bad_update": "skip"}, "no update may be left out because of its content if noise is shared"),
         ({"max_update_norm": 3.0}, "no update may be left out"),
         ({"max_update_ratio": 3.0}, "no update may be left out"),
         ({"uploads": "int8"}, "uploads must be 'exact' if noise is shared among the clients, not 'int8'"),

@@ -127,7 +127,7 @@ def test_at_the_coordinator_completed_runs_keep_their_model_and_unfinished_ones_
     assert unfinished.exists()
     assert any("state/source-1/runs" in name for name in gone)
     assert not any(name.startswith("keys") or name.endswith(("model.safetensors", "rounds.jsonl")) for name in gone)
-    with pytest.raises(FedmmError, match="has completed, and its checkpoints were cleaned"):
+    with pytest.raises(FedmmError, match="has completed, and its checkpoints were removed"):
         serve(grid, served(tmp_path, each, resume=True))
 
 

@@ -78,25 +78,25 @@ def test_a_site_info_travels() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"shape": [200_000] * 9}, "no list of at most 8 whole numbers"),
+        ({"shape": [200_000] * 9}, "not a list of at most 8 whole numbers"),
         ({"shape": []}, r"the shape \[\]"),
         ({"shape": [3, 0]}, "sizes above 0"),
         ({"shape": [3, -4]}, "sizes above 0"),
         ({"shape": [3, 1 << 40]}, "sizes above 0"),
-        ({"shape": [3.0, 4]}, "no list of at most 8 whole numbers"),
-        ({"shape": [True, 4]}, "no list of at most 8 whole numbers"),
-        ({"shape": "34"}, "no list of at most 8 whole numbers"),
+        ({"shape": [3.0, 4]}, "not a list of at most 8 whole numbers"),
+        ({"shape": [True, 4]}, "not a list of at most 8 whole numbers"),
+        ({"shape": "34"}, "not a list of at most 8 whole numbers"),
         ({"source": False, "target": False}, "neither source nor target"),
         ({"source": 1}, "whether 'source' is true or false"),
         ({"bytes": None}, "whether 'bytes' is true or false"),
         ({"batch": [1]}, "where two numbers are read"),
         ({"batch": [1, -1]}, "where two numbers are read"),
         ({"batch": [[1], 1]}, "whole numbers"),
-        ({"input_sum": "a"}, "no finite number"),
-        ({"input_sum": 10**400}, "no finite number"),
+        ({"input_sum": "a"}, "not a finite number"),
+        ({"input_sum": 10**400}, "not a finite number"),
         ({"input_count": 1.5}, "whole numbers"),
         ({"class_counts": [1.5]}, "whole numbers"),
-        ({"class_counts": [3, -1]}, "no numbers of rows"),
+        ({"class_counts": [3, -1]}, "not numbers of rows"),
     ],
 )
 def test_a_site_info_with_values_of_the_wrong_kind_is_refused(changes: dict[str, Any], words: str) -> None:
@@ -297,7 +297,7 @@ def test_where_too_few_come_the_reasons_are_told(tmp_path: Path) -> None:
     grid = grid_of(tmp_path, each)
     spoil_info(grid, names[1], lambda info: "[" * 3000)
     grid.files = {node: file for node, file in grid.files.items() if file.stem in names[:2]}
-    words = rf"the run begins with 2 sites, and 1 came \({names[1]} was turned away: .* nested more than 8 deep\)"
+    words = rf"the run starts with 2 sites, but 1 came \({names[1]} was turned away: .* nested more than 8 deep\)"
     with pytest.raises(FedmmError, match=words):
         serve(grid, served(tmp_path, each, min_sites=2, enrol_seconds=0.1))
 

@@ -103,7 +103,7 @@ def test_two_sites_share_a_folder_and_nothing_is_overwritten(there: Federation, 
     other = Federation(tmp_path / "other")
     prepare(other, 9093, [], known_as=["link.example.org"])
     (stranger,) = invite(other, {"c": {}})
-    with pytest.raises(FedmmError, match=r"ca\.crt is there already, and is of another federation"):
+    with pytest.raises(FedmmError, match=r"ca\.crt is there already and belongs to another federation"):
         join(read_invitation(stranger), tmp_path / "c.toml", SHARE)
     assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
 
@@ -173,11 +173,11 @@ def test_a_site_file_is_checked_before_anything_is_written(
         ({"address": 'x" insecure=true:1'}, "an address must be host:port"),
         ({"address": "a b:1"}, "an address must be host:port"),
         ({"address": "evil.example.org:9092"}, "changed on its way"),
-        ({"certificate": "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"}, "is no certificate"),
-        ({"certificate": "/etc/passwd"}, "is no certificate"),
-        ({"coordinator": "ssh-ed25519 AAAA x"}, "no public key in OpenSSH's form"),
+        ({"certificate": "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"}, "is not a certificate"),
+        ({"certificate": "/etc/passwd"}, "is not a certificate"),
+        ({"coordinator": "ssh-ed25519 AAAA x"}, "not a public key in OpenSSH's form"),
         ({"coordinator": generate_node_key("x")[1].decode()}, "changed on its way"),
-        ({"key": "/etc/ssh/ssh_host_rsa_key"}, "no private key"),
+        ({"key": "/etc/ssh/ssh_host_rsa_key"}, "not a private key"),
         ({"fingerprint": "0000"}, "changed on its way"),
         ({"fingerprint": None}, "has no fingerprint"),
         ({"version": 2}, "version must be 1, not 2"),
@@ -206,7 +206,7 @@ def test_a_hostile_invitation_is_refused(there: Federation, values: dict[str, An
 )  # fmt: skip
 def test_what_is_no_invitation_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "invitation.toml").write_bytes(content)
-    with pytest.raises(FedmmError, match=r"is no invitation|is not valid TOML|has over 65536 bytes"):
+    with pytest.raises(FedmmError, match=r"is not an invitation|is not valid TOML|has over 65536 bytes"):
         read_invitation(tmp_path / "invitation.toml")
 
 
@@ -272,7 +272,7 @@ def test_keys_that_nobody_waits_for_are_refused(there: Federation, tmp_path: Pat
         with pytest.raises(FedmmError, match=said):
             accept(there, files)
     for content, said in (
-        (b"ssh-rsa AAAA b\n", "no public key"),
+        (b"ssh-rsa AAAA b\n", "not a public key"),
         (generate_node_key("b")[1] * 3, "says that it is"),
         (b"x" * 5000, "has over 4096 bytes"),
     ):
@@ -336,7 +336,7 @@ def test_an_address_is_the_certificates_or_the_one_given(there: Federation, tmp_
     assert read_invitation(path).address == "link.example.org:9092"
     alone = Federation(tmp_path / "alone")
     prepare(alone, 9093, [])
-    with pytest.raises(FedmmError, match="is for this machine alone; say with --address"):
+    with pytest.raises(FedmmError, match="is only for this machine; give the address"):
         invited(alone, "a")
     six = Federation(tmp_path / "six")
     prepare(six, 9093, [], known_as=["2001:db8::1"])

@@ -211,7 +211,7 @@ def test_a_site_with_peers_sends_nothing_unmasked_and_one_without_cannot_mask(tm
     each = masked()
     config = read_site(site_files(tmp_path / "sites", each)[0])
     plain = small(partition=each.tables()["partition"])
-    with pytest.raises(FedmmError, match="for masked sums alone"):
+    with pytest.raises(FedmmError, match="only for masked sums"):
         SiteWork(config)(INTRODUCE, Packed({}, {"run": "one", "experiment": experiment_text(plain)}, {}))
     bare = replace(config, masks=MasksSection())
     with pytest.raises(FedmmError, match=r"needs superlink.key and masks.peers"):

@@ -309,7 +309,7 @@ def test_a_run_of_an_old_name_begins_anew_at_the_sites(tmp_path: Path) -> None:
 def test_one_server_at_a_time(tmp_path: Path) -> None:
     each = small(run={"rounds": 1})
     (tmp_path / "runs" / "one").mkdir(parents=True)
-    with run_lock(tmp_path / "runs" / "one"), pytest.raises(FedmmError, match="another server is at work"):
+    with run_lock(tmp_path / "runs" / "one"), pytest.raises(FedmmError, match="another server is already running"):
         serve(grid_of(tmp_path, each), served(tmp_path, each))
 
 

@@ -101,7 +101,7 @@ def test_too_few_tables_that_fit_end_the_run_before_it_begins(tmp_path: Path) ->
     frames["south"] = frames["south"].drop(columns="crp")
     with pytest.raises(FedmmError, match=r"the sites' tables do not fit the experiment: south has no column 'crp'"):
         begun(tmp_path / "fit", frames, experiment(), {"west": 9})
-    with pytest.raises(FedmmError, match=r"south, west did not come .*; the run begins with 2 sites, and 1 came"):
+    with pytest.raises(FedmmError, match=r"south, west did not come .*; the run starts with 2 sites, but 1 came"):
         begun(tmp_path / "came", tables(), experiment(), {"south": 9, "west": 9}, enrol_seconds=0.1)
     with pytest.raises(FedmmError, match="the experiment does not say what they hold"):
         begun(tmp_path / "unclear", tables(), agreed(), {})

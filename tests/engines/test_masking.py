@@ -161,7 +161,7 @@ def test_an_update_stays_hidden_when_it_comes_after_the_sum_was_opened_without_i
         codes = codes + each if name < "d" else codes - each
     left = codes - upload_codes(plain["d"].vectors, SENT)
     assert np.array_equal(left, mask(masks["d"].ledger.sent(RUN, 7, 3).own, SIZE))  # type: ignore[union-attr]
-    with pytest.raises(FedmmError, match="no part of"):
+    with pytest.raises(FedmmError, match="does not contain"):
         masks["d"].confirmed(7, 3, ["a", "b", "c"])
 
 
@@ -228,7 +228,7 @@ def test_so_are_a_stranger_another_run_and_another_key_of_its_own() -> None:
         replace(masks["a"], run=f"{RUN} too").masked(invitation(), plain["a"], sites.offer)
     with pytest.raises(FedmmError, match="another key than this site's own"):
         masks["a"].masked(invitation(), plain["a"], {**sites.offer, "a": sites.offer["b"]})
-    with pytest.raises(FedmmError, match="none of X25519's"):
+    with pytest.raises(FedmmError, match="not an X25519 key"):
         masks["a"].key.seed(bytes(32), b"label")
 
 
@@ -290,7 +290,7 @@ def test_what_was_masked_and_opened_outlives_the_process(tmp_path: Path) -> None
         after.confirmed(7, 3, NAMES)
     assert path.stat().st_mode & 0o077 == 0
     path.write_text("nonsense\n")
-    with pytest.raises(FedmmError, match="no note of masks"):
+    with pytest.raises(FedmmError, match="not a record of masks"):
         MaskLedger(path)
 
 
@@ -312,7 +312,7 @@ def test_an_opening_that_is_none_opens_nothing(wrong: Opening) -> None:
     sites = Sites(NAMES)
     masks, plain = sites.masks(), updates()
     hidden = masked(masks, sites, plain)
-    with pytest.raises(NotOpened, match="'b' told other seeds"):
+    with pytest.raises(NotOpened, match="'b' sent other seeds"):
         sum_codes(hidden, NAMES, {**opened(masks, NAMES), "b": wrong})
 
 

@@ -186,7 +186,7 @@ def test_a_file_that_holds_no_results_is_refused(tmp_path: Path) -> None:
         read_results(tmp_path / RESULTS)
     with pytest.raises(FedmmError, match="no finished run"):
         read_results(write(tmp_path))
-    with pytest.raises(FedmmError, match="line 1, is no result of the leaderboard"):
+    with pytest.raises(FedmmError, match="line 1, is not a result of the leaderboard"):
         read_lines(write(tmp_path, {"kind": "else"}))
     with pytest.raises(FedmmError, match="'seed'"):
         read_results(write(tmp_path, {**LINES[0], "seed": -1}))

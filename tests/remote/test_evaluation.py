@@ -156,7 +156,7 @@ def changed(*by: float) -> Packed:
         (changed(-20, 0, 0, 0), "over -10 rows"),
         (changed(0.5, 0, 0, 0), "over 10.5 rows"),
         (changed(-10, 0, 0, 0), "its entropy has sums over no rows"),
-        (changed(0, 0, 0, 7), "its sums for accuracy cannot be of 10 rows: it is no count"),
+        (changed(0, 0, 0, 7), "its sums for accuracy cannot be of 10 rows: it is not a number of rows"),
     ],
 )  # fmt: skip
 def test_what_a_site_may_not_answer_is_refused_with_a_reason(answer: Packed | None, words: str) -> None:
@@ -169,7 +169,7 @@ def test_what_a_site_may_not_answer_is_refused_with_a_reason(answer: Packed | No
 def test_a_site_measures_nothing_but_a_model() -> None:
     for question, words in (
         (Packed({}, {"round": 1}, {}), "did not say what is to be measured"),
-        (Packed({}, {"round": 1, "columns": "entropy"}, {}), "no model that could be measured"),
+        (Packed({}, {"round": 1, "columns": "entropy"}, {}), "no model to measure"),
     ):
         with pytest.raises(Malformed, match=words):
             measure_at_site("a", PROBLEM_.layout, {}, question, lambda *given: {})

@@ -344,7 +344,7 @@ def test_the_command_writes_a_page_with_its_library(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["nowhere", "--out", "x.html"], "nowhere is no folder"),
+        (["nowhere", "--out", "x.html"], "nowhere is not a folder"),
         ([".", "--out", "x.html"], ". holds no run"),
         (["run", "--out", "x.html", "--format", "docx"], "unknown format 'docx'"),
         (["run", "--out", "."], ". is a folder"),

@@ -41,7 +41,7 @@ def test_a_torn_last_line_is_dropped(paper: Any, line: Any) -> None:
 def test_a_broken_line_before_the_last_is_refused(paper: Any, line: Any) -> None:
     path = paper.write(line("p", "c", [0.1]), line("p", "d", [0.1]))
     path.write_text('{"item": "fig\n' + path.read_text())
-    with pytest.raises(FedmmError, match=r"results\.jsonl, line 1, is no result of a run"):
+    with pytest.raises(FedmmError, match=r"results\.jsonl, line 1, is not a result of a run"):
         read_results(path)
 
 
@@ -74,7 +74,7 @@ def test_a_wrong_value_is_named_with_its_line_and_key(paper: Any, line: Any, key
 
 def test_a_line_that_is_no_object_is_refused_even_as_the_last(paper: Any) -> None:
     paper.results.write_text("[1]\n")
-    with pytest.raises(FedmmError, match="line 1, is no result of a run"):
+    with pytest.raises(FedmmError, match="line 1, is not a result of a run"):
         read_results(paper.results)
 
 

@@ -169,7 +169,7 @@ def test_without_a_readable_checkpoint_the_run_begins_again_and_says_so(tmp_path
         path.write_bytes(b"no state")
     said: list[str] = []
     run_experiment(small(), tmp_path / "run", progress=False, resume=True, say=said.append)
-    assert any("begins again" in line for line in said)
+    assert any("starts again" in line for line in said)
     assert len(rows_of(tmp_path / "run")) == ROUNDS
 
 

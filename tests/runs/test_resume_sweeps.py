@@ -256,7 +256,7 @@ def test_another_order_of_the_same_runs_is_the_same_sweep(
 @pytest.mark.parametrize("plan", ["", "[]", "{}", '{"runs": {"a": {}}, "programs": []}', '{"runs": 1}'])
 def test_a_plan_that_cannot_be_read_is_refused(tmp_path: Path, plan: str) -> None:
     (tmp_path / "plan.json").write_text(plan)
-    with pytest.raises(FedmmError, match=r"plan\.json is no plan of runs that could be gone on with"):
+    with pytest.raises(FedmmError, match=r"plan\.json is not a plan of runs that can be continued"):
         swept(tmp_path, resume=True)
 
 

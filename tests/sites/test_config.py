@@ -68,7 +68,7 @@ def write(tmp_path: Path, text: str) -> Path:
         ('"link.example.org:9092"', '"link.example.org"', "superlink.address must be host:port"),
         ('certificate = "ca.crt"\n', "", "superlink.certificate, superlink.key and .*must name files"),
         ('"link.example.org:9092"', '"link.example.org:99999"', "superlink.address must be host:port"),
-        ('certificate = "ca.crt"', "insecure = true", "plain text .* is for this machine alone .* 'link.example.org'"),
+        ('certificate = "ca.crt"', "insecure = true", "plain text .* is only for this machine .* 'link.example.org'"),
         ('key = "keys/clinic-a"', "key = true", "superlink.key must be text, not True"),
         ('state = "kept"', "min_rows = 0", "policy.min_rows must be at least 1, not 0"),
         ("[data]", "[policy]\nmin_batch_size = 0\n[data]", "policy.min_batch_size must be at least 1, not 0"),

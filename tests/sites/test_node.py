@@ -131,7 +131,7 @@ def test_in_plain_text_without_a_key_questions_need_no_signature(tmp_path: Path)
 def test_two_processes_of_one_site_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = config_in(tmp_path)
     monkeypatch.setattr(node_module, "_run", lambda nodes: run_sites([config], lambda name, line: None))
-    with pytest.raises(FedmmError, match=r"the site with its state in .* is at work"):
+    with pytest.raises(FedmmError, match=r"the site with its state in .* is already running"):
         run_sites([config], lambda name, line: None)
     with pytest.raises(FedmmError, match="two of these files belong to one site"):
         run_sites([config, config], lambda name, line: None)
@@ -240,7 +240,7 @@ def test_an_app_of_somebody_elses_runs_at_no_site_and_learns_nothing(two_sites: 
     until(answers.exists, 300, "the attacker's server did not run")
     asked, *said = answers.read_text().splitlines()
     assert (asked, len(said)) == ("2", 2)
-    assert all("it is no message of this program" in each for each in said)
+    assert all("it is not a message of this program" in each for each in said)
     assert not ran.exists()
     for name in ("source-1", "target-1"):
         assert "refused: it is not a message of this program" in text(two_sites.logs / f"{name}.log")

@@ -126,7 +126,7 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
         site_rows(config, elsewhere())
     with pytest.raises(FedmmError, match=r"data\.path .* cannot be read"):
         site_rows(site(tmp_path, kind="npz", path="nowhere.npz", domain="target"), elsewhere())
-    with pytest.raises(FedmmError, match="needs an experiment with a data set of its own"):
+    with pytest.raises(FedmmError, match="needs an experiment with a built-in data set"):
         site_rows(site(tmp_path), elsewhere())
     each = deployed_experiment({"data": {"name": "moons"}, "model": {"name": "mlp"}})
     with pytest.raises(FedmmError, match=r"site\.name 'a' has no share; the partition deals to source-1, target-1"):

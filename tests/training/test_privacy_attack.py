@@ -243,7 +243,7 @@ def test_points_tell_other_clients_no_more_than_is_claimed_or_the_combination_is
         InProcess(problem, algorithm, ROUNDS, terms)
         assert_bounded(attacked(algorithm, terms, pull=0.3), claimed(terms))
     else:
-        with pytest.raises(FedmmError, match=r"noise can only be shared where clients .*trust = 'nobody'"):
+        with pytest.raises(FedmmError, match=r"noise can only be shared if clients .*trust = 'nobody'"):
             InProcess(problem, algorithm, ROUNDS, terms)
         # And rightly so: what clients keep takes the noise of earlier rounds back.
         found = attacked(algorithm, terms)

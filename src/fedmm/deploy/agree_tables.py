@@ -38,7 +38,7 @@ def agree_on_encoding(
     least, seconds = served.min_sites or len(roster.names), served.enrol_seconds
     absent = wait_for_sites(grid, roster, question, timeout=seconds, say=say, enough=served.min_sites or None)
     reasons = "; ".join(["", *sorted(set(roster.turned_away.values()))])
-    wanted = f"begins with {least} sites, and {len(roster.nodes)} came" if served.min_sites else "needs them"
+    wanted = f"starts with {least} sites, but {len(roster.nodes)} came" if served.min_sites else "needs them"
     require(
         len(roster.nodes) >= least,
         f"{', '.join(absent)} did not come within {seconds:g} seconds; the run {wanted}{reasons}",

@@ -58,7 +58,7 @@ def telling_classes(pair: DomainPair) -> Telling:
             "out what is not known for new rows"
         )
     much = [f"{name} ({share:.0%})" for name, share in tell.items() if share < TELLING and name not in one]
-    alone, are = ("alone predicts", "is it") if len(much) == 1 else ("each predict", "are they")
+    alone, are = ("alone tells", "is it") if len(much) == 1 else ("each tell", "are they")
     note = f"{list_some(much)} {alone} much of the class (classes weighted equally); {are} known for new rows?"
     return Telling(tuple(warnings), (note,) if much else ())
 

@@ -168,7 +168,7 @@ def test_whole_numbers_as_labels_are_written_as_such(tmp_path: Path) -> None:
     [
         ({"label": ""}, "data.label must name the column of classes"),
         ({"file": ""}, "data.file must name"),
-        ({"file": "gone.csv"}, "gone.csv is no file"),
+        ({"file": "gone.csv"}, "gone.csv is not a file"),
         ({"label": "sik"}, "no column 'sik', which data.label names; did you mean 'sick'? (columns: pid, site, age"),
         ({"drop": ("nothing",)}, "no column 'nothing', which data.drop names"),
         ({"site": "sick"}, "named as two of label, site, domain and id"),
@@ -377,7 +377,7 @@ def test_each_site_may_be_scaled_by_its_own_rows(tmp_path: Path) -> None:
     kind = pair.input
     assert isinstance(kind, TableInput)
     (tmp_path / "new.csv").write_text("age,city\n2011,Oslo\n")
-    with pytest.raises(FedmmError, match="say --site and one of: a, b, c"):
+    with pytest.raises(FedmmError, match="use --site with one of: a, b, c"):
         kind.read(tmp_path / "new.csv")
     at_c = replace(kind, at="c").read(tmp_path / "new.csv").x
     (tmp_path / "new.csv").write_text("age,city,site\n2011,Oslo,c\n")

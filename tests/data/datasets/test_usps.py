@@ -154,7 +154,7 @@ def test_another_file_of_the_same_form_is_refused(
 
 def test_a_file_of_another_form_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lay_out(tmp_path, monkeypatch, b"label,pixel\n")
-    with pytest.raises(FedmmError, match=r"usps\.h5 cannot be read as an HDF5 file: it does not begin with"):
+    with pytest.raises(FedmmError, match=r"usps\.h5 cannot be read as an HDF5 file: it does not start with"):
         Usps().load()
 
 

@@ -86,7 +86,7 @@ def test_what_does_not_fit_is_refused_in_a_sentence(there: Federation, tmp_path:
     with pytest.raises(FedmmError, match=r"superlink\.client_certificate cannot be read"):
         client_context(authority, tmp_path / "none.pem", keys / "hospital-b")
     (keys / "hospital-c.pub").write_text("nothing\n")
-    with pytest.raises(FedmmError, match=r"hospital-c\.pub is no public key"):
+    with pytest.raises(FedmmError, match=r"hospital-c\.pub is not a public key"):
         issue_certificates(there.keys, there.certificates)
     (there.certificates / "ca.key").unlink()
     (keys / "hospital-c.pub").write_bytes((keys / "hospital-a.pub").read_bytes())

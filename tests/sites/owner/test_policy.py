@@ -250,7 +250,7 @@ def test_a_count_of_few_rows_of_a_class_does_not_leave(tmp_path: Path) -> None:
         return deployed_experiment(tables)
 
     config, each = own_rows(tmp_path, 30)  # 15 of each class
-    assert "holds fewer rows of a class than its policy.min_rows, 20, and does not tell" in refused_at_once(
+    assert "holds fewer rows of a class than its policy.min_rows, 20, and does not report" in refused_at_once(
         config, asked()
     )
     assert SiteWork(config)(INTRODUCE, introduction(asked(positive_share=0.5)))
