@@ -175,7 +175,9 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_warns(tmp_path: P
     with pytest.raises(Stopped):
         kept(tmp_path, on_round=ends_after(6))
     (tmp_path / FOLDER / "round-00000005.safetensors").write_bytes(b"torn")
-    with pytest.warns(UserWarning, match=r"round-00000005\.safetensors is no .*the checkpoint before it is tried"):
+    with pytest.warns(
+        UserWarning, match=r"round-00000005\.safetensors is not a state .*the checkpoint before it is tried"
+    ):
         resumed = kept(tmp_path)
     assert_same(resumed, adapt(rounds=ROUNDS))
     assert numbered(tmp_path) == [7, 8]
