@@ -9,6 +9,7 @@ import pytest
 import torch
 from problems import FLOAT64, golden, played
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from fedmm import (
     CODASCA,
@@ -26,6 +27,7 @@ from fedmm import (
 )
 from fedmm.core.algorithm import Algorithm, Coefficients, State
 from fedmm.core.layout import Layout
+from fedmm.core.projections import ConvexSet
 
 FILES = {name: golden(name) for name in ("peers", "proxskip", "momentum")}
 RATE, STEPS = FILES["peers"]["rate"], FILES["peers"]["steps"]
@@ -63,7 +65,7 @@ class ProxSkipAsRecorded(ProxSkipSGDA):
 
 
 class FedSGDAMOfOwnPoints(FedSGDAM):
-    """FedSGDA-M whose clients begin a round with their own points before their last steps, not with the mean of them."""
+    """FedSGDA-M whose clients begin a round with their own points before their last steps, not with the mean."""
 
     def init_client(self, z: Tensor) -> State:
         return {"before": z}
@@ -142,3 +144,28 @@ def test_fedsgda_m_differs_from_the_public_code_in_the_points_a_round_begins_wit
     recorded = theirs("momentum", "Acc_FCSG_M")
     torch.testing.assert_close(found[0], recorded[0], rtol=1e-10, atol=1e-12)
     assert (found[1:] - recorded[1:]).abs().amax(dim=1).min() > 1e-4
+
+
+@dataclass(frozen=True)
+class DividedBySum(ConvexSet):
+    """Weights as FedSGDA+'s program holds them in the simplex."""
+
+    def project(self, x: Tensor) -> Tensor:
+        return x.relu() / x.relu().sum(dim=-1, keepdim=True)
+
+
+def test_three_rounds_of_sgda_plus_are_those_of_fedsgda_plus() -> None:
+    recorded = golden("fedsgda")
+    x, classes = torch.tensor(recorded["rows"], dtype=FLOAT64), len(recorded["rows"])
+
+    def f(weights: Tensor, shares: Tensor) -> Tensor:
+        return shares @ cross_entropy(x.unsqueeze(1) * weights, torch.arange(classes), reduction="none")
+
+    start = torch.tensor(recorded["start"], dtype=FLOAT64), torch.full((classes,), 1 / classes, dtype=FLOAT64)
+    layout, every = Layout.of(*start), recorded["snapshot_every"]
+    only = FunctionClient("only", f, None, layout, torch.ones((), dtype=FLOAT64))
+    rates = (recorded["rate"], recorded["rate_max"], recorded["steps"], recorded["server_rate"])
+    algorithm = SGDAPlus(*rates[:3], server_lr=rates[3], snapshot_every=every)
+    problem = FederatedProblem(layout, layout.pack(*start), [only], constraints={"psi": DividedBySum()})
+    found = torch.stack([state.z for state, _ in played(InProcess(problem, algorithm, 3), 3)])
+    torch.testing.assert_close(found, torch.tensor(recorded["rounds"], dtype=FLOAT64), rtol=1e-10, atol=1e-12)

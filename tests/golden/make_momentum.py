@@ -9,7 +9,7 @@ process; what it keeps of the step before is not averaged. Only numbers are kept
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import importlib
 import json
 import sys
 from pathlib import Path
@@ -41,7 +41,7 @@ def rounds_of(optimizer: Any, method: str) -> list[list[float]]:
             self.opt, self.alpha, self.meta_lr = method, ALPHA, RATE
             self.momentum_in = self.momentum_ot = None
 
-        def trainHelper(self, net: Point, *batch: Any) -> tuple[list[Tensor], list[Tensor], Tensor]:
+        def trainHelper(self, net: Point, *batch: Any) -> tuple[list[Tensor], list[Tensor], Tensor]:  # noqa: N802
             game = Game()
             game.x.data, game.y.data = net.x.data.clone(), net.y.data.clone()
             game.backward(self.client)
@@ -69,12 +69,9 @@ def average(tensors: Any) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--checkout", type=Path, required=True)
-    program = parser.parse_args().checkout / "Federated Model-Agnostic Meta-Learning" / "optimizer.py"
-    spec = importlib.util.spec_from_file_location("optimizer", program)
-    assert spec is not None and spec.loader is not None
-    optimizer = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(parser.parse_args().checkout / "Federated Model-Agnostic Meta-Learning"))
     with patch.dict(sys.modules, {"model": ModuleType("model")}):  # its network and data, which a game needs not
-        spec.loader.exec_module(optimizer)
+        optimizer = importlib.import_module("optimizer")
     content = {
         "about": "Three rounds of optimizer.py of github.com/xidongwu/Federated-Minimax-and-Conditional-Stochastic-"
         "Optimization, by make_momentum.py.",

@@ -53,7 +53,9 @@ def field(z: np.ndarray, node: int) -> np.ndarray:
 def measured(program: Path) -> list[list[float]]:
     """The points at which the program measures its distance, method by method."""
     points: list[list[float]] = []
-    game = SimpleNamespace(grad=field, optdist=lambda z: points.append(z.tolist()), L_node=np.ones(1), mu_node=np.ones(1))
+    game = SimpleNamespace(
+        grad=field, optdist=lambda z: points.append(z.tolist()), L_node=np.ones(1), mu_node=np.ones(1)
+    )
     model: Any = ModuleType("model")
     model.QuadGame = lambda *sizes, **options: game
     tree = Given().visit(ast.parse(program.read_text()))

@@ -333,7 +333,7 @@ class LocalAdam(FedAvgGDA):
         self, z: Tensor, sent: State, client: State, F: Tensor, G: Tensor, c: Coefficients
     ) -> tuple[Tensor, State]:
         m, v, taken = 0.9 * client["m"] + 0.1 * F, 0.99 * client["v"] + 0.01 * F * F, client["taken"] + 1
-        along = m / (1 - 0.9**taken) / ((v / (1 - 0.99**taken)).sqrt() + 1e-3)
+        along = m / (1 - 0.9**taken) / ((v / (1 - 0.99**taken)).sqrt() + 1e-2)
         return z - c.lr * along, {"m": m, "v": v, "taken": taken}
 
 
