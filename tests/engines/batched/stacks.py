@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -44,7 +44,7 @@ from fedmm import (
     Terms,
     TrimmedMean,
 )
-from fedmm.core.algorithm import Algorithm
+from fedmm.core.algorithm import Algorithm, Coefficients, State
 from fedmm.core.compression import algorithms_part
 from fedmm.core.engine import FederatedState, RoundRecord
 from fedmm.core.mechanisms import GaussianUpdate
@@ -320,6 +320,23 @@ def hidden(runs: Sequence[Run]) -> list[Run]:
     return [run for run in runs if takes_noise(type(run.algorithm))]
 
 
+@dataclass(frozen=True)
+class LocalAdam(FedAvgGDA):
+    """FedAvgGDA whose clients take Adam's steps, with moments that begin anew in every round."""
+
+    name: ClassVar[str] = "local_adam"
+
+    def begin(self, z: Tensor, sent: State, client: State, c: Coefficients) -> State:
+        return {"m": torch.zeros_like(z), "v": torch.zeros_like(z), "taken": torch.zeros_like(z[..., :1])}
+
+    def step(
+        self, z: Tensor, sent: State, client: State, F: Tensor, G: Tensor, c: Coefficients
+    ) -> tuple[Tensor, State]:
+        m, v, taken = 0.9 * client["m"] + 0.1 * F, 0.99 * client["v"] + 0.01 * F * F, client["taken"] + 1
+        along = m / (1 - 0.9**taken) / ((v / (1 - 0.99**taken)).sqrt() + 1e-2)
+        return z - c.lr * along, {"m": m, "v": v, "taken": taken}
+
+
 def beyond_local_steps(**options: Any) -> list[Run]:
     """Methods that look, or whose state changes with every step, beside one that does neither; their steps differ."""
     algorithms: list[Algorithm] = [
@@ -330,6 +347,7 @@ def beyond_local_steps(**options: Any) -> list[Run]:
         fedmm.SGDAPlus(0.1, 0.3, 3, snapshot_every=2),
         fedmm.ProximalPoint(0.1, 0.3, 5, inner_steps=2),
         fedmm.ProximalPoint(0.1, 0.3, [1, 3, 4, 7], inner_steps=3),
+        LocalAdam(0.05, 0.02, 3),
     ]
     return [Run(each, DANN(nu=0.2 + 0.1 * seed), seed, **options) for seed, each in enumerate(algorithms)]
 
