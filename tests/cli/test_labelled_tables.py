@@ -62,6 +62,13 @@ def test_of_hundreds_of_sites_a_few_work_in_a_round(
     assert "participation" not in init(command, table(tmp_path), metric)[2].read_text()
 
 
+def test_all_of_hundreds_of_sites_work_where_one_of_them_is_the_target(tmp_path: Path, command: Command) -> None:
+    toml = tmp_path / "t.toml"
+    given = ("--label", "fraud", "--site", "bank", "--target-site", "b7", "--out", toml)
+    assert command("init", table(tmp_path, rows=900, sites=300), *given).code == 0
+    assert "participation" not in toml.read_text()
+
+
 def test_of_hundreds_of_sites_with_gaps_some_are_named(tmp_path: Path, command: Command) -> None:
     code, said, toml = init(command, table(tmp_path, rows=600, sites=300, gaps=200))
     assert code == 0

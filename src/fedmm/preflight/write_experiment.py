@@ -76,7 +76,7 @@ def write_experiment(found: Found, source: Path, file: Path) -> str:
             Line("rounds", rounds, "of communication; stop_by ends earlier"),
             Line("batch_size", batch, f"rows of a local step; the smallest client holds about {found.smallest}"),
             Line("seed", 0, "one seed, one result"),
-            *_participation(found.sites),
+            *(_participation(found.sites) if found.metric else ()),
             Line("device", "auto", "the GPU if there is one"),
             *(() if large else (Line("threads", 1, "such a small network is fastest on one core"),)),
             Line("best_by", best_by, why),
@@ -122,7 +122,7 @@ def suited_metric(found: Columns) -> str:
 
 
 def _participation(sites: int) -> tuple[Line, ...]:
-    """A few of many sites in each round."""
+    """A few of many sites in each round; not where a few of them are the target, which would seldom be drawn."""
     if sites <= _MANY_SITES:
         return ()
     share = math.ceil(1000 * _IN_A_ROUND / sites) / 1000
