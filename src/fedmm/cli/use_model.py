@@ -28,7 +28,7 @@ from fedmm.cli.console import (
 from fedmm.core.errors import require
 from fedmm.core.files import write_json
 from fedmm.core.signals.groups import FEW_ROWS, worst_and_best
-from fedmm.core.validation import at_least, share
+from fedmm.core.validation import at_least, rate
 from fedmm.data.readers.images import skipped_note
 from fedmm.inference.calibrate import calibrate
 from fedmm.inference.evaluate import evaluate as evaluate_rows
@@ -167,7 +167,7 @@ def evaluate(
 
     at_least("--bins", bins, 1)
     if max_fpr is not None:
-        share("--max-fpr", max_fpr)
+        rate("--max-fpr", max_fpr)
     if picture is not None:
         require(picture.suffix.lower() in _PICTURES, f"--picture {picture} must end in {', '.join(_PICTURES)}")
     opened = open_run(run, model, device=device)
@@ -231,8 +231,8 @@ def _show(table: Mapping[str, Any], model: str) -> None:
         )
     if table["partial_auc"] is not None:
         say(
-            f"partial AUROC up to a false positive rate of {table['max_fpr']:g}: {table['partial_auc']:.3f}, standardised "
-            "so that 0.5 would be chance; it has no interval"
+            f"partial AUROC up to a false positive rate of {table['max_fpr']:g}: {table['partial_auc']:.3f}, "
+            "standardised so that 0.5 would be chance; it has no interval"
         )
     say(
         f"calibration: ECE {table['ece']:.3f} ({len(table['bins'])} bins of equal width), Brier {table['brier']:.3f} "

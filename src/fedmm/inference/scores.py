@@ -15,7 +15,7 @@ from fedmm.core.errors import require
 from fedmm.core.signals.groups import GroupedScores
 from fedmm.core.signals.intervals import Interval, auroc_interval, average_precision_interval, mean_interval, wilson
 from fedmm.core.signals.thresholds import Curves, Thresholds, count_groups
-from fedmm.core.validation import at_least, share
+from fedmm.core.validation import at_least, rate
 
 BINS = 15
 """Of equal width, by the probability of the predicted class, unless another number is asked for."""
@@ -107,7 +107,7 @@ def compute_scores(
 
     at_least("--bins", bins, 1)
     if max_fpr is not None:
-        share("--max-fpr", max_fpr)
+        rate("--max-fpr", max_fpr)
     require(len(y) > 0, "there are no labelled rows to evaluate on")
     labels, logs = y.cpu().numpy(), logarithms.cpu().double().numpy()
     unscored = int(np.isnan(logs).any(axis=1).sum())

@@ -1,4 +1,4 @@
-"""Deep AUC maximisation (Ying et al., 2016; Liu et al., 2020; Yuan et al., 2021), of the whole curve or its first part."""
+"""Deep AUC maximisation (Ying et al., 2016; Liu et al., 2020; Yuan et al., 2021), of all of the curve or its start."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from fedmm.core.errors import require
 from fedmm.core.objective import AdversaryShape, Objective, Outputs, RowWeights, class_shares
 from fedmm.core.projections import ConvexSet, HalfLine
-from fedmm.core.validation import fraction, one_of, positive, share
+from fedmm.core.validation import fraction, one_of, positive, rate
 
 _FIRST_QUANTILE = 0.5
 """Where tau begins: at h of a network that knows nothing. The number that is trained is the difference, from 0 on."""
@@ -60,7 +60,7 @@ class AUC(Objective):
         one_of("form", self.form, ("margin", "square"))
         positive("margin", self.margin)
         fraction("positive_share", self.positive_share)
-        share("max_fpr", self.max_fpr)
+        rate("max_fpr", self.max_fpr)
         require(
             not self.sam_radius, f"sam_radius must be 0 for {self.name}, whose task loss is not minimised by itself"
         )
