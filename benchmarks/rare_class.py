@@ -17,6 +17,7 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -69,11 +70,16 @@ STEPS = 5
 
 
 def runs_of(
-    setting: str, method: str, rates: tuple[float, float], seeds: tuple[int, ...], device: str
+    setting: str,
+    method: str,
+    rates: tuple[float, float],
+    seeds: tuple[int, ...],
+    device: str,
+    methods: Mapping[str, tuple[dict[str, Any], str]] = METHODS,
 ) -> list[Experiment]:
     """The experiments of a method with these rates, one a seed."""
     tables = SETTINGS[setting]
-    objective, algorithm = METHODS[method]
+    objective, algorithm = methods[method]
     alone = method.endswith("centralised")
     return [
         experiment(
@@ -133,12 +139,12 @@ def table(results: dict[str, Any]) -> str:
     for setting, methods in results.items():
         for method, found in methods.items():
             low, high = found["rates"]
-            cells = [_mean(found[name]) for name in ("auroc", "average_precision")]
+            cells = [mean_and_deviation(found[name]) for name in ("auroc", "average_precision")]
             lines.append(f"| {setting} | {method} | {' | '.join(cells)} | {low:g}, {high:g} |")
     return "\n".join(lines)
 
 
-def _mean(values: list[float | None]) -> str:
+def mean_and_deviation(values: list[float | None]) -> str:
     known = [value for value in values if value is not None]
     diverged = f", {len(values) - len(known)} diverged" if len(known) < len(values) else ""
     return f"{fmean(known):.4f} ± {stdev(known):.4f}{diverged}" if len(known) > 1 else "diverged"
@@ -160,7 +166,7 @@ def main() -> None:
                 if method not in found:
                     found[method] = measure(setting, method, given.device)
                     given.out.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-                    sys.stderr.write(f"{setting}, {method}: {_mean(found[method]['auroc'])}\n")
+                    sys.stderr.write(f"{setting}, {method}: {mean_and_deviation(found[method]['auroc'])}\n")
     print(table(kept["data"]))
 
 

@@ -58,8 +58,10 @@ def test_an_experiment_comes_back_from_its_tables(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("engine", ["in_process", "batched"])
-def test_a_run_that_stopped_goes_on_to_the_same_bits(tmp_path: Path, engine: str) -> None:
+@pytest.mark.parametrize("max_fpr", [1.0, 0.3])
+def test_a_run_that_stopped_goes_on_to_the_same_bits(tmp_path: Path, engine: str, max_fpr: float) -> None:
     tables = table(tmp_path)
+    tables["objective"]["max_fpr"] = max_fpr
     each = fedmm.experiment({**tables, "run": {**tables["run"], "engine": engine}})
     fedmm.run_experiment(each, tmp_path / "whole", progress=False)
 
@@ -72,6 +74,7 @@ def test_a_run_that_stopped_goes_on_to_the_same_bits(tmp_path: Path, engine: str
     fedmm.run_experiment(each, tmp_path / "broken", progress=False, resume=True)
     one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "broken"))
     assert one.keys() == other.keys() >= {"levels.weight", "adversary.weight"}
+    assert one["levels.weight"].shape == (2 + (max_fpr < 1.0),)
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 

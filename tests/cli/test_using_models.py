@@ -17,6 +17,9 @@ from cli.commands import Command, Ended
 from PIL import Image
 
 from fedmm.config.schema import experiment
+from fedmm.inference.evaluate import rows_named
+from fedmm.inference.load_run import open_run
+from fedmm.inference.predict import predict_rows
 from fedmm.runs.run import run_experiment
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -167,6 +170,23 @@ def test_the_runs_own_test_rows_give_the_accuracy_of_its_summary(command: Comman
     assert json.loads((moons / "summary.json").read_text()) == summary
 
 
+def test_the_start_of_the_roc_curve_is_measured_if_asked_for(command: Command, moons: Path, tmp_path: Path) -> None:
+    from sklearn.metrics import roc_auc_score
+
+    assert command("evaluate", moons, "test", "--out", "e.json").code == 0
+    found = json.loads((tmp_path / "e.json").read_text())
+    assert (found["max_fpr"], found["partial_auc"]) == (None, None)
+    ended = command("evaluate", moons, "test", "--out", "e.json", "--max-fpr", "0.25")
+    found = json.loads((tmp_path / "e.json").read_text())
+    assert f"up to a false positive rate of 0.25: {found['partial_auc']:.3f}, standardised" in ended.out
+    run = open_run(moons)
+    (rows,) = rows_named(run, "test").parts
+    predicted = predict_rows(run, rows)
+    odds = predicted.logarithms.double()
+    expected = roc_auc_score(predicted.y, odds[:, 1] - odds[:, 0], max_fpr=0.25)
+    assert found["partial_auc"] == pytest.approx(expected, abs=1e-12)
+
+
 @pytest.mark.parametrize("ending", ["svg", "pdf"])
 def test_other_pictures(command: Command, moons: Path, tmp_path: Path, ending: str) -> None:
     assert command("evaluate", moons, "source-test", "--picture", f"e.{ending}").code == 0
@@ -212,6 +232,11 @@ def test_what_cannot_be_evaluated_is_said_in_one_sentence(command: Command, moon
     refused(command("evaluate", moons, "x.npz"), "has no labels of the model's classes (upper, lower, ...)")
     refused(command("evaluate", moons, "xy.npz"), "only unknown ones such as 7, 8, 9")
     refused(command("evaluate", moons, "test", "--bins", "0"), "--bins must be at least 1")
+    for rate in ("0", "1.5", "nan"):
+        refused(command("evaluate", moons, "test", "--max-fpr", rate), "--max-fpr must be")
+    np.savez(tmp_path / "one.npz", x=np.zeros((3, 2)), y=np.zeros(3, dtype=int))
+    both = "--max-fpr needs a model of two classes and labelled rows of both"
+    refused(command("evaluate", moons, "one.npz", "--max-fpr", "0.1"), both)
     refused(command("evaluate", moons, "test", "--picture", "e.gif"), "must end in .png, .svg, .pdf")
 
 

@@ -39,7 +39,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"sam_radius": 0.1},
     ],
     "cdan": [{"detach_softmax": True}, {"entropy_weighting": True}, {"random_dim": 5}, {"target_loss": "im"}],
-    "auc": [{"form": "square"}, {"margin": 2.0, "positive_share": 0.6}],
+    "auc": [{"form": "square"}, {"margin": 2.0, "positive_share": 0.6}, {"max_fpr": 0.3}],
     "source_only": [{"class_weights": "balanced"}],
     "mdd": [{"gamma": 4.0, "epsilon": 1e-3}, {"target_loss": "mcc", "target_weight": 0.5}],
 }
@@ -103,6 +103,7 @@ REFUSED: dict[str, Sequence[Any]] = {
     "form": ["cube", 1, None],
     "margin": [0.0, -1.0, math.nan, "wide", True],
     "positive_share": [-0.1, 1.0, math.nan, "much", True],
+    "max_fpr": [0.0, -0.1, 1.1, math.nan, "much", True],
     "random_dim": [-1, 2.5, "wide", True],
     "gamma": [0.0, -1.0, math.nan, "much"],
     "epsilon": [0.0, -1e-5, math.nan, "little"],

@@ -61,6 +61,8 @@ def test_what_cannot_be_scored_is_refused() -> None:
         compute_scores(torch.tensor([], dtype=torch.int64), torch.zeros(0, 2), ["a", "b"])
     with pytest.raises(FedmmError, match="--bins must be at least 1"):
         compute_scores(torch.tensor([0]), torch.zeros(1, 2), ["a", "b"], bins=0)
+    with pytest.raises(FedmmError, match="--max-fpr needs a model of two classes"):
+        compute_scores(torch.tensor([0, 1, 2]), torch.zeros(3, 3), ["a", "b", "c"], max_fpr=0.1)
 
 
 def test_the_area_under_the_curve_is_sklearns_also_with_ties() -> None:

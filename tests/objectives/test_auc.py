@@ -28,9 +28,10 @@ def logits_of(h: Tensor) -> Tensor:
     return torch.stack([torch.zeros_like(h), torch.logit(h)], dim=-1)
 
 
-def value(objective: AUC, h: Tensor, alpha: Tensor, a: Tensor, b: Tensor, labels: Tensor = LABELS) -> Tensor:
-    numbers = torch.stack([alpha, a, b]).expand(len(h), 3)
-    outputs = Outputs(torch.zeros(len(h), 1, dtype=FLOAT64), logits_of(h), numbers)
+def value(objective: AUC, h: Tensor, *numbers: Tensor, labels: Tensor = LABELS) -> Tensor:
+    """f of the probabilities h and alpha, a and b, and of tau - 1/2 where there is one."""
+    every = torch.stack(numbers).expand(len(h), len(numbers))
+    outputs = Outputs(torch.zeros(len(h), 1, dtype=FLOAT64), logits_of(h), every)
     weights = row_weights(torch.full((len(h),), SOURCE), torch.ones(len(h), dtype=FLOAT64))
     return objective.losses(outputs, labels, weights)[0]
 
@@ -106,11 +107,94 @@ def test_f_is_linear_in_the_rows_so_that_sites_of_one_class_add_up(objective: AU
     # Given p, the mean over all rows is the mean of the classes' own values by their shares.
     given, h = dataclasses.replace(objective, positive_share=SHARE), scores()
     numbers = torch.tensor([0.4, 0.6, 0.3], dtype=FLOAT64).unbind()
-    parts = [value(given, h[label == LABELS], *numbers, LABELS[label == LABELS]) for label in (0, 1)]
+    parts = [value(given, h[label == LABELS], *numbers, labels=LABELS[label == LABELS]) for label in (0, 1)]
     torch.testing.assert_close(
         value(given, h, *numbers), (1 - SHARE) * parts[0] + SHARE * parts[1], rtol=1e-12, atol=1e-15
     )
     torch.testing.assert_close(value(given, h, *numbers), value(objective, h, *numbers), rtol=1e-12, atol=1e-15)
+
+
+# The first part of the curve ------------------------------------------------------------------------------------------
+
+PARTS = [dataclasses.replace(each, max_fpr=3 / 7) for each in FORMS]
+"""Up to a false positive rate that three of the seven rows of class 0 make."""
+each_part = pytest.mark.parametrize("objective", PARTS, ids=lambda o: o.form)
+
+
+def fixed_point_of(objective: AUC, h: Tensor) -> tuple[Tensor, ...]:
+    """alpha, a, b and tau - 1/2 of the fixed point for fixed h, with tau between two rows."""
+    ranked = h[LABELS == 0].sort(descending=True).values
+    a, b, tau = h[LABELS == 1].mean(), ranked[:3].mean(), ranked[2:4].mean()
+    return b - a if objective.form == "square" else (MARGIN + b - a).clamp_min(0.0), a, b, tau - 0.5
+
+
+def pairs_of(objective: AUC, h: Tensor) -> Tensor:
+    """The surrogate from all pairs of a row of class 1 and one of the three highest rows of class 0."""
+    square = objective.form == "square"
+    highest = h[LABELS == 0].topk(3).values
+    costs = [((1.0 if square else MARGIN) - x + below) ** 2 for x in h[LABELS == 1] for below in highest]
+    return SHARE * (1 - SHARE) * (torch.stack(costs).mean() - float(square))
+
+
+@each_part
+@pytest.mark.parametrize("seed", range(5))
+def test_the_fixed_point_of_a_part_has_a_closed_form(objective: AUC, seed: int) -> None:
+    h = scores(seed)
+    point = [each.clone().requires_grad_() for each in fixed_point_of(objective, h)]
+    cost = value(objective, h, *point)
+    torch.testing.assert_close(
+        torch.stack(torch.autograd.grad(cost, point)), torch.zeros(4, dtype=FLOAT64), rtol=0, atol=1e-10
+    )
+    torch.testing.assert_close(cost, pairs_of(objective, h), rtol=1e-12, atol=1e-15)
+
+
+@each_part
+@pytest.mark.parametrize("seed", range(5))
+def test_a_parts_gradient_in_the_scores_is_that_of_the_pairs(objective: AUC, seed: int) -> None:
+    # At the fixed point, where a, b and alpha follow h without a gradient of their own (the envelope theorem).
+    h = scores(seed)
+    point, one, other = fixed_point_of(objective, h), h.clone().requires_grad_(), h.clone().requires_grad_()
+    (ours,) = torch.autograd.grad(value(objective, one, *point), one)
+    (expected,) = torch.autograd.grad(pairs_of(objective, other), other)
+    torch.testing.assert_close(ours, expected, rtol=1e-10, atol=1e-12)
+    assert int((ours != 0).sum()) == 6  # three rows of class 1, and three of class 0
+
+
+@each_part
+@pytest.mark.parametrize("tau", [-0.5, 0.0, 0.3, 0.61, 1.0, 1.5])
+def test_tau_descends_the_quantiles_own_loss(objective: AUC, tau: float) -> None:
+    # Rockafellar and Uryasev's tau + max(0, h - tau) / beta of class 0 alone, times p; below all rows tau rises, and
+    # above all of them it falls.
+    h, numbers = scores(), torch.tensor([0.4, 0.6, 0.3], dtype=FLOAT64).unbind()
+    ours = torch.tensor(tau - 0.5, dtype=FLOAT64, requires_grad=True)
+    own = torch.tensor(tau, dtype=FLOAT64, requires_grad=True)
+    excess = own + (h[LABELS == 0] - own).relu() / objective.max_fpr
+    expected = torch.autograd.grad(SHARE * excess.sum() / len(h), own)
+    found = torch.autograd.grad(value(objective, h, *numbers, ours), ours)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+    assert float(found[0]) < 0 if tau <= 0 else tau < 1 or float(found[0]) > 0
+
+
+def test_rows_of_class_1_do_not_move_tau_and_rows_below_it_move_nothing_else() -> None:
+    objective = AUC(max_fpr=0.3, positive_share=SHARE)
+    for label, tau in ((1, 0.2), (0, 0.99)):
+        h = scores()[label == LABELS].requires_grad_()
+        point = [torch.tensor(each, dtype=FLOAT64, requires_grad=True) for each in (0.4, 0.6, 0.3, tau - 0.5)]
+        cost = value(objective, h, *point, labels=LABELS[label == LABELS])
+        _, a, b, moved, *rows = torch.autograd.grad(cost, [*point, h])
+        assert (bool(a), bool(b), bool(moved), bool(rows[0].any())) == (label == 1, False, label == 0, label == 1)
+
+
+def test_the_whole_curve_costs_what_it_did_to_the_bit() -> None:
+    assert AUC(max_fpr=1.0) == AUC()
+    h, (alpha, a, b) = scores(), torch.tensor([0.4, 0.6, 0.3], dtype=FLOAT64)
+    up = (LABELS == 1).to(FLOAT64)
+    down, p = 1.0 - up, SHARE
+    h = torch.sigmoid(logits_of(h)[..., 1])
+    spread = (1.0 - p) * (h - a) ** 2 * up + p * (h - b) ** 2 * down - p * (1.0 - p) * alpha**2
+    order = p * h * down - (1.0 - p) * h * up
+    before = ((spread + 2.0 * alpha * (p * (1.0 - p) * MARGIN + order)) * 0.1).sum()
+    assert torch.equal(value(AUC(margin=MARGIN, positive_share=SHARE, max_fpr=1.0), scores(), alpha, a, b), before)
 
 
 def binary(*layers: nn.Module, **options: Any) -> fedmm.Network:
@@ -132,6 +216,22 @@ def test_a_and_b_are_of_omega_and_alpha_is_psi_and_all_begin_at_0() -> None:
     assert outputs.adversary.tolist() == [[size - 1.0, size - 3.0, size - 2.0]] * 3
 
 
+def test_tau_is_one_more_number_of_omega_that_begins_at_a_half() -> None:
+    function = FlatNetwork(binary(), AUC(max_fpr=0.3, positive_share=0.5), torch.zeros(2, WIDTH), seed=0)
+    assert {b.name: (b.side, tuple(b.shape)) for b in function.layout.blocks if b.name[0] in "la"} == {
+        "levels.weight": ("min", (3,)),
+        "adversary.weight": ("max", (1,)),
+    }
+    labels = torch.zeros(2, dtype=torch.int64)
+    for h, moved in ((0.49, 1.0), (0.51, 1.0 - 1 / 0.3)):
+        tau = torch.zeros((), dtype=FLOAT64, requires_grad=True)
+        others = torch.zeros(3, dtype=FLOAT64).unbind()
+        cost = value(
+            AUC(max_fpr=0.3, positive_share=0.5), torch.full((2,), h, dtype=FLOAT64), *others, tau, labels=labels
+        )
+        assert float(torch.autograd.grad(cost, tau)[0]) == pytest.approx(0.5 * moved)
+
+
 def test_the_other_parameters_begin_as_with_source_only() -> None:
     ours, plain = (FlatNetwork(binary(), each, torch.zeros(2, WIDTH), seed=5) for each in (AUC(), fedmm.SourceOnly()))
     assert torch.equal(ours.start[: plain.layout.size], plain.start)
@@ -148,19 +248,21 @@ ROUNDS = 80
 # Federations ----------------------------------------------------------------------------------------------------------
 
 
-def cloud(label: int, seed: int, count: int = 12, **options: Any) -> Client:
-    """Rows of one class, which overlaps with the other."""
-    x = torch.randn(count, 1, generator=generator(seed), dtype=FLOAT64)
-    return Client(source=(3.0 * (x - x.mean()) + 1.8 * label - 0.9, torch.full((count,), label)), **options)
+def cloud(label: int, seed: int, gap: float = 1.8, **options: Any) -> Client:
+    """12 rows of one class, which overlaps with the other."""
+    x = torch.randn(12, 1, generator=generator(seed), dtype=FLOAT64)
+    return Client(source=(3.0 * (x - x.mean()) + gap * label - gap / 2, torch.full((12,), label)), **options)
 
 
-def sites() -> list[Client]:
+def sites(gap: float = 1.8) -> list[Client]:
     """Four sites, each with rows of one class alone: p = 1/4."""
-    return [cloud(0, 1, name="b"), cloud(1, 2, name="a"), cloud(0, 3, name="c"), cloud(0, 4, name="d")]
+    return [
+        cloud(label, seed, gap, name=name) for label, seed, name in ((0, 1, "b"), (1, 2, "a"), (0, 3, "c"), (0, 4, "d"))
+    ]
 
 
-def pooled() -> Client:
-    x, y = (torch.cat([client.source[part] for client in sites()]) for part in (0, 1))
+def pooled(gap: float = 1.8) -> Client:
+    x, y = (torch.cat([client.source[part] for client in sites(gap)]) for part in (0, 1))
     return Client(source=(x, y), name="all")
 
 
@@ -183,7 +285,7 @@ def test_the_share_of_class_1_is_measured_by_the_clients_weights() -> None:
     assert given[0].weights.classes is None
 
 
-@each_form
+@pytest.mark.parametrize("objective", FORMS + PARTS, ids=lambda o: f"{o.form} {o.max_fpr:.1f}")
 def test_one_step_of_sites_with_one_class_each_is_that_of_all_rows_together(objective: AUC) -> None:
     algorithm = fedmm.FedSGDA(0.1, 0.2)
     apart = built(sites(), objective, algorithm).run()[0].state.z
@@ -207,6 +309,24 @@ def test_sites_with_one_class_each_reach_the_saddle_of_all_rows(objective: AUC, 
     field = whole.problem.clients[0].open_round(0, 1, 1, {}).field(together, 0)
     assert float(field.norm()) < 1e-12
     torch.testing.assert_close(apart, together, rtol=0, atol=1e-10)
+
+
+@each_form
+@pytest.mark.parametrize(
+    "algorithm", [fedmm.FedSGDA(1.0, 1.0), fedmm.FedMM(0.1, 0.1, local_steps=5)], ids=lambda a: a.name
+)
+def test_sites_with_one_class_each_reach_the_fixed_point_of_a_part(objective: AUC, algorithm: Algorithm) -> None:
+    # 9 of 36 rows of class 0; tau may be anywhere between two of them. A site's own quantile is another.
+    part = dataclasses.replace(objective, max_fpr=0.25)
+    whole = built([pooled(5.0)], part, fedmm.FedSGDA({"task_head": 4.0, "*": 1.0}, 1.0), 200, batch_size=48)
+    together = whole.run()[0].state.z
+    assert float(whole.problem.clients[0].open_round(0, 1, 1, {}).field(together, 0).norm()) < 1e-12
+    apart = built(sites(5.0), part, algorithm, 400).run()[0].state.z
+    tau = 4
+    torch.testing.assert_close(apart[torch.arange(6) != tau], together[torch.arange(6) != tau], rtol=0, atol=1e-10)
+    h = torch.sigmoid(2.0 * together[1] * pooled(5.0).source[0].flatten()[pooled(5.0).source[1] == 0])
+    for z in (apart, together):
+        assert int((h > 0.5 + z[tau]).sum()) == 9
 
 
 def test_every_engine_ends_at_the_same_point() -> None:

@@ -28,7 +28,7 @@ from fedmm.cli.console import (
 from fedmm.core.errors import require
 from fedmm.core.files import write_json
 from fedmm.core.signals.groups import FEW_ROWS, worst_and_best
-from fedmm.core.validation import at_least
+from fedmm.core.validation import at_least, rate
 from fedmm.data.readers.images import skipped_note
 from fedmm.inference.calibrate import calibrate
 from fedmm.inference.evaluate import evaluate as evaluate_rows
@@ -145,6 +145,14 @@ def evaluate(
         str,
         typer.Option(help="Also score the groups of rows that this column defines; site for the run's own rows."),
     ] = "",
+    max_fpr: Annotated[
+        float | None,
+        typer.Option(
+            help="With two classes: also the partial AUROC up to this false positive rate, above 0 and at most 1, "
+            "standardised so that chance is 0.5.",
+            metavar="RATE",
+        ),
+    ] = None,
     skip_bad: SkipBad = False,
     device: Device = "cpu",
     separator: Separator = "",
@@ -158,6 +166,8 @@ def evaluate(
     """Evaluate a run's model on labelled rows: accuracy, AUC, F1, per-class scores, confusions, calibration."""
 
     at_least("--bins", bins, 1)
+    if max_fpr is not None:
+        rate("--max-fpr", max_fpr)
     if picture is not None:
         require(picture.suffix.lower() in _PICTURES, f"--picture {picture} must end in {', '.join(_PICTURES)}")
     opened = open_run(run, model, device=device)
@@ -169,8 +179,9 @@ def evaluate(
     with bars(True) as bar:
         task = bar.add_task("rows", total=rows.rows)
         found = evaluate_rows(
-            opened, data, rows, bins=bins, group=group, on_rows=lambda count: bar.advance(task, count)
-        )
+            opened, data, rows, bins=bins, group=group, max_fpr=max_fpr,
+            on_rows=lambda count: bar.advance(task, count),
+        )  # fmt: skip
     table = found.table()
     if out is not None:
         write_json(out, table)
@@ -217,6 +228,11 @@ def _show(table: Mapping[str, Any], model: str) -> None:
             f"of {table['classes'][1]['name']!r}: AUROC {_with_interval(table, 'auc')}, average precision "
             f"{_with_interval(table, 'average_precision')}, where {table['classes'][1]['support'] / table['rows']:.3f} "
             "would be chance"
+        )
+    if table["partial_auc"] is not None:
+        say(
+            f"partial AUROC up to a false positive rate of {table['max_fpr']:g}: {table['partial_auc']:.3f}, "
+            "standardised so that 0.5 would be chance; it has no interval"
         )
     say(
         f"calibration: ECE {table['ece']:.3f} ({len(table['bins'])} bins of equal width), Brier {table['brier']:.3f} "

@@ -42,6 +42,11 @@ def fraction(name: str, value: object) -> None:
     require(0 <= _number(name, value) < 1, f"{name} must be at least 0 and below 1, not {value!r}")
 
 
+def rate(name: str, value: object) -> None:
+    """Refuse what is not a number in (0, 1]."""
+    require(0 < _number(name, value) <= 1, f"{name} must be above 0 and at most 1, not {value!r}")
+
+
 def at_least(name: str, value: object, low: int) -> None:
     """Refuse what is not a whole number of at least ``low``."""
     if isinstance(value, bool) or not isinstance(value, int):

@@ -84,11 +84,13 @@ def evaluate(
     *,
     bins: int = BINS,
     group: str = "",
+    max_fpr: float | None = None,
     on_rows: Callable[[int], None] = lambda rows: None,
 ) -> Evaluation:
     """Score the model on rows with labels; ``on_rows`` is told how many more were predicted.
 
     group: also score the groups of rows that a column of the table says, or ``site`` of the run's own rows.
+    max_fpr: with two classes, also measure the ROC curve up to this false positive rate.
     """
     groups = groups_in(run, data, group) if group else []
     grouped: list[str] = []
@@ -123,7 +125,7 @@ def evaluate(
     return Evaluation(
         run,
         data,
-        compute_scores(y, logs, run.class_names, bins, classes),
+        compute_scores(y, logs, run.class_names, bins, classes, max_fpr),
         left_out,
         unknown,
         tuple(sorted(strange)),

@@ -15,7 +15,7 @@ from fedmm.core.errors import require
 from fedmm.core.signals.groups import GroupedScores
 from fedmm.core.signals.intervals import Interval, auroc_interval, average_precision_interval, mean_interval, wilson
 from fedmm.core.signals.thresholds import Curves, Thresholds, count_groups
-from fedmm.core.validation import at_least
+from fedmm.core.validation import at_least, rate
 
 BINS = 15
 """Of equal width, by the probability of the predicted class, unless another number is asked for."""
@@ -56,6 +56,7 @@ class Scores:
     majority: the accuracy of always predicting the most frequent class. balanced_accuracy: the mean recall over the
     classes that have rows. auc: the area under the ROC curve of the second of two classes, average_precision and curves
     of the same; None for more classes or if one has no rows. intervals: of 95 %, by the name of what they are of.
+    partial_auc: the standardised partial area up to the false positive rate max_fpr, where that was asked for.
     macro_f1: the mean F1 over the classes that have rows or predictions. ece: the mean gap between probability and
     accuracy over the bins, weighted by their rows. brier: the mean over rows of sum_k (p_k - [y = k])^2, from 0 to 2.
     nll: the mean -log p_y, in nats. confusion: rows by class (first) and predicted class.
@@ -77,6 +78,8 @@ class Scores:
     confusion: tuple[tuple[int, ...], ...]
     bins: tuple[Bin, ...]
     curves: Curves | None
+    max_fpr: float | None = None
+    partial_auc: float | None = None
 
     def table(self) -> dict[str, Any]:
         """Everything as plain values, for JSON."""
@@ -84,11 +87,17 @@ class Scores:
 
 
 def compute_scores(
-    y: Tensor, logarithms: Tensor, class_names: Sequence[str], bins: int = BINS, predicted: Tensor | None = None
+    y: Tensor,
+    logarithms: Tensor,
+    class_names: Sequence[str],
+    bins: int = BINS,
+    predicted: Tensor | None = None,
+    max_fpr: float | None = None,
 ) -> Scores:
     """Compare labels int64 ``[rows]`` with the logarithms of probabilities, ``[rows, classes]``.
 
-    predicted: the classes, int64 ``[rows]``; the likeliest by default.
+    predicted: the classes, int64 ``[rows]``; the likeliest by default. max_fpr: in (0, 1]; also measure the ROC curve
+    up to this false positive rate, for which rows of two classes are needed.
     """
     from sklearn.metrics import (  # noqa: PLC0415 - slow to import
         accuracy_score,
@@ -97,6 +106,8 @@ def compute_scores(
     )
 
     at_least("--bins", bins, 1)
+    if max_fpr is not None:
+        rate("--max-fpr", max_fpr)
     require(len(y) > 0, "there are no labelled rows to evaluate on")
     labels, logs = y.cpu().numpy(), logarithms.cpu().double().numpy()
     unscored = int(np.isnan(logs).any(axis=1).sum())
@@ -114,6 +125,7 @@ def compute_scores(
     hits = np.diag(counts)
     odds = logs[:, -1] - logs[:, 0]
     both = len(class_names) == 2 and bool(known.all())
+    require(both or max_fpr is None, "--max-fpr needs a model of two classes and labelled rows of both")
     ranked = Thresholds.count(torch.from_numpy(labels), torch.from_numpy(odds)) if both else None
     auc, average = (None, None) if ranked is None else (ranked.auroc, ranked.average_precision)
     intervals = {
@@ -150,6 +162,8 @@ def compute_scores(
         confusion=tuple(tuple(map(int, row)) for row in counts),
         bins=table,
         curves=None if ranked is None else ranked.curves(),
+        max_fpr=max_fpr,
+        partial_auc=None if ranked is None or max_fpr is None else ranked.partial_auroc(max_fpr),
     )
 
 

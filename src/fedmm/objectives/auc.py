@@ -1,4 +1,4 @@
-"""Deep AUC maximisation (Ying et al., 2016; Liu et al., 2020; Yuan et al., 2021)."""
+"""Deep AUC maximisation (Ying et al., 2016; Liu et al., 2020; Yuan et al., 2021), of all of the curve or its start."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from torch import Tensor
 from fedmm.core.errors import require
 from fedmm.core.objective import AdversaryShape, Objective, Outputs, RowWeights, class_shares
 from fedmm.core.projections import ConvexSet, HalfLine
-from fedmm.core.validation import fraction, one_of, positive
+from fedmm.core.validation import fraction, one_of, positive, rate
+
+_FIRST_QUANTILE = 0.5
+"""Where tau begins: at h of a network that knows nothing. The number that is trained is the difference, from 0 on."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +33,16 @@ class AUC(Objective):
     left is, over pairs of a row x of class 1 and x' of class 0, p (1 - p) E[(1 - h(x) + h(x'))^2] less p (1 - p) for
     ``square``; ``margin`` does not charge a difference of the means beyond m.
 
+    With max_fpr = beta < 1 only pairs with the highest-scored share beta of the negative rows are charged, which is the
+    ROC curve up to that false positive rate. tau, of omega, is the (1 - beta) quantile of h over all clients' rows of
+    class 0: a row of it whose h is above tau counts 1 / beta times in what it costs above, any other not at all, and
+    tau descends p (tau + max(0, h - tau) / beta) [y = 0] (Rockafellar and Uryasev, 2000), whose minimum is the quantile
+    whatever the rows of class 1 are. Neither the count nor that loss has a gradient in h: the field has a fixed point
+    of a game, in which tau has a loss of its own, and not a saddle of one function.
+
     form: ``margin`` (AUCM, Yuan et al.) or ``square`` (Ying et al.). margin: m, above 0.
     positive_share: p, between 0 and 1; 0 to measure it: the clients' shares of class 1, averaged by their weights.
+    max_fpr: beta, above 0 and at most 1; 1 for the whole curve, which needs no tau.
     """
 
     name: ClassVar[str] = "auc"
@@ -42,12 +53,14 @@ class AUC(Objective):
     form: Literal["margin", "square"] = "margin"
     margin: float = 1.0
     positive_share: float = 0.0
+    max_fpr: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         one_of("form", self.form, ("margin", "square"))
         positive("margin", self.margin)
         fraction("positive_share", self.positive_share)
+        rate("max_fpr", self.max_fpr)
         require(
             not self.sam_radius, f"sam_radius must be 0 for {self.name}, whose task loss is not minimised by itself"
         )
@@ -70,7 +83,7 @@ class AUC(Objective):
             require(share > 0.0, f"{self.name} needs rows of two classes, and no client holds any of class {label}")
 
     def adversary_shape(self, features: int, classes: int) -> AdversaryShape:
-        return AdversaryShape(1, 1, levels=2)
+        return AdversaryShape(1, 1, levels=3 if self.max_fpr < 1.0 else 2)
 
     def adversary_input(self, features: Tensor, logits: Tensor, maps: Mapping[str, Tensor]) -> Tensor:
         return torch.ones_like(logits[..., :1])
@@ -85,12 +98,16 @@ class AUC(Objective):
         positives = (labels == 1).to(logits.dtype)
         negatives = 1.0 - positives
         p = self.positive_share or class_shares(labels, weights, 2)[..., 1:]
-        alpha, a, b = outputs.adversary.unbind(dim=-1)
+        alpha, a, b, *tau = outputs.adversary.unbind(dim=-1)
         h = torch.sigmoid(logits[..., 1] - logits[..., 0])
-        spread = (1.0 - p) * (h - a) ** 2 * positives + p * (h - b) ** 2 * negatives - p * (1.0 - p) * alpha**2
-        order = p * h * negatives - (1.0 - p) * h * positives
+        counted = negatives * (h > _FIRST_QUANTILE + tau[0]) / self.max_fpr if tau else negatives
+        spread = (1.0 - p) * (h - a) ** 2 * positives + p * (h - b) ** 2 * counted - p * (1.0 - p) * alpha**2
+        order = p * h * counted - (1.0 - p) * h * positives
         if self.form == "square":
             gap = 2.0 * (1.0 + alpha) * order
         else:
             gap = 2.0 * alpha * (p * (1.0 - p) * self.margin + order)
-        return ((spread + gap) * weights.task).sum(dim=-1)
+        cost = spread + gap
+        if tau:  # the quantile's loss: its gradient, and no value, so that f is the cost of the pairs alone
+            cost = cost + p * (negatives - counted) * (tau[0] - tau[0].detach())
+        return (cost * weights.task).sum(dim=-1)

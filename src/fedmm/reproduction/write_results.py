@@ -36,6 +36,7 @@ _SINCE: dict[str, dict[str, Any]] = {
         "source_share": 0.0,
         "sam_radius": 0.0,
         "class_weights": "none",
+        "max_fpr": 1.0,
     },
     "algorithm": {"server_optimizer": {"name": "none"}, "normalize_steps": False, "weighs": "all"},
     "aggregation": {"name": "mean"},

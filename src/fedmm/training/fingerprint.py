@@ -22,6 +22,9 @@ _SHOWN = 6
 _MAY_DIFFER = options_that_affect("choice", "place", "name")
 """Options of ``[run]`` in which a resumed run may differ from the one that was begun."""
 
+_SINCE = {"max_fpr": 1.0}
+"""Options of objectives that are younger than the first checkpoints, which were written with these values."""
+
 Table = dict[str, Any]
 
 
@@ -43,7 +46,7 @@ def fingerprint(adaptation: Adaptation) -> dict[str, Table]:
             "evaluate_every": options.evaluate_every,
         },
         "algorithm": plain(adaptation.algorithm),
-        "objective": plain(adaptation.objective),
+        "objective": {key: value for key, value in plain(adaptation.objective).items() if _SINCE.get(key) != value},
         "terms": plain(adaptation.terms),
         "guard": plain(adaptation.guard),
         "stopping": {**plain(adaptation.stopping), "name": "Stopping"},  # the name it had in the first checkpoints

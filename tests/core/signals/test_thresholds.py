@@ -21,6 +21,9 @@ def test_areas_are_scikit_learns_with_any_ties(rows: list[tuple[bool, int]]) -> 
     found = Thresholds.count(y, s)
     assert found.auroc == pytest.approx(roc_auc_score(y.numpy(), s.numpy()), abs=1e-12)
     assert found.average_precision == pytest.approx(average_precision_score(y.numpy(), s.numpy()), abs=1e-12)
+    for rate in (0.01, 0.1, 0.25, 1 / 3, 0.5, 1.0):
+        expected = roc_auc_score(y.numpy(), s.numpy(), max_fpr=rate)
+        assert found.partial_auroc(rate) == pytest.approx(expected, abs=1e-12)
     curves = found.curves()
     false, true = zip(*curves.roc, strict=True)
     assert auc(false, true) == pytest.approx(found.auroc, abs=1e-12)  # corners leave nothing out
@@ -44,6 +47,7 @@ def test_a_rare_class_keeps_its_points_where_recall_rises() -> None:
 def test_scores_that_are_all_tied_rank_by_chance() -> None:
     found = Thresholds.count(torch.tensor([0, 1, 1, 0, 0]), torch.zeros(5).double())
     assert (found.auroc, found.average_precision) == (0.5, 0.4)
+    assert found.partial_auroc(0.1) == pytest.approx(0.5)
     assert found.curves().roc == ((0.0, 0.0), (1.0, 1.0))
     assert found.curves().precision_recall == ((1.0, 0.4),)
 

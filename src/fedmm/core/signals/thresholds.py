@@ -64,6 +64,22 @@ class Thresholds:
         pairs = self.positives * self.negatives
         return int((above * self.false.diff(prepend=self.false.new_zeros(1))).sum()) / (2 * pairs)
 
+    def partial_auroc(self, max_fpr: float) -> float:
+        """The area under the ROC curve up to a false positive rate, in (0, 1], standardised (McClish, 1989).
+
+        1 for a perfect order, and 1/2 for one by chance, whatever the rate. The curve is straight between thresholds.
+        """
+        start = self.false.new_zeros(1)
+        x, y = (torch.cat([start, each]).double() / each[-1] for each in (self.false, self.true))
+        inside = int((x <= max_fpr).sum())
+        x, y = x[: inside + 1], y[: inside + 1]
+        if inside < len(x):
+            share = (max_fpr - x[-2]) / (x[-1] - x[-2])
+            y[-1] = y[-2] + share * (y[-1] - y[-2])
+            x[-1] = max_fpr
+        chance = max_fpr**2 / 2
+        return (1.0 + (float(torch.trapezoid(y, x)) - chance) / (max_fpr - chance)) / 2
+
     @property
     def average_precision(self) -> float:
         """The sum over thresholds of precision times the rise of recall."""
