@@ -2,11 +2,12 @@
 
     python benchmarks/ray_overhead.py [--rounds N] [--anew]
 
-Each client's field is one subtraction, so that a round is what the engine costs. The in-process engine, Ray, and Ray
-with durable states run in turns of a few rounds. The table is printed and added to those of earlier runs in
-benchmarks/results/ray_overhead.json, with the machine's load before and after: one run says little of the spread.
-With --anew the earlier runs are forgotten, as after a change of the engine. Where others use the machine, the fastest
-tenth of the rounds tells more of the engine than the median does.
+Each client's field is one subtraction, so that a round is what the engine costs. The in-process engine, Ray, Ray
+whose messages go through its object store, as between machines, and Ray with durable states run in turns of a few
+rounds. The table is printed and added to those of earlier runs in benchmarks/results/ray_overhead.json, with the
+machine's load before and after: one run says little of the spread. With --anew the earlier runs are forgotten, as
+after a change of the engine. Where others use the machine, the fastest tenth of the rounds tells more of the engine
+than the median does.
 """
 
 from __future__ import annotations
@@ -72,14 +73,16 @@ def main() -> None:
     load = os.getloadavg()
     algorithm, terms = fedmm.FedMM(0.1, 0.1, 1.0, 1.0, local_steps=1), Terms()
     names = [client.name for client in problem().clients]
-    with ray_cluster(cores=2 * CLIENTS) as cluster, tempfile.TemporaryDirectory(dir=RESULTS.parent) as folder:
+    with ray_cluster(cores=3 * CLIENTS) as cluster, tempfile.TemporaryDirectory(dir=RESULTS.parent) as folder:
         began = time.perf_counter()
         actors = Actors(cluster, share, names)
         start_up = time.perf_counter() - began
+        stored = Actors(cluster, share, names, shared_memory=False)
         durable = Actors(cluster, share, names, durable=(Path(folder), "run"))
         engines: dict[str, Engine] = {
             "in_process": InProcess(problem(), algorithm, rounds, terms),
             "ray": RayEngine(problem(), algorithm, rounds, actors, terms),
+            "ray, object store": RayEngine(problem(), algorithm, rounds, stored, terms),
             "ray, durable states": RayEngine(problem(), algorithm, rounds, durable, terms),
         }
         times, states = in_turns(engines, rounds)

@@ -40,7 +40,8 @@ class Actors:
     names: of all clients, which are dealt to the actors in turn. number: of actors; 0 for as many as there are cores
     (or GPUs), and clients. gpus: each has a GPU of its own. durable: as in :class:`ActorSetup`.
     retries: how often a call is repeated on an actor that died, before the run gives up. patience: for how many seconds
-    it is waited for one that died, which after the loss of a node may need room on another.
+    it is waited for one that died, which after the loss of a node may need room on another. shared_memory: on a single
+    machine, send messages through memory that the actors share, not through Ray's object store.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Actors:
         durable: tuple[Path, str] | None = None,
         retries: int = 3,
         patience: float = 600.0,
+        shared_memory: bool = True,
     ) -> None:
         at_least("actors", number, 0)
         self._ray = cluster.ray
@@ -82,7 +84,7 @@ class Actors:
         for share, built in zip(shares, self._gather(calls), strict=True):
             missing = [name for name in share if name not in built]
             require(not missing, f"an actor was to build the client {missing[0]!r} and did not" if missing else "")
-        if cluster.local:
+        if cluster.local and shared_memory:
             self._shared = self._try_shared_memory()
 
     def sent(self, message: Call) -> Any:
