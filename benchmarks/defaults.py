@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 from common import measured_on, typed_command
-from tune_data import DEVELOPMENT, HELD_OUT, tables_of
+from tune_data import SMALL, tables_of
 
 from fedmm.config.schema import experiment
 from fedmm.runs.build import DataCache, prepare
@@ -85,7 +85,7 @@ def main() -> None:
     kept = json.loads(given.out.read_text(encoding="utf-8")) if given.out.exists() else {"data": {}}
     if given.action == "run":
         kept = {"measured": measured_on(typed_command(), os.getloadavg()[0]), "rounds": given.rounds, **kept}
-        for name in [*DEVELOPMENT, *HELD_OUT]:
+        for name in SMALL:
             if name not in kept["data"]:
                 kept["data"][name] = {method: measure(name, method, given.rounds) for method in METHODS}
                 given.out.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")

