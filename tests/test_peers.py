@@ -49,11 +49,11 @@ def test_the_tables_are_what_was_measured(peers: Any) -> None:
 
 def small_rows(peers: Any) -> Any:
     random = torch.Generator().manual_seed(0)
-    return peers("auc").BinaryRows(torch.randn(60, 28, 28, generator=random), (torch.arange(60) < 12).long())
+    return peers("auc").BinaryRows(torch.randn(120, 28, 28, generator=random), (torch.arange(120) < 24).long())
 
 
 def small_problem(peers: Any) -> Any:
-    return peers("auc").AucProblem(small_rows(peers), 6, 5, 3)
+    return peers("auc").AucProblem(small_rows(peers), 12, 5, 3)
 
 
 @pytest.mark.parametrize("uploads", ["exact", "int8"])
@@ -88,6 +88,26 @@ def test_a_client_trains_on_the_rows_of_its_own_and_on_the_formula_of_the_page(p
     f = f + 2 * (1 + alpha) * (p * s * (1 - y) - (1 - p) * s * y).mean()
     (gradient,) = torch.autograd.grad(f.sum(), at)
     torch.testing.assert_close(local.field(z, 0), gradient * problem.layout.signs(), rtol=1e-4, atol=1e-6)
+
+
+def test_candidates_are_judged_at_the_end_of_whole_runs_and_runs_count_what_was_sent(
+    peers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = peers("ours")
+    monkeypatch.setattr(ours, "EVALUATED", 2)
+    setting = ours.Setting(small_rows(peers), small_rows(peers), clients=12, rounds=4)
+    entry = ours.Entry("fedavg_gda", fixed={"local_steps": 2}, grid={"lr_min": (1e-6, 0.3)})
+    found = ours.search(entry, setting)
+    best, still = (candidate["objective"] for candidate in found)
+    assert [candidate["options"]["lr_min"] for candidate in found] == [0.3, 1e-6] and best < still
+    problem = ours.AucProblem(setting.train, 12, 5, 1)
+    start = float(problem.objective(problem.federated.start.unsqueeze(0), setting.watched))
+    assert still == pytest.approx(start, abs=1e-5)
+    size = problem.layout.size
+    for seed, run in zip((11, 12), ours.run_seeds(entry, found[0]["options"], setting, (11, 12)), strict=True):
+        assert (run["seed"], run["rounds"], run["floats"]) == (seed, 4, 4 * 6 * size)
+        assert run["floats_so_far"] == [0, 2 * 6 * size, 4 * 6 * size]
+        assert [t for t, _ in run["auc"]] == [0, 2, 4]
 
 
 def test_the_stacked_network_is_lenet(peers: Any) -> None:
