@@ -16,6 +16,9 @@ from problems import played
 from torch.nn import functional
 
 from fedmm import ALGORITHMS, InProcess, Terms
+from fedmm.engines.batched.clients import Replica
+from fedmm.engines.batched.engine import Batched
+from fedmm.engines.batched.single import BatchedEngine
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "benchmarks" / "peers"
@@ -44,26 +47,67 @@ def test_the_tables_are_what_was_measured(peers: Any) -> None:
         assert rows_below(head, PAGE) == [[cell.replace("`", "") for cell in row] for row in body]
 
 
-def small_problem(peers: Any) -> Any:
-    auc = peers("auc")
+def small_rows(peers: Any) -> Any:
     random = torch.Generator().manual_seed(0)
-    rows = auc.BinaryRows(torch.randn(60, 28, 28, generator=random), (torch.arange(60) < 12).float())
-    return auc.AucProblem(rows, 6, 5, 3)
+    return peers("auc").BinaryRows(torch.randn(120, 28, 28, generator=random), (torch.arange(120) < 24).long())
+
+
+def small_problem(peers: Any) -> Any:
+    return peers("auc").AucProblem(small_rows(peers), 12, 5, 3)
 
 
 @pytest.mark.parametrize("uploads", ["exact", "int8"])
 @pytest.mark.parametrize("name", ["fedavg_gda", "fedmm", "codasca", "extragradient", "fedgda_gt", "fedsgda_m"])
-def test_a_stack_of_clients_computes_what_they_do_one_by_one(peers: Any, name: str, uploads: str) -> None:
+def test_a_stack_computes_what_the_clients_do_one_by_one(peers: Any, name: str, uploads: str) -> None:
     problem = small_problem(peers)
     algorithm = ALGORITHMS[name](lr_min=0.1, lr_max=0.1, local_steps=3)
     terms = Terms(participation=0.5, uploads=uploads)
-    stack = peers("round_stack").RoundStack(problem.federated, algorithm, 4, terms, problem.open_stack)
+    replica = Replica(problem.federated, algorithm, 4, terms)
+    stack = BatchedEngine(Batched([replica], problem.network))
     one_by_one = InProcess(problem.federated, algorithm, 4, terms)
     for (left, l_record), (right, r_record) in zip(played(stack, 4), played(one_by_one, 4), strict=True):
         # int8 codes may fall to the other side of a rounding step.
         torch.testing.assert_close(left.z, right.z, rtol=1e-4, atol=1e-5 if uploads == "exact" else 1e-3)
         assert (l_record.bytes_up, l_record.bytes_down) == (r_record.bytes_up, r_record.bytes_down)
         assert l_record.metrics["loss"] == pytest.approx(r_record.metrics["loss"], abs=1e-4)
+
+
+def test_a_client_trains_on_the_rows_of_its_own_and_on_the_formula_of_the_page(peers: Any) -> None:
+    problem = small_problem(peers)
+    client = problem.federated.clients[1]
+    local = client.open_round(0, 4, 2, {})
+    assert set(local.chosen.flatten().tolist()) == set(range(10, 20))
+    random = torch.Generator().manual_seed(1)
+    z = problem.federated.start + 0.05 * torch.randn(problem.layout.size, generator=random)
+    at = z.clone().requires_grad_()
+    rows, p = local.chosen[0], 0.1
+    tensors = {block.name: tensor for block, tensor in problem.layout.tensors(at)}
+    s = peers("stacked_lenet").scores({n: t.unsqueeze(0) for n, t in tensors.items()}, problem.train.x[rows][None])[0]
+    y, a, b, alpha = problem.train.y[rows].float(), tensors["a"], tensors["b"], tensors["alpha"]
+    f = (1 - p) * ((s - a) ** 2 * y).mean() + p * ((s - b) ** 2 * (1 - y)).mean() - p * (1 - p) * alpha**2
+    f = f + 2 * (1 + alpha) * (p * s * (1 - y) - (1 - p) * s * y).mean()
+    (gradient,) = torch.autograd.grad(f.sum(), at)
+    torch.testing.assert_close(local.field(z, 0), gradient * problem.layout.signs(), rtol=1e-4, atol=1e-6)
+
+
+def test_candidates_are_judged_at_the_end_of_whole_runs_and_runs_count_what_was_sent(
+    peers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = peers("ours")
+    monkeypatch.setattr(ours, "EVALUATED", 2)
+    setting = ours.Setting(small_rows(peers), small_rows(peers), clients=12, rounds=4)
+    entry = ours.Entry("fedavg_gda", fixed={"local_steps": 2}, grid={"lr_min": (1e-6, 0.3)})
+    found = ours.search(entry, setting)
+    best, still = (candidate["objective"] for candidate in found)
+    assert [candidate["options"]["lr_min"] for candidate in found] == [0.3, 1e-6] and best < still
+    problem = ours.AucProblem(setting.train, 12, 5, 1)
+    start = float(problem.objective(problem.federated.start.unsqueeze(0), setting.watched))
+    assert still == pytest.approx(start, abs=1e-5)
+    size = problem.layout.size
+    for seed, run in zip((11, 12), ours.run_seeds(entry, found[0]["options"], setting, (11, 12)), strict=True):
+        assert (run["seed"], run["rounds"], run["floats"]) == (seed, 4, 4 * 6 * size)
+        assert run["floats_so_far"] == [0, 2 * 6 * size, 4 * 6 * size]
+        assert [t for t, _ in run["auc"]] == [0, 2, 4]
 
 
 def test_the_stacked_network_is_lenet(peers: Any) -> None:
@@ -93,13 +137,15 @@ def test_the_stacked_network_is_lenet(peers: Any) -> None:
 
 def test_the_objective_is_f_at_its_best_a_b_and_alpha(peers: Any) -> None:
     problem, auc = small_problem(peers), peers("auc")
-    z, rows = problem.federated.start, problem.train
-    s = problem.scores(z, rows.x).unsqueeze(0)
-    p, positive = auc.POSITIVE_SHARE, rows.positive
-    a, b = s[:, positive > 0].mean(dim=1, keepdim=True), s[:, positive == 0].mean(dim=1, keepdim=True)
-    gap = (p * s * (1 - positive) - (1 - p) * s * positive).mean(dim=1, keepdim=True)
-    value = auc.auc_loss(s, positive, a, b, gap / (p * (1 - p)))
-    assert problem.objective(z, rows) == pytest.approx(float(value), abs=1e-6)
+    z, rows, p = problem.federated.start.unsqueeze(0), problem.train, auc.POSITIVE_SHARE
+    s = problem.scores(z, rows.x)[0]
+    positive = rows.y.float()
+    a, b = s[rows.y == 1].mean(), s[rows.y == 0].mean()
+    order = (p * s * (1 - positive) - (1 - p) * s * positive).mean()
+    alpha = order / (p * (1 - p))
+    near = ((1 - p) * (s - a) ** 2 * positive + p * (s - b) ** 2 * (1 - positive)).mean()
+    value = near + 2 * (1 + alpha) * order - p * (1 - p) * alpha**2
+    assert float(problem.objective(z, rows)) == pytest.approx(float(value), abs=1e-6)
 
 
 def test_without_a_checkout_it_says_so_and_stops(

@@ -1,39 +1,46 @@
-"""AUC maximisation on label-sorted MNIST clients as a federated problem, and its field for many clients at once.
+"""AUC maximisation on label-sorted MNIST clients as a federated problem, for any engine and for many runs at once.
 
 The digit 0 is positive, p = 1/10 its share. With the score s of a row, omega = (network, a, b) and psi = alpha:
 
     f = (1 - p) E[(s - a)^2; positive] + p E[(s - b)^2; negative]
         + 2 (1 + alpha) (p E[s; negative] - (1 - p) E[s; positive]) - p (1 - p) alpha^2
 
-E[.; positive] is the mean over all rows of a batch, in which the others count as 0 (Ying, Wen and Lyu, 2016).
+E[.; positive] is the mean over all rows of a batch, in which the others count as 0 (Ying, Wen and Lyu, 2016). It is
+fedmm's objective ``auc`` in its square form, on a network that fedmm does not have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from sklearn.metrics import roc_auc_score
-from stacked_lenet import scores
+from stacked_lenet import outputs, scores
 from torch import Tensor, nn
 
 from fedmm import FederatedProblem, Layout
-from fedmm.core.problem import LocalReport, Statistics
+from fedmm.core.objective import SOURCE, Outputs, RowWeights, row_weights
+from fedmm.core.problem import HeldRows, LocalReport, Statistics, WholeRows
 from fedmm.core.seeding import rows
 from fedmm.data.datasets.mnist_m import read_idx
+from fedmm.leaderboard.auc import area
+from fedmm.objectives.auc import AUC
 
 POSITIVE_DIGIT, POSITIVE_SHARE = 0, 0.1
+OBJECTIVE = AUC(form="square", positive_share=POSITIVE_SHARE)
+VIEW = WholeRows()
 
 
 @dataclass(frozen=True)
 class BinaryRows:
-    """x: float32 ``[rows, 28, 28]`` from -1 to 1; positive: float32 ``[rows]``, 1 or 0."""
+    """x: float32 ``[rows, 28, 28]`` from -1 to 1; y: int64 ``[rows]``, 1 or 0."""
 
     x: Tensor
-    positive: Tensor
+    y: Tensor
+
+    def to(self, device: str) -> BinaryRows:
+        return BinaryRows(self.x.to(device), self.y.to(device))
 
 
 def load_mnist(folder: Path, part: str, *, by_label: bool = False) -> BinaryRows:
@@ -43,7 +50,7 @@ def load_mnist(folder: Path, part: str, *, by_label: bool = False) -> BinaryRows
         for name, dimensions in ((f"{part}-images-idx3-ubyte.gz", 3), (f"{part}-labels-idx1-ubyte.gz", 1))
     )
     order = torch.argsort(labels, stable=True) if by_label else torch.arange(len(labels))
-    return BinaryRows(images[order].float().div(255).sub(0.5).div(0.5), (labels[order] == POSITIVE_DIGIT).float())
+    return BinaryRows(images[order].float().div(255).sub(0.5).div(0.5), (labels[order] == POSITIVE_DIGIT).long())
 
 
 def lenet_start(seed: int = 1234) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -61,66 +68,72 @@ def lenet_start(seed: int = 1234) -> tuple[dict[str, Tensor], dict[str, Tensor]]
     return {"a": torch.zeros(1), "b": torch.zeros(1), **network}, {"alpha": torch.zeros(1)}
 
 
-def auc_loss(s: Tensor, positive: Tensor, a: Tensor, b: Tensor, alpha: Tensor) -> Tensor:
-    """f ``[G]`` for scores ``[G, rows]``; a, b, alpha: ``[G, 1]``."""
-    p, negative = POSITIVE_SHARE, 1 - positive
-    gap = (p * s * negative - (1 - p) * s * positive).mean(dim=-1)
-    near = (1 - p) * ((s - a).square() * positive).mean(dim=-1) + p * ((s - b).square() * negative).mean(dim=-1)
-    alpha = alpha.squeeze(-1)
-    return near + 2 * (1 + alpha) * gap - p * (1 - p) * alpha.square()
+@dataclass(frozen=True)
+class LenetStack:
+    """The networks of a stack of runs, as the batched engine asks for them: two classes, then alpha, a and b."""
+
+    layout: Layout
+    has_dropout: bool = False
+
+    def constants(self, which: Tensor) -> Mapping[str, Tensor]:
+        return {}
+
+    def outputs(
+        self, z: Tensor, x: Tensor, constants: Mapping[str, Tensor], dropout: Tensor | None, statistics: Statistics
+    ) -> Outputs:
+        return self.evaluate(z, x, constants, statistics)
+
+    def evaluate(self, z: Tensor, x: Tensor, constants: Mapping[str, Tensor], statistics: Statistics) -> Outputs:
+        tensors = {block.name: tensor for block, tensor in self.layout.tensors(z)}
+        ten = outputs(tensors, x)
+        others = torch.cat([ten[..., :1], ten[..., 2:]], dim=-1).logsumexp(dim=-1)
+        two = torch.stack([others, ten[..., 1]], dim=-1)
+        numbers = torch.cat([tensors[name] for name in ("alpha", "a", "b")], dim=-1)
+        return Outputs(two, two, numbers.unsqueeze(1).expand(*x.shape[:2], 3))
 
 
 class AucProblem:
-    """``clients`` clients with equally many consecutive rows each, and batches of ``batch`` of them."""
+    """``clients`` clients with equally many consecutive rows each, and batches of ``batch`` of them, where they lie."""
 
     def __init__(self, train: BinaryRows, clients: int, batch: int, seed: int) -> None:
-        self.train = train
-        self.batch = batch
-        self.seed = seed
-        self.held = len(train.x) // clients
-        self.names = [f"client-{number:03d}" for number in range(clients)]
-        self.number = {name: number for number, name in enumerate(self.names)}
         omega, psi = lenet_start()
-        self.layout = Layout.of(omega, psi)
-        self._signs = self.layout.signs()
-        self.federated = FederatedProblem(
-            self.layout, self.layout.pack(omega, psi), [AucClient(name, self) for name in self.names], seed=seed
-        )
-
-    def field(self, z: Tensor, x: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
-        """F ``[G, size]`` and f ``[G]`` at z ``[G, size]`` on batches ``[G, rows, ...]``."""
-        z = z.detach().requires_grad_()
-        tensors = {block.name: tensor for block, tensor in self.layout.tensors(z)}
-        values = auc_loss(scores(tensors, x), positive, tensors["a"], tensors["b"], tensors["alpha"])
-        (gradient,) = torch.autograd.grad(values.sum(), z)
-        return gradient * self._signs, values.detach()
-
-    def open_stack(self, names: Sequence[str], t: int, steps: int) -> AucRound:
-        """Round t of several clients at once, in an endless pass over each one's rows."""
-        count = steps * self.batch
-        drawn = [
-            self.number[name] * self.held + rows((self.seed, name), self.held, t * count, count, "cpu")
-            for name in names
+        device = train.x.device
+        self.train = train
+        self.layout = Layout.of(*({name: own.to(device) for name, own in side.items()} for side in (omega, psi)))
+        self.network = LenetStack(self.layout)
+        signs = self.layout.signs()
+        weights = row_weights(torch.full((batch,), SOURCE, device=device), torch.ones(batch, device=device))
+        held = len(train.x) // clients
+        owned = torch.arange(clients * held, device=device).view(clients, held)
+        names = [f"client-{number:03d}" for number in range(clients)]
+        each = [
+            AucClient(name, self, (HeldRows(train.x, train.y, own, (seed, name), batch),), weights, signs)
+            for name, own in zip(names, owned, strict=True)
         ]
-        return AucRound(self, torch.stack(drawn).view(len(names), steps, self.batch))
+        self.federated = FederatedProblem(self.layout, self.layout.pack(omega, psi).to(device), each, seed=seed)
 
-    def objective(self, z: Tensor, rows_of: BinaryRows) -> float:
-        """min over a, b and max over alpha of f at z's network: what methods are compared by in training."""
+    @torch.no_grad()
+    def objective(self, z: Tensor, rows_of: BinaryRows) -> Tensor:
+        """What candidates are judged by: min over a, b and max over alpha of f, at each of z ``[runs, size]``."""
         p, s = POSITIVE_SHARE, self.scores(z, rows_of.x)
-        share = rows_of.positive.mean()
-        positive, negative = s[rows_of.positive > 0], s[rows_of.positive == 0]
-        near = (1 - p) * share * positive.var(correction=0) + p * (1 - share) * negative.var(correction=0)
-        gap = p * (1 - share) * negative.mean() - (1 - p) * share * positive.mean()
-        return float(near + 2 * gap + gap.square() / (p * (1 - p)))
+        share = rows_of.y.float().mean()
+        positive, negative = s[:, rows_of.y == 1], s[:, rows_of.y == 0]
+        near = (1 - p) * share * positive.var(dim=1, correction=0)
+        near += p * (1 - share) * negative.var(dim=1, correction=0)
+        gap = p * (1 - share) * negative.mean(dim=1) - (1 - p) * share * positive.mean(dim=1)
+        return near + 2 * gap + gap.square() / (p * (1 - p))
 
-    def auc(self, z: Tensor, rows_of: BinaryRows) -> float:
-        """The area under the ROC curve."""
-        return float(roc_auc_score(rows_of.positive.numpy(), self.scores(z, rows_of.x).numpy()))
+    def auc(self, z: Tensor, rows_of: BinaryRows) -> list[float]:
+        """The area under the ROC curve at each of z ``[runs, size]``; a half where scores are no numbers."""
+        found = self.scores(z, rows_of.x).nan_to_num()
+        return [area(each, rows_of.y == 1) for each in found]
 
     @torch.no_grad()
     def scores(self, z: Tensor, x: Tensor) -> Tensor:
-        tensors = {block.name: tensor for block, tensor in self.layout.tensors(z.unsqueeze(0))}
-        return torch.cat([scores(tensors, part.unsqueeze(0))[0] for part in torch.split(x, 1000)])
+        """``[runs, rows]``."""
+        tensors = {block.name: tensor for block, tensor in self.layout.tensors(z)}
+        parts = [part.expand(len(z), *part.shape).contiguous() for part in torch.split(x, 1000)]
+        return torch.cat([scores(tensors, part) for part in parts], dim=1)
 
 
 @dataclass(frozen=True)
@@ -129,40 +142,43 @@ class AucClient:
 
     name: str
     problem: AucProblem
+    held: Sequence[HeldRows]
+    weights: RowWeights
+    field_scale: Tensor
+    objective: AUC = OBJECTIVE
+    alpha: float = 1.0
+    view: WholeRows = VIEW
 
-    def open_round(self, t: int, rounds: int, steps: int, statistics: Statistics) -> SingleRound:
-        return SingleRound(self.problem.open_stack([self.name], t, steps))
+    def dropout_key(self, t: int, step: int) -> int:
+        return 0
+
+    def view_key(self, t: int, step: int) -> int:
+        return 0
+
+    def open_round(self, t: int, rounds: int, steps: int, statistics: Statistics) -> AucRound:
+        (held,) = self.held
+        count = steps * held.batch_rows
+        chosen = held.index[rows(held.key_parts, held.count, t * count, count, held.x.device)]  # type: ignore[index]
+        return AucRound(self, chosen.view(steps, -1))
 
 
 @dataclass(frozen=True)
 class AucRound:
-    """A round of clients ``[G]``, whose steps take the rows ``chosen`` ``[G, steps, batch]``."""
+    """A client's round, whose steps take the rows ``chosen`` ``[steps, batch]``."""
 
-    problem: AucProblem
+    client: AucClient
     chosen: Tensor
-
-    @cached_property
-    def _losses(self) -> dict[int, Tensor]:
-        return {}
+    losses: dict[int, Tensor] = field(default_factory=dict)
 
     def field(self, z: Tensor, step: int) -> Tensor:
-        chosen, train = self.chosen[:, step], self.problem.train
-        F, values = self.problem.field(z, train.x[chosen], train.positive[chosen])
-        self._losses.setdefault(step, values)
-        return F
+        client, (held,) = self.client, self.client.held
+        z = z.detach().requires_grad_()
+        chosen = self.chosen[step]
+        seen = client.problem.network.evaluate(z.unsqueeze(0), held.x[chosen].unsqueeze(0), {}, {})
+        value = client.objective.task_loss(seen, held.y[chosen].unsqueeze(0), client.weights).sum()  # type: ignore[index]
+        self.losses.setdefault(step, value.detach())
+        (gradient,) = torch.autograd.grad(value, z)
+        return gradient * client.field_scale
 
     def close(self) -> LocalReport:
-        return LocalReport({"loss": float(torch.stack(list(self._losses.values())).mean())})
-
-
-@dataclass(frozen=True)
-class SingleRound:
-    """A round of one client."""
-
-    stack: AucRound
-
-    def field(self, z: Tensor, step: int) -> Tensor:
-        return self.stack.field(z.unsqueeze(0), step)[0]
-
-    def close(self) -> LocalReport:
-        return self.stack.close()
+        return LocalReport({"loss": float(torch.stack(list(self.losses.values())).mean())})

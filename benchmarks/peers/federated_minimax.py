@@ -9,11 +9,11 @@ from __future__ import annotations
 import csv
 import gzip
 import os
-import resource
 import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,11 @@ gone("numpy.lib.type_check", _nan_to_num_dispatcher=None)  # not in numpy 2
 gone("nltk")
 gone("nltk.corpus", wordnet=None)
 
+import torch.optim.optimizer
 from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+if not hasattr(torch.optim.optimizer, "required"):
+    torch.optim.optimizer.required = object()
 
 _BaseDataLoaderIter.next = lambda self: self.__next__()  # torch 1.13 removed it
 """
@@ -100,8 +104,8 @@ METHODS = (
 )
 
 
-def prepare(folder: Path, checkout: Path, mnist: Path) -> None:
-    """MNIST as the program looks for it, and what its processes import first."""
+def prepare(folder: Path, checkout: Path, mnist: Path, methods: Iterable[str]) -> None:
+    """MNIST as the program looks for it, for these of its methods, and what its processes import first."""
     raw = folder / "data" / "FastMNIST" / "raw"
     if not raw.exists():
         raw.mkdir(parents=True)
@@ -110,7 +114,7 @@ def prepare(folder: Path, checkout: Path, mnist: Path) -> None:
                 shutil.copyfileobj(source, target)
     (folder / "shims").mkdir(exist_ok=True)
     (folder / "shims" / "sitecustomize.py").write_text(SHIMS)
-    if not list((folder / "data").glob(f"fed_mnist_n_{CLIENTS}_*/test.pt")):
+    if "CODASCA" in methods:  # the one that reads the clients' rows from files of their own
         build = (
             "from dataloader import BuildFedMNISTDataset as build\n"
             f"build({CLIENTS}, {str(folder / 'data')!r}, sort_by='label', similarity=0.0)"
@@ -125,12 +129,18 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def run(
-    method: Method, rounds: int, folder: Path, checkout: Path, *, seed: int = SEED, evaluate_every: int = 10
+    method: Method,
+    rounds: int,
+    folder: Path,
+    checkout: Path,
+    *,
+    seed: int = SEED,
+    evaluate_every: int = 10,
+    limit: float | None = None,
 ) -> dict[str, Any]:
     """One of its runs: what it logged, by its own clock, which stands still while it evaluates.
 
-    cpu_seconds: of all its processes together, with their start and evaluation.
-    It gives up where the AUC is below 0.6 after 50 rounds or more.
+    It gives up where the AUC is below 0.6 after 50 rounds or more, and is ended after ``limit`` seconds.
     """
     out = folder / "out" / f"{method.name}-{method.local_steps}-{rounds}-{seed}"
     shutil.rmtree(out, ignore_errors=True)
@@ -161,25 +171,29 @@ def run(
     launcher = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={method.processes or method.nodes}"]
     launcher += ["--master_addr=127.0.0.1", f"--master_port={port}", "main_auc.py"]
     command = launcher + [f"--{name}={value}" for name, value in given.items()]
-    began = cpu_of_children()
-    with (folder / "log.txt").open("w") as log:
-        subprocess.run(command, cwd=checkout, env=environment(folder), stdout=log, stderr=log, check=False)
-    logged = read_log(next(out.glob("*.csv")))
+    with (folder / f"log-{method.name}-{seed}.txt").open("w+") as log:
+        process = subprocess.Popen(command, cwd=checkout, env=environment(folder), stdout=log, stderr=log)
+        try:
+            process.wait(limit)
+            ended = False
+        except subprocess.TimeoutExpired:
+            process.terminate()  # the launcher then ends the processes that it started
+            process.wait()
+            ended = True
+        log.seek(0)
+        said = log.read()[-2000:]
+    logged = [row for path in out.glob("*.csv") for row in read_log(path)]
+    if not logged:
+        raise RuntimeError(f"the program logged nothing:\n{said}")
     return {
         "rounds": int(logged[-1]["round"]),
-        "gave_up": logged[-1]["round"] < rounds,
+        "gave_up": logged[-1]["round"] < rounds and not ended,
         "seed": seed,
         "seconds_a_round": logged[-1]["seconds"] / max(1.0, logged[-1]["round"]),
-        "cpu_seconds": cpu_of_children() - began,
         "floats": logged[-1]["round"] * method.mean_clients * method.vectors * MODEL_SIZE,
         "floats_it_logged": logged[-1]["floats"],
         "auc": [[int(row["round"]), row["auc"]] for row in logged],
     }
-
-
-def cpu_of_children() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def read_log(path: Path) -> list[dict[str, float]]:

@@ -1,4 +1,4 @@
-"""LeNet for many clients at once on a CPU: parameters with a leading axis ``[G, ...]``, pictures ``[G, rows, 28, 28]``.
+"""LeNet for many clients at once: parameters with a leading axis ``[G, ...]``, pictures ``[G, rows, 28, 28]``.
 
 A convolution of 5 x 5 is a product of five rows of a picture with a banded matrix that holds the weights once for every
 place in a row. It multiplies with zeros, three to six times as often as it must; but it is one large product for each
@@ -87,8 +87,8 @@ def _unpooled(g: Tensor, first: Tensor) -> Tensor:
     return pairs
 
 
-def scores(tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    """The softmax of class 1, ``[G, rows]``, of G networks; the last layer too is followed by a ReLU."""
+def outputs(tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    """What G networks say of the ten classes, ``[G, rows, 10]``; the last layer too is followed by a ReLU."""
     stack, count = x.shape[:2]
     h: Tensor = x
     for layer in ("conv1", "conv2"):
@@ -97,4 +97,9 @@ def scores(tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
     for layer in ("fc1", "fc2", "fc3"):
         weight, bias = tensors[f"{layer}.weight"], tensors[f"{layer}.bias"]
         h = torch.baddbmm(bias.unsqueeze(1), h, weight.transpose(1, 2)).relu()
-    return h.softmax(dim=-1)[..., 1]
+    return h
+
+
+def scores(tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    """The softmax of class 1, ``[G, rows]``."""
+    return outputs(tensors, x).softmax(dim=-1)[..., 1]

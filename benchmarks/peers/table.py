@@ -11,8 +11,13 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "peers_mnist_auc.json"
 PAGE = ROOT / "docs" / "peers.md"
 
-HEAD = "| program | method | clients a round | rounds | floats sent | best AUC of each run | last AUC of each run |"
-SPEED_HEAD = "| its method | ours | clients a round | its s a round | ours | its processor's s a round | ours |"
+HEAD = (
+    "| program | method | clients a round | floats sent | last AUC, mean | last AUC of each run "
+    "| floats to the target | runs there |"
+)
+SPEED_HEAD = (
+    "| machine | its method | ours | clients a round | its s a round | ours, processor | ours, GPU | times as fast |"
+)
 
 
 def load() -> dict[str, Any]:
@@ -20,34 +25,44 @@ def load() -> dict[str, Any]:
     return content
 
 
+def target(results: dict[str, Any]) -> float:
+    """The highest AUC that a run of the public program ended at."""
+    return max((run["auc"][-1][1] for each in results["theirs"].values() for run in each["runs"]), default=1.0)
+
+
 def rows(results: dict[str, Any]) -> list[list[str]]:
-    """Its methods and ours, the one with the highest AUC in the last round first."""
+    """Its methods and ours, the one with the highest mean AUC in the last round first."""
     found: list[tuple[float, list[str]]] = []
+    goal = target(results)
     theirs = [("federated-minimax", label, each) for label, each in results["theirs"].items()]
     ours = [("fedmm", label, each) for label, each in results["ours"].items()]
     for program, label, each in theirs + ours:
         runs = each["runs"]
-        best, last = [max(auc for _, auc in run["auc"]) for run in runs], [run["auc"][-1][1] for run in runs]
-        rounds = ", ".join(dict.fromkeys(str(run["rounds"]) for run in runs))
-        cells = [program, f"`{label}`", f"{each['clients_a_round']:g}", rounds]
-        most = max(run["floats"] for run in runs)
-        cells += [f"{most / 1e6:.1f} M", ", ".join(f"{x:.4f}" for x in best), ", ".join(f"{x:.4f}" for x in last)]
-        found.append((-fmean(last), cells))
+        last = [run["auc"][-1][1] for run in runs]
+        sent = [floats for run in runs if (floats := floats_to(run, goal)) is not None]
+        span = dict.fromkeys(f"{floats / 1e6:.1f}" for floats in (min(sent), max(sent))) if sent else {"": None}
+        cells = [program, f"`{label}`", f"{each['clients_a_round']:g}"]
+        cells += [f"{max(run['floats'] for run in runs) / 1e6:.1f} M", f"{fmean(last):.4f}"]
+        cells += [", ".join(f"{value:.4f}" for value in last), " to ".join(span) + " M" * bool(sent)]
+        found.append((-fmean(last), [*cells, f"{len(sent)} of {len(runs)}"]))
     return [cells for _, cells in sorted(found)]
 
 
-def floats_to(run: dict[str, Any], target: float) -> float | None:
-    """What clients had sent when the AUC was first as high."""
-    pairs = zip(run["auc"], run["floats_so_far"], strict=True)
-    return next((sent for (_, auc), sent in pairs if auc >= target), None)
+def floats_to(run: dict[str, Any], goal: float) -> float | None:
+    """What clients had sent when the AUC was first as high; the program sends equally many in each of its rounds."""
+    so_far = run.get("floats_so_far") or [run["floats"] * t / max(1, run["rounds"]) for t, _ in run["auc"]]
+    return next((sent for (_, auc), sent in zip(run["auc"], so_far, strict=True) if auc >= goal), None)
 
 
 def speed_rows(results: dict[str, Any]) -> list[list[str]]:
     found = []
     for label, each in results["speed"].items():
-        cells = [f"`{label}`", f"`{each['ours_is']}`", "{:g} and {:g}".format(*each["clients"])]
-        cells += [f"{value:.2f}" for value in (*each["seconds"], *each["cpu_seconds"])]
-        found.append(cells)
+        seconds, where = each["seconds"], each["measured"]
+        ours = [seconds.get(device) for device in ("cpu", "cuda")]
+        cells = [f"{where['cores']} cores" + (f", {where['gpu']}" if "gpu" in where else "")]
+        cells += [f"`{label}`", f"`{each['ours_is']}`", "{:g} and {:g}".format(*each["clients"])]
+        cells += [f"{seconds['theirs']:.2f}", *("" if each is None else f"{each:.4f}" for each in ours)]
+        found.append([*cells, " and ".join(f"{seconds['theirs'] / each:.0f}" for each in ours if each)])
     return found
 
 
@@ -56,10 +71,19 @@ def markdown(head: str, body: list[list[str]]) -> str:
     return "\n".join([head, line, *(f"| {' | '.join(cells)} |" for cells in body)])
 
 
+def printed(results: dict[str, Any]) -> str:
+    """Both tables as text."""
+    return "\n\n".join(markdown(head, body) for head, body in _tables(results) if body)
+
+
+def _tables(results: dict[str, Any]) -> list[tuple[str, list[list[str]]]]:
+    return [(HEAD, rows(results)), (SPEED_HEAD, speed_rows(results))]
+
+
 def write_table() -> None:
     """Put the tables in the place of those that the page has."""
-    results, text = load(), PAGE.read_text(encoding="utf-8")
-    for head, body in ((HEAD, rows(results)), (SPEED_HEAD, speed_rows(results))):
+    text = PAGE.read_text(encoding="utf-8")
+    for head, body in _tables(load()):
         before, _, after = text.partition(head)
         _, gap, rest = after.partition("\n\n")
         text = before + markdown(head, body) + gap + rest
