@@ -37,8 +37,8 @@ def tune(
     """Choose algorithm, penalty, rates and nu for FILE.toml, by successive halving.
 
     A [tune] table in the file, written like [sweep], replaces the default grid. Without target labels, validators and
-    the agreement between seeds judge; source only wins where adapting looks harmful. Without a target, a metric on rows
-    set aside judges. The folder holds tuned.toml, which `fedmm run` takes, and tune.json.
+    the agreement between near rows judge; source only wins where adapting looks harmful. Without a target, a metric on
+    rows set aside judges. The folder holds tuned.toml, which `fedmm run` takes, and tune.json.
     """
     tables = set_values(read_tables(file), settings or [])
     folder = choose_folder(out, f"{folder_name(file.stem)}-tune", resume=resume, overwrite=overwrite)

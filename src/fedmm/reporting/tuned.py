@@ -14,7 +14,7 @@ from fedmm.core.errors import FedmmError, require
 
 SIGNALS = ("target_information", "target_bnm", "source_risk")
 """What candidates are ranked by where there is a target."""
-AGREEMENT = ("seed_agreement", "neighbour_agreement")
+AGREEMENT = ("neighbour_agreement",)
 """What the best finalists are chosen by."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedmm.runs.tuning.ranking import Measured, find_vetoes, rank_agreement, rank_candidates
+from fedmm.runs.tuning.ranking import Measured, find_vetoes, keep_agreeing, rank_candidates
 
 
 def run(information: float, risk: float | None = 0.5, *, bnm: float | None = None, best: float = 0.0) -> Measured:
@@ -71,14 +71,10 @@ def test_a_validator_that_some_lack_does_not_count() -> None:
     assert list(rank_candidates(field, {})) == ["a", "b"]
 
 
-def test_agreement_is_ranked_by_what_all_have_and_of_equals_the_first_stays_first() -> None:
-    agreement = {
-        "a": {"neighbour_agreement": 0.5, "seed_agreement": 0.9},
-        "b": {"neighbour_agreement": 0.7, "seed_agreement": 0.8},
-        "c": {"neighbour_agreement": 0.6, "seed_agreement": 0.1},
-    }
-    assert rank_agreement(agreement) == {"b": 1.5, "a": 2.0, "c": 2.5}
-    assert list(rank_agreement(agreement)) == ["b", "a", "c"]
-    assert list(rank_agreement({**agreement, "d": {"neighbour_agreement": 0.9}})) == ["d", "b", "c", "a"]
-    assert rank_agreement({"a": {}, "b": {}}) == {"a": 1.0, "b": 1.0}
-    assert rank_agreement({}) == {}
+def test_the_half_that_agrees_best_is_kept_in_its_order_and_never_fewer_than_two() -> None:
+    agreement = {"a": 0.5, "b": 0.9, "c": 0.7, "d": 0.1, "e": 0.8}
+    assert keep_agreeing(["a", "b", "c", "d", "e"], agreement) == ["b", "c", "e"]
+    assert keep_agreeing(["d", "a", "b"], agreement) == ["a", "b"]
+    assert keep_agreeing(["d", "a"], agreement) == ["d", "a"]
+    assert keep_agreeing(["d", "unmeasured", "b"], agreement) == ["d", "unmeasured", "b"]
+    assert keep_agreeing([], {}) == []

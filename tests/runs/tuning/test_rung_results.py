@@ -27,31 +27,36 @@ OTHER_MIX = {**SAME_MIX, "distance": 0.3, "low": 0.2, "high": 0.4, "notable": Tr
 def results(
     shift: dict[str, Any] | None = SAME_MIX, agree: dict[str, float] | None = None, **own: list[Measured]
 ) -> Results:
-    agreement = {label: {"seed_agreement": value} for label, value in (agree or {}).items()}
+    agreement = {label: {"neighbour_agreement": value} for label, value in (agree or {}).items()}
     return Results({"source only": runs(0.2, 0.3, 0.25), **own}, 10, shift, agreement)
 
 
 FINALISTS = {f"c{n}": runs(*[0.9 - n / 10] * 3) for n in range(6)}
-"""Ranked in this order, before source only: three of seven are shortlisted."""
+"""Ranked in this order, before source only: four of seven are the half that agrees best."""
 
 
-def test_of_the_third_with_the_best_mean_rank_the_one_that_agrees_best_wins() -> None:
-    agree = {"c0": 0.3, "c1": 0.8, "c2": 0.5, "c3": 0.9, "source only": 1.0}
+def test_of_the_half_that_agrees_best_with_near_rows_the_best_mean_rank_wins() -> None:
+    agree = {"c0": 0.3, "c1": 0.6, "c2": 0.5, "c3": 0.9, "c4": 0.7, "c5": 0.1, "source only": 0.8}
     choice = choose_finalist(results(agree=agree, **FINALISTS), {})
     assert (choice.label, choice.adapted, choice.supported) == ("c1", "c1", True)
-    assert choice.sentence.startswith("Use c1, one of 3 of 7 finalists with the best mean rank")
-    assert choice.sentence.endswith("agree best (seed_agreement 0.80).")
+    assert choice.sentence.startswith("Use c1, which has the best mean rank by target_information")
+    assert "of the 4 of 7 finalists whose predictions agree best" in choice.sentence
+    assert choice.sentence.endswith("(neighbour_agreement 0.60).")
 
 
 def test_without_agreement_the_best_mean_rank_wins() -> None:
     assert choose_finalist(results(None, **FINALISTS), {}).label == "c0"
+    assert choose_finalist(results(agree={"c1": 0.9}, **FINALISTS), {}).label == "c0"
 
 
-def test_source_only_wins_if_it_is_shortlisted_and_agrees_best() -> None:
-    poor = {"one": runs(0.9, 0.9, 0.9), "two": runs(0.1, 0.1, 0.1)}
-    choice = choose_finalist(results(agree={"source only": 0.9, "one": 0.8, "two": 1.0}, **poor), {})
+def test_source_only_wins_if_it_agrees_better_and_has_the_lower_source_risk() -> None:
+    agree = {"source only": 0.9, "one": 0.8}
+    choice = choose_finalist(results(agree=agree, one=runs(0.9, 0.9, 0.9, risk=0.6)), {})
     assert (choice.label, choice.adapted, choice.supported) == ("source only", "one", False)
-    assert choice.sentence.startswith("Use source only, one of 2 of 3 finalists")
+    assert "(neighbour_agreement 0.90, not 0.80), and its source_risk is lower" in choice.sentence
+    assert choose_finalist(results(agree=agree, one=runs(0.9, 0.9, 0.9)), {}).label == "one"
+    less = {"source only": 0.7, "one": 0.8}
+    assert choose_finalist(results(agree=less, one=runs(0.9, 0.9, 0.9, risk=0.6)), {}).label == "one"
 
 
 def test_source_only_wins_where_the_class_mix_is_reliably_estimated_to_differ() -> None:

@@ -142,7 +142,7 @@ def agreement_section(report: Report, lines: Lines) -> Section:
     """Consensus gap, dual norms and drift: of all clients, and of each."""
     charts = column_charts(report, lines, _AGREEMENT, log=True)
     if not charts:
-        return Section("agreement", "Agreement", [absent("These runs did not metric how far their clients agree.")])
+        return Section("agreement", "Agreement", [absent("These runs did not measure how far their clients agree.")])
     words = "How far the clients' models are from their mean, and what pulls them together."
     return Section("agreement", "Agreement", [Text(words), Grid(charts), *_clients(report)])
 

@@ -17,8 +17,8 @@ BELOW_SOURCE_ONLY = 0.9
 """A run whose target_information ends below this share of source only's has collapsed too."""
 RISKY = 0.5
 """Source risks that are further than this share of the way from the best one to chance rule a candidate out."""
-SHORTLISTED = 3
-"""One in so many finalists, those of the best mean rank, is chosen from by agreement; and never fewer than two."""
+AGREEING = 2
+"""One in so many finalists, those whose predictions agree best, is ranked; and never fewer than two."""
 
 
 @dataclass(frozen=True)
@@ -122,15 +122,12 @@ def _sign(name: str) -> float:
     return -1.0 if VALIDATORS[name].higher else 1.0
 
 
-def rank_agreement(agreement: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """The mean rank of candidates by how far their predictions agree, 1 for the best; in the order of rank.
-
-    What some have not measured does not count. Of equals the first stays first.
-    """
-    named = [set(each) for each in agreement.values()]
-    names = sorted(set.intersection(*named)) if named else []
-    ranks = _average_ranks([{label: -each[name] for label, each in agreement.items()} for name in names])
-    return dict(sorted((ranks or dict.fromkeys(agreement, 1.0)).items(), key=lambda each: each[1]))
+def keep_agreeing(labels: Sequence[str], agreement: Mapping[str, float]) -> list[str]:
+    """The half of these candidates whose predictions agree best, in the order given; all if any was not measured."""
+    if not all(label in agreement for label in labels):
+        return list(labels)
+    best = sorted(labels, key=lambda label: -agreement[label])[: max(2, -(-len(labels) // AGREEING))]
+    return [label for label in labels if label in best]
 
 
 def _average_ranks(columns: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,10 +13,10 @@ from typing import Any
 from fedmm.config.schema import SOURCE_ONLY
 from fedmm.core.signals.validators import CANNOT_JUDGE, FEWEST_SEEDS, VALIDATORS
 from fedmm.runs.run_folder import ROUNDS, SUMMARY
-from fedmm.runs.tuning.agreement import AGREEMENT
-from fedmm.runs.tuning.ranking import RANKED_BY, SHORTLISTED, Field, Measured, rank_agreement, rank_candidates
+from fedmm.runs.tuning.agreement import NEIGHBOURS
+from fedmm.runs.tuning.ranking import RANKED_BY, Field, Measured, keep_agreeing, rank_candidates
 
-_INFORMATION = RANKED_BY[0]
+_INFORMATION, _RISK = RANKED_BY[0], "source_risk"
 Table = dict[str, Any]
 Evaluations = dict[int, dict[str, float]]
 """By round, what was measured after it, by validator."""
@@ -104,10 +105,10 @@ class Choice:
 
 
 def choose_finalist(results: Results | None, vetoes: Mapping[str, str]) -> Choice:
-    """Of the third with the best mean rank the one whose predictions agree most, source only included.
+    """Of the half whose predictions agree best with those of near rows, the one of the best mean rank.
 
-    Source only in any case where the class mix is reliably estimated to differ, where all others are ruled out, and
-    where there are too few seeds to tell.
+    Source only where the class mix is reliably estimated to differ, where it agrees better and has the lower source
+    risk than the best that adapts, where all others are ruled out, and where there are too few seeds to tell.
     """
     if results is None:
         return Choice(SOURCE_ONLY, None, None, "The time was over before anything could be judged; use source only.")
@@ -119,7 +120,8 @@ def choose_finalist(results: Results | None, vetoes: Mapping[str, str]) -> Choic
         why = f" {first}: {ruled_out[first]}." if first else ""
         return Choice(SOURCE_ONLY, None, False, f"Every candidate that adapts is ruled out; use source only.{why}")
     free = [label for label in ranked if label not in ruled_out]
-    order = _by_agreement(free[: max(2, -(-len(free) // SHORTLISTED))], results)
+    known = {label: own[NEIGHBOURS] for label, own in results.agreement.items() if NEIGHBOURS in own}
+    order = keep_agreeing(free, known)
     best = next((label for label in order if label != SOURCE_ONLY), adapting[0])
     beside = f"The best that adapts is {best}."
     seeds = min(len(runs) for runs in results.measured.values())
@@ -130,10 +132,19 @@ def choose_finalist(results: Results | None, vetoes: Mapping[str, str]) -> Choic
     if shift is not None and shift["reliable"] and shift["notable"]:
         why = f"the target's class mix is estimated to differ from the source's in {shift['distance']:.0%} of the rows"
         return Choice(SOURCE_ONLY, best, False, f"Use source only: {why}, and adapting may then do harm. {beside}")
-    reason = (
-        f"one of {len(order)} of {len(free)} finalists with the best mean rank by {', '.join(RANKED_BY)}; of these its "
-        f"predictions on target rows agree best{_told(results.agreement.get(order[0], {}))}"
-    )
+    if (
+        best in known
+        and known.get(SOURCE_ONLY, 0.0) > known[best]
+        and _risk(results, SOURCE_ONLY) < _risk(results, best)
+    ):
+        why = (
+            f"its predictions agree better with those of near rows ({NEIGHBOURS} {known[SOURCE_ONLY]:.2f}, not "
+            f"{known[best]:.2f}), and its {_RISK} is lower, than those of the best that adapts, {best}"
+        )
+        return Choice(SOURCE_ONLY, best, False, f"Use source only: {why}.")
+    agreeing = f"{len(order)} of {len(free)} finalists whose predictions agree best with those of near rows"
+    among = f"the {agreeing} ({NEIGHBOURS} {known[order[0]]:.2f})" if len(order) < len(free) else "the finalists"
+    reason = f"which has the best mean rank by {', '.join(RANKED_BY)} of {among}"
     if order[0] == SOURCE_ONLY:
         return Choice(SOURCE_ONLY, best, False, f"Use source only, {reason}. {beside}")
     doubt = (
@@ -142,16 +153,9 @@ def choose_finalist(results: Results | None, vetoes: Mapping[str, str]) -> Choic
     return Choice(order[0], best, True, f"Use {order[0]}, {reason}.{doubt}")
 
 
-def _by_agreement(shortlist: Sequence[str], results: Results) -> list[str]:
-    """The best agreement first; those without any, or all if nobody has it, in their order."""
-    known = {label: results.agreement[label] for label in shortlist if label in results.agreement}
-    order = list(rank_agreement(known))
-    return [*order, *(label for label in shortlist if label not in known)]
-
-
-def _told(agreement: Mapping[str, float]) -> str:
-    found = [f"{name} {agreement[name]:.2f}" for name in AGREEMENT if name in agreement]
-    return f" ({', '.join(found)})" if found else ""
+def _risk(results: Results, label: str) -> float:
+    """The mean source risk of a candidate; nan if a run did not measure it."""
+    return fmean(run.signals.get(_RISK, math.nan) for run in results.measured[label])
 
 
 def _sentence(words: str) -> str:
