@@ -75,3 +75,9 @@ def test_balanced_weights_are_those_of_the_shares_of_all_clients() -> None:
 def test_class_weights_have_no_other_values() -> None:
     with pytest.raises(FedmmError, match="class_weights"):
         SourceOnly(class_weights="even")
+
+
+def test_a_gradient_scale_of_the_adversary_says_nothing() -> None:
+    assert SourceOnly(gradient_scale={"adversary": 2.0, "*": 0.5}).gradient_scale == {"*": 0.5}
+    assert SourceOnly(gradient_scale={"adversary.last": 2.0}).gradient_scale == 1.0
+    assert SourceOnly(gradient_scale={"features": 2.0, "*": 1.0}).gradient_scale == {"features": 2.0, "*": 1.0}

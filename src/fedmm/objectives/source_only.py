@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -16,6 +17,8 @@ from fedmm.core.validation import one_of
 class SourceOnly(Objective):
     """The task loss alone: no adversary, and clients without source rows have nothing to add.
 
+    A gradient scale of the adversary says nothing here, so that a file for another objective can be run with this one.
+
     class_weights: ``none``, or ``balanced``: a row counts 1 / (classes p_y) with p_y the share of its class among all
         clients' labelled rows, so that every class counts alike.
     """
@@ -29,6 +32,9 @@ class SourceOnly(Objective):
     def __post_init__(self) -> None:
         super().__post_init__()
         one_of("class_weights", self.class_weights, ("none", "balanced"))
+        if isinstance(self.gradient_scale, Mapping):
+            without_psi = {g: value for g, value in self.gradient_scale.items() if g.split(".")[0] != "adversary"}
+            object.__setattr__(self, "gradient_scale", without_psi or 1.0)
 
     @property
     def needs_class_shares(self) -> bool:

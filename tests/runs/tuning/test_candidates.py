@@ -54,6 +54,14 @@ def test_a_table_of_ones_own_is_a_grid_as_in_a_sweep_and_what_was_given_is_there
     assert [*found] == ["source only", "as given", "fedmm_smoothed lr_max=0.1", "fedavg_gda", "fedavg_gda lr_max=0.1"]
 
 
+def test_source_only_can_be_built_beside_an_objective_that_scales_the_gradient_of_its_adversary() -> None:
+    scaled = {"objective": {**TABLES["objective"], "gradient_scale": {"adversary": 2.0, "*": 1.0}}}
+    found = derive_candidates({**TABLES, **scaled})
+    assert found["as given"].objective.gradient_scale == {"adversary": 2.0, "*": 1.0}
+    for label in ("source only", "as given"):
+        prepare(found[label], DataCache())
+
+
 def test_rates_for_groups_are_scaled_one_by_one() -> None:
     rates = {"algorithm": {**TABLES["algorithm"], "lr_max": {"adversary": 0.02}}}
     found = derive_candidates({**TABLES, **rates})

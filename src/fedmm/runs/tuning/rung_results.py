@@ -132,11 +132,8 @@ def choose_finalist(results: Results | None, vetoes: Mapping[str, str]) -> Choic
     if shift is not None and shift["reliable"] and shift["notable"]:
         why = f"the target's class mix is estimated to differ from the source's in {shift['distance']:.0%} of the rows"
         return Choice(SOURCE_ONLY, best, False, f"Use source only: {why}, and adapting may then do harm. {beside}")
-    if (
-        best in known
-        and known.get(SOURCE_ONLY, 0.0) > known[best]
-        and _risk(results, SOURCE_ONLY) < _risk(results, best)
-    ):
+    agrees_better = best in known and known.get(SOURCE_ONLY, 0.0) > known[best]
+    if agrees_better and _risk(results, SOURCE_ONLY) < _risk(results, best):
         why = (
             f"its predictions agree better with those of near rows ({NEIGHBOURS} {known[SOURCE_ONLY]:.2f}, not "
             f"{known[best]:.2f}), and its {_RISK} is lower, than those of the best that adapts, {best}"
