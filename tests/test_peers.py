@@ -99,7 +99,8 @@ def test_candidates_are_judged_at_the_end_of_whole_runs_and_runs_count_what_was_
     entry = ours.Entry("fedavg_gda", fixed={"local_steps": 2}, grid={"lr_min": (1e-6, 0.3)})
     found = ours.search(entry, setting)
     best, still = (candidate["objective"] for candidate in found)
-    assert [candidate["options"]["lr_min"] for candidate in found] == [0.3, 1e-6] and best < still
+    assert [candidate["options"]["lr_min"] for candidate in found] == [0.3, 1e-6]
+    assert best < still
     problem = ours.AucProblem(setting.train, 12, 5, 1)
     start = float(problem.objective(problem.federated.start.unsqueeze(0), setting.watched))
     assert still == pytest.approx(start, abs=1e-5)
