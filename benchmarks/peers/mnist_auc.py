@@ -144,9 +144,6 @@ def measure_speed(results: Results, folder: Path, settings: dict[str, Setting], 
         }
         print(f"speed: {ours} {seconds}", flush=True)
         its = run_theirs(method, rounds, folder, args.checkout.resolve(), limit=args.their_limit)
-        if not its["rounds"]:
-            print(f"speed: {theirs} was ended before round 10", flush=True)
-            continue
         found = {
             "ours_is": ours,
             "clients": [method.mean_clients, entry.clients],
