@@ -123,7 +123,7 @@ def prepare(folder: Path, checkout: Path, mnist: Path, methods: Iterable[str]) -
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """That of its processes: on the processor, as its script has it, and without the threads that were asked of ours."""
+    """That of its processes, which work on the processor, as its script has it."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "OMP_"))}
     shims = {"PYTHONPATH": str(folder / "shims"), "PYTHONOPTIMIZE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     return {**kept, **shims, "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
