@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -147,6 +148,21 @@ def test_the_objective_is_f_at_its_best_a_b_and_alpha(peers: Any) -> None:
     near = ((1 - p) * (s - a) ** 2 * positive + p * (s - b) ** 2 * (1 - positive)).mean()
     value = near + 2 * (1 + alpha) * order - p * (1 - p) * alpha**2
     assert float(problem.objective(z, rows)) == pytest.approx(float(value), abs=1e-6)
+
+
+def test_what_its_processes_import_first_brings_back_what_torch_and_numpy_removed(peers: Any, tmp_path: Path) -> None:
+    theirs = peers("federated_minimax")
+    (tmp_path / "shims").mkdir()
+    (tmp_path / "shims" / "sitecustomize.py").write_text(theirs.SHIMS)
+    code = (
+        "from numpy.lib.type_check import _nan_to_num_dispatcher\nfrom nltk.corpus import wordnet\n"
+        "from torch.optim.optimizer import required\nfrom torch.utils.data import DataLoader\n"
+        "assert iter(DataLoader([1, 2])).next().tolist() == [1]"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=theirs.environment(tmp_path), capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_without_a_checkout_it_says_so_and_stops(

@@ -35,11 +35,7 @@ gone("numpy.lib.type_check", _nan_to_num_dispatcher=None)  # not in numpy 2
 gone("nltk")
 gone("nltk.corpus", wordnet=None)
 
-import torch.optim.optimizer
 from torch.utils.data.dataloader import _BaseDataLoaderIter
-
-if not hasattr(torch.optim.optimizer, "required"):
-    torch.optim.optimizer.required = object()
 
 _BaseDataLoaderIter.next = lambda self: self.__next__()  # torch 1.13 removed it
 """
