@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,7 +100,8 @@ def test_candidates_are_judged_at_the_end_of_whole_runs_and_runs_count_what_was_
     entry = ours.Entry("fedavg_gda", fixed={"local_steps": 2}, grid={"lr_min": (1e-6, 0.3)})
     found = ours.search(entry, setting)
     best, still = (candidate["objective"] for candidate in found)
-    assert [candidate["options"]["lr_min"] for candidate in found] == [0.3, 1e-6] and best < still
+    assert [candidate["options"]["lr_min"] for candidate in found] == [0.3, 1e-6]
+    assert best < still
     problem = ours.AucProblem(setting.train, 12, 5, 1)
     start = float(problem.objective(problem.federated.start.unsqueeze(0), setting.watched))
     assert still == pytest.approx(start, abs=1e-5)
@@ -146,6 +148,21 @@ def test_the_objective_is_f_at_its_best_a_b_and_alpha(peers: Any) -> None:
     near = ((1 - p) * (s - a) ** 2 * positive + p * (s - b) ** 2 * (1 - positive)).mean()
     value = near + 2 * (1 + alpha) * order - p * (1 - p) * alpha**2
     assert float(problem.objective(z, rows)) == pytest.approx(float(value), abs=1e-6)
+
+
+def test_what_its_processes_import_first_brings_back_what_torch_and_numpy_removed(peers: Any, tmp_path: Path) -> None:
+    theirs = peers("federated_minimax")
+    (tmp_path / "shims").mkdir()
+    (tmp_path / "shims" / "sitecustomize.py").write_text(theirs.SHIMS)
+    code = (
+        "from numpy.lib.type_check import _nan_to_num_dispatcher\nfrom nltk.corpus import wordnet\n"
+        "from torch.optim.optimizer import required\nfrom torch.utils.data import DataLoader\n"
+        "assert iter(DataLoader([1, 2])).next().tolist() == [1]"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=theirs.environment(tmp_path), capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_without_a_checkout_it_says_so_and_stops(

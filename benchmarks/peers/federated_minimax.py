@@ -35,11 +35,7 @@ gone("numpy.lib.type_check", _nan_to_num_dispatcher=None)  # not in numpy 2
 gone("nltk")
 gone("nltk.corpus", wordnet=None)
 
-import torch.optim.optimizer
 from torch.utils.data.dataloader import _BaseDataLoaderIter
-
-if not hasattr(torch.optim.optimizer, "required"):
-    torch.optim.optimizer.required = object()
 
 _BaseDataLoaderIter.next = lambda self: self.__next__()  # torch 1.13 removed it
 """
@@ -123,9 +119,10 @@ def prepare(folder: Path, checkout: Path, mnist: Path, methods: Iterable[str]) -
 
 
 def environment(folder: Path) -> dict[str, str]:
+    """That of its processes, which work on the processor, as its script has it."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "OMP_"))}
     shims = {"PYTHONPATH": str(folder / "shims"), "PYTHONOPTIMIZE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    return {**kept, **shims, "GLOO_SOCKET_IFNAME": "lo"}
+    return {**kept, **shims, "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
 
 
 def run(
@@ -181,10 +178,10 @@ def run(
             process.wait()
             ended = True
         log.seek(0)
-        said = log.read()[-2000:]
+        said = log.read()[-4000:]
     logged = [row for path in out.glob("*.csv") for row in read_log(path)]
-    if not logged:
-        raise RuntimeError(f"the program logged nothing:\n{said}")
+    if not logged or not logged[-1]["round"]:
+        raise RuntimeError(f"the program did not come to round {evaluate_every}:\n{said}")
     return {
         "rounds": int(logged[-1]["round"]),
         "gave_up": logged[-1]["round"] < rounds and not ended,

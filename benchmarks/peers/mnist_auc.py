@@ -132,7 +132,8 @@ def measure_runs(
 def measure_speed(results: Results, folder: Path, settings: dict[str, Setting], args: argparse.Namespace) -> None:
     """Seconds a round of both, one after the other, with nothing beside them."""
     for theirs, ours in PAIRS.items():
-        if theirs not in args.pairs or theirs in results.part("speed"):
+        label = f"{theirs} beside {args.device} and {os.cpu_count()} cores"
+        if theirs not in args.pairs or label in results.part("speed"):
             continue
         load = os.getloadavg()[0]
         method = next(each for each in METHODS if each.name == theirs)
@@ -144,10 +145,8 @@ def measure_speed(results: Results, folder: Path, settings: dict[str, Setting], 
         }
         print(f"speed: {ours} {seconds}", flush=True)
         its = run_theirs(method, rounds, folder, args.checkout.resolve(), limit=args.their_limit)
-        if not its["rounds"]:
-            print(f"speed: {theirs} was ended before round 10", flush=True)
-            continue
         found = {
+            "theirs_is": theirs,
             "ours_is": ours,
             "clients": [method.mean_clients, entry.clients],
             "seconds": {"theirs": its["seconds_a_round"], **{device: fmean(each) for device, each in seconds.items()}},
@@ -155,7 +154,7 @@ def measure_speed(results: Results, folder: Path, settings: dict[str, Setting], 
             "rounds": its["rounds"],
             "threads": torch.get_num_threads(),
         }
-        results.put("speed", theirs, found, load)
+        results.put("speed", label, found, load)
         print(f"  {found['seconds']}", flush=True)
 
 

@@ -35,7 +35,7 @@ from nvflare_sites import FEDERATION, ROUNDS
 from problems import WORST_AUC, played, with_options
 
 from fedmm import ALGORITHMS, FedmmError
-from fedmm.config.schema import experiment
+from fedmm.config.schema import Experiment, experiment
 from fedmm.engines.in_process import InProcess
 from fedmm.remote.durable_store import DurableMemory, state_folder
 from fedmm.remote.engine import AskingEngine
@@ -133,7 +133,7 @@ def in_the_simulator(test: Callable[..., None]) -> Callable[..., None]:
 # One simulation -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["fedmm", "scaffold_gda"])
+@pytest.mark.parametrize("name", ["fedmm", "scaffold_gda", "fedgda_gt"])
 def test_rounds_have_the_same_bits_as_in_process(
     name: str, ask: Ask, states: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -206,10 +206,14 @@ def assert_same_validators(found: Path, expected: Path) -> None:
 # A whole run ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("algorithm", ["fedmm", "fedgda_gt"])
 def test_a_run_whose_client_was_lost_goes_on_with_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As below, without a process: a client is lost after round 3, and the server has forgotten that round."""
+    """As below, without a process: a client is lost after round 3, and the server has forgotten that round.
+
+    With fedgda_gt round 3 is the first of a pair: the client has answered it, and then dies.
+    """
 
     @contextlib.contextmanager
     def losing(*given: Any, **more: Any) -> Iterator[Ask]:
@@ -226,13 +230,17 @@ def test_a_run_whose_client_was_lost_goes_on_with_the_same_bits(
     monkeypatch.setattr("fedmm.remote.nvflare.federation", losing)
     with pytest.raises(FedmmError, match="ended before the run did"):
         run_experiment(
-            ON_NVFLARE,
+            working_by(algorithm, ON_NVFLARE),
             tmp_path / "killed",
             progress=False,
             on_round=lambda row: lost.extend([row][: row["round"] == 3]),
         )
     lost.clear()
-    assert_goes_on_with_the_same_bits(tmp_path)
+    assert_goes_on_with_the_same_bits(tmp_path, algorithm)
+
+
+def working_by(algorithm: str, like: Experiment) -> Experiment:
+    return replace(like, algorithm=replace(with_options(ALGORITHMS[algorithm]), lr_min=0.05, lr_max=0.05))
 
 
 @pytest.mark.processes
@@ -247,17 +255,17 @@ def test_a_run_whose_client_was_killed_goes_on_with_the_same_bits(own: Path, tmp
 
     sentence = r"^the process of the client 'target-1' ended before the run did; (.*) may say why, and the run can be"
     with pytest.raises(FedmmError, match=sentence) as caught:
-        run_experiment(ON_NVFLARE, tmp_path / "killed", progress=False, on_round=kill)
+        run_experiment(working_by("fedmm", ON_NVFLARE), tmp_path / "killed", progress=False, on_round=kill)
     log = Path(re.match(sentence, str(caught.value))[1])  # type: ignore[index]
     assert log.exists()
     shutil.rmtree(log.parent)
     assert_goes_on_with_the_same_bits(tmp_path)
 
 
-def assert_goes_on_with_the_same_bits(folder: Path) -> None:
+def assert_goes_on_with_the_same_bits(folder: Path, algorithm: str = "fedmm") -> None:
     max((folder / "killed" / "checkpoints").glob("*.safetensors")).unlink()
-    summary = run_experiment(ON_NVFLARE, folder / "killed", resume=True, progress=False)
-    run_experiment(experiment(MOONS), folder / "whole", progress=False)
+    summary = run_experiment(working_by(algorithm, ON_NVFLARE), folder / "killed", resume=True, progress=False)
+    run_experiment(working_by(algorithm, experiment(MOONS)), folder / "whole", progress=False)
     assert (summary["engine"]["name"], summary["rounds"]) == ("nvflare", 6)
     models = [(folder / name / "model.safetensors").read_bytes() for name in ("killed", "whole")]
     assert models[0] == models[1]

@@ -287,14 +287,16 @@ def test_an_actor_that_is_gone_before_its_answer_is_read_works_again(
     [(False, True), (True, True), (False, False)],
     ids=["in memory", "durable", "in memory, as on a cluster"],
 )
+@pytest.mark.parametrize("name", ["fedmm", "fedgda_gt"])
 def test_processes_killed_in_mid_call_change_no_bit(
-    durable: bool, local: bool, cluster: Cluster, tmp_path: Path
+    name: str, durable: bool, local: bool, cluster: Cluster, tmp_path: Path
 ) -> None:
     """Client 2 dies after client 0 of the same actor has worked, so that one of its states is a round ahead on disk.
 
-    Without anything on disk, every process is killed at once in round 20 as well.
+    It dies in round 7, which with fedgda_gt is the second of a pair whose first it has answered. Without anything on
+    disk, every process is killed at once in round 20 as well.
     """
-    algorithm, terms = with_options(ALGORITHMS["fedmm"]), Terms(participation=0.75)
+    algorithm, terms = with_options(ALGORITHMS[name]), Terms(participation=0.75)
     federation = Federation(deaths={"client-2": (7,)}, marks=tmp_path)
     where = replace(cluster, local=local)
     made = Actors(where, federation, federation.names, number=2, durable=(tmp_path, "run") if durable else None)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from flwr.app import Message, MessageType
 from flwr.clientapp import ClientApp
 from remote.flower.local_grid import LocalGrid, acting_as, called
 
 from fedmm.core.algorithm import Algorithm
-from fedmm.core.engine import FederatedState
+from fedmm.core.engine import FederatedState, RoundRecord
 from fedmm.core.federation import Terms
 from fedmm.core.problem import FederatedProblem
 from fedmm.engines.in_process import workers
@@ -46,6 +46,8 @@ class LoopbackGrid(LocalGrid):
         self.apps: dict[int, ClientApp] = {node: self._app(name, mods) for node, name in self.nodes.items()}
         self.connected = set(self.nodes)
         self.asked: list[Message] = []
+        self.last_asked: dict[str, Message] = {}
+        self.exchanges = 0
         self.about: dict[str, Any] = {}
 
     def _app(self, name: str, mods: Any) -> ClientApp:
@@ -77,6 +79,8 @@ class LoopbackGrid(LocalGrid):
     def _exchange(self, messages: list[Message]) -> None:
         """A round of messages, as the exchange lets them through."""
         by_name = {self.nodes[message.metadata.dst_node_id]: message for message in messages}
+        self.last_asked |= by_name
+        self.exchanges += 1
         answers, t = [], 0
         others: dict[str, Message] = {}
         for name in sorted(by_name):
@@ -93,7 +97,7 @@ class LoopbackGrid(LocalGrid):
                 except Exception:  # something else than an update: it arrives as it is
                     others[name] = reply
         for update in self.exchange.arriving(t, answers):
-            self._deliver(by_name[update.client], update)
+            self._deliver(self.last_asked[update.client], update)
         for name, reply in others.items():
             self.replies.setdefault(by_name[name].metadata.message_id, []).append(reply)
         self.exchange.between_rounds(t, {name: site.memory for name, site in self.sites.items()})
@@ -104,6 +108,19 @@ class LoopbackGrid(LocalGrid):
             about = {**self.about[update.client], **packed.about}
             reply = Message(to_records(packed._replace(about=about)), reply_to=asked)
         self.replies.setdefault(asked.metadata.message_id, []).append(reply)
+
+
+class LoopbackEngine(FlowerEngine):
+    """An engine whose rounds are rounds of the exchange too where nobody is asked."""
+
+    def run_round(self, state: FederatedState) -> tuple[FederatedState, RoundRecord]:
+        grid = cast(LoopbackGrid, self.grid)
+        before = grid.exchanges
+        after = super().run_round(state)
+        if grid.exchanges == before:
+            grid.exchange.arriving(state.round, [])
+            grid.exchange.between_rounds(state.round, {name: site.memory for name, site in grid.sites.items()})
+        return after
 
 
 def flower_engine(
@@ -126,7 +143,7 @@ def flower_engine(
     grid = LoopbackGrid(problem, sites, exchange, mods)
     said: list[str] = []
     strategy = MinimaxStrategy(server, Roster(server.names, say=said.append), say=said.append)
-    engine = FlowerEngine(strategy, grid, patience=Patience(seconds=0.0), say=said.append)
+    engine = LoopbackEngine(strategy, grid, patience=Patience(seconds=0.0), say=said.append)
     engine.said = said  # type: ignore[attr-defined]
     return engine
 
