@@ -52,6 +52,14 @@ def _digits(angle: float, folder: Path) -> Tables:
     }
 
 
+def _blended(seed: int, folder: Path) -> Tables:
+    return {
+        "run": {"batch_size": 32},
+        "data": {"name": "digits", "kind": "blended", "size": 12, "copies": 1, "seed": seed, "validation_rows": 200},
+        "model": {"name": "mlp", "hidden": [64], "adversary_hidden": [32]},
+    }
+
+
 def _usps(source: str, target: str, folder: Path) -> Tables:
     rows = {"image_size": 16, "train_rows": USPS_ROWS, "test_rows": TEST_ROWS}
     return {
@@ -206,6 +214,7 @@ _COMPAS = {
 _GERMAN = {
     "german, 25 or younger": partial(_people, read_german, "FEDMM_GERMAN", _young(young=False), _young(young=True))
 }
+_BLENDED = {f"digits, blended, {seed}": partial(_blended, seed) for seed in range(4)}
 _USPS = {"MNIST to USPS": partial(_usps, "mnist", "usps"), "USPS to MNIST": partial(_usps, "usps", "mnist")}
 _MNIST_M = {
     f"MNIST-M, {objective} {clients}": partial(_mnist_m, objective, clients)
@@ -218,6 +227,7 @@ HELD_OUT: Mapping[str, Make] = {
     **(_ADULT if _is_there("FEDMM_ADULT") else {}),
     **(_COMPAS if _is_there("FEDMM_COMPAS") else {}),
     **(_GERMAN if _is_there("FEDMM_GERMAN") else {}),
+    **_BLENDED,
     **(_USPS if _is_there("FEDMM_DATA") else {}),
     **(_MNIST_M if _is_there("FEDMM_DATA") else {}),
     **(_OFFICE31 if _is_there("FEDMM_CACHE") else {}),

@@ -14,8 +14,8 @@ from fedmm.core.errors import FedmmError, require
 
 SIGNALS = ("target_information", "target_bnm", "source_risk")
 """What candidates are ranked by where there is a target."""
-AGREEMENT = ("neighbour_agreement",)
-"""What the best finalists are chosen by."""
+AGREEMENT = ("seed_agreement", "neighbour_agreement")
+"""What finalists are kept by."""
 
 
 @dataclass(frozen=True)

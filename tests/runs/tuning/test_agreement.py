@@ -17,11 +17,13 @@ from fedmm.runs.tuning.agreement import agreement_of, measure_agreement, target_
 NEAR = torch.tensor([[1], [0], [3], [2]])
 
 
-def test_rows_are_compared_with_their_neighbours_at_the_same_client() -> None:
+def test_seeds_are_compared_in_pairs_and_rows_with_their_neighbours_at_the_same_client() -> None:
     one, other = torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 0, 1])
-    assert agreement_of([[one], [one]], [NEAR], 2) == {"neighbour_agreement": 1.0}
+    assert agreement_of([[one], [one]], [NEAR], 2) == {"seed_agreement": 1.0, "neighbour_agreement": 1.0}
     found = agreement_of([[one, one], [one, other]], [NEAR, NEAR], 2)
+    assert found["seed_agreement"] == pytest.approx(0.5)  # six of eight agree, four would by chance
     assert found["neighbour_agreement"] == pytest.approx((1.0 + 0.0) / 2)  # all agree with seed 0, half with seed 1
+    assert agreement_of([[one]], [NEAR], 2) == {"neighbour_agreement": 1.0}
 
 
 def test_nothing_is_measured_where_the_rows_are_elsewhere(tmp_path: Path) -> None:
@@ -50,4 +52,6 @@ def test_models_are_read_from_the_folders_of_runs_and_those_without_any_are_left
     assert [index.shape for index in neighbours] == [(40, 5)]
     found = measure_agreement(tmp_path, {"one": ["a", "a"], "none": ["a", "b"]}, {"one": each, "none": each}, cache)
     assert list(found) == ["one"]
-    assert -1.0 <= found["one"]["neighbour_agreement"] <= 1.0
+    assert set(found["one"]) == {"seed_agreement", "neighbour_agreement"}
+    same = (0.0, pytest.approx(1.0))  # 0 if the model predicts one class alone
+    assert found["one"]["seed_agreement"] in same

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedmm.runs.tuning.ranking import Measured, find_vetoes, keep_agreeing, rank_candidates
+from fedmm.runs.tuning.ranking import Measured, believed_agreement, find_vetoes, keep_agreeing, rank_candidates
 
 
 def run(information: float, risk: float | None = 0.5, *, bnm: float | None = None, best: float = 0.0) -> Measured:
@@ -72,9 +72,20 @@ def test_a_validator_that_some_lack_does_not_count() -> None:
 
 
 def test_the_half_that_agrees_best_is_kept_in_its_order_and_never_fewer_than_two() -> None:
-    agreement = {"a": 0.5, "b": 0.9, "c": 0.7, "d": 0.1, "e": 0.8}
+    near = {"a": 0.5, "b": 0.9, "c": 0.7, "d": 0.1, "e": 0.8}
+    agreement = {label: {"neighbour_agreement": value} for label, value in near.items()}
     assert keep_agreeing(["a", "b", "c", "d", "e"], agreement) == ["b", "c", "e"]
     assert keep_agreeing(["d", "a", "b"], agreement) == ["a", "b"]
     assert keep_agreeing(["d", "a"], agreement) == ["d", "a"]
     assert keep_agreeing(["d", "unmeasured", "b"], agreement) == ["d", "unmeasured", "b"]
     assert keep_agreeing([], {}) == []
+
+
+def test_seeds_are_believed_only_if_near_rows_agree_in_less_than_half_of_what_they_do() -> None:
+    def field(near: float, seeds: float) -> dict[str, dict[str, float]]:
+        return {label: {"neighbour_agreement": near, "seed_agreement": seeds} for label in "abc"}
+
+    assert believed_agreement("abc", field(0.31, 0.6)) == "neighbour_agreement"
+    assert believed_agreement("abc", field(0.29, 0.6)) == "seed_agreement"
+    assert believed_agreement("abc", {label: {"neighbour_agreement": 0.1} for label in "abc"}) == "neighbour_agreement"
+    assert believed_agreement("abc", {label: {"seed_agreement": 0.1} for label in "abc"}) is None

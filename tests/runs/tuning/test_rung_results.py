@@ -49,6 +49,16 @@ def test_without_agreement_the_best_mean_rank_wins() -> None:
     assert choose_finalist(results(agree={"c1": 0.9}, **FINALISTS), {}).label == "c0"
 
 
+def test_if_near_rows_hardly_ever_agree_seeds_are_believed() -> None:
+    near = dict.fromkeys(["source only", *FINALISTS], 0.1)
+    seeds = {"source only": 0.3, "c0": 0.4, "c1": 0.2, "c2": 0.9, "c3": 0.5, "c4": 0.8, "c5": 0.1}
+    field = results(**FINALISTS)
+    both = {label: {"neighbour_agreement": near[label], "seed_agreement": seeds[label]} for label in near}
+    choice = choose_finalist(Results(field.measured, field.round, field.label_shift, both), {})
+    assert choice.label == "c0"  # of c0, c2, c3 and c4
+    assert choice.sentence.endswith("agree best with those of another seed (seed_agreement 0.40).")
+
+
 def test_source_only_wins_if_it_agrees_better_and_has_the_lower_source_risk() -> None:
     agree = {"source only": 0.9, "one": 0.8}
     choice = choose_finalist(results(agree=agree, one=runs(0.9, 0.9, 0.9, risk=0.6)), {})

@@ -32,7 +32,7 @@ def tuning_section(tuned: Tuned, number: int = 1) -> Section:
         "seeds",
         *(two_lines(name, "mean (lowest to highest)") for name in tuned.signals),
         two_lines("rank" if tuned.metric else "mean rank", "in that rung; 1 is best"),
-        *([] if tuned.metric else [two_lines("agreement", "of neighbours")]),
+        *([] if tuned.metric else [two_lines("agreement", "of seeds, of neighbours")]),
     ]
     parts: list[Part] = [
         Text(tuned.sentence),

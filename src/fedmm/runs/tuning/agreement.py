@@ -1,8 +1,9 @@
-"""How far a candidate's predictions on the clients' target rows agree with those of the rows nearest to them."""
+"""How far candidates' predictions on the clients' target rows agree: between seeds, and between rows that are near."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from statistics import fmean
 
@@ -14,10 +15,9 @@ from fedmm.core.signals.agreement import count_pairs, find_neighbours, kappa
 from fedmm.models.network import Network
 from fedmm.runs.build import DataCache
 from fedmm.runs.run_folder import MODEL
+from fedmm.runs.tuning.ranking import NEIGHBOURS, SEEDS
 from fedmm.training.predictor import rebuild_model
 
-NEIGHBOURS = "neighbour_agreement"
-"""Cohen's kappa; higher is better."""
 _NEAREST = 5
 _MOST_ROWS = 1000
 """Of the target's training rows, over all clients."""
@@ -31,8 +31,9 @@ def measure_agreement(
 ) -> Agreement:
     """Of all candidates whose runs left models.
 
+    ``seed_agreement``: of the predictions of two seeds, the mean over all pairs of seeds; left out where there is one.
     ``neighbour_agreement``: of a row's prediction and those of the five nearest rows of the same client, the mean over
-    seeds. It is a function of classes x classes counts that a client could send.
+    seeds. Both are functions of classes x classes counts that a client could send.
 
     names: the folders of each candidate's runs, one a seed. No label of the target is looked at. Where the rows are
     elsewhere, nothing is measured.
@@ -76,11 +77,13 @@ def _predict(path: Path, candidate: Experiment, held: Sequence[Tensor]) -> tuple
 def agreement_of(seeds: Sequence[Sequence[Tensor]], neighbours: Sequence[Tensor], classes: int) -> dict[str, float]:
     """The agreement of one candidate. seeds: of each, the predicted classes of every client's rows."""
 
-    def near(predicted: Sequence[Tensor]) -> float:
-        counts = [
-            count_pairs(y.repeat_interleave(index.shape[1]), y[index].flatten(), classes)
-            for y, index in zip(predicted, neighbours, strict=True)
-        ]
-        return kappa(torch.stack(counts).sum(0)) if counts else 0.0
+    def pairs(first: Sequence[Tensor], second: Sequence[Tensor]) -> float:
+        counted = [count_pairs(a, b, classes) for a, b in zip(first, second, strict=True)]
+        return kappa(torch.stack(counted).sum(0)) if counted else 0.0
 
-    return {NEIGHBOURS: fmean(near(predicted) for predicted in seeds)}
+    found = {}
+    if len(seeds) > 1:
+        found[SEEDS] = fmean(pairs(a, b) for a, b in combinations(seeds, 2))
+    near = [[y[index].flatten() for y, index in zip(own, neighbours, strict=True)] for own in seeds]
+    itself = [[y.repeat_interleave(i.shape[1]) for y, i in zip(own, neighbours, strict=True)] for own in seeds]
+    return found | {NEIGHBOURS: fmean(pairs(a, b) for a, b in zip(itself, near, strict=True))}

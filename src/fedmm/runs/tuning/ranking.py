@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
+from statistics import fmean, median
 
 from fedmm.core.signals.validators import BELIEVED, VALIDATORS
 from fedmm.core.signals.warning_signs import FALLEN
@@ -17,8 +17,12 @@ BELOW_SOURCE_ONLY = 0.9
 """A run whose target_information ends below this share of source only's has collapsed too."""
 RISKY = 0.5
 """Source risks that are further than this share of the way from the best one to chance rule a candidate out."""
+SEEDS, NEIGHBOURS = "seed_agreement", "neighbour_agreement"
+"""How far predictions on target rows agree: of two seeds, and of rows that are near."""
 AGREEING = 2
 """One in so many finalists, those whose predictions agree best, is ranked; and never fewer than two."""
+UNLIKE = 0.5
+"""Near rows are too unlike to judge by if they agree in less than this share of what seeds do, each the median."""
 
 
 @dataclass(frozen=True)
@@ -122,11 +126,25 @@ def _sign(name: str) -> float:
     return -1.0 if VALIDATORS[name].higher else 1.0
 
 
-def keep_agreeing(labels: Sequence[str], agreement: Mapping[str, float]) -> list[str]:
-    """The half of these candidates whose predictions agree best, in the order given; all if any was not measured."""
-    if not all(label in agreement for label in labels):
+def believed_agreement(labels: Sequence[str], agreement: Mapping[str, Mapping[str, float]]) -> str | None:
+    """The agreement that these candidates are kept by, None if some were not measured.
+
+    That of near rows; of seeds where near rows are so seldom of one class that agreeing with them means little.
+    """
+    near, seeds = ([agreement.get(label, {}).get(name) for label in labels] for name in (NEIGHBOURS, SEEDS))
+    if not labels or None in near:
+        return None
+    if None not in seeds and median(near) < UNLIKE * median(seeds):  # type: ignore[type-var]
+        return SEEDS
+    return NEIGHBOURS
+
+
+def keep_agreeing(labels: Sequence[str], agreement: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """The half of these candidates whose predictions agree best, in the order given; all if some were not measured."""
+    name = believed_agreement(labels, agreement)
+    if name is None:
         return list(labels)
-    best = sorted(labels, key=lambda label: -agreement[label])[: max(2, -(-len(labels) // AGREEING))]
+    best = sorted(labels, key=lambda label: -agreement[label][name])[: max(2, -(-len(labels) // AGREEING))]
     return [label for label in labels if label in best]
 
 

@@ -13,8 +13,15 @@ from typing import Any
 from fedmm.config.schema import SOURCE_ONLY
 from fedmm.core.signals.validators import CANNOT_JUDGE, FEWEST_SEEDS, VALIDATORS
 from fedmm.runs.run_folder import ROUNDS, SUMMARY
-from fedmm.runs.tuning.agreement import NEIGHBOURS
-from fedmm.runs.tuning.ranking import RANKED_BY, Field, Measured, keep_agreeing, rank_candidates
+from fedmm.runs.tuning.ranking import (
+    NEIGHBOURS,
+    RANKED_BY,
+    Field,
+    Measured,
+    believed_agreement,
+    keep_agreeing,
+    rank_candidates,
+)
 
 _INFORMATION, _RISK = RANKED_BY[0], "source_risk"
 Table = dict[str, Any]
@@ -105,7 +112,7 @@ class Choice:
 
 
 def choose_finalist(results: Results | None, vetoes: Mapping[str, str]) -> Choice:
-    """Of the half whose predictions agree best with those of near rows, the one of the best mean rank.
+    """Of the half whose predictions agree best with those of near rows, or of seeds, the one of the best mean rank.
 
     Source only where the class mix is reliably estimated to differ, where it agrees better and has the lower source
     risk than the best that adapts, where all others are ruled out, and where there are too few seeds to tell.
@@ -120,8 +127,10 @@ def choose_finalist(results: Results | None, vetoes: Mapping[str, str]) -> Choic
         why = f" {first}: {ruled_out[first]}." if first else ""
         return Choice(SOURCE_ONLY, None, False, f"Every candidate that adapts is ruled out; use source only.{why}")
     free = [label for label in ranked if label not in ruled_out]
-    known = {label: own[NEIGHBOURS] for label, own in results.agreement.items() if NEIGHBOURS in own}
-    order = keep_agreeing(free, known)
+    order = keep_agreeing(free, results.agreement)
+    believed = believed_agreement(free, results.agreement)
+    known = {label: own[believed] for label, own in results.agreement.items() if believed in own}
+    other = "those of near rows" if believed == NEIGHBOURS else "those of another seed"
     best = next((label for label in order if label != SOURCE_ONLY), adapting[0])
     beside = f"The best that adapts is {best}."
     seeds = min(len(runs) for runs in results.measured.values())
@@ -135,12 +144,12 @@ def choose_finalist(results: Results | None, vetoes: Mapping[str, str]) -> Choic
     agrees_better = best in known and known.get(SOURCE_ONLY, 0.0) > known[best]
     if agrees_better and _risk(results, SOURCE_ONLY) < _risk(results, best):
         why = (
-            f"its predictions agree better with those of near rows ({NEIGHBOURS} {known[SOURCE_ONLY]:.2f}, not "
+            f"its predictions agree better with {other} ({believed} {known[SOURCE_ONLY]:.2f}, not "
             f"{known[best]:.2f}), and its {_RISK} is lower, than those of the best that adapts, {best}"
         )
         return Choice(SOURCE_ONLY, best, False, f"Use source only: {why}.")
-    agreeing = f"{len(order)} of {len(free)} finalists whose predictions agree best with those of near rows"
-    among = f"the {agreeing} ({NEIGHBOURS} {known[order[0]]:.2f})" if len(order) < len(free) else "the finalists"
+    agreeing = f"{len(order)} of {len(free)} finalists whose predictions agree best with {other}"
+    among = f"the {agreeing} ({believed} {known[order[0]]:.2f})" if len(order) < len(free) else "the finalists"
     reason = f"which has the best mean rank by {', '.join(RANKED_BY)} of {among}"
     if order[0] == SOURCE_ONLY:
         return Choice(SOURCE_ONLY, best, False, f"Use source only, {reason}. {beside}")
