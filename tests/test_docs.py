@@ -291,13 +291,16 @@ def test_the_confirmed_accuracies_on_the_page_are_those_that_were_measured() -> 
 
 
 def test_the_plain_grid_on_the_page_is_the_one_that_was_measured() -> None:
-    file = ROOT / "benchmarks/results/default/confirm/dann_1s1t_fedmm_1_fedmm_2_fedmm_2_slow_100.json"
-    measured = json.loads(file.read_text(encoding="utf-8"))
+    folder = ROOT / "benchmarks/results/default/confirm"
+    measured = [
+        (options, [run for run in panel["runs"] if run["candidate"] == name])
+        for game in ("dann", "mdd")
+        for panel in [json.loads((folder / f"{game}_1s1t_fedmm_1_fedmm_2_fedmm_2_slow_100.json").read_text("utf-8"))]
+        for name, options in panel["settings"].items()
+    ]
     lines = [line.cells for line in table_lines("stability.md") if line.cells[0].startswith("penalties ")]
-    assert len(lines) == len(measured["settings"])
-    for (setting, mean, worst, every), (name, options) in zip(lines, measured["settings"].items(), strict=True):
+    for (setting, mean, worst, every), (options, runs) in zip(lines, measured, strict=True):
         assert setting == f"penalties {options['penalty_min']:g}, decay 1 / {1 / options['dual_decay']:.4f}"
-        runs = [run for run in measured["runs"] if run["candidate"] == name]
         last = [100 * run["last"] for run in runs]
         assert [mean, worst] == [f"{fmean(last):.1f}", f"{min(last):.1f}"]
         assert every == ", ".join(
@@ -399,6 +402,13 @@ def test_what_restraint_does_on_the_page_is_what_was_measured(monkeypatch: pytes
     program = importlib.import_module("restrained")
     runs = json.loads(program.RESULTS.read_text(encoding="utf-8"))["runs"]
     assert program.table(runs) in (DOCS / "stability.md").read_text(encoding="utf-8")
+
+
+def test_how_good_tuned_settings_are_on_the_page_is_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    program = importlib.import_module("tune")
+    data = json.loads(program.RESULTS.read_text(encoding="utf-8"))["data"]
+    assert program.table(data) in (DOCS / "choosing.md").read_text(encoding="utf-8")
 
 
 def test_what_the_default_does_elsewhere_on_the_page_is_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
