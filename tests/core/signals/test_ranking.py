@@ -141,6 +141,11 @@ def test_what_sites_count_adds_up_and_one_class_at_each_is_enough() -> None:
     assert RANKING.value(parts[0], len(y)).isnan().all()
     stacked = Seen(*(torch.stack([each, each]) for each in (seen(scores, y).logits, seen(scores, y).y)))
     assert torch.equal(RANKING.sums(stacked), torch.stack([whole, whole]))
+    broken = torch.full_like(whole, torch.nan)
+    values = RANKING.value(torch.stack([parts[0], whole, broken]), len(y))
+    assert torch.equal(values[1], RANKING.value(whole, len(y)))
+    assert values[0].isnan().all()
+    assert values[2].isnan().all()
 
 
 def test_infinite_scores_are_ranked_and_undefined_ones_are_told() -> None:
@@ -175,5 +180,7 @@ def test_a_class_with_too_few_rows_is_withheld() -> None:
     y = np.array([0] * 9 + [1] * 3)
     sums = RANKING.sums(seen(np.arange(12.0), y))
     assert RANKING.rows_by_class(sums) == (9, 3)
-    assert RANKING.rows_by_class(RANKING.withheld(sums, 5)) == (9, 0)
+    kept = RANKING.withheld(sums, 5)
+    assert RANKING.rows_by_class(kept) == (9, 0)
+    assert float(kept.sum()) == float(sums.sum()) * 9 / 12
     assert torch.equal(RANKING.withheld(sums, 3), sums)
