@@ -291,6 +291,10 @@ def test_the_onnx_model_gives_the_probabilities_of_predict(
     ("options", "sentence"),
     [
         (["--label", "bank", "--metric", "auc"], "--metric auc needs two classes, and column 'bank' of"),
+        (
+            ["--label", "kind", "--site", "kind", "--metric", "auc"],
+            "column 'kind' is the label; the site must be in an",
+        ),
         (["--label", "kind", "--metric", "f1"], "--metric must be one of accuracy, auc, worst_site, not 'f1'"),
         (
             ["--label", "kind", "--site", "bank", "--target-site", "a", "--metric", "auc"],
@@ -305,6 +309,20 @@ def test_init_refuses_a_metric_that_does_not_fit(
     refused = command("init", whole_table(tmp_path), *options, "--out", tmp_path / "x.toml")
     assert refused.code == 2
     assert sentence in refused.err
+    assert not (tmp_path / "x.toml").exists()
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "auc", "worst_site"])
+def test_init_refuses_a_label_of_one_class(tmp_path: Path, command: Command, metric: str) -> None:
+    pytest.importorskip("pandas", reason="tables need fedmm[tables]")
+    table = tmp_path / "one.csv"
+    table.write_text("amount,bank,kind\n" + "".join(f"{n},{'ab'[n % 2]},legit\n" for n in range(40)))
+    refused = command(
+        "init", table, "--label", "kind", "--site", "bank", "--metric", metric, "--out", tmp_path / "x.toml"
+    )
+    assert refused.code == 2
+    assert "column 'kind' of" in refused.err
+    assert "has one class alone, legit; there must be two" in refused.err
     assert not (tmp_path / "x.toml").exists()
 
 
