@@ -426,6 +426,7 @@ def test_what_the_default_does_elsewhere_on_the_page_is_what_was_measured(monkey
         ("debias", "sex"),
         ("rare_class", "data"),
         ("partial_auc", "data"),
+        ("histogram_error", "data"),
     ],
 )
 def test_the_tables_on_labelled_sites_are_what_was_measured(

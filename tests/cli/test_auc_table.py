@@ -259,22 +259,30 @@ def test_predictions_are_calibrated_and_decided_for_a_recall(
     assert all(call == (value >= least) for value, call in zip(p, called, strict=True))
 
 
+@pytest.mark.parametrize("calibrated", [False, True])
 def test_the_onnx_model_gives_the_probabilities_of_predict(
-    banks: tuple[Path, Path], tmp_path: Path, command: Command
+    calibrated: bool, banks: tuple[Path, Path], tmp_path: Path, command: Command
 ) -> None:
     onnxruntime = pytest.importorskip("onnxruntime", reason="ONNX needs fedmm[export]")
     pytest.importorskip("onnxscript", reason="ONNX needs fedmm[export]")
     file, folder = banks
-    ended = command("export", folder, "--format", "onnx", "--out", tmp_path / "model.onnx")
+    calibrate = ["--calibrate-on", str(file), "--recall", "0.9"] if calibrated else []
+    ended = command("export", folder, "--format", "onnx", "--out", tmp_path / "model.onnx", *calibrate)
     assert ended.code == 0, ended.err
-    assert command("predict", folder, file, "--out", tmp_path / "p.csv").code == 0
+    assert command("predict", folder, file, "--out", tmp_path / "p.csv", *calibrate).code == 0
     with file.open() as lines:
         table = list(csv.DictReader(lines))
     given = {name: np.array([[float(row[name])] for row in table]) for name in ("amount", "hour")}
     session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
     probabilities, logits = session.run(["probabilities", "logits"], given)
     with (tmp_path / "p.csv").open() as lines:
-        own = np.array([[float(row["p_legit"]), float(row["p_fraud"])] for row in csv.DictReader(lines)])
+        predicted = list(csv.DictReader(lines))
+    own = np.array([[float(row["p_legit"]), float(row["p_fraud"])] for row in predicted])
+    if calibrated:
+        told = json.loads(session.get_modelmeta().custom_metadata_map["fedmm"])["calibration"]["threshold"]
+        called = [row["predicted"] == "fraud" for row in predicted]
+        clear = np.abs(own[:, 1] - told) > 1e-5
+        assert np.array_equal(np.array(called)[clear], (own[:, 1] >= told)[clear])
     np.testing.assert_allclose(probabilities, own, atol=1e-5)
     np.testing.assert_allclose(logits[:, 1] - logits[:, 0], np.log(own[:, 1] / own[:, 0]), atol=1e-3)
 
@@ -283,6 +291,10 @@ def test_the_onnx_model_gives_the_probabilities_of_predict(
     ("options", "sentence"),
     [
         (["--label", "bank", "--metric", "auc"], "--metric auc needs two classes, and column 'bank' of"),
+        (
+            ["--label", "kind", "--site", "kind", "--metric", "auc"],
+            "column 'kind' is the label; the site must be in an",
+        ),
         (["--label", "kind", "--metric", "f1"], "--metric must be one of accuracy, auc, worst_site, not 'f1'"),
         (
             ["--label", "kind", "--site", "bank", "--target-site", "a", "--metric", "auc"],
@@ -297,6 +309,20 @@ def test_init_refuses_a_metric_that_does_not_fit(
     refused = command("init", whole_table(tmp_path), *options, "--out", tmp_path / "x.toml")
     assert refused.code == 2
     assert sentence in refused.err
+    assert not (tmp_path / "x.toml").exists()
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "auc", "worst_site"])
+def test_init_refuses_a_label_of_one_class(tmp_path: Path, command: Command, metric: str) -> None:
+    pytest.importorskip("pandas", reason="tables need fedmm[tables]")
+    table = tmp_path / "one.csv"
+    table.write_text("amount,bank,kind\n" + "".join(f"{n},{'ab'[n % 2]},legit\n" for n in range(40)))
+    refused = command(
+        "init", table, "--label", "kind", "--site", "bank", "--metric", metric, "--out", tmp_path / "x.toml"
+    )
+    assert refused.code == 2
+    assert "column 'kind' of" in refused.err
+    assert "has one class alone, legit; there must be two" in refused.err
     assert not (tmp_path / "x.toml").exists()
 
 

@@ -357,7 +357,7 @@ def test_a_malformed_answer_is_refused_with_a_reason_and_the_run_goes_on(tmp_pat
         said,
         ["its sums are not all finite", "its sums are float64 of shape (", "over 1e+09 rows, where a whole number",
          "the predictions are not probabilities", "in the name of 'source-1'", "it answers for round 1, not 7",
-         "where 'sums' alone is taken"],
+         "where 'sums' and 'places' are taken"],
         strict=True,
     ):  # fmt: skip
         assert words in line

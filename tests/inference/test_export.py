@@ -125,6 +125,22 @@ def test_files_say_nothing_of_the_machine_they_come_from(moons: FinishedRun, tmp
         assert str(moons.folder).encode() not in content
 
 
+def test_calibrated_probabilities_are_inside_and_the_threshold_is_told(moons: FinishedRun, tmp_path: Path) -> None:
+    calibrated = replace(moons, temperature=0.4, bias=-1.5, threshold=0.7)
+    x = torch.rand(5, *moons.predictor.show.stored)
+    odds = moons.predictor.logits(x).double()
+    expected = (odds / 0.4 + torch.tensor([0.0, -1.5])).softmax(dim=1)
+    for format in ("onnx", "torchscript"):
+        path = tmp_path / f"calibrated-{format}"
+        about = export_model(calibrated, format, path).about["calibration"]
+        assert about == {"temperature": 0.4, "bias": -1.5, "threshold": pytest.approx(1 / (1 + np.exp(-0.7)))}
+        given = onnx_outputs(path, x)[0] if format == "onnx" else torch.jit.load(path)(x)[0].detach()
+        np.testing.assert_allclose(given, expected, atol=1e-5)
+    with pytest.raises(FedmmError, match="calibrated probabilities need --format onnx or torchscript"):
+        export_model(calibrated, "safetensors", tmp_path / "weights.safetensors")
+    assert export_model(moons, "safetensors", tmp_path / "own.safetensors").about["calibration"] == {}
+
+
 def test_the_best_model_is_used_unless_the_last_is_asked_for(moons: FinishedRun, tmp_path: Path) -> None:
     announced = json.loads((moons.folder / "summary.json").read_text())["best"]
     best, last = open_run(moons.folder), open_run(moons.folder, "last")

@@ -12,6 +12,7 @@ from ray_federation import Federation
 
 from fedmm.core.engine import FederatedState
 from fedmm.core.metrics import Accuracy, Entropy, Metric, Risk, Seen, WorstAccuracy
+from fedmm.core.signals.ranking import Ranking
 from fedmm.remote.evaluation import MetricRequest, SiteMetrics, Summed, measure_at_site, pack_question, read_sums
 from fedmm.remote.packed import MEASURE, PROBLEM, Malformed, Packed
 
@@ -151,6 +152,14 @@ def changed(*by: float) -> Packed:
         (Packed({"sums": GOOD, "z": GOOD}, ABOUT, {}), "it sent sums, z, where"),
         (Packed({"sums": GOOD.astype(np.float32)}, ABOUT, {}), r"its sums are float32 of shape \(4,\), not float64"),
         (Packed({"sums": GOOD.reshape(2, 2)}, ABOUT, {}), r"of shape \(2, 2\), not float64 of shape \(4,\)"),
+        (Packed({"sums": GOOD, "places": np.arange(4)}, ABOUT, {}), "its places are int64"),
+        (Packed({"sums": GOOD, "places": np.int32([[0, 1, 2, 3]])}, ABOUT, {}), r"are int32 of shape \(1, 4\)"),
+        (Packed({"sums": GOOD[:3], "places": np.int32([0, 1, 2, 3])}, ABOUT, {}), r"not float64 of shape \(4,\)"),
+        (Packed({"sums": np.ones(5), "places": np.int32(range(5))}, ABOUT, {}), r"float64 of shape \(5,\)"),
+        (Packed({"sums": GOOD, "places": np.int32([0, 1, 1, 3])}, ABOUT, {}), "not in order, or not below 4"),
+        (Packed({"sums": GOOD, "places": np.int32([0, 1, 2, 4])}, ABOUT, {}), "not in order, or not below 4"),
+        (Packed({"sums": GOOD, "places": np.int32([-1, 1, 2, 3])}, ABOUT, {}), "not in order, or not below 4"),
+        (Packed({"places": np.int32([0])}, ABOUT, {}), "it sent places, where"),
         (Packed({"sums": GOOD * np.inf}, ABOUT, {}), "not all finite"),
         (changed(91, 0, 0, 0), "its entropy is over 101 rows, where a whole number"),
         (changed(-20, 0, 0, 0), "over -10 rows"),
@@ -164,6 +173,19 @@ def test_what_a_site_may_not_answer_is_refused_with_a_reason(answer: Packed | No
     assert read_sums(panel, "a", 3, Packed({"sums": GOOD}, dict(ABOUT), {}))["accuracy"].rows == 10
     with pytest.raises(Malformed, match=words):
         read_sums(panel, "a", 3, answer)
+
+
+def test_sums_that_are_mostly_zeros_travel_as_the_others_and_their_places() -> None:
+    ranking: dict[str, Metric] = {"ranking": Ranking(), "entropy": Entropy()}
+    logits = torch.linspace(-3.0, 3.0, 2 * MOST).view(MOST, 2)
+    seen = Seen(logits * torch.tensor([1.0, -1.0]), torch.arange(MOST) % 2)
+    state = FederatedState(3, {"z": PROBLEM_.start}, {}, PROBLEM_.statistics)
+    question = pack_question(PROBLEM_, state, list(ranking))
+    sums = {name: Summed(MOST, measure.sums(seen)) for name, measure in ranking.items()}
+    answer = measure_at_site("a", PROBLEM_.layout, PROBLEM_.statistics, question, lambda *given: sums)
+    assert sum(array.nbytes for array in answer.arrays.values()) <= 12 * (6 * MOST + 4)
+    told = read_sums(MetricRequest({"a": ranking}, 2, MOST), "a", 3, answer)
+    assert all(torch.equal(told[name].sums, sums[name].sums) for name in ranking)
 
 
 def test_a_site_measures_nothing_but_a_model() -> None:

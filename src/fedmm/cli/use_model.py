@@ -359,16 +359,19 @@ def export(
     out: Annotated[Path | None, typer.Option(help="The file; RUN/exported.onnx and so on by default.")] = None,
     model: ModelName = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
+    calibrate_on: CalibrateOn = "",
+    recall: Recall = None,
     allow_import: AllowImport = None,
 ) -> None:
     """Write the model of a run as one file for other programs: from rows as they are stored to probabilities.
 
-    What belongs to the network is inside: centring, normalisation, the centre crop, scaling of bytes. The file holds
+    What belongs to the network is inside: centring, normalisation, the centre crop, scaling of bytes, and what
+    --calibrate-on fits; the threshold of --recall is described in the file. The file holds
     the names of the classes, is loaded again and compared with the run's own probabilities before it gets its name.
     """
 
     ending = FORMATS[format].ending if format in FORMATS else ""
-    opened = open_run(run, model)
+    opened, said = _calibrate_run(open_run(run, model), calibrate_on, recall)
     done = export_model(opened, format, out or run / f"exported{ending}", overwrite=overwrite)
     takes = done.about["takes"]
     shape = ", ".join(map(str, takes["shape"]))
@@ -381,6 +384,8 @@ def export(
     if takes["prepared_by"]:
         say("its rows are prepared as `fedmm predict` does; the table `takes.prepared_by` in the file says how")
     say(f"gives probabilities and logits [rows, {len(done.about['class_names'])}]")
+    for line in said:
+        say(line)
     say(
         f"loaded again and compared on {done.rows} rows: probabilities differ by at most {done.difference:.2g} "
         f"(tolerance {done.tolerance:g})"

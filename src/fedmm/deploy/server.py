@@ -348,7 +348,7 @@ def _scores_of_sites(experiment: Experiment, measured: SiteMetrics, round_: int)
     }
     ranking = Ranking()
     for name, own in columns.get("validation_ranking", {}).items():
-        positive = int(own.sums[ranking.bins :].sum())
+        _, positive = ranking.rows_by_class(own.sums)
         if name in scores and own.rows == scores[name]["validation_rows"] and 0 < positive < own.rows:
             auroc, error, *_ = ranking.value(own.sums, own.rows).tolist()
             scores[name] |= {

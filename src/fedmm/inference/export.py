@@ -29,6 +29,7 @@ from fedmm.data.tensor_files import checksum
 from fedmm.data.transforms import view_table
 from fedmm.inference.load_run import FinishedRun
 from fedmm.inference.onnx_tables import Raw, columns_of, raw_rows, with_preparation
+from fedmm.inference.predict import calibrated_logits
 from fedmm.models.backbones import Normalise
 from fedmm.models.network import AdversarialModule
 from fedmm.training.predictor import MODEL_FORMAT, RowsShown, rebuild_model
@@ -43,17 +44,23 @@ Probabilities = Callable[[Any], Tensor]
 
 
 class ExportedNetwork(nn.Module):
-    """From stored rows to class probabilities and logits: view, scaling of bytes, centring, features and task head."""
+    """From stored rows to class probabilities and logits: view, scaling of bytes, centring, features and task head.
 
-    def __init__(self, network: AdversarialModule, show: RowsShown) -> None:
+    temperature, bias: of the run's calibration, as in :func:`~fedmm.inference.predict.calibrated_logits`.
+    """
+
+    def __init__(
+        self, network: AdversarialModule, show: RowsShown, temperature: float = 1.0, bias: float = 0.0
+    ) -> None:
         super().__init__()
         network.drop_adversary()
         self.network = network
         self._show = show
+        self._temperature, self._bias = temperature, bias
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """``[rows, *stored]`` to two tensors ``[rows, classes]``."""
-        logits = self.network(self._show(x)).logits
+        logits = calibrated_logits(self.network(self._show(x)).logits, self._temperature, self._bias)
         return logits.softmax(dim=-1), logits
 
 
@@ -84,6 +91,10 @@ def export_model(run: FinishedRun, format: str, path: Path, *, overwrite: bool =
     overwrite: replace a file that is there.
     """
     one_of("--format", format, tuple(FORMATS))
+    require(
+        format != "safetensors" or not _calibration(run),
+        "a safetensors file holds weights alone, so calibrated probabilities need --format onnx or torchscript",
+    )
     run.require_rows_of_files()
     chosen = FORMATS[format]
     rows = _rows(run)
@@ -114,12 +125,24 @@ def describe(run: FinishedRun, rows: Tensor, format: str) -> dict[str, Any]:
         "class_names": list(run.class_names),
         "takes": _takes(run, rows, columns_of(run.input) if format == "onnx" else ()),
         "gives": {name: ["rows", len(run.class_names)] for name in OUTPUT_NAMES},
+        "calibration": _calibration(run),
         "model": as_table(run.experiment.model),
         "view": view_table(run.predictor.show.view),
         "tolerance": FORMATS[format].tolerance,
     }
     plain: dict[str, Any] = json.loads(json.dumps(about))
     return plain
+
+
+def _calibration(run: FinishedRun) -> dict[str, float | None]:
+    """What was fitted to the probabilities, which is inside; empty if nothing was.
+
+    threshold: the probability from which on the second of two classes is predicted, which the reader has to compare.
+    """
+    if (run.temperature, run.bias, run.threshold) == (1.0, 0.0, None):
+        return {}
+    threshold = None if run.threshold is None else float(torch.tensor(run.threshold, dtype=torch.float64).sigmoid())
+    return {"temperature": run.temperature, "bias": run.bias, "threshold": threshold}
 
 
 def _takes(run: FinishedRun, rows: Tensor, columns: Sequence[Column]) -> dict[str, Any]:
@@ -180,7 +203,8 @@ def _difference(run: FinishedRun, rows: Tensor, raw: Raw | None, exported: Proba
     found = []
     for part in (slice(None), slice(1)):
         given = rows[part] if raw is None else {name: values[part] for name, values in raw.items()}
-        own = run.predictor.predict_proba(rows[part]).cpu().double()
+        logits = calibrated_logits(run.predictor.logits(rows[part]), run.temperature, run.bias)
+        own = logits.softmax(dim=-1).cpu().double()
         found.append((exported(given).double() - own).abs().max())
     worst = float(torch.stack(found).max())
     return math.inf if math.isnan(worst) else worst
@@ -206,7 +230,8 @@ def _third_parties_silent() -> Iterator[None]:
 
 def _network(run: FinishedRun) -> ExportedNetwork:
     """In float32, which every program can run."""
-    return ExportedNetwork(run.predictor.network().float(), run.predictor.show).eval()
+    network = run.predictor.network().float()
+    return ExportedNetwork(network, run.predictor.show, run.temperature, run.bias).eval()
 
 
 # ONNX -----------------------------------------------------------------------------------------------------------------

@@ -242,6 +242,10 @@ def _table(files: Mapping[str, Path], given: TableOptions, target_sites: Sequenc
             f"--metric is for a table without a target; {_why_target(found, target_sites)}",
         )
         require(
+            len(found.labels) > 1,
+            f"column {found.label!r} of {where} has one class alone, {list_some(found.labels)}; there must be two",
+        )
+        require(
             metric != "auc" or len(found.labels) == 2,
             f"--metric auc needs two classes, and column {found.label!r} of {where} has {len(found.labels)}: "
             f"{list_some(found.labels)}",

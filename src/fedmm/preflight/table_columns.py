@@ -108,6 +108,7 @@ def find_columns(files: Mapping[str, Path], given: TableOptions) -> Columns:
             not name or name in every,
             f"{where} has no column {name!r} for {option}; it has {list_some(every)}{nameless}",
         )
+    require(not site or site != label, f"column {site!r} is the label; the site must be in another one")
     total = table_checks.last_row_is_a_total(frame)
     require(not total, f"{where}: {total}")
     written = {name: texts(frame[name]) for name in every}

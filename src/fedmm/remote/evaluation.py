@@ -2,7 +2,8 @@
 
 A question holds the server's point and statistics, and names the columns that are wanted. An answer is one array of
 float64, ``sums``: for each of these columns the number of rows, and the measure's sums over them. A site that has too
-few rows for a column says 0 rows, and zeros.
+few rows for a column says 0 rows, and zeros. If that is shorter, ``sums`` holds only the numbers that are not 0, and a
+second array, int32 ``places``, where they belong.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmm.core.engine import FederatedState
@@ -26,7 +28,7 @@ from fedmm.engines.messages import Invitation
 from fedmm.remote.packed import MEASURE, PROBLEM, Ask, Malformed, Packed, one_line
 from fedmm.remote.packing import pack_invitation, read_invitation
 
-SUMS = "sums"
+SUMS, PLACES = "sums", "places"
 _COLUMNS, _CLIENT, _ROUND = "columns", "client", "round"
 _ENOUGH = 0.9
 """The share of the rows that must be in a measure for it to be told."""
@@ -186,7 +188,14 @@ def measure_at_site(
     summed = sums(columns.split(","), model.sent["z"].to(layout.dtype), statistics)
     say(f"round {model.round}: {describe_sums(summed)}")
     parts = [torch.cat([part.sums.new_tensor([part.rows]), part.sums]).cpu() for part in summed.values()]
-    return Packed({SUMS: torch.cat(parts).numpy()}, {_CLIENT: name, _ROUND: model.round}, {})
+    return Packed(_shortest(torch.cat(parts).numpy()), {_CLIENT: name, _ROUND: model.round}, {})
+
+
+def _shortest(sums: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+    """The arrays that tell these numbers."""
+    places = np.flatnonzero(sums).astype(np.int32)
+    told = sums[places]
+    return {SUMS: told, PLACES: places} if told.nbytes + places.nbytes < sums.nbytes else {SUMS: sums}
 
 
 def _shapes(statistics: Statistics) -> dict[str, torch.Size]:
@@ -215,12 +224,7 @@ def read_sums(panel: MetricRequest, name: str, round_: int, answer: Packed | Non
         raise Malformed(f"it answers for round {one_line(about.get(_ROUND), 40)}, not {round_}")
     wanted = panel.wanted[name]
     size = sum(1 + measure.count(panel.classes) for measure in wanted.values())
-    array = answer.arrays.get(SUMS)
-    if array is None or len(answer.arrays) > 1:
-        raise Malformed(f"it sent {one_line(', '.join(answer.arrays)) or 'no array'}, where {SUMS!r} alone is taken")
-    if array.shape != (size,) or array.dtype != np.float64:
-        raise Malformed(f"its sums are {array.dtype} of shape {array.shape}, not float64 of shape {(size,)}")
-    numbers, summed = torch.from_numpy(np.array(array)), dict[str, Summed]()
+    numbers, summed = torch.from_numpy(_all_numbers(answer.arrays, size)), dict[str, Summed]()
     if not bool(numbers.isfinite().all()):
         raise Malformed("its sums are not all finite")
     for column, measure in wanted.items():
@@ -228,6 +232,25 @@ def read_sums(panel: MetricRequest, name: str, round_: int, answer: Packed | Non
         values, numbers = numbers[: 1 + count], numbers[1 + count :]
         summed[column] = _plausible(panel, column, measure, float(values[0]), values[1:])
     return summed
+
+
+def _all_numbers(arrays: Mapping[str, NDArray[Any]], size: int) -> NDArray[np.float64]:
+    """What :func:`_shortest` told, so many numbers."""
+    array, places = arrays.get(SUMS), arrays.get(PLACES)
+    if array is None or arrays.keys() - {SUMS, PLACES}:
+        raise Malformed(f"it sent {one_line(', '.join(arrays)) or 'no array'}, where {SUMS!r} and {PLACES!r} are taken")
+    length = size if places is None else min(places.size, size)
+    if array.shape != (length,) or array.dtype != np.float64:
+        raise Malformed(f"its sums are {array.dtype} of shape {array.shape}, not float64 of shape {(length,)}")
+    if places is None:
+        return np.array(array)
+    if places.shape != array.shape or places.dtype != np.int32:
+        raise Malformed(f"its places are {places.dtype} of shape {places.shape}, not int32 of shape {array.shape}")
+    if np.any(np.diff(places) <= 0) or np.any(places < 0) or np.any(places >= size):
+        raise Malformed(f"its places are not in order, or not below {size}")
+    numbers = np.zeros(size)
+    numbers[places] = array
+    return numbers
 
 
 def _plausible(panel: MetricRequest, column: str, measure: Metric, rows: float, sums: Tensor) -> Summed:

@@ -220,7 +220,7 @@ class OwnSums:
                 summed[column] = Summed.of_none(measure, self.function.classes)
                 if column in sums and isinstance(measure, Ranking):
                     counts = measure.withheld(sums[column][0], self.min_rows)
-                    summed[column] = Summed(int(counts.sum().nan_to_num()), counts)
+                    summed[column] = Summed(sum(measure.rows_by_class(counts)), counts)
                 elif column in sums:
                     summed[column] = Summed(evaluator.rows_in(column), sums[column][0])
         for column in columns:

@@ -1,0 +1,95 @@
+"""How far AUROC and average precision from histograms are from scikit-learn's, and what they say of it themselves.
+
+    python benchmarks/histogram_error.py [run|table]
+
+Scores are normal, those of class 1 higher by one standard deviation; as float32, as those of networks are. Of five
+seeds the largest difference from scikit-learn and the largest bound.
+Written to benchmarks/results/histogram_error.json, and as a table to the terminal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from common import measured_on, typed_command
+from numpy.typing import NDArray
+from sklearn.metrics import average_precision_score, roc_auc_score
+
+from fedmm.core.metrics import Seen
+from fedmm.core.signals.ranking import Ranking
+
+RESULTS = Path(__file__).parent / "results" / "histogram_error.json"
+SEEDS = range(5)
+ROWS = {"1,000 of 2,000": (2000, 1000), "20 of 2,000": (2000, 20), "200 of 20,000": (20_000, 200)}
+SPREADS = (1.0, 1e-2, 1e-4, 1e-5)
+MEANS = (-5.0, 0.1, 40.0)
+CORE, CORE_DEVIATION, TAIL_DEVIATION = 0.8, 0.005, 3.0
+
+
+def scores_in_one_band(y: NDArray[np.bool_], mean: float, spread: float, draw: np.random.Generator) -> NDArray[Any]:
+    return mean + abs(mean) * spread * (draw.normal(size=len(y)) + y)
+
+
+def scores_around_a_core(y: NDArray[np.bool_], draw: np.random.Generator) -> NDArray[Any]:
+    inside = draw.random(len(y)) < CORE
+    narrow, wide = (deviation * (draw.normal(size=len(y)) + y) for deviation in (CORE_DEVIATION, TAIL_DEVIATION))
+    return np.where(inside, -5.0 + narrow, wide)
+
+
+def differences(scores: NDArray[Any], y: NDArray[np.bool_]) -> list[float]:
+    """Of AUROC and then of average precision, the difference from scikit-learn and the bound."""
+    s = torch.from_numpy(scores.astype(np.float32))
+    ranking = Ranking()
+    sums = ranking.sums(Seen(torch.stack([torch.zeros_like(s), s], dim=-1), torch.from_numpy(y).long()))
+    auroc, auroc_error, average, average_error, _ = ranking.value(sums, len(y)).tolist()
+    true = roc_auc_score(y, s.numpy()), average_precision_score(y, s.numpy())
+    return [abs(auroc - true[0]), auroc_error, abs(average - true[1]), average_error]
+
+
+def measure() -> list[dict[str, Any]]:
+    found = []
+    for name, (rows, positives) in ROWS.items():
+        y = np.arange(rows) < positives
+        for spread in (*SPREADS, None):
+            worst = [0.0] * 4
+            for seed in SEEDS:
+                draw = np.random.default_rng(seed)
+                drawn = (
+                    [scores_around_a_core(y, draw)]
+                    if spread is None
+                    else [scores_in_one_band(y, mean, spread, draw) for mean in MEANS]
+                )
+                for scores in drawn:
+                    worst = [max(pair) for pair in zip(worst, differences(scores, y), strict=True)]
+            found.append({"positives": name, "spread": spread, "worst": worst})
+    return found
+
+
+def table(results: list[dict[str, Any]]) -> str:
+    lines = ["| positive rows | standard deviation | AUROC off by | bound | average precision off by | bound |"]
+    lines.append("|---|---|---|---|---|---|")
+    for each in results:
+        spread = "core and tails" if each["spread"] is None else f"{each['spread']:g} of the mean"
+        lines.append(f"| {each['positives']} | {spread} | {' | '.join(f'{value:.5f}' for value in each['worst'])} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("action", nargs="?", choices=("run", "table"), default="run")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    if given.action == "run":
+        kept = {"measured": measured_on(typed_command(), os.getloadavg()[0]), "data": measure()}
+        given.out.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    print(table(json.loads(given.out.read_text(encoding="utf-8"))["data"]))
+
+
+if __name__ == "__main__":
+    main()
