@@ -102,11 +102,11 @@ def table(traces: list[dict[str, Any]]) -> str:
     heads = ["algorithm", "seed", "round", "target accuracy", "source loss", "domain loss", "dual norm"]
     heads += ["features on", "adversary on"]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    for each in traces:
-        for at in each["trace"]:
+    for trace in traces:
+        for at in trace["trace"]:
             if at["round"] in SHOWN:
                 measured = [f"{at[name]:.3g}" for name in (*RECORDED[1:], "features_on", "adversary_on")]
-                cells = [each["algorithm"], each["seed"], at["round"], f"{at['target_accuracy']:.1%}", *measured]
+                cells = [trace["algorithm"], trace["seed"], at["round"], f"{at['target_accuracy']:.1%}", *measured]
                 lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines) + "\n"
 

@@ -174,11 +174,11 @@ def table(results: dict[str, Any]) -> str:
         "`target_information` | `source_risk` | supported |",
         "|---" * 7 + "|",
     ]
-    for name, each in results.items():
-        mix, shift = each["positive"], each["estimate"]
+    for name, result in results.items():
+        mix, shift = result["positive"], result["estimate"]
         data = f"{name} ({mix['source']:.0%} to {mix['target']:.0%})"
         estimate = f"{shift['positive']:.0%}, differs in {shift['low']:.0%} to {shift['high']:.0%}"
-        for label, own in each["methods"].items():
+        for label, own in result["methods"].items():
             accuracy = own["target_accuracy"]
             believed = {None: "unclear" if own["verdict"] else "", True: "yes", False: "no"}[own["supported"]]
             lines.append(

@@ -93,8 +93,8 @@ def measure(tables: Mapping[str, Any], seeds: int) -> dict[str, Any]:
 def count(results: dict[str, Any]) -> dict[str, dict[str, int]]:
     """Of every verdict: how often it was given, and how often adapting helped."""
     found = {word: {"given": 0, "helped": 0} for word in WORDS.values()}
-    for each in results.values():
-        for own in each["methods"].values():
+    for result in results.values():
+        for own in result["methods"].values():
             if "gain" in own:
                 counted = found[WORDS[own["supported"]]]
                 counted["given"] += 1
@@ -106,8 +106,8 @@ def table(results: dict[str, Any]) -> str:
     """A line for each target: source only, and the gain of every method with the verdict on it."""
     adapted = [label for label in METHODS if label != SOURCE_ONLY]
     lines = [f"| target | {SOURCE_ONLY} | {' | '.join(adapted)} |", "|---" * (2 + len(adapted)) + "|"]
-    for name, each in results.items():
-        methods = each["methods"]
+    for name, result in results.items():
+        methods = result["methods"]
         cells = [f"{100 * methods[label]['gain']:+.1f}, {WORDS[methods[label]['supported']]}" for label in adapted]
         lines.append(f"| {name} | {fmean(methods[SOURCE_ONLY]['target_accuracy']):.1%} | {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -115,7 +115,7 @@ def test_an_algorithm_that_looks_nowhere_is_refused() -> None:
     class Staring(fedmm.FedAvgGDA):
         looks = True
 
-    with pytest.raises(fedmm.FedmmError, match="Staring looks, and needs a look"):
+    with pytest.raises(fedmm.FedmmError, match="Staring sets looks, so it must define look"):
         Staring()
 
 

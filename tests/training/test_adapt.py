@@ -31,7 +31,7 @@ from fedmm.core.engine import FederatedState, RoundRecord
 from fedmm.core.seeding import rows as drawn
 from fedmm.training.callbacks import OnRound
 from fedmm.training.clients import batch_split, domain_odds, take_stock
-from fedmm.training.loop import Evaluation, ctrl_c_waits, train
+from fedmm.training.loop import RoundEvaluation, ctrl_c_waits, train
 from fedmm.training.problem import AdaptationClient, adaptation_problem
 
 # Whatever form the rows are in ----------------------------------------------------------------------------------------
@@ -295,7 +295,7 @@ def test_an_interrupt_during_an_evaluation_keeps_state_and_history_in_step() -> 
             raise KeyboardInterrupt
         return {"target_accuracy": 0.5}
 
-    training = train(Counting(), 5, evaluation=Evaluation(evaluate))
+    training = train(Counting(), 5, evaluation=RoundEvaluation(evaluate))
     assert training.status == "interrupted"
     assert training.state.round == len(training.history)
 

@@ -50,10 +50,8 @@ def deploy_up(
     file: _File,
     federation: FederationFolder = DEFAULT_FEDERATION,
     settings: _Settings = None,
-    host: Annotated[
-        str, typer.Option(help="Where the SuperLink listens: an address of this machine's own.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Its port; 0 for any that is free.")] = 0,
+    host: Annotated[str, typer.Option(help="The address of this machine that the SuperLink listens on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Its port; 0 picks a free one.")] = 0,
     insecure: Annotated[bool, typer.Option("--insecure", help="Plain text, only on this machine.")] = False,
     in_memory: Annotated[bool, typer.Option("--in-memory", help="Use a SuperLink that keeps nothing on disk.")] = False,
     per_process: Annotated[int, typer.Option(help="How many sites share a process.")] = 1,
@@ -123,13 +121,15 @@ def deploy_run(
     ] = None,
     max_rounds: Annotated[
         int | None,
-        typer.Option(help="Rounds that each site answers at most; fewer candidates then.", rich_help_panel=_TUNE),
+        typer.Option(
+            help="The most rounds that each site answers; fewer rounds allow fewer candidates.", rich_help_panel=_TUNE
+        ),
     ] = None,
 ) -> None:
     """Train over the federation's sites; Ctrl-C ends the run, and `resume` continues it.
 
-    With --tune, candidates run one after the other as `fedmm tune` has them, every round counted by the sites, which
-    are asked first whether their limits leave room. runs/NAME/tuning then holds tuned.toml, for another run.
+    With --tune, the candidates of `fedmm tune` run one after the other. Sites count every round, and are asked first
+    whether their limits leave room. runs/NAME/tuning then holds tuned.toml, for another run.
     """
     from fedmm.runs.tuning.candidates import TUNE  # noqa: PLC0415 - torch
     from fedmm.sites.experiments import (  # noqa: PLC0415 - torch
@@ -247,7 +247,7 @@ def deploy_clean(
     ] = None,
     federation: FederationFolder = DEFAULT_FEDERATION,
     keep: Annotated[list[str] | None, typer.Option(help="A run to keep. May be repeated.")] = None,
-    days: Annotated[float, typer.Option(help="Keep what was used in this many days.")] = 30.0,
+    days: Annotated[float, typer.Option(help="Keep what was used within this many days.")] = 30.0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
@@ -280,7 +280,7 @@ def deploy_demo(
     insecure: Annotated[bool, typer.Option("--insecure", help="Plain text instead of TLS.")] = False,
     in_memory: Annotated[bool, typer.Option("--in-memory", help="Use a SuperLink that keeps nothing on disk.")] = False,
 ) -> None:
-    """Two sites of scanned digits in processes of their own; the result must be that of one process, bit for bit."""
+    """Run two sites of scanned digits in separate processes; check that the bits are those of a single process."""
     from fedmm.deploy.local import demo  # noqa: PLC0415 - torch
 
     with leave_when_told():

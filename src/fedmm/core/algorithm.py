@@ -125,11 +125,11 @@ class Algorithm:
         )
         require(
             not self.looks or type(self).look is not Algorithm.look,
-            f"{type(self).__name__} looks, and needs a look that says where",
+            f"{type(self).__name__} sets looks, so it must define look, the point to look from",
         )
         require(
             not self.draws_by_importance or type(self).importance is not Algorithm.importance,
-            f"{type(self).__name__} draws clients by their importance, and needs an importance that says how much",
+            f"{type(self).__name__} sets draws_by_importance, so it must define importance",
         )
         per_group("lr_min", self.lr_min)
         per_group("lr_max", self.lr_max)

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fedmm.core.algorithm import Algorithm, State
 from fedmm.core.errors import FedmmError, require
-from fedmm.core.mechanisms import Circumstances, Transmission, arrived
+from fedmm.core.mechanisms import Circumstances, Transmission, transmit_point
 
 Encoding = Literal["exact", "fp16", "int8"]
 ENCODINGS: tuple[Encoding, ...] = ("exact", "fp16", "int8")
@@ -104,7 +104,7 @@ def known_point(state: State) -> State:
     return {name.removeprefix(_KNOWN): vector for name, vector in state.items() if name.startswith(_KNOWN)}
 
 
-def remembered(broadcasts: Encoding, sent: State) -> State:
+def remember(broadcasts: Encoding, sent: State) -> State:
     """What a server, and a client, remembers of a broadcast."""
     return {} if broadcasts == "exact" else {_KNOWN + name: vector for name, vector in sent.items()}
 
@@ -112,7 +112,7 @@ def remembered(broadcasts: Encoding, sent: State) -> State:
 def first_memory(uploads: Encoding, broadcasts: Encoding, sent: State) -> State:
     """What a client remembers at the start, where the server stands at ``sent``."""
     residual = {} if uploads == "exact" else {RESIDUAL: torch.zeros_like(sent["z"])}
-    return {**residual, **remembered(broadcasts, sent)}
+    return {**residual, **remember(broadcasts, sent)}
 
 
 # Uploads --------------------------------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ def transmit(
     are no function of the updates' *sum*, so that noise which is shared among clients goes with exact uploads alone.
     """
     if uploads == "exact":
-        z = arrived(transmission, z, z_0, given)
+        z = transmit_point(transmission, z, z_0, given)
         return Transmitted(z, {"z": z}, {})
     update = transmission.transmitted(z - z_0, given)
     before = memory.get(RESIDUAL)
@@ -151,7 +151,7 @@ def transmit(
     return Transmitted(z_0 + said, wire, {RESIDUAL: wanted - said})
 
 
-def kept_back(z: Tensor, memory: Mapping[str, Tensor]) -> Transmitted:
+def keep_back(z: Tensor, memory: Mapping[str, Tensor]) -> Transmitted:
     """A client's point in a round in which it is not sent: what earlier codes left out of it stays to be sent."""
     return Transmitted(z, {}, {RESIDUAL: memory[RESIDUAL]} if RESIDUAL in memory else {})
 
@@ -172,7 +172,9 @@ def transmit_others(transmission: Transmission, algorithm: Algorithm, upload: St
         )
         return upload
     others = {name: vector for name, vector in upload.items() if name != "z"}
-    arriving = {name: arrived(transmission, v, sent.get(name, torch.zeros_like(v))) for name, v in others.items()}
+    arriving = {
+        name: transmit_point(transmission, v, sent.get(name, torch.zeros_like(v))) for name, v in others.items()
+    }
     return {**upload, **arriving}
 
 
@@ -184,7 +186,7 @@ def travelling(uploads: Encoding, upload: State) -> State:
     return {**_pack(CODECS[uploads], "z", torch.zeros_like(upload["z"])), **others}
 
 
-def arrived_upload(uploads: Encoding, wire: State, sent: State) -> State:
+def decode_upload(uploads: Encoding, wire: State, sent: State) -> State:
     """The upload that travelled as ``wire``, from a client that was sent ``sent``."""
     if uploads == "exact":
         return wire
@@ -209,10 +211,10 @@ def broadcast(broadcasts: Encoding, now: State, known: State) -> Broadcast:
     codes: State = {}
     for name, vector in now.items():
         codes |= _pack(CODECS[broadcasts], name, vector - known[name])
-    return Broadcast(received(broadcasts, codes, known), codes)
+    return Broadcast(decode_broadcast(broadcasts, codes, known), codes)
 
 
-def received(broadcasts: Encoding, wire: State, known: State) -> State:
+def decode_broadcast(broadcasts: Encoding, wire: State, known: State) -> State:
     """What a server sent, for a client that knows ``known``; ``wire`` holds codes, or the whole vectors."""
     if broadcasts == "exact" or not _is_coded(wire):
         return wire

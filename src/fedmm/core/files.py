@@ -111,7 +111,7 @@ def atomic_write(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
     try:
         require(bool(path.name) and not path.is_dir(), f"{path} is a folder; name a file to write")
         require(path.is_file() or not path.exists(), f"{path} is not a regular file; name one to write")
-        require(overwrite or not path.exists(), f"{path} is there already; pass --overwrite to replace it")
+        require(overwrite or not path.exists(), f"{path} already exists; pass --overwrite to replace it")
         path.parent.mkdir(parents=True, exist_ok=True)
         with replace_file(path) as partial:
             yield partial

@@ -148,7 +148,7 @@ TRANSMISSIONS: dict[str, type[Transmission]] = {
 }
 
 
-def arrived(transmission: Transmission, z: Tensor, z_0: Tensor, given: Circumstances | None = None) -> Tensor:
+def transmit_point(transmission: Transmission, z: Tensor, z_0: Tensor, given: Circumstances | None = None) -> Tensor:
     """z_i as the server will know it, ``[..., size]``: z_0 and what arrives of the client's way from there."""
     return z if transmission.exact else z_0 + transmission.transmitted(z - z_0, given)
 

@@ -175,7 +175,7 @@ class Objective(ABC):
         require(self.source_share < 1.0, "source_share must be below 1: the adversary sees target rows too")
         require(
             self.restrained or not self.source_share,
-            "source_share must be 0 without restrained = true, which is all that it is for",
+            "source_share must be 0 without restrained = true, which is the only option that uses it",
         )
         not_negative("sam_radius", self.sam_radius)
 
@@ -198,7 +198,7 @@ class Objective(ABC):
     def used_options(cls) -> set[str]:
         """The names of the options that this objective has a use for."""
         of_classifiers = {"domain_smoothing", "restrained", "source_share"}
-        return {each.name for each in fields(cls)} - (set() if cls.tells_domains else of_classifiers)
+        return {option.name for option in fields(cls)} - (set() if cls.tells_domains else of_classifiers)
 
     @property
     def needs_class_shares(self) -> bool:

@@ -107,7 +107,7 @@ class Projection:
         for block in layout.blocks:
             groups = [group for group in sets if group in ("*", block.name) or block.name.startswith(group + ".")]
             if groups:
-                group = max(groups, key=lambda each: -1 if each == "*" else len(each))
+                group = max(groups, key=lambda key: -1 if key == "*" else len(key))
                 places[group].append(torch.arange(first, first + block.size, device=layout.device))
             first += block.size
         known = ", ".join(sorted({block.name.split(".")[0] for block in layout.blocks}))

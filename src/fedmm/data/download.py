@@ -77,7 +77,7 @@ def check_edition(edition: Edition, folder: Path, seen: Callable[[], None] = lam
     """Refuse the first file of an edition in a source's folder that is not as it should be."""
     problems = [problem for problem in _problems(edition, folder, seen) if problem]
     if problems:
-        more = f" ({len(problems) - 1} more files are not as they should be)" if len(problems) > 1 else ""
+        more = f" ({len(problems) - 1} more files are missing or wrong)" if len(problems) > 1 else ""
         raise FedmmError(problems[0] + more)
 
 
@@ -109,7 +109,7 @@ def _problems(edition: Edition, folder: Path, seen: Callable[[], None]) -> list[
 
 
 @dataclass(frozen=True)
-class Plan:
+class DownloadPlan:
     """What has to be fetched into a source's folder: the files, or the archives they are in.
 
     name: of the source, or of the source and its part.
@@ -136,7 +136,7 @@ def mirror() -> str:
     return address.rstrip("/")
 
 
-def plans(source: Source, data_folder: Path, *, edition: str = "", mirror: str = "") -> list[Plan]:
+def plans(source: Source, data_folder: Path, *, edition: str = "", mirror: str = "") -> list[DownloadPlan]:
     """What has to be fetched so that all of a source is there and right.
 
     edition: which one; by default the one that is there, else the first that can be had.
@@ -152,11 +152,13 @@ def plans(source: Source, data_folder: Path, *, edition: str = "", mirror: str =
         wanted = named[edition].below(part) if edition else there
         left = _list_missing(wanted, there, folder)
         if left and not (edition or mirror or wanted.public):
-            wanted = next(each for each in source.editions if each.public).below(part)
+            wanted = next(edition for edition in source.editions if edition.public).below(part)
             left = _list_missing(wanted, there, folder)
         if left:
             missing.append(
-                Plan(part_name(source, part), folder, _use_mirror(replace(wanted, files=left), source.name, mirror))
+                DownloadPlan(
+                    part_name(source, part), folder, _use_mirror(replace(wanted, files=left), source.name, mirror)
+                )
             )
     return missing
 
@@ -183,7 +185,7 @@ def _use_mirror(edition: Edition, name: str, mirror: str) -> Edition:
     )
 
 
-def fetch(plan: Plan, moved: Moved = lambda count: None, retries: Retries = RETRIES) -> None:
+def fetch(plan: DownloadPlan, moved: Moved = lambda count: None, retries: Retries = RETRIES) -> None:
     """Carry out a plan; what cannot be had, or is not what it should be, is refused by name."""
     for file in plan.edition.files:
         if not (file.addresses or plan.edition.archives):
@@ -214,10 +216,10 @@ def _fetch_files(folder: Path, files: tuple[StoredFile, ...], moved: Moved, retr
             wait(running, return_when=FIRST_EXCEPTION)
         finally:
             stop.set()
-            for each in running:
-                each.cancel()
-    for each in running:
-        problem = None if each.cancelled() else each.exception()
+            for future in running:
+                future.cancel()
+    for future in running:
+        problem = None if future.cancelled() else future.exception()
         if problem is not None and not isinstance(problem, _Stopped):
             raise problem
 

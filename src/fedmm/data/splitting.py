@@ -113,7 +113,8 @@ def _draw_validation(
     if own_sites is not None:
         chosen &= ~_with_their_groups(_first_of_emptied(own_sites, chosen), own_groups)
     require(
-        bool(chosen.any()), "validation_share leaves no row to choose by: every class, or site, has too few; add rows"
+        bool(chosen.any()),
+        "validation_share leaves no row to select a model with: every class, or site, has too few; add rows",
     )
     return torch.zeros(len(y), dtype=torch.bool).index_fill(0, others[chosen], True)
 

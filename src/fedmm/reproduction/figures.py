@@ -16,7 +16,17 @@ from fedmm.reporting.curves import Curve
 from fedmm.reporting.style import FAINT, INK, PLAIN, add_titles, lines_height, new_figure, titles_height
 from fedmm.reporting.tables import markdown_lines
 from fedmm.reproduction.items import FULL, Item
-from fedmm.reproduction.panels import BOUND, CROSS, SMALL, TEXT, Line, Panel, collect_panels, draw_panel, final_percent
+from fedmm.reproduction.panels import (
+    BOUND,
+    CROSS,
+    SMALL,
+    TEXT,
+    Panel,
+    PanelLine,
+    collect_panels,
+    draw_panel,
+    final_percent,
+)
 from fedmm.reproduction.results import RunResult, by_cell
 from fedmm.reproduction.tables import ABSENT
 
@@ -109,7 +119,7 @@ class Rates:
     """FedSGDA's final accuracy in percent, None if it has none, and the round in which each line first reaches it."""
 
     level: float | None
-    reached: Sequence[tuple[Line, int | None]]
+    reached: Sequence[tuple[PanelLine, int | None]]
 
     @property
     def height(self) -> float:

@@ -95,7 +95,7 @@ def prepare(experiment: Experiment, cache: DataCache) -> Adaptation:
     """Everything checked and built, ready to run."""
     run = experiment.run
     device = run.torch_device
-    here, there = (experiment.partition.seen(cache.pair(experiment, each)) for each in (torch.device("cpu"), device))
+    here, there = (experiment.partition.seen(cache.pair(experiment, place)) for place in (torch.device("cpu"), device))
     require_nothing_learnt(experiment.terms, here.input)
     shares = experiment.partition.split(here, run.seed)
     names = [share.name for share in shares]

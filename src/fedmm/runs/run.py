@@ -162,7 +162,9 @@ def _run_in_folders(
     all_shifts: bool = True,
 ) -> list[Outcome]:
     """Train runs, and leave a run folder for each. engine: what summaries say of it. callbacks: further ones."""
-    for note in dict.fromkeys(note for each in experiments for note in cache.pair(each, torch.device("cpu")).notes):
+    for note in dict.fromkeys(
+        note for experiment in experiments for note in cache.pair(experiment, torch.device("cpu")).notes
+    ):
         say(note)
     best = [adaptation.best_model() for adaptation in adaptations]
     checkpoints = [

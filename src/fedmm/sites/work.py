@@ -34,7 +34,7 @@ from fedmm.sites.config import SiteConfig
 from fedmm.sites.credentials.keys import signer, verifier
 from fedmm.sites.owner.gate import Admitted, Gate
 from fedmm.sites.owner.ledger import NotAllowed
-from fedmm.sites.owner.policy import Plan, precision_of, require_counts, require_rows, require_steps_kept
+from fedmm.sites.owner.policy import RunPlan, precision_of, require_counts, require_rows, require_steps_kept
 from fedmm.sites.rows import SiteRows, site_rows
 from fedmm.sites.site_info import SiteInfo
 from fedmm.sites.tables import ENCODING, describe_table, require_tables
@@ -206,7 +206,7 @@ class SiteWork:
         require_rows(self._config.policy, experiment.run.batch_size, *counts)
         return rows, ClientData(self._config.site.name, rows.source, target, 1.0)
 
-    def _build(self, experiment: Experiment, run: str, plan: Plan) -> _Built:
+    def _build(self, experiment: Experiment, run: str, plan: RunPlan) -> _Built:
         config, name = self._config, self._config.site.name
         threads = config.site.threads or experiment.run.threads
         if threads:

@@ -180,7 +180,7 @@ def _rescale_totals(totals: dict[str, State], algorithm: Algorithm, stiffen: flo
 
 def _times(value: PerGroup, factor: float) -> PerGroup:
     if isinstance(value, Mapping):
-        return {group: each * factor for group, each in value.items()}
+        return {group: number * factor for group, number in value.items()}
     return value * factor
 
 

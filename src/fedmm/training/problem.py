@@ -94,7 +94,7 @@ def _move_clients(holdings: Sequence[ClientData], device: torch.device) -> list[
 
     def rows(held: Rows | None) -> Rows | None:
         if isinstance(held, TensorRows):
-            y, index = (None if each is None else tensor(each) for each in (held.y, held.index))
+            y, index = (None if array is None else tensor(array) for array in (held.y, held.index))
             return TensorRows(tensor(held.x), y, held.what, index)
         return None if held is None else held.to(device)
 

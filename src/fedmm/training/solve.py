@@ -240,7 +240,7 @@ class FunctionClient:
         except FedmmError:
             raise
         except Exception as problem:
-            raise FedmmError(f"the function of client {self.name!r} failed: {_told(problem)}") from problem
+            raise FedmmError(f"the function of client {self.name!r} failed: {_one_line(problem)}") from problem
         if not isinstance(value, Tensor) or value.dim() != 0:
             got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
             raise FedmmError(f"the function of client {self.name!r} must return a 0-dim tensor, not {got}")
@@ -269,7 +269,7 @@ class FunctionClient:
             self._iterator = iter(self._batches())
         except TypeError as problem:
             raise FedmmError(
-                f"the batches of client {self.name!r} must be a function that makes an iterable: {_told(problem)}"
+                f"the batches of client {self.name!r} must be a function that makes an iterable: {_one_line(problem)}"
             ) from problem
         batch = next(self._iterator, _END)
         require(batch is not _END, f"the batches of client {self.name!r} are empty")
@@ -279,7 +279,7 @@ class FunctionClient:
 _END = object()
 
 
-def _told(problem: Exception) -> str:
+def _one_line(problem: Exception) -> str:
     """An exception in one line."""
     return f"{type(problem).__name__}: {problem}".splitlines()[0]
 

@@ -107,7 +107,7 @@ class Table(TableKeys, _Columns):
         one_of("scaling", self.scaling, ("standard", "robust", "per_site", "none"))
         _ = self.format  # refuses what cannot be one
         require(
-            not (self.columns and self.header), "columns names those of files without a header; say header = false too"
+            not (self.columns and self.header), "columns names those of files without a header; set header = false too"
         )
         require(not (self.file and self.files), "file and files exclude each other; use one of them")
         require(not (self.files and self.site), "site is not needed with files, which say it; leave it out")
@@ -234,7 +234,7 @@ class Table(TableKeys, _Columns):
             return ""
         return (
             ": none is without label, and neither data.target_sites nor data.domain says which they are; without a "
-            "target at all, say data.labelled_only = true"
+            "target at all, set data.labelled_only = true"
         )
 
     def _labels(self, frame: pandas.DataFrame, where: str) -> list[str]:
@@ -246,7 +246,7 @@ class Table(TableKeys, _Columns):
         require(
             not strange,
             f"{where} has the label {strange[0] if strange else ''!r:.60} in column {self.label!r}, which data.classes "
-            "does not name; say which class it is",
+            "does not name; add it there",
         )
         return [self.classes[label] if label else "" for label in written]
 

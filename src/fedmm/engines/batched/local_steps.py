@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedmm.core.algorithm import kept_of
-from fedmm.core.compression import kept_back, transmit, transmit_others
+from fedmm.core.compression import keep_back, transmit, transmit_others
 from fedmm.core.federation import Terms
 from fedmm.core.layout import Layout
 from fedmm.core.mechanisms import Circumstances
@@ -143,9 +143,9 @@ class LocalWork:
         points = now.z[:, part] if second is None else second
         planned = (now.rows[r][:, part], now.keys[r][:, part], now.view_keys[r][:, part])
         if isinstance(step, Tensor):
-            rows, keys, view_keys = (each.index_select(2, step).squeeze(2) for each in planned)
+            rows, keys, view_keys = (planned_rows.index_select(2, step).squeeze(2) for planned_rows in planned)
         else:
-            rows, keys, view_keys = (each[:, :, step] for each in planned)
+            rows, keys, view_keys = (planned_rows[:, :, step] for planned_rows in planned)
         rows = rows.flatten(0, 1)
         x = self._clients.view.train(self._clients.pool.x[rows], view_keys.flatten())
         z = points.flatten(0, 1).detach().requires_grad_()
@@ -154,7 +154,7 @@ class LocalWork:
         outputs = self._network.outputs(z, x, chosen.constants[number], dropout, statistics)
         if second is None:
             self._keep(statistics, part)
-        domain, task, everything, target = (each[r][:, part].flatten(0, 1) for each in self._clients.weights[:4])
+        domain, task, everything, target = (weight[r][:, part].flatten(0, 1) for weight in self._clients.weights[:4])
         shares = self._clients.weights.classes
         classes = None if shares is None else shares[r][:, part].flatten(0, 1)
         weights = RowWeights(domain, task, everything, target, has_source=True, classes=classes)
@@ -179,8 +179,8 @@ class LocalWork:
 
     def _statistics(self, chosen: _Chosen, part: slice, *, copied: bool) -> Statistics:
         """The clients' running statistics ``[networks, ...]``."""
-        each = {name: value[chosen.replicas][:, part] for name, value in self._now.own_statistics.items()}
-        flat = {name: value.flatten(0, 1) for name, value in each.items()}
+        own_statistics = {name: value[chosen.replicas][:, part] for name, value in self._now.own_statistics.items()}
+        flat = {name: value.flatten(0, 1) for name, value in own_statistics.items()}
         return {name: value.clone() if copied else value.contiguous() for name, value in flat.items()}
 
     def _keep(self, statistics: Statistics, part: slice) -> None:
@@ -198,7 +198,7 @@ class LocalWork:
             given = self._circumstances(band.replicas, part) if terms.transmission.private else None
             silent = band.rule.reports_only(t)
             came = (
-                kept_back(z, own) if silent else transmit(terms.transmission, terms.uploads, z, sent["z"], own, given)
+                keep_back(z, own) if silent else transmit(terms.transmission, terms.uploads, z, sent["z"], own, given)
             )
             if came.z is not z:
                 z.copy_(came.z)

@@ -92,7 +92,7 @@ class MinimaxStrategy(Strategy):
         if self.server.terms.secure_sum:
             keys = {name: read_key(card.about) for name, card in self.roster.cards.items()}
             offer = {name: key for name, key in keys.items() if key is not None and name in self._invitations}
-            self._invitations = {name: each for name, each in self._invitations.items() if name in offer}
+            self._invitations = {name: invitation for name, invitation in self._invitations.items() if name in offer}
             self._shared = {OFFER: pack_offer(offer)}
         return list(self._invitations)
 

@@ -9,15 +9,15 @@ import io
 import numpy as np
 from markupsafe import Markup
 
-from fedmm.reporting.html.charts import Chart, Figure, plain, rounded
+from fedmm.reporting.html.charts import Chart, Figure, plain, round_off
 from fedmm.reporting.html.collect import Entry, Report
 from fedmm.reporting.html.parts import (
     Card,
     Controls,
     Gallery,
+    HtmlTable,
     Part,
     Section,
-    Table,
     Text,
     absent,
     method_options,
@@ -73,7 +73,7 @@ def _matrix(counts: Array, entry: Entry) -> Figure:
     names = [plain(entry.name_of(number)) for number in range(len(counts))]
     heat: Figure = {
         "type": "heatmap",
-        "z": [rounded([round(float(value), 1) for value in row]) for row in shares],
+        "z": [round_off([round(float(value), 1) for value in row]) for row in shares],
         "x": names,
         "y": names,
         "customdata": counts.tolist(),
@@ -148,7 +148,7 @@ def _describe_prediction(entry: Entry, row: int) -> Markup:
     return said + Markup('<span class="{0}" role="img" aria-label="{0}">{1}</span>').format(word, mark)
 
 
-def _rows(shown: dict[int, Entry], labels: dict[int, str]) -> Table:
+def _rows(shown: dict[int, Entry], labels: dict[int, str]) -> HtmlTable:
     first = next(iter(shown.values()))
     x, true = first.tensors["sample_x"], first.tensors["sample_label"]
     known = bool((true >= 0).any())
@@ -161,7 +161,7 @@ def _rows(shown: dict[int, Entry], labels: dict[int, str]) -> Table:
         cells: list[object] = [row + 1, *(f"{value:.3g}" for value in x[row])]
         cells += [first.name_of(int(true[row])) if true[row] >= 0 else "-"] if known else []
         rows.append([*cells, *(_describe_prediction(entry, row) for entry in shown.values())])
-    return Table(headings, rows, "target rows and their predictions")
+    return HtmlTable(headings, rows, "target rows and their predictions")
 
 
 def _png(image: Array) -> str:

@@ -28,7 +28,9 @@ def site_section(report: Report) -> Section:
     )
     methods, there = dict.fromkeys(number for number, _ in found), dict.fromkeys(rows for _, rows in found)
     if AT_SITES in there:
-        words += " Rows kept from training are those that sites measure on; what was chosen by them looks better there."
+        words += (
+            " Sites measure on rows kept from training; whatever was selected on them looks better there than it is."
+        )
     options = [(rows, SITE_ROWS[rows]) for rows in there]
     controls = Controls([("method", method_options(methods, report)), ("rows", options)])
     keys = [f"{number}|{rows}" for number in methods for rows in there]
