@@ -13,7 +13,6 @@ Written to benchmarks/results/label_shift.json and printed as a table.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -26,7 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import measured_on, typed_command
+from common import measured_on, seeds_and_rounds, typed_command
 from numpy.typing import NDArray
 
 from fedmm.config.schema import experiment
@@ -190,11 +189,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    options = parser.parse_args()
+    options = seeds_and_rounds(RESULTS)
     load, began = os.getloadavg()[0], time.perf_counter()
     given = {"breast cancer": cancer((0.45, 0.70)), "breast cancer, same mix": cancer((0.45, 0.45))}
     folder = Path(os.environ.get("FEDMM_DATA", "")) / "heart"

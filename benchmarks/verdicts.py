@@ -13,7 +13,6 @@ Written to benchmarks/results/verdicts.json, whose counts `fedmm.core.signals.tr
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -25,7 +24,7 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-from common import measured_on, typed_command
+from common import measured_on, seeds_and_rounds, typed_command
 from label_shift import HOSPITALS, METHODS, STEPS, Arrays, arrays_of, heart, measured_signals, train
 
 from fedmm.config.demos import DEMOS
@@ -114,11 +113,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    options = parser.parse_args()
+    options = seeds_and_rounds(RESULTS)
     load, began = os.getloadavg()[0], time.perf_counter()
     results = {}
     with tempfile.TemporaryDirectory() as folder:
