@@ -111,11 +111,11 @@ class Projection:
                 places[group].append(torch.arange(first, first + block.size, device=layout.device))
             first += block.size
         known = ", ".join(sorted({block.name.split(".")[0] for block in layout.blocks}))
-        for group, found in places.items():
+        for group, place in places.items():
             instance(f"the set of group {group!r}", sets[group], ConvexSet)
-            if not found:
+            if not place:
                 raise FedmmError(f"no parameter belongs to group {group!r}; the groups are {known}")
-        self._parts = [(torch.cat(found), sets[group]) for group, found in places.items()]
+        self._parts = [(torch.cat(place), sets[group]) for group, place in places.items()]
 
     def __call__(self, z: Tensor) -> Tensor:
         """The nearest point to each z ``[..., size]``."""

@@ -304,7 +304,7 @@ def _record(
 
 def norms_of_duals(clients: Mapping[str, State]) -> dict[str, float]:
     """||dual_i|| by name, of those clients that have one."""
-    duals = {name: own["dual"].norm() for name, own in clients.items() if "dual" in own}
+    duals = {name: client["dual"].norm() for name, client in clients.items() if "dual" in client}
     return dict(zip(duals, torch.stack(list(duals.values())).tolist(), strict=True)) if duals else {}
 
 

@@ -135,18 +135,18 @@ def _sites(path: Path, target_sites: Sequence[str]) -> DetectedData:
     sites = folders_of_sites(path)
     for name in target_sites:
         require(name in sites, f"{path} has no site {name!r} for --target-site; it has {list_some(sites)}")
-    unsorted = [name for name, found in sites.items() if not found.class_names]
+    unsorted = [name for name, site in sites.items() if not site.class_names]
     require(
         bool(target_sites or unsorted),
         f"every site in {path} has class folders; name the target with --target-site: {list_some(sites)}",
     )
     size = _sizes(list(sites.values()))
-    counted = [f"{name} ({len(found.files)})" for name, found in sites.items()]
+    counted = [f"{name} ({len(site.files)})" for name, site in sites.items()]
     lines = [KeyLine("sites", str(path), f"a folder for each site: {list_some(counted)}")]
     if target_sites:
         lines.append(KeyLine("target_sites", list(target_sites), "their labels are used only for testing"))
     said = [f"a folder of {len(sites)} sites with pictures; the target: {', '.join([*target_sites, *unsorted])}"]
-    smallest = min(len(found.files) for found in sites.values())
+    smallest = min(len(site.files) for site in sites.values())
     return DetectedData("image_folder", (*lines, *size.lines), size.shape, smallest, True, (*said, *size.notes))
 
 
@@ -159,11 +159,11 @@ class _Size(NamedTuple):
 def _sizes(folders: Sequence[ClassFolders]) -> _Size:
     """Pixels of a side, from those of a few pictures."""
     shorter, bad = list[int](), list[str]()
-    for found in folders:
-        step = max(1, len(found.files) * len(folders) // _PICTURES_MEASURED)
-        for file in found.files[::step]:
+    for folder in folders:
+        step = max(1, len(folder.files) * len(folders) // _PICTURES_MEASURED)
+        for file in folder.files[::step]:
             try:
-                shorter.append(min(read_picture(read_file(found.folder, file), str(found.folder / file.path)).size))
+                shorter.append(min(read_picture(read_file(folder.folder, file), str(folder.folder / file.path)).size))
             except FedmmError as problem:
                 bad.append(str(problem))
     if not shorter:

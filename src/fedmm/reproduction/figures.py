@@ -60,7 +60,7 @@ def draw_curves(item: Item, runs: Sequence[RunResult]) -> Figure:
 
     title, about = item.title, _describe(item, runs)
     height = titles_height(title, about, width, size=_TITLE, small=SMALL) + rows * (down + _AXIS) + _LABEL
-    height += -(-len(handles) // entries) * 0.17 + 0.1 + rows * max((found.height for found in rates), default=0.0)
+    height += -(-len(handles) // entries) * 0.17 + 0.1 + rows * max((rate.height for rate in rates), default=0.0)
     with rc_context(PLAIN):
         figure = new_figure(height, width)
         body = add_titles(figure, title, about, size=_TITLE, small=SMALL)

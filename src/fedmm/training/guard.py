@@ -175,7 +175,7 @@ def _rescale_totals(totals: dict[str, State], algorithm: Algorithm, stiffen: flo
     """Sums of updates that make the same duals as before, by penalties that are so many times larger."""
     if not hasattr(algorithm, _PENALTIES[0]):
         return totals
-    return {client: {name: sum_ / stiffen for name, sum_ in own.items()} for client, own in totals.items()}
+    return {client: {name: sum_ / stiffen for name, sum_ in total.items()} for client, total in totals.items()}
 
 
 def _times(value: PerGroup, factor: float) -> PerGroup:

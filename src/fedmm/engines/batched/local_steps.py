@@ -121,7 +121,7 @@ class LocalWork:
         if self._clients.local_projection:
             joined = self._clients.local_projection(joined)
         found, *_ = self._gradient(number, step, joined)
-        each = zip(self._looking, torch.split(found, [len(own) for own in points]), strict=True)
+        each = zip(self._looking, torch.split(found, [len(point) for point in points]), strict=True)
         return [own * self._scale(band, part) for band, own in each]
 
     def _scale(self, band: Band, part: slice) -> Tensor:

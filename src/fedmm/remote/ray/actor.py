@@ -223,9 +223,9 @@ class StackedClients:
                         **self._algorithm.init_per_client(len(states), invitations[first].sent["z"]),
                         **invitations[first].sent,
                     },
-                    {name: own.own for name, own in states.items()},
+                    {name: state.own for name, state in states.items()},
                     shared or self._problem.statistics,
-                    {name: own.statistics for name, own in states.items()},
+                    {name: state.statistics for name, state in states.items()},
                 )
             ]
         )
