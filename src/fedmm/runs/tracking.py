@@ -201,9 +201,9 @@ class Tracks(Callback):
         self._each("its last rounds", lambda tracker: tracker.close())
 
 
-def scalars(values: Mapping[str, Any], before: str = "") -> dict[str, float]:
+def scalars(values: Mapping[str, Any]) -> dict[str, float]:
     """All finite numbers of a table by name, those of tables in it as ``clients/site/drift``."""
-    return dict(_scalars(values, before))
+    return dict(_scalars(values, ""))
 
 
 def _scalars(values: Mapping[str, Any], before: str) -> Iterator[tuple[str, float]]:

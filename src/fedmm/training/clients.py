@@ -176,11 +176,15 @@ def check_labels(labels: Tensor, name: str, classes: int) -> None:
         )
 
 
-def input_sum(holding: ClientData, chunk: int = 4096) -> tuple[float, int]:
+_CHUNK = 4096
+"""Rows that are read at a time."""
+
+
+def input_sum(holding: ClientData) -> tuple[float, int]:
     """The sum and the count of a client's training inputs, bytes scaled to [0, 1]."""
     total, count = 0.0, 0
     for held in (holding.source, holding.target):
-        for index in torch.split(torch.arange(len(held)), chunk) if held is not None else ():
+        for index in torch.split(torch.arange(len(held)), _CHUNK) if held is not None else ():
             assert held is not None
             x = held.take(index)
             total += float(x.double().sum()) / (255.0 if x.dtype == torch.uint8 else 1.0)
@@ -194,10 +198,10 @@ def input_mean(holdings: Sequence[ClientData]) -> float:
     return sum(total for total, _ in sums) / sum(count for _, count in sums)
 
 
-def class_counts(held: Rows, classes: int, name: str, chunk: int = 4096) -> tuple[int, ...]:
+def class_counts(held: Rows, classes: int, name: str) -> tuple[int, ...]:
     """How many labelled rows a client holds of each class."""
     counts = torch.zeros(classes, dtype=torch.int64)
-    for index in torch.split(torch.arange(len(held)), chunk):
+    for index in torch.split(torch.arange(len(held)), _CHUNK):
         labels = held.labels(index)
         check_labels(labels, name, classes)
         counts += torch.bincount(labels.cpu(), minlength=classes)

@@ -147,7 +147,7 @@ def _cost_cell(runs: Sequence[Run], level: float) -> object:
     return two_lines(f"round {fmean(cost.round for cost in costs):.0f}", f"{short(megabytes)} MB{some}")
 
 
-def cost_data(report: Report, most: int = 400) -> list[list[dict[str, list[float]]]]:
+def cost_data(report: Report) -> list[list[dict[str, list[float]]]]:
     """For the slider, by method and seed: best accuracy so far, and what had been spent, where it rose."""
     found = []
     for method in report.methods:
@@ -155,7 +155,7 @@ def cost_data(report: Report, most: int = 400) -> list[list[dict[str, list[float
         for run in method.runs:
             rounds, values = run.series("target_accuracy")
             rises = [i for i, value in enumerate(values) if value > max(values[:i], default=-1.0)]
-            rises = [rises[i] for i in thin(len(rises), most)]
+            rises = [rises[i] for i in thin(len(rises), 400)]
             totals = {
                 name: dict(zip(*_cumulate(run, name, times), strict=True))
                 for name, times in (("bytes_up", 1e-6), ("bytes_down", 1e-6), ("seconds", 1.0))
