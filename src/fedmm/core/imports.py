@@ -43,8 +43,8 @@ def allow_import(*names: str) -> None:
     """Allow experiments and run folders to name these modules, in this process and those it starts.
 
     Importing a module runs its code, and a backbone ``module:factory`` calls the factory with the file's options. Names
-    that no list allows are refused before anything is imported. The modules are looked for where Python looks, and then
-    in the current folder.
+    that no list allows are refused before anything is imported. Modules are searched for on Python's path, and then in
+    the current folder.
 
     names: ``package.module`` for the functions and classes that it or its submodules define, or
         ``package.module:factory`` for one alone.

@@ -89,7 +89,7 @@ class Outputs(NamedTuple):
 
 
 class AdversaryShape(NamedTuple):
-    """The adversary an objective needs. twin: built like the task head, whatever that is.
+    """The adversary an objective needs. twin: it is built like the task head.
 
     levels: of an adversary that is one number for all rows, and no network: how many such numbers of omega come after
         it among its outputs.
@@ -104,7 +104,7 @@ class AdversaryShape(NamedTuple):
 
     @property
     def width(self) -> int:
-        """How many numbers there are of a row."""
+        """Numbers per row."""
         return self.outputs * (1 + self.held) + self.levels
 
 
@@ -184,7 +184,7 @@ class Objective(ABC):
         return self.nu * as_schedule("nu_schedule", self.nu_schedule)(t, rounds)
 
     def restrain(self) -> Objective:
-        """The objective with restrained features, where its adversary tells domains; else as it is."""
+        """The objective with restrained features if its adversary predicts domains, else unchanged."""
         return replace(self, restrained=True) if self.tells_domains else self
 
     def structure(self) -> Objective:

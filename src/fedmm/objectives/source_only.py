@@ -14,10 +14,10 @@ from fedmm.core.validation import one_of
 
 @dataclass(frozen=True)
 class SourceOnly(Objective):
-    """The task loss alone: no adversary, and clients without source rows have nothing to add.
+    """The task loss alone: no adversary, and clients without source rows contribute nothing.
 
     class_weights: ``none``, or ``balanced``: a row counts 1 / (classes p_y) with p_y the share of its class among all
-        clients' labelled rows, so that every class counts alike.
+        clients' labelled rows, so every class counts the same.
     """
 
     name: ClassVar[str] = "source_only"

@@ -60,7 +60,7 @@ def run_experiment(
     callbacks: Sequence[Callback] = (),
     say: Say = lambda line: None,
 ) -> Summary:
-    """Train as the experiment says and leave a run folder; its summary is returned.
+    """Train an experiment, write a run folder, and return its summary.
 
     Everything is checked and built before the folder is made. Ctrl-C, or a client that diverges, leaves a folder with
     the rounds and the model up to then; the latter is raised after that.

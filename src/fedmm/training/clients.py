@@ -23,8 +23,8 @@ class Client:
 
     source: (inputs, labels) as arrays, tensors, lists or a DataFrame with its labels; or a Dataset or DataLoader of
         pairs (x, y) or of dicts like ``{"image": ..., "label": ...}``. Labels number the classes from 0, or are words.
-    target: inputs in any of these forms; labels in a Dataset are not looked at.
-    name: its random draws and its place in every sum follow from it; by default ``client-1`` ... as listed.
+    target: inputs in any of these forms; labels in a Dataset are ignored.
+    name: it decides the client's random draws and its place in every sum; by default ``client-1`` ... as listed.
     weight: the paper's alpha_i; the clients' weights are scaled to mean 1.
     """
 

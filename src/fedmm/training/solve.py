@@ -101,9 +101,9 @@ def solve(
     gradient_scale: a factor on the loss gradient alone: one for both sides, or a pair (omega's, psi's), each a number
         or a number per group of parameters.
     terms: on what terms clients take part: which share of them in a round, what the server accepts, how it aggregates.
-    groups: a word for each client; robust aggregation goes by clients of one word. All are one group by default. An
-        algorithm that weighs target clients takes the word ``target`` for them.
-    guard: what is done about rounds that are not finite, or explode: by default the former end the run.
+    groups: a word for each client; robust aggregation works within the clients of one word. All are one group by
+        default. An algorithm that weighs target clients takes the word ``target`` for them.
+    guard: what to do about rounds that are not finite, or explode; by default the former end the run.
     seed: decides who takes part in a round, and how many steps it has where that is drawn.
     constraints: by group of parameters (the name of a tensor, or the part of it before a dot), the set that it is held
         in: ``Simplex()``, ``Box(low, high)``, ``HalfLine()`` or ``Ball(radius)``. A start outside of it is moved there.
