@@ -208,7 +208,10 @@ def test_what_cannot_be_guessed_is_asked_for_with_candidates(command: Command, t
     rows = [[row * 0.1, "ab"[row % 2], "xyz"[row % 3], "mn"[row % 5 % 2]] for row in range(60)]
     table(tmp_path / "t.csv", "value first second third", rows)
     refused(command("init", "t.csv"), "pass --label with one of: first (2 values), second (3 values), third (2 values)")
-    refused(command("init", "t.csv", "--label", "first"), "nothing says which rows are the target; pass --site with")
+    refused(
+        command("init", "t.csv", "--label", "first"),
+        "nothing says which rows are the target; pass --site and --target-site",
+    )
     tables = written(command, "t.csv", "--label", "first", "--site", "second", "--target-site", "z")
     assert (tables["data"]["label"], tables["data"]["site"]) == ("first", "second")
     refused(command("init", "t.csv", "--label", "fourth"), "has no column 'fourth' for --label; it has value, first")
@@ -282,6 +285,6 @@ def test_the_table_of_one_site_becomes_its_file_and_an_experiment_for_all(comman
         (("ours.csv", "--with-site", "south"), "--with-site is for --as-site"),
         (("ours.csv", "--as-site", "north", "--site", "ward"), "takes only that site's table"),
         ((".", "--as-site", "north"), "is not a file"),
-        (("ours.csv", "--as-site", "north", "--out", "all.toml"), "is there already"),
+        (("ours.csv", "--as-site", "north", "--out", "all.toml"), "already exists"),
     ):
         refused(command("init", *words), reason)

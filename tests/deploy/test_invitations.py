@@ -98,12 +98,12 @@ def test_two_sites_share_a_folder_and_nothing_is_overwritten(there: Federation, 
     with pytest.raises(FedmmError, match="a already exists and is not overwritten"):
         join(first, tmp_path / "c.toml", SHARE)
     (third,) = map(read_invitation, invited(there, "c"))
-    with pytest.raises(FedmmError, match=r"a\.toml is there already"):
+    with pytest.raises(FedmmError, match=r"a\.toml already exists"):
         join(third, tmp_path / "a.toml", SHARE)
     other = Federation(tmp_path / "other")
     prepare(other, 9093, [], known_as=["link.example.org"])
     (stranger,) = invite(other, {"c": {}})
-    with pytest.raises(FedmmError, match=r"ca\.crt is there already and belongs to another federation"):
+    with pytest.raises(FedmmError, match=r"ca\.crt already exists and belongs to another federation"):
         join(read_invitation(stranger), tmp_path / "c.toml", SHARE)
     assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
 

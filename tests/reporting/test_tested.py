@@ -185,7 +185,7 @@ def test_sites_of_a_deployed_run_are_scored_by_the_rows_that_they_keep(folders: 
         [name, rows, with_interval(hits / rows, wilson(hits, rows), percent=True)]
         for name, rows, hits in (("south", 20, 10), ("north", 40, 30))
     ]
-    assert "what was chosen by them looks better there" in found["sites"].parts[0].words
+    assert "whatever was selected on them looks better there" in found["sites"].parts[0].words
     assert write_pdf(report, folders.root / "r.pdf").stat().st_size > 1000
 
 

@@ -379,7 +379,7 @@ def claims(shape: tuple[int, ...]) -> Callable[[RecordDict], None]:
 @pytest.mark.parametrize(
     ("lie", "words"),
     [
-        (cell(0, 3, np.nan), "south: not all sums of its columns are finite"),
+        (cell(0, 3, np.nan), "south: the sums of its columns are not all finite"),
         (cell(0, 2, -3), "south: what it reports of column 'age' cannot be: there are -3 numbers"),
         (
             cell(1, 4, -1.0),

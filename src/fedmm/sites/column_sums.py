@@ -121,7 +121,7 @@ def read_description(agreed: AgreedColumns, given: NDArray[np.generic]) -> dict[
             f"the sums of its columns are {given.dtype} of shape {given.shape}, not float64 of {agreed.shape}"
         )
     if not bool(np.isfinite(given).all()):
-        raise ValueError("not all sums of its columns are finite")
+        raise ValueError("the sums of its columns are not all finite")
     columns = {}
     for row, name in zip(given.tolist(), agreed.names, strict=True):
         flaw = _flaw(agreed, name, row)
