@@ -123,7 +123,7 @@ def check_(name: _Name, data_dir: _Folder = None) -> None:
     folder = data_dir or data_folder()
     for source in sources_of(name):
         for part, edition in _check_source(source, folder).items():
-            note = edition.note or "every sha256 is right"
+            note = edition.note or "all checksums match"
             say(f"{part}: {_files(len(edition.files))} ({edition.name}) in {folder / part}: {note}")
 
 
