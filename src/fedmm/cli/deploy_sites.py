@@ -104,9 +104,9 @@ def deploy_register(
     federation: Coordinator,
 ) -> None:
     """Register the keys in keys/NAME.pub at the running SuperLink, so it lets those sites in."""
-    there = Federation(federation)
-    read_settings(there)
-    register(there, say)
+    deployment = Federation(federation)
+    read_settings(deployment)
+    register(deployment, say)
 
 
 def deploy_certify(
@@ -115,8 +115,8 @@ def deploy_certify(
     """Sign a certificate for every keys/NAME.pub that has none, for a proxy that asks sites for one."""
     from fedmm.sites.credentials.certificates import issue_certificates  # noqa: PLC0415 - needs the extra
 
-    there = Federation(federation)
-    made = issue_certificates(there.keys, there.certificates)
+    deployment = Federation(federation)
+    made = issue_certificates(deployment.keys, deployment.certificates)
     for path in made:
         say(f"made {path}; give it to the site, whose file names it as superlink.client_certificate")
     if not made:

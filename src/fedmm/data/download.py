@@ -51,8 +51,8 @@ def count_files(source: Source, data_folder: Path) -> list[FileCount]:
     for part in source.parts or ("",):
         edition = source.edition_in(folder, part)
         sizes = [(file.size, size_of(folder / file.path)) for file in edition.files]
-        there = [found for size, found in sizes if found is not None and size in (None, found)]
-        found.append(FileCount(edition, len(there), len(edition.files), sum(there)))
+        present = [found for size, found in sizes if found is not None and size in (None, found)]
+        found.append(FileCount(edition, len(present), len(edition.files), sum(present)))
     return found
 
 
@@ -148,12 +148,12 @@ def plans(source: Source, data_folder: Path, *, edition: str = "", mirror: str =
     folder = data_folder / source.name
     missing = []
     for part in source.parts or ("",):
-        there = source.edition_in(folder, part)
-        wanted = named[edition].below(part) if edition else there
-        left = _list_missing(wanted, there, folder)
+        present = source.edition_in(folder, part)
+        wanted = named[edition].below(part) if edition else present
+        left = _list_missing(wanted, present, folder)
         if left and not (edition or mirror or wanted.public):
             wanted = next(edition for edition in source.editions if edition.public).below(part)
-            left = _list_missing(wanted, there, folder)
+            left = _list_missing(wanted, present, folder)
         if left:
             missing.append(
                 DownloadPlan(
@@ -163,9 +163,9 @@ def plans(source: Source, data_folder: Path, *, edition: str = "", mirror: str =
     return missing
 
 
-def _list_missing(wanted: Edition, there: Edition, folder: Path) -> tuple[StoredFile, ...]:
+def _list_missing(wanted: Edition, present: Edition, folder: Path) -> tuple[StoredFile, ...]:
     """The files that are not right yet; without checksums, those of another edition would look right."""
-    if wanted.name != there.name and not all(file.sha256 for file in wanted.files):
+    if wanted.name != present.name and not all(file.sha256 for file in wanted.files):
         return wanted.files
     return wrong_files(wanted, folder)
 

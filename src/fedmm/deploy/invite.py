@@ -163,12 +163,12 @@ def _public_line(content: bytes, what: str, name: str) -> bytes:
 
 def _require_new(federation: Federation, keys: Mapping[str, bytes]) -> None:
     """Refuse keys that nobody was invited with, or that would let one site speak for another."""
-    there = {
+    accepted = {
         path.name.removesuffix(".pub"): _bits(_public_line(path.read_bytes(), str(path), ""))
         for path in sorted(federation.keys.glob("*.pub"))
     }
     signing = _public_line(Path(f"{federation.coordinator}.pub").read_bytes(), "coordinator.pub", COORDINATOR)
-    owners = {_bits(signing): COORDINATOR, **{bits: name for name, bits in there.items()}}
+    owners = {_bits(signing): COORDINATOR, **{bits: name for name, bits in accepted.items()}}
     for name, line in keys.items():
         bits = _bits(line)
         require(
@@ -176,7 +176,7 @@ def _require_new(federation: Federation, keys: Mapping[str, bytes]) -> None:
             f"nobody invited {name}; `fedmm deploy invite {federation.folder} {name}` does",
         )
         require(
-            there.get(name, bits) == bits,
+            accepted.get(name, bits) == bits,
             f"{name} has another key already; to replace it, remove {federation.keys / name}.pub",
         )
         owner = owners.setdefault(bits, name)

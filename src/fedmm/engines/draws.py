@@ -45,7 +45,7 @@ def draw_clients(
         numbers = importance.cpu()
         drawn, weights = weighted_draw(numbers, count, torch.tensor(order), torch.tensor([start]).double())
         triples = zip(names, drawn.tolist(), weights.tolist(), strict=True)
-        return {name: weight for name, there, weight in triples if there}
+        return {name: weight for name, takes_part, weight in triples if takes_part}
     second = algorithm.ends_pair(t)
     drawn_in = t - 1 if second else t
     present = taking_part(names, share, seed, drawn_in)

@@ -60,8 +60,8 @@ def load_backbone(module: nn.Module, given: str, backbone: str) -> None:
 
 def _find(given: str) -> Path:
     here = Path(given).expanduser()
-    there = data_folder() / here
-    return there if not here.exists() and there.exists() else here
+    kept = data_folder() / here
+    return kept if not here.exists() and kept.exists() else here
 
 
 def _read(path: Path) -> tuple[Mapping[str, Tensor], Mapping[str, str]]:

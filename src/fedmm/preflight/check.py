@@ -164,8 +164,8 @@ class _Loaded(DataCache):
 
 def _device(device: str) -> list[Finding]:
     kind = device.partition(":")[0]
-    there = torch.cuda.is_available() if kind == "cuda" else True
-    if not there:
+    available = torch.cuda.is_available() if kind == "cuda" else True
+    if not available:
         return [
             Finding(
                 "warning", f"run.device is {device!r}, which this machine does not have; the machine that runs it must"

@@ -122,9 +122,9 @@ def telling_domain(pair: DomainPair) -> Iterator[str]:
         gaps = ""
         if kinds[name].levels or kinds[name].indicator:
             last = columns[name].stop - 1
-            here, there = (float(rows.x[:, last].mean()) for rows in (pair.source, pair.target))
-            if abs(here - there) > _MOSTLY_MISSING:
-                gaps = f" (it is missing in {here:.0%} of the source's rows and {there:.0%} of the target's)"
+            in_source, in_target = (float(rows.x[:, last].mean()) for rows in (pair.source, pair.target))
+            if abs(in_source - in_target) > _MOSTLY_MISSING:
+                gaps = f" (it is missing in {in_source:.0%} of the source's rows and {in_target:.0%} of the target's)"
         yield (
             f"column {name!r} alone separates source from target for {share:.0%} of the rows (domains weighted equally)"
             f"{gaps}; consider naming it in data.drop"

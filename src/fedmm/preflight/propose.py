@@ -109,25 +109,30 @@ def _folders(path: Path, target: Path | None, target_sites: Sequence[str]) -> De
 
 
 def _two_folders(source: Path, target: Path, test: Path | None) -> DetectedData:
-    here, there = found_in(source), found_in(target)
+    source_folders, target_folders = found_in(source), found_in(target)
     require(
-        bool(here.class_names),
+        bool(source_folders.class_names),
         f"{source} must hold a folder of pictures for each class; is {target} the one with labels? then swap the two",
     )
-    size = _sizes([here, there])
-    labelled = "class folders too, to test by" if there.class_names else "not sorted by class, as is usual"
+    size = _sizes([source_folders, target_folders])
+    labelled = "class folders too, to test by" if target_folders.class_names else "not sorted by class, as is usual"
     lines = [
-        KeyLine("source", str(source), f"{len(here.class_names)} classes, {len(here.files)} pictures, with labels"),
-        KeyLine("target", str(target), f"{len(there.files)} pictures, {labelled}"),
+        KeyLine(
+            "source",
+            str(source),
+            f"{len(source_folders.class_names)} classes, {len(source_folders.files)} pictures, with labels",
+        ),
+        KeyLine("target", str(target), f"{len(target_folders.files)} pictures, {labelled}"),
     ]
     if test is not None:
         lines.append(KeyLine("target_test", str(test), "pictures in class folders to test on"))
-    elif not there.class_names:
+    elif not target_folders.class_names:
         lines.append(
             KeyLine("target_test", "sorted-target", "a folder with class folders to test on, if you have one", True)
         )
-    said = [f"two folders of pictures: {len(here.files)} with labels in {source}, {len(there.files)} in {target}"]
-    smallest = min(len(here.files), len(there.files))
+    labelled, others = len(source_folders.files), len(target_folders.files)
+    said = [f"two folders of pictures: {labelled} with labels in {source}, {others} in {target}"]
+    smallest = min(labelled, others)
     return DetectedData("image_folder", (*lines, *size.lines), size.shape, smallest, False, (*said, *size.notes))
 
 
@@ -202,7 +207,7 @@ def _arrays(path: Path, target: Path | None) -> DetectedData:
                 f"{path} has no array {name!r} (it has {list_some(arrays)}); an archive of one domain, with x and y, "
                 "needs the other's as --target",
             )
-        x, there = arrays["source_x"], arrays["target_x"]
+        x, target_x = arrays["source_x"], arrays["target_x"]
         known = [name for name in ("target_y", "target_test_x", "source_site", "class_names") if name in arrays]
         held = f"source_x, source_y, target_x{''.join(f', {name}' for name in known)}"
         lines = [KeyLine("file", str(path), f"holds {held}")]
@@ -212,14 +217,14 @@ def _arrays(path: Path, target: Path | None) -> DetectedData:
             require(name in arrays, f"{path} must hold arrays x and y; it has {list_some(arrays)}")
         other = read_arrays(target)
         require("x" in other, f"{target} must hold an array x; it has {list_some(other)}")
-        x, there = arrays["x"], other["x"]
+        x, target_x = arrays["x"], other["x"]
         lines = [
             KeyLine("source", str(path), f"{len(x)} rows with labels"),
-            KeyLine("target", str(target), f"{len(there)} rows{', with labels to test by' if 'y' in other else ''}"),
+            KeyLine("target", str(target), f"{len(target_x)} rows{', with labels to test by' if 'y' in other else ''}"),
         ]
     shape = tuple(rows_of(x[:1], layout_of(x, "auto", str(path)), str(path)).shape[1:])
-    said = f"an archive: {len(x)} source and {len(there)} target rows of shape {list(shape)}"
-    return DetectedData("arrays", tuple(lines), shape, min(len(x), len(there)), "source_site" in arrays, (said,))
+    said = f"an archive: {len(x)} source and {len(target_x)} target rows of shape {list(shape)}"
+    return DetectedData("arrays", tuple(lines), shape, min(len(x), len(target_x)), "source_site" in arrays, (said,))
 
 
 def _table(files: Mapping[str, Path], given: TableOptions, target_sites: Sequence[str], metric: str) -> DetectedData:

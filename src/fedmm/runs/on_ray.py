@@ -40,12 +40,12 @@ def ray_engines(
     run, on_gpu = experiment.run, adaptation.function.layout.device.type == "cuda"
     names = [client.name for client in adaptation.problem.clients]
     with ray_cluster(run.ray_address, cores=run.actors) as cluster:
-        there = (
+        shipped = (
             replace(experiment, run=replace(run, device="cuda")) if on_gpu else experiment
         )  # an actor sees its own GPU alone
         actors = Actors(
             cluster,
-            FromTables(there.tables(), run.stacked or on_gpu),
+            FromTables(shipped.tables(), run.stacked or on_gpu),
             names,
             number=run.actors,
             gpus=on_gpu,

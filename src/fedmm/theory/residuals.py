@@ -278,11 +278,11 @@ class Phi:
         share = 1.0
         while share > _SHORTEST:
             psi = self._guess + share * direction
-            there = self._derivatives(omega, psi)
-            rises = there.value >= here.value + 1e-4 * share * (slope @ direction)
-            if rises or there.side("psi").norm() < 0.9 * slope.norm():
+            ahead = self._derivatives(omega, psi)
+            rises = ahead.value >= here.value + 1e-4 * share * (slope @ direction)
+            if rises or ahead.side("psi").norm() < 0.9 * slope.norm():
                 self._guess = psi
-                return there
+                return ahead
             share /= 2
         raise FedmmError("the maximum over psi was not found: no step along Newton's direction makes f larger")
 

@@ -190,26 +190,26 @@ class Adaptation:
                 trains_statistics=self.function.trains_statistics,
                 objective=objective,
             )
-        there = self.function.layout.device
+        place = self.function.layout.device
         targets = {str(client.name): client.target for client in clients if client.target is not None}
         at = {} if targets or held_at is None else held_at
-        self.evaluators = accuracy_evaluators(validation, model.classes, self.show, there, self.form, at)
-        unlabelled = target_evaluator(targets, probe_rows, seed, self.show, there, model.classes, odds)
+        self.evaluators = accuracy_evaluators(validation, model.classes, self.show, place, self.form, at)
+        unlabelled = target_evaluator(targets, probe_rows, seed, self.show, place, model.classes, odds)
         if source_validation is not None:
             self.evaluators.append(
                 risk_evaluator(
-                    source_validation, model.classes, self.show, there, odds, self.form,
+                    source_validation, model.classes, self.show, place, odds, self.form,
                     accuracy=not targets, held_at=at.get("source_validation"),
                 )
             )  # fmt: skip
         elif held_back:
             risks = held_back_evaluator(
-                held_back, probe_rows, seed, self.show, there, model.classes, odds, accuracy=not targets
+                held_back, probe_rows, seed, self.show, place, model.classes, odds, accuracy=not targets
             )
             self.evaluators += [] if risks is None else [risks]
         elif unlabelled is not None and odds is not None:
             sources = {holding.name: holding.source for holding in self.client_data if holding.source is not None}
-            told = source_evaluator(sources, probe_rows, seed, self.show, there, odds)
+            told = source_evaluator(sources, probe_rows, seed, self.show, place, odds)
             self.evaluators += [] if told is None else [told]
         self.evaluators += [] if unlabelled is None else [unlabelled]
         self.measures = columns(self.evaluators)

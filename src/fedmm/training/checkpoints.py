@@ -167,15 +167,15 @@ def newest_common(runs: Sequence[Checkpoints], device: torch.device, say: Say) -
                 read[run, round_] = None
         return read[run, round_]
 
-    there = [run.rounds() for run in runs]
+    by_run = [run.rounds() for run in runs]
 
     def at(run: int, round_: int) -> ResumePoint | None:
-        if round_ in there[run]:
+        if round_ in by_run[run]:
             return load(run, round_)
-        earlier = (load(run, each) for each in there[run] if each < round_)
+        earlier = (load(run, each) for each in by_run[run] if each < round_)
         return next((point for point in earlier if point and point[0].ended), None)
 
-    for round_ in sorted({round_ for rounds in there for round_ in rounds}, reverse=True):
+    for round_ in sorted({round_ for rounds in by_run for round_ in rounds}, reverse=True):
         found: list[ResumePoint] = []
         for run in range(len(runs)):
             point = at(run, round_)

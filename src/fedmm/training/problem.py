@@ -86,11 +86,11 @@ def adaptation_problem(
 
 def _move_clients(holdings: Sequence[ClientData], device: torch.device) -> list[ClientData]:
     """The holdings on a device; clients that share a tensor go on sharing it there."""
-    there: dict[tuple[object, ...], Tensor] = {}
+    moved: dict[tuple[object, ...], Tensor] = {}
 
     def tensor(here: Tensor) -> Tensor:
         key = (here.data_ptr(), here.shape, here.stride(), here.dtype)
-        return there.setdefault(key, here.to(device))
+        return moved.setdefault(key, here.to(device))
 
     def rows(held: Rows | None) -> Rows | None:
         if isinstance(held, TensorRows):
@@ -212,8 +212,8 @@ class AdaptationRound:
         client, network = self._client, self._client.network
         statistics = network.read_statistics()
         plain = network.gradient(task).clone()
-        there = z + sam_step(plain, client.objective.sam_radius)
-        outputs = network.outputs(there, x, self._dropout_key(step))
+        ascended = z + sam_step(plain, client.objective.sam_radius)
+        outputs = network.outputs(ascended, x, self._dropout_key(step))
         sharpened = network.gradient(client.objective.task_loss(outputs, labels, client.weights))
         network.train(statistics)
         return sharpened - plain

@@ -144,10 +144,10 @@ class Table(TableKeys, _Columns):
         frame, sites, where, _ = opened
         labels = self._labels(frame, where)
         target = self._target(opened, labels)
-        here, there = (~target).nonzero().squeeze(1), target.nonzero().squeeze(1)
-        require(len(here) > 0, f"{where} has no row of the source: labelled rows to learn from")
-        require(len(there) > 0 or self.labelled_only, f"{where} has no row of the target{self._untold}")
-        classes = self._classes(labels, here, where)
+        source_rows, target_rows = (~target).nonzero().squeeze(1), target.nonzero().squeeze(1)
+        require(len(source_rows) > 0, f"{where} has no row of the source: labelled rows to learn from")
+        require(len(target_rows) > 0 or self.labelled_only, f"{where} has no row of the target{self._untold}")
+        classes = self._classes(labels, source_rows, where)
         y, strange = number_labels(labels, classes)
         require(
             not strange,
@@ -156,18 +156,18 @@ class Table(TableKeys, _Columns):
         )
         groups = _groups(texts(frame[self.id]), sites) if self.id else None
         split = split_rows(
-            y[here],
-            y[there],
+            y[source_rows],
+            y[target_rows],
             held_out=self.held_out,
             target_held_out=self.target_held_out,
             seed=self.seed,
             validation_share=self.validation_share,
-            source_sites=take_names(sites, here),
-            source_groups=take_names(groups, here),
-            target_groups=take_names(groups, there),
+            source_sites=take_names(sites, source_rows),
+            source_groups=take_names(groups, source_rows),
+            target_groups=take_names(groups, target_rows),
             tested_elsewhere=bool(self.target_test),
         )
-        return self._pair(opened, classes, y, _in_table(split, here, there))
+        return self._pair(opened, classes, y, _in_table(split, source_rows, target_rows))
 
     def opened(self) -> Opened:
         """The table as it is read, before anything is learnt from it."""

@@ -169,11 +169,11 @@ class LocalWork:
         (gradient,) = torch.autograd.grad(value.sum(), z, retain_graph=radius is not None)
         if radius is not None:
             (plain,) = torch.autograd.grad(losses[0].sum(), z)
-            there = (z.detach() + sam_step(plain, radius[r][:, part].flatten().unsqueeze(-1))).requires_grad_()
+            ascended = (z.detach() + sam_step(plain, radius[r][:, part].flatten().unsqueeze(-1))).requires_grad_()
             passing = {name: own.clone() for name, own in statistics.items()}
-            outputs = self._network.outputs(there, x, chosen.constants[number], dropout, passing)
+            outputs = self._network.outputs(ascended, x, chosen.constants[number], dropout, passing)
             task_loss = objective.task_loss(outputs, self._clients.pool.y[rows], weights)
-            gradient = gradient + (torch.autograd.grad(task_loss.sum(), there)[0] - plain)
+            gradient = gradient + (torch.autograd.grad(task_loss.sum(), ascended)[0] - plain)
         shape = (len(points), -1)
         return gradient.view(*shape, self._layout.size), losses.detach().view(2, *shape), value.detach().view(shape)
 

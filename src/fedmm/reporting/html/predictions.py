@@ -35,18 +35,18 @@ _TINY = 16
 def confusion_section(report: Report) -> Section:
     """Which classes are taken for which, of each method's first run, on the target and on the source."""
     figures: dict[str, Figure] = {}
-    there: dict[str, None] = {}
+    domains: dict[str, None] = {}
     methods: dict[int, None] = {}
     for domain in ("target", "source"):
         for number, method in enumerate(report.methods):
             counts = method.first.tensors.get(f"confusion_{domain}")
             if counts is not None and counts.ndim == 2 and counts.sum() > 0:
                 figures[f"{number}|{domain}"] = _matrix(counts, method.first)
-                there[domain] = methods[number] = None
+                domains[domain] = methods[number] = None
     if not figures:
         words = "These runs kept no confusion counts: they need labelled test rows, and at most 400 classes."
         return Section("confusion", "Confusion", [absent(words)])
-    missing = [f"{number}|{domain}" for number in methods for domain in there if f"{number}|{domain}" not in figures]
+    missing = [f"{number}|{domain}" for number in methods for domain in domains if f"{number}|{domain}" not in figures]
     figures |= {key: {"data": [], "layout": {}} for key in missing}
     classes = len(next(iter(figures.values()))["data"][0]["z"])
     chart = Chart(
@@ -61,9 +61,9 @@ def confusion_section(report: Report) -> Section:
         "Rows are the true classes of the test rows, columns what was predicted; each row adds up to 100%. "
         "From the run with the first seed, after its last round."
     )
-    if "target" not in there:
+    if "target" not in domains:
         words += " Source rows only: there are no target labels."
-    controls = Controls([("method", method_options(methods, report)), ("rows of the", [(d, d) for d in there])])
+    controls = Controls([("method", method_options(methods, report)), ("rows of the", [(d, d) for d in domains])])
     return Section("confusion", "Confusion", [Text(words), controls, chart])
 
 

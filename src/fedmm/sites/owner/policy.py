@@ -251,7 +251,7 @@ def precision_of(terms: Terms, groups: tuple[bool, bool], clients: int) -> float
         return math.inf
     parts = max(clients - 1, 1) if noise.trust == "server" else 1
     both = zip((noise.noise_min, noise.noise_max), groups, strict=True)
-    return sum(parts * (2 / multiplier) ** 2 for multiplier, there in both if there)
+    return sum(parts * (2 / multiplier) ** 2 for multiplier, holds in both if holds)
 
 
 def epsilon_of(precision: float, delta: float) -> float:
