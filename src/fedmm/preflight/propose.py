@@ -130,9 +130,9 @@ def _two_folders(source: Path, target: Path, test: Path | None) -> DetectedData:
         lines.append(
             KeyLine("target_test", "sorted-target", "a folder with class folders to test on, if you have one", True)
         )
-    labelled, others = len(source_folders.files), len(target_folders.files)
-    said = [f"two folders of pictures: {labelled} with labels in {source}, {others} in {target}"]
-    smallest = min(labelled, others)
+    sorted_files, others = len(source_folders.files), len(target_folders.files)
+    said = [f"two folders of pictures: {sorted_files} with labels in {source}, {others} in {target}"]
+    smallest = min(sorted_files, others)
     return DetectedData("image_folder", (*lines, *size.lines), size.shape, smallest, False, (*said, *size.notes))
 
 
