@@ -67,7 +67,12 @@ def units_on(adaptation: Adaptation) -> Iterator[dict[str, float]]:
 
 def rows(adaptation: Adaptation) -> Tensor:
     """All training inputs of all clients."""
-    held = [part for holding in adaptation.client_data for part in (holding.source, holding.target) if part is not None]
+    held = [
+        part
+        for client_data in adaptation.client_data
+        for part in (client_data.source, client_data.target)
+        if part is not None
+    ]
     return torch.cat([part.take(torch.arange(len(part))) for part in held])
 
 

@@ -124,11 +124,11 @@ def test_the_server_has_the_clients_point_to_the_bit(encoding: str, dtype: torch
         z = z_0 + 10.0**-step * vector(step + 1, 300, dtype=dtype)
         came = transmit(ClippedUpdate(2.0), encoding, z, z_0, memory)
         memory = came.memory
-        wire = {name: tensor.clone() for name, tensor in came.wire.items()}
-        assert torch.equal(decode_upload(encoding, {**wire, "control_change": z}, {"z": z_0})["z"], came.z)
+        coded = {name: tensor.clone() for name, tensor in came.coded.items()}
+        assert torch.equal(decode_upload(encoding, {**coded, "control_change": z}, {"z": z_0})["z"], came.z)
         like = travelling(encoding, {"z": z, "control_change": z})
         assert {name: (t.shape, t.dtype) for name, t in like.items() if name != "control_change"} == {
-            name: (t.shape, t.dtype) for name, t in wire.items()
+            name: (t.shape, t.dtype) for name, t in coded.items()
         }
         z_0 = came.z
 
@@ -150,8 +150,8 @@ def test_exact_uploads_travel_as_they_are() -> None:
     came = transmit(ExactUpdate(), "exact", z, z_0, {})
     assert came.z is z
     assert came.memory == {}
-    assert decode_upload("exact", came.wire, {"z": z_0})["z"] is z
-    assert travelling("exact", came.wire) is came.wire
+    assert decode_upload("exact", came.coded, {"z": z_0})["z"] is z
+    assert travelling("exact", came.coded) is came.coded
 
 
 # Broadcasts -----------------------------------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ class Codec:
         return self.decode(*self.encode(vector), vector.dtype)
 
     def size_in_bytes(self, size: int) -> int:
-        """What a vector takes on the wire."""
+        """Bytes that a vector takes to send."""
         return size * self.dtype.itemsize + -(-size // BLOCK) * torch.float32.itemsize
 
 
@@ -78,7 +78,7 @@ CODECS: dict[str, Codec] = {"fp16": Codec(torch.float16, 32768.0), "int8": Codec
 
 
 def vector_bytes(encoding: Encoding, size: int, dtype: torch.dtype) -> int:
-    """What a vector takes on the wire."""
+    """Bytes that a vector takes to send."""
     return size * dtype.itemsize if encoding == "exact" else CODECS[encoding].size_in_bytes(size)
 
 
@@ -87,8 +87,8 @@ def _pack(codec: Codec, name: str, vector: Tensor) -> State:
     return {name + _CODES: codes, name + _SCALES: scales}
 
 
-def _unpack(codec: Codec, name: str, wire: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
-    return codec.decode(wire[name + _CODES], wire[name + _SCALES], dtype)
+def _unpack(codec: Codec, name: str, coded: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
+    return codec.decode(coded[name + _CODES], coded[name + _SCALES], dtype)
 
 
 # States ---------------------------------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ class Transmitted(NamedTuple):
     """A client's point as it arrives, ``[..., size]``; the named tensors that travel; what it has to remember."""
 
     z: Tensor
-    wire: State
+    coded: State
     memory: State
 
 
@@ -146,9 +146,9 @@ def transmit(
     before = memory.get(RESIDUAL)
     wanted = update if before is None else update + before
     codec = CODECS[uploads]
-    wire = _pack(codec, "z", wanted)
-    said = _unpack(codec, "z", wire, wanted.dtype)
-    return Transmitted(z_0 + said, wire, {RESIDUAL: wanted - said})
+    coded = _pack(codec, "z", wanted)
+    said = _unpack(codec, "z", coded, wanted.dtype)
+    return Transmitted(z_0 + said, coded, {RESIDUAL: wanted - said})
 
 
 def keep_back(z: Tensor, memory: Mapping[str, Tensor]) -> Transmitted:
@@ -186,12 +186,12 @@ def travelling(uploads: Encoding, upload: State) -> State:
     return {**_pack(CODECS[uploads], "z", torch.zeros_like(upload["z"])), **others}
 
 
-def decode_upload(uploads: Encoding, wire: State, sent: State) -> State:
-    """The upload that travelled as ``wire``, from a client that was sent ``sent``."""
+def decode_upload(uploads: Encoding, coded: State, sent: State) -> State:
+    """The upload that travelled as ``coded``, from a client that was sent ``sent``."""
     if uploads == "exact":
-        return wire
-    others = {name: vector for name, vector in wire.items() if not name.startswith("z.")}
-    return {"z": sent["z"] + _unpack(CODECS[uploads], "z", wire, sent["z"].dtype), **others}
+        return coded
+    others = {name: vector for name, vector in coded.items() if not name.startswith("z.")}
+    return {"z": sent["z"] + _unpack(CODECS[uploads], "z", coded, sent["z"].dtype), **others}
 
 
 # Broadcasts -----------------------------------------------------------------------------------------------------------
@@ -214,20 +214,20 @@ def broadcast(broadcasts: Encoding, now: State, known: State) -> Broadcast:
     return Broadcast(decode_broadcast(broadcasts, codes, known), codes)
 
 
-def decode_broadcast(broadcasts: Encoding, wire: State, known: State) -> State:
-    """What a server sent, for a client that knows ``known``; ``wire`` holds codes, or the whole vectors."""
-    if broadcasts == "exact" or not _is_coded(wire):
-        return wire
-    names = [name.removesuffix(_CODES) for name in wire if name.endswith(_CODES)]
+def decode_broadcast(broadcasts: Encoding, coded: State, known: State) -> State:
+    """What a server sent, for a client that knows ``known``; ``coded`` holds codes, or the whole vectors."""
+    if broadcasts == "exact" or not _is_coded(coded):
+        return coded
+    names = [name.removesuffix(_CODES) for name in coded if name.endswith(_CODES)]
     for name in names:
         if name not in known:
             raise FedmmError(f"codes of {name!r} came to a client that does not know the point they begin at")
-    return {name: known[name] + _unpack(CODECS[broadcasts], name, wire, known[name].dtype) for name in names}
+    return {name: known[name] + _unpack(CODECS[broadcasts], name, coded, known[name].dtype) for name in names}
 
 
-def readable(wire: State, own: State) -> bool:
+def readable(coded: State, own: State) -> bool:
     """Whether a client in this state knows where the codes begin that it was sent, if they are codes."""
-    return all(_KNOWN + name.removesuffix(_CODES) in own for name in wire if name.endswith(_CODES))
+    return all(_KNOWN + name.removesuffix(_CODES) in own for name in coded if name.endswith(_CODES))
 
 
 def _is_coded(names: Collection[str]) -> bool:

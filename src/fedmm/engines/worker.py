@@ -205,7 +205,7 @@ class Worker:
             given = self._circumstances(t, session, z - sent["z"], came)
         silent = self.algorithm.reports_only(t)
         came_of = keep_back(z, own) if silent else transmit(terms.transmission, terms.uploads, z, sent["z"], own, given)
-        z, wire, memory = came_of
+        z, coded, memory = came_of
         upload, after = self.algorithm.finish(z, sent, working, c)
         upload = transmit_others(terms.transmission, self.algorithm, upload, z, sent)
         others = {name: vector for name, vector in upload.items() if name != "z"}
@@ -213,7 +213,7 @@ class Worker:
         report = local.close()
         if terms.transmission.private:
             report = replace(report, metrics={})
-        vectors = upload if terms.uploads == "exact" else {**wire, **others}
+        vectors = upload if terms.uploads == "exact" else {**coded, **others}
         if silent:
             vectors = {}
         kept = {**kept_of(mine, working, after), **memory, **remember(terms.broadcasts, sent)}

@@ -66,13 +66,13 @@ def estimate(adaptation: Adaptation, rows: Iterable[Tensor], evaluate_every: int
     vectors = clients * max(len(_upload_of(adaptation)), 1) + (_VECTORS_AT_WORK + _for_steps(adaptation)) * at_work
     states = 2 * own + totals + vectors * layout.size * number
     steps, saved, kinds = dict[str, float](), 0, dict[str, str]()
-    for holding in adaptation.client_data:
-        kinds.setdefault(holding.domains, holding.name)
+    for client_data in adaptation.client_data:
+        kinds.setdefault(client_data.domains, client_data.name)
     for kind, name in kinds.items():
         long = [seconds for seconds in steps.values() if seconds >= _LONG]
         steps[kind], bytes_saved = (long[0], saved) if long else _step(adaptation, name)
         saved = max(saved, bytes_saved)
-    kind_of = {holding.name: holding.domains for holding in adaptation.client_data}
+    kind_of = {client_data.name: client_data.domains for client_data in adaptation.client_data}
     work = sum(count * steps[kind_of[name]] for name, count in engine.server.steps.items() if name in kind_of)
     work /= 2 if adaptation.algorithm.in_pairs else 1
     share = engine.server.taking_part / max(len(kind_of), 1)

@@ -208,7 +208,11 @@ class Adaptation:
             )
             self.evaluators += [] if risks is None else [risks]
         elif unlabelled is not None and odds is not None:
-            sources = {holding.name: holding.source for holding in self.client_data if holding.source is not None}
+            sources = {
+                client_data.name: client_data.source
+                for client_data in self.client_data
+                if client_data.source is not None
+            }
             told = source_evaluator(sources, probe_rows, seed, self.show, place, odds)
             self.evaluators += [] if told is None else [told]
         self.evaluators += [] if unlabelled is None else [unlabelled]

@@ -65,8 +65,8 @@ def fingerprint(adaptation: Adaptation) -> dict[str, Table]:
 def fingerprint_rows(adaptation: Adaptation) -> dict[str, str]:
     """What each client holds, by its name: how many rows of which kind, and a checksum of some."""
     return {
-        holding.name: f"weight {holding.alpha:.6g}, source {_rows(holding.source)}, target {_rows(holding.target)}"
-        for holding in adaptation.client_data
+        held.name: f"weight {held.alpha:.6g}, source {_rows(held.source)}, target {_rows(held.target)}"
+        for held in adaptation.client_data
     }
 
 

@@ -205,7 +205,7 @@ class LocalWork:
             working = band.working(part)
             upload, after = band.rule.finish(z, sent, working, band.local(part))
             upload = transmit_others(terms.transmission, band.rule, upload, z, sent)
-            codes = came.wire if terms.uploads != "exact" else {}
+            codes = came.coded if terms.uploads != "exact" else {}
             for store, vectors in ((now.uploads[number], upload), (now.codes[number], codes)):
                 for name, vector in vectors.items():
                     if name not in store:
