@@ -91,8 +91,8 @@ def judgement(stack: StackRun, listed: list[tuple[str, Experiment]]) -> dict[str
     rows: list[dict[str, Any]] = [
         {
             "candidate": label,
-            **{name: fmean(each[name] or 0.0 for each in runs) for name in SIGNALS},
-            "finite": all(each["status"] == "completed" for each in runs),
+            **{name: fmean(run[name] or 0.0 for run in runs) for name in SIGNALS},
+            "finite": all(run["status"] == "completed" for run in runs),
             "runs": runs,
         }
         for label, runs in found.items()

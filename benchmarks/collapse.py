@@ -67,7 +67,12 @@ def units_on(adaptation: Adaptation) -> Iterator[dict[str, float]]:
 
 def rows(adaptation: Adaptation) -> Tensor:
     """All training inputs of all clients."""
-    held = [part for holding in adaptation.client_data for part in (holding.source, holding.target) if part is not None]
+    held = [
+        part
+        for client_data in adaptation.client_data
+        for part in (client_data.source, client_data.target)
+        if part is not None
+    ]
     return torch.cat([part.take(torch.arange(len(part))) for part in held])
 
 
@@ -102,11 +107,11 @@ def table(traces: list[dict[str, Any]]) -> str:
     heads = ["algorithm", "seed", "round", "target accuracy", "source loss", "domain loss", "dual norm"]
     heads += ["features on", "adversary on"]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    for each in traces:
-        for at in each["trace"]:
+    for trace in traces:
+        for at in trace["trace"]:
             if at["round"] in SHOWN:
                 measured = [f"{at[name]:.3g}" for name in (*RECORDED[1:], "features_on", "adversary_on")]
-                cells = [each["algorithm"], each["seed"], at["round"], f"{at['target_accuracy']:.1%}", *measured]
+                cells = [trace["algorithm"], trace["seed"], at["round"], f"{at['target_accuracy']:.1%}", *measured]
                 lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines) + "\n"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 import sys
@@ -41,3 +42,20 @@ def measured_on(command: str, load: float) -> dict[str, Any]:
         "torch": torch.__version__,
         **({"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}),
     }
+
+
+def run_or_table(description: str | None, results: Path) -> argparse.ArgumentParser:
+    """The arguments of a program that measures what its results lack, or only prints their table."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("action", nargs="?", choices=("run", "table"), default="run")
+    parser.add_argument("--out", type=Path, default=results)
+    return parser
+
+
+def seeds_and_rounds(results: Path) -> argparse.Namespace:
+    """What was typed of ``--seeds``, ``--rounds`` and ``--out``."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--out", type=Path, default=results)
+    return parser.parse_args()

@@ -15,7 +15,6 @@ Intervals: 95 % of 1000 bootstrap draws of seeds and test rows. Written to bench
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -25,7 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import measured_on, typed_command
+from common import measured_on, run_or_table, typed_command
 from numpy.typing import NDArray
 from people import read_adult
 from torch import nn
@@ -134,10 +133,8 @@ def fail(sentence: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", nargs="?", choices=("run", "table"), default="run")
+    parser = run_or_table(__doc__, RESULTS)
     parser.add_argument("--column", choices=COLUMNS, default="sex", help="the sensitive column")
-    parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
     torch.set_num_threads(1)
     kept = json.loads(given.out.read_text(encoding="utf-8")) if given.out.exists() else {}

@@ -10,7 +10,6 @@ Written to benchmarks/results/defaults.json, one data set after the other; those
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -20,7 +19,7 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from common import measured_on, typed_command
+from common import measured_on, run_or_table, typed_command
 from tune_data import SMALL, tables_of
 
 from fedmm.config.schema import experiment
@@ -76,10 +75,8 @@ def _cell(found: dict[str, list[float]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", nargs="?", choices=("run", "table"), default="run")
+    parser = run_or_table(__doc__, RESULTS)
     parser.add_argument("--rounds", type=int, default=300)
-    parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
     torch.set_num_threads(1)
     kept = json.loads(given.out.read_text(encoding="utf-8")) if given.out.exists() else {"data": {}}

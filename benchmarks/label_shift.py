@@ -13,7 +13,6 @@ Written to benchmarks/results/label_shift.json and printed as a table.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -26,7 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import measured_on, typed_command
+from common import measured_on, seeds_and_rounds, typed_command
 from numpy.typing import NDArray
 
 from fedmm.config.schema import experiment
@@ -174,11 +173,11 @@ def table(results: dict[str, Any]) -> str:
         "`target_information` | `source_risk` | supported |",
         "|---" * 7 + "|",
     ]
-    for name, each in results.items():
-        mix, shift = each["positive"], each["estimate"]
+    for name, result in results.items():
+        mix, shift = result["positive"], result["estimate"]
         data = f"{name} ({mix['source']:.0%} to {mix['target']:.0%})"
         estimate = f"{shift['positive']:.0%}, differs in {shift['low']:.0%} to {shift['high']:.0%}"
-        for label, own in each["methods"].items():
+        for label, own in result["methods"].items():
             accuracy = own["target_accuracy"]
             believed = {None: "unclear" if own["verdict"] else "", True: "yes", False: "no"}[own["supported"]]
             lines.append(
@@ -190,11 +189,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    options = parser.parse_args()
+    options = seeds_and_rounds(RESULTS)
     load, began = os.getloadavg()[0], time.perf_counter()
     given = {"breast cancer": cancer((0.45, 0.70)), "breast cancer, same mix": cancer((0.45, 0.45))}
     folder = Path(os.environ.get("FEDMM_DATA", "")) / "heart"

@@ -31,7 +31,7 @@ def measured(size: int, sites: int, t: int) -> float:
         Masks(name, "run", MaskKey(name.encode().ljust(32), "run"), lambda text: b"", lambda *_: True, MaskLedger())
         for name in (f"site-{number:02d}" for number in range(sites))
     ]
-    offer = {each.name: each.signed() for each in masks}
+    offer = {mask.name: mask.signed() for mask in masks}
     update = Update(t, masks[0].name, {"z": torch.randn(size)})
     began = time.process_time()
     masks[0].masked(Invitation(t, {"z": torch.zeros(size)}), update, offer)

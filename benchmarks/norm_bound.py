@@ -178,7 +178,7 @@ def honest(seeds: int, quick: bool, only: str) -> Tables:
                 kind: [run for _, run in runs if run["calm"] == (kind == "calm")] for kind in ("calm", "diverging")
             }
             lost = sorted({cast("Any", each.algorithm).lr_min for each, run in runs if not run["calm"]})
-            found[name] = {kind: summary(each) for kind, each in parts.items() if each} | {"diverging_at": lost}
+            found[name] = {kind: summary(part) for kind, part in parts.items() if part} | {"diverging_at": lost}
             sys.stderr.write(f"{name}: {len(runs)} runs, {time.perf_counter() - began:.1f} s\n")
     return found
 

@@ -10,7 +10,6 @@ Written to benchmarks/results/partial_auc.json as methods are finished; what is 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -19,8 +18,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from common import measured_on, typed_command
+from common import measured_on, run_or_table, typed_command
 from rare_class import AUC, BALANCED, CHOOSING, CONFIRMING, RATES, mean_and_deviation, runs_of
+from rare_class import table as table_of
 
 from fedmm.config.schema import Experiment
 from fedmm.inference.evaluate import evaluate, rows_named
@@ -73,20 +73,11 @@ def _score(folder: Path, rows: str) -> tuple[float | None, float | None]:
 
 def table(results: dict[str, Any]) -> str:
     """Both areas on test rows, mean and deviation over the confirming seeds."""
-    lines = ["| data | method | AUROC up to 0.1 | AUROC | lr_min, lr_max |", "|---|---|---|---|---|"]
-    for setting, methods in results.items():
-        for method, found in methods.items():
-            low, high = found["rates"]
-            cells = [mean_and_deviation(found[name]) for name in ("partial_auroc", "auroc")]
-            lines.append(f"| {setting} | {method} | {' | '.join(cells)} | {low:g}, {high:g} |")
-    return "\n".join(lines)
+    return table_of(results, {"AUROC up to 0.1": "partial_auroc", "AUROC": "auroc"})
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", nargs="?", choices=("run", "table"), default="run")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    given = parser.parse_args()
+    given = run_or_table(__doc__, RESULTS).parse_args()
     kept = json.loads(given.out.read_text(encoding="utf-8")) if given.out.exists() else {"measured": {}, "data": {}}
     if given.action == "run":
         for setting in SETTINGS:

@@ -12,7 +12,6 @@ Written to benchmarks/results/rare_class.json as methods are finished; what is t
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -22,12 +21,13 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from common import measured_on, typed_command
+from common import measured_on, run_or_table, typed_command
 
 from fedmm.config.schema import Experiment, experiment
 from fedmm.runs.sweep import DivergedRuns, run_sweep
 
 RESULTS = Path(__file__).parent / "results" / "rare_class.json"
+COLUMNS = {"AUROC": "auroc", "average precision": "average_precision"}
 MLP = {"name": "mlp", "hidden": [32]}
 SETTINGS: dict[str, dict[str, Any]] = {
     "breast_cancer_10": {
@@ -133,13 +133,14 @@ def _last(runs: list[Experiment], *columns: str) -> list[float | None]:
         return [run.get(column) for column in columns for run in found]
 
 
-def table(results: dict[str, Any]) -> str:
-    """AUROC and average precision on test rows, mean and deviation over the confirming seeds."""
-    lines = ["| data | method | AUROC | average precision | lr_min, lr_max |", "|---|---|---|---|---|"]
+def table(results: dict[str, Any], columns: Mapping[str, str] = COLUMNS) -> str:
+    """Areas on test rows by their names, mean and deviation over the confirming seeds."""
+    head = ("data", "method", *columns, "lr_min, lr_max")
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for setting, methods in results.items():
         for method, found in methods.items():
             low, high = found["rates"]
-            cells = [mean_and_deviation(found[name]) for name in ("auroc", "average_precision")]
+            cells = [mean_and_deviation(found[name]) for name in columns.values()]
             lines.append(f"| {setting} | {method} | {' | '.join(cells)} | {low:g}, {high:g} |")
     return "\n".join(lines)
 
@@ -151,11 +152,9 @@ def mean_and_deviation(values: list[float | None]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", nargs="?", choices=("run", "table"), default="run")
+    parser = run_or_table(__doc__, RESULTS)
     parser.add_argument("--settings", default="breast_cancer_10,digits_10")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
     kept = json.loads(given.out.read_text(encoding="utf-8")) if given.out.exists() else {"measured": {}, "data": {}}
     if given.action == "run":

@@ -31,7 +31,7 @@ from fedmm.core.federation import Terms
 from fedmm.core.layout import Layout
 from fedmm.core.problem import FederatedProblem, LocalReport, Statistics
 from fedmm.engines.in_process import InProcess
-from fedmm.remote.ray import Actors, RayEngine, Share, ray_cluster
+from fedmm.remote.ray import Actors, ActorShare, RayEngine, ray_cluster
 
 RESULTS = Path(__file__).parent / "results" / "ray_overhead.json"
 PARAMETERS, CLIENTS, TURN = 522_792, 2, 10
@@ -59,8 +59,8 @@ def problem() -> FederatedProblem:
     return FederatedProblem(layout, torch.zeros(PARAMETERS), [Pulled(f"client-{i}", float(i)) for i in range(CLIENTS)])
 
 
-def share() -> Share:
-    return Share(problem())
+def share() -> ActorShare:
+    return ActorShare(problem())
 
 
 def main() -> None:

@@ -14,8 +14,8 @@ DEAREST = 2.1
 
 HEAD = """# Results
 
-Milliseconds a round, beside the plain eager PyTorch loop of `plain_loop.py` in the same run. Written by
-`python benchmarks/report.py` from the files in `results/`; the command that made each file stands with it.
+Milliseconds a round, compared with the plain eager PyTorch loop of `plain_loop.py` in the same run. Written by
+`python benchmarks/report.py` from the files in `results/`; each section has the command that made its file.
 Public code beside ours, by `python benchmarks/peers/mnist_auc.py`: [docs/peers.md](../docs/peers.md).
 """
 
@@ -59,7 +59,7 @@ def reached(rows: list[dict[str, Any]]) -> str:
         ("set-up before the first round", "s", one["setup_seconds"], "at most", 15.0),
     ]
     lines = [
-        "\n## What was to be reached on an H200, in tf32\n",
+        "\n## Goals on an H200, in tf32\n",
         "| work | | to reach | measured | |",
         "| :-- | :-- | :-- | --: | :-- |",
     ]

@@ -13,7 +13,6 @@ Written to benchmarks/results/verdicts.json, whose counts `fedmm.core.signals.tr
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -25,7 +24,7 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-from common import measured_on, typed_command
+from common import measured_on, seeds_and_rounds, typed_command
 from label_shift import HOSPITALS, METHODS, STEPS, Arrays, arrays_of, heart, measured_signals, train
 
 from fedmm.config.demos import DEMOS
@@ -93,8 +92,8 @@ def measure(tables: Mapping[str, Any], seeds: int) -> dict[str, Any]:
 def count(results: dict[str, Any]) -> dict[str, dict[str, int]]:
     """Of every verdict: how often it was given, and how often adapting helped."""
     found = {word: {"given": 0, "helped": 0} for word in WORDS.values()}
-    for each in results.values():
-        for own in each["methods"].values():
+    for result in results.values():
+        for own in result["methods"].values():
             if "gain" in own:
                 counted = found[WORDS[own["supported"]]]
                 counted["given"] += 1
@@ -106,19 +105,15 @@ def table(results: dict[str, Any]) -> str:
     """A line for each target: source only, and the gain of every method with the verdict on it."""
     adapted = [label for label in METHODS if label != SOURCE_ONLY]
     lines = [f"| target | {SOURCE_ONLY} | {' | '.join(adapted)} |", "|---" * (2 + len(adapted)) + "|"]
-    for name, each in results.items():
-        methods = each["methods"]
+    for name, result in results.items():
+        methods = result["methods"]
         cells = [f"{100 * methods[label]['gain']:+.1f}, {WORDS[methods[label]['supported']]}" for label in adapted]
         lines.append(f"| {name} | {fmean(methods[SOURCE_ONLY]['target_accuracy']):.1%} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    options = parser.parse_args()
+    options = seeds_and_rounds(RESULTS)
     load, began = os.getloadavg()[0], time.perf_counter()
     results = {}
     with tempfile.TemporaryDirectory() as folder:

@@ -68,14 +68,14 @@ class Attack(Exchange):
         return math.isfinite(self.scale) or client != HOSTILE
 
     def arriving(self, t: int, answers: Sequence[Update]) -> Sequence[Update]:
-        return [self._spoilt(each, answers) if each.client == HOSTILE else each for each in answers]
+        return [self._spoilt(answer, answers) if answer.client == HOSTILE else answer for answer in answers]
 
     def _spoilt(self, own: Update, answers: Sequence[Update]) -> Update:
         change = own.vectors["z"] - self.sent
         scale = self.scale
         if scale == 0:
             assert self.server is not None
-            norms = sorted(float((each.vectors["z"] - self.sent).norm()) for each in answers if each is not own)
+            norms = sorted(float((answer.vectors["z"] - self.sent).norm()) for answer in answers if answer is not own)
             bound = self.server.usual_norms({})
             scale = -0.9 * bound.limit("z", norms) / float(change.norm())
         return replace(own, vectors={**own.vectors, "z": self.sent + scale * change})

@@ -12,7 +12,6 @@ Written to benchmarks/results/worst_site.json as methods are finished; what is t
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -23,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import measured_on, typed_command
+from common import measured_on, run_or_table, typed_command
 from numpy.typing import NDArray
 from people import People, read_adult, read_compas, read_german
 from torch import nn
@@ -170,10 +169,8 @@ def table(results: Mapping[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", nargs="?", choices=("run", "table"), default="run")
+    parser = run_or_table(__doc__, RESULTS)
     parser.add_argument("--tables", default=",".join(TABLES))
-    parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
     torch.set_num_threads(1)
     kept = json.loads(given.out.read_text(encoding="utf-8")) if given.out.exists() else {}

@@ -15,7 +15,6 @@ Written to benchmarks/results/worst_target.json as runs are finished; what is th
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -26,7 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import measured_on, typed_command
+from common import measured_on, run_or_table, typed_command
 from scipy.ndimage import rotate
 from sklearn.datasets import load_digits
 from torch import nn
@@ -113,10 +112,7 @@ def table(results: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", nargs="?", choices=("run", "table"), default="run")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    given = parser.parse_args()
+    given = run_or_table(__doc__, RESULTS).parse_args()
     torch.set_num_threads(1)
     kept = json.loads(given.out.read_text(encoding="utf-8")) if given.out.exists() else {"digits": {}}
     if given.action == "run":

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import fedmm
-from fedmm.core.aggregation import Mean, aggregated, groups_of
+from fedmm.core.aggregation import Mean, aggregate, groups_of
 from fedmm.core.algorithm import Aggregated, Algorithm, State, first_exchange
 from fedmm.core.engine import FederatedState, RoundRecord
 from fedmm.core.layout import Layout
@@ -159,7 +159,7 @@ def all_counted(algorithm: Algorithm, uploads: State, sent: State, scalars: Stat
     """What the server has of the uploads ``[..., clients, size]`` of all clients, and of what they report."""
     groups = groups_of([""] * uploads["z"].shape[-2], {}, uploads["z"].device)
     weights = algorithm.scalar_weights(scalars) if scalars else None
-    came = aggregated(Mean(), uploads, sent, groups, 1.0, algorithm.accumulates, weights=weights)
+    came = aggregate(Mean(), uploads, sent, groups, 1.0, algorithm.accumulates, weights=weights)
     if not scalars:
         return came
     everyone = torch.ones(uploads["z"].shape[:-1], dtype=torch.bool, device=uploads["z"].device)

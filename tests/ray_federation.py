@@ -14,7 +14,7 @@ from torch import Tensor
 from fedmm.core.errors import FedmmError
 from fedmm.core.layout import Layout
 from fedmm.core.problem import FederatedProblem, LocalReport, Statistics
-from fedmm.remote.ray import Share
+from fedmm.remote.ray import ActorShare
 
 SIZES = (5, 3)
 
@@ -106,5 +106,5 @@ class Federation:
             groups={name: "even" if number % 2 == 0 else "odd" for number, name in enumerate(self.names)},
         )
 
-    def __call__(self) -> Share:
-        return Share(self.problem())
+    def __call__(self) -> ActorShare:
+        return ActorShare(self.problem())

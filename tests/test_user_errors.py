@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 import fedmm
 from fedmm import DANN, Client, FedMM, FedmmError, solve
-from fedmm.data import rows as holdings
+from fedmm.data import rows as clients_data
 from fedmm.sklearn import FederatedAdapter
 
 X, Y, T = rows(1), labels(1), rows(2)
@@ -311,7 +311,7 @@ CASES = {
 def test_a_mistake_is_told_in_one_sentence_that_says_what_would_be_right(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holdings, "_MOST_ROWS_READ", 100)
+    monkeypatch.setattr(clients_data, "_MOST_ROWS_READ", 100)
     mistake, message = CASES[name]
     with pytest.raises(FedmmError, match=message) as caught:
         mistake()

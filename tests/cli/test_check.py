@@ -102,7 +102,7 @@ def test_columns_and_values_that_look_wrong(command: Command, tmp_path: Path) ->
     target = np.stack([random.normal(size=60), random.normal(size=60), np.full(60, 7.0)], axis=1)
     tables = archive(tmp_path / "a.npz", source_x=source, target_x=target)
     found = warnings(checked(command, tables, "--set", "data.standardise=false"))
-    assert any(each.startswith("column '1' alone tells the class of 100%") for each in found)
+    assert any(each.startswith("column '1' alone predicts the class of 100%") for each in found)
     assert any("1 column says the same in every row: 2" in each for each in found)
     assert any("standardise them" in each for each in found)
     assert any("are they in the same units?" in each for each in found)
@@ -143,7 +143,7 @@ def test_columns_of_a_table_by_their_names(command: Command, tmp_path: Path) -> 
     found = checked(command, SMALL | {"data": data, "partition": {"name": "by_site"}})
     assert [client["name"] for client in found["clients"]] == ["a", "b", "c"]
     told = warnings(found)
-    assert any(each.startswith("column 'code' alone tells the class of 100%") for each in told)
+    assert any(each.startswith("column 'code' alone predicts the class of 100%") for each in told)
     assert any("in every training row, of no use: same" in each for each in told)
     assert any("like an id: patient" in each for each in told)
     assert any(each["text"].startswith("no target labels") for each in found["findings"])
@@ -168,7 +168,7 @@ def test_what_is_odd_in_a_labelled_table_of_unequal_sites(command: Command, tmp_
     told = warnings(found)
     assert any(each.startswith("again is filled in ") and "of class '1' and in 0 others" in each for each in told)
     assert any(each.startswith("2 sites have fewer than 10 rows to test on") and "tiny (" in each for each in told)
-    assert any(each["text"].startswith("ended (") and "alone tells much of the class" in each["text"]
+    assert any(each["text"].startswith("ended (") and "alone predicts much of the class" in each["text"]
                for each in found["findings"] if each["level"] == "note")  # fmt: skip
 
 

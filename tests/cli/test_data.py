@@ -74,7 +74,7 @@ def test_a_data_set_is_fetched_checked_and_shown(command: Command) -> None:
     code, out, err = command("fetch", "mnist_m")
     assert (code, err) == (0, "")
     assert "mnist: 4 files fetched into " in out
-    assert "every sha256 is right" in out
+    assert "all checksums match" in out
     assert read(Path("data")) == {
         **{f"bsds500/{path}": content for path, content in BSDS.items()},
         **{f"mnist/{path}": content for path, content in MNIST.items()},
@@ -116,7 +116,7 @@ def test_what_is_there_is_not_fetched_again(command: Command, site: Site) -> Non
     site.requests.clear()
     code, out, _ = command("fetch", "mnist")
     assert code == 0
-    assert "mnist: everything is there and right" in out
+    assert "mnist: complete and correct" in out
     assert site.requests == []
 
 

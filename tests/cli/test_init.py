@@ -121,7 +121,7 @@ def test_bad_pictures_do_not_keep_a_file_from_being_written(command: Command, tm
 def test_sites_in_folders_become_clients(command: Command, tmp_path: Path) -> None:
     pictures(tmp_path / "all" / "north", ["ill", "well"], side=12)
     pictures(tmp_path / "all" / "south", ["ill", "well"], side=12)
-    refused(command("init", "all"), "say which are the target with --target-site: north, south")
+    refused(command("init", "all"), "name the target with --target-site: north, south")
     tables = written(command, "all", "--target-site", "south")
     assert tables["data"]["target_sites"] == ["south"]
     assert tables["partition"]["name"] == "by_site"
@@ -187,7 +187,7 @@ def test_with_all_labels_known_the_target_must_be_named(command: Command, tmp_pa
     table(
         tmp_path / "t.csv", "id hospital age sex diagnosis", patients(np.random.default_rng(0), lambda site: True), ";"
     )
-    refused(command("init", "t.csv"), "say --target-site and one of: north, south, west")
+    refused(command("init", "t.csv"), "pass --target-site with one of: north, south, west")
     tables = written(command, "t.csv", "--target-site", "west")
     assert tables["data"]["target_sites"] == ["west"]
     assert tables["data"]["separator"] == ";"
@@ -207,13 +207,16 @@ def test_what_cannot_be_guessed_is_asked_for_with_candidates(command: Command, t
     pytest.importorskip("pandas")
     rows = [[row * 0.1, "ab"[row % 2], "xyz"[row % 3], "mn"[row % 5 % 2]] for row in range(60)]
     table(tmp_path / "t.csv", "value first second third", rows)
-    refused(command("init", "t.csv"), "say --label and one of: first (2 values), second (3 values), third (2 values)")
-    refused(command("init", "t.csv", "--label", "first"), "nothing says which rows are the target; say --site and")
+    refused(command("init", "t.csv"), "pass --label with one of: first (2 values), second (3 values), third (2 values)")
+    refused(
+        command("init", "t.csv", "--label", "first"),
+        "nothing says which rows are the target; pass --site and --target-site",
+    )
     tables = written(command, "t.csv", "--label", "first", "--site", "second", "--target-site", "z")
     assert (tables["data"]["label"], tables["data"]["site"]) == ("first", "second")
     refused(command("init", "t.csv", "--label", "fourth"), "has no column 'fourth' for --label; it has value, first")
     table(tmp_path / "u.csv", "value site hospital label", rows)
-    refused(command("init", "u.csv"), "say --site and one of: site (2 values), hospital (3 values)")
+    refused(command("init", "u.csv"), "pass --site with one of: site (2 values), hospital (3 values)")
     refused(command("init", "t.csv", "--target", "u.csv"), "a table holds both domains in one file")
 
 
@@ -232,7 +235,7 @@ def test_a_file_is_never_overwritten_unless_asked(command: Command, tmp_path: Pa
     np.savez(tmp_path / "all.npz", source_x=x, source_y=y, target_x=x + 1)
     assert command("init", "all.npz").code == 0
     (tmp_path / "all.toml").write_text("mine")
-    refused(command("init", "all.npz"), "all.toml is there already; pass --overwrite to replace it")
+    refused(command("init", "all.npz"), "all.toml already exists; pass --overwrite to replace it")
     assert (tmp_path / "all.toml").read_text() == "mine"
     assert command("init", "all.npz", "--overwrite").code == 0
     assert tomllib.loads((tmp_path / "all.toml").read_text())["data"]["file"] == "all.npz"
@@ -282,6 +285,6 @@ def test_the_table_of_one_site_becomes_its_file_and_an_experiment_for_all(comman
         (("ours.csv", "--with-site", "south"), "--with-site is for --as-site"),
         (("ours.csv", "--as-site", "north", "--site", "ward"), "takes only that site's table"),
         ((".", "--as-site", "north"), "is not a file"),
-        (("ours.csv", "--as-site", "north", "--out", "all.toml"), "is there already"),
+        (("ours.csv", "--as-site", "north", "--out", "all.toml"), "already exists"),
     ):
         refused(command("init", *words), reason)

@@ -86,7 +86,7 @@ def test_one_column_that_tells_much_is_told_as_one(tmp_path: Path, command: Comm
     file.write_text("\n".join(told) + "\n")
     _, _, toml = init(command, file)
     said = " ".join(command("check", toml).out.split())
-    assert "alone tells much of the class (classes weighted equally); is it known for new rows?" in said
+    assert "alone predicts much of the class (classes weighted equally); is it known for new rows?" in said
 
 
 def test_a_class_that_one_site_alone_has_is_a_note(tmp_path: Path, command: Command) -> None:

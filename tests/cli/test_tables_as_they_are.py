@@ -52,7 +52,7 @@ def test_the_whole_way_with_a_file_for_each_hospital(command: Command, tmp_path:
     found = json.loads(checked.out)
     assert found["class_names"] == ["healthy", "sick"]
     warned = [each["text"] for each in found["findings"] if each["level"] == "warning"]
-    assert any(each.startswith("column 'chol' alone tells source from target") for each in warned)
+    assert any(each.startswith("column 'chol' alone separates source from target") for each in warned)
     assert any("va never filled ca" in each for each in warned)
     settings = ("--set", CLASSES, "--set", "run.rounds=1", "--set", "data.zero_missing=['chol']")
     assert command("run", "e.toml", *settings, "--out", "run").code == 0

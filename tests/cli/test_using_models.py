@@ -297,7 +297,7 @@ def test_a_full_disk_leaves_an_older_file_as_it_was(
 def test_export_does_not_overwrite(command: Command, moons: Path, tmp_path: Path) -> None:
     (tmp_path / "m.safetensors").write_text("mine")
     words = ("export", moons, "--format", "safetensors", "--out", "m.safetensors")
-    refused(command(*words), "m.safetensors is there already; pass --overwrite to replace it")
+    refused(command(*words), "m.safetensors already exists; pass --overwrite to replace it")
     assert (tmp_path / "m.safetensors").read_text() == "mine"
     assert command(*words, "--overwrite").code == 0
 

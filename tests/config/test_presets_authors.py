@@ -98,8 +98,8 @@ def test_three_rounds_are_those_of_the_papers_program(setup: tuple[dict[str, Any
     recorded, authors = setup
     function, start = build(recorded, authors)
     source, target = pictures()
-    holdings = [ClientData("1 target", None, target, 1.0), ClientData("2 source", source, None, 1.0)]
-    clients = [InOrder(h, function, authors.objective, seed=0, batch_size=BATCH) for h in holdings]
+    clients_data = [ClientData("1 target", None, target, 1.0), ClientData("2 source", source, None, 1.0)]
+    clients = [InOrder(h, function, authors.objective, seed=0, batch_size=BATCH) for h in clients_data]
     for client in clients:
         client.skip = BATCH  # the program draws a batch and discards it
     problem = FederatedProblem(function.layout, start, clients)

@@ -49,20 +49,16 @@ COMPANIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("office31", "target"): {"source": "dslr"},
     ("usps", "source"): {"target": "mnist"},
     ("usps", "target"): {"source": "usps"},
-    ("dann", "source_share"): {"restrained": True},
-    ("cdan", "source_share"): {"restrained": True},
+    **{(name, "source_share"): {"restrained": True} for name, kind in OBJECTIVES.items() if kind.tells_domains},
     ("backbone", "frozen"): {"batch_norm": "frozen"},
     ("image_folder", "target_sites"): {"sites": "there"},
     ("table", "target_sites"): {"site": "hospital"},
     ("table", "columns"): {"header": False},
 }
 """What else has to be said where one key is given alone."""
-USELESS = {
-    "source_only": ("target_loss", "domain_smoothing", "restrained", "source_share"),
-    "auc": ("target_loss", "domain_smoothing", "restrained", "source_share", "sam_radius"),
-    "mdd": ("domain_smoothing", "restrained", "source_share"),
-}
-"""Keys of all objectives that these refuse, but for their defaults."""
+REFUSABLE = {"target_loss", "sam_radius", "domain_smoothing", "restrained", "source_share"}
+USELESS = {name: REFUSABLE - kind.used_options() for name, kind in OBJECTIVES.items()}
+"""Keys of all objectives that some refuse, but for their defaults."""
 
 
 def tables(**sections: dict[str, Any]) -> dict[str, Any]:

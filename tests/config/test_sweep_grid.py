@@ -70,7 +70,7 @@ def test_a_section_that_is_no_table_is_named(section: str) -> None:
 
 
 def test_a_key_that_is_there_twice_is_named() -> None:
-    with pytest.raises(FedmmError, match=r"^sweep\.run\.seed is there twice; give one list of values$"):
+    with pytest.raises(FedmmError, match=r"^sweep\.run\.seed occurs twice; give one list of values$"):
         grid(swept(**{"run.seed": [0], "run": {"seed": [1]}}))
 
 

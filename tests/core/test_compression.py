@@ -19,13 +19,13 @@ from fedmm.core.compression import (
     RESIDUAL,
     Codec,
     algorithms_part,
-    arrived_upload,
     broadcast,
+    decode_broadcast,
+    decode_upload,
     first_memory,
     known_point,
     readable,
-    received,
-    remembered,
+    remember,
     transmit,
     travelling,
     vector_bytes,
@@ -124,11 +124,11 @@ def test_the_server_has_the_clients_point_to_the_bit(encoding: str, dtype: torch
         z = z_0 + 10.0**-step * vector(step + 1, 300, dtype=dtype)
         came = transmit(ClippedUpdate(2.0), encoding, z, z_0, memory)
         memory = came.memory
-        wire = {name: tensor.clone() for name, tensor in came.wire.items()}
-        assert torch.equal(arrived_upload(encoding, {**wire, "control_change": z}, {"z": z_0})["z"], came.z)
+        coded = {name: tensor.clone() for name, tensor in came.coded.items()}
+        assert torch.equal(decode_upload(encoding, {**coded, "control_change": z}, {"z": z_0})["z"], came.z)
         like = travelling(encoding, {"z": z, "control_change": z})
         assert {name: (t.shape, t.dtype) for name, t in like.items() if name != "control_change"} == {
-            name: (t.shape, t.dtype) for name, t in wire.items()
+            name: (t.shape, t.dtype) for name, t in coded.items()
         }
         z_0 = came.z
 
@@ -150,8 +150,8 @@ def test_exact_uploads_travel_as_they_are() -> None:
     came = transmit(ExactUpdate(), "exact", z, z_0, {})
     assert came.z is z
     assert came.memory == {}
-    assert arrived_upload("exact", came.wire, {"z": z_0})["z"] is z
-    assert travelling("exact", came.wire) is came.wire
+    assert decode_upload("exact", came.coded, {"z": z_0})["z"] is z
+    assert travelling("exact", came.coded) is came.coded
 
 
 # Broadcasts -----------------------------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ def test_clients_that_know_the_last_point_have_the_next_to_the_bit_and_the_serve
     for step in range(8):
         now = {name: vector(9, 700, dtype=torch.float32) * (step > 0) + first for name, first in at.items()}
         sent, codes = broadcast(encoding, now, server)
-        client = received(encoding, {name: tensor.clone() for name, tensor in codes.items()}, client)
+        client = decode_broadcast(encoding, {name: tensor.clone() for name, tensor in codes.items()}, client)
         for name in at:
             assert torch.equal(client[name], sent[name])
         server = sent
@@ -175,13 +175,13 @@ def test_clients_that_know_the_last_point_have_the_next_to_the_bit_and_the_serve
 @each_coded
 def test_a_client_that_does_not_know_the_last_point_is_sent_the_whole_one(encoding: str) -> None:
     whole = {"z": vector(0, 9)}
-    assert received(encoding, whole, {}) is whole
+    assert decode_broadcast(encoding, whole, {}) is whole
     _, codes = broadcast(encoding, whole, {"z": vector(1, 9)})
     with pytest.raises(FedmmError, match="codes of 'z' came to a client that does not know"):
-        received(encoding, codes, {})
+        decode_broadcast(encoding, codes, {})
     assert readable(whole, {})
     assert not readable(codes, {"dual": whole["z"]})
-    assert readable(codes, remembered(encoding, whole))
+    assert readable(codes, remember(encoding, whole))
 
 
 def test_what_is_remembered_is_kept_apart() -> None:
@@ -190,7 +190,7 @@ def test_what_is_remembered_is_kept_apart() -> None:
     assert algorithms_part(state).keys() == {"dual"}
     assert known_point(state).keys() == {"z", "control"}
     assert not state[RESIDUAL].any()
-    assert first_memory("exact", "exact", sent) == remembered("exact", sent) == {}
+    assert first_memory("exact", "exact", sent) == remember("exact", sent) == {}
 
 
 @pytest.mark.parametrize("what", ["uploads", "broadcasts"])

@@ -38,7 +38,7 @@ from fedmm.core.mechanisms import (
     SecretNoise,
     SeededNoise,
     Transmission,
-    arrived,
+    transmit_point,
 )
 from fedmm.core.seeding import normal
 from fedmm.engines.in_process import InProcess
@@ -64,8 +64,8 @@ def test_a_long_update_is_shortened_and_a_short_one_left_alone() -> None:
 
 def test_what_arrives_exactly_is_the_point_to_the_bit() -> None:
     z, z_0 = (torch.randn(5, generator=generator(seed)) for seed in range(2))
-    assert arrived(ExactUpdate(), z, z_0) is z
-    assert torch.equal(arrived(ClippedUpdate(0.5), z, z_0), z_0 + ClippedUpdate(0.5).transmitted(z - z_0))
+    assert transmit_point(ExactUpdate(), z, z_0) is z
+    assert torch.equal(transmit_point(ClippedUpdate(0.5), z, z_0), z_0 + ClippedUpdate(0.5).transmitted(z - z_0))
 
 
 OMEGA, PSI = 3000, 1000
@@ -231,7 +231,7 @@ class ClipsTheUploadAlone(FedMM):
 
     def finish(self, z: Tensor, sent: State, client: State, c: Coefficients) -> tuple[State, State]:
         upload, own = super().finish(z, sent, client, c)
-        return {"z": arrived(ClippedUpdate(0.05), upload["z"], sent["z"])}, own
+        return {"z": transmit_point(ClippedUpdate(0.05), upload["z"], sent["z"])}, own
 
 
 def test_clipping_the_upload_alone_leads_elsewhere() -> None:

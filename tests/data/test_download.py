@@ -11,7 +11,7 @@ from fabricated import office_files, originals, picture, read, source, stored, w
 from serving import Fault, Site, serving
 
 from fedmm.core.errors import FedmmError
-from fedmm.data.download import Plan, fetch, mirror, plans
+from fedmm.data.download import DownloadPlan, fetch, mirror, plans
 from fedmm.data.http import Retries
 from fedmm.data.sources import Edition, Source
 
@@ -26,7 +26,7 @@ def site() -> Iterator[Site]:
         yield running
 
 
-def fetched(wanted: Source, folder: Path, **options: str) -> list[Plan]:
+def fetched(wanted: Source, folder: Path, **options: str) -> list[DownloadPlan]:
     todo = plans(wanted, folder, **options)
     for plan in todo:
         fetch(plan, retries=HURRIED)

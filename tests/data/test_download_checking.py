@@ -56,7 +56,7 @@ def test_a_missing_file_is_refused_by_name_with_its_checksum(small: Source, tmp_
 
 
 def test_several_bad_files_are_counted(small: Source, tmp_path: Path) -> None:
-    with pytest.raises(FedmmError, match=r"a\.bin cannot be read.* \(1 more files are not as they should be\)"):
+    with pytest.raises(FedmmError, match=r"a\.bin cannot be read.* \(1 more files are missing or wrong\)"):
         check(small, tmp_path / "elsewhere")
     assert count_files(small, tmp_path / "elsewhere")[0].files == 0
 

@@ -153,7 +153,7 @@ def test_a_table_without_its_label_and_id_has_neither(tmp_path: Path) -> None:
         ("ages,city\n1,Rome\n", r"no column 'age', .* did you mean 'ages'\? \(columns: ages, city\)"),
         ("age,city\nold,Rome\n", "column 'age' holds old in row 1, which is not a number"),
         ("age,city\n1,Rome\ninf,Rome\n", "'age' is infinite in row 2"),
-        ("age;city\n1;Rome\n", "say data.separator = ';'"),
+        ("age;city\n1;Rome\n", "set data.separator = ';'"),
         ("age,city\n", "has no rows"),
         ("", "cannot be read as a table"),
         ("age,city\n1,2,3\n4,5,6,7,8\n", "cannot be read as a table"),

@@ -56,7 +56,7 @@ def test_rows_to_choose_by_are_apart_from_the_others_and_of_every_class(
     alone = split_rows(y, NO_TARGET, **options)
     left = y[alone.source].bincount(minlength=len(counts)).tolist()
     if max(left) == 1:
-        with pytest.raises(FedmmError, match=r"^validation_share leaves no row to choose by: [^.]*$"):
+        with pytest.raises(FedmmError, match=r"^validation_share leaves no row to select a model with: [^.]*$"):
             split_in_three(y, held_out, share, seed)
         return
     train, chosen_by, tested = parts = split_in_three(y, held_out, share, seed)

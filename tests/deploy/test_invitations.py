@@ -22,7 +22,7 @@ from fedmm.deploy.invite import accept, invite, read_sites
 from fedmm.deploy.layout import Federation
 from fedmm.sites.config import read_site
 from fedmm.sites.credentials import invitation as invitations
-from fedmm.sites.credentials.invitation import Invitation, join, read_invitation
+from fedmm.sites.credentials.invitation import SiteInvitation, join, read_invitation
 from fedmm.sites.credentials.keys import describe_key, generate_node_key, make_node_key, public_keys
 from fedmm.sites.node import _require_ready
 
@@ -95,15 +95,15 @@ def test_two_sites_share_a_folder_and_nothing_is_overwritten(there: Federation, 
     join(second, tmp_path / "b.toml", SHARE)
     assert read_site(tmp_path / "a.toml").state != read_site(tmp_path / "b.toml").state
     before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
-    with pytest.raises(FedmmError, match="a is there already, and is not overwritten"):
+    with pytest.raises(FedmmError, match="a already exists and is not overwritten"):
         join(first, tmp_path / "c.toml", SHARE)
     (third,) = map(read_invitation, invited(there, "c"))
-    with pytest.raises(FedmmError, match=r"a\.toml is there already"):
+    with pytest.raises(FedmmError, match=r"a\.toml already exists"):
         join(third, tmp_path / "a.toml", SHARE)
     other = Federation(tmp_path / "other")
     prepare(other, 9093, [], known_as=["link.example.org"])
     (stranger,) = invite(other, {"c": {}})
-    with pytest.raises(FedmmError, match=r"ca\.crt is there already and belongs to another federation"):
+    with pytest.raises(FedmmError, match=r"ca\.crt already exists and belongs to another federation"):
         join(read_invitation(stranger), tmp_path / "c.toml", SHARE)
     assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
 
@@ -230,7 +230,7 @@ def test_the_fingerprint_heard_over_the_phone_decides(there: Federation, tmp_pat
     (path,) = invited(there, "a")
     true = read_invitation(path).fingerprint
     forged = read_invitation(path)
-    forged = Invitation("a", "evil.example.org:9092", forged.certificate, forged.coordinator, b"", {})
+    forged = SiteInvitation("a", "evil.example.org:9092", forged.certificate, forged.coordinator, b"", {})
     path.write_text(forged.text())
     with pytest.raises(FedmmError, match="the invitation is not the coordinator's"):
         join(read_invitation(path), tmp_path / "site" / "site.toml", SHARE, fingerprint=true)

@@ -154,8 +154,8 @@ def test_run_round_leaves_its_input_untouched_and_repeats_itself(kind: type[Algo
 @pytest.mark.parametrize("policy", ["averaged", "frozen", "local"])
 def test_run_round_leaves_running_statistics_untouched(policy: str) -> None:
     model = network(nn.BatchNorm1d(4), nn.Linear(4, 6), batch_norm=policy)
-    holdings = take_stock([mixed_client(), target_client()], fedmm.DANN(), 3)
-    problem, _ = adaptation_problem(holdings, model, fedmm.DANN(), seed=0, batch_size=8)
+    clients_data = take_stock([mixed_client(), target_client()], fedmm.DANN(), 3)
+    problem, _ = adaptation_problem(clients_data, model, fedmm.DANN(), seed=0, batch_size=8)
     assert_rounds_are_pure(InProcess(problem, fedmm.FedMM(local_steps=2), 4))
 
 

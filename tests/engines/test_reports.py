@@ -183,7 +183,7 @@ def test_draws_need_an_importance() -> None:
         name = "drawn"
         draws_by_importance = True
 
-    with pytest.raises(FedmmError, match="Drawn draws clients by their importance, and needs an importance"):
+    with pytest.raises(FedmmError, match="Drawn sets draws_by_importance, so it must define importance"):
         Drawn()
 
 

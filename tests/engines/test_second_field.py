@@ -19,9 +19,9 @@ from fedmm.training.problem import AdaptationClient, adaptation_problem
 
 def opened(client: fedmm.Client, *layers: nn.Module, **options: Any) -> Any:
     """A client's second round of a network with dropout, and its start."""
-    holdings = take_stock([client], fedmm.DANN(), 3)
+    clients_data = take_stock([client], fedmm.DANN(), 3)
     model = network(*layers, head_dropout=0.4, task_hidden=(5,), **options)
-    problem, _ = adaptation_problem(holdings, model, fedmm.DANN(), seed=0, batch_size=8)
+    problem, _ = adaptation_problem(clients_data, model, fedmm.DANN(), seed=0, batch_size=8)
     held = problem.clients[0]
     assert isinstance(held, AdaptationClient)
     return held.open_round(1, 4, 3, problem.statistics), problem.start
@@ -115,7 +115,7 @@ def test_an_algorithm_that_looks_nowhere_is_refused() -> None:
     class Staring(fedmm.FedAvgGDA):
         looks = True
 
-    with pytest.raises(fedmm.FedmmError, match="Staring looks, and needs a look"):
+    with pytest.raises(fedmm.FedmmError, match="Staring sets looks, so it must define look"):
         Staring()
 
 

@@ -63,8 +63,8 @@ def test_without_faults_messages_change_nothing(kind: type[Algorithm], terms: Te
 @pytest.mark.parametrize("policy", ["averaged", "frozen", "local"])
 def test_running_statistics_travel_as_they_do_without_messages(policy: str) -> None:
     model = network(nn.BatchNorm1d(4), nn.Linear(4, 6), batch_norm=policy)
-    holdings = take_stock([mixed_client(), target_client(), source_client()], fedmm.DANN(), 3)
-    problem, _ = adaptation_problem(holdings, model, fedmm.DANN(), seed=0, batch_size=8)
+    clients_data = take_stock([mixed_client(), target_client(), source_client()], fedmm.DANN(), 3)
+    problem, _ = adaptation_problem(clients_data, model, fedmm.DANN(), seed=0, batch_size=8)
     engines = (each(problem, FedMM(local_steps=2), 5, Terms(participation=0.67)) for each in (Messaging, InProcess))
     for (one, record), (other, expected) in zip(*(played(engine, 5) for engine in engines), strict=True):
         assert_equal_states(one, other)

@@ -386,7 +386,7 @@ def test_torchvisions_own_weights_are_downloaded_and_their_checksum_is_checked(
         BAD = api.Weights(url=bad.as_uri(), transforms=None, meta={})
 
     assert torchvisions_own(Published.GOOD)["w"].tolist() == [1.0, 1.0]
-    with pytest.raises(FedmmError, match=r"^torchvision's weights cannot be had from file:.*name a file"):
+    with pytest.raises(FedmmError, match=r"^torchvision's weights cannot be fetched from file:.*name a file"):
         torchvisions_own(Published.BAD)
 
 

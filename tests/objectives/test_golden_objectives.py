@@ -89,7 +89,7 @@ def client_of(case: dict[str, Any]) -> tuple[InOrder, FlatNetwork]:
     )
     source = TensorRows(tensor(case, "x_source"), torch.tensor(case["labels"])) if case["x_source"] else None
     target = TensorRows(tensor(case, "x_target")) if case["x_target"] else None
-    holding = ClientData("client", source, target, 1.0)
-    function = FlatNetwork(model, objective_of(case), holding.sample, seed=0, dtype=FLOAT64)
+    client_data = ClientData("client", source, target, 1.0)
+    function = FlatNetwork(model, objective_of(case), client_data.sample, seed=0, dtype=FLOAT64)
     count = len(case["x_source"]) + len(case["x_target"])
-    return InOrder(holding, function, objective_of(case), seed=0, batch_size=count), function
+    return InOrder(client_data, function, objective_of(case), seed=0, batch_size=count), function

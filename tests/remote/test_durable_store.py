@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,6 @@ import torch
 from problems import random_game
 
 from fedmm import FedMM, FedmmError
-from fedmm.data import tensor_files
 from fedmm.engines.messages import NEVER
 from fedmm.engines.worker import Kept
 from fedmm.remote.durable_store import DurableMemory, state_folder
@@ -77,10 +77,10 @@ def test_a_full_disk_leaves_memory_and_files_as_they_were(tmp_path: Path, monkey
     memory = DurableMemory(tmp_path)
     memory.remember(0, state(0))
 
-    def full(path: Path) -> None:
+    def full(number: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(tensor_files, "sync_path", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(FedmmError, match=r"state after round 2 cannot be written to .*No space left on device"):
         memory.remember(1, state(1))
     assert rounds(memory) == rounds(DurableMemory(tmp_path)) == [0]

@@ -475,7 +475,7 @@ def test_verdicts_of_a_comparison_come_with_how_often_they_are_right(folders: Fo
 
 def test_label_shift_is_repeated_from_the_runs(folders: Folders) -> None:
     shift = {"notable": True, "sentence": "label shift: from source to target the share of 'ill' 45% to about 70%"}
-    assert "As FedMM tells it (1 of 1 runs), label shift" in shown(folders.run(label_shift=shift)).text
+    assert "As estimated with FedMM (1 of 1 runs), label shift" in shown(folders.run(label_shift=shift)).text
     quiet = folders.run("quiet", label_shift={"notable": False, "sentence": "no sign of label shift"})
     assert "label shift:" not in shown(quiet).text
 
@@ -501,6 +501,6 @@ def test_a_sweep_ends_with_validators_and_the_rules_verdicts(folders: Folders, c
     show_comparison(summary, comparison, judged=True)
     printed = " ".join(capsys.readouterr().out.split())
     assert "target (%)" not in printed
-    assert "as source only tells it: no sign of label shift" in printed
+    assert "as estimated with source only: no sign of label shift" in printed
     assert f"FedMM: {NOT_SUPPORTED}" in printed
     assert f"the rule: {RULE}" in printed

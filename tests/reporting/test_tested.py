@@ -17,7 +17,7 @@ from fedmm.reporting.html.charts import Lines, method_strokes
 from fedmm.reporting.html.collect import Report
 from fedmm.reporting.html.grouped import short_name
 from fedmm.reporting.html.page import page, sections
-from fedmm.reporting.html.parts import Details, Section, Table
+from fedmm.reporting.html.parts import Details, HtmlTable, Section
 from fedmm.reporting.tested import with_interval
 
 Folders = Any  # of conftest
@@ -46,9 +46,9 @@ def report_of(*folders: Path) -> tuple[Report, dict[str, Section]]:
     return report, {section.name: section for section in sections(report, lines)}
 
 
-def tables(section: Section) -> list[Table]:
+def tables(section: Section) -> list[HtmlTable]:
     parts = [part.table if isinstance(part, Details) else part for part in section.parts]
-    return [part for part in parts if isinstance(part, Table)]
+    return [part for part in parts if isinstance(part, HtmlTable)]
 
 
 def test_both_curves_stand_beside_each_other_with_their_areas(folders: Folders) -> None:
@@ -185,7 +185,7 @@ def test_sites_of_a_deployed_run_are_scored_by_the_rows_that_they_keep(folders: 
         [name, rows, with_interval(hits / rows, wilson(hits, rows), percent=True)]
         for name, rows, hits in (("south", 20, 10), ("north", 40, 30))
     ]
-    assert "what was chosen by them looks better there" in found["sites"].parts[0].words
+    assert "whatever was selected on them looks better there" in found["sites"].parts[0].words
     assert write_pdf(report, folders.root / "r.pdf").stat().st_size > 1000
 
 

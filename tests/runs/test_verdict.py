@@ -171,7 +171,7 @@ def test_signs_against_the_run_are_told_with_any_verdict(runs: Runs) -> None:
     found = judged(runs.add("adapted", rounds=rounds, **{**GOOD, "label_shift": shift}))
     assert len(found["warning_signs"]) == 3
     assert found["sentence"].endswith(
-        "; what speaks against this run by itself: target_information is 0.01 nats, near 0: it collapsed, or has not "
+        "; evidence against this run on its own: target_information is 0.01 nats, near 0: it collapsed, or has not "
         "learned yet, and source_risk rose from 0.1 in round 1 to 0.5, and the class mixes of source and target are "
         "estimated to differ in 40% of the rows, roughly"
     )

@@ -31,7 +31,7 @@ from fedmm.core.engine import FederatedState, RoundRecord
 from fedmm.core.seeding import rows as drawn
 from fedmm.training.callbacks import OnRound
 from fedmm.training.clients import batch_split, domain_odds, take_stock
-from fedmm.training.loop import Evaluation, ctrl_c_waits, train
+from fedmm.training.loop import RoundEvaluation, ctrl_c_waits, train
 from fedmm.training.problem import AdaptationClient, adaptation_problem
 
 # Whatever form the rows are in ----------------------------------------------------------------------------------------
@@ -136,17 +136,17 @@ def test_a_batch_is_split_in_proportion_with_at_least_one_of_each(
 
 def test_restraint_knows_the_share_of_source_rows_in_all_batches_wherever_a_client_runs() -> None:
     objective = fedmm.DANN(restrained=True)
-    holdings = take_stock([source_client(), mixed_client(), target_client()], objective, CLASSES)
+    clients_data = take_stock([source_client(), mixed_client(), target_client()], objective, CLASSES)
     options: dict[str, Any] = {"seed": 0, "batch_size": 8}
-    problem, _ = adaptation_problem(holdings, network(), objective, **options)
-    split = [batch_split(8, *(0 if held is None else len(held) for held in (h.source, h.target))) for h in holdings]
+    problem, _ = adaptation_problem(clients_data, network(), objective, **options)
+    split = [batch_split(8, *(0 if held is None else len(held) for held in (h.source, h.target))) for h in clients_data]
     share = sum(source for source, _ in split) / 24
-    odds = domain_odds(holdings, objective, 8, standing_in=False)
-    alone, _ = adaptation_problem(holdings[1:2], network(), objective, mean=0.0, odds=odds, **options)
+    odds = domain_odds(clients_data, objective, 8, standing_in=False)
+    alone, _ = adaptation_problem(clients_data[1:2], network(), objective, mean=0.0, odds=odds, **options)
     for client in [*problem.clients, *alone.clients]:
         assert isinstance(client, AdaptationClient)
         assert client.objective.source_share == pytest.approx(share, abs=1e-12)
-    unknown, _ = adaptation_problem(holdings[:1], network(), objective, mean=0.0, **options)
+    unknown, _ = adaptation_problem(clients_data[:1], network(), objective, mean=0.0, **options)
     assert unknown.clients[0].objective.source_share == 0.5  # type: ignore[attr-defined]
 
 
@@ -295,7 +295,7 @@ def test_an_interrupt_during_an_evaluation_keeps_state_and_history_in_step() -> 
             raise KeyboardInterrupt
         return {"target_accuracy": 0.5}
 
-    training = train(Counting(), 5, evaluation=Evaluation(evaluate))
+    training = train(Counting(), 5, evaluation=RoundEvaluation(evaluate))
     assert training.status == "interrupted"
     assert training.state.round == len(training.history)
 

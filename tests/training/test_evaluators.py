@@ -130,16 +130,16 @@ def test_what_needs_a_domain_classifier_is_left_out_where_there_is_none(objectiv
 
 
 def test_a_client_weighs_as_much_in_the_ratio_as_in_the_adversary() -> None:
-    holdings = take_stock([source_client(weight=3.0), target_client(), mixed_client()], fedmm.DANN(), CLASSES)
+    clients_data = take_stock([source_client(weight=3.0), target_client(), mixed_client()], fedmm.DANN(), CLASSES)
     # Of 9 rows of the mixed client, 6 are source; weights 3, 1 and 1 are scaled to mean 1, which cancels.
     expected = math.log((3 * 9 + 6) / (9 + 3))
-    assert domain_odds(holdings, fedmm.DANN(), 9, standing_in=False) == pytest.approx(expected)
-    assert domain_odds(holdings, fedmm.DANN(), 9, standing_in=True) is None
-    mixed = holdings[2].name
-    assert domain_odds(holdings, fedmm.DANN(), 9, standing_in=True, told={mixed: (0, 0)}) is None
-    assert domain_odds(holdings, fedmm.DANN(), 9, standing_in=True, told={mixed: (6, 3)}) == pytest.approx(expected)
-    assert domain_odds(holdings[:2], fedmm.DANN(), 9, standing_in=True) == pytest.approx(math.log(3))
-    assert domain_odds(holdings[:1], fedmm.DANN(), 9, standing_in=False) is None
+    assert domain_odds(clients_data, fedmm.DANN(), 9, standing_in=False) == pytest.approx(expected)
+    assert domain_odds(clients_data, fedmm.DANN(), 9, standing_in=True) is None
+    mixed = clients_data[2].name
+    assert domain_odds(clients_data, fedmm.DANN(), 9, standing_in=True, told={mixed: (0, 0)}) is None
+    assert domain_odds(clients_data, fedmm.DANN(), 9, standing_in=True, told={mixed: (6, 3)}) == pytest.approx(expected)
+    assert domain_odds(clients_data[:2], fedmm.DANN(), 9, standing_in=True) == pytest.approx(math.log(3))
+    assert domain_odds(clients_data[:1], fedmm.DANN(), 9, standing_in=False) is None
 
 
 def test_without_rows_to_measure_on_the_columns_are_absent() -> None:

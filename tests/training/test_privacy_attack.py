@@ -39,9 +39,9 @@ from fedmm import (
     SmoothedFedMM,
     Terms,
 )
-from fedmm.core.aggregation import aggregated, groups_of
+from fedmm.core.aggregation import aggregate, groups_of
 from fedmm.core.algorithm import Algorithm, first_exchange, steps_by_client
-from fedmm.core.compression import algorithms_part, arrived_upload, broadcast, first_memory, known_point, remembered
+from fedmm.core.compression import algorithms_part, broadcast, decode_upload, first_memory, known_point, remember
 from fedmm.core.federation import head_count, taking_part
 from fedmm.core.layout import Layout
 from fedmm.core.mechanisms import NoiseSource, SeededNoise
@@ -130,24 +130,24 @@ def release(algorithm: Algorithm, terms: Terms, noise: NoiseSource, signs: Tenso
     server = algorithm.init_server(problem.start)
     first = algorithm.broadcast(server)
     begun = {**algorithm.init_client(problem.start), **first_memory(terms.uploads, terms.broadcasts, first)}
-    own, server = dict.fromkeys(NAMES, begun), {**server, **remembered(terms.broadcasts, first)}
+    own, server = dict.fromkeys(NAMES, begun), {**server, **remember(terms.broadcasts, first)}
     released = Released([], [])
     for t in range(ROUNDS):
         now = broadcast(terms.broadcasts, algorithm.broadcast(algorithms_part(server)), known_point(server)).sent
         uploads = {}
         for name in taking_part(NAMES, terms.participation, 0, t - algorithm.ends_pair(t)):
             worked = work[name].run(t, now, own[name], {})
-            own[name], uploads[name] = worked.own, arrived_upload(terms.uploads, worked.upload, now)
+            own[name], uploads[name] = worked.own, decode_upload(terms.uploads, worked.upload, now)
         stacked = {
             name: torch.stack([each[name] for each in uploads.values()], dim=-2)
             for name in next(iter(uploads.values()))
         }
-        came = aggregated(
+        came = aggregate(
             terms.aggregation, stacked, now, groups_of(list(uploads), {}, LAYOUT.device), present / CLIENTS,
             algorithm.accumulates,
         )  # fmt: skip
         after = algorithm.server_update(algorithms_part(server), came, algorithm.coefficients(LAYOUT, t, ROUNDS))
-        server = {**after, **remembered(terms.broadcasts, now)}
+        server = {**after, **remember(terms.broadcasts, now)}
         released.points.append(server["z"])
         released.sent.append({name: list(vectors.values()) for name, vectors in uploads.items()})
     return released

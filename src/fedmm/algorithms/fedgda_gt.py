@@ -53,9 +53,9 @@ class FedGDAGT(Algorithm):
         super().__post_init__()
         positive("server_lr", self.server_lr)
         given = self.local_steps
-        each = given.values() if isinstance(given, Mapping) else given if isinstance(given, Sequence) else [given]
+        counts = given.values() if isinstance(given, Mapping) else given if isinstance(given, Sequence) else [given]
         require(
-            min(each) >= 2, f"local_steps of {self.name} must be at least 2: the first of them has a round of its own"
+            min(counts) >= 2, f"local_steps of {self.name} must be at least 2: the first of them has a round of its own"
         )
 
     def coefficients(self, layout: Layout, t: int, rounds: int) -> Coefficients:

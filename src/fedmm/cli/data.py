@@ -22,10 +22,10 @@ from fedmm.config.toml import set_values
 from fedmm.core.errors import require
 from fedmm.core.files import data_folder
 from fedmm.data import DATASETS, DomainPair, Labelled
-from fedmm.data.download import Plan, check, count_files, fetch, mirror, plans
+from fedmm.data.download import DownloadPlan, check, count_files, fetch, mirror, plans
 from fedmm.data.http import RETRIES, Retries
 from fedmm.data.sources import NEEDED, Edition, Source, sources, sources_of
-from fedmm.reporting import Block, draw_sheet
+from fedmm.reporting import SampleBlock, draw_sheet
 from fedmm.training.progress import bars
 
 data_app = typer.Typer(
@@ -86,26 +86,26 @@ def _megabytes(size: int) -> str:
 def fetch_(
     name: _Name,
     data_dir: _Folder = None,
-    edition: Annotated[str, typer.Option(help="Which edition of it; see the page on data.")] = "",
+    edition: Annotated[str, typer.Option(help="Which edition to fetch; docs/data.md lists them.")] = "",
     most: Annotated[
         int, typer.Option("--max-bytes", help="Size limit for files without a published size.")
     ] = RETRIES.most,
 ) -> None:
-    """Download what is missing or wrong, and check it. Interrupted downloads are resumed."""
+    """Download missing or wrong files and check them. Interrupted downloads are resumed."""
     folder = data_dir or data_folder()
     wanted = sources_of(name)
     require(not edition or len(wanted) == 1, f"--edition needs the name of a source: {', '.join(NEEDED.get(name, ()))}")
     for source in wanted:
         todo = plans(source, folder, edition=edition, mirror=mirror())
         if not todo:
-            say(f"{source.name}: everything is there and right, in {folder / source.name}")
+            say(f"{source.name}: complete and correct, in {folder / source.name}")
             continue
         say(f"{source.name}: {source.citation}; licence: {source.licence}")
         for plan in todo:
             _carry_out(plan, replace(RETRIES, most=most))
 
 
-def _carry_out(plan: Plan, retries: Retries) -> None:
+def _carry_out(plan: DownloadPlan, retries: Retries) -> None:
     what = ", ".join(archive.file for archive in plan.edition.archives) or _files(len(plan.edition.files))
     console = Console(stderr=True)
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
@@ -113,17 +113,17 @@ def _carry_out(plan: Plan, retries: Retries) -> None:
     with bar:
         task = bar.add_task(f"{plan.name}: {what}", total=plan.bytes)
         fetch(plan, lambda count: bar.advance(task, count), retries)
-    note = f"; {plan.edition.note}" if plan.edition.note else ", every sha256 is right"
+    note = f"; {plan.edition.note}" if plan.edition.note else ", all checksums match"
     say(f"{plan.name}: {what} fetched into {plan.folder} ({plan.edition.name}){note}")
 
 
 @data_app.command(name="check")
 def check_(name: _Name, data_dir: _Folder = None) -> None:
-    """Verify every file; the first that is missing, truncated or corrupt is named."""
+    """Verify every file, and name the first that is missing, truncated or corrupt."""
     folder = data_dir or data_folder()
     for source in sources_of(name):
         for part, edition in _check_source(source, folder).items():
-            note = edition.note or "every sha256 is right"
+            note = edition.note or "all checksums match"
             say(f"{part}: {_files(len(edition.files))} ({edition.name}) in {folder / part}: {note}")
 
 
@@ -153,7 +153,7 @@ def show(
     options = ", ".join(f"{key} {value}" for key, value in as_table(data).items() if key != "name" and value != "")
     path = draw_sheet(out or Path(f"{name}.png"), name, options, _blocks(pair))
     rows = f"{len(pair.source.y)} source and {len(pair.target.y)} target rows to train on"
-    tested = "no labels to test the target by" if pair.target_test is None else f"{len(pair.target_test.y)} to test on"
+    tested = "no target labels to test on" if pair.target_test is None else f"{len(pair.target_test.y)} to test on"
     say(f"{name}: {rows}, {tested}, {pair.classes} classes; samples are in {path}")
 
 
@@ -170,17 +170,17 @@ def _reading_from(folder: Path | None) -> Iterator[None]:
         os.environ.update(before)
 
 
-def _blocks(pair: DomainPair) -> list[Block]:
+def _blocks(pair: DomainPair) -> list[SampleBlock]:
     """Both domains with the same classes, evenly spread over all there are."""
     names = [name.replace("_", " ").encode("utf-8", "replace").decode("utf-8") for name in pair.class_names]
     columns = min(_COLUMNS if max(map(len, names)) < _LONG else _COLUMNS - 2, pair.classes)
     classes = torch.linspace(0, pair.classes - 1, columns).round().long().tolist()
     captions = [names[label] for label in classes]
     return [
-        Block("source (labelled)", _samples(pair.source, classes), captions),
-        Block("target (its labels are not trained on)", _samples(pair.target, classes), captions)
+        SampleBlock("source (labelled)", _samples(pair.source, classes), captions),
+        SampleBlock("target (its labels are not trained on)", _samples(pair.target, classes), captions)
         if bool((pair.target.y >= 0).all())
-        else Block("target (unlabelled)", _spread(pair.target, columns), []),
+        else SampleBlock("target (unlabelled)", _spread(pair.target, columns), []),
     ]
 
 

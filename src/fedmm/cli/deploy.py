@@ -50,10 +50,8 @@ def deploy_up(
     file: _File,
     federation: FederationFolder = DEFAULT_FEDERATION,
     settings: _Settings = None,
-    host: Annotated[
-        str, typer.Option(help="Where the SuperLink listens: an address of this machine's own.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Its port; 0 for any that is free.")] = 0,
+    host: Annotated[str, typer.Option(help="The address of this machine that the SuperLink listens on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Its port; 0 picks a free one.")] = 0,
     insecure: Annotated[bool, typer.Option("--insecure", help="Plain text, only on this machine.")] = False,
     in_memory: Annotated[bool, typer.Option("--in-memory", help="Use a SuperLink that keeps nothing on disk.")] = False,
     per_process: Annotated[int, typer.Option(help="How many sites share a process.")] = 1,
@@ -70,27 +68,27 @@ def deploy_up(
 
     require(per_process >= 1, f"--per-process must be at least 1, not {per_process}")
     experiment = read_experiment(file, settings or [])
-    there = Federation(federation)
+    deployment = Federation(federation)
     with leave_when_told():
         up(
-            there, local_sites(experiment, site or []), host=host, port=port, insecure=insecure, in_memory=in_memory,
-            to_a_process=per_process, say=say,
+            deployment, local_sites(experiment, site or []), host=host, port=port, insecure=insecure,
+            in_memory=in_memory, to_a_process=per_process, say=say,
         )  # fmt: skip
         if foreground:
-            _stay(there)
+            _stay(deployment)
     at = _at(federation)
     say(f"up; `fedmm deploy run {file}{at}` trains, `fedmm deploy down{at}` ends it")
 
 
-def _stay(there: Federation) -> NoReturn:
+def _stay(deployment: Federation) -> NoReturn:
     say("up; Ctrl-C ends everything")
     try:
-        while all(alive(there).values()):
+        while all(alive(deployment).values()):
             time.sleep(1.0)
-        gone = [name for name, runs in alive(there).items() if not runs]
-        raise FedmmError(f"{', '.join(gone)} ended by itself; its log is in {there.logs}")
+        gone = [name for name, runs in alive(deployment).items() if not runs]
+        raise FedmmError(f"{', '.join(gone)} ended by itself; its log is in {deployment.logs}")
     finally:
-        down(there)
+        down(deployment)
 
 
 def _at(federation: Path) -> str:
@@ -123,13 +121,15 @@ def deploy_run(
     ] = None,
     max_rounds: Annotated[
         int | None,
-        typer.Option(help="Rounds that each site answers at most; fewer candidates then.", rich_help_panel=_TUNE),
+        typer.Option(
+            help="The most rounds that each site answers; fewer rounds allow fewer candidates.", rich_help_panel=_TUNE
+        ),
     ] = None,
 ) -> None:
     """Train over the federation's sites; Ctrl-C ends the run, and `resume` continues it.
 
-    With --tune, candidates run one after the other as `fedmm tune` has them, every round counted by the sites, which
-    are asked first whether their limits leave room. runs/NAME/tuning then holds tuned.toml, for another run.
+    With --tune, the candidates of `fedmm tune` run one after the other. Sites count every round, and are asked first
+    whether their limits leave room. runs/NAME/tuning then holds tuned.toml, for another run.
     """
     from fedmm.runs.tuning.candidates import TUNE  # noqa: PLC0415 - torch
     from fedmm.sites.experiments import (  # noqa: PLC0415 - torch
@@ -140,9 +140,9 @@ def deploy_run(
         require_quorum,
     )
 
-    there, run = Federation(federation), name or file.stem
+    deployment, run = Federation(federation), name or file.stem
     require(run != "-", "an experiment from standard input has no name; give the run one with --name")
-    read_settings(there)
+    read_settings(deployment)
     options = {
         "objectives": objectives, "metric": metric, "minutes": minutes, "seeds": seeds, "eta": eta,
         "max_rounds": max_rounds,
@@ -158,16 +158,16 @@ def deploy_run(
         experiment, tuning = deployed_experiment(tables), ""
     require_quorum(min_sites, listed_sites(experiment))
     text = experiment_text(experiment)
-    folder = there.run(run)
+    folder = deployment.run(run)
     require(
         not (folder / "experiment.toml").exists() and not is_tuning(folder),
         f"the run {run!r} was started before; `fedmm deploy resume {run}{_at(federation)}` continues it, --name makes "
         "another",
     )
     request = RunRequest(
-        there.folder, run, text, patience=patience, enrol_seconds=patience, min_sites=min_sites, tuning=tuning
+        deployment.folder, run, text, patience=patience, enrol_seconds=patience, min_sites=min_sites, tuning=tuning
     )
-    _follow(there, run, submit(request, say))
+    _follow(deployment, run, submit(request, say))
 
 
 def _read_tuning(
@@ -189,56 +189,56 @@ def deploy_resume(
     allow_import: AllowImport = None,
 ) -> None:
     """Continue a run after its last finished round, as a new Flower run; restarts a dead SuperLink."""
-    there = Federation(federation)
-    read_settings(there)
-    _follow(there, run, resume(there, run, patience=patience, say=say))
+    deployment = Federation(federation)
+    read_settings(deployment)
+    _follow(deployment, run, resume(deployment, run, patience=patience, say=say))
 
 
-def _follow(there: Federation, run: str, number: int) -> None:
+def _follow(deployment: Federation, run: str, number: int) -> None:
     try:
-        status = follow(there, run, number, say)
+        status = follow(deployment, run, number, say)
     except KeyboardInterrupt:
-        say(f"ending the run; `fedmm deploy resume {run}{_at(there.folder)}` continues it")
-        stop_run(there, number)
+        say(f"ending the run; `fedmm deploy resume {run}{_at(deployment.folder)}` continues it")
+        stop_run(deployment, number)
         raise
     require(
         "completed" in status,
-        f"the run {run} ended with {status}; {there.run(run) / 'server.log'} says why, and `fedmm deploy resume "
-        f"{run}{_at(there.folder)}` continues it",
+        f"the run {run} ended with {status}; {deployment.run(run) / 'server.log'} says why, and `fedmm deploy resume "
+        f"{run}{_at(deployment.folder)}` continues it",
     )
-    say(f"{run}: {status}; everything is in {there.run(run)}")
-    if is_tuning(there.run(run)):
+    say(f"{run}: {status}; everything is in {deployment.run(run)}")
+    if is_tuning(deployment.run(run)):
         from fedmm.cli.tune import show_tuned  # noqa: PLC0415 - torch
 
-        at = _at(there.folder)
-        show_tuned(there.run(run) / TUNING, lambda path: f"fedmm deploy run {path} --name {run}-{path.stem}{at}")
+        at = _at(deployment.folder)
+        show_tuned(deployment.run(run) / TUNING, lambda path: f"fedmm deploy run {path} --name {run}-{path.stem}{at}")
 
 
 def deploy_status(federation: FederationFolder = DEFAULT_FEDERATION) -> None:
     """Show the running processes and the progress of the runs."""
-    there = Federation(federation)
-    made = read_settings(there)
+    deployment = Federation(federation)
+    made = read_settings(deployment)
     say(f"SuperLink {made.address}{' in plain text' if made.insecure else ', TLS and node authentication'}")
-    here = alive(there) or {SUPERLINK: answers(made)}  # one that a service started
+    here = alive(deployment) or {SUPERLINK: answers(made)}  # one that a service started
     for name, runs in here.items():
         say(f"  {name}: {'runs' if runs else 'does not run'}")
-    for folder in sorted(there.runs.glob("*")):
+    for folder in sorted(deployment.runs.glob("*")):
         rounds, numbers = (
             len(read_log(folder / "rounds.jsonl").splitlines()),
             read_log(folder / "flower-runs.txt").split(),
         )
         known = ""
         if numbers and here.get(SUPERLINK):
-            known = f", Flower says {run_status(there, int(numbers[-1]))}"
+            known = f", Flower says {run_status(deployment, int(numbers[-1]))}"
         done = describe_tuning(folder) if is_tuning(folder) else f"{rounds} rounds finished"
         say(f"{'tuning' if is_tuning(folder) else 'run'} {folder.name}: {done}{known}")
 
 
 def deploy_down(federation: FederationFolder = DEFAULT_FEDERATION) -> None:
     """Stop everything that the federation runs on this machine."""
-    there = Federation(federation)
-    read_settings(there)
-    say(f"{down(there)} processes ended")
+    deployment = Federation(federation)
+    read_settings(deployment)
+    say(f"{down(deployment)} processes ended")
 
 
 def deploy_clean(
@@ -247,7 +247,7 @@ def deploy_clean(
     ] = None,
     federation: FederationFolder = DEFAULT_FEDERATION,
     keep: Annotated[list[str] | None, typer.Option(help="A run to keep. May be repeated.")] = None,
-    days: Annotated[float, typer.Option(help="Keep what was used in this many days.")] = 30.0,
+    days: Annotated[float, typer.Option(help="Keep what was used within this many days.")] = 30.0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
@@ -280,7 +280,7 @@ def deploy_demo(
     insecure: Annotated[bool, typer.Option("--insecure", help="Plain text instead of TLS.")] = False,
     in_memory: Annotated[bool, typer.Option("--in-memory", help="Use a SuperLink that keeps nothing on disk.")] = False,
 ) -> None:
-    """Two sites of scanned digits in processes of their own; the result must be that of one process, bit for bit."""
+    """Run two sites of scanned digits in separate processes; check that the bits are those of a single process."""
     from fedmm.deploy.local import demo  # noqa: PLC0415 - torch
 
     with leave_when_told():

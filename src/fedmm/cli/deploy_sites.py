@@ -25,7 +25,8 @@ def deploy_invite(
         Path | None, typer.Option("--all", help="A TOML file of the sites; - reads standard input.")
     ] = None,
     address: Annotated[
-        str, typer.Option(help="host:port as sites reach it; by default the certificate's host and 9092.")
+        str,
+        typer.Option(help="host:port at which sites reach the SuperLink; by default the certificate's host and 9092."),
     ] = "",
     with_keys: Annotated[
         bool, typer.Option("--with-keys", help="Put the sites' private keys into their invitations.")
@@ -61,13 +62,16 @@ def deploy_join(
         "site.toml"
     ),
     data: Annotated[Path | None, typer.Option(help="Where the site's rows are.")] = None,
-    kind: Annotated[str, typer.Option(help="The kind of the rows; by default as in the invitation.")] = "",
-    domain: Annotated[str, typer.Option(help="The domain of the rows; by default as in the invitation.")] = "",
+    kind: Annotated[str, typer.Option(help="The kind of rows; by default the invitation's.")] = "",
+    domain: Annotated[str, typer.Option(help="The domain of the rows; by default the invitation's.")] = "",
     state: Annotated[str, typer.Option(help="The folder for the site's state; state/NAME by default.")] = "",
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Another value of the site's file: section.key=value.")
     ] = None,
-    fingerprint: Annotated[str, typer.Option(help="As the coordinator reads it out; any other is refused.")] = "",
+    fingerprint: Annotated[
+        str,
+        typer.Option(help="The fingerprint that the coordinator read out; an invitation with any other is refused."),
+    ] = "",
 ) -> None:
     """Take an invitation: make the site's key and its file; the public key goes back to the coordinator."""
     from fedmm.sites.credentials.invitation import join, read_invitation  # noqa: PLC0415 - needs the extra
@@ -100,9 +104,9 @@ def deploy_register(
     federation: Coordinator,
 ) -> None:
     """Register the keys in keys/NAME.pub at the running SuperLink, so it lets those sites in."""
-    there = Federation(federation)
-    read_settings(there)
-    register(there, say)
+    deployment = Federation(federation)
+    read_settings(deployment)
+    register(deployment, say)
 
 
 def deploy_certify(
@@ -111,8 +115,8 @@ def deploy_certify(
     """Sign a certificate for every keys/NAME.pub that has none, for a proxy that asks sites for one."""
     from fedmm.sites.credentials.certificates import issue_certificates  # noqa: PLC0415 - needs the extra
 
-    there = Federation(federation)
-    made = issue_certificates(there.keys, there.certificates)
+    deployment = Federation(federation)
+    made = issue_certificates(deployment.keys, deployment.certificates)
     for path in made:
         say(f"made {path}; give it to the site, whose file names it as superlink.client_certificate")
     if not made:
@@ -120,9 +124,9 @@ def deploy_certify(
 
 
 def deploy_key(
-    path: Annotated[Path, typer.Argument(help="The file for the private key, named as the site.", metavar="FILE")],
+    path: Annotated[Path, typer.Argument(help="The file for the private key, named after the site.", metavar="FILE")],
 ) -> None:
-    """Make a site's key where it is used; only FILE.pub goes to the coordinator."""
+    """Make a site's key on the site's own machine; only FILE.pub goes to the coordinator."""
     from fedmm.sites.credentials.keys import make_node_key  # noqa: PLC0415 - needs the extra
 
     make_node_key(path)
@@ -145,7 +149,7 @@ def deploy_approve(
     file: _Site,
     what: Annotated[
         str | None,
-        typer.Argument(help="8 or more characters of its hash, or its file.", metavar="HASH|FILE.toml"),
+        typer.Argument(help="The experiment: 8 or more characters of its hash, or its file.", metavar="HASH|FILE.toml"),
     ] = None,
 ) -> None:
     """List the experiments that a site was asked to run, or approve one (policy.require_approval)."""
@@ -159,9 +163,11 @@ def deploy_approve(
 
 def deploy_audit(
     file: _Site,
-    json: Annotated[bool, typer.Option("--json", help="Every entry as it is, one JSON object a line.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the entries as they are stored, one JSON object per line.")
+    ] = False,
     expect: Annotated[
-        str, typer.Option(help="A head that was stored elsewhere: it must be the hash of an entry.", metavar="HASH")
+        str, typer.Option(help="A head that was stored elsewhere; it must be the hash of an entry.", metavar="HASH")
     ] = "",
 ) -> None:
     """Check the chain of a site's audit log and print it; exit code 2 if it is broken."""

@@ -25,7 +25,7 @@ def leaderboard(
     scale: Annotated[str, typer.Option(help="full, or smoke: a few rounds of everything.")] = "full",
     problems: Annotated[str, typer.Option(help="The problems, separated by commas; by default all.")] = "",
     methods: Annotated[str, typer.Option(help="The algorithms, separated by commas; by default all.")] = "",
-    seeds: Annotated[int, typer.Option(help="Seeds of every method; 0: as many as the scale has.")] = 0,
+    seeds: Annotated[int, typer.Option(help="Seeds per method; 0: as many as the scale prescribes.")] = 0,
     kappa: Annotated[float, typer.Option(help="The condition number of the quadratic game.")] = _KAPPA,
     heterogeneity: Annotated[float, typer.Option(help="How much its clients differ, 0 or more.")] = _HETEROGENEITY,
     device: Device = "cpu",
@@ -34,9 +34,9 @@ def leaderboard(
 ) -> None:
     """Compare algorithms on minimax problems: bytes and gradients to a target, and the final value.
 
-    Each algorithm gets its options on each problem by the same budgeted search, which goes by training signals and has
-    a seed of its own. The same command continues what was interrupted. The folder holds results.jsonl, and the table
-    and picture that are made from it.
+    The same budgeted search chooses each algorithm's options on each problem, judged by training signals and with its
+    own seed. Run the same command again to continue after an interruption. The folder holds results.jsonl, and the
+    table and picture made from it.
     """
     if scale not in SCALES:
         raise unknown("--scale", scale, SCALES)
@@ -58,7 +58,7 @@ def leaderboard(
             "--heterogeneity": "" if heterogeneity == _HETEROGENEITY else heterogeneity,
             "--device": "" if device == "cpu" else device,
         }
-        command = ["fedmm", "leaderboard", *(str(part) for each in words.items() if each[1] for part in each)]
+        command = ["fedmm", "leaderboard", *(str(part) for option in words.items() if option[1] for part in option)]
         about = {"command": shlex.join(command), **provenance(torch.device(device))}
         board = Board(scale, size.candidates, seeds or size.seeds, folder / RESULTS, about)
         try:

@@ -44,15 +44,15 @@ def init(
         Path | None, typer.Option(help="The target's folder or archive, if it is not inside PATH.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The file to write; NAME.toml here by default.")] = None,
-    label: Annotated[str, typer.Option(help="Tables: the column of classes.")] = "",
+    label: Annotated[str, typer.Option(help="Tables: the column with the classes.")] = "",
     site: Annotated[str, typer.Option(help="Tables: the column that says who holds a row.")] = "",
     header: Annotated[
         bool | None, typer.Option("--header/--no-header", help="Tables: whether the first line names the columns.")
     ] = None,
     columns: Annotated[
-        str, typer.Option(help="Tables without header: the names of all columns, with commas between.")
+        str, typer.Option(help="Tables without a header: the names of all columns, separated by commas.")
     ] = "",
-    sheet: Annotated[str, typer.Option(help="The sheet of an Excel workbook that has several.")] = "",
+    sheet: Annotated[str, typer.Option(help="Which sheet to read of an Excel workbook with several.")] = "",
     target_site: Annotated[
         list[str] | None, typer.Option(help="A site that is the target, if labels do not show it. May be repeated.")
     ] = None,
@@ -66,7 +66,7 @@ def init(
     as_site: Annotated[
         str,
         typer.Option(
-            help="The table is that of a site of this name: write the site's file, and an experiment for all."
+            help="The table belongs to the site of this name: write the site's file, and an experiment for all sites."
         ),
     ] = "",
     with_site: Annotated[

@@ -17,7 +17,7 @@ FORMATS = ("html", "pdf", "png")
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs, comparisons or sweeps.", metavar="RUN...")],
     out: Annotated[Path, typer.Option(help="The file to write.")],
-    format: Annotated[str, typer.Option(help="html, pdf or png; by default as the file's name ends.")] = "",
+    format: Annotated[str, typer.Option(help="html, pdf or png; by default the suffix of --out decides.")] = "",
 ) -> None:
     """Write one file that shows the runs side by side: a page for any browser, without a server or a network.
 

@@ -40,11 +40,16 @@ def reproduce(
     seed: Annotated[list[int] | None, typer.Option(help="Only this seed. May be repeated.")] = None,
     scale: Annotated[str, typer.Option(help="full, or smoke: every run for a few rounds on a few rows.")] = "full",
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
-    precision: Annotated[str, typer.Option(help="fp32, tf32 or bf16: of float32 products on a GPU.")] = "fp32",
-    stack: Annotated[int, typer.Option(help="Runs in one program, at most.")] = 16,
-    seconds: Annotated[float, typer.Option(help="Stop in time and keep what is unfinished; 0: no limit.")] = 0.0,
+    precision: Annotated[
+        str, typer.Option(help="Precision of float32 products on a GPU: fp32, tf32 or bf16.")
+    ] = "fp32",
+    stack: Annotated[int, typer.Option(help="The most runs in one program.")] = 16,
+    seconds: Annotated[
+        float, typer.Option(help="A time limit in seconds; unfinished runs can be continued; 0: no limit.")
+    ] = 0.0,
     results: Annotated[
-        Path | None, typer.Option(help="Another results file than the item's own; drawn in a folder beside it.")
+        Path | None,
+        typer.Option(help="A results file to use instead of the item's own; the drawing goes into a folder beside it."),
     ] = None,
     paper: Annotated[Path, typer.Option(help="The folder with the paper's items.")] = Path("paper"),
     draw: Annotated[bool, typer.Option("--draw", help="Run nothing; draw the existing results.")] = False,

@@ -63,7 +63,7 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", help="Print only the last line.")] = False,
     allow_import: AllowImport = None,
 ) -> None:
-    """Train as FILE.toml says and leave a run folder: rounds, summary, model, picture. With [sweep], a grid of runs."""
+    """Train the experiment in FILE.toml and write a run folder. A [sweep] table makes it a grid of runs."""
     given = {
         "engine": engine or ("ray" if ray_address else None),
         "ray_address": ray_address,
@@ -102,7 +102,7 @@ def run(
 
 def _type_compare(file: Path, settings: Sequence[str], allowed: Sequence[str]) -> str:
     """The command that compares methods on the same file with the same settings."""
-    options = [*(("--set", each) for each in settings), *(("--allow-import", each) for each in allowed)]
+    options = [*(("--set", setting) for setting in settings), *(("--allow-import", module) for module in allowed)]
     return shlex.join(["fedmm", "compare", str(file), *(word for pair in options for word in pair)])
 
 
@@ -190,7 +190,7 @@ def show_comparison(summary: dict[str, Any], folder: Path, *, judged: bool = Fal
 def _say_verdicts(evidence: dict[str, Any]) -> None:
     shift = evidence["label_shift"]
     if shift:
-        say(f"as {evidence['source_only']} tells it: {shift['sentence']}")
+        say(f"as estimated with {evidence['source_only']}: {shift['sentence']}")
     for verdict in evidence["verdicts"]:
         say(f"{verdict['label']}: {verdict['sentence']}")
     if evidence["note"]:
@@ -200,14 +200,14 @@ def _say_verdicts(evidence: dict[str, Any]) -> None:
 
 def demo(
     data: Annotated[str, typer.Option(help=f"What to run on: {', '.join(DEMOS)}.")] = "digits",
-    seeds: Annotated[int, typer.Option(help="How many seeds of each method.")] = 1,
+    seeds: Annotated[int, typer.Option(help="Seeds per method.")] = 1,
     out: Annotated[
         Path | None, typer.Option(help="The folder; runs/demo by default (runs/demo-NAME for others).")
     ] = None,
     workers: Annotated[int, typer.Option(help="Runs in parallel; 0: one per core.")] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the comparison in that folder.")] = False,
 ) -> None:
-    """Compare source-only training, FedAvgGDA, FedProxGDA and FedMM on data that comes with our dependencies."""
+    """Compare source-only training, FedAvgGDA, FedProxGDA and FedMM on data that needs no download."""
     at_least("--seeds", seeds, 1)
     require(seeds <= _MOST_SEEDS, f"--seeds must be at most {_MOST_SEEDS}, not {seeds}")
     at_least("--workers", workers, 0)
@@ -242,7 +242,7 @@ def compare(
     resume: Annotated[bool, typer.Option("--resume", help="Continue the comparison in that folder.")] = False,
     allow_import: AllowImport = None,
 ) -> None:
-    """Train source only, per-site standardisation, FedAvgGDA and FedMM on the data of FILE.toml; say which to use.
+    """Train source only, per-site standardisation, FedAvgGDA and FedMM on the data of FILE.toml, and say which to use.
 
     The verdict uses validators, never target labels, and may be that the evidence does not support adapting. Without a
     target, methods for the metric are compared by it on rows set aside.

@@ -91,7 +91,7 @@ def predict(
     recall: Recall = None,
     allow_import: AllowImport = None,
 ) -> None:
-    """Predict the classes of new rows: a line each with its name, its class, and a probability for each class."""
+    """Predict the classes of new rows: one line per row, with its name, its class and a probability per class."""
 
     shown = str(out) == "-"
     if not shown:
@@ -132,8 +132,8 @@ def evaluate(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Also write everything to this .json file; of one in the folder RUN, such as RUN/by_sex.json, `fedmm "
-            "report` shows the groups of --group."
+            help="Also write everything to this .json file. `fedmm report` shows the groups of --group if it is in the "
+            "folder RUN, such as RUN/by_sex.json."
         ),
     ] = None,
     picture: Annotated[
@@ -346,7 +346,7 @@ def _confusions(table: Mapping[str, Any]) -> None:
     ]
     for count, name, guess in sorted(wrong, reverse=True)[:_MOST_CONFUSIONS]:
         if count:
-            say(f"{count} rows of {name} were taken for {guess}")
+            say(f"{count} rows of {name} were predicted as {guess}")
 
 
 def _percent(share: float | None) -> str:
@@ -365,9 +365,9 @@ def export(
 ) -> None:
     """Write the model of a run as one file for other programs: from rows as they are stored to probabilities.
 
-    What belongs to the network is inside: centring, normalisation, the centre crop, scaling of bytes, and what
-    --calibrate-on fits; the threshold of --recall is described in the file. The file holds
-    the names of the classes, is loaded again and compared with the run's own probabilities before it gets its name.
+    The file includes the preprocessing (centring, normalisation, the centre crop, scaling of bytes), what
+    --calibrate-on fits, and the names of the classes; its description has the threshold of --recall. Before it gets
+    its name, it is loaded again and compared with the run's own probabilities.
     """
 
     ending = FORMATS[format].ending if format in FORMATS else ""

@@ -22,7 +22,7 @@ _Run = Annotated[str | None, typer.Argument(help="The run's name; the newest by 
 _FEW_METRICS, _FEW_ROWS, _MOST_SITES = 8, 6, 20
 
 
-class _Watched:
+class _WatchedRun:
     """A run by its name, or the newest as soon as there is one."""
 
     def __init__(self, federation: Federation, name: str | None, *, follow: bool = False) -> None:
@@ -48,7 +48,7 @@ def deploy_watch(
 ) -> None:
     """Watch a run: its sites, rounds, bytes and refusals; Ctrl-C does not stop the run."""
     require(0.1 <= every <= 3600, f"--every must be from 0.1 to 3600 seconds, not {every:g}")
-    watched = _Watched(Federation(federation), run)
+    watched = _WatchedRun(Federation(federation), run)
     if once:
         for line in snapshot(watched()):
             say(line)
@@ -61,16 +61,16 @@ def deploy_watch(
 def deploy_metrics(
     run: _Run = None,
     federation: FederationFolder = DEFAULT_FEDERATION,
-    port: Annotated[int, typer.Option(help="The port; 0 for any that is free.")] = 9464,
-    host: Annotated[str, typer.Option(help="An address of this machine's own.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port; 0 picks a free one.")] = 9464,
+    host: Annotated[str, typer.Option(help="The address of this machine to listen on.")] = "127.0.0.1",
 ) -> None:
     """Serve a run's state to Prometheus at http://127.0.0.1:9464/metrics, until Ctrl-C."""
-    with leave_when_told(), MetricsServer(_Watched(Federation(federation), run, follow=True), port, host) as server:
+    with leave_when_told(), MetricsServer(_WatchedRun(Federation(federation), run, follow=True), port, host) as server:
         say(f"metrics at http://{host}:{server.server_address[1]}/metrics; Ctrl-C ends it")
         server.serve_forever()
 
 
-def _watch_live(watched: _Watched, every: float) -> None:
+def _watch_live(watched: _WatchedRun, every: float) -> None:
     view = watched()
     with Live(_screen(view), console=console, auto_refresh=False) as live:
         while view is None or not view.over:
@@ -79,7 +79,7 @@ def _watch_live(watched: _Watched, every: float) -> None:
             live.update(_screen(view), refresh=True)
 
 
-def _watch_lines(watched: _Watched, every: float) -> None:
+def _watch_lines(watched: _WatchedRun, every: float) -> None:
     """A line for each new round and refusal, for logs and pipes."""
     state, last, refusals = "", 0, 0
     while True:

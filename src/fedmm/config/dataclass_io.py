@@ -64,7 +64,7 @@ def as_table(value: Any) -> Table:
 
 def _plain(value: Any) -> Any:
     if is_dataclass(value):
-        rows = [each for _, table in _named_values().values() for each in table.items()]
+        rows = [row for _, table in _named_values().values() for row in table.items()]
         name = next(name for name, row in rows if type(value).__name__ == row.__name__)
         return {"name": name, **as_table(value)}
     if isinstance(value, Mapping):
@@ -95,8 +95,8 @@ def _conform(value: Any, hint: Any, path: str) -> Any:
 def _leaves(value: Any) -> Iterator[Any]:
     """Every key and every value inside lists and tables, or the value itself."""
     if isinstance(value, list | tuple | Mapping):
-        for each in (*value, *value.values()) if isinstance(value, Mapping) else value:
-            yield from _leaves(each)
+        for entry in (*value, *value.values()) if isinstance(value, Mapping) else value:
+            yield from _leaves(entry)
     else:
         yield value
 
@@ -106,7 +106,7 @@ _KINDS_OF_NAMED_VALUES = ("Schedule", "ServerOptimizer", "TargetLoss")
 
 
 def _kind_of_named_value(hint: Any) -> str | None:
-    kinds = (getattr(each, "__name__", "") for each in (hint, *typing.get_args(hint)))
+    kinds = (getattr(kind, "__name__", "") for kind in (hint, *typing.get_args(hint)))
     return next((kind for kind in kinds if kind in _KINDS_OF_NAMED_VALUES), None)
 
 
@@ -126,7 +126,7 @@ def _named_values() -> dict[str, tuple[str, Mapping[str, type[Any]]]]:
 def _accepts(hint: Any) -> Callable[[Any], bool]:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (Union, types.UnionType):
-        return lambda value: any(_accepts(each)(value) for each in arguments)
+        return lambda value: any(_accepts(argument)(value) for argument in arguments)
     if origin is Literal:
         return lambda value: isinstance(value, str) and value in arguments
     if origin is tuple:
@@ -154,9 +154,9 @@ _PLURALS = {float: "numbers", int: "whole numbers", str: "words"}
 def _words(hint: Any) -> str:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (Union, types.UnionType):
-        return " or ".join(_words(each) for each in arguments)
+        return " or ".join(_words(argument) for argument in arguments)
     if origin is Literal:
-        return "one of " + ", ".join(repr(each) for each in arguments)
+        return "one of " + ", ".join(repr(argument) for argument in arguments)
     if origin is tuple:
         count = "" if arguments[-1] is Ellipsis else f"{len(arguments)} "
         return f"a list of {count}{_PLURALS[arguments[0]]}"

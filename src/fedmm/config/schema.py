@@ -69,7 +69,7 @@ class Experiment:
 
     @property
     def ignores_target(self) -> bool:
-        """Whether there may be a target and nothing is learnt from it."""
+        """Whether nothing is learnt from the target, if there is one."""
         return self.source_only and not self.labelled_only
 
     @property
@@ -85,7 +85,7 @@ class Experiment:
 
     @property
     def source_only(self) -> bool:
-        """Whether nothing is adapted: the source's labels are learnt, and the target is not looked at."""
+        """Whether only the source's labels are learnt, without adapting to the target."""
         return isinstance(self.objective, SourceOnly) and not self.looks_at_target
 
     @property

@@ -46,10 +46,10 @@ def grid(tables: Mapping[str, Any], lists: str = SWEEP) -> list[Experiment]:
         idle = {(section, key) for section in names for key in _idle(section, names[section], changed[section])}
         for section, key in idle:
             changed[section].pop(key, None)
-        each = experiment(changed)
+        planned = experiment(changed)
         applied = [(path, value) for (path, _), value in zip(axes, chosen, strict=True) if path[:2] not in idle]
-        each = replace(each, run=replace(each.run, label=_label(each, applied, several)))
-        experiments.setdefault(repr(each), each)
+        planned = replace(planned, run=replace(planned.run, label=_label(planned, applied, several)))
+        experiments.setdefault(repr(planned), planned)
     return list(experiments.values())
 
 
@@ -62,7 +62,7 @@ def _idle(section: str, names: Sequence[Any], table: Mapping[str, Any]) -> set[s
 
 def used_options(row: type[Any]) -> set[str]:
     """The names of the options that a row of a table has a use for."""
-    return row.used_options() if issubclass(row, Objective) else {each.name for each in fields(row)}
+    return row.used_options() if issubclass(row, Objective) else {field.name for field in fields(row)}
 
 
 def options_for(tables: Mapping[str, Any], section: str, name: str, rows: Mapping[str, type]) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def grid_axes(table: Any, lists: str = SWEEP) -> list[tuple[tuple[str, ...], lis
                 require(
                     isinstance(value, list) and bool(value), f"{name} must be a list of values to try, not {value!r}"
                 )
-                require(all(path != other for other, _ in axes), f"{name} is there twice; give one list of values")
+                require(all(path != other for other, _ in axes), f"{name} occurs twice; give one list of values")
                 axes.append((path, value))
 
     walk(table, ())
@@ -141,25 +141,25 @@ class Group:
 def groups(experiments: Sequence[Experiment], adaptations: Sequence[Adaptation]) -> list[Group]:
     """As few programs as possible: runs of one shape together, those of one algorithm next to each other."""
     found: dict[str, list[int]] = {}
-    for number, (each, adaptation) in enumerate(zip(experiments, adaptations, strict=True)):
-        found.setdefault(_shape(each, adaptation), []).append(number)
+    for number, (planned, adaptation) in enumerate(zip(experiments, adaptations, strict=True)):
+        found.setdefault(_shape(planned, adaptation), []).append(number)
     return [
         Group(tuple(sorted(members, key=lambda number: (experiments[number].algorithm.name, number))))
         for members in found.values()
     ]
 
 
-def _shape(each: Experiment, adaptation: Adaptation) -> str:
+def _shape(planned: Experiment, adaptation: Adaptation) -> str:
     """What runs of one program must share."""
     function = adaptation.function
     return repr(
         (
             [(block.name, block.shape) for block in function.layout.blocks],
-            (function.layout.dtype, str(function.layout.device), function.input_shape, each.model),
-            (adaptation.objective.structure(), len(adaptation.problem.clients), each.run.batch_size),
+            (function.layout.dtype, str(function.layout.device), function.input_shape, planned.model),
+            (adaptation.objective.structure(), len(adaptation.problem.clients), planned.run.batch_size),
             adaptation.odds if adaptation.objective.restrained else None,
-            (each.run.rounds, each.run.evaluate_every, each.run.precision, each.run.threads),
+            (planned.run.rounds, planned.run.evaluate_every, planned.run.precision, planned.run.threads),
             [(list(evaluator.measures), len(evaluator)) for evaluator in adaptation.evaluators],
-            (adaptation.row_dtype, adaptation.view, each.terms.structure()),
+            (adaptation.row_dtype, adaptation.view, planned.terms.structure()),
         )
     )

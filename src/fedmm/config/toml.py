@@ -118,7 +118,7 @@ def _read_extending(path: Path, before: tuple[Path, ...]) -> dict[str, Any]:
     except (OSError, ValueError, RuntimeError) as problem:  # a link to itself, or no path at all
         raise FedmmError(f"{path} cannot be read: {problem}") from problem
     require(len(before) < _MOST_FILES, f"{path} is the end of a chain of {_MOST_FILES} files; extend fewer")
-    require(here not in before, f"{path} extends itself, through {' and '.join(each.name for each in before)}")
+    require(here not in before, f"{path} extends itself, through {' and '.join(file.name for file in before)}")
     tables = read_toml(path)
     if EXTENDS not in tables:
         return tables

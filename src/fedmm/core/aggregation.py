@@ -176,7 +176,7 @@ class Sums(NamedTuple):
     groups: Groups
 
 
-def aggregated(
+def aggregate(
     aggregation: Aggregation,
     uploads: State,
     sent: State,
@@ -201,8 +201,8 @@ def aggregated(
     mean = {name: group_centre(aggregation, vectors, groups, counted) for name, vectors in uploads.items()}
     if aggregation.robust and sums is not None:
         before, after = (
-            {name: group_centre(aggregation, each[name], sums.groups) for name in accumulates}
-            for each in (sums.before, sums.after)
+            {name: group_centre(aggregation, states[name], sums.groups) for name in accumulates}
+            for states in (sums.before, sums.after)
         )
         return Aggregated(mean, {name: after[name] - before[name] for name in accumulates})
     gain = {name: share * (mean[name] - sent[name] if name in sent else mean[name]) for name in accumulates}

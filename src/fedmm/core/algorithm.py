@@ -125,11 +125,11 @@ class Algorithm:
         )
         require(
             not self.looks or type(self).look is not Algorithm.look,
-            f"{type(self).__name__} looks, and needs a look that says where",
+            f"{type(self).__name__} sets looks, so it must define look, the point to look from",
         )
         require(
             not self.draws_by_importance or type(self).importance is not Algorithm.importance,
-            f"{type(self).__name__} draws clients by their importance, and needs an importance that says how much",
+            f"{type(self).__name__} sets draws_by_importance, so it must define importance",
         )
         per_group("lr_min", self.lr_min)
         per_group("lr_max", self.lr_max)
@@ -143,7 +143,7 @@ class Algorithm:
 
     @property
     def step_schedule(self) -> StepSchedule | None:
-        """How many local steps the rounds have, where that differs from round to round."""
+        """The number of local steps of each round, if it differs between rounds."""
         return PairedSteps() if self.in_pairs else None
 
     def steps_in(self, own: int, seed: int, t: int) -> int:
@@ -162,7 +162,7 @@ class Algorithm:
         return 1 if self.step_schedule else own
 
     def ends_pair(self, t: int) -> bool:
-        """Whether round t (from 0) is for those alone whose first step was counted in the round before."""
+        """Whether only clients that were counted in the round before take part in round t (from 0)."""
         return self.in_pairs and t % 2 == 1
 
     def coefficients(self, layout: Layout, t: int, rounds: int) -> Coefficients:
@@ -186,7 +186,7 @@ class Algorithm:
         return {}
 
     def structure(self) -> tuple[object, ...]:
-        """What algorithms of one class must share beside it to compute side by side; the rest is in coefficients."""
+        """What else algorithms of one class must share to compute side by side; the rest is in coefficients."""
         return ()
 
     def broadcast(self, server: State) -> State:
@@ -219,7 +219,7 @@ class Algorithm:
         return self.draws_by_importance
 
     def reports_only(self, t: int) -> bool:
-        """Whether clients send what they report in round t, and nothing else: their steps must leave them at z_0."""
+        """Whether clients send only their reports in round t; their steps must then leave them at z_0."""
         return False
 
     def scalar_weights(self, scalars: State) -> Tensor | None:
@@ -253,7 +253,7 @@ class Algorithm:
     def finish(self, z: Tensor, sent: State, client: State, c: Coefficients) -> tuple[State, State]:
         """What the client uploads after its last local step, and its new state.
 
-        It keeps that state but for what ``begin`` added, which was for this round alone.
+        It keeps that state except for what ``begin`` added for this round.
         """
         return {"z": z}, client
 
@@ -266,7 +266,7 @@ class Algorithm:
         return {"loss": loss}
 
     def server_update(self, server: State, uploads: Aggregated, c: Coefficients) -> State:
-        """The server's new state from what came of the uploads; c has no client axis here."""
+        """The server's new state from the aggregated uploads; c has no client axis here."""
         return {"z": uploads.mean["z"]}
 
     def restored_client(self, sent: State, totals: State, c: Coefficients) -> State:

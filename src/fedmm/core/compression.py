@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fedmm.core.algorithm import Algorithm, State
 from fedmm.core.errors import FedmmError, require
-from fedmm.core.mechanisms import Circumstances, Transmission, arrived
+from fedmm.core.mechanisms import Circumstances, Transmission, transmit_point
 
 Encoding = Literal["exact", "fp16", "int8"]
 ENCODINGS: tuple[Encoding, ...] = ("exact", "fp16", "int8")
@@ -69,7 +69,7 @@ class Codec:
         return self.decode(*self.encode(vector), vector.dtype)
 
     def size_in_bytes(self, size: int) -> int:
-        """What a vector takes on the wire."""
+        """Bytes that a vector takes to send."""
         return size * self.dtype.itemsize + -(-size // BLOCK) * torch.float32.itemsize
 
 
@@ -78,7 +78,7 @@ CODECS: dict[str, Codec] = {"fp16": Codec(torch.float16, 32768.0), "int8": Codec
 
 
 def vector_bytes(encoding: Encoding, size: int, dtype: torch.dtype) -> int:
-    """What a vector takes on the wire."""
+    """Bytes that a vector takes to send."""
     return size * dtype.itemsize if encoding == "exact" else CODECS[encoding].size_in_bytes(size)
 
 
@@ -87,8 +87,8 @@ def _pack(codec: Codec, name: str, vector: Tensor) -> State:
     return {name + _CODES: codes, name + _SCALES: scales}
 
 
-def _unpack(codec: Codec, name: str, wire: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
-    return codec.decode(wire[name + _CODES], wire[name + _SCALES], dtype)
+def _unpack(codec: Codec, name: str, coded: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
+    return codec.decode(coded[name + _CODES], coded[name + _SCALES], dtype)
 
 
 # States ---------------------------------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ def known_point(state: State) -> State:
     return {name.removeprefix(_KNOWN): vector for name, vector in state.items() if name.startswith(_KNOWN)}
 
 
-def remembered(broadcasts: Encoding, sent: State) -> State:
+def remember(broadcasts: Encoding, sent: State) -> State:
     """What a server, and a client, remembers of a broadcast."""
     return {} if broadcasts == "exact" else {_KNOWN + name: vector for name, vector in sent.items()}
 
@@ -112,7 +112,7 @@ def remembered(broadcasts: Encoding, sent: State) -> State:
 def first_memory(uploads: Encoding, broadcasts: Encoding, sent: State) -> State:
     """What a client remembers at the start, where the server stands at ``sent``."""
     residual = {} if uploads == "exact" else {RESIDUAL: torch.zeros_like(sent["z"])}
-    return {**residual, **remembered(broadcasts, sent)}
+    return {**residual, **remember(broadcasts, sent)}
 
 
 # Uploads --------------------------------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ class Transmitted(NamedTuple):
     """A client's point as it arrives, ``[..., size]``; the named tensors that travel; what it has to remember."""
 
     z: Tensor
-    wire: State
+    coded: State
     memory: State
 
 
@@ -140,18 +140,18 @@ def transmit(
     are no function of the updates' *sum*, so that noise which is shared among clients goes with exact uploads alone.
     """
     if uploads == "exact":
-        z = arrived(transmission, z, z_0, given)
+        z = transmit_point(transmission, z, z_0, given)
         return Transmitted(z, {"z": z}, {})
     update = transmission.transmitted(z - z_0, given)
     before = memory.get(RESIDUAL)
     wanted = update if before is None else update + before
     codec = CODECS[uploads]
-    wire = _pack(codec, "z", wanted)
-    said = _unpack(codec, "z", wire, wanted.dtype)
-    return Transmitted(z_0 + said, wire, {RESIDUAL: wanted - said})
+    coded = _pack(codec, "z", wanted)
+    said = _unpack(codec, "z", coded, wanted.dtype)
+    return Transmitted(z_0 + said, coded, {RESIDUAL: wanted - said})
 
 
-def kept_back(z: Tensor, memory: Mapping[str, Tensor]) -> Transmitted:
+def keep_back(z: Tensor, memory: Mapping[str, Tensor]) -> Transmitted:
     """A client's point in a round in which it is not sent: what earlier codes left out of it stays to be sent."""
     return Transmitted(z, {}, {RESIDUAL: memory[RESIDUAL]} if RESIDUAL in memory else {})
 
@@ -172,7 +172,9 @@ def transmit_others(transmission: Transmission, algorithm: Algorithm, upload: St
         )
         return upload
     others = {name: vector for name, vector in upload.items() if name != "z"}
-    arriving = {name: arrived(transmission, v, sent.get(name, torch.zeros_like(v))) for name, v in others.items()}
+    arriving = {
+        name: transmit_point(transmission, v, sent.get(name, torch.zeros_like(v))) for name, v in others.items()
+    }
     return {**upload, **arriving}
 
 
@@ -184,12 +186,12 @@ def travelling(uploads: Encoding, upload: State) -> State:
     return {**_pack(CODECS[uploads], "z", torch.zeros_like(upload["z"])), **others}
 
 
-def arrived_upload(uploads: Encoding, wire: State, sent: State) -> State:
-    """The upload that travelled as ``wire``, from a client that was sent ``sent``."""
+def decode_upload(uploads: Encoding, coded: State, sent: State) -> State:
+    """The upload that travelled as ``coded``, from a client that was sent ``sent``."""
     if uploads == "exact":
-        return wire
-    others = {name: vector for name, vector in wire.items() if not name.startswith("z.")}
-    return {"z": sent["z"] + _unpack(CODECS[uploads], "z", wire, sent["z"].dtype), **others}
+        return coded
+    others = {name: vector for name, vector in coded.items() if not name.startswith("z.")}
+    return {"z": sent["z"] + _unpack(CODECS[uploads], "z", coded, sent["z"].dtype), **others}
 
 
 # Broadcasts -----------------------------------------------------------------------------------------------------------
@@ -209,23 +211,23 @@ def broadcast(broadcasts: Encoding, now: State, known: State) -> Broadcast:
     codes: State = {}
     for name, vector in now.items():
         codes |= _pack(CODECS[broadcasts], name, vector - known[name])
-    return Broadcast(received(broadcasts, codes, known), codes)
+    return Broadcast(decode_broadcast(broadcasts, codes, known), codes)
 
 
-def received(broadcasts: Encoding, wire: State, known: State) -> State:
-    """What a server sent, for a client that knows ``known``; ``wire`` holds codes, or the whole vectors."""
-    if broadcasts == "exact" or not _is_coded(wire):
-        return wire
-    names = [name.removesuffix(_CODES) for name in wire if name.endswith(_CODES)]
+def decode_broadcast(broadcasts: Encoding, coded: State, known: State) -> State:
+    """What a server sent, for a client that knows ``known``; ``coded`` holds codes, or the whole vectors."""
+    if broadcasts == "exact" or not _is_coded(coded):
+        return coded
+    names = [name.removesuffix(_CODES) for name in coded if name.endswith(_CODES)]
     for name in names:
         if name not in known:
             raise FedmmError(f"codes of {name!r} came to a client that does not know the point they begin at")
-    return {name: known[name] + _unpack(CODECS[broadcasts], name, wire, known[name].dtype) for name in names}
+    return {name: known[name] + _unpack(CODECS[broadcasts], name, coded, known[name].dtype) for name in names}
 
 
-def readable(wire: State, own: State) -> bool:
+def readable(coded: State, own: State) -> bool:
     """Whether a client in this state knows where the codes begin that it was sent, if they are codes."""
-    return all(_KNOWN + name.removesuffix(_CODES) in own for name in wire if name.endswith(_CODES))
+    return all(_KNOWN + name.removesuffix(_CODES) in own for name in coded if name.endswith(_CODES))
 
 
 def _is_coded(names: Collection[str]) -> bool:

@@ -33,7 +33,7 @@ class Terms:
         round. An update that is malformed or beyond a bound is always left out.
     max_update_norm: an update z_i - z_0 with a larger norm is left out; 0 for no bound.
     max_update_ratio: so is one whose norm is more than so many times the median in the client's group; 0 for no bound.
-    aggregation: what the server makes of the updates, within groups of clients that hold the same domains.
+    aggregation: how the server combines the updates, within groups of clients that hold the same domains.
     transmission: what happens to an update on its way.
     restore: the server keeps the sums of each client's updates, so that a client that lost its state gets it back.
     uploads, broadcasts: the form in which vectors travel: ``exact``, ``fp16`` or ``int8``.
@@ -104,7 +104,7 @@ class Terms:
 
     @property
     def hides_updates(self) -> bool:
-        """Whether a client tells nothing of its update but the update itself, which noise or masks hide."""
+        """Whether a client reveals nothing but its update, which noise or masks hide."""
         return self.transmission.private or self.secure_sum
 
     def check_sum(self, problem: FederatedProblem, algorithm: Algorithm) -> None:
@@ -137,7 +137,7 @@ class Terms:
         require(clients <= MOST_SUMMED, f"secure_sum takes at most {MOST_SUMMED} clients, not {clients}")
 
     def check_reports(self, algorithm: Algorithm) -> None:
-        """Refuse numbers that clients report where noise or masks are to hide what each of them has."""
+        """Refuse algorithms whose clients report numbers, if noise or masks are to hide single clients."""
         if not algorithm.reports:
             return
         what = f"its clients report their {' and '.join(map(repr, algorithm.reports))}"

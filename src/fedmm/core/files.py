@@ -42,13 +42,14 @@ def hold_lock(path: Path, refusal: str, mode: int = 0o600) -> Iterator[TextIO]:
 
 
 @contextmanager
-def replace_file(path: Path) -> Iterator[Path]:
-    """A name beside ``path`` to write to; when all went well it is synced and becomes ``path``, else it is removed.
+def replace_file(path: Path, partial: Path | None = None) -> Iterator[Path]:
+    """Yield a name beside ``path`` to write to; on success the file is synced and renamed to ``path``, else removed.
 
+    partial: that name, where only one process writes this file; by default it contains the process's id.
     What the disk refuses is raised as it comes (OSError), and leaves the older file as it was.
     """
     path = path.resolve() if path.is_symlink() else path
-    partial = path.with_name(f".{path.name[:200]}.{os.getpid()}.partial")
+    partial = partial or path.with_name(f".{path.name[:200]}.{os.getpid()}.partial")
     try:
         yield partial
         if path.exists():
@@ -56,9 +57,10 @@ def replace_file(path: Path) -> Iterator[Path]:
         with partial.open("rb+") as file:
             os.fsync(file.fileno())
         partial.replace(path)
-    finally:
+    except BaseException:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
+        raise
 
 
 def write_text(path: Path, text: str) -> None:
@@ -109,7 +111,7 @@ def atomic_write(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
     try:
         require(bool(path.name) and not path.is_dir(), f"{path} is a folder; name a file to write")
         require(path.is_file() or not path.exists(), f"{path} is not a regular file; name one to write")
-        require(overwrite or not path.exists(), f"{path} is there already; pass --overwrite to replace it")
+        require(overwrite or not path.exists(), f"{path} already exists; pass --overwrite to replace it")
         path.parent.mkdir(parents=True, exist_ok=True)
         with replace_file(path) as partial:
             yield partial

@@ -43,8 +43,8 @@ def allow_import(*names: str) -> None:
     """Allow experiments and run folders to name these modules, in this process and those it starts.
 
     Importing a module runs its code, and a backbone ``module:factory`` calls the factory with the file's options. Names
-    that no list allows are refused before anything is imported. The modules are looked for where Python looks, and then
-    in the current folder.
+    that no list allows are refused before anything is imported. Modules are searched for on Python's path, and then in
+    the current folder.
 
     names: ``package.module`` for the functions and classes that it or its submodules define, or
         ``package.module:factory`` for one alone.
@@ -71,7 +71,7 @@ def only_allowed(names: Sequence[str], remedy: str) -> Iterator[None]:
 def is_covered(name: str, allowed: Sequence[str]) -> bool:
     """Whether a list of modules and functions lets ``module:attribute`` be imported."""
     module, _, attribute = name.partition(":")
-    return any(_covers(each, module, attribute) for each in allowed)
+    return any(_covers(entry, module, attribute) for entry in allowed)
 
 
 def allowed_names() -> list[str]:
@@ -115,7 +115,7 @@ def import_allowed(name: str, what: str, *, built_in: Collection[str] = ()) -> A
         raise FedmmError(f"{what} {name!r}: {module} has no {attribute!r}{hint}")
     home = getattr(found, "__module__", None)
     require(
-        name in allowed or not callable(found) or any(_covers(each, str(home), "") for each in allowed),
+        name in allowed or not callable(found) or any(_covers(entry, str(home), "") for entry in allowed),
         f"{what} {name!r} is defined in {home!r}, which is not allowed; "
         f"{f'if you trust it, allow it with --allow-import {name}' if only is None else only.remedy}",
     )

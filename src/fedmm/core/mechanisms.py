@@ -59,7 +59,7 @@ class Transmission(ABC):
 
     @abstractmethod
     def transmitted(self, update: Tensor, given: Circumstances | None = None) -> Tensor:
-        """What arrives of z_i - z_0, ``[..., size]``."""
+        """z_i - z_0 as it arrives, ``[..., size]``."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class GaussianUpdate(Transmission):
         Only for algorithms whose clients keep nothing between rounds, and exact uploads.
     delta: with which epsilon is reported.
 
-    An update that is not finite is sent as noise alone: that a client diverged is its secret, too.
+    An update that is not finite is sent as noise alone, so divergence stays private, too.
     """
 
     name: ClassVar[str] = "gaussian"
@@ -148,7 +148,7 @@ TRANSMISSIONS: dict[str, type[Transmission]] = {
 }
 
 
-def arrived(transmission: Transmission, z: Tensor, z_0: Tensor, given: Circumstances | None = None) -> Tensor:
+def transmit_point(transmission: Transmission, z: Tensor, z_0: Tensor, given: Circumstances | None = None) -> Tensor:
     """z_i as the server will know it, ``[..., size]``: z_0 and what arrives of the client's way from there."""
     return z if transmission.exact else z_0 + transmission.transmitted(z - z_0, given)
 

@@ -89,7 +89,7 @@ class Outputs(NamedTuple):
 
 
 class AdversaryShape(NamedTuple):
-    """The adversary an objective needs. twin: built like the task head, whatever that is.
+    """The adversary an objective needs. twin: it is built like the task head.
 
     levels: of an adversary that is one number for all rows, and no network: how many such numbers of omega come after
         it among its outputs.
@@ -104,7 +104,7 @@ class AdversaryShape(NamedTuple):
 
     @property
     def width(self) -> int:
-        """How many numbers there are of a row."""
+        """Numbers per row."""
         return self.outputs * (1 + self.held) + self.levels
 
 
@@ -175,7 +175,7 @@ class Objective(ABC):
         require(self.source_share < 1.0, "source_share must be below 1: the adversary sees target rows too")
         require(
             self.restrained or not self.source_share,
-            "source_share must be 0 without restrained = true, which is all that it is for",
+            "source_share must be 0 without restrained = true, which is the only option that uses it",
         )
         not_negative("sam_radius", self.sam_radius)
 
@@ -184,7 +184,7 @@ class Objective(ABC):
         return self.nu * as_schedule("nu_schedule", self.nu_schedule)(t, rounds)
 
     def restrain(self) -> Objective:
-        """The objective with restrained features, where its adversary tells domains; else as it is."""
+        """The objective with restrained features if its adversary predicts domains, else unchanged."""
         return replace(self, restrained=True) if self.tells_domains else self
 
     def structure(self) -> Objective:
@@ -198,7 +198,7 @@ class Objective(ABC):
     def used_options(cls) -> set[str]:
         """The names of the options that this objective has a use for."""
         of_classifiers = {"domain_smoothing", "restrained", "source_share"}
-        return {each.name for each in fields(cls)} - (set() if cls.tells_domains else of_classifiers)
+        return {option.name for option in fields(cls)} - (set() if cls.tells_domains else of_classifiers)
 
     @property
     def needs_class_shares(self) -> bool:

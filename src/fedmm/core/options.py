@@ -58,7 +58,7 @@ class TrainOptions:
     keep_checkpoints: how many of the last stay. best_by: the validator by which the best model is kept beside them.
     stop_by, patience, min_rounds, min_delta: as in :class:`fedmm.EarlyStopping`.
     track: ``tensorboard``, ``mlflow`` or both: where to show the run live.
-    keep_rows: whether a few rows of the data, and what the model makes of them, are kept in the run's folder, for
+    keep_rows: whether a few rows of the data, with the model's predictions, are kept in the run's folder, for
         pictures and reports.
     participation, on_bad_update, max_update_norm, max_update_ratio, uploads, broadcasts, secure_sum: as in
         :class:`fedmm.Terms`.
@@ -145,7 +145,7 @@ class TrainOptions:
 
     @property
     def torch_device(self) -> torch.device:
-        """The device, refused if it is not there."""
+        """The device; refused if this machine does not have it."""
         import torch  # noqa: PLC0415 - slow to import
 
         from fedmm.core.validation import require_device  # noqa: PLC0415 - torch

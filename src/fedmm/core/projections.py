@@ -107,15 +107,15 @@ class Projection:
         for block in layout.blocks:
             groups = [group for group in sets if group in ("*", block.name) or block.name.startswith(group + ".")]
             if groups:
-                group = max(groups, key=lambda each: -1 if each == "*" else len(each))
+                group = max(groups, key=lambda key: -1 if key == "*" else len(key))
                 places[group].append(torch.arange(first, first + block.size, device=layout.device))
             first += block.size
         known = ", ".join(sorted({block.name.split(".")[0] for block in layout.blocks}))
-        for group, found in places.items():
+        for group, place in places.items():
             instance(f"the set of group {group!r}", sets[group], ConvexSet)
-            if not found:
+            if not place:
                 raise FedmmError(f"no parameter belongs to group {group!r}; the groups are {known}")
-        self._parts = [(torch.cat(found), sets[group]) for group, found in places.items()]
+        self._parts = [(torch.cat(place), sets[group]) for group, place in places.items()]
 
     def __call__(self, z: Tensor) -> Tensor:
         """The nearest point to each z ``[..., size]``."""

@@ -98,7 +98,7 @@ class InformationMaximisation(TargetLoss):
 class BatchNuclearNorm(TargetLoss):
     """Minus the nuclear norm of the predictions ``[rows, classes]`` over the number of rows (Cui et al., 2020).
 
-    A row of weight w is there w times. This is the paper's scale; its authors' program takes the mean of the singular
+    A row of weight w counts w times. This is the paper's scale; its authors' program takes the mean of the singular
     values, which is larger by rows / min(rows, classes).
 
     Singular values would need a decomposition that cannot be captured as a CUDA graph. Instead the norm is the inner

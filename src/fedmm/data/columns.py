@@ -289,7 +289,7 @@ def _scale(known: Numbers, scaling: Scaling, what: str) -> tuple[float, float | 
     if scaling == "none":
         return 0.0, 1.0
     if scaling == "robust":
-        low, middle, high = (float(each) for each in np.quantile(known, (0.25, 0.5, 0.75)))
+        low, middle, high = (float(quantile) for quantile in np.quantile(known, (0.25, 0.5, 0.75)))
         return robust_scale(low, middle, high, deviation)
     return mean, deviation
 

@@ -51,8 +51,8 @@ def count_files(source: Source, data_folder: Path) -> list[FileCount]:
     for part in source.parts or ("",):
         edition = source.edition_in(folder, part)
         sizes = [(file.size, size_of(folder / file.path)) for file in edition.files]
-        there = [found for size, found in sizes if found is not None and size in (None, found)]
-        found.append(FileCount(edition, len(there), len(edition.files), sum(there)))
+        present = [found for size, found in sizes if found is not None and size in (None, found)]
+        found.append(FileCount(edition, len(present), len(edition.files), sum(present)))
     return found
 
 
@@ -77,7 +77,7 @@ def check_edition(edition: Edition, folder: Path, seen: Callable[[], None] = lam
     """Refuse the first file of an edition in a source's folder that is not as it should be."""
     problems = [problem for problem in _problems(edition, folder, seen) if problem]
     if problems:
-        more = f" ({len(problems) - 1} more files are not as they should be)" if len(problems) > 1 else ""
+        more = f" ({len(problems) - 1} more files are missing or wrong)" if len(problems) > 1 else ""
         raise FedmmError(problems[0] + more)
 
 
@@ -109,7 +109,7 @@ def _problems(edition: Edition, folder: Path, seen: Callable[[], None]) -> list[
 
 
 @dataclass(frozen=True)
-class Plan:
+class DownloadPlan:
     """What has to be fetched into a source's folder: the files, or the archives they are in.
 
     name: of the source, or of the source and its part.
@@ -136,7 +136,7 @@ def mirror() -> str:
     return address.rstrip("/")
 
 
-def plans(source: Source, data_folder: Path, *, edition: str = "", mirror: str = "") -> list[Plan]:
+def plans(source: Source, data_folder: Path, *, edition: str = "", mirror: str = "") -> list[DownloadPlan]:
     """What has to be fetched so that all of a source is there and right.
 
     edition: which one; by default the one that is there, else the first that can be had.
@@ -148,22 +148,24 @@ def plans(source: Source, data_folder: Path, *, edition: str = "", mirror: str =
     folder = data_folder / source.name
     missing = []
     for part in source.parts or ("",):
-        there = source.edition_in(folder, part)
-        wanted = named[edition].below(part) if edition else there
-        left = _list_missing(wanted, there, folder)
+        present = source.edition_in(folder, part)
+        wanted = named[edition].below(part) if edition else present
+        left = _list_missing(wanted, present, folder)
         if left and not (edition or mirror or wanted.public):
-            wanted = next(each for each in source.editions if each.public).below(part)
-            left = _list_missing(wanted, there, folder)
+            wanted = next(edition for edition in source.editions if edition.public).below(part)
+            left = _list_missing(wanted, present, folder)
         if left:
             missing.append(
-                Plan(part_name(source, part), folder, _use_mirror(replace(wanted, files=left), source.name, mirror))
+                DownloadPlan(
+                    part_name(source, part), folder, _use_mirror(replace(wanted, files=left), source.name, mirror)
+                )
             )
     return missing
 
 
-def _list_missing(wanted: Edition, there: Edition, folder: Path) -> tuple[StoredFile, ...]:
+def _list_missing(wanted: Edition, present: Edition, folder: Path) -> tuple[StoredFile, ...]:
     """The files that are not right yet; without checksums, those of another edition would look right."""
-    if wanted.name != there.name and not all(file.sha256 for file in wanted.files):
+    if wanted.name != present.name and not all(file.sha256 for file in wanted.files):
         return wanted.files
     return wrong_files(wanted, folder)
 
@@ -183,7 +185,7 @@ def _use_mirror(edition: Edition, name: str, mirror: str) -> Edition:
     )
 
 
-def fetch(plan: Plan, moved: Moved = lambda count: None, retries: Retries = RETRIES) -> None:
+def fetch(plan: DownloadPlan, moved: Moved = lambda count: None, retries: Retries = RETRIES) -> None:
     """Carry out a plan; what cannot be had, or is not what it should be, is refused by name."""
     for file in plan.edition.files:
         if not (file.addresses or plan.edition.archives):
@@ -214,10 +216,10 @@ def _fetch_files(folder: Path, files: tuple[StoredFile, ...], moved: Moved, retr
             wait(running, return_when=FIRST_EXCEPTION)
         finally:
             stop.set()
-            for each in running:
-                each.cancel()
-    for each in running:
-        problem = None if each.cancelled() else each.exception()
+            for future in running:
+                future.cancel()
+    for future in running:
+        problem = None if future.cancelled() else future.exception()
         if problem is not None and not isinstance(problem, _Stopped):
             raise problem
 

@@ -206,12 +206,14 @@ class TableInput(TableFormat, _TableColumns):
         _TableColumns.__post_init__(self)
         TableFormat.__post_init__(self)
         given: tuple[Any, ...] = self.columns
-        made = tuple(Column(**{**each, "levels": tuple(each.get("levels", ()))}) if isinstance(each, dict) else each
-                     for each in given)  # fmt: skip
+        made = tuple(
+            Column(**{**column, "levels": tuple(column.get("levels", ()))}) if isinstance(column, dict) else column
+            for column in given
+        )
         object.__setattr__(self, "columns", made)
         for option in ("label", "id", "site", "at"):
             require(isinstance(getattr(self, option), str), f"{option} must be text")
-        labels = isinstance(self.classes, Mapping) and all(isinstance(each, str) for each in self.classes.values())
+        labels = isinstance(self.classes, Mapping) and all(isinstance(class_, str) for class_ in self.classes.values())
         require(labels, f"classes must be a table of words, not {self.classes!r:.60}")
         object.__setattr__(self, "scales", _scales(self.scales, len(made)))
         flag("fixed", self.fixed)

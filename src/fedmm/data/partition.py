@@ -69,8 +69,8 @@ class PSplit(Partition):
         source, target = _shuffle_rows(pair, seed, self.name)
         at_source, at_target = round(self.p * len(source)), round((1.0 - self.p) * len(target))
         shares = [
-            Share("client-1", _sorted(source[:at_source]), _sorted(target[:at_target])),
-            Share("client-2", _sorted(source[at_source:]), _sorted(target[at_target:])),
+            Share("client-1", _sort(source[:at_source]), _sort(target[:at_target])),
+            Share("client-2", _sort(source[at_source:]), _sort(target[at_target:])),
         ]
         for share in shares:
             require(
@@ -211,7 +211,7 @@ class Iid(Partition):
             "fewer",
         )
         parts = zip(_number_parts(rows.tensor_split(self.clients)), target.tensor_split(self.clients), strict=True)
-        return [Share(f"client-{number}", _sorted(own), _sorted(other)) for (number, own), other in parts]
+        return [Share(f"client-{number}", _sort(own), _sort(other)) for (number, own), other in parts]
 
     def _order(self, source: Tensor, pair: DomainPair) -> Tensor:
         """The source rows in the order in which they are dealt out."""
@@ -339,8 +339,8 @@ def _cut_rows(rows: Tensor, shares: np.ndarray[tuple[int], np.dtype[np.float64]]
 def _apart(source: Sequence[Tensor], target: Sequence[Tensor]) -> list[Share]:
     """Clients that hold one domain each, named so that their names sort in order."""
     none = torch.empty(0, dtype=torch.int64)
-    return [Share(f"source-{number}", _sorted(rows), none) for number, rows in _number_parts(source)] + [
-        Share(f"target-{number}", none, _sorted(rows)) for number, rows in _number_parts(target)
+    return [Share(f"source-{number}", _sort(rows), none) for number, rows in _number_parts(source)] + [
+        Share(f"target-{number}", none, _sort(rows)) for number, rows in _number_parts(target)
     ]
 
 
@@ -349,5 +349,5 @@ def _number_parts(parts: Sequence[Tensor]) -> list[tuple[str, Tensor]]:
     return [(f"{number:0{width}d}", rows) for number, rows in enumerate(parts, start=1)]
 
 
-def _sorted(rows: Tensor) -> Tensor:
+def _sort(rows: Tensor) -> Tensor:
     return rows.sort().values

@@ -89,7 +89,7 @@ class RowFormat:
     @staticmethod
     def from_table(table: Mapping[str, Any]) -> RowFormat:
         """What :meth:`table` was made of."""
-        columns = tuple(Column(each["name"], levels=tuple(each["levels"])) for each in table.get("columns", ()))
+        columns = tuple(Column(column["name"], levels=tuple(column["levels"])) for column in table.get("columns", ()))
         classes, keys = tuple(table.get("class_names", ())), tuple(table.get("keys", ()))
         require(all(isinstance(name, str) for name in (*classes, *keys)), "its classes and keys must be words")
         return RowFormat(columns, classes, as_keys(keys) if keys else None)

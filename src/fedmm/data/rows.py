@@ -78,7 +78,7 @@ class TensorRows:
         return chosen.to(self.x.device)
 
     def to(self, device: Device) -> TensorRows:
-        y, index = (None if each is None else each.to(device) for each in (self.y, self.index))
+        y, index = (None if tensor is None else tensor.to(device) for tensor in (self.y, self.index))
         return TensorRows(self.x.to(device), y, self.what, index)
 
 

@@ -113,7 +113,8 @@ def _draw_validation(
     if own_sites is not None:
         chosen &= ~_with_their_groups(_first_of_emptied(own_sites, chosen), own_groups)
     require(
-        bool(chosen.any()), "validation_share leaves no row to choose by: every class, or site, has too few; add rows"
+        bool(chosen.any()),
+        "validation_share leaves no row to select a model with: every class, or site, has too few; add rows",
     )
     return torch.zeros(len(y), dtype=torch.bool).index_fill(0, others[chosen], True)
 
@@ -199,9 +200,9 @@ def build_pair(
         tested = take_rows(target, split.target_test)
     sites = None
     if source_sites is not None and target_sites is not None:
-        here = [take_names(source_sites, rows) for rows in (split.source, split.source_test, chosen_by)]
-        there = [take_names(target_sites, rows) for rows in (split.target, split.target_test)]
-        sites = sites_of(here[0] or (), there[0] or (), here[1], there[1], here[2])
+        of_source = [take_names(source_sites, rows) for rows in (split.source, split.source_test, chosen_by)]
+        of_target = [take_names(target_sites, rows) for rows in (split.target, split.target_test)]
+        sites = sites_of(of_source[0] or (), of_target[0] or (), of_source[1], of_target[1], of_source[2])
     train = take_rows(source, split.source), take_rows(target, split.target)
     return DomainPair(*train, held_out, tested, class_names, validation, sites=sites, **more)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fedmm.core.files import cache_folder, sync_path
+from fedmm.core.files import cache_folder, replace_file, sync_path
 from fedmm.core.seeding import key
 
 
@@ -33,17 +32,13 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
     }
     text = json.dumps(about)
-    partial = path.with_name(path.name + ".partial")
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save_file(named, partial, metadata={"fedmm": text, "sha256": sha256 or checksum(text, named)})
-        sync_path(partial)
-        partial.replace(path)
-        sync_path(path.parent)
-    except (OSError, SafetensorError) as problem:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
-        raise problem if isinstance(problem, OSError) else OSError(str(problem)) from problem
+        with replace_file(path, path.with_name(path.name + ".partial")) as partial:
+            save_file(named, partial, metadata={"fedmm": text, "sha256": sha256 or checksum(text, named)})
+    except SafetensorError as problem:
+        raise OSError(str(problem)) from problem
+    sync_path(path.parent)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -80,8 +75,6 @@ def load_cached(name: str, made_of: tuple[int | str, ...], make: Callable[[], di
         return read_tensors(path)[0]
     except UnreadableFile:
         made = make()
-    own = path.with_name(f"{path.name}.{os.getpid()}")  # processes side by side may make the same file
-    with suppress(OSError):
-        write_tensors(own, made, {})
-        own.replace(path)
+    with suppress(OSError), replace_file(path) as partial:  # processes side by side may make the same file
+        write_tensors(partial, made, {})
     return made

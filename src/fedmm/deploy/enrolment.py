@@ -98,8 +98,8 @@ class Enrolment:
             self._say(f"the run continues without {waiting}, who may join later; until then no round waits for them")
 
     def _too_few(self, missing: list[str], roster: Roster, seconds: float, min_sites: int) -> str:
-        there = len(self.listed) - len(missing)
-        wanted = f"starts with {min_sites} sites, but {there} came" if min_sites else "needs them"
+        present = len(self.listed) - len(missing)
+        wanted = f"starts with {min_sites} sites, but {present} came" if min_sites else "needs them"
         reasons = {name: roster.refused[name] for name in missing if name in roster.refused}
         told = [f"{name} was turned away: {reason}" for name, reason in reasons.items()]
         told += sorted({*roster.turned_away.values()} - {*reasons.values()})

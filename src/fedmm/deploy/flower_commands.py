@@ -71,7 +71,11 @@ def write_connection(federation: Federation, address: str, insecure: bool) -> No
     write_text(federation.flower / "config.toml", write_toml(tables))
 
 
-def flwr(federation: Federation, *words: str, seconds: float = 120.0) -> dict[str, Any]:
+_SECONDS = 120
+"""Within which a command of Flower must answer."""
+
+
+def flwr(federation: Federation, *words: str) -> dict[str, Any]:
     """What a ``flwr`` command answers, as JSON. Paths among the words are absolute: it runs in the federation's folder,
     since Flower also looks for an app in the folder where it is called, which may be nobody's it can trust or read.
     """
@@ -83,12 +87,12 @@ def flwr(federation: Federation, *words: str, seconds: float = 120.0) -> dict[st
             cwd=federation.folder,
             capture_output=True,
             text=True,
-            timeout=seconds,
+            timeout=_SECONDS,
             check=False,
             stdin=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired:
-        raise FedmmError(f"flwr {words[0]} did not answer within {seconds:g} seconds") from None
+        raise FedmmError(f"flwr {words[0]} did not answer within {_SECONDS} seconds") from None
     answer = _last_json(done.stdout)
     if answer is None or not answer.get("success", done.returncode == 0):
         said = str((answer or {}).get("error-message") or done.stderr or done.stdout).strip().replace("\n", " ")

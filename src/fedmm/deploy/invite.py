@@ -11,7 +11,7 @@ from fedmm.deploy.federation import answers, register
 from fedmm.deploy.layout import Federation, read_settings
 from fedmm.sites.credentials.certificates import certificate_hosts, parse_certificates
 from fedmm.sites.credentials.files import AUTHORITY, CERTIFICATE, STDIN, read_input, read_input_tables, write_credential
-from fedmm.sites.credentials.invitation import COORDINATOR, HINTS, Invitation, require_address, require_name
+from fedmm.sites.credentials.invitation import COORDINATOR, HINTS, SiteInvitation, require_address, require_name
 from fedmm.sites.credentials.keys import describe_key, generate_node_key, parse_public_key, public_line
 
 PORT = 9092
@@ -60,7 +60,7 @@ def invite(
         certificate = parse_certificates((federation.certificates / AUTHORITY).read_bytes(), AUTHORITY)
         coordinator = _public_line(Path(f"{federation.coordinator}.pub").read_bytes(), "coordinator.pub", COORDINATOR)
         invitations = [
-            Invitation(name, address, certificate, coordinator, b"", dict(hints))
+            SiteInvitation(name, address, certificate, coordinator, b"", dict(hints))
             for name, hints in sites.items()
             if name not in known
         ]
@@ -74,7 +74,7 @@ def invite(
     return written
 
 
-def _write(federation: Federation, invitation: Invitation, *, with_keys: bool) -> Path:
+def _write(federation: Federation, invitation: SiteInvitation, *, with_keys: bool) -> Path:
     path = federation.invitations / f"{invitation.site}.toml"
     path.unlink(missing_ok=True)  # of an earlier address; it cannot hold a key, whose public part would be known
     if with_keys:
@@ -163,12 +163,12 @@ def _public_line(content: bytes, what: str, name: str) -> bytes:
 
 def _require_new(federation: Federation, keys: Mapping[str, bytes]) -> None:
     """Refuse keys that nobody was invited with, or that would let one site speak for another."""
-    there = {
+    accepted = {
         path.name.removesuffix(".pub"): _bits(_public_line(path.read_bytes(), str(path), ""))
         for path in sorted(federation.keys.glob("*.pub"))
     }
     signing = _public_line(Path(f"{federation.coordinator}.pub").read_bytes(), "coordinator.pub", COORDINATOR)
-    owners = {_bits(signing): COORDINATOR, **{bits: name for name, bits in there.items()}}
+    owners = {_bits(signing): COORDINATOR, **{bits: name for name, bits in accepted.items()}}
     for name, line in keys.items():
         bits = _bits(line)
         require(
@@ -176,7 +176,7 @@ def _require_new(federation: Federation, keys: Mapping[str, bytes]) -> None:
             f"nobody invited {name}; `fedmm deploy invite {federation.folder} {name}` does",
         )
         require(
-            there.get(name, bits) == bits,
+            accepted.get(name, bits) == bits,
             f"{name} has another key already; to replace it, remove {federation.keys / name}.pub",
         )
         owner = owners.setdefault(bits, name)

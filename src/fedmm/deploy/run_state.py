@@ -88,7 +88,7 @@ def end_server(folder: Path, seconds: float = 20.0) -> bool:
 STATUS, VERSION = "status.json", 1
 
 
-class Sites(Protocol):
+class ConnectedSites(Protocol):
     """Where sites are; a roster is one. since: by site, when it came online. connected: who is."""
 
     names: Any
@@ -102,7 +102,7 @@ class StatusFile:
     A site's entry: online, since when, and of its last answer the round, the time and the seconds that it took.
     """
 
-    def __init__(self, folder: Path, sites: Sites, rounds: int, round: int = 0) -> None:
+    def __init__(self, folder: Path, sites: ConnectedSites, rounds: int, round: int = 0) -> None:
         self._path = folder / STATUS
         self._sites = sites
         self._rounds = rounds

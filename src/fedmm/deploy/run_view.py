@@ -80,7 +80,7 @@ class RunReader:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._rounds, self._refused = _Lines(folder / "rounds.jsonl"), _Lines(folder / "refused.jsonl")
+        self._rounds, self._refused = _GrowingFile(folder / "rounds.jsonl"), _GrowingFile(folder / "refused.jsonl")
         self._planned: int | None = None
         self._clear_rounds()
         self._clear_refusals()
@@ -205,7 +205,7 @@ def require_run(federation: Federation, name: str) -> Path:
     return folder
 
 
-class _Lines:
+class _GrowingFile:
     """A file of JSON lines that grows; a run that goes on may write it anew."""
 
     def __init__(self, path: Path) -> None:

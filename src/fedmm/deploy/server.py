@@ -285,7 +285,7 @@ class _Engines:
             "odds": self.adaptation.odds,
             **self.columns,
         }
-        alphas = {holding.name: holding.alpha for holding in self.adaptation.client_data}
+        alphas = {client_data.name: client_data.alpha for client_data in self.adaptation.client_data}
         return {
             name: {**self.told, "plan": json.dumps({**shared, "alpha": alphas.get(name, 1.0)})}
             for name in self.adaptation.problem.listed
@@ -317,7 +317,7 @@ def _run(
         shown = OnRound(lambda row: status.after_round(int(row["round"] or 0), engines.timings))
         adapted, error = adaptation.run([best, files, tracks, shown, checkpoints, *watching], begun, engines=engines)
         summary = finish_run(files, known, adaptation, adapted, cache, {"name": "flower"})
-        clients = {holding.name: {"holds": holding.domains} for holding in adaptation.client_data}
+        clients = {client_data.name: {"holds": client_data.domains} for client_data in adaptation.client_data}
         scores = _scores_of_sites(experiment, engines.measured, adapted.state.round)
         if begun and begun[0].round == adapted.state.round:  # what sites measured of it, they did before
             scores = before.get("clients", {})

@@ -30,7 +30,7 @@ def require_per_client(algorithm: Algorithm, clients: int, start: Tensor) -> Sta
     return own
 
 
-def invited(
+def draw_clients(
     algorithm: Algorithm, names: Sequence[str], share: float, seed: int, state: FederatedState
 ) -> dict[str, float | None]:
     """Who takes part in the next round, in order of the names, and what the field of each is multiplied with.
@@ -44,8 +44,8 @@ def invited(
         count = torch.tensor([head_count(len(names), share)])
         numbers = importance.cpu()
         drawn, weights = weighted_draw(numbers, count, torch.tensor(order), torch.tensor([start]).double())
-        each = zip(names, drawn.tolist(), weights.tolist(), strict=True)
-        return {name: weight for name, there, weight in each if there}
+        triples = zip(names, drawn.tolist(), weights.tolist(), strict=True)
+        return {name: weight for name, takes_part, weight in triples if takes_part}
     second = algorithm.ends_pair(t)
     drawn_in = t - 1 if second else t
     present = taking_part(names, share, seed, drawn_in)
@@ -57,13 +57,15 @@ def invited(
     return {name: weight[name] for name in present}
 
 
-def reported(
+def collect_reports(
     algorithm: Algorithm, names: Sequence[str], accepted: Mapping[str, Update], layout: Layout
 ) -> tuple[State, Tensor]:
     """What was reported by name, ``[clients]``, and who was counted, bool ``[clients]``."""
     numbers = {
-        each: [accepted[name].scalars[each] if name in accepted else 0.0 for name in names]
-        for each in algorithm.reports
+        report: [accepted[name].scalars[report] if name in accepted else 0.0 for name in names]
+        for report in algorithm.reports
     }
-    scalars = {each: torch.tensor(values, dtype=layout.dtype, device=layout.device) for each, values in numbers.items()}
+    scalars = {
+        report: torch.tensor(values, dtype=layout.dtype, device=layout.device) for report, values in numbers.items()
+    }
     return scalars, torch.tensor([name in accepted for name in names], device=layout.device)

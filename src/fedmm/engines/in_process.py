@@ -63,7 +63,7 @@ class InProcess:
 def workers(server: Server) -> dict[str, Worker]:
     """A worker for each client of a problem, in order of their names."""
     problem = server.problem
-    each = {
+    local_workers = {
         client.name: Worker(
             client,
             server.algorithm,
@@ -78,4 +78,4 @@ def workers(server: Server) -> dict[str, Worker]:
         )
         for client in problem.clients
     }
-    return {name: each[name] for name in server.names}
+    return {name: local_workers[name] for name in server.names}

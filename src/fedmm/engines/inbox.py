@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedmm.core.algorithm import Algorithm, Coefficients, State
-from fedmm.core.compression import arrived_upload
+from fedmm.core.compression import decode_upload
 from fedmm.core.engine import Norms, Refusal
 from fedmm.core.errors import Diverged
 from fedmm.core.federation import Terms
@@ -81,7 +81,7 @@ class Inbox:
             if self._reports.unsent:
                 update = replace(update, vectors=dict.fromkeys(self._reports.unsent, sent["z"]))
             else:
-                update = replace(update, vectors=arrived_upload(self._terms.uploads, update.vectors, sent))
+                update = replace(update, vectors=decode_upload(self._terms.uploads, update.vectors, sent))
             reason = self._unusable(update)
             if reason and self._terms.on_bad_update == "stop":
                 raise Diverged(update.client, update.round + 1)
@@ -128,7 +128,7 @@ class Inbox:
 
     def sent_point(self, default: Tensor) -> Tensor:
         """The point that the round's clients work from; the default if nobody was invited."""
-        return next((each.sent["z"] for each in self._invitations.values()), default)
+        return next((invitation.sent["z"] for invitation in self._invitations.values()), default)
 
     def _addressed(self, update: Update) -> str:
         """Why this is no answer to an invitation of this round; empty if it is one."""

@@ -70,17 +70,17 @@ class MaskLedger:
         )
         self._sent[each.run, each.session, each.round] = each
 
-    def opens(self, each: Uploaded, survivors: list[str]) -> None:
+    def opens(self, upload: Uploaded, survivors: list[str]) -> None:
         """Note a sum before it is opened; one of the same round or update, and of other sites, is refused."""
-        sums: tuple[tuple[str, int] | str, ...] = ((each.run, each.round), each.digest)
+        sums: tuple[tuple[str, int] | str, ...] = ((upload.run, upload.round), upload.digest)
         for before in (self._opened.get(key) for key in sums):
             require(
                 before in (None, survivors),
-                f"it has helped to open a sum of round {each.round + 1} already, of other sites; two would reveal "
+                f"it has helped to open a sum of round {upload.round + 1} already, of other sites; two would reveal "
                 "an update",
             )
         if any(key not in self._opened for key in sums):
-            self._note({"opened": [each.run, each.round, each.digest], "survivors": survivors})
+            self._note({"opened": [upload.run, upload.round, upload.digest], "survivors": survivors})
             self._opened |= dict.fromkeys(sums, survivors)
 
     def _note(self, line: dict[str, Any]) -> None:

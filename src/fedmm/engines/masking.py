@@ -236,8 +236,8 @@ def mean_upload(codes: Codes, number: int, like: State, sent: State) -> State:
 
 
 def _add_mask(codes: Codes, seed: bytes, plus: bool) -> Codes:
-    each = mask(seed, len(codes))
-    return codes + each if plus else codes - each
+    noise = mask(seed, len(codes))
+    return codes + noise if plus else codes - noise
 
 
 def _derive_seed(secret: bytes, about: bytes) -> bytes:

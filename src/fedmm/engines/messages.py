@@ -43,7 +43,7 @@ class Invitation:
 
     @property
     def size_in_bytes(self) -> int:
-        """What it takes on the wire."""
+        """Bytes that it takes to send."""
         number = 0 if self.importance is None else self.sent["z"].element_size()
         return number + sum(map(size_in_bytes, (self.travelling, self.statistics, self.totals or {})))
 
@@ -70,5 +70,5 @@ class Update:
 
 
 def size_in_bytes(vectors: Mapping[str, Tensor]) -> int:
-    """What named tensors take on the wire."""
+    """Bytes that named tensors take to send."""
     return sum(vector.numel() * vector.element_size() for vector in vectors.values())

@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fedmm.core.aggregation import Groups, Sums, aggregated, group_centre, groups_of, times, updates_of
+from fedmm.core.aggregation import Groups, Sums, aggregate, group_centre, groups_of, times, updates_of
 from fedmm.core.algorithm import Algorithm, State, first_exchange, steps_by_client
 from fedmm.core.compression import (
     Broadcast,
@@ -19,14 +19,14 @@ from fedmm.core.compression import (
     broadcast,
     first_memory,
     known_point,
-    remembered,
+    remember,
     travelling,
 )
 from fedmm.core.engine import FederatedState, Norms, Refusal, RoundRecord
 from fedmm.core.errors import Diverged, require
 from fedmm.core.federation import Terms, client_weights, head_count
 from fedmm.core.problem import FederatedProblem, Statistics
-from fedmm.engines.draws import invited, reported, require_per_client
+from fedmm.engines.draws import collect_reports, draw_clients, require_per_client
 from fedmm.engines.inbox import Inbox, Reports, UsualNorms, harmless_norms
 from fedmm.engines.masking import NotOpened, Opening, build_masked_template, mean_upload, sum_codes
 from fedmm.engines.messages import NEVER, Invitation, Update, size_in_bytes
@@ -89,7 +89,7 @@ class Server:
         """The server's state before the first round, with what it remembers of its broadcasts."""
         server = self.algorithm.init_server(self.problem.start)
         sent = self.algorithm.broadcast(server)
-        return {**server, **self._per_client, **remembered(self.terms.broadcasts, sent)}
+        return {**server, **self._per_client, **remember(self.terms.broadcasts, sent)}
 
     def first_own(self) -> State:
         """A client's state before the first round."""
@@ -131,7 +131,7 @@ class Server:
                 codes if coded and name not in restoring and self._in_step(state, name) else None,
                 importance,
             )
-            for name, importance in invited(
+            for name, importance in draw_clients(
                 self.algorithm, self.names, self.terms.participation, self.problem.seed, state
             ).items()
         }
@@ -217,7 +217,7 @@ class Server:
     def _aggregate(self, state: FederatedState, accepted: Mapping[str, Update]) -> FederatedState:
         """The server's part of the state after these updates are counted; without any it stays as it is."""
         sent, _ = self.broadcast(state.server)
-        memory = remembered(self.terms.broadcasts, sent)
+        memory = remember(self.terms.broadcasts, sent)
         if not accepted:
             return replace(state, server={**state.server, **memory})
         names = sorted(accepted)
@@ -227,9 +227,9 @@ class Server:
         groups = Groups(self._groups.of[present], self._groups.most)
         weights = self._weights
         if self.algorithm.reports:
-            scalars, counted = reported(self.algorithm, self.names, accepted, self.problem.layout)
+            scalars, counted = collect_reports(self.algorithm, self.names, accepted, self.problem.layout)
             weights = times(weights, self.algorithm.scalar_weights(scalars))
-        arrived = aggregated(
+        arrived = aggregate(
             self.terms.aggregation,
             uploads,
             sent,
@@ -263,10 +263,10 @@ class Server:
     def _stacked(self, totals: Mapping[str, State]) -> State:
         return {name: torch.stack([totals[who][name] for who in self.names]) for name in self.algorithm.accumulates}
 
-    def _mean_statistics(self, each: list[Statistics], before: Statistics, groups: Groups) -> Statistics:
+    def _mean_statistics(self, statistics: list[Statistics], before: Statistics, groups: Groups) -> Statistics:
         mean: Statistics = {}
         for name in before:
-            stacked = torch.stack([own[name] for own in each])
+            stacked = torch.stack([own[name] for own in statistics])
             if not stacked.is_floating_point():
                 mean[name] = stacked.amax(dim=0)
             elif self.terms.aggregation.robust:
@@ -304,7 +304,7 @@ def _record(
 
 def norms_of_duals(clients: Mapping[str, State]) -> dict[str, float]:
     """||dual_i|| by name, of those clients that have one."""
-    duals = {name: own["dual"].norm() for name, own in clients.items() if "dual" in own}
+    duals = {name: client["dual"].norm() for name, client in clients.items() if "dual" in client}
     return dict(zip(duals, torch.stack(list(duals.values())).tolist(), strict=True)) if duals else {}
 
 

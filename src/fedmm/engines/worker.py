@@ -11,10 +11,10 @@ from torch import Tensor
 from fedmm.core.algorithm import Algorithm, Coefficients, State, kept_of
 from fedmm.core.compression import (
     algorithms_part,
-    kept_back,
+    decode_broadcast,
+    keep_back,
     known_point,
-    received,
-    remembered,
+    remember,
     transmit,
     transmit_others,
 )
@@ -192,7 +192,7 @@ class Worker:
         """
         c = self.coefficients(t)
         terms = self.terms
-        came, sent = sent, received(terms.broadcasts, sent, known_point(own))
+        came, sent = sent, decode_broadcast(terms.broadcasts, sent, known_point(own))
         mine = algorithms_part(own)
         local = self.client.open_round(t, self.rounds, self.algorithm.most_steps(self.steps), statistics)
         z = sent["z"]
@@ -204,8 +204,8 @@ class Worker:
             came = {**came, **sent, **{f"statistics/{name}": tensor for name, tensor in statistics.items()}}
             given = self._circumstances(t, session, z - sent["z"], came)
         silent = self.algorithm.reports_only(t)
-        came_of = kept_back(z, own) if silent else transmit(terms.transmission, terms.uploads, z, sent["z"], own, given)
-        z, wire, memory = came_of
+        came_of = keep_back(z, own) if silent else transmit(terms.transmission, terms.uploads, z, sent["z"], own, given)
+        z, coded, memory = came_of
         upload, after = self.algorithm.finish(z, sent, working, c)
         upload = transmit_others(terms.transmission, self.algorithm, upload, z, sent)
         others = {name: vector for name, vector in upload.items() if name != "z"}
@@ -213,10 +213,10 @@ class Worker:
         report = local.close()
         if terms.transmission.private:
             report = replace(report, metrics={})
-        vectors = upload if terms.uploads == "exact" else {**wire, **others}
+        vectors = upload if terms.uploads == "exact" else {**coded, **others}
         if silent:
             vectors = {}
-        kept = {**kept_of(mine, working, after), **memory, **remembered(terms.broadcasts, sent)}
+        kept = {**kept_of(mine, working, after), **memory, **remember(terms.broadcasts, sent)}
         return Worked(vectors, kept, report, scalars)
 
     def _scalars(self, local: LocalRound, z: Tensor, sent: State, own: State, c: Coefficients) -> dict[str, float]:

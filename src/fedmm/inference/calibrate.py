@@ -150,7 +150,7 @@ def _with_threshold(fitted: Calibration, y: Tensor, odds: Tensor, recall: float,
     require(classes == 2, f"a recall is chosen for two classes, not {classes}")
     require(0.0 < recall <= 1.0, f"the recall must be above 0 and at most 1, not {recall:g}")
     positive = odds[y == 1].sort(descending=True).values
-    require(len(positive) > 0, "no row of the second class is there to choose a threshold by")
+    require(len(positive) > 0, "there is no row of the second class to choose a threshold with")
     needed = math.ceil(recall * len(positive) - 1e-9)
     threshold = float(positive[needed - 1]) - _ROUNDING * (1.0 + abs(float(positive[needed - 1])))
     hits, called = int((positive >= threshold).sum()), int((odds >= threshold).sum())

@@ -61,7 +61,7 @@ class Evaluation:
             "left_out": self.left_out,
             "unknown_labels": list(self.strange),
             "unknown_rows": self.unknown,
-            "absent_classes": [each.name for each in self.scores.classes if not each.support],
+            "absent_classes": [class_.name for class_ in self.scores.classes if not class_.support],
             "labelled_rows": labelled,
             "accuracy_of_all": hits / labelled,
             "accuracy_of_all_interval": wilson(hits, labelled),

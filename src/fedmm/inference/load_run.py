@@ -96,8 +96,8 @@ def open_run(folder: Path, model: str | None = None, *, device: torch.device | s
     one_of("--model", model or "best", ("best", "last"))
     require_device(device, "--device")
     _require_run(folder)
-    each = experiment_anywhere(read_toml(folder / EXPERIMENT))
-    seed, network = each.run.seed, each.model.untrained()
+    experiment = experiment_anywhere(read_toml(folder / EXPERIMENT))
+    seed, network = experiment.run.seed, experiment.model.untrained()
 
     def build(shape: tuple[int, ...], classes: int) -> Network:
         return network.build(shape, classes, seed)
@@ -105,8 +105,8 @@ def open_run(folder: Path, model: str | None = None, *, device: torch.device | s
     summary = _json(folder / SUMMARY)
     chosen, file, rounds, by = _which(folder, model, summary)
     predictor = rebuild_model(folder / file, build, device=device)
-    names, prepared = _classes_and_input(folder, each, predictor.classes)
-    return FinishedRun(folder, each, predictor, chosen, rounds, names, prepared, by)
+    names, prepared = _classes_and_input(folder, experiment, predictor.classes)
+    return FinishedRun(folder, experiment, predictor, chosen, rounds, names, prepared, by)
 
 
 def _require_run(folder: Path) -> None:
@@ -134,14 +134,14 @@ def _which(folder: Path, model: str | None, summary: Mapping[str, Any]) -> tuple
     return "last", MODEL, int(summary.get("rounds") or 0), ""
 
 
-def _classes_and_input(folder: Path, each: Experiment, classes: int) -> tuple[tuple[str, ...], Input | None]:
+def _classes_and_input(folder: Path, experiment: Experiment, classes: int) -> tuple[tuple[str, ...], Input | None]:
     """The names of the classes and the way from files to rows; of older runs, the data set's own names or numbers."""
     if (folder / INPUT).exists():
         names, given = read_input(folder)
         require(len(names) == classes, f"{folder / INPUT} names {len(names)} classes, but the model has {classes}")
         return names, given
     try:
-        known = tuple(each.data.load().class_names)
+        known = tuple(experiment.data.load().class_names)
     except FedmmError:
         known = ()
     return known if len(known) == classes else tuple(map(str, range(classes))), None

@@ -145,7 +145,7 @@ def compute_scores(
         average_precision=average,
         intervals=intervals,
         macro_f1=float(f1[seen].mean()),
-        ece=sum(each.rows * each.gap for each in table) / len(labels),
+        ece=sum(bin_.rows * bin_.gap for bin_ in table) / len(labels),
         brier=float(np.square(probabilities - truth).sum(axis=1).mean()),
         nll=float(-logs[np.arange(len(labels)), labels].mean()),
         classes=tuple(

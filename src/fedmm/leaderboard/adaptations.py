@@ -72,10 +72,10 @@ class AdaptationProblem:
 
     def search(self, trials: Sequence[Trial]) -> list[Trace]:
         every = max(trial.length for trial in trials)
-        return [replace(_trace(*each), values=()) for each in self._train(trials, every)]
+        return [replace(_trace(*run), values=()) for run in self._train(trials, every)]
 
     def run(self, trials: Sequence[Trial]) -> list[Trace]:
-        return [_trace(*each) for each in self._train(trials, self.evaluate_every)]
+        return [_trace(*run) for run in self._train(trials, self.evaluate_every)]
 
     def experiment(self, trial: Trial, every: int) -> Experiment:
         """The experiment of a trial, evaluated every so many rounds."""
@@ -87,7 +87,7 @@ class AdaptationProblem:
 
     def _train(self, trials: Sequence[Trial], every: int) -> list[tuple[Trial, Training, int]]:
         experiments = [self.experiment(trial, every) for trial in trials]
-        adaptations = [prepare(each, _data()) for each in experiments]
+        adaptations = [prepare(experiment, _data()) for experiment in experiments]
         on_gpu = torch.device(self.device).type == "cuda"
         precision: Precision = "tf32" if on_gpu else "fp32"
         found: dict[int, tuple[Trial, Training, int]] = {}

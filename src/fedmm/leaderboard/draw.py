@@ -59,8 +59,10 @@ def _page(found: Mapping[str, Sequence[Standing]], runs: Sequence[Result]) -> st
 def _facts(runs: Sequence[Result]) -> str:
     def distinct(name: str) -> list[str]:
         given = (run.about.get(name) for run in runs)
-        shown = (", ".join(f"{k} {v}" for k, v in each.items()) if isinstance(each, dict) else each for each in given)
-        return [str(each) for each in dict.fromkeys(shown) if each]
+        shown = (
+            ", ".join(f"{k} {v}" for k, v in option.items()) if isinstance(option, dict) else option for option in given
+        )
+        return [str(value) for value in dict.fromkeys(shown) if value]
 
     seeds = sorted({run.seed for run in runs})
     facts = {
@@ -78,12 +80,12 @@ def _strip(title: str, own: Sequence[Standing]) -> Strip:
 
     def draw(part: SubFigure) -> None:
         axes = part.subplots(1, 3, sharey=True)
-        kilobytes = [[value / 1e3 for value in each.bytes_up] for each in own]
+        kilobytes = [[value / 1e3 for value in standing.bytes_up] for standing in own]
         _draw_dots(axes[0], own, kilobytes, "kB to the target")
-        _draw_dots(axes[1], own, [each.gradients for each in own], "gradients to the target")
-        _draw_dots(axes[2], own, [each.finals for each in own], goal.metric, log=not goal.higher)
+        _draw_dots(axes[1], own, [standing.gradients for standing in own], "gradients to the target")
+        _draw_dots(axes[2], own, [standing.finals for standing in own], goal.metric, log=not goal.higher)
         axes[2].axvline(goal.target, color=FAINT, linewidth=0.8, linestyle=":")
-        axes[0].set_yticks(range(len(own)), [each.method for each in own], fontsize=SMALL, color=INK)
+        axes[0].set_yticks(range(len(own)), [standing.method for standing in own], fontsize=SMALL, color=INK)
         axes[0].invert_yaxis()
 
     return Strip(AXIS + 0.55 + _ROW * len(own), draw, title)
@@ -100,14 +102,14 @@ def _draw_dots(
     if log:
         axes.set_xscale("log")
         axes.xaxis.set(major_locator=LogLocator(numticks=4), minor_locator=NullLocator(), major_formatter="{x:g}")
-    edge = 1.1 * max((value for each in values for value in each if math.isfinite(value)), default=1.0)
-    for row, (standing, each) in enumerate(zip(own, values, strict=True)):
+    edge = 1.1 * max((value for numbers in values for value in numbers if math.isfinite(value)), default=1.0)
+    for row, (standing, numbers) in enumerate(zip(own, values, strict=True)):
         if standing.diverged == len(standing.runs):
             beside = axes.get_yaxis_transform()
             axes.text(0.98, row, "diverged", transform=beside, fontsize=SMALL, color=FAINT, ha="right", va="center")
-        elif each:
+        elif numbers:
             colour = _OURS if standing.method.startswith("fedmm") else _OTHERS
-            shown = [min(value, edge) for value in each]
+            shown = [min(value, edge) for value in numbers]
             middle = median(shown)
             axes.hlines(row, min(shown), max(shown), colour, linewidths=1.6, alpha=0.5)
             axes.plot(

@@ -93,11 +93,11 @@ def _quadratic(kappa: float, heterogeneity: float, seed: int, size: int = 10) ->
 
     def apart(name: str) -> Tensor:
         """Symmetric matrices of the clients with norms of at most 1 and mean 0."""
-        each = torch.stack([drawn(name, client) for client in range(_CLIENTS)])
-        each = each + each.mT
-        each = each - each.mean(dim=0)
-        most: Tensor = torch.linalg.matrix_norm(each, ord=2).max()
-        return each / most
+        matrices = torch.stack([drawn(name, client) for client in range(_CLIENTS)])
+        matrices = matrices + matrices.mT
+        matrices = matrices - matrices.mean(dim=0)
+        most: Tensor = torch.linalg.matrix_norm(matrices, ord=2).max()
+        return matrices / most
 
     def definite(name: str) -> Tensor:
         basis: Tensor = torch.linalg.qr(drawn(name))[0]

@@ -19,7 +19,7 @@ from fedmm.core.seeding import key, permutation
 from fedmm.engines.in_process import InProcess
 from fedmm.leaderboard.trials import Trace, Trial, count_gradients
 from fedmm.training.history import Value
-from fedmm.training.loop import Evaluation, train
+from fedmm.training.loop import RoundEvaluation, train
 from fedmm.training.solve import default_names
 
 ALL = -1
@@ -55,7 +55,7 @@ class Game:
     def clients(self, seed: int) -> list[GameClient]:
         """The clients, whose batches come in an order of the seed."""
         names = default_names(len(self.fields))
-        return [GameClient(*each, self.batches, seed) for each in zip(names, self.fields, strict=True)]
+        return [GameClient(*parts, self.batches, seed) for parts in zip(names, self.fields, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def play(game: Game, trial: Trial, *, measured: bool) -> Trace:
         return {"signal": signal, "value": value}
 
     engine = InProcess(problem, trial.algorithm, trial.rounds)
-    training = train(engine, trial.length, evaluation=Evaluation(evaluate, ("signal", "value")))
+    training = train(engine, trial.length, evaluation=RoundEvaluation(evaluate, ("signal", "value")))
     if training.status == "interrupted":
         raise KeyboardInterrupt
     history = training.history

@@ -103,7 +103,7 @@ def find_line(lines: Sequence[Mapping[str, Any]], identity: Mapping[str, Any]) -
 
 def append_line(path: Path, line: Mapping[str, Any]) -> None:
     """Add a line, on disk before this returns; one that a crash cut short is removed first."""
-    with _told(path):
+    with _explain_write(path):
         append_text(path, json.dumps(line, allow_nan=False) + "\n", _is_json)
 
 
@@ -117,12 +117,12 @@ def _is_json(line: bytes) -> bool:
 
 def make_folder(results: Path) -> None:
     """Make the folder of a results file, before anything is computed for it."""
-    with _told(results):
+    with _explain_write(results):
         results.parent.mkdir(parents=True, exist_ok=True)
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def _explain_write(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as problem:

@@ -73,7 +73,7 @@ def _pick(values: Sequence[Any], method: str, name: str, number: int) -> Any:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """The options that a search chose, their training signal, and how many rounds all candidates ran together.
 
     signal: None where every candidate diverged.
@@ -84,7 +84,7 @@ class Found:
     rounds: int
 
 
-def search(problem: Problem, method: str, candidates: Sequence[Options], rounds: int) -> Found:
+def search(problem: Problem, method: str, candidates: Sequence[Options], rounds: int) -> SearchResult:
     """Successive halving on the training signal, with a seed of its own."""
     left, best, spent = list(candidates), math.inf, 0
     for rung in plan_rungs(len(candidates), rounds, _HALVINGS, _ETA, seeds=1):
@@ -93,7 +93,7 @@ def search(problem: Problem, method: str, candidates: Sequence[Options], rounds:
         order = sorted(range(len(trials)), key=lambda number: judged[number])
         left, best = [left[number] for number in order], judged[order[0]]
         spent += rung.rounds * len(trials)
-    return Found(left[0], best if math.isfinite(best) else None, spent)
+    return SearchResult(left[0], best if math.isfinite(best) else None, spent)
 
 
 def judge(trace: Trace) -> float:

@@ -63,11 +63,11 @@ def standings(results: Sequence[Result]) -> dict[str, list[Standing]]:
     found: dict[str, list[Standing]] = {}
     for title in dict.fromkeys(run.title for run in results):
         own = [run for run in results if run.title == title]
-        each = [
+        standings = [
             Standing(method, own[0].goal, [run for run in own if run.method == method])
             for method in dict.fromkeys(run.method for run in own)
         ]
-        found[title] = sorted(each, key=lambda standing: standing.rank)
+        found[title] = sorted(standings, key=lambda standing: standing.rank)
     return found
 
 
@@ -92,7 +92,7 @@ def _number(value: float) -> str:
 
 def overview(found: Mapping[str, Sequence[Standing]]) -> str:
     """A Markdown table of the bytes to the target: a row a method, a column a problem, the best in bold."""
-    methods = list(dict.fromkeys(each.method for own in found.values() for each in own))
+    methods = list(dict.fromkeys(standing.method for own in found.values() for standing in own))
     methods.sort(key=lambda method: sum(_place(own, method) for own in found.values()))
     lines = [["method", *found], [":--", *["--:"] * len(found)]]
     for method in methods:
@@ -125,12 +125,14 @@ def problem_table(own: Sequence[Standing]) -> str:
         ["method", "kB to target", "gradients to target", "reached", "final", "options"],
         [":--", "--:", "--:", "--:", "--:", ":--"],
     ]
-    for each in own:
-        diverged = f"{each.diverged} of {len(each.runs)} diverged" if each.diverged else ""
-        final = ", ".join(part for part in (spread_in_words(each.finals) if each.finals else "", diverged) if part)
-        reached = f"{each.reached} of {len(each.runs)}"
-        costs = [in_kilobytes(each.bytes_up), spread_in_words(each.gradients)]
-        lines.append([f"`{each.method}`", *costs, reached, final, _options_in_words(each.runs[0].options)])
+    for standing in own:
+        diverged = f"{standing.diverged} of {len(standing.runs)} diverged" if standing.diverged else ""
+        final = ", ".join(
+            part for part in (spread_in_words(standing.finals) if standing.finals else "", diverged) if part
+        )
+        reached = f"{standing.reached} of {len(standing.runs)}"
+        costs = [in_kilobytes(standing.bytes_up), spread_in_words(standing.gradients)]
+        lines.append([f"`{standing.method}`", *costs, reached, final, _options_in_words(standing.runs[0].options)])
     return markdown_lines(lines)
 
 
@@ -146,11 +148,11 @@ def _options_in_words(options: Mapping[str, Any]) -> str:
 
 def better_than_ours(own: Sequence[Standing]) -> str:
     """A sentence on the methods that reach the target with fewer bytes than FedMM in the median; empty without it."""
-    ours = next((each for each in own if each.method == OURS), None)
+    ours = next((standing for standing in own if standing.method == OURS), None)
     if ours is None:
         return ""
     bytes_up = median(ours.bytes_up)
-    better = [f"`{each.method}`" for each in own if median(each.bytes_up) < bytes_up]
+    better = [f"`{standing.method}`" for standing in own if median(standing.bytes_up) < bytes_up]
     if better:
         many = "1 method needs" if len(better) == 1 else f"{len(better)} methods need"
         return f"{many} fewer bytes than `{OURS}`: {', '.join(better)}."

@@ -34,7 +34,7 @@ class Trial:
     def algorithm(self) -> Algorithm:
         """The method with its options, and the common number of local steps."""
         kind = ALGORITHMS[self.method]
-        known = {each.name for each in fields(kind)}
+        known = {field.name for field in fields(kind)}
         options: dict[str, Any] = {name: LOCAL_STEPS for name in ("local_steps", "mean_steps") if name in known}
         return kind(**options, **self.options)
 
@@ -124,8 +124,8 @@ def count_gradients(algorithm: Algorithm, clients: int, seed: int, rounds: int) 
     """The local gradients of all clients in each round; a method that looks takes two in a step."""
     steps = algorithm.steps
     own = steps if isinstance(steps, int) else LOCAL_STEPS
-    each = 2 if algorithm.looks else 1
-    return [each * clients * algorithm.steps_in(own, seed, t) for t in range(rounds)]
+    gradients = 2 if algorithm.looks else 1
+    return [gradients * clients * algorithm.steps_in(own, seed, t) for t in range(rounds)]
 
 
 @dataclass(frozen=True)

@@ -55,8 +55,7 @@ class CudaStreams:
     for all of them. The backward pass of work runs in its stream by itself.
     """
 
-    def __init__(self, most: int = _MOST_STREAMS) -> None:
-        self._most = most
+    def __init__(self) -> None:
         self._streams: list[torch.cuda.Stream] = []
         self._used: set[int] = set()
 
@@ -66,7 +65,7 @@ class CudaStreams:
         if device.type != "cuda":
             yield
             return
-        number %= self._most
+        number %= _MOST_STREAMS
         while len(self._streams) <= number:
             self._streams.append(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
         stream = self._streams[number]

@@ -28,7 +28,7 @@ class Network:
     classes: how many there are.
     task_hidden, adversary_hidden: widths of the hidden layers of the two heads; head_dropout: dropout after each.
     task_head, adversary: modules to use instead of those built from the widths.
-    batch_norm: what becomes of running statistics. ``averaged``: like parameters, by the server; ``frozen``: never
+    batch_norm: what happens to running statistics. ``averaged``: like parameters, by the server; ``frozen``: never
         changed, and used in training too; ``local``: each client keeps its own, and predictions for the target use
         the mean of the target clients'.
     centre: what is subtracted from the input. ``train_mean``: the mean over all clients' training inputs, stored in

@@ -60,8 +60,8 @@ def load_backbone(module: nn.Module, given: str, backbone: str) -> None:
 
 def _find(given: str) -> Path:
     here = Path(given).expanduser()
-    there = data_folder() / here
-    return there if not here.exists() and there.exists() else here
+    kept = data_folder() / here
+    return kept if not here.exists() and kept.exists() else here
 
 
 def _read(path: Path) -> tuple[Mapping[str, Tensor], Mapping[str, str]]:
@@ -80,7 +80,7 @@ def torchvisions_own(weights: Any) -> dict[str, Tensor]:
         state: dict[str, Tensor] = weights.get_state_dict(progress=False, check_hash=True)
     except Exception as problem:
         raise FedmmError(
-            f"torchvision's weights cannot be had from {weights.url} ({_reason(problem)}); name a file with "
+            f"torchvision's weights cannot be fetched from {weights.url} ({_reason(problem)}); name a file with "
             "model.weights instead"
         ) from problem
     return state
@@ -135,7 +135,7 @@ def _timm(name: str, options: Mapping[str, Any], shape: tuple[int, ...], pretrai
     except ImportError as problem:
         raise FedmmError(f"backbone 'timm:{name}' needs timm: pip install 'fedmm[timm]'") from problem
     if not timm.is_model(name.partition(".")[0]):
-        raise _unknown("timm", name, timm.list_models())
+        raise _unknown_network("timm", name, timm.list_models())
     pictures = {"in_chans": shape[0]} if len(shape) == 3 and shape[0] != 3 else {}
     arguments = {"num_classes": 0, **pictures, **options}
     try:
@@ -156,7 +156,7 @@ def _torchvision(name: str, options: Mapping[str, Any], pretrained: bool) -> Imp
         raise FedmmError(f"backbone 'torchvision:{name}' needs torchvision: pip install 'fedmm[vision]'") from problem
     known = models.list_models(module=models)
     if name not in known:
-        raise _unknown("torchvision", name, known)
+        raise _unknown_network("torchvision", name, known)
 
     def factory(**arguments: Any) -> nn.Module:
         module: nn.Module = models.get_model(name, weights=None, **arguments)
@@ -203,7 +203,7 @@ def _make_backbone(factory: Any, options: Mapping[str, Any], backbone: str) -> n
     return module
 
 
-def _unknown(library: str, name: str, known: list[str]) -> FedmmError:
+def _unknown_network(library: str, name: str, known: list[str]) -> FedmmError:
     near = difflib.get_close_matches(name, known, n=3)
     hint = f"; did you mean {', '.join(map(repr, near))}?" if near else f"; its {len(known)} networks have other names"
     return FedmmError(f"{library} has no network {name!r}{hint}")

@@ -20,7 +20,7 @@ _WIDEST = 1_000_000
 
 @dataclass(frozen=True)
 class CDAN(Objective):
-    """The adversary tells the domain of a row from softmax(logits) x features, their outer product.
+    """The adversary predicts the domain of a row from softmax(logits) x features, their outer product.
 
     detach_softmax: no gradient through the softmax, as CDAN's own authors have it (the paper's code does not detach).
     entropy_weighting: "+E", a row counts 1 + exp(-H(p)) with H the entropy of its prediction; weights are not

@@ -12,7 +12,7 @@ from fedmm.core.objective import AdversaryShape, Objective, Outputs, cross_entro
 
 @dataclass(frozen=True)
 class DANN(Objective):
-    """The adversary tells the domain of a row from its features: h_psi(zeta^1_omega(x))."""
+    """The adversary predicts the domain of a row from its features: h_psi(zeta^1_omega(x))."""
 
     name: ClassVar[str] = "dann"
     summary: ClassVar[str] = "the adversary predicts the domain from the features"

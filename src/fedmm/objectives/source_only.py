@@ -15,12 +15,12 @@ from fedmm.core.validation import one_of
 
 @dataclass(frozen=True)
 class SourceOnly(Objective):
-    """The task loss alone: no adversary, and clients without source rows have nothing to add.
+    """The task loss alone: no adversary, and clients without source rows contribute nothing.
 
     A gradient scale of the adversary says nothing here, so that a file for another objective can be run with this one.
 
     class_weights: ``none``, or ``balanced``: a row counts 1 / (classes p_y) with p_y the share of its class among all
-        clients' labelled rows, so that every class counts alike.
+        clients' labelled rows, so every class counts the same.
     """
 
     name: ClassVar[str] = "source_only"

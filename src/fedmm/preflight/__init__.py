@@ -5,6 +5,6 @@ from __future__ import annotations
 from fedmm.preflight.check import Checked, Finding, check
 from fedmm.preflight.propose import propose
 from fedmm.preflight.table_columns import TableOptions
-from fedmm.preflight.write_experiment import Found, write_experiment
+from fedmm.preflight.write_experiment import DetectedData, write_experiment
 
-__all__ = ["Checked", "Finding", "Found", "TableOptions", "check", "propose", "write_experiment"]
+__all__ = ["Checked", "DetectedData", "Finding", "TableOptions", "check", "propose", "write_experiment"]

@@ -17,7 +17,7 @@ from fedmm.data.domains import DataSet, DomainPair, Labelled, Preview
 from fedmm.data.labels import UNLABELLED
 from fedmm.data.partition import Share
 from fedmm.preflight.data_checks import check_data
-from fedmm.preflight.estimate import Estimate, estimate, faster_alone
+from fedmm.preflight.estimate import ResourceEstimate, estimate, faster_alone
 from fedmm.runs.build import DataCache, prepare
 from fedmm.runs.run import choose_engine
 
@@ -74,7 +74,7 @@ class Checked:
     parts: tuple[PartOfData, ...]
     clients: tuple[ClientRows, ...]
     engine: str
-    needs: Estimate
+    needs: ResourceEstimate
     findings: tuple[Finding, ...]
     looked_at: tuple[int, int]
     seconds: float
@@ -86,16 +86,16 @@ class Checked:
 
     def table(self) -> dict[str, Any]:
         """Everything as plain values, for JSON."""
-        each = self.experiment
+        experiment = self.experiment
         return {
             "format": "fedmm-check-1",
-            "data": each.data.name,
-            "partition": each.partition.name,
-            "model": each.model.name,
-            "objective": each.objective.name,
-            "algorithm": each.algorithm.name,
+            "data": experiment.data.name,
+            "partition": experiment.partition.name,
+            "model": experiment.model.name,
+            "objective": experiment.objective.name,
+            "algorithm": experiment.algorithm.name,
             "engine": self.engine,
-            "rounds": each.run.rounds,
+            "rounds": experiment.run.rounds,
             "class_names": list(self.class_names),
             "parts": [asdict(part) for part in self.parts],
             "clients": [asdict(client) for client in self.clients],
@@ -128,7 +128,7 @@ def check(experiment: Experiment, most_pictures: int = MOST_PICTURES) -> Checked
     needs = estimate(adaptation, tensors, looked.run.evaluate_every, stacked=engine == "batched")
     if not looked.run.threads and faster_alone(adaptation, needs.step) > _WORTH_SAYING:
         findings.append(Finding("note", "a step is faster on one thread on this CPU: set run.threads = 1"))
-    needs = _scaled(needs, part, -(-looked.run.rounds // looked.run.evaluate_every))
+    needs = _scale_to_all(needs, part, -(-looked.run.rounds // looked.run.evaluate_every))
     findings += _long(experiment, needs.run, len(shares))
     found = check_data(looked, pair, dealt, shares, whole=part.files >= part.of)
     findings += [Finding("warning", text) for text in found.warnings]
@@ -136,7 +136,7 @@ def check(experiment: Experiment, most_pictures: int = MOST_PICTURES) -> Checked
     return Checked(
         experiment=experiment,
         class_names=tuple(pair.class_names),
-        parts=tuple(_described(name, rows) for name, rows in _parts(pair).items()),
+        parts=tuple(_describe(name, rows) for name, rows in _parts(pair).items()),
         clients=tuple(_client(share, dealt) for share in shares),
         engine=engine,
         needs=needs,
@@ -164,8 +164,8 @@ class _Loaded(DataCache):
 
 def _device(device: str) -> list[Finding]:
     kind = device.partition(":")[0]
-    there = torch.cuda.is_available() if kind == "cuda" else True
-    if not there:
+    available = torch.cuda.is_available() if kind == "cuda" else True
+    if not available:
         return [
             Finding(
                 "warning", f"run.device is {device!r}, which this machine does not have; the machine that runs it must"
@@ -207,7 +207,7 @@ def _parts(pair: DomainPair) -> dict[str, Labelled]:
     return {name: rows for name, rows in found.items() if rows is not None and len(rows.x)}
 
 
-def _described(name: str, rows: Labelled) -> PartOfData:
+def _describe(name: str, rows: Labelled) -> PartOfData:
     spread = torch.linspace(0, len(rows.x) - 1, min(len(rows.x), _ROWS_LOOKED_AT)).round().long()
     values: Tensor = rows.x[spread].double()
     return PartOfData(
@@ -228,7 +228,7 @@ def _client(share: Share, pair: DomainPair) -> ClientRows:
     return ClientRows(share.name, len(share.source), len(share.target), tuple(counts.tolist()))
 
 
-def _scaled(needs: Estimate, part: Preview, rounds: int) -> Estimate:
+def _scale_to_all(needs: ResourceEstimate, part: Preview, rounds: int) -> ResourceEstimate:
     """Of all pictures where only some were read."""
     if part.files >= part.of:
         return needs

@@ -60,9 +60,9 @@ def check_data(
         *_unheld(experiment, pair),
         *_classes(dealt, shares, experiment),
         *(_sizes(shares, experiment.run.batch_size) if whole else ()),
-        *(_weighed(shares) if whole and experiment.algorithm.weighs_clients else ()),
-        *(_tested(pair) if whole and not len(pair.target.y) else ()),
-        *(_ranked(pair, experiment) if whole and experiment.objective.name == AUC.name else ()),
+        *(_check_weighted_sites(shares) if whole and experiment.algorithm.weighs_clients else ()),
+        *(_check_tested_sites(pair) if whole and not len(pair.target.y) else ()),
+        *(_check_ranked_classes(pair, experiment) if whole and experiment.objective.name == AUC.name else ()),
         *_choices(experiment),
         *(shifted if certain else ()),
     ]
@@ -196,7 +196,7 @@ def _values(pair: DomainPair) -> Iterator[str]:
         low, high = sorted(deviations.values())
         if high > _IMBALANCE * max(low, 1e-12):
             yield (
-                f"the values of source and target spread unlike each other (deviation {deviations['source']:.3g} and "
+                f"the values of source and target differ in their spread (deviation {deviations['source']:.3g} and "
                 f"{deviations['target']:.3g}); are they in the same units?"
             )
 
@@ -247,7 +247,7 @@ def _sizes(shares: Sequence[Share], batch_size: int) -> Iterator[str]:
         )
 
 
-def _weighed(shares: Sequence[Share]) -> Iterator[str]:
+def _check_weighted_sites(shares: Sequence[Share]) -> Iterator[str]:
     """Sites whose losses are weighed, and are of few rows, or one alone."""
     if len(shares) == 1:
         yield f"there is only one client, {shares[0].name}, so there is nothing to weigh its loss against"
@@ -259,7 +259,7 @@ def _weighed(shares: Sequence[Share]) -> Iterator[str]:
         )
 
 
-def _tested(pair: DomainPair) -> Iterator[str]:
+def _check_tested_sites(pair: DomainPair) -> Iterator[str]:
     """Sites with hardly a row to test on."""
     if pair.sites is None or pair.sites.source_test is None:
         return
@@ -273,7 +273,7 @@ def _tested(pair: DomainPair) -> Iterator[str]:
         )
 
 
-def _ranked(pair: DomainPair, experiment: Experiment) -> Iterator[str]:
+def _check_ranked_classes(pair: DomainPair, experiment: Experiment) -> Iterator[str]:
     """Classes with hardly a row to measure by how well they are ranked."""
     parts = {"test on": (pair.source_test, "held_out"), "choose by": (pair.source_validation, "validation_share")}
     for use, (rows, option) in parts.items():

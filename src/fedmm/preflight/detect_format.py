@@ -136,7 +136,7 @@ def _decimal(rows: list[list[str]]) -> Decimal:
 def date_formats(texts: list[str]) -> list[str]:
     """The formats in which all texts that are not missing are dates; none where there is no text."""
     given = sorted({text for text in texts if text not in MISSING})
-    return [each for each in DATE_FORMATS if given and all(_is_date(text, each) for text in given)]
+    return [form for form in DATE_FORMATS if given and all(_is_date(text, form) for text in given)]
 
 
 def _is_date(text: str, format: str) -> bool:

@@ -30,7 +30,7 @@ _VECTORS_AT_WORK = 6
 
 
 @dataclass(frozen=True)
-class Estimate:
+class ResourceEstimate:
     """Bytes and seconds; a GPU needs the same memory and less time.
 
     states: of server and clients, and what is computed with them; activations: of one local step's forward and backward
@@ -53,7 +53,7 @@ class Estimate:
         return self.states + self.data + self.activations
 
 
-def estimate(adaptation: Adaptation, rows: Iterable[Tensor], evaluate_every: int, *, stacked: bool) -> Estimate:
+def estimate(adaptation: Adaptation, rows: Iterable[Tensor], evaluate_every: int, *, stacked: bool) -> ResourceEstimate:
     """Measure one local step of a client of each kind; ``rows`` are the tensors of the data, counted once each."""
     engine, layout = adaptation.engine, adaptation.function.layout
     clients, statistics = len(engine.server.names), adaptation.problem.statistics
@@ -63,25 +63,25 @@ def estimate(adaptation: Adaptation, rows: Iterable[Tensor], evaluate_every: int
     )
     totals = clients * layout.size * number if engine.server.totals() else 0
     at_work = clients if stacked else 1
-    vectors = clients * max(len(_uploaded(adaptation)), 1) + (_VECTORS_AT_WORK + _for_steps(adaptation)) * at_work
+    vectors = clients * max(len(_upload_of(adaptation)), 1) + (_VECTORS_AT_WORK + _for_steps(adaptation)) * at_work
     states = 2 * own + totals + vectors * layout.size * number
     steps, saved, kinds = dict[str, float](), 0, dict[str, str]()
-    for holding in adaptation.client_data:
-        kinds.setdefault(holding.domains, holding.name)
+    for client_data in adaptation.client_data:
+        kinds.setdefault(client_data.domains, client_data.name)
     for kind, name in kinds.items():
         long = [seconds for seconds in steps.values() if seconds >= _LONG]
         steps[kind], bytes_saved = (long[0], saved) if long else _step(adaptation, name)
         saved = max(saved, bytes_saved)
-    kind_of = {holding.name: holding.domains for holding in adaptation.client_data}
+    kind_of = {client_data.name: client_data.domains for client_data in adaptation.client_data}
     work = sum(count * steps[kind_of[name]] for name, count in engine.server.steps.items() if name in kind_of)
     work /= 2 if adaptation.algorithm.in_pairs else 1
     share = engine.server.taking_part / max(len(kind_of), 1)
     evaluation, measuring = _evaluation(adaptation, _before_the_first(adaptation))
     rounds = adaptation.rounds
-    return Estimate(
+    return ResourceEstimate(
         parameters=layout.size,
         states=states,
-        data=sum({each.data_ptr(): each.untyped_storage().nbytes() for each in rows}.values()),
+        data=sum({row.data_ptr(): row.untyped_storage().nbytes() for row in rows}.values()),
         activations=max(saved * (len(kind_of) if stacked else 1), measuring),
         step=max(steps.values()),
         round=work * share,
@@ -108,7 +108,7 @@ def _before_the_first(adaptation: Adaptation) -> FederatedState:
     return FederatedState(0, server.first(), {}, statistics, dict.fromkeys(server.names, statistics))
 
 
-def _uploaded(adaptation: Adaptation) -> State:
+def _upload_of(adaptation: Adaptation) -> State:
     """What a client sends, as it would be without a step."""
     upload, _ = first_exchange(adaptation.algorithm, adaptation.function.layout, adaptation.problem.start)
     return upload
@@ -150,11 +150,11 @@ def _step(adaptation: Adaptation, name: str) -> tuple[float, int]:
         take_step(algorithm, local, number, sent["z"], sent, own, c)
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        found = [_timed(partial(step, 0))]
+        found = [_measure_seconds(partial(step, 0))]
     if found[0] < _LONG:
         found = []
         while len(found) < _MOST_STEPS and sum(found) < _LONG_ENOUGH:
-            found.append(_timed(partial(step, len(found) + 1)))
+            found.append(_measure_seconds(partial(step, len(found) + 1)))
     return min(found), sum(kept.values()) + 2 * max(kept.values(), default=0)  # and two gradients at a time
 
 
@@ -167,11 +167,11 @@ def _evaluation(adaptation: Adaptation, state: FederatedState) -> tuple[float, i
         work = partial(function.evaluate, function.start, function.statistics)
         work(part[:1])
         with _largest_layer(function.module) as layers:
-            seconds = _timed(partial(work, part))
+            seconds = _measure_seconds(partial(work, part))
         total += seconds * len(evaluator) / len(part)
         peak = max(peak, max(layers, default=0) * min(at_once, len(evaluator)) // len(part))
     if adaptation.evaluators and total < _LONG_EVALUATION:
-        total = min(_timed(partial(adaptation.evaluate, state)) for _ in range(2))
+        total = min(_measure_seconds(partial(adaptation.evaluate, state)) for _ in range(2))
     return total, peak
 
 
@@ -181,8 +181,8 @@ def _largest_layer(module: nn.Module) -> Iterator[list[int]]:
     found: list[int] = []
 
     def note(layer: nn.Module, given: tuple[object, ...], made: object) -> None:
-        tensors = [each for each in (*given, made) if isinstance(each, Tensor)]
-        found.append(sum(each.numel() * each.element_size() for each in tensors))
+        tensors = [value for value in (*given, made) if isinstance(value, Tensor)]
+        found.append(sum(tensor.numel() * tensor.element_size() for tensor in tensors))
 
     hooks = [layer.register_forward_hook(note) for layer in module.modules() if not list(layer.children())]
     try:
@@ -192,7 +192,7 @@ def _largest_layer(module: nn.Module) -> Iterator[list[int]]:
             hook.remove()
 
 
-def _timed(work: Callable[[], object]) -> float:
+def _measure_seconds(work: Callable[[], object]) -> float:
     began = time.perf_counter()
     work()
     return time.perf_counter() - began

@@ -39,7 +39,7 @@ def telling_classes(pair: DomainPair) -> Telling:
     x, y = pair.source.x[known], pair.source.y[known]
     tell = telling_columns(x, y, columns, _TELLS_MUCH)
     warnings = [
-        f"column {name!r} alone tells the class of {share:.0%} of the source's rows, each class counted alike: a "
+        f"column {name!r} alone predicts the class of {share:.0%} of the source's rows (classes weighted equally): a "
         "copy of the label, or made from it? leave it out if it is not known for new rows"
         for name, share in tell.items()
         if share >= TELLING
@@ -58,7 +58,7 @@ def telling_classes(pair: DomainPair) -> Telling:
             "out what is not known for new rows"
         )
     much = [f"{name} ({share:.0%})" for name, share in tell.items() if share < TELLING and name not in one]
-    alone, are = ("alone tells", "is it") if len(much) == 1 else ("each tell", "are they")
+    alone, are = ("alone predicts", "is it") if len(much) == 1 else ("each predict", "are they")
     note = f"{list_some(much)} {alone} much of the class (classes weighted equally); {are} known for new rows?"
     return Telling(tuple(warnings), (note,) if much else ())
 
@@ -122,11 +122,11 @@ def telling_domain(pair: DomainPair) -> Iterator[str]:
         gaps = ""
         if kinds[name].levels or kinds[name].indicator:
             last = columns[name].stop - 1
-            here, there = (float(rows.x[:, last].mean()) for rows in (pair.source, pair.target))
-            if abs(here - there) > _MOSTLY_MISSING:
-                gaps = f" (it is missing in {here:.0%} of the source's rows and {there:.0%} of the target's)"
+            in_source, in_target = (float(rows.x[:, last].mean()) for rows in (pair.source, pair.target))
+            if abs(in_source - in_target) > _MOSTLY_MISSING:
+                gaps = f" (it is missing in {in_source:.0%} of the source's rows and {in_target:.0%} of the target's)"
         yield (
-            f"column {name!r} alone tells source from target for {share:.0%} of the rows, each domain counted alike"
+            f"column {name!r} alone separates source from target for {share:.0%} of the rows (domains weighted equally)"
             f"{gaps}; consider naming it in data.drop"
         )
 

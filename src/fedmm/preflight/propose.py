@@ -18,7 +18,7 @@ from fedmm.data.readers.tables import is_numeric, name_files, read_table, texts
 from fedmm.data.sources import read_file
 from fedmm.preflight.table_checks import list_some
 from fedmm.preflight.table_columns import Columns, TableOptions, find_columns, name_sites
-from fedmm.preflight.write_experiment import LARGE, Found, Line, list_missing, suited_metric, write_site
+from fedmm.preflight.write_experiment import LARGE, DetectedData, KeyLine, list_missing, suited_metric, write_site
 
 _LARGER, _PICTURES_MEASURED = 160, 15
 
@@ -30,7 +30,7 @@ def propose(
     target_sites: Sequence[str],
     table: TableOptions | None = None,
     metric: str = "",
-) -> Found:
+) -> DetectedData:
     """Look at what a path is, and at that of the target where it is another; several paths are tables of sites.
 
     metric: of METRICS, for a table without a target; empty where there is one.
@@ -38,12 +38,12 @@ def propose(
     if metric:
         one_of("--metric", metric, tuple(METRICS))
     table = table or TableOptions()
-    for each in (*paths, target):
+    for named in (*paths, target):
         try:
-            there = each is None or ("\0" not in str(each) and each.exists())
+            exists = named is None or ("\0" not in str(named) and named.exists())
         except OSError as problem:
-            raise FedmmError(f"{each} cannot be read: {problem.strerror}") from problem
-        require(there, f"there is no file or folder {each}")
+            raise FedmmError(f"{named} cannot be read: {problem.strerror}") from problem
+        require(exists, f"there is no file or folder {named}")
     path = paths[0]
     files = _tables_in(paths)
     for option, given in zip(("--label", "--site", "--header", "--columns", "--sheet"), table, strict=True):
@@ -55,7 +55,7 @@ def propose(
         require(
             target is None,
             "a table holds both domains in one file; join the two, with a column that says which is which, or give "
-            "both files and say --target-site",
+            "both files and pass --target-site",
         )
         return _table(files, table, target_sites, metric)
     require(not metric, f"--metric is for tables ({', '.join(TABLES)}), not for {path}")
@@ -74,11 +74,11 @@ def _tables_in(paths: Sequence[Path]) -> dict[str, Path]:
     """Tables by site, of several files or of a folder that holds nothing else; none where that is not what they are."""
     found = list(paths)
     if len(paths) == 1 and paths[0].is_dir():
-        inside = sorted(each for each in paths[0].iterdir() if not each.name.startswith("."))
-        found = [each for each in inside if each.is_file() and each.name.lower().endswith(TABLES)]
-        if any(each.is_dir() for each in inside):
+        inside = sorted(path for path in paths[0].iterdir() if not path.name.startswith("."))
+        found = [path for path in inside if path.is_file() and path.name.lower().endswith(TABLES)]
+        if any(path.is_dir() for path in inside):
             return {}
-    if not found or not all(each.is_file() and each.name.lower().endswith(TABLES) for each in found):
+    if not found or not all(path.is_file() and path.name.lower().endswith(TABLES) for path in found):
         return {}
     return name_sites(found)
 
@@ -86,18 +86,20 @@ def _tables_in(paths: Sequence[Path]) -> dict[str, Path]:
 # Pictures -------------------------------------------------------------------------------------------------------------
 
 
-def _folders(path: Path, target: Path | None, target_sites: Sequence[str]) -> Found:
+def _folders(path: Path, target: Path | None, target_sites: Sequence[str]) -> DetectedData:
     if target is not None:
         require(target.is_dir(), f"{path} is a folder, and so must --target be, not {target}")
         return _two_folders(path, target, None)
-    inside = sorted(each for each in path.iterdir() if each.is_dir() and not each.name.startswith("."))
+    inside = sorted(folder for folder in path.iterdir() if folder.is_dir() and not folder.name.startswith("."))
     require(
         bool(inside), f"{path} holds no folders; it must hold class folders, and --target must name the other domain"
     )
     names = {each.name.lower(): each for each in inside}
     if {"source", "target"} <= names.keys():
         return _two_folders(names["source"], names["target"], names.get("target_test"))
-    deep = [each for each in inside if any(one.is_dir() and not one.name.startswith(".") for one in each.iterdir())]
+    deep = [
+        folder for folder in inside if any(one.is_dir() and not one.name.startswith(".") for one in folder.iterdir())
+    ]
     require(
         bool(deep),
         f"{path} holds {len(inside)} folders of pictures: if they are the classes of the source, name the target's "
@@ -106,50 +108,55 @@ def _folders(path: Path, target: Path | None, target_sites: Sequence[str]) -> Fo
     return _sites(path, target_sites)
 
 
-def _two_folders(source: Path, target: Path, test: Path | None) -> Found:
-    here, there = found_in(source), found_in(target)
+def _two_folders(source: Path, target: Path, test: Path | None) -> DetectedData:
+    source_folders, target_folders = found_in(source), found_in(target)
     require(
-        bool(here.class_names),
+        bool(source_folders.class_names),
         f"{source} must hold a folder of pictures for each class; is {target} the one with labels? then swap the two",
     )
-    size = _sizes([here, there])
-    labelled = "class folders too, to test by" if there.class_names else "not sorted by class, as is usual"
+    size = _sizes([source_folders, target_folders])
+    labelled = "class folders too, to test by" if target_folders.class_names else "not sorted by class, as is usual"
     lines = [
-        Line("source", str(source), f"{len(here.class_names)} classes, {len(here.files)} pictures, with labels"),
-        Line("target", str(target), f"{len(there.files)} pictures, {labelled}"),
+        KeyLine(
+            "source",
+            str(source),
+            f"{len(source_folders.class_names)} classes, {len(source_folders.files)} pictures, with labels",
+        ),
+        KeyLine("target", str(target), f"{len(target_folders.files)} pictures, {labelled}"),
     ]
     if test is not None:
-        lines.append(Line("target_test", str(test), "pictures in class folders to test on"))
-    elif not there.class_names:
+        lines.append(KeyLine("target_test", str(test), "pictures in class folders to test on"))
+    elif not target_folders.class_names:
         lines.append(
-            Line("target_test", "sorted-target", "a folder with class folders to test on, if you have one", True)
+            KeyLine("target_test", "sorted-target", "a folder with class folders to test on, if you have one", True)
         )
-    said = [f"two folders of pictures: {len(here.files)} with labels in {source}, {len(there.files)} in {target}"]
-    smallest = min(len(here.files), len(there.files))
-    return Found("image_folder", (*lines, *size.lines), size.shape, smallest, False, (*said, *size.notes))
+    sorted_files, others = len(source_folders.files), len(target_folders.files)
+    said = [f"two folders of pictures: {sorted_files} with labels in {source}, {others} in {target}"]
+    smallest = min(sorted_files, others)
+    return DetectedData("image_folder", (*lines, *size.lines), size.shape, smallest, False, (*said, *size.notes))
 
 
-def _sites(path: Path, target_sites: Sequence[str]) -> Found:
+def _sites(path: Path, target_sites: Sequence[str]) -> DetectedData:
     sites = folders_of_sites(path)
     for name in target_sites:
         require(name in sites, f"{path} has no site {name!r} for --target-site; it has {list_some(sites)}")
-    unsorted = [name for name, found in sites.items() if not found.class_names]
+    unsorted = [name for name, site in sites.items() if not site.class_names]
     require(
         bool(target_sites or unsorted),
-        f"every site in {path} has class folders; say which are the target with --target-site: {list_some(sites)}",
+        f"every site in {path} has class folders; name the target with --target-site: {list_some(sites)}",
     )
     size = _sizes(list(sites.values()))
-    counted = [f"{name} ({len(found.files)})" for name, found in sites.items()]
-    lines = [Line("sites", str(path), f"a folder for each site: {list_some(counted)}")]
+    counted = [f"{name} ({len(site.files)})" for name, site in sites.items()]
+    lines = [KeyLine("sites", str(path), f"a folder for each site: {list_some(counted)}")]
     if target_sites:
-        lines.append(Line("target_sites", list(target_sites), "their labels are used only for testing"))
+        lines.append(KeyLine("target_sites", list(target_sites), "their labels are used only for testing"))
     said = [f"a folder of {len(sites)} sites with pictures; the target: {', '.join([*target_sites, *unsorted])}"]
-    smallest = min(len(found.files) for found in sites.values())
-    return Found("image_folder", (*lines, *size.lines), size.shape, smallest, True, (*said, *size.notes))
+    smallest = min(len(site.files) for site in sites.values())
+    return DetectedData("image_folder", (*lines, *size.lines), size.shape, smallest, True, (*said, *size.notes))
 
 
 class _Size(NamedTuple):
-    lines: tuple[Line, ...]
+    lines: tuple[KeyLine, ...]
     shape: tuple[int, ...]
     notes: tuple[str, ...]
 
@@ -157,11 +164,11 @@ class _Size(NamedTuple):
 def _sizes(folders: Sequence[ClassFolders]) -> _Size:
     """Pixels of a side, from those of a few pictures."""
     shorter, bad = list[int](), list[str]()
-    for found in folders:
-        step = max(1, len(found.files) * len(folders) // _PICTURES_MEASURED)
-        for file in found.files[::step]:
+    for folder in folders:
+        step = max(1, len(folder.files) * len(folders) // _PICTURES_MEASURED)
+        for file in folder.files[::step]:
             try:
-                shorter.append(min(read_picture(read_file(found.folder, file), str(found.folder / file.path)).size))
+                shorter.append(min(read_picture(read_file(folder.folder, file), str(folder.folder / file.path)).size))
             except FedmmError as problem:
                 bad.append(str(problem))
     if not shorter:
@@ -175,23 +182,23 @@ def _sizes(folders: Sequence[ClassFolders]) -> _Size:
         stored, shown = middle, max(1, middle - middle // 8)
     if shown > LARGE:
         said = f"pixels of a side, whose middle image_size the network sees; yours have about {middle}"
-        augment = Line("augment", False, "so frozen layers see every picture only once")
+        augment = KeyLine("augment", False, "so frozen layers see every picture only once")
         notes = list_missing()
     else:
         said = f"pixels of a side, of which training cuts out image_size at random; yours have about {middle}"
-        augment = Line("augment", False, "switch on for what must not be mirrored, such as letters", True)
+        augment = KeyLine("augment", False, "switch on for what must not be mirrored, such as letters", True)
         notes = ()
-    skip = Line("skip_bad", True, "files that cannot be read as pictures are left out", not bad)
+    skip = KeyLine("skip_bad", True, "files that cannot be read as pictures are left out", not bad)
     if bad:
         notes += (f"{len(bad)} of {len(bad) + len(shorter)} pictures that were looked at are bad: {list_some(bad)}",)
-    lines = (Line("stored_size", stored, said), Line("image_size", shown), augment, skip)
+    lines = (KeyLine("stored_size", stored, said), KeyLine("image_size", shown), augment, skip)
     return _Size(lines, (3, shown, shown), notes)
 
 
 # Arrays and tables ----------------------------------------------------------------------------------------------------
 
 
-def _arrays(path: Path, target: Path | None) -> Found:
+def _arrays(path: Path, target: Path | None) -> DetectedData:
     arrays = read_arrays(path)
     if target is None:
         for name in ("source_x", "source_y", "target_x"):
@@ -200,27 +207,27 @@ def _arrays(path: Path, target: Path | None) -> Found:
                 f"{path} has no array {name!r} (it has {list_some(arrays)}); an archive of one domain, with x and y, "
                 "needs the other's as --target",
             )
-        x, there = arrays["source_x"], arrays["target_x"]
+        x, target_x = arrays["source_x"], arrays["target_x"]
         known = [name for name in ("target_y", "target_test_x", "source_site", "class_names") if name in arrays]
         held = f"source_x, source_y, target_x{''.join(f', {name}' for name in known)}"
-        lines = [Line("file", str(path), f"holds {held}")]
+        lines = [KeyLine("file", str(path), f"holds {held}")]
     else:
         require(target.suffix.lower() in ARRAYS, f"{path} is an archive, and so must --target be, not {target}")
         for name in ("x", "y"):
             require(name in arrays, f"{path} must hold arrays x and y; it has {list_some(arrays)}")
         other = read_arrays(target)
         require("x" in other, f"{target} must hold an array x; it has {list_some(other)}")
-        x, there = arrays["x"], other["x"]
+        x, target_x = arrays["x"], other["x"]
         lines = [
-            Line("source", str(path), f"{len(x)} rows with labels"),
-            Line("target", str(target), f"{len(there)} rows{', with labels to test by' if 'y' in other else ''}"),
+            KeyLine("source", str(path), f"{len(x)} rows with labels"),
+            KeyLine("target", str(target), f"{len(target_x)} rows{', with labels to test by' if 'y' in other else ''}"),
         ]
     shape = tuple(rows_of(x[:1], layout_of(x, "auto", str(path)), str(path)).shape[1:])
-    said = f"an archive: {len(x)} source and {len(there)} target rows of shape {list(shape)}"
-    return Found("arrays", tuple(lines), shape, min(len(x), len(there)), "source_site" in arrays, (said,))
+    said = f"an archive: {len(x)} source and {len(target_x)} target rows of shape {list(shape)}"
+    return DetectedData("arrays", tuple(lines), shape, min(len(x), len(target_x)), "source_site" in arrays, (said,))
 
 
-def _table(files: Mapping[str, Path], given: TableOptions, target_sites: Sequence[str], metric: str) -> Found:
+def _table(files: Mapping[str, Path], given: TableOptions, target_sites: Sequence[str], metric: str) -> DetectedData:
     found = find_columns(files, given)
     joined, where = len(files) > 1, name_files(files)
     require(
@@ -233,9 +240,9 @@ def _table(files: Mapping[str, Path], given: TableOptions, target_sites: Sequenc
     held = list_some([f"{name} ({rows})" for name, rows in found.sites.items()])
     if joined:
         named = {site: str(path) for site, path in files.items()}
-        lines = [Line("files", named, f"a table for each site: {held}")]
+        lines = [KeyLine("files", named, f"a table for each site: {held}")]
     else:
-        lines = [Line("file", where, f"{found.rows} rows")]
+        lines = [KeyLine("file", where, f"{found.rows} rows")]
     if metric:
         require(
             not (target_sites or found.domain or found.unlabelled),
@@ -258,21 +265,21 @@ def _table(files: Mapping[str, Path], given: TableOptions, target_sites: Sequenc
         )
     lines += [*format_lines(found), *_label_lines(found, rare_last=metric == "auc")]
     if metric:
-        lines.append(Line("labelled_only", True, "every row is trained on with its label, except those held out"))
-        lines.append(Line("held_out", 0.2, "share of every class to test on"))
-        lines.append(Line("validation_share", 0.2, "share of every class to choose by"))
+        lines.append(KeyLine("labelled_only", True, "every row is trained on with its label, except those held out"))
+        lines.append(KeyLine("held_out", 0.2, "share of every class to test on"))
+        lines.append(KeyLine("validation_share", 0.2, "share of every class to choose by"))
     elif found.domain:
-        lines.append(Line("domain", found.domain, "says source or target"))
+        lines.append(KeyLine("domain", found.domain, "says source or target"))
     elif not target_sites and not found.unlabelled:
         raise FedmmError(
-            f"every row of {where} has a label, so nothing says which rows are the target; say "
-            + (f"--target-site and one of: {list_some(found.sites)}" if found.sites else "--site and --target-site")
+            f"every row of {where} has a label, so nothing says which rows are the target; pass "
+            + (f"--target-site with one of: {list_some(found.sites)}" if found.sites else "--site and --target-site")
             + f"; without a target at all, {suited_metric(found)}"
         )
     if found.site:
-        lines.append(Line("site", found.site, f"who holds a row: {held}"))
+        lines.append(KeyLine("site", found.site, f"who holds a row: {held}"))
     if target_sites:
-        lines.append(Line("target_sites", list(target_sites), "their labels are used only for testing"))
+        lines.append(KeyLine("target_sites", list(target_sites), "their labels are used only for testing"))
     lines += _column_lines(found)
     target = found.domain or ", ".join(target_sites) or ("none" if metric else "the rows without label")
     said = f"a table of {found.rows} rows: label {found.label!r}" + (f", site {found.site!r}" if found.site else "")
@@ -282,7 +289,7 @@ def _table(files: Mapping[str, Path], given: TableOptions, target_sites: Sequenc
     classes = f"{len(found.labels)} classes: {counted}" + (
         f"; {found.unlabelled} without label" if found.unlabelled else ""
     )
-    return Found(
+    return DetectedData(
         "table",
         tuple(lines),
         (1,),
@@ -302,40 +309,40 @@ def _why_target(found: Columns, target_sites: Sequence[str]) -> str:
     return f"{found.unlabelled} of its rows have no label: give them one, or remove them"
 
 
-def _label_lines(found: Columns, *, rare_last: bool = False) -> list[Line]:
+def _label_lines(found: Columns, *, rare_last: bool = False) -> list[KeyLine]:
     """rare_last: of two classes, the rarer becomes the second, which is the one that is looked for."""
     empty = f"empty in {found.unlabelled} rows" if found.unlabelled else "known for every row"
-    lines = [Line("label", found.label, f"the classes; {empty}")]
+    lines = [KeyLine("label", found.label, f"the classes; {empty}")]
     first, *others = found.labels
     if rare_last and found.labels[first] < found.labels[others[0]]:
         spelt = found.classes or {name: name for name in found.labels}
-        ordered = sorted(spelt.items(), key=lambda each: -found.labels[each[1]])
-        lines.append(Line("classes", dict(ordered), "the class of each label; the last is looked for"))
+        ordered = sorted(spelt.items(), key=lambda entry: -found.labels[entry[1]])
+        lines.append(KeyLine("classes", dict(ordered), "the class of each label; the last is looked for"))
     elif found.classes:
-        lines.append(Line("classes", dict(found.classes), "some labels were spelt in two ways"))
+        lines.append(KeyLine("classes", dict(found.classes), "some labels were spelt in two ways"))
     elif len(found.labels) > 2 and all(name.isdecimal() for name in found.labels):
         first, second, *_, last = found.labels
         grouped = {name: first if name == first else f"{second} to {last}" for name in found.labels}
-        lines.append(Line("classes", grouped, "switch on to make fewer classes of these labels", True))
+        lines.append(KeyLine("classes", grouped, "switch on to make fewer classes of these labels", True))
     return lines
 
 
-def _column_lines(found: Columns) -> list[Line]:
+def _column_lines(found: Columns) -> list[KeyLine]:
     lines = []
     if found.id:
-        lines.append(Line("id", found.id, "names the rows; it is not an input"))
+        lines.append(KeyLine("id", found.id, "names the rows; it is not an input"))
     if found.drop:
-        lines.append(Line("drop", list(found.drop), "; ".join(f"{name}: {why}" for name, why in found.drop.items())))
+        lines.append(KeyLine("drop", list(found.drop), "; ".join(f"{name}: {why}" for name, why in found.drop.items())))
     if found.dates:
-        lines.append(Line("dates", dict(found.dates), "become days since 1970, and then as other numbers"))
+        lines.append(KeyLine("dates", dict(found.dates), "become days since 1970, and then as other numbers"))
     return lines
 
 
-def format_lines(found: Columns) -> list[Line]:
+def format_lines(found: Columns) -> list[KeyLine]:
     """The keys in which the files are not written as usual."""
     format, usual = found.format, TableFormat()
     lines = [
-        Line(key, getattr(format, key), said)
+        KeyLine(key, getattr(format, key), said)
         for key, said in (
             ("separator", ""),
             ("decimal", "1,5 is one and a half"),
@@ -346,9 +353,9 @@ def format_lines(found: Columns) -> list[Line]:
         if getattr(format, key) != getattr(usual, key)
     ]
     if format.names:
-        lines.append(Line("columns", list(format.names)))
+        lines.append(KeyLine("columns", list(format.names)))
     if format.missing:
-        lines.append(Line("missing", list(format.missing), "mean missing, in every column"))
+        lines.append(KeyLine("missing", list(format.missing), "mean missing, in every column"))
     return lines
 
 
@@ -358,7 +365,7 @@ def format_lines(found: Columns) -> list[Line]:
 class SiteProposal(NamedTuple):
     """An experiment's data, and the text of the site's file."""
 
-    found: Found
+    found: DetectedData
     site: str
 
 
@@ -378,16 +385,20 @@ def propose_site(path: Path, name: str, others: Sequence[str], given: TableOptio
     format = format_lines(columns)
     classes = list(dict.fromkeys(columns.classes.values())) or list(columns.labels)
     data = [
-        Line("sites", [name, *others], "all that take part"),
-        Line("classes", classes, "in the order of their numbers"),
-        Line("features", features, "the columns that are learnt from; a site without one is refused"),
-        Line("lacking", "missing", "or its values count as missing there", True),
-        *((Line("categories", categories, "the same at all sites; add words that others have"),) if categories else ()),
-        *((Line("dates", dict(columns.dates), "become days since 1970"),) if columns.dates else ()),
-        Line("scaling", "standard", "from sums that sites send; fixed uses ranges instead and needs no sums"),
-        Line("ranges", {features[0]: [0, 100]}, "the least and the largest number of a column", True),
-        Line("label", columns.label, "of files to predict for, and how they are written"),
-        *((Line("class_of", dict(columns.classes)),) if columns.classes else ()),
+        KeyLine("sites", [name, *others], "all that take part"),
+        KeyLine("classes", classes, "in the order of their numbers"),
+        KeyLine("features", features, "the columns that are learnt from; a site without one is refused"),
+        KeyLine("lacking", "missing", "or its values count as missing there", True),
+        *(
+            (KeyLine("categories", categories, "the same at all sites; add words that others have"),)
+            if categories
+            else ()
+        ),
+        *((KeyLine("dates", dict(columns.dates), "become days since 1970"),) if columns.dates else ()),
+        KeyLine("scaling", "standard", "from sums that sites send; fixed uses ranges instead and needs no sums"),
+        KeyLine("ranges", {features[0]: [0, 100]}, "the least and the largest number of a column", True),
+        KeyLine("label", columns.label, "of files to predict for, and how they are written"),
+        *((KeyLine("class_of", dict(columns.classes)),) if columns.classes else ()),
         *(line for line in format if line.key != "sheet"),
     ]
     said = (
@@ -395,5 +406,5 @@ def propose_site(path: Path, name: str, others: Sequence[str], given: TableOptio
         f"{len(classes)} classes: {', '.join(classes)}",
         *columns.said,
     )
-    found = Found(ELSEWHERE, tuple(data), (1,), columns.smallest, False, said)
+    found = DetectedData(ELSEWHERE, tuple(data), (1,), columns.smallest, False, said)
     return SiteProposal(found, write_site(path, name, columns, features, format))

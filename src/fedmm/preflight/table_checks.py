@@ -37,7 +37,7 @@ def unfilled_columns(
     frame: pandas.DataFrame, sites: Sequence[str] | None, columns: Sequence[str], lacking: Mapping[str, Sequence[str]]
 ) -> Iterator[str]:
     """Columns in which a site, or nobody, has any value."""
-    nowhere = [name for name in columns if not _known(frame[name])]
+    nowhere = [name for name in columns if not _count_known(frame[name])]
     if nowhere:
         yield f"{_are(nowhere, 'is', 'are')} empty in every row: {list_some(nowhere)}"
     if sites is None:
@@ -52,7 +52,7 @@ def unfilled_columns(
         if gone:
             yield f"the file of {site} has no {_are(gone, 'column', 'columns', count=False)} {list_some(gone)}"
         part = frame.iloc[rows]
-        known = {name: _known(part[name]) for name in columns if name not in nowhere and name not in gone}
+        known = {name: _count_known(part[name]) for name in columns if name not in nowhere and name not in gone}
         never = [name for name, count in known.items() if not count]
         hardly = [
             f"{name} ({count} of {len(rows)} rows)" for name, count in known.items() if 0 < count <= _HARDLY * len(rows)
@@ -98,7 +98,7 @@ def constant_at_a_site(
             advice = f"zero_missing = [{name!r}]" if number == 0 else f"missing = ['{number:g}']"
             yield (
                 f"column {name!r} is {number:g} in every row of {site} that has a value ({len(here)}){more}; if that "
-                f"means not measured, say data.{advice}"
+                f"means not measured, set data.{advice}"
             )
 
 
@@ -153,7 +153,9 @@ def numbers_as_words(column: pandas.Series, decimal: str = ".") -> str:
     if marked and len(marked) == len(words):
         return f"{marked[0]!r} may be a number of thousands or one with decimals; write it without the mark"
     if kinds["number"] > kinds["word"] > 0:
-        return f"it holds numbers and also words such as {words[0][:40]!r}; say which mean missing in data.missing"
+        return (
+            f"it holds numbers and also words such as {words[0][:40]!r}; list those that mean missing in data.missing"
+        )
     return ""
 
 
@@ -189,7 +191,7 @@ def odd_header(path: Path, format: TableFormat) -> Iterator[str]:
     cells = rows[0] if rows else []
     if cells and looks_like_data(rows, format.decimal):
         yield (
-            f"the first line of {path} names the columns, but holds numbers: {list_some(cells)}; if it is data, say "
+            f"the first line of {path} names the columns, but holds numbers: {list_some(cells)}; if it is data, set "
             "data.header = false"
         )
     names = [cell.strip("\ufeff") for cell in cells]
@@ -197,7 +199,7 @@ def odd_header(path: Path, format: TableFormat) -> Iterator[str]:
         yield f"{path} has {names.count(name)} columns called {name!r}; the later ones are {name + '.1'!r} and so on"
 
 
-def _known(column: pandas.Series) -> int:
+def _count_known(column: pandas.Series) -> int:
     return sum(text not in MISSING for text in texts(column))
 
 

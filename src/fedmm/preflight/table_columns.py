@@ -97,7 +97,7 @@ def find_columns(files: Mapping[str, Path], given: TableOptions) -> Columns:
         format = replace(format, header=header)
     require(
         not names or not format.header,
-        f"--columns names the columns of a table without header; {where} has one; if that is data, say --no-header",
+        f"--columns names the columns of a table without header; {where} has one; if that is data, pass --no-header",
     )
     format = replace(format, names=tuple(names))
     frame, sites, lacking = _read(files, format)
@@ -121,7 +121,7 @@ def find_columns(files: Mapping[str, Path], given: TableOptions) -> Columns:
     frame, sites, lacking = _read(files, format, roles)
     labels = texts(frame[label])
     sites = sites or (texts(frame[site]) if site else [])
-    nobodys = sum(not each for each in sites)
+    nobodys = sum(not cell for cell in sites)
     require(
         not nobodys,
         f"--site {site}: {nobodys} of {len(sites)} rows of {where} do not say whose they are; every row needs a site",
@@ -134,7 +134,7 @@ def find_columns(files: Mapping[str, Path], given: TableOptions) -> Columns:
     numbers_and_words = [name for name in used if name not in dates]
     counted = Counter(sites)
     rows_of = {name: counted[name] for name in sort_names(counted)}
-    unlabelled = sum(not each for each in labels)
+    unlabelled = sum(not cell for cell in labels)
     sizes = list(rows_of.values()) or [unlabelled or len(labels), len(labels) - unlabelled]
     classes, alike = _classes(labels)
     said = [
@@ -151,7 +151,7 @@ def find_columns(files: Mapping[str, Path], given: TableOptions) -> Columns:
         *alike,
         *table_checks.spelt_alike(frame, [site, *numbers_and_words] if site else numbers_and_words, _MOST_LEVELS),
     ]
-    held = Counter(classes.get(each, each) for each in labels if each)
+    held = Counter(classes.get(label, label) for label in labels if label)
     return Columns(
         format=format,
         label=label,
@@ -188,17 +188,17 @@ def name_sites(paths: Sequence[Path]) -> dict[str, Path]:
     )
     if len(names) > 1:
         parts = [re.split(r"([._\- ]+)", name) for name in names]
-        while all(len(each) > 2 for each in parts) and len({each[0] for each in parts}) == 1:
-            parts = [each[2:] for each in parts]
-        while all(len(each) > 2 for each in parts) and len({each[-1] for each in parts}) == 1:
-            parts = [each[:-2] for each in parts]
-        names = ["".join(each) for each in parts]
+        while all(len(part) > 2 for part in parts) and len({part[0] for part in parts}) == 1:
+            parts = [part[2:] for part in parts]
+        while all(len(part) > 2 for part in parts) and len({part[-1] for part in parts}) == 1:
+            parts = [part[:-2] for part in parts]
+        names = ["".join(part) for part in parts]
     return dict(zip(names, paths, strict=True))
 
 
 def _stem(path: Path) -> str:
     name = path.name
-    ending = max((each for each in TABLES if name.lower().endswith(each)), key=len, default="")
+    ending = max((suffix for suffix in TABLES if name.lower().endswith(suffix)), key=len, default="")
     return name.removesuffix(name[len(name) - len(ending) :]) if ending else name
 
 
@@ -217,7 +217,7 @@ def _about(format: TableFormat, files: Mapping[str, Path], names: Sequence[str])
         called = (
             "named by --columns" if names else "called c1, c2 and so on (--columns names them, --header undoes this)"
         )
-        found.append(f"the first line is taken for data, not for a header; the columns are {called}")
+        found.append(f"the first line is read as data, not as a header; the columns are {called}")
     return found
 
 
@@ -225,7 +225,7 @@ def _about_id(name: str, frame: pandas.DataFrame, sites: Sequence[str]) -> list[
     if not name:
         return []
     ids = texts(frame[name])
-    pairs = list(zip(sites, ids, strict=True)) if sites else [("", each) for each in ids]
+    pairs = list(zip(sites, ids, strict=True)) if sites else [("", id_) for id_ in ids]
     given = [pair for pair in pairs if pair[1]]
     different = len(set(given))
     if different == len(given):
@@ -278,7 +278,7 @@ def _dates(frame: pandas.DataFrame, inputs: Sequence[str]) -> tuple[dict[str, st
         if len(forms) == 1:
             dates[name] = forms[0]
         else:
-            unclear[name] = f"its dates may be {' or '.join(forms)}; say which in data.dates to have them as days"
+            unclear[name] = f"its dates may be {' or '.join(forms)}; set the form in data.dates to read them as days"
     return dates, unclear
 
 
@@ -288,12 +288,12 @@ def _classes(labels: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     groups = table_checks.differing_in_case(counted)
     said = [
         f"labels that differ only in capitals or spaces are one class: "
-        f"{' and '.join(f'{each!r} ({counted[each]} rows)' for each in group)}; change data.classes if they are not"
+        f"{' and '.join(f'{word!r} ({counted[word]} rows)' for word in group)}; change data.classes if they are not"
         for group in groups
     ]
     if not groups:
         return {}, said
-    main = {each: max(group, key=lambda word: (counted[word], word)) for group in groups for each in group}
+    main = {member: max(group, key=lambda word: (counted[word], word)) for group in groups for member in group}
     return {label: main.get(label, label) for label in sort_names(counted)}, said
 
 
@@ -314,7 +314,7 @@ def _the_label(where: str, written: dict[str, list[str]], others: set[str]) -> s
         bool(able), f"{where} has no column that could hold classes (2 to {_MOST_CLASSES} different values); --label"
     )
     counted = [f"{name} ({len(set(written[name]) - {''})} values)" for name in able]
-    raise FedmmError(f"which column of {where} holds the classes? say --label and one of: {list_some(counted)}")
+    raise FedmmError(f"which column of {where} holds the classes? pass --label with one of: {list_some(counted)}")
 
 
 def _the_site(where: str, written: dict[str, list[str]], others: set[str]) -> str:
@@ -326,7 +326,7 @@ def _the_site(where: str, written: dict[str, list[str]], others: set[str]) -> st
     ]
     if len(named) > 1:
         counted = [f"{name} ({len(set(written[name]))} values)" for name in named]
-        raise FedmmError(f"which column of {where} says who holds a row? say --site and one of: {list_some(counted)}")
+        raise FedmmError(f"which column of {where} says who holds a row? pass --site with one of: {list_some(counted)}")
     return named[0] if named else ""
 
 

@@ -35,7 +35,7 @@ _MOBILENET = "mobilenetv2"
 """The folder of its weights in the data folder."""
 
 
-class Line(NamedTuple):
+class KeyLine(NamedTuple):
     """A key of a section, its value, and what is said of it; ``off`` lines are there to be switched on."""
 
     key: str
@@ -45,7 +45,7 @@ class Line(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Found:
+class DetectedData:
     """Data: which row of DATASETS takes it, and the lines of its section.
 
     shape: of a row; smallest: the rows of the smallest client; by_site: whether the data says who holds what;
@@ -54,7 +54,7 @@ class Found:
     """
 
     kind: str
-    data: tuple[Line, ...]
+    data: tuple[KeyLine, ...]
     shape: tuple[int, ...]
     smallest: int
     by_site: bool
@@ -63,7 +63,7 @@ class Found:
     sites: int = 0
 
 
-def write_experiment(found: Found, source: Path, file: Path) -> str:
+def write_experiment(found: DetectedData, source: Path, file: Path) -> str:
     """The commented TOML; it is refused here if the program would refuse it."""
     at_sites = found.kind == ELSEWHERE
     small = _smaller_batch(found.smallest)
@@ -73,23 +73,25 @@ def write_experiment(found: Found, source: Path, file: Path) -> str:
     best_by, why = _CHOSEN_BY[found.metric]
     sections = {
         "run": (
-            Line("rounds", rounds, "of communication; stop_by ends earlier"),
-            Line("batch_size", batch, f"rows of a local step; the smallest client holds about {found.smallest}"),
-            Line("seed", 0, "one seed, one result"),
+            KeyLine("rounds", rounds, "of communication; stop_by ends earlier"),
+            KeyLine("batch_size", batch, f"rows of a local step; the smallest client holds about {found.smallest}"),
+            KeyLine("seed", 0, "one seed, one result"),
             *(_participation(found.sites) if found.metric else ()),
-            Line("device", "auto", "the GPU if there is one"),
-            *(() if large else (Line("threads", 1, "such a small network is fastest on one core"),)),
-            Line("best_by", best_by, why),
-            *((Line("stop_by", best_by, "end early by the same", True),) if best_by else ()),
-            *((Line("patience", 50, "rounds without a better value", True),) if best_by else ()),
+            KeyLine("device", "auto", "the GPU if there is one"),
+            *(() if large else (KeyLine("threads", 1, "such a small network is fastest on one core"),)),
+            KeyLine("best_by", best_by, why),
+            *((KeyLine("stop_by", best_by, "end early by the same", True),) if best_by else ()),
+            *((KeyLine("patience", 50, "rounds without a better value", True),) if best_by else ()),
         ),
-        "data": (Line("name", found.kind), *found.data),
+        "data": (KeyLine("name", found.kind), *found.data),
         "partition": ()
         if at_sites
         else (
-            Line("name", "by_site", "a client for each site")
+            KeyLine("name", "by_site", "a client for each site")
             if found.by_site
-            else Line("name", "source_target", "one client" if found.metric else "one client with labels, one without"),
+            else KeyLine(
+                "name", "source_target", "one client" if found.metric else "one client with labels, one without"
+            ),
         ),
         "model": _network(found.shape),
         **_method(found.metric, rate, large=large),
@@ -113,88 +115,92 @@ def write_experiment(found: Found, source: Path, file: Path) -> str:
 
 def suited_metric(found: Columns) -> str:
     """Which metric suits a table without a target, and why."""
-    rarest, rows = min(found.labels.items(), key=lambda each: each[1])
+    rarest, rows = min(found.labels.items(), key=lambda entry: entry[1])
     if len(found.labels) == 2 and _RARE * rows <= found.rows:
         best, why = "auc", f"{rarest!r} is rare, {rows} of {found.rows} rows"
     else:
         best, why = "accuracy", f"the rarest of {len(found.labels)} classes has {rows} of {found.rows} rows"
-    return f"--metric {best} suits ({why}); the others are {' and '.join(each for each in METRICS if each != best)}"
+    return (
+        f"--metric {best} suits ({why}); the others are {' and '.join(metric for metric in METRICS if metric != best)}"
+    )
 
 
-def _participation(sites: int) -> tuple[Line, ...]:
+def _participation(sites: int) -> tuple[KeyLine, ...]:
     """A few of many sites in each round; not where a few of them are the target, which would seldom be drawn."""
     if sites <= _MANY_SITES:
         return ()
     share = math.ceil(1000 * _IN_A_ROUND / sites) / 1000
-    return (Line("participation", share, f"of the {sites} sites, about {share * sites:.0f} work in a round"),)
+    return (KeyLine("participation", share, f"of the {sites} sites, about {share * sites:.0f} work in a round"),)
 
 
-def _method(metric: str, rate: float, *, large: bool) -> dict[str, tuple[Line, ...]]:
+def _method(metric: str, rate: float, *, large: bool) -> dict[str, tuple[KeyLine, ...]]:
     """The sections of objective and algorithm; metric: of METRICS where there is no target, else empty."""
     if metric == "auc":
         return {
             "objective": (
-                Line("name", "auc", "ranks the rarer class above the other; or source_only, the cross entropy"),
+                KeyLine("name", "auc", "ranks the rarer class above the other; or source_only, the cross entropy"),
             ),
             "algorithm": (
-                Line("name", "fedmm", "or codasca, coda_plus, fedavg_gda, ...; `fedmm list` shows all"),
-                Line("lr_min", rate, "of network, a and b"),
-                Line("lr_max", rate, "of alpha"),
+                KeyLine("name", "fedmm", "or codasca, coda_plus, fedavg_gda, ...; `fedmm list` shows all"),
+                KeyLine("lr_min", rate, "of network, a and b"),
+                KeyLine("lr_max", rate, "of alpha"),
             ),
         }
     if metric == "worst_site":
         return {
-            "objective": (Line("name", "worst_site", "the cross entropy of each site; or auc, with two classes"),),
+            "objective": (KeyLine("name", "worst_site", "the cross entropy of each site; or auc, with two classes"),),
             "algorithm": (
-                Line("name", "fedmm_agnostic", "the worst mixture of the sites; or afl, drfa, q_ffl"),
-                Line("lr_min", rate),
-                Line("lr_weights", 0.01, "how fast sites with larger losses come to weigh more"),
-                Line("regulariser", "chi_square", "keeps the sites' weights together, with regulariser_weight", True),
+                KeyLine("name", "fedmm_agnostic", "the worst mixture of the sites; or afl, drfa, q_ffl"),
+                KeyLine("lr_min", rate),
+                KeyLine("lr_weights", 0.01, "how fast sites with larger losses come to weigh more"),
+                KeyLine(
+                    "regulariser", "chi_square", "keeps the sites' weights together, with regulariser_weight", True
+                ),
             ),
         }
     if metric:
         return {
             "objective": (
-                Line("name", "source_only", "the cross entropy; nothing is adapted to"),
-                Line("class_weights", "balanced", "each class counts the same, however rare", True),
+                KeyLine("name", "source_only", "the cross entropy; nothing is adapted to"),
+                KeyLine("class_weights", "balanced", "each class counts the same, however rare", True),
             ),
             "algorithm": (
-                Line("name", "fedavg_gda", "or fedmm, scaffold_gda, ...; `fedmm list` shows all"),
-                Line("lr_min", rate),
+                KeyLine("name", "fedavg_gda", "or fedmm, scaffold_gda, ...; `fedmm list` shows all"),
+                KeyLine("lr_min", rate),
             ),
         }
     return {
         "objective": (
-            Line("name", "dann", "or cdan, mdd; source_only to train without adapting"),
-            Line("nu_schedule", "dann_warmup", "the classes first, then gradually the alignment of the domains"),
+            KeyLine("name", "dann", "or cdan, mdd; source_only to train without adapting"),
+            KeyLine("nu_schedule", "dann_warmup", "the classes first, then gradually the alignment of the domains"),
         ),
         "algorithm": (
-            Line("name", "fedmm_restrained", "or fedmm, fedavg_gda, ...; `fedmm list` shows all"),
-            Line("lr_min", rate, "of features and classifier"),
-            Line("lr_max", rate, "of the domain classifier"),
-            *((Line("lr_min", _SLOW_BACKBONE, "for a backbone that is not all frozen", True),) if large else ()),
+            KeyLine("name", "fedmm_restrained", "or fedmm, fedavg_gda, ...; `fedmm list` shows all"),
+            KeyLine("lr_min", rate, "of features and classifier"),
+            KeyLine("lr_max", rate, "of the domain classifier"),
+            *((KeyLine("lr_min", _SLOW_BACKBONE, "for a backbone that is not all frozen", True),) if large else ()),
         ),
     }
 
 
-def _write_sections(sections: Mapping[str, Sequence[Line]]) -> list[str]:
+def _write_sections(sections: Mapping[str, Sequence[KeyLine]]) -> list[str]:
     """The lines of commented sections; empty ones are left out."""
-    return [line for name, lines in sections.items() if lines for line in (f"[{name}]", *_aligned(lines), "")]
+    return [line for name, lines in sections.items() if lines for line in (f"[{name}]", *_align(lines), "")]
 
 
-def _network(shape: tuple[int, ...]) -> tuple[Line, ...]:
+def _network(shape: tuple[int, ...]) -> tuple[KeyLine, ...]:
     """A built-in network for rows of a shape."""
     if len(shape) != 3:
-        return (Line("name", "mlp", "fully connected"), Line("hidden", [128, 64]))
+        return (KeyLine("name", "mlp", "fully connected"), KeyLine("hidden", [128, 64]))
     if min(shape[1:]) <= LARGE:
         return (
-            Line("name", "small_cnn", "two strided convolutions, for small pictures; paper_cnn is larger"),
-            Line("initialisation", "truncated_normal", "torch's own initialisation is too small to learn quickly"),
+            KeyLine("name", "small_cnn", "two strided convolutions, for small pictures; paper_cnn is larger"),
+            KeyLine("initialisation", "truncated_normal", "torch's own initialisation is too small to learn quickly"),
         )
     return (
-        Line("name", "mobilenet_v2", "needs torchvision; model.name = 'backbone' takes any of timm or torchvision"),
+        KeyLine("name", "mobilenet_v2", "needs torchvision; model.name = 'backbone' takes any of timm or torchvision"),
         *_weights(),
-        Line("frozen_blocks", BLOCKS, "all of the backbone; with thousands of pictures fewer, and augment = true"),
+        KeyLine("frozen_blocks", BLOCKS, "all of the backbone; with thousands of pictures fewer, and augment = true"),
     )
 
 
@@ -206,7 +212,7 @@ def _smaller_batch(rows: int) -> int:
     return batch
 
 
-def _aligned(lines: Sequence[Line]) -> list[str]:
+def _align(lines: Sequence[KeyLine]) -> list[str]:
     """``key = value  # comment``, with comments below each other."""
     pairs = [("# " if line.off else "") + write_toml({"x": {line.key: line.value}}).splitlines()[1] for line in lines]
     width = max((len(pair) for pair in pairs if len(pair) <= 44), default=0)
@@ -221,38 +227,38 @@ def _plain(comment: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in comment)
 
 
-def write_site(path: Path, name: str, columns: Columns, features: Sequence[str], format: Sequence[Line]) -> str:
+def write_site(path: Path, name: str, columns: Columns, features: Sequence[str], format: Sequence[KeyLine]) -> str:
     """The commented TOML of a site with a table."""
     sections = {
         "site": (
-            Line("name", name),
-            Line("state", f"state/{name}", "what the site keeps; paths are relative to this file"),
+            KeyLine("name", name),
+            KeyLine("state", f"state/{name}", "what the site keeps; paths are relative to this file"),
         ),
         "data": (
-            Line("kind", "table"),
-            Line("path", str(path.resolve())),
-            Line("domain", "source", "target: no labels, or none that are read; both: rows without are the target"),
-            Line("label", columns.label),
-            *((Line("classes", dict(columns.classes), "of each label"),) if columns.classes else ()),
-            Line("features", list(features), "the columns that may be learnt from, whoever asks"),
-            *((Line("id", columns.id, "names the rows; it is not an input"),) if columns.id else ()),
-            *((Line("drop", list(columns.drop), "not looked at"),) if columns.drop else ()),
+            KeyLine("kind", "table"),
+            KeyLine("path", str(path.resolve())),
+            KeyLine("domain", "source", "target: no labels, or none that are read; both: rows without are the target"),
+            KeyLine("label", columns.label),
+            *((KeyLine("classes", dict(columns.classes), "of each label"),) if columns.classes else ()),
+            KeyLine("features", list(features), "the columns that may be learnt from, whoever asks"),
+            *((KeyLine("id", columns.id, "names the rows; it is not an input"),) if columns.id else ()),
+            *((KeyLine("drop", list(columns.drop), "not looked at"),) if columns.drop else ()),
             *format,
-            Line("rename", {"mine": features[0]}, "columns with other names here", True),
+            KeyLine("rename", {"mine": features[0]}, "columns with other names here", True),
         ),
         "superlink": (
-            Line("address", "link.example.org:9092"),
-            Line("certificate", "ca.crt", "of the authority that signed the SuperLink's"),
-            Line("key", name, f"made by `fedmm deploy key {name}`"),
-            Line("coordinator", "coordinator.pub", "whose messages are answered"),
+            KeyLine("address", "link.example.org:9092"),
+            KeyLine("certificate", "ca.crt", "of the authority that signed the SuperLink's"),
+            KeyLine("key", name, f"made by `fedmm deploy key {name}`"),
+            KeyLine("coordinator", "coordinator.pub", "whose messages are answered"),
         ),
-        "policy": (Line("min_rows", 20, "no sum over fewer rows leaves the site, and no model trained on fewer"),),
+        "policy": (KeyLine("min_rows", 20, "no sum over fewer rows leaves the site, and no model trained on fewer"),),
     }
     head = f"# The file of the site {name}, written by `fedmm init`; it stays there. `fedmm deploy site` runs it."
     return "\n".join([head, "", *_write_sections(sections)])
 
 
-def _weights() -> tuple[Line, ...]:
+def _weights() -> tuple[KeyLine, ...]:
     """ImageNet's for MobileNetV2: a file in the data folder, else torchvision's own."""
     folder = data_folder() / _MOBILENET
     try:
@@ -262,9 +268,9 @@ def _weights() -> tuple[Line, ...]:
     for name in files:
         keras = name == "mobilenet_v2_imagenet_keras.safetensors"
         if keras or (name.startswith("mobilenet_v2-") and name.endswith(".pth")):
-            line = Line("weights", f"{_MOBILENET}/{name}", "ImageNet's, from the data folder")
-            return (line, Line("normalise", "half", "as these weights need it")) if keras else (line,)
-    return (Line("weights", "imagenet", "torchvision's own, downloaded once"),)
+            line = KeyLine("weights", f"{_MOBILENET}/{name}", "ImageNet's, from the data folder")
+            return (line, KeyLine("normalise", "half", "as these weights need it")) if keras else (line,)
+    return (KeyLine("weights", "imagenet", "torchvision's own, downloaded once"),)
 
 
 def list_missing() -> tuple[str, ...]:

@@ -93,7 +93,7 @@ class AskingEngine:
         began = time.perf_counter()
         invitations = self._host.invitations(state)
         answers = self._ask(
-            TRAIN, {name: pack_invitation(self.problem.layout, each) for name, each in invitations.items()}
+            TRAIN, {name: pack_invitation(self.problem.layout, invitation) for name, invitation in invitations.items()}
         )
         updates = [self._read(state.round, name, answers.get(name)) for name in invitations]
         after, record = self._host.settle_round(state, invitations, updates, began=began)

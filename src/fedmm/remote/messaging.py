@@ -107,7 +107,7 @@ class Messaging:
         update = self.sites[name].answer(invitation)
         if not self.server.terms.secure_sum:
             return update
-        return self._masks[name].masked(invitation, update, {each: self._offer[each] for each in invited})
+        return self._masks[name].masked(invitation, update, {client: self._offer[client] for client in invited})
 
     def _open(self, updates: Mapping[str, Update]) -> dict[str, Opening]:
         confirmations = {

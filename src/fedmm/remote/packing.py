@@ -49,8 +49,8 @@ def read_vectors(layout: Layout, arrays: Mapping[str, NDArray[Any]]) -> State:
         name, _, rest = (_POINT, "", key) if key in (_OMEGA, _PSI, _WHOLE) else key.partition("/")
         parts.setdefault(name, {})[rest] = array
     return {
-        name: _tensor(layout, own[_WHOLE]) if own.keys() == {_WHOLE} else _join_parts(layout, name, own)
-        for name, own in parts.items()
+        name: _tensor(layout, part[_WHOLE]) if part.keys() == {_WHOLE} else _join_parts(layout, name, part)
+        for name, part in parts.items()
     }
 
 

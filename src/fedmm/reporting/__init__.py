@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from fedmm.reporting.figures import draw_comparison, draw_run
 from fedmm.reporting.read import Boundary, Comparison, Run, Samples, Series, read_comparison, read_kind, read_run
-from fedmm.reporting.strips import Block, draw_sheet
-from fedmm.reporting.tables import Row, comparison_rows, markdown_table, rich_table, validator_table
+from fedmm.reporting.strips import SampleBlock, draw_sheet
+from fedmm.reporting.tables import SummaryRow, comparison_rows, markdown_table, rich_table, validator_table
 
 __all__ = [
-    "Block",
     "Boundary",
     "Comparison",
-    "Row",
     "Run",
+    "SampleBlock",
     "Samples",
     "Series",
+    "SummaryRow",
     "comparison_rows",
     "draw_comparison",
     "draw_run",

@@ -12,7 +12,7 @@ from fedmm.reporting.read import Series
 from fedmm.reporting.style import Stroke
 
 
-class Measured(Protocol):
+class HasSeries(Protocol):
     """A run whose quantities can be had over its rounds."""
 
     def series(self, name: str) -> Series:
@@ -58,7 +58,7 @@ def mean_curve(measured: Sequence[Series], times: float = 1.0) -> Curve:
     )
 
 
-def column_curve(runs: Sequence[Measured], column: str, times: float = 1.0) -> Curve:
+def column_curve(runs: Sequence[HasSeries], column: str, times: float = 1.0) -> Curve:
     """The curve of a column of the history over the runs of one label."""
     return mean_curve([run.series(column) for run in runs], times)
 

@@ -51,7 +51,7 @@ def _draw(part: SubFigure, evaluation: Mapping[str, Any]) -> None:
         [["confusion", "right"], ["confusion", "rows"]], height_ratios=[3, 1], width_ratios=[1.1, 1]
     )
     _draw_confusion(grid["confusion"], evaluation)
-    _draw_reliability(grid["right"], grid["rows"], [each for each in evaluation["bins"] if each["rows"]])
+    _draw_reliability(grid["right"], grid["rows"], [bin_ for bin_ in evaluation["bins"] if bin_["rows"]])
     titles = {"confusion": "what each class was taken for (%)", "right": "share that is right, by probability"}
     for name, title in titles.items():
         grid[name].set_title(title, loc="left", fontsize=TEXT, weight="bold", color=INK)
@@ -90,7 +90,7 @@ def _draw_confusion(axes: Axes, evaluation: Mapping[str, Any]) -> None:
             number = f"{100 * share:.0f}" if share >= 0.005 else "<1"
             colour = "white" if share > 0.45 else INK
             axes.text(column, row, number, ha="center", va="center", fontsize=size, color=colour)
-    names = [_short(str(each["name"])) for each in evaluation["classes"]] if len(counts) <= _MOST_NAMES else []
+    names = [_short(str(class_["name"])) for class_ in evaluation["classes"]] if len(counts) <= _MOST_NAMES else []
     wide = _LETTER * max(map(len, names), default=0) > 0.8 * _SIDE / len(counts)
     axes.set_xticks(range(len(names)), names, rotation=90 if wide else 0, fontsize=size)
     axes.set_yticks(range(len(names)), names, fontsize=size)
@@ -104,11 +104,11 @@ def _draw_reliability(axes: Axes, below: Axes, bins: Sequence[Mapping[str, float
     quiet(axes)
     quiet(below)
     axes.plot([0, 1], [0, 1], color=FAINT, linewidth=1.2, linestyle=(0, (4, 2)))
-    for each in bins:
-        middle, wide = (each["low"] + each["high"]) / 2, 0.92 * (each["high"] - each["low"])
-        axes.bar(middle, each["accuracy"], wide, color=_BLUE, alpha=0.85)
-        axes.plot([middle - wide / 2, middle + wide / 2], [each["confidence"]] * 2, color=INK, linewidth=1.6)
-        below.bar(middle, each["rows"], wide, color=FAINT)
+    for bin_ in bins:
+        middle, wide = (bin_["low"] + bin_["high"]) / 2, 0.92 * (bin_["high"] - bin_["low"])
+        axes.bar(middle, bin_["accuracy"], wide, color=_BLUE, alpha=0.85)
+        axes.plot([middle - wide / 2, middle + wide / 2], [bin_["confidence"]] * 2, color=INK, linewidth=1.6)
+        below.bar(middle, bin_["rows"], wide, color=FAINT)
     axes.set(xlim=(0, 1), ylim=(0, 1), xticks=_TICKS, yticks=_TICKS)
     axes.set_xticklabels([])
     below.set(xlim=(0, 1), xticks=_TICKS)

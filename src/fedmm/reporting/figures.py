@@ -33,7 +33,7 @@ from fedmm.reporting.style import (
     whole_rounds,
     wrap_text,
 )
-from fedmm.reporting.tables import Row, comparison_rows, percent
+from fedmm.reporting.tables import SummaryRow, comparison_rows, percent
 
 _INNER = 4.2
 """Inches: the height of a panel of curves without its axis."""
@@ -63,7 +63,7 @@ def draw_comparison(folder: Path | str) -> list[Path]:
     """
     comparison = read_comparison(folder)
     looks = strokes(comparison.groups())
-    curves = [_curve_strip(comparison, looks, column) for column in _drawn_columns(comparison)]
+    curves = [_curve_strip(comparison, looks, column) for column in _choose_columns(comparison)]
     firsts = [runs[0] for runs in comparison.groups().values()]
     strips = [*curves, *_domain_strips(firsts, comparison.runs)]
     return [compose(comparison.title, _describe(comparison), strips, comparison.folder / "comparison.png")]
@@ -72,7 +72,7 @@ def draw_comparison(folder: Path | str) -> list[Path]:
 # A comparison ---------------------------------------------------------------------------------------------------------
 
 
-def _drawn_columns(comparison: Comparison) -> list[str]:
+def _choose_columns(comparison: Comparison) -> list[str]:
     """Target accuracy; or, where it was never measured, the validators that the rule on adapting looks at."""
     measured = [
         column
@@ -83,7 +83,7 @@ def _drawn_columns(comparison: Comparison) -> list[str]:
 
 
 def _describe(comparison: Comparison) -> str:
-    columns = _drawn_columns(comparison)
+    columns = _choose_columns(comparison)
     what = "target accuracy"
     if columns and "target_accuracy" not in columns:
         what = f"no target labels are known: {', '.join(columns).replace('_', ' ')} (no proof of accuracy)"
@@ -121,7 +121,7 @@ def _curve_strip(comparison: Comparison, looks: Mapping[str, Stroke], column: st
     return Strip(inner + AXIS, draw)
 
 
-def _final_value(row: Row, column: str) -> str:
+def _final_value(row: SummaryRow, column: str) -> str:
     if column == "target_accuracy":
         return percent(row.accuracy) + ("%" if row.accuracy is not None else "")
     values = row.validators.get(column, ())

@@ -116,7 +116,7 @@ _LETTER = 0.58
 """The width of a letter, in sizes of the font, by which captions are shrunk to their column."""
 
 
-class Block(NamedTuple):
+class SampleBlock(NamedTuple):
     """Samples of one domain: images ``[rows, columns, C, H, W]``, and what stands below each column, or nothing."""
 
     heading: str
@@ -124,7 +124,7 @@ class Block(NamedTuple):
     captions: Sequence[str]
 
 
-def draw_sheet(path: Path, title: str, about: str, blocks: Sequence[Block]) -> Path:
+def draw_sheet(path: Path, title: str, about: str, blocks: Sequence[SampleBlock]) -> Path:
     """Write a picture of the blocks below each other."""
     return compose(title, about, [_block_strip(block) for block in blocks], path)
 
@@ -132,12 +132,12 @@ def draw_sheet(path: Path, title: str, about: str, blocks: Sequence[Block]) -> P
 def image_strips(samples: Samples) -> list[Strip]:
     """A row of the source site's images with their classes, and one of the target site's without."""
     classes = [str(label) for label in samples.source_y[:_MOST].tolist()]
-    source = Block("source site (labelled)", samples.source_x[None, :_MOST], classes)
-    target = Block("target site (unlabelled)", samples.target_x[None, :_MOST], [])
+    source = SampleBlock("source site (labelled)", samples.source_x[None, :_MOST], classes)
+    target = SampleBlock("target site (unlabelled)", samples.target_x[None, :_MOST], [])
     return [_block_strip(block) for block in (source, target) if block.images.size]
 
 
-def _block_strip(block: Block) -> Strip:
+def _block_strip(block: SampleBlock) -> Strip:
     rows, columns, _, *size = block.images.shape
     slots = max(columns, _FEWEST)
     high, down = size[0] / size[1], size[0] / size[1] + _PITCH - 1

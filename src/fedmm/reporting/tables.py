@@ -19,7 +19,7 @@ VALIDATOR_COLUMNS = tuple(validator.column for validator in VALIDATORS.values() 
 
 
 @dataclass(frozen=True)
-class Row:
+class SummaryRow:
     """What the runs of one label reached. Accuracies are fractions in [0, 1], over the seeds that measured one.
 
     low, high, std: the spread over seeds (std with n - 1), None below two of them.
@@ -45,15 +45,15 @@ class Row:
         return ", ".join(f"{count} of {len(self.seeds)} runs {status}" for status, count in self.stopped.items())
 
 
-def comparison_rows(comparison: Comparison) -> list[Row]:
+def comparison_rows(comparison: Comparison) -> list[SummaryRow]:
     """A row for each label, in the order in which the labels first appear."""
     return [_row(label, runs) for label, runs in comparison.groups().items()]
 
 
-def _row(label: str, runs: Sequence[Run]) -> Row:
+def _row(label: str, runs: Sequence[Run]) -> SummaryRow:
     accuracies = [run.target_accuracy for run in runs if run.target_accuracy is not None]
     several = len(accuracies) > 1
-    return Row(
+    return SummaryRow(
         label=label,
         seeds=tuple(run.seed for run in runs),
         accuracy=fmean(accuracies) if accuracies else None,
@@ -67,13 +67,13 @@ def _row(label: str, runs: Sequence[Run]) -> Row:
     )
 
 
-def markdown_table(rows: Sequence[Row]) -> str:
+def markdown_table(rows: Sequence[SummaryRow]) -> str:
     """The rows as a Markdown table; the columns of the spread appear where some label has several seeds."""
     headings, *lines = _cells(rows)
     return markdown_lines([headings, [":--", *["--:"] * (len(headings) - 1)], *lines])
 
 
-def rich_table(rows: Sequence[Row], title: str | None = None) -> Table:
+def rich_table(rows: Sequence[SummaryRow], title: str | None = None) -> Table:
     """The rows as a table for the terminal."""
     headings, *lines = _cells(rows)
     table = Table(title=None if title is None else Text(title, style="bold"), title_justify="left")
@@ -84,17 +84,17 @@ def rich_table(rows: Sequence[Row], title: str | None = None) -> Table:
     return table
 
 
-def validator_table(rows: Sequence[Row]) -> Table:
+def validator_table(rows: Sequence[SummaryRow]) -> Table:
     """What was measured without target labels, a line a validator and a column a method: mean, and range over seeds."""
     title = Text("without target labels, after the last round: mean (lowest to highest seed)", style="bold")
     table = Table(title=title, title_justify="left")
     table.add_column("validator")
     for row in rows:
         table.add_column(Text(row.label), justify="right")
-    for each in VALIDATORS.values():
-        if each.column in VALIDATOR_COLUMNS and any(each.column in row.validators for row in rows):
-            cells = [Text(seeds_in_words(row.validators.get(each.column, ()))) for row in rows]
-            table.add_row(f"{each.name} ({'higher' if each.higher else 'lower'} is better)", *cells)
+    for validator in VALIDATORS.values():
+        if validator.column in VALIDATOR_COLUMNS and any(validator.column in row.validators for row in rows):
+            cells = [Text(seeds_in_words(row.validators.get(validator.column, ()))) for row in rows]
+            table.add_row(f"{validator.name} ({'higher' if validator.higher else 'lower'} is better)", *cells)
     return table
 
 
@@ -106,14 +106,14 @@ def seeds_in_words(values: Sequence[float]) -> str:
     return f"{fmean(values):.3g}{span}"
 
 
-def _cells(rows: Sequence[Row]) -> list[list[str]]:
+def _cells(rows: Sequence[SummaryRow]) -> list[list[str]]:
     """Headings, then the cells of each row."""
     spread = any(row.std is not None for row in rows)
     headings = ["method", "target (%)", *(["min to max", "std"] if spread else []), "seeds", "seconds", "MB"]
     return [headings, *(_line(row, spread) for row in rows)]
 
 
-def _line(row: Row, spread: bool) -> list[str]:
+def _line(row: SummaryRow, spread: bool) -> list[str]:
     label = f"{row.label} ({row.note})" if row.note else row.label
     between = _ABSENT if row.low is None else f"{percent(row.low)} to {percent(row.high)}"
     over_seeds = [between, percent(row.std)] if spread else []

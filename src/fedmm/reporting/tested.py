@@ -50,7 +50,7 @@ class Ranked(NamedTuple):
 
 def with_interval(value: float, interval: Interval, *, percent: bool = False) -> str:
     """A score and its interval, in words."""
-    number, low, high = (f"{each:.1%}" if percent else f"{each:.3f}" for each in (value, *interval))
+    number, low, high = (f"{end:.1%}" if percent else f"{end:.3f}" for end in (value, *interval))
     return f"{number} ({low} to {high})"
 
 
@@ -164,15 +164,15 @@ def _read_evaluation(name: str, content: bytes) -> list[Evaluated]:
     for entry in listed if isinstance(listed, list) else ():
         group = Fields(name, entry if isinstance(entry, dict) else {}, "grouped.groups.")
         words = ("rows", "hits", "positive", "auc")
-        each = _counts(group.text("name"), *(group.values.get(word) for word in words))
-        if each is None or each.auc != group.values.get("auc"):
+        counted = _counts(group.text("name"), *(group.values.get(word) for word in words))
+        if counted is None or counted.auc != group.values.get("auc"):
             raise FedmmError(f"{name} has counts of the group {group.text('name')!r} that do not hold together")
-        counts.append(each)
+        counts.append(counted)
     require(
-        bool(counts) and sum(each.rows for each in counts) == about.whole("rows"),
+        bool(counts) and sum(count.rows for count in counts) == about.whole("rows"),
         f"{name} must have as many rows as its groups have together",
     )
-    require(len({each.name for each in counts}) == len(counts), f"{name} must name each group once")
+    require(len({count.name for count in counts}) == len(counts), f"{name} must name each group once")
     return [
         Evaluated(
             file=name,

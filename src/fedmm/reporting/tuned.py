@@ -37,7 +37,7 @@ class TunedRow:
 
 
 @dataclass(frozen=True)
-class Tuned:
+class TuningResult:
     """A finished tuning. sentence: what was chosen, and why. notes: what was left out for lack of time.
 
     metric: what was judged on rows set aside; empty if a target was adapted to. signals: the validators.
@@ -52,7 +52,7 @@ class Tuned:
     signals: Sequence[str] = SIGNALS
 
 
-def read_tuned(folder: Path) -> Tuned:
+def read_tuned(folder: Path) -> TuningResult:
     """What a folder of ``fedmm tune`` says."""
     path = folder / "tune.json"
     try:
@@ -81,7 +81,7 @@ def read_tuned(folder: Path) -> Tuned:
         ]
         notes = [str(note) for note in [*state["notes"], state["ended"]] if note]
         sentence, metric = str(state["verdict"]["sentence"]), str(state.get("metric", ""))
-        return Tuned(chosen, sentence, notes, rungs, rows, metric, signals)
+        return TuningResult(chosen, sentence, notes, rungs, rows, metric, signals)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as problem:
         raise FedmmError(f"{path} does not describe a finished tuning; let `fedmm tune --resume` end") from problem
 
@@ -97,7 +97,7 @@ def _agreement(values: dict[str, float]) -> str:
     return ", ".join(f"{float(values[name]):.2f}" for name in AGREEMENT if name in values)
 
 
-def rich_tuned(tuned: Tuned) -> Table:
+def rich_tuned(tuned: TuningResult) -> Table:
     """All candidates: how far they came, what they were ranked by, and why they were ruled out."""
     shown = Table()
     shown.add_column("candidate", overflow="fold")
@@ -110,7 +110,7 @@ def rich_tuned(tuned: Tuned) -> Table:
         shown.add_column("agree-\nment", justify="right", no_wrap=True)
     for row in tuned.rows:
         name = f"{row.candidate}\nruled out: {row.veto}" if row.veto else row.candidate
-        signals = [each.replace(" (", "\n").replace(" to ", "-").rstrip(")") for each in row.signals]
+        signals = [signal.replace(" (", "\n").replace(" to ", "-").rstrip(")") for signal in row.signals]
         cells = [name, f"{row.rung}: {row.rounds}", *signals, f"{row.rank:.1f}"]
         cells += [row.agreement.replace(", ", "\n")] if agree else []
         shown.add_row(*(Text(cell, style="bold" if row.chosen else "") for cell in cells))

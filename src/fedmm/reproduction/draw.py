@@ -17,7 +17,7 @@ from fedmm.reproduction.figures import draw_curves, rates_table
 from fedmm.reproduction.items import FULL, Item, read_item
 from fedmm.reproduction.panels import collect_panels
 from fedmm.reproduction.results import RunResult, by_cell, read_results, select_runs
-from fedmm.reproduction.tables import Grid, Number, accuracy_grids, markdown, rounds_grids, runs_table
+from fedmm.reproduction.tables import Number, TableGrid, accuracy_grids, markdown, rounds_grids, runs_table
 
 _ENOUGH_SEEDS = 3
 """From how many on a spread says something."""
@@ -151,10 +151,10 @@ _ROW, _BELOW = lines_height("", _TEXT) + 0.05, lines_height("", _SMALL) - 0.02
 """Inches: of a row, and of the smaller line below a number."""
 
 
-def draw_tables(title: str, grids: Sequence[Grid]) -> Figure:
+def draw_tables(title: str, grids: Sequence[TableGrid]) -> Figure:
     """The grids of a table, one below the other, as wide as the widest needs."""
     edges = [_column_edges(grid) for grid in grids]
-    width = max(_LEAST_WIDTH, *(each[-1][1] + 2 * _MARGIN for each in edges))
+    width = max(_LEAST_WIDTH, *(spans[-1][1] + 2 * _MARGIN for spans in edges))
     title = wrap_text(title, width, _TITLE)
     notes = [wrap_text("\n".join(f"{note}." for note in grid.notes), width, _SMALL) for grid in grids]
     heights = [_grid_height(grid) for grid in grids]
@@ -173,12 +173,12 @@ def draw_tables(title: str, grids: Sequence[Grid]) -> Figure:
     return figure
 
 
-def _below(grid: Grid, number: Number) -> str:
+def _below(grid: TableGrid, number: Number) -> str:
     share = f"[{number.share}]" if number.share else ""
     return " ".join(part for part in (share, grid.paper(number)) if part)
 
 
-def _column_edges(grid: Grid) -> list[tuple[float, float]]:
+def _column_edges(grid: TableGrid) -> list[tuple[float, float]]:
     """Left and right of each column in inches; the columns of a group are at least as wide as its name."""
     widths = []
     for i, column in enumerate(grid.columns):
@@ -197,19 +197,19 @@ def _column_edges(grid: Grid) -> list[tuple[float, float]]:
     return edges
 
 
-def _head_height(grid: Grid) -> float:
+def _head_height(grid: TableGrid) -> float:
     return _ROW * (2 if any(column.group for column in grid.columns) else 1) + 0.04
 
 
-def _row_heights(grid: Grid) -> list[float]:
+def _row_heights(grid: TableGrid) -> list[float]:
     return [_ROW + _BELOW * any(_below(grid, number) for number in row.numbers) for row in grid.rows]
 
 
-def _grid_height(grid: Grid) -> float:
+def _grid_height(grid: TableGrid) -> float:
     return _head_height(grid) + sum(_row_heights(grid)) + 0.1
 
 
-def _draw_grid(axes: Axes, grid: Grid, edges: Sequence[tuple[float, float]], top: float) -> None:
+def _draw_grid(axes: Axes, grid: TableGrid, edges: Sequence[tuple[float, float]], top: float) -> None:
     """Headings, then the rows; the last of several is the average."""
     right = edges[-1][1]
     middles = [(left + end) / 2 for left, end in edges]

@@ -16,7 +16,17 @@ from fedmm.reporting.curves import Curve
 from fedmm.reporting.style import FAINT, INK, PLAIN, add_titles, lines_height, new_figure, titles_height
 from fedmm.reporting.tables import markdown_lines
 from fedmm.reproduction.items import FULL, Item
-from fedmm.reproduction.panels import BOUND, CROSS, SMALL, TEXT, Line, Panel, collect_panels, draw_panel, final_percent
+from fedmm.reproduction.panels import (
+    BOUND,
+    CROSS,
+    SMALL,
+    TEXT,
+    Panel,
+    PanelLine,
+    collect_panels,
+    draw_panel,
+    final_percent,
+)
 from fedmm.reproduction.results import RunResult, by_cell
 from fedmm.reproduction.tables import ABSENT
 
@@ -50,7 +60,7 @@ def draw_curves(item: Item, runs: Sequence[RunResult]) -> Figure:
 
     title, about = item.title, _describe(item, runs)
     height = titles_height(title, about, width, size=_TITLE, small=SMALL) + rows * (down + _AXIS) + _LABEL
-    height += -(-len(handles) // entries) * 0.17 + 0.1 + rows * max((found.height for found in rates), default=0.0)
+    height += -(-len(handles) // entries) * 0.17 + 0.1 + rows * max((rate.height for rate in rates), default=0.0)
     with rc_context(PLAIN):
         figure = new_figure(height, width)
         body = add_titles(figure, title, about, size=_TITLE, small=SMALL)
@@ -109,7 +119,7 @@ class Rates:
     """FedSGDA's final accuracy in percent, None if it has none, and the round in which each line first reaches it."""
 
     level: float | None
-    reached: Sequence[tuple[Line, int | None]]
+    reached: Sequence[tuple[PanelLine, int | None]]
 
     @property
     def height(self) -> float:

@@ -44,7 +44,7 @@ _OURS, _OTHERS = 1.6, 1.15
 
 
 @dataclass(frozen=True)
-class Line:
+class PanelLine:
     """The runs of one method in one panel, drawn as one line."""
 
     label: str
@@ -58,7 +58,7 @@ class Panel:
     """What a panel shows. bounds: the final accuracy (%) of each bound, by label."""
 
     title: str
-    lines: Sequence[Line]
+    lines: Sequence[PanelLine]
     bounds: Mapping[str, float]
 
     @property
@@ -84,7 +84,7 @@ def collect_panels(item: Item, runs: Sequence[RunResult]) -> list[Panel]:
         methods = [group for group in groups if group[0].role == "method"]
         finals = {group[0].label: final_percent(group) for group in groups if group[0].role == "bound"}
         lines = [
-            Line(group[0].label, group, column_curve(group, "target_accuracy", 100.0), looks[group[0].label])
+            PanelLine(group[0].label, group, column_curve(group, "target_accuracy", 100.0), looks[group[0].label])
             for group in methods
         ]
         bounds = {label: value for label, value in finals.items() if value is not None}

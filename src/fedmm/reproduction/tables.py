@@ -50,7 +50,7 @@ class Number:
     best: bool = False
 
 
-class Column(NamedTuple):
+class TableColumn(NamedTuple):
     """A curve, and the two lines above it."""
 
     group: str
@@ -58,7 +58,7 @@ class Column(NamedTuple):
     curve: str
 
 
-class Row(NamedTuple):
+class TableRow(NamedTuple):
     """A task, or the average of all."""
 
     title: str
@@ -66,11 +66,11 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Grid:
+class TableGrid:
     """Rows and columns, how a number is written, and what must be said below."""
 
-    columns: list[Column]
-    rows: list[Row]
+    columns: list[TableColumn]
+    rows: list[TableRow]
     style: Style
     notes: list[str]
 
@@ -87,7 +87,7 @@ class Grid:
         return "" if number.paper is None else f"({self.style.paper(number.paper)})"
 
 
-def accuracy_grids(item: Item, runs: Sequence[RunResult]) -> list[Grid]:
+def accuracy_grids(item: Item, runs: Sequence[RunResult]) -> list[TableGrid]:
     """Final target accuracy in percent: of the methods, and below of the bounds where there are any."""
     notes = [
         "Target accuracy (%) after the last round, mean over seeds"
@@ -105,7 +105,7 @@ def accuracy_grids(item: Item, runs: Sequence[RunResult]) -> list[Grid]:
     return grids
 
 
-def rounds_grids(item: Item, runs: Sequence[RunResult]) -> list[Grid]:
+def rounds_grids(item: Item, runs: Sequence[RunResult]) -> list[TableGrid]:
     """Hundreds of rounds until a run is trained."""
     notes = [
         "Communication rounds (×100) until a run is trained: the first evaluated round whose target accuracy is within"  # noqa: RUF001
@@ -128,7 +128,7 @@ def count_rounds_needed(run: RunResult) -> float | None:
     return None if first is None else first / 100
 
 
-def method_columns(item: Item, runs: Sequence[RunResult]) -> list[Column]:
+def method_columns(item: Item, runs: Sequence[RunResult]) -> list[TableColumn]:
     """The methods' columns as in the paper: grouped by method, and by objective within."""
     objective_of = {curve: objective for objective, curves in item.columns_of.items() for curve in curves}
     objective_of |= {run.curve: run.objective for run in runs if run.role == "method" and run.curve not in objective_of}
@@ -138,22 +138,24 @@ def method_columns(item: Item, runs: Sequence[RunResult]) -> list[Column]:
         methods.setdefault(curve.removeprefix(f"{objective}_"), {})[objective] = curve
     order = dict.fromkeys([*item.columns_of, *objective_of.values()])
     return [
-        Column(_method_name(method, runs, set(curves.values())), objective.upper(), curves[objective])
+        TableColumn(_method_name(method, runs, set(curves.values())), objective.upper(), curves[objective])
         for method, curves in methods.items()
         for objective in order
         if objective in curves
     ]
 
 
-def bound_columns(item: Item, runs: Sequence[RunResult]) -> list[Column]:
+def bound_columns(item: Item, runs: Sequence[RunResult]) -> list[TableColumn]:
     """A column for each curve that is no method's, computed or not."""
     methods = {column.curve for column in method_columns(item, runs)}
     labels = {run.curve: run.label for run in runs}
     curves = in_order([*item.curves, *labels], item.curves)
-    return [Column("", labels.get(curve, curve.replace("_", " ")), curve) for curve in curves if curve not in methods]
+    return [
+        TableColumn("", labels.get(curve, curve.replace("_", " ")), curve) for curve in curves if curve not in methods
+    ]
 
 
-def markdown(grid: Grid) -> str:
+def markdown(grid: TableGrid) -> str:
     """The grid as a Markdown table, with its notes below."""
     heads = [f"{column.group}<br>{column.heading}" if column.group else column.heading for column in grid.columns]
     lines = [["", *heads], [":--", *["--:"] * len(heads)]]
@@ -162,7 +164,7 @@ def markdown(grid: Grid) -> str:
     return markdown_lines(lines) + "\n" + "\n\n".join(f"{note}." for note in grid.notes) + "\n"
 
 
-def _cell(grid: Grid, number: Number) -> str:
+def _cell(grid: TableGrid, number: Number) -> str:
     ours = f"**{grid.ours(number)}**" if number.best else grid.ours(number)
     share = f"[{number.share}]" if number.share else ""
     return " ".join(part for part in (ours, share, grid.paper(number)) if part)
@@ -171,22 +173,24 @@ def _cell(grid: Grid, number: Number) -> str:
 def _grid(
     item: Item,
     runs: Sequence[RunResult],
-    columns: list[Column],
+    columns: list[TableColumn],
     measure: Callable[[RunResult], float | None],
     paper: Mapping[Cell, float],
     style: Style,
     notes: list[str],
-) -> Grid:
+) -> TableGrid:
     cells = by_cell(runs)
     numbers = {
         (panel, column.curve): _number(cells.get((panel, column.curve), []), measure, paper.get((panel, column.curve)))
         for panel in item.panels
         for column in columns
     }
-    rows = [Row(item.panel_title(panel), [numbers[panel, column.curve] for column in columns]) for panel in item.panels]
+    rows = [
+        TableRow(item.panel_title(panel), [numbers[panel, column.curve] for column in columns]) for panel in item.panels
+    ]
     if len(rows) > 1:
-        rows.append(Row("Average", [_average([row.numbers[i] for row in rows]) for i in range(len(columns))]))
-    return Grid(columns, rows, style, [*notes, *_remarks(item, columns, rows, cells)])
+        rows.append(TableRow("Average", [_average([row.numbers[i] for row in rows]) for i in range(len(columns))]))
+    return TableGrid(columns, rows, style, [*notes, *_remarks(item, columns, rows, cells)])
 
 
 def _number(runs: Sequence[RunResult], measure: Callable[[RunResult], float | None], paper: float | None) -> Number:
@@ -212,7 +216,7 @@ def _average(numbers: Sequence[Number]) -> Number:
     )
 
 
-def _with_best(grid: Grid) -> list[Row]:
+def _with_best(grid: TableGrid) -> list[TableRow]:
     """The rows with the highest of our numbers marked for each objective that has several."""
     rows = []
     for title, numbers in grid.rows:
@@ -227,12 +231,12 @@ def _with_best(grid: Grid) -> list[Row]:
             for i in rivals:
                 best = len(rivals) > 1 and written[i] == max(written.values())
                 marked[i] = replace(numbers[i], best=best)
-        rows.append(Row(title, marked))
+        rows.append(TableRow(title, marked))
     return rows
 
 
 def _remarks(
-    item: Item, columns: Sequence[Column], rows: Sequence[Row], cells: Mapping[Cell, list[RunResult]]
+    item: Item, columns: Sequence[TableColumn], rows: Sequence[TableRow], cells: Mapping[Cell, list[RunResult]]
 ) -> list[str]:
     """What the marks of a grid mean, for those that it has."""
     numbers = [number for row in rows for number in row.numbers]

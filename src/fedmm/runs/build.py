@@ -95,32 +95,34 @@ def prepare(experiment: Experiment, cache: DataCache) -> Adaptation:
     """Everything checked and built, ready to run."""
     run = experiment.run
     device = run.torch_device
-    here, there = (experiment.partition.seen(cache.pair(experiment, each)) for each in (torch.device("cpu"), device))
-    require_nothing_learnt(experiment.terms, here.input)
-    shares = experiment.partition.split(here, run.seed)
+    on_cpu, on_device = (
+        experiment.partition.seen(cache.pair(experiment, place)) for place in (torch.device("cpu"), device)
+    )
+    require_nothing_learnt(experiment.terms, on_cpu.input)
+    shares = experiment.partition.split(on_cpu, run.seed)
     names = [share.name for share in shares]
     for client in run.client_weights:
         if client not in names:
             raise unknown("client in run.client_weights", client, names)
-    network = experiment.model.build(here.view.shape(tuple(here.source.x.shape[1:])), here.classes, run.seed)
-    whole, view = None, here.view
-    split = split_frozen_part(network, here.source.x[:1]) if view == WholeRows() else None
+    network = experiment.model.build(on_cpu.view.shape(tuple(on_cpu.source.x.shape[1:])), on_cpu.classes, run.seed)
+    whole, view = None, on_cpu.view
+    split = split_frozen_part(network, on_cpu.source.x[:1]) if view == WholeRows() else None
     if split is not None:
         part, behind = split
-        whole = WholeNetwork(network, here.source.x[:2], view)
-        there, network = cache.behind(part.to(run.torch_dtype), there), behind
+        whole = WholeNetwork(network, on_cpu.source.x[:2], view)
+        on_device, network = cache.behind(part.to(run.torch_dtype), on_device), behind
     return Adaptation(
-        [_client(share, there, run.client_weights.get(share.name, 1.0)) for share in shares],
+        [_client(share, on_device, run.client_weights.get(share.name, 1.0)) for share in shares],
         network,
         experiment.objective,
         experiment.algorithm,
         run,
-        validation=select_test_rows(there) or None,
-        source_validation=there.source_validation,
+        validation=select_test_rows(on_device) or None,
+        source_validation=on_device.source_validation,
         view=view,
         terms=experiment.terms,
         guard=experiment.guard,
-        held_at=rows_held_at(there),
+        held_at=rows_held_at(on_device),
         whole=whole,
     )
 

@@ -55,8 +55,8 @@ def compare(
     done = {name: summary for name in names if begun and (summary := read_completed(folder / name))}
     left = [name for name in names if name not in done]
     calls = [
-        (index, each.tables(), str(folder / name), begun)
-        for index, (each, name) in enumerate(zip(experiments, names, strict=True))
+        (index, experiment.tables(), str(folder / name), begun)
+        for index, (experiment, name) in enumerate(zip(experiments, names, strict=True))
         if name in left
     ]
     with bars(progress, "accuracy") as shown:
@@ -110,7 +110,7 @@ def _run(index: int, tables: dict[str, Table], folder: str, resume: bool) -> Out
 
 def folder_names(experiments: Sequence[Experiment]) -> list[str]:
     """A folder name for each run, from its label and seed."""
-    names = [f"{_slug(each.label)}-seed{each.run.seed}" for each in experiments]
+    names = [f"{_slug(experiment.label)}-seed{experiment.run.seed}" for experiment in experiments]
     for name, count in Counter(names).items():
         if count > 1:
             raise FedmmError(f"two runs would both be called {name!r}; give them different labels or seeds")
@@ -136,8 +136,8 @@ def comparison_summary(
         "title": title,
         "status": status,
         "runs": [
-            {**{key: each[key] for key in _SUMMARY_KEYS}, "folder": folder}
-            for each, folder in zip(summaries, folders, strict=True)
+            {**{key: summary[key] for key in _SUMMARY_KEYS}, "folder": folder}
+            for summary, folder in zip(summaries, folders, strict=True)
         ],
         "evidence": judge_runs(summaries),
         "versions": summaries[0]["versions"] if summaries else {},

@@ -39,7 +39,7 @@ def shift_of_model(probabilities: Callable[[Tensor], Tensor], pair: DomainPair) 
     if len(source.y) < _FEWEST_ROWS or len(target.y) < _FEWEST_ROWS:
         return None
     found = [probabilities(rows.x).cpu() for rows in (source, target)]
-    if not all(bool(each.isfinite().all()) for each in found):
+    if not all(bool(logits.isfinite().all()) for logits in found):
         return None
     return estimate_label_shift(found[0], source.y, found[1], source_inputs=source.x, target_inputs=target.x)
 
@@ -123,14 +123,14 @@ def count_trained_test_rows(pair: DomainPair) -> int:
 
 def worst_shift(source_only: Sequence[Summary]) -> Mapping[str, Any] | None:
     """Of the estimates of source-only runs the one that excludes least; None if there is none."""
-    found = [table for each in source_only if (table := each.get("label_shift"))]
+    found = [table for summary in source_only if (table := summary.get("label_shift"))]
     return max(found, key=lambda table: float(table["high"]), default=None)
 
 
 def signals_of(summaries: Sequence[Summary]) -> Signals:
     """What runs of one method, one a seed, measured after their last rounds without labels of the target."""
     found = {
-        name: [float(each[validator.column]) for each in summaries if each.get(validator.column) is not None]
+        name: [float(summary[validator.column]) for summary in summaries if summary.get(validator.column) is not None]
         for name, validator in VALIDATORS.items()
         if not validator.oracle
     }
@@ -157,9 +157,9 @@ def judge_runs(summaries: Sequence[Summary]) -> dict[str, Any]:
     compared with. Runs that did not complete are not judged.
     """
     methods: dict[str, list[Summary]] = {}
-    for each in summaries:
-        if each["status"] == "completed":
-            methods.setdefault(each["label"], []).append(each)
+    for summary in summaries:
+        if summary["status"] == "completed":
+            methods.setdefault(summary["label"], []).append(summary)
     plain = {label: runs for label, runs in methods.items() if is_source_only(runs[0])}
     adapted = {label: runs for label, runs in methods.items() if label not in plain and _adapts(runs[0])}
     if not plain or not adapted:
@@ -181,7 +181,8 @@ def judge_runs(summaries: Sequence[Summary]) -> dict[str, Any]:
         "source_only": base,
         "label_shift": worst,
         "verdicts": [
-            {"label": label, "supported": each.supported, "sentence": each.sentence} for label, each in verdicts.items()
+            {"label": label, "supported": verdict.supported, "sentence": verdict.sentence}
+            for label, verdict in verdicts.items()
         ],
         "note": "",
     }

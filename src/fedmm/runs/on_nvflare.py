@@ -37,13 +37,15 @@ _LOG = logging.getLogger(__name__)
 _DEPTH = 3  # rounds: a run that goes on from the checkpoint before its last needs one more than two
 
 
-def every_round_kept(each: Experiment) -> Experiment:
+def every_round_kept(planned: Experiment) -> Experiment:
     """The experiment with a checkpoint after every round: the clients' states stay with them, and are as recent."""
-    return replace(each, run=replace(each.run, checkpoint_every=1))
+    return replace(planned, run=replace(planned.run, checkpoint_every=1))
 
 
 @contextmanager
-def nvflare_engines(each: Experiment, adaptation: Adaptation, folder: Path) -> Iterator[Callable[[Algorithm], Engine]]:
+def nvflare_engines(
+    planned: Experiment, adaptation: Adaptation, folder: Path
+) -> Iterator[Callable[[Algorithm], Engine]]:
     """Engines for an experiment, by algorithm, all on the same NVFlare, whose processes are ended at the end."""
     from fedmm.remote.nvflare import federation  # noqa: PLC0415 - an optional dependency
 
@@ -53,18 +55,18 @@ def nvflare_engines(each: Experiment, adaptation: Adaptation, folder: Path) -> I
         "'frozen' with the engine 'nvflare'",
     )
     require(
-        each.guard.policy != "rollback",
+        planned.guard.policy != "rollback",
         "guard.policy = 'rollback' goes back further than clients of the engine 'nvflare' keep states; use 'stop'",
     )
     arguments = {
-        "tables": _resolve_paths(each).tables(),
+        "tables": _resolve_paths(planned).tables(),
         "states": str(folder.resolve() / _STATES),
         "threads": torch.get_num_threads(),
     }
     names = sorted({*metrics_by_client(adaptation.evaluators), *(client.name for client in adaptation.problem.clients)})
-    place = "poc" if each.run.engine == "nvflare_poc" else "simulator"
+    place = "poc" if planned.run.engine == "nvflare_poc" else "simulator"
     with federation(names, f"{__name__}:site", arguments, place=place) as ask:
-        yield NVFlareEngines(adaptation, ask, max(each.run.probe_rows, 1))
+        yield NVFlareEngines(adaptation, ask, max(planned.run.probe_rows, 1))
 
 
 class NVFlareEngines:
@@ -81,7 +83,7 @@ class NVFlareEngines:
         return AskingEngine(adaptation.problem, algorithm, adaptation.rounds, self._ask, adaptation.terms)
 
 
-def _resolve_paths(each: Experiment) -> Experiment:
+def _resolve_paths(planned: Experiment) -> Experiment:
     """The experiment with whole paths: the processes of a job have other current folders."""
 
     def whole(part: Any) -> Any:
@@ -103,16 +105,16 @@ def _resolve_paths(each: Experiment) -> Experiment:
             },
         )
 
-    return replace(each, data=whole(each.data), model=whole(each.model))
+    return replace(planned, data=whole(planned.data), model=whole(planned.model))
 
 
 def site(name: str, tables: Mapping[str, Any], states: str, threads: int) -> Callable[[str, Packed], Packed]:
     """A client of an experiment in a process of its own: it works, its states on disk, and measures on its own rows."""
     torch.set_num_threads(threads)
-    each = experiment(tables)
-    adaptation = prepare(each, DataCache())
+    planned = experiment(tables)
+    adaptation = prepare(planned, DataCache())
     problem, layout = adaptation.problem, adaptation.problem.layout
-    server = Server(problem, each.algorithm, adaptation.rounds, adaptation.terms)
+    server = Server(problem, planned.algorithm, adaptation.rounds, adaptation.terms)
     own = [evaluator.own_of(name) for evaluator in adaptation.evaluators if name in evaluator.held_by]
     sums = OwnSums(adaptation.function, own)
     working = workers(server)
@@ -124,7 +126,7 @@ def site(name: str, tables: Mapping[str, Any], states: str, threads: int) -> Cal
         here = Site(working[name], memory, problem.statistics)
 
     def answer(kind: str, question: Packed) -> Packed:
-        with precision(each.run.precision, layout.device):
+        with precision(planned.run.precision, layout.device):
             if kind == MEASURE:
                 return measure_at_site(name, layout, problem.statistics, question, sums, _LOG.info)
             assert here is not None

@@ -24,24 +24,28 @@ from fedmm.training.guard import Guard
 from fedmm.training.stack_settings import choose_settings
 
 if TYPE_CHECKING:
-    from fedmm.remote.ray import Share
+    from fedmm.remote.ray import ActorShare
 
 _STATES = "clients"
 """The folder in a run's folder where durable states lie."""
 
 
 @contextmanager
-def ray_engines(each: Experiment, adaptation: Adaptation, folder: Path) -> Iterator[Callable[[Algorithm], Engine]]:
+def ray_engines(
+    experiment: Experiment, adaptation: Adaptation, folder: Path
+) -> Iterator[Callable[[Algorithm], Engine]]:
     """Engines for an experiment, by algorithm, all on the same actors; Ray is left at the end."""
     from fedmm.remote.ray import Actors, RayEngine, ray_cluster  # noqa: PLC0415 - an optional dependency
 
-    run, on_gpu = each.run, adaptation.function.layout.device.type == "cuda"
+    run, on_gpu = experiment.run, adaptation.function.layout.device.type == "cuda"
     names = [client.name for client in adaptation.problem.clients]
     with ray_cluster(run.ray_address, cores=run.actors) as cluster:
-        there = replace(each, run=replace(run, device="cuda")) if on_gpu else each  # an actor sees its own GPU alone
+        shipped = (
+            replace(experiment, run=replace(run, device="cuda")) if on_gpu else experiment
+        )  # an actor sees its own GPU alone
         actors = Actors(
             cluster,
-            FromTables(there.tables(), run.stacked or on_gpu),
+            FromTables(shipped.tables(), run.stacked or on_gpu),
             names,
             number=run.actors,
             gpus=on_gpu,
@@ -62,14 +66,14 @@ class FromTables:
     tables: dict[str, Table]
     stacked: bool = False
 
-    def __call__(self) -> Share:
-        from fedmm.remote.ray import Share  # noqa: PLC0415 - an optional dependency
+    def __call__(self) -> ActorShare:
+        from fedmm.remote.ray import ActorShare  # noqa: PLC0415 - an optional dependency
 
-        each = experiment(self.tables)
-        adaptation = prepare(each, DataCache())
-        around = partial(precision, each.run.precision, each.run.torch_device)
-        stack = partial(_stack_clients, adaptation, each.run.precision) if self.stacked else None
-        return Share(adaptation.problem, stack, around)
+        built = experiment(self.tables)
+        adaptation = prepare(built, DataCache())
+        around = partial(precision, built.run.precision, built.run.torch_device)
+        stack = partial(_stack_clients, adaptation, built.run.precision) if self.stacked else None
+        return ActorShare(adaptation.problem, stack, around)
 
 
 def _stack_clients(

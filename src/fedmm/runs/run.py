@@ -60,7 +60,7 @@ def run_experiment(
     callbacks: Sequence[Callback] = (),
     say: Say = lambda line: None,
 ) -> Summary:
-    """Train as the experiment says and leave a run folder; its summary is returned.
+    """Train an experiment, write a run folder, and return its summary.
 
     Everything is checked and built before the folder is made. Ctrl-C, or a client that diverges, leaves a folder with
     the rounds and the model up to then; the latter is raised after that.
@@ -162,7 +162,9 @@ def _run_in_folders(
     all_shifts: bool = True,
 ) -> list[Outcome]:
     """Train runs, and leave a run folder for each. engine: what summaries say of it. callbacks: further ones."""
-    for note in dict.fromkeys(note for each in experiments for note in cache.pair(each, torch.device("cpu")).notes):
+    for note in dict.fromkeys(
+        note for experiment in experiments for note in cache.pair(experiment, torch.device("cpu")).notes
+    ):
         say(note)
     best = [adaptation.best_model() for adaptation in adaptations]
     checkpoints = [

@@ -125,7 +125,7 @@ class RunFolder(Callback):
 
     def refuse(self, round: int, refused: Iterable[Refusal]) -> None:
         """Whose updates were not counted in a round, and why."""
-        text = "".join(json.dumps({"round": round, **each._asdict()}) + "\n" for each in refused)
+        text = "".join(json.dumps({"round": round, **refusal._asdict()}) + "\n" for refusal in refused)
         if text:
             path = self.folder / REFUSED
             with (
@@ -174,7 +174,7 @@ def _until(path: Path, round: int) -> str:
             if json.loads(line)["round"] <= round:
                 kept.append(line.decode() + "\n")
         except (ValueError, LookupError, TypeError, RecursionError) as problem:
-            raise FedmmError(f"{path}, line {number}, says of no update why it was refused; remove it") from problem
+            raise FedmmError(f"{path}, line {number}, is not the record of a refused update; remove it") from problem
     return "".join(kept)
 
 

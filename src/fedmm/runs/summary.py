@@ -118,11 +118,11 @@ def _summary(experiment: Experiment, adaptation: Adaptation, adapted: Adapted) -
         "guard": history.events,
         "parameters": adaptation.function.layout.size,
         "clients": {
-            holding.name: {
-                "source_rows": len(holding.source) if holding.source is not None else 0,
-                "target_rows": len(holding.target) if holding.target is not None else 0,
+            client_data.name: {
+                "source_rows": len(client_data.source) if client_data.source is not None else 0,
+                "target_rows": len(client_data.target) if client_data.target is not None else 0,
             }
-            for holding in adaptation.client_data
+            for client_data in adaptation.client_data
         },
         **_site_weights(adaptation, adapted),
         **provenance(adaptation.function.layout.device),
@@ -139,7 +139,7 @@ def _site_weights(adaptation: Adaptation, adapted: Adapted) -> Summary:
     weights = adapted.state.server.get("weights")
     if weights is None:
         return {}
-    names = sorted(holding.name for holding in adaptation.client_data)
+    names = sorted(client_data.name for client_data in adaptation.client_data)
     return {"site_weights": dict(zip(names, weights.tolist(), strict=True))}
 
 

@@ -77,7 +77,7 @@ def run_sweep(
     summaries: dict[int, Summary] = {}
     problems: list[str] = []
     status = "completed"
-    with RunsProgress(len(experiments), sum(each.run.rounds for each in experiments), show=progress) as bars:
+    with RunsProgress(len(experiments), sum(planned.run.rounds for planned in experiments), show=progress) as bars:
         for program in programs:
             folders = [folder / names[number] for number in program.members]
             outcomes = _read_outcomes(program, folders, bars) if kept is not None else []
@@ -90,8 +90,8 @@ def run_sweep(
                 if outcome is not None:
                     summaries[number], problem = outcome
                     if problem:
-                        each = experiments[number]
-                        problems.append(f"{each.label}, seed {each.run.seed}: {problem}")
+                        failed = experiments[number]
+                        problems.append(f"{failed.label}, seed {failed.run.seed}: {problem}")
             if status == "interrupted":
                 break
     order = sorted(summaries)
@@ -106,12 +106,12 @@ def run_sweep(
 
 def require_stackable(experiments: Sequence[Experiment]) -> None:
     """Refuse runs that a sweep cannot stack, and trackers that are not there."""
-    for each in experiments:
+    for planned in experiments:
         require(
-            each.run.engine in ("auto", "batched"),
+            planned.run.engine in ("auto", "batched"),
             "run.engine must be 'auto' or 'batched' in a sweep, which stacks its runs",
         )
-        require_trackers(each.run.track)
+        require_trackers(planned.run.track)
 
 
 class _Runs:
@@ -237,8 +237,8 @@ def _worker(
 ) -> list[Outcome]:
     torch.set_num_threads(threads)
     cache = DataCache()
-    experiments = [experiment(each) for each in tables]
-    adaptations = [prepare(each, cache) for each in experiments]
+    experiments = [experiment(table) for table in tables]
+    adaptations = [prepare(planned, cache) for planned in experiments]
     callbacks = [[OnRound(partial(report, number))] for number in numbers]
     try:
         outcomes = run_stack(

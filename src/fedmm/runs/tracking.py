@@ -46,13 +46,13 @@ class Tracker(Protocol):
 class TensorBoardTracker:
     """Event files in ``RUN/tensorboard``."""
 
-    def __init__(self, each: Experiment, folder: Path, done: int) -> None:
+    def __init__(self, experiment: Experiment, folder: Path, done: int) -> None:
         from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - an extra, and slow to import
 
-        self._settings = flat_settings(each)
+        self._settings = flat_settings(experiment)
         self._writer: Any = SummaryWriter(log_dir=str(folder / "tensorboard"), purge_step=done + 1, flush_secs=5)
         if not done:
-            words = "".join(f"    {line}\n" for line in write_toml(each.tables()).splitlines())
+            words = "".join(f"    {line}\n" for line in write_toml(experiment.tables()).splitlines())
             self._writer.add_text("experiment", words, 0)
 
     def round(self, number: int, values: Mapping[str, float]) -> None:
@@ -77,7 +77,7 @@ class MLflowTracker:
 
     _PARAMETERS_AT_ONCE, _METRICS_AT_ONCE, _SECONDS, _MARK = 100, 900, 1.0, "round"
 
-    def __init__(self, each: Experiment, folder: Path, done: int) -> None:
+    def __init__(self, experiment: Experiment, folder: Path, done: int) -> None:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
@@ -93,27 +93,27 @@ class MLflowTracker:
         address = given or (folder / "mlruns").resolve().as_uri()
         self._client = MlflowClient(tracking_uri=address)
         known = _find_run(folder / "mlflow.json", address)
-        self._run = known or self._new_run(each)
+        self._run = known or self._new_run(experiment)
         self._last = self._last_round() if known else 0
         if known:
             self._client.update_run(self._run, status="RUNNING")
             return
-        settings = [Param(name, str(value)[:500]) for name, value in flat_settings(each).items()]
+        settings = [Param(name, str(value)[:500]) for name, value in flat_settings(experiment).items()]
         for at in range(0, len(settings), self._PARAMETERS_AT_ONCE):
             self._client.log_batch(self._run, params=settings[at : at + self._PARAMETERS_AT_ONCE])
         write_json(folder / "mlflow.json", {"address": address, "run": self._run})
 
-    def _new_run(self, each: Experiment) -> str:
+    def _new_run(self, experiment: Experiment) -> str:
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or "fedmm"
         found = self._client.get_experiment_by_name(name)
         number = found.experiment_id if found else self._client.create_experiment(name)
-        tags = {"label": each.label, "seed": str(each.run.seed)}
-        run = self._client.create_run(number, run_name=f"{each.label} seed {each.run.seed}", tags=tags)
+        tags = {"label": experiment.label, "seed": str(experiment.run.seed)}
+        run = self._client.create_run(number, run_name=f"{experiment.label} seed {experiment.run.seed}", tags=tags)
         return str(run.info.run_id)
 
     def _last_round(self) -> int:
         """The last round that is there: a run that goes on from an earlier checkpoint repeats it to the bit."""
-        return max((each.step for each in self._client.get_metric_history(self._run, self._MARK)), default=0)
+        return max((metric.step for metric in self._client.get_metric_history(self._run, self._MARK)), default=0)
 
     def round(self, number: int, values: Mapping[str, float]) -> None:
         if number <= self._last:
@@ -161,14 +161,14 @@ def require_trackers(names: Sequence[str]) -> None:
 class Tracks(Callback):
     """The trackers of one run. One that fails once training has begun is told of, and left alone from then on."""
 
-    def __init__(self, each: Experiment, folder: Path, done: int = 0) -> None:
+    def __init__(self, experiment: Experiment, folder: Path, done: int = 0) -> None:
         """``done``: the rounds that the run goes on from."""
-        require_trackers(each.run.track)
+        require_trackers(experiment.run.track)
         self._folder = folder
         self._trackers: dict[str, Tracker] = {}
-        for name in dict.fromkeys(each.run.track):
+        for name in dict.fromkeys(experiment.run.track):
             try:
-                self._trackers[name] = TRACKERS[name][1](each, folder, done)
+                self._trackers[name] = TRACKERS[name][1](experiment, folder, done)
             except Exception as problem:
                 raise FedmmError(f"tracking by {name} cannot begin: {_first_line(problem)}") from problem
 
@@ -190,7 +190,9 @@ class Tracks(Callback):
                 do(tracker)
             except Exception as problem:
                 del self._trackers[name]
-                _LOG.warning("%s did not take %s, and the run goes on without it: %s", name, what, _first_line(problem))
+                _LOG.warning(
+                    "%s did not accept %s, and the run continues without it: %s", name, what, _first_line(problem)
+                )
 
     def __enter__(self) -> Self:
         return self
@@ -199,9 +201,9 @@ class Tracks(Callback):
         self._each("its last rounds", lambda tracker: tracker.close())
 
 
-def scalars(values: Mapping[str, Any], before: str = "") -> dict[str, float]:
+def scalars(values: Mapping[str, Any]) -> dict[str, float]:
     """All finite numbers of a table by name, those of tables in it as ``clients/site/drift``."""
-    return dict(_scalars(values, before))
+    return dict(_scalars(values, ""))
 
 
 def _scalars(values: Mapping[str, Any], before: str) -> Iterator[tuple[str, float]]:
@@ -213,11 +215,11 @@ def _scalars(values: Mapping[str, Any], before: str) -> Iterator[tuple[str, floa
             yield path, float(value)
 
 
-def flat_settings(each: Experiment) -> dict[str, str | int | float | bool]:
+def flat_settings(experiment: Experiment) -> dict[str, str | int | float | bool]:
     """The configuration as one table: ``algorithm.lr_min`` and so on."""
     return {
         f"{section}.{key}": value if isinstance(value, str | int | float | bool) else json.dumps(value, default=str)
-        for section, table in each.tables().items()
+        for section, table in experiment.tables().items()
         for key, value in table.items()
     }
 

@@ -58,7 +58,7 @@ def judge_run(folder: Path, experiment: Experiment, compare: str) -> dict[str, A
     parts.append(tell_record(verdict.supported))
     signs = find_warning_signs(_history(folder), len(read_input(folder)[0]), summary.get("label_shift"))
     if signs:
-        parts.append(f"what speaks against this run by itself: {', and '.join(signs)}")
+        parts.append(f"evidence against this run on its own: {', and '.join(signs)}")
     found = {
         "supported": verdict.supported,
         "sentence": "; ".join(parts),
@@ -126,7 +126,7 @@ def _read(folder: Path) -> tuple[Tables, Summary] | None:
 
 def _alike(tables: Tables) -> dict[str, Any]:
     """What decides whether two runs can be compared; scaling per site is a method of its own."""
-    sections = {name: {key: each for key, each in tables[name].items() if key != PER_SITE} for name in _ALIKE}
+    sections = {name: {key: value for key, value in tables[name].items() if key != PER_SITE} for name in _ALIKE}
     return {**sections, "run": {key: tables["run"].get(key) for key in _ALIKE_RUN}}
 
 

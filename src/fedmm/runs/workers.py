@@ -23,14 +23,14 @@ _POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
-class _Lines:
+class _Channels:
     """Between us and the workers: the rounds as they are done, what there is to say, and the word to stop."""
 
     rows: Queue[tuple[int, Row] | str]
     stop: Event
 
 
-_lines: _Lines  # in a worker
+_lines: _Channels  # in a worker
 
 
 def report(number: int, row: Row) -> None:
@@ -62,7 +62,7 @@ def side_by_side(
     another Ctrl-C they are ended.
     """
     context = multiprocessing.get_context("spawn")
-    lines = _Lines(context.Queue(), context.Event())
+    lines = _Channels(context.Queue(), context.Event())
     pool = ProcessPoolExecutor(min(workers, len(calls)), mp_context=context, initializer=_begin, initargs=(lines,))
     futures: list[Future[Any]] = []
 
@@ -98,7 +98,7 @@ def _end_at_ctrl_c() -> Iterator[None]:
         raise
 
 
-def _begin(lines: _Lines) -> None:
+def _begin(lines: _Channels) -> None:
     global _lines  # noqa: PLW0603 - queues and events reach a worker when it begins, and only then
     _lines = lines
     threading.Thread(target=_end_with_parent, daemon=True).start()

@@ -117,14 +117,16 @@ def _edges(ends: Sequence[float]) -> Numbers:
 def read_description(agreed: AgreedColumns, given: NDArray[np.generic]) -> dict[str, Described]:
     """What a site tells of each column; ``ValueError`` with a reason for what cannot be of any table."""
     if given.shape != agreed.shape or given.dtype != np.float64:
-        raise ValueError(f"its columns are told by {given.dtype} of shape {given.shape}, not float64 of {agreed.shape}")
+        raise ValueError(
+            f"the sums of its columns are {given.dtype} of shape {given.shape}, not float64 of {agreed.shape}"
+        )
     if not bool(np.isfinite(given).all()):
-        raise ValueError("what it tells of its columns is not all finite")
+        raise ValueError("the sums of its columns are not all finite")
     columns = {}
     for row, name in zip(given.tolist(), agreed.names, strict=True):
         flaw = _flaw(agreed, name, row)
         if flaw:
-            raise ValueError(f"what it tells of column {name!r} cannot be: {flaw}")
+            raise ValueError(f"what it reports of column {name!r} cannot be: {flaw}")
         state, missing, known, total, squares, strange = row[:FIELDS]
         below = np.array(row[FIELDS:])
         columns[name] = Described(

@@ -120,7 +120,7 @@ class DataSection(TableKeys, _DataKeys):
             labels = bool(self.label) and self.label in names
             require(not labels, f"data.{key} names the column of labels, {self.label!r}")
         require(self.id not in self.drop, f"data.drop names the column of data.id, {self.id!r}")
-        require(not (self.columns and self.header), "data.columns is for files without header; say header = false")
+        require(not (self.columns and self.header), "data.columns is for files without a header; set header = false")
         require(len(self.separator) == 1, f"data.separator must be one letter, not {self.separator!r}")
 
 

@@ -34,7 +34,7 @@ from fedmm.sites.config import SiteConfig
 from fedmm.sites.credentials.keys import signer, verifier
 from fedmm.sites.owner.gate import Admitted, Gate
 from fedmm.sites.owner.ledger import NotAllowed
-from fedmm.sites.owner.policy import Plan, precision_of, require_counts, require_rows, require_steps_kept
+from fedmm.sites.owner.policy import RunPlan, precision_of, require_counts, require_rows, require_steps_kept
 from fedmm.sites.rows import SiteRows, site_rows
 from fedmm.sites.site_info import SiteInfo
 from fedmm.sites.tables import ENCODING, describe_table, require_tables
@@ -165,12 +165,12 @@ class SiteWork:
             require_tables(experiment)
             domains = (data.domain in ("source", "both"), data.domain in ("target", "both"))
             return SiteInfo(*domains, (), False, validation=bool(data.validation_rows))
-        rows, holding = self._rows(experiment, encoding)
+        rows, client_data = self._rows(experiment, encoding)
         held = rows.source if rows.source is not None else rows.target
         assert held is not None
         total, count = 0.0, 0
         if _network(experiment, rows).centre == "train_mean":
-            total, count = input_sum(holding if experiment.objective.adapts else replace(holding, target=None))
+            total, count = input_sum(client_data if experiment.objective.adapts else replace(client_data, target=None))
         return SiteInfo(
             rows.source is not None,
             rows.target is not None,
@@ -206,15 +206,15 @@ class SiteWork:
         require_rows(self._config.policy, experiment.run.batch_size, *counts)
         return rows, ClientData(self._config.site.name, rows.source, target, 1.0)
 
-    def _build(self, experiment: Experiment, run: str, plan: Plan) -> _Built:
+    def _build(self, experiment: Experiment, run: str, plan: RunPlan) -> _Built:
         config, name = self._config, self._config.site.name
         threads = config.site.threads or experiment.run.threads
         if threads:
             torch.set_num_threads(threads)
-        rows, holding = self._rows(experiment, plan.encoding)
-        holding = replace(holding, alpha=plan.alpha)
+        rows, client_data = self._rows(experiment, plan.encoding)
+        client_data = replace(client_data, alpha=plan.alpha)
         problem, function = adaptation_problem(
-            [holding],
+            [client_data],
             _network(experiment, rows),
             experiment.objective.restrain() if plan.algorithm.restrains else experiment.objective,
             seed=experiment.run.seed,

@@ -109,9 +109,9 @@ def estimate_constants(
     require(0 < layout.min_size < layout.size, "both omega and psi need at least one coordinate")
     phi = Phi(functions, points[0])
     found = [_blocks(function, layout, layout.pack(*point), steps) for function in functions for point in points]
-    largest = torch.tensor([each[:3] for each in found], dtype=torch.float64).amax(dim=0)
+    largest = torch.tensor([estimate[:3] for estimate in found], dtype=torch.float64).amax(dim=0)
     L11, L12, L22 = (float(value) for value in largest)
-    B = min(each[3] for each in found)
+    B = min(estimate[3] for estimate in found)
     if B <= 0:
         client = min(range(len(found)), key=lambda k: found[k][3]) // len(points) + 1
         raise FedmmError(

@@ -111,7 +111,7 @@ def as_printed(c: Constants, mu1: float, mu2: float, l: float) -> Chain:  # noqa
         16 * c.L22**2 * mu2**2,
         4 * c.L21**2 * c.N * mu2**2,
     )
-    A = _from_four(c, mu1, mu2, *(each / common if common else inf for each in first))
+    A = _from_four(c, mu1, mu2, *(term / common if common else inf for term in first))
     return _chain(c, mu1, A, 1200 / (c.N * l**2), power=2)
 
 
@@ -124,7 +124,7 @@ def rederived(c: Constants, mu1: float, mu2: float) -> Chain:
         32 * c.L22**2 * c.L21**2,
         32 * c.L22**2 * mu2**2,
     )
-    A = _from_four(c, mu1, mu2, *(each / common if common else inf for each in first))
+    A = _from_four(c, mu1, mu2, *(term / common if common else inf for term in first))
     low, high = A[5], 1 / A[9] if A[9] > 0 else inf
     if not 0 < low < high < inf:
         return _chain(c, mu1, A, 2 * low, power=1)
@@ -216,7 +216,7 @@ def mended(c: Constants, mu1: float, mu2: float, slack: float = 0.05) -> Descent
     if gain <= 0:
         return _none("a step does not pay for the errors it makes: mu_1 is too small")
     E1 = gain / (2 * (mu1 + c.L_Phi) ** 2 + 2 * rx)
-    return Descent(E1, *((1 / (2 * mu1) + 2 * E1) * each for each in rest))
+    return Descent(E1, *((1 / (2 * mu1) + 2 * E1) * term for term in rest))
 
 
 def _none(failure: str) -> Descent:

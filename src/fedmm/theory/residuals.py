@@ -62,12 +62,12 @@ class Observation:
     @property
     def gradient_norms(self) -> list[float]:
         """||dPhi(omega_0^t)|| of the rounds looked at."""
-        return [each.gradient_norm for each in self.rounds]
+        return [round_.gradient_norm for round_ in self.rounds]
 
     @property
     def path(self) -> list[tuple[Point, Point]]:
         """The server's points as (omega, psi), in the form the start was given in."""
-        return [self.layout.unpack(each.server) for each in self.rounds]
+        return [self.layout.unpack(round_.server) for round_ in self.rounds]
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class _Seen:
 
 
 @dataclass(frozen=True)
-class _Watched(Worker):
+class _WatchedWorker(Worker):
     """A worker that leaves what it saw."""
 
     seen: dict[str, _Seen] = field(default_factory=dict)
@@ -120,7 +120,9 @@ class Observed:
         self._algorithm = algorithm
         self._layout = problem.layout
         self._seen: dict[str, _Seen] = {}
-        self._engine.workers = {name: _Watched(**vars(w), seen=self._seen) for name, w in self._engine.workers.items()}
+        self._engine.workers = {
+            name: _WatchedWorker(**vars(w), seen=self._seen) for name, w in self._engine.workers.items()
+        }
         self.phi = Phi(functions, problem.layout.unpack(problem.start))
 
     def start(self) -> FederatedState:
@@ -138,7 +140,7 @@ class Observed:
         brackets = torch.stack(
             [self._bracket(function, each) for function, each in zip(self._functions.values(), seen, strict=True)]
         )
-        points = torch.stack([each.z for each in seen])
+        points = torch.stack([step.z for step in seen])
         best = torch.stack([self.phi.at(z[:split]).psi for z in points])
         at_server = self.phi.at(state.z[:split])
         return Residuals(
@@ -276,11 +278,11 @@ class Phi:
         share = 1.0
         while share > _SHORTEST:
             psi = self._guess + share * direction
-            there = self._derivatives(omega, psi)
-            rises = there.value >= here.value + 1e-4 * share * (slope @ direction)
-            if rises or there.side("psi").norm() < 0.9 * slope.norm():
+            ahead = self._derivatives(omega, psi)
+            rises = ahead.value >= here.value + 1e-4 * share * (slope @ direction)
+            if rises or ahead.side("psi").norm() < 0.9 * slope.norm():
                 self._guess = psi
-                return there
+                return ahead
             share /= 2
         raise FedmmError("the maximum over psi was not found: no step along Newton's direction makes f larger")
 

@@ -83,9 +83,9 @@ class PenaltyRange:
         """The first inequality that these penalties break, with its numbers; None if they lie inside."""
         positive("mu1", mu1)
         positive("mu2", mu2)
-        for each in self.inequalities(mu1, mu2):
-            if not each.holds:
-                return f"{each.text} does not hold: {each.smaller:.4g} > {each.larger:.4g}"
+        for inequality in self.inequalities(mu1, mu2):
+            if not inequality.holds:
+                return f"{inequality.text} does not hold: {inequality.smaller:.4g} > {inequality.larger:.4g}"
         return None
 
     def failure_of(self, algorithm: FedMM) -> str | None:

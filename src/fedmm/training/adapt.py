@@ -78,9 +78,9 @@ def adapt(
     evaluate_every: rounds between evaluations; the last round is always evaluated.
     batch_size: rows of a local step, split in proportion to a client's source and target rows.
     seed: decides the heads' first weights, batches, dropout masks and random maps; one seed, one result.
-    view: how rows are shown to the network, for example ``CropAndFlip(224)``; the rows as they are by default.
+    view: how rows are shown to the network, for example ``CropAndFlip(224)``; by default unchanged.
     terms: on what terms clients take part: which share of them in a round, what the server accepts, how it aggregates.
-    guard: what is done about rounds that are not finite, or explode: by default the former end the run.
+    guard: what to do about rounds that are not finite, or explode; by default the former end the run.
     best_by: the validator by which the model of the best round is kept, as ``best`` of the result; empty for none.
     stopping: a validator by which the training ends early, for example
         ``EarlyStopping("target_information", patience=20)``.

@@ -39,7 +39,7 @@ from fedmm.training.clients import Client, client_names, domain_odds, format_cli
 from fedmm.training.evaluators import MeasuresElsewhere, columns, domain_metrics, evaluate
 from fedmm.training.guard import Guard
 from fedmm.training.history import History
-from fedmm.training.loop import Evaluation, Guarded, train
+from fedmm.training.loop import Guarded, RoundEvaluation, train
 from fedmm.training.measured_rows import (
     accuracy_evaluators,
     held_back_evaluator,
@@ -81,7 +81,7 @@ class Adapted(Predictor):
         self.history: History = training.history
         self.status: Status = training.status
         self.stopped: Stopped | None = training.stopped
-        self.best = None if training.best is None else Chosen(function, training.best, self.show, form)
+        self.best = None if training.best is None else ChosenModel(function, training.best, self.show, form)
         self._label = label
 
     def __repr__(self) -> str:
@@ -95,7 +95,7 @@ class Adapted(Predictor):
         return f"Adapted({', '.join(said)})"
 
 
-class Chosen(Predictor):
+class ChosenModel(Predictor):
     """The model of one round of a training. by: the validator's name; row: that round of the history."""
 
     def __init__(self, function: FlatNetwork, best: Best, show: RowsShown, form: RowFormat = ARRAYS) -> None:
@@ -167,7 +167,8 @@ class Adaptation:
         odds = domain_odds(self.client_data, objective, batch_size, standing_in=standing_in, told=batches)
         self.odds = odds
         algorithm.require_clients(
-            {each.name: each.domains for each in self.client_data}, {each.name: each.alpha for each in self.client_data}
+            {client.name: client.domains for client in self.client_data},
+            {client.name: client.alpha for client in self.client_data},
         )
         self.problem, self.function = adaptation_problem(
             self.client_data, model, objective, seed=seed, batch_size=batch_size, dtype=options.torch_dtype,
@@ -189,26 +190,30 @@ class Adaptation:
                 trains_statistics=self.function.trains_statistics,
                 objective=objective,
             )
-        there = self.function.layout.device
+        place = self.function.layout.device
         targets = {str(client.name): client.target for client in clients if client.target is not None}
         at = {} if targets or held_at is None else held_at
-        self.evaluators = accuracy_evaluators(validation, model.classes, self.show, there, self.form, at)
-        unlabelled = target_evaluator(targets, probe_rows, seed, self.show, there, model.classes, odds)
+        self.evaluators = accuracy_evaluators(validation, model.classes, self.show, place, self.form, at)
+        unlabelled = target_evaluator(targets, probe_rows, seed, self.show, place, model.classes, odds)
         if source_validation is not None:
             self.evaluators.append(
                 risk_evaluator(
-                    source_validation, model.classes, self.show, there, odds, self.form,
+                    source_validation, model.classes, self.show, place, odds, self.form,
                     accuracy=not targets, held_at=at.get("source_validation"),
                 )
             )  # fmt: skip
         elif held_back:
             risks = held_back_evaluator(
-                held_back, probe_rows, seed, self.show, there, model.classes, odds, accuracy=not targets
+                held_back, probe_rows, seed, self.show, place, model.classes, odds, accuracy=not targets
             )
             self.evaluators += [] if risks is None else [risks]
         elif unlabelled is not None and odds is not None:
-            sources = {holding.name: holding.source for holding in self.client_data if holding.source is not None}
-            told = source_evaluator(sources, probe_rows, seed, self.show, there, odds)
+            sources = {
+                client_data.name: client_data.source
+                for client_data in self.client_data
+                if client_data.source is not None
+            }
+            told = source_evaluator(sources, probe_rows, seed, self.show, place, odds)
             self.evaluators += [] if told is None else [told]
         self.evaluators += [] if unlabelled is None else [unlabelled]
         self.measures = columns(self.evaluators)
@@ -257,7 +262,7 @@ class Adaptation:
                 self.rounds,
                 [*self.callbacks(), *best, RoundProgress(self.label, self.rounds, show=progress), *callbacks],
                 resume_from,
-                evaluation=Evaluation(
+                evaluation=RoundEvaluation(
                     partial(self.evaluate, elsewhere=elsewhere), self.measures, self.options.evaluate_every
                 ),
                 guarded=Guarded(self.guard, self.algorithm, engines or self.engine_for) if self.guard.watches else None,
@@ -297,7 +302,7 @@ class Adaptation:
         statistics = self.prediction_statistics(state)
 
         def outputs(x: Tensor) -> Outputs:
-            return Outputs(*(each.unsqueeze(0) for each in self.function.evaluate(state.model, statistics, x[0])))
+            return Outputs(*(output.unsqueeze(0) for output in self.function.evaluate(state.model, statistics, x[0])))
 
         found: dict[str, Tensor] = {}
         for evaluator in self.evaluators:

@@ -102,21 +102,26 @@ class StackRun:
             self.engine.load([state for state, _ in resume_from])
         self.histories = [history for _, history in resume_from] or [History() for _ in adaptations]
         states = [state for state, _ in resume_from] or [self.engine.state(n) for n in range(len(adaptations))]
-        watching = any(each.guard.watches for each in adaptations)
+        watching = any(adaptation.guard.watches for adaptation in adaptations)
         self._guard = StackGuard(adaptations, self.engine, states, self.histories) if watching else None
         given = callbacks or [()] * len(adaptations)
-        self._models = [best_model_in(own) or each.best_model() for own, each in zip(given, adaptations, strict=True)]
+        self._models = [
+            best_model_in(own) or adaptation.best_model() for own, adaptation in zip(given, adaptations, strict=True)
+        ]
         self._best = StackBest(self._models, self.engine)
         self._logs = [
-            RunLog([*each.callbacks(), *(callback for callback in own if not isinstance(callback, BestModel))], history)
-            for each, own, history in zip(adaptations, given, self.histories, strict=True)
+            RunLog(
+                [*adaptation.callbacks(), *(callback for callback in own if not isinstance(callback, BestModel))],
+                history,
+            )
+            for adaptation, own, history in zip(adaptations, given, self.histories, strict=True)
         ]
         checkpoints = [callback for own in given for callback in own if isinstance(callback, Checkpoints)]
-        for each in checkpoints:
-            each.together = checkpoints
+        for checkpoint in checkpoints:
+            checkpoint.together = checkpoints
         self._closed: set[int] = set()
         self._evaluate_every = 1
-        self._impatient = any(each.stopping.stop_by for each in adaptations)
+        self._impatient = any(adaptation.stopping.stop_by for adaptation in adaptations)
         self.ended = self.halfway = False
         self._around = partial(precision, chosen, adaptations[0].function.layout.device)
         self._pending: list[_Round] = []
@@ -203,18 +208,20 @@ class StackRun:
             with self._around():
                 return self.network.evaluate(z, x, self._constants, statistics)
 
-        found = evaluate_replicas([each.evaluators for each in self.adaptations], outputs, self.adaptations[0].measures)
+        found = evaluate_replicas(
+            [adaptation.evaluators for adaptation in self.adaptations], outputs, self.adaptations[0].measures
+        )
         self._best.look(found, z, statistics)
         return found
 
     def _prediction_statistics(self) -> Statistics:
         if self.adaptations[0].function.policy != "local" or not self.engine.statistics:
             return self.engine.statistics
-        each = [
+        by_replica = [
             self.engine.prediction_statistics(replica, adaptation.predicting_clients)
             for replica, adaptation in enumerate(self.adaptations)
         ]
-        return {name: torch.stack([own[name] for own in each]) for name in each[0]}
+        return {name: torch.stack([own[name] for own in by_replica]) for name in by_replica[0]}
 
     def _state(self, replica: int) -> FederatedState:
         state = self.engine.state(replica)
@@ -228,25 +235,25 @@ class StackRun:
         if not self._pending:
             return
         done = self.engine.rounds_done.tolist()
-        measures = torch.stack([each.measures for each in self._pending]).tolist()
-        verdicts = torch.stack([each.verdicts for each in self._pending]).tolist()
+        measures = torch.stack([finished.measures for finished in self._pending]).tolist()
+        verdicts = torch.stack([finished.verdicts for finished in self._pending]).tolist()
         now = time.perf_counter()
         seconds = (now - self._flushed) / (len(self._pending) * len(self.adaptations))
         self._flushed = now
         pending, self._pending = self._pending, []
         rows: list[tuple[int, Row]] = []
-        for each, of_round, judged in zip(pending, measures, verdicts, strict=True):
-            evaluation = {name: values.tolist() for name, values in each.found.items()}
-            of_clients = None if each.clients is None else each.clients.tolist()
+        for finished, of_round, judged in zip(pending, measures, verdicts, strict=True):
+            evaluation = {name: values.tolist() for name, values in finished.found.items()}
+            of_clients = None if finished.clients is None else finished.clients.tolist()
             for replica, adaptation in enumerate(self.adaptations):
-                if each.number > done[replica]:
+                if finished.number > done[replica]:
                     continue
                 values = dict(zip(METRICS, of_round[replica], strict=True))
                 refused = self.engine.refusals(replica, judged[replica])
                 own = self.engine.clients_of(replica, of_clients[replica]) if of_clients else {}
-                record = round_record(each.number, values, self.engine, replica, seconds, refused, own)
+                record = round_record(finished.number, values, self.engine, replica, seconds, refused, own)
                 found = {name: evaluation[name][replica] if evaluation else None for name in adaptation.measures}
-                event = each.events.get(replica)
+                event = finished.events.get(replica)
                 rows.append((replica, self._logs[replica].add(record, found, event=event, by_client=bool(own))))
         if states:
             self._best.hand_over(self.histories)
@@ -293,9 +300,9 @@ class StackBest:
         before = [model.best for model in models]
         device = engine.layout.device
         self._signs = [1.0 if model.by and model.by.higher else -1.0 for model in models]
-        values = [sign * each.value if each else torch.nan for sign, each in zip(self._signs, before, strict=True)]
+        values = [sign * best.value if best else torch.nan for sign, best in zip(self._signs, before, strict=True)]
         self._values = torch.tensor(values, dtype=torch.float64, device=device)
-        self._rounds = torch.tensor([each.round if each else 0 for each in before], device=device)
+        self._rounds = torch.tensor([best.round if best else 0 for best in before], device=device)
         self._z = engine.models.clone()
         self._statistics: Statistics = {}
         self._known = self._rounds.tolist()
@@ -348,8 +355,8 @@ class StackGuard:
         self._engine = engine
         self._histories = histories
         self._watches = [
-            Watch(each.guard, each.algorithm, state, history) if each.guard.watches else None
-            for each, state, history in zip(adaptations, states, histories, strict=True)
+            Watch(adaptation.guard, adaptation.algorithm, state, history) if adaptation.guard.watches else None
+            for adaptation, state, history in zip(adaptations, states, histories, strict=True)
         ]
         for replica, (watch, state) in enumerate(zip(self._watches, states, strict=True)):
             if watch and histories[replica].events and not state.ended:

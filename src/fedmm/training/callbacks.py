@@ -77,7 +77,7 @@ class Callback:
         """
 
     def close(self, training: Training | None) -> None:
-        """Called once at the end. training: what came of it; None if an error ended the training."""
+        """Called once at the end. training: its result; None if an error ended it."""
 
     def stop(self, round_: int, reason: str) -> None:
         """End the training after this round."""
@@ -138,7 +138,7 @@ class RunLog:
 class EarlyStopping(Callback):
     """Ends a training before its last round when a validator no longer improves.
 
-    All it knows follows from the history, so a resumed training ends in the same round.
+    It depends only on the history, so a resumed training ends in the same round.
 
     stop_by: the validator's name; empty: never. patience: rounds without a better value after which the training ends.
     min_rounds: rounds that are run in any case. min_delta: a value is better when it is so by more than this.
@@ -165,7 +165,7 @@ class EarlyStopping(Callback):
         return False
 
     def after_round(self, state: FederatedState | None, row: Row) -> None:
-        """Look at a round; one that was not evaluated tells nothing."""
+        """Examine a round; one that was not evaluated is skipped."""
         value = row.get(self._by.column) if self._by else None
         if self._by is None or value is None or self.stopped:
             return

@@ -121,7 +121,7 @@ class Checkpoints(Callback):
         if self._parts:
             self._named = {round_: self._names(round_) for round_ in self.rounds()}
             self._parts.keep_only(set().union(*self._named.values()))
-        for left in (each for pattern in _HALF_WRITTEN for each in self.folder.glob(pattern)):
+        for left in (path for pattern in _HALF_WRITTEN for path in self.folder.glob(pattern)):
             with suppress(OSError):
                 left.unlink()
 
@@ -167,15 +167,15 @@ def newest_common(runs: Sequence[Checkpoints], device: torch.device, say: Say) -
                 read[run, round_] = None
         return read[run, round_]
 
-    there = [each.rounds() for each in runs]
+    by_run = [run.rounds() for run in runs]
 
     def at(run: int, round_: int) -> ResumePoint | None:
-        if round_ in there[run]:
+        if round_ in by_run[run]:
             return load(run, round_)
-        earlier = (load(run, each) for each in there[run] if each < round_)
+        earlier = (load(run, each) for each in by_run[run] if each < round_)
         return next((point for point in earlier if point and point[0].ended), None)
 
-    for round_ in sorted({each for rounds in there for each in rounds}, reverse=True):
+    for round_ in sorted({round_ for rounds in by_run for round_ in rounds}, reverse=True):
         found: list[ResumePoint] = []
         for run in range(len(runs)):
             point = at(run, round_)
@@ -183,8 +183,8 @@ def newest_common(runs: Sequence[Checkpoints], device: torch.device, say: Say) -
                 break
             found.append(point)
         else:
-            for each, (state, _) in zip(runs, found, strict=True):
-                each.go_on(state, device)
+            for checkpoints, (state, _) in zip(runs, found, strict=True):
+                checkpoints.go_on(state, device)
             return found
     return []
 
@@ -228,7 +228,7 @@ def open_call_folder(
         found = differences(before, now)
     except (OSError, ValueError, AttributeError, TypeError) as problem:
         raise FedmmError(f"{folder / ABOUT} cannot be read; name another folder with resume") from problem
-    refuse_others([_with_hint(each) for each in found], f"the run in {folder}")
+    refuse_others([_with_hint(difference) for difference in found], f"the run in {folder}")
     said: list[str] = []
     points = newest_common([checkpoints], adaptation.function.layout.device, said.append)
     if said and not points:

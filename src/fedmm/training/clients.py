@@ -23,8 +23,8 @@ class Client:
 
     source: (inputs, labels) as arrays, tensors, lists or a DataFrame with its labels; or a Dataset or DataLoader of
         pairs (x, y) or of dicts like ``{"image": ..., "label": ...}``. Labels number the classes from 0, or are words.
-    target: inputs in any of these forms; labels in a Dataset are not looked at.
-    name: its random draws and its place in every sum follow from it; by default ``client-1`` ... as listed.
+    target: inputs in any of these forms; labels in a Dataset are ignored.
+    name: it decides the client's random draws and its place in every sum; by default ``client-1`` ... as listed.
     weight: the paper's alpha_i; the clients' weights are scaled to mean 1.
     """
 
@@ -124,33 +124,33 @@ def require_clients(clients: object) -> None:
 def take_stock(clients: Sequence[Client], objective: Objective, classes: int) -> list[ClientData]:
     """Check what the clients hold; with an objective that adapts to nothing, only their source rows count."""
     require(len(clients) > 0, "a federation needs at least one client")
-    holdings = []
+    clients_data = []
     for client in format_clients(clients)[0]:
         source, target = client.source, client.target if objective.adapts else None
         assert client.name is not None
         if isinstance(source, TensorRows):
             check_labels(source.labels(torch.arange(len(source))), client.name, classes)
         if source is not None or target is not None:
-            holdings.append(ClientData(client.name, source, target, client.weight))
+            clients_data.append(ClientData(client.name, source, target, client.weight))
     require(
-        any(h.source is not None for h in holdings),
+        any(h.source is not None for h in clients_data),
         "no client holds labelled source rows: there is nothing to learn; give one of them source=(inputs, labels)",
     )
     require(
-        not objective.adapts or any(h.target is not None for h in holdings),
+        not objective.adapts or any(h.target is not None for h in clients_data),
         f"no client holds target rows, to which {objective.name} adapts; give one of them target=inputs, or use the "
         "objective SourceOnly() (source_only)",
     )
-    _require_alike(holdings)
-    alphas = mean_one([holding.alpha for holding in holdings], len(holdings))
-    return [replace(holding, alpha=alpha) for holding, alpha in zip(holdings, alphas, strict=True)]
+    _require_alike(clients_data)
+    alphas = mean_one([client_data.alpha for client_data in clients_data], len(clients_data))
+    return [replace(client_data, alpha=alpha) for client_data, alpha in zip(clients_data, alphas, strict=True)]
 
 
-def _require_alike(holdings: Sequence[ClientData]) -> None:
+def _require_alike(clients_data: Sequence[ClientData]) -> None:
     """All rows must have one shape, and be bytes everywhere or nowhere: bytes are scaled, other numbers are not."""
     parts = [
         (f"client {h.name!r}: {domain}", held.take(torch.zeros(1, dtype=torch.int64)))
-        for h in holdings
+        for h in clients_data
         for domain, held in (("source", h.source), ("target", h.target))
         if held is not None
     ]
@@ -176,11 +176,15 @@ def check_labels(labels: Tensor, name: str, classes: int) -> None:
         )
 
 
-def input_sum(holding: ClientData, chunk: int = 4096) -> tuple[float, int]:
+_CHUNK = 4096
+"""Rows that are read at a time."""
+
+
+def input_sum(client_data: ClientData) -> tuple[float, int]:
     """The sum and the count of a client's training inputs, bytes scaled to [0, 1]."""
     total, count = 0.0, 0
-    for held in (holding.source, holding.target):
-        for index in torch.split(torch.arange(len(held)), chunk) if held is not None else ():
+    for held in (client_data.source, client_data.target):
+        for index in torch.split(torch.arange(len(held)), _CHUNK) if held is not None else ():
             assert held is not None
             x = held.take(index)
             total += float(x.double().sum()) / (255.0 if x.dtype == torch.uint8 else 1.0)
@@ -188,16 +192,16 @@ def input_sum(holding: ClientData, chunk: int = 4096) -> tuple[float, int]:
     return total, count
 
 
-def input_mean(holdings: Sequence[ClientData]) -> float:
+def input_mean(clients_data: Sequence[ClientData]) -> float:
     """The mean of all clients' training inputs, from one sum and one count per client."""
-    sums = [input_sum(holding) for holding in sorted(holdings, key=lambda h: h.name)]
+    sums = [input_sum(client_data) for client_data in sorted(clients_data, key=lambda h: h.name)]
     return sum(total for total, _ in sums) / sum(count for _, count in sums)
 
 
-def class_counts(held: Rows, classes: int, name: str, chunk: int = 4096) -> tuple[int, ...]:
+def class_counts(held: Rows, classes: int, name: str) -> tuple[int, ...]:
     """How many labelled rows a client holds of each class."""
     counts = torch.zeros(classes, dtype=torch.int64)
-    for index in torch.split(torch.arange(len(held)), chunk):
+    for index in torch.split(torch.arange(len(held)), _CHUNK):
         labels = held.labels(index)
         check_labels(labels, name, classes)
         counts += torch.bincount(labels.cpu(), minlength=classes)
@@ -215,11 +219,11 @@ def class_shares(counts: Mapping[str, Sequence[int]], alphas: Mapping[str, float
     return tuple(math.fsum(parts) / total for parts in each) or None
 
 
-def measure_class_shares(holdings: Sequence[ClientData], classes: int) -> tuple[float, ...] | None:
+def measure_class_shares(clients_data: Sequence[ClientData], classes: int) -> tuple[float, ...] | None:
     """The :func:`class_shares` of clients whose rows are here."""
-    labelled = {h.name: h.source for h in holdings if h.source is not None}
+    labelled = {h.name: h.source for h in clients_data if h.source is not None}
     counts = {name: class_counts(held, classes, name) for name, held in labelled.items()}
-    return class_shares(counts, {h.name: h.alpha for h in holdings})
+    return class_shares(counts, {h.name: h.alpha for h in clients_data})
 
 
 def batch_split(batch_size: int, source: int, target: int) -> tuple[int, int]:
@@ -234,7 +238,7 @@ def batch_split(batch_size: int, source: int, target: int) -> tuple[int, int]:
 
 
 def domain_odds(
-    holdings: Sequence[ClientData],
+    clients_data: Sequence[ClientData],
     objective: Objective,
     batch_size: int,
     *,
@@ -247,12 +251,12 @@ def domain_odds(
     both domains (``standing_in``) do not tell. told: by site, how many rows of its batches are of each domain.
     """
     source = target = 0.0
-    for holding in holdings:
-        held = [0 if rows is None else len(rows) for rows in (holding.source, holding.target)]
+    for client_data in clients_data:
+        held = [0 if rows is None else len(rows) for rows in (client_data.source, client_data.target)]
         if standing_in and all(held):
-            held = list((told or {}).get(holding.name, ()))
+            held = list((told or {}).get(client_data.name, ()))
             if not all(held) or len(held) != 2:
                 return None
         rows = batch_split(batch_size, *held)
-        source, target = source + holding.alpha * rows[0], target + holding.alpha * rows[1]
+        source, target = source + client_data.alpha * rows[0], target + client_data.alpha * rows[1]
     return math.log(source / target) if objective.tells_domains and source and target else None

@@ -209,7 +209,7 @@ class OwnSums:
         """The sums of a model for each of these columns."""
 
         def outputs(x: Tensor) -> Outputs:
-            return Outputs(*(each.unsqueeze(0) for each in self.function.evaluate(z, statistics, x[0])))
+            return Outputs(*(output.unsqueeze(0) for output in self.function.evaluate(z, statistics, x[0])))
 
         summed: dict[str, Summed] = {}
         for evaluator in self.evaluators:
@@ -232,7 +232,7 @@ class OwnSums:
 def _only(evaluator: Evaluator, columns: Sequence[str]) -> Evaluator:
     """An evaluator that measures no others than these."""
     measures, paired = (
-        {column: measure for column, measure in each.items() if column in columns}
-        for each in (evaluator.measures, evaluator.paired)
+        {column: measure for column, measure in measured.items() if column in columns}
+        for measured in (evaluator.measures, evaluator.paired)
     )
     return replace(evaluator, measures=measures, paired=paired)

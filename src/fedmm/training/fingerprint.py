@@ -65,8 +65,8 @@ def fingerprint(adaptation: Adaptation) -> dict[str, Table]:
 def fingerprint_rows(adaptation: Adaptation) -> dict[str, str]:
     """What each client holds, by its name: how many rows of which kind, and a checksum of some."""
     return {
-        holding.name: f"weight {holding.alpha:.6g}, source {_rows(holding.source)}, target {_rows(holding.target)}"
-        for holding in adaptation.client_data
+        held.name: f"weight {held.alpha:.6g}, source {_rows(held.source)}, target {_rows(held.target)}"
+        for held in adaptation.client_data
     }
 
 
@@ -75,9 +75,9 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):
-        return {str(key): plain(each) for key, each in value.items()}
+        return {str(key): plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
+        return [plain(entry) for entry in value]
     if isinstance(value, Tensor):
         return _of_tensors({"": value})
     named = value if isinstance(value, type) or (callable(value) and not is_dataclass(value)) else type(value)
@@ -85,7 +85,7 @@ def plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return name | {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     own = {} if callable(value) else getattr(value, "__dict__", {})
-    return name | {key: each for key, each in own.items() if isinstance(each, bool | int | float | str)}
+    return name | {key: option for key, option in own.items() if isinstance(option, bool | int | float | str)}
 
 
 def differences(before: Mapping[str, Mapping[str, Any]], now: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -31,19 +31,19 @@ _PENALTIES = ("penalty_min", "penalty_max")
 
 @dataclass(frozen=True)
 class Guard:
-    """The section ``[guard]``: what is done about a round that is not finite, or explodes.
+    """The section ``[guard]``: what to do about a round that is not finite, or explodes.
 
-    A round explodes where drift, consensus gap, dual norm or a loss is more than ``explode`` times its median over the
-    last ``window`` rounds, and a distance also larger than ever in the first ``window`` rounds, a loss also back above
-    half of what it was in the first round.
+    A round explodes if drift, consensus gap, dual norm or a loss exceeds ``explode`` times its median over the last
+    ``window`` rounds. A distance must also exceed its maximum over the first ``window`` rounds, and a loss half of its
+    value in the first round.
 
     policy: ``off``: a value that is not finite ends the run, and nothing else is looked at. ``stop``: an explosion ends
         it too. ``rollback``: the run goes back to a good state and goes on from there with calmer steps; the rounds
         that were lost are spent. ``skip_client``: a client's update is left out of a round if it is not finite, or
         ``explode`` times as long as usual in its group; a round that explodes all the same ends the run.
     look_back: a good state is kept every so many rounds, and a rollback goes to the one before the newest.
-    calm, stiffen: what a rollback multiplies learning rates and penalties with.
-    most: rollbacks before the run is ended after all.
+    calm, stiffen: the factors by which a rollback multiplies learning rates and penalties.
+    most: rollbacks before the run ends.
     """
 
     policy: Policy = "off"
@@ -65,7 +65,7 @@ class Guard:
 
     @property
     def watches(self) -> bool:
-        """Whether rounds are looked at."""
+        """Whether rounds are checked."""
         return self.policy != "off"
 
     def terms(self, terms: Terms) -> Terms:
@@ -175,12 +175,12 @@ def _rescale_totals(totals: dict[str, State], algorithm: Algorithm, stiffen: flo
     """Sums of updates that make the same duals as before, by penalties that are so many times larger."""
     if not hasattr(algorithm, _PENALTIES[0]):
         return totals
-    return {client: {name: sum_ / stiffen for name, sum_ in own.items()} for client, own in totals.items()}
+    return {client: {name: sum_ / stiffen for name, sum_ in total.items()} for client, total in totals.items()}
 
 
 def _times(value: PerGroup, factor: float) -> PerGroup:
     if isinstance(value, Mapping):
-        return {group: each * factor for group, each in value.items()}
+        return {group: number * factor for group, number in value.items()}
     return value * factor
 
 

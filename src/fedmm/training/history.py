@@ -82,7 +82,7 @@ class History:
         return row
 
     def copy(self) -> History:
-        """A history that further rounds of this one are not added to."""
+        """An independent copy."""
         other = History(list(self._rows), list(self.events))
         other.refusals.update(self.refusals)
         return other

@@ -20,7 +20,7 @@ from fedmm.training.snapshots import ResumePoint
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class RoundEvaluation:
     """What is measured of the server's model, every so many rounds and always after the last.
 
     measures: the names of what ``evaluate`` measures; rounds without an evaluation have None for them.
@@ -100,7 +100,7 @@ def train(
     callbacks: Sequence[Callback] = (),
     resume_from: ResumePoint | None = None,
     *,
-    evaluation: Evaluation | None = None,
+    evaluation: RoundEvaluation | None = None,
     guarded: Guarded | None = None,
 ) -> Training:
     """Run rounds up to number ``rounds``, evaluate and record them, and call the callbacks after each.
@@ -127,7 +127,7 @@ class _SingleRun:
         engine: Engine,
         callbacks: Sequence[Callback],
         begun: ResumePoint,
-        evaluation: Evaluation | None,
+        evaluation: RoundEvaluation | None,
         guarded: Guarded | None,
     ) -> None:
         self._state, self._history = begun

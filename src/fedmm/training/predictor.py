@@ -85,7 +85,7 @@ class Predictor:
         return _like(x, self._outputs(x).logits.softmax(dim=-1))
 
     def logits(self, x: Any) -> Any:
-        """What the probabilities are the softmax of: ``[rows, classes]``."""
+        """The logits, whose softmax are the probabilities: ``[rows, classes]``."""
         return _like(x, self._outputs(x).logits)
 
     def features(self, x: Any) -> Any:
@@ -113,12 +113,12 @@ class Predictor:
 
     @property
     def dtype(self) -> torch.dtype:
-        """In which the network computes."""
+        """The dtype in which the network computes."""
         return self._function.layout.dtype
 
     @property
     def show(self) -> RowsShown:
-        """How rows are shown to the network, and in what shapes they are taken."""
+        """How rows are shown to the network, and which shapes are accepted."""
         return self._show
 
     def network(self) -> AdversarialModule:

@@ -61,7 +61,7 @@ class PrivacyAccount:
         Where nobody is trusted, a client's update tells of it whether it is counted or not.
         """
         both = (self.noise.noise_min / 2, self.noise.noise_max / 2)
-        return self._epsilon([each for each, there in zip(both, self.groups, strict=True) if there], counted)
+        return self._epsilon([rate for rate, group in zip(both, self.groups, strict=True) if group], counted)
 
     def noise_for(self, epsilon: float, rounds: int) -> float:
         """The least noise_min = noise_max with which ``epsilon`` is kept over so many rounds."""
@@ -93,7 +93,7 @@ class PrivacyAccount:
             return 0.0
         if not min(rounds):
             return math.inf
-        precision = sum(1 / each**2 for each in multipliers)
+        precision = sum(1 / multiplier**2 for multiplier in multipliers)
         alike = min(rounds) / math.sqrt(updates * precision)
         known = gaussian_epsilon(alike, self.noise.delta)
         everyone, sample = len(self.clients), head_count(len(self.clients), self.share)

@@ -22,7 +22,7 @@ _WHOLE_ROWS = WholeRows()
 
 
 def adaptation_problem(
-    holdings: Sequence[ClientData],
+    clients_data: Sequence[ClientData],
     network: Network,
     objective: Objective,
     *,
@@ -45,18 +45,18 @@ def adaptation_problem(
     if not objective.needs_class_shares:
         shares = None
     elif shares is None:
-        shares = measure_class_shares(holdings, network.classes)
+        shares = measure_class_shares(clients_data, network.classes)
     objective.require_classes(network.classes, shares)
     if objective.restrained and not objective.source_share:
         if odds is None and mean is None:
-            odds = domain_odds(holdings, objective, batch_size, standing_in=False)
+            odds = domain_odds(clients_data, objective, batch_size, standing_in=False)
         objective = replace(objective, source_share=float(torch.tensor(odds or 0.0, dtype=torch.float64).sigmoid()))
-    sample = holdings[0].sample
+    sample = clients_data[0].sample
     view.shape(tuple(sample.shape[1:]))
     if network.centre != "train_mean":
         mean = 0.0
     elif mean is None:
-        mean = input_mean(holdings)
+        mean = input_mean(clients_data)
     function = FlatNetwork(
         network, objective, view.evaluate(sample), seed=seed, input_mean=mean, dtype=dtype, device=device
     )
@@ -64,10 +64,10 @@ def adaptation_problem(
         batch_size > 1 or not function.trains_statistics,
         "batch_size must be at least 2 for a network with batch normalisation (or set batch_norm to 'frozen')",
     )
-    moved = _move_clients(holdings, function.layout.device)
+    moved = _move_clients(clients_data, function.layout.device)
     clients = [
-        AdaptationClient(holding, function, objective, seed=seed, batch_size=batch_size, view=view, shares=shares)
-        for holding in moved
+        AdaptationClient(client_data, function, objective, seed=seed, batch_size=batch_size, view=view, shares=shares)
+        for client_data in moved
     ]
     problem = FederatedProblem(
         function.layout,
@@ -75,7 +75,7 @@ def adaptation_problem(
         clients,
         function.statistics,
         share_statistics=network.batch_norm != "local" and function.trains_statistics,
-        groups={holding.name: holding.domains for holding in holdings},
+        groups={client_data.name: client_data.domains for client_data in clients_data},
         seed=seed,
         federation=len(clients),
         constraints=objective.constraints,
@@ -84,21 +84,24 @@ def adaptation_problem(
     return problem, function
 
 
-def _move_clients(holdings: Sequence[ClientData], device: torch.device) -> list[ClientData]:
-    """The holdings on a device; clients that share a tensor go on sharing it there."""
-    there: dict[tuple[object, ...], Tensor] = {}
+def _move_clients(clients_data: Sequence[ClientData], device: torch.device) -> list[ClientData]:
+    """The clients' data on a device; clients that share a tensor go on sharing it there."""
+    moved: dict[tuple[object, ...], Tensor] = {}
 
     def tensor(here: Tensor) -> Tensor:
         key = (here.data_ptr(), here.shape, here.stride(), here.dtype)
-        return there.setdefault(key, here.to(device))
+        return moved.setdefault(key, here.to(device))
 
     def rows(held: Rows | None) -> Rows | None:
         if isinstance(held, TensorRows):
-            y, index = (None if each is None else tensor(each) for each in (held.y, held.index))
+            y, index = (None if array is None else tensor(array) for array in (held.y, held.index))
             return TensorRows(tensor(held.x), y, held.what, index)
         return None if held is None else held.to(device)
 
-    return [replace(holding, source=rows(holding.source), target=rows(holding.target)) for holding in holdings]
+    return [
+        replace(client_data, source=rows(client_data.source), target=rows(client_data.target))
+        for client_data in clients_data
+    ]
 
 
 class AdaptationClient:
@@ -106,7 +109,7 @@ class AdaptationClient:
 
     def __init__(
         self,
-        holding: ClientData,
+        client_data: ClientData,
         network: FlatNetwork,
         objective: Objective,
         *,
@@ -115,20 +118,22 @@ class AdaptationClient:
         view: View = _WHOLE_ROWS,
         shares: Sequence[float] | None = None,
     ) -> None:
-        self.name = holding.name
+        self.name = client_data.name
         self.network = network
         self.objective = objective
         self.view = view
         self.seed = seed
         device, dtype = network.layout.device, network.layout.dtype
-        self.source, self.target = holding.source, holding.target
+        self.source, self.target = client_data.source, client_data.target
         held = (0 if self.source is None else len(self.source), 0 if self.target is None else len(self.target))
         self.source_rows, self.target_rows = batch_split(batch_size, *held)
         domain = torch.tensor([SOURCE] * self.source_rows + [TARGET] * self.target_rows, device=device)
         classes = None if shares is None else torch.tensor(shares, dtype=dtype, device=device)
         self.weights: RowWeights = row_weights(domain, torch.ones(batch_size, dtype=dtype, device=device), classes)
-        self.alpha = holding.alpha
-        self.field_scale = network.layout.signs() * network.layout.join_all(objective.gradient_scale) * holding.alpha
+        self.alpha = client_data.alpha
+        self.field_scale = (
+            network.layout.signs() * network.layout.join_all(objective.gradient_scale) * client_data.alpha
+        )
 
     def open_round(self, t: int, rounds: int, steps: int, statistics: Statistics) -> AdaptationRound:
         return AdaptationRound(self, t, rounds, steps, statistics)
@@ -212,8 +217,8 @@ class AdaptationRound:
         client, network = self._client, self._client.network
         statistics = network.read_statistics()
         plain = network.gradient(task).clone()
-        there = z + sam_step(plain, client.objective.sam_radius)
-        outputs = network.outputs(there, x, self._dropout_key(step))
+        ascended = z + sam_step(plain, client.objective.sam_radius)
+        outputs = network.outputs(ascended, x, self._dropout_key(step))
         sharpened = network.gradient(client.objective.task_loss(outputs, labels, client.weights))
         network.train(statistics)
         return sharpened - plain

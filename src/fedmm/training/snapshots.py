@@ -47,12 +47,12 @@ def save_snapshot(path: Path, state: FederatedState, history: History, parts: Pa
     states = [state, *state.fallback]
     if parts:
         parts.begin()
-    for number, each in enumerate(states):
+    for number, state_ in enumerate(states):
         for part in ("server", "statistics"):
-            for name, tensor in getattr(each, part).items():
+            for name, tensor in getattr(state_, part).items():
                 put(tensor, str(number), part, name)
         for part in ("clients", "client_statistics", "totals"):
-            for client, own in getattr(each, part).items():
+            for client, own in getattr(state_, part).items():
                 if parts and own:
                     apart.append([str(number), part, client, _put_apart(parts, own, path)])
                     continue
@@ -63,15 +63,15 @@ def save_snapshot(path: Path, state: FederatedState, history: History, parts: Pa
         **({"parts": apart} if parts else {}),
         "states": [
             {
-                "round": each.round,
-                "clients": list(each.clients),
-                "client_statistics": list(each.client_statistics),
-                "counted": each.counted,
-                "offender": each.offender,
-                "finished": each.finished,
-                **({"norms": each.norms} if each.norms else {}),
+                "round": state_.round,
+                "clients": list(state_.clients),
+                "client_statistics": list(state_.client_statistics),
+                "counted": state_.counted,
+                "offender": state_.offender,
+                "finished": state_.finished,
+                **({"norms": state_.norms} if state_.norms else {}),
             }
-            for each in states
+            for state_ in states
         ],
         "places": places,
         "history": list(history),
@@ -108,7 +108,7 @@ def load_snapshot(path: Path, device: torch.device) -> ResumePoint:
         tensors, about = read_tensors(path)
         if about["format"] not in (_FORMAT, _IN_PARTS):
             raise KeyError("format")
-        states = [_empty(each) for each in about["states"]]
+        states = [_empty(saved) for saved in about["states"]]
         for key, (number, part, *names) in about["places"].items():
             table = getattr(states[int(number)], part)
             for name in names[:-1]:
@@ -121,7 +121,10 @@ def load_snapshot(path: Path, device: torch.device) -> ResumePoint:
             getattr(states[int(number)], part)[client] = read[name]
         history = History(about["history"], about["events"])
         history.refusals.update(
-            {int(round_): tuple(Refusal(*each) for each in refused) for round_, refused in about["refusals"].items()}
+            {
+                int(round_): tuple(Refusal(*refusal) for refusal in refused)
+                for round_, refused in about["refusals"].items()
+            }
         )
         return replace(states[0], fallback=tuple(states[1:])), history
     except (UnreadableFile, LookupError, ValueError, TypeError, AttributeError) as problem:

@@ -101,9 +101,9 @@ def solve(
     gradient_scale: a factor on the loss gradient alone: one for both sides, or a pair (omega's, psi's), each a number
         or a number per group of parameters.
     terms: on what terms clients take part: which share of them in a round, what the server accepts, how it aggregates.
-    groups: a word for each client; robust aggregation goes by clients of one word. All are one group by default. An
-        algorithm that weighs target clients takes the word ``target`` for them.
-    guard: what is done about rounds that are not finite, or explode: by default the former end the run.
+    groups: a word for each client; robust aggregation works within the clients of one word. All are one group by
+        default. An algorithm that weighs target clients takes the word ``target`` for them.
+    guard: what to do about rounds that are not finite, or explode; by default the former end the run.
     seed: decides who takes part in a round, and how many steps it has where that is drawn.
     constraints: by group of parameters (the name of a tensor, or the part of it before a dot), the set that it is held
         in: ``Simplex()``, ``Box(low, high)``, ``HalfLine()`` or ``Ball(radius)``. A start outside of it is moved there.
@@ -240,7 +240,7 @@ class FunctionClient:
         except FedmmError:
             raise
         except Exception as problem:
-            raise FedmmError(f"the function of client {self.name!r} failed: {_told(problem)}") from problem
+            raise FedmmError(f"the function of client {self.name!r} failed: {_one_line(problem)}") from problem
         if not isinstance(value, Tensor) or value.dim() != 0:
             got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
             raise FedmmError(f"the function of client {self.name!r} must return a 0-dim tensor, not {got}")
@@ -269,7 +269,7 @@ class FunctionClient:
             self._iterator = iter(self._batches())
         except TypeError as problem:
             raise FedmmError(
-                f"the batches of client {self.name!r} must be a function that makes an iterable: {_told(problem)}"
+                f"the batches of client {self.name!r} must be a function that makes an iterable: {_one_line(problem)}"
             ) from problem
         batch = next(self._iterator, _END)
         require(batch is not _END, f"the batches of client {self.name!r} are empty")
@@ -279,7 +279,7 @@ class FunctionClient:
 _END = object()
 
 
-def _told(problem: Exception) -> str:
+def _one_line(problem: Exception) -> str:
     """An exception in one line."""
     return f"{type(problem).__name__}: {problem}".splitlines()[0]
 

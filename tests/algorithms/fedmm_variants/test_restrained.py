@@ -41,8 +41,8 @@ def test_an_objective_whose_adversary_tells_no_domains_keeps_its_field(objective
 def test_where_the_adversary_guesses_every_client_has_the_plain_field(kind: type[Objective]) -> None:
     # All rows have the features 0, so that a linear adversary answers with its bias, the domains' shares. What it would
     # make of other features is what pushes them, in full: a saddle there is FedMM's.
-    holdings = take_stock([source_client(), mixed_client(), target_client()], kind(), CLASSES)
-    odds = domain_odds(holdings, kind(), BATCH, standing_in=False)
+    clients_data = take_stock([source_client(), mixed_client(), target_client()], kind(), CLASSES)
+    odds = domain_odds(clients_data, kind(), BATCH, standing_in=False)
     assert odds is not None
     layer, adversary = nn.Linear(WIDTH, 6), nn.Linear(6 if kind is DANN else 6 * CLASSES, 2)
     nn.init.zeros_(layer.weight)

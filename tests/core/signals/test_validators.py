@@ -33,7 +33,7 @@ def test_what_looks_at_target_labels_is_called_an_oracle() -> None:
 
 
 def test_a_choice_with_target_labels_must_say_so() -> None:
-    with pytest.raises(FedmmError, match="would choose with target labels; say best_by = 'oracle_target_accuracy'"):
+    with pytest.raises(FedmmError, match="would choose with target labels; set best_by = 'oracle_target_accuracy'"):
         validator("target_accuracy", "best_by")
     assert validator("oracle_target_accuracy", "best_by").oracle
 

@@ -393,7 +393,7 @@ def test_each_site_may_be_scaled_by_its_own_rows(tmp_path: Path) -> None:
     [
         ({"file": "a.csv", "files": {"a": "a.csv"}}, "file and files exclude each other"),
         ({"files": {"a": "a.csv"}, "site": "s"}, "site is not needed with files"),
-        ({"columns": ("a",)}, "say header = false"),
+        ({"columns": ("a",)}, "set header = false"),
         ({"encoding": "klingon"}, "encoding must be one such as utf-8"),
         ({"encoding": "base64"}, "encoding must be one such as utf-8"),
         ({"decimal": ";"}, "decimal must be one of"),

@@ -68,7 +68,7 @@ GERMAN = "Größe;Name (kurz, lang)\r\n1,75;ä\r\n1,80;b\r\n"
 
 def test_a_file_in_another_encoding_is_refused_with_what_to_say(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_bytes(GERMAN.encode("latin-1"))
-    with pytest.raises(FedmmError, match=r"not written in utf-8; say data.encoding = 'latin-1'"):
+    with pytest.raises(FedmmError, match=r"not written in utf-8; set data.encoding = 'latin-1'"):
         read_table(tmp_path / "t.csv", TableFormat(separator=";"))
 
 
@@ -116,6 +116,6 @@ def test_a_workbook_is_read_by_its_sheet(tmp_path: Path) -> None:
     with pandas.ExcelWriter(tmp_path / "two.xlsx") as book:
         frame.to_excel(book, sheet_name="first", index=False)
         frame.assign(age=7).to_excel(book, sheet_name="second", index=False)
-    with pytest.raises(FedmmError, match=r"several sheets; say data.sheet and one of: first, second"):
+    with pytest.raises(FedmmError, match=r"several sheets; set data.sheet to one of: first, second"):
         read_table(tmp_path / "two.xlsx")
     assert read_table(tmp_path / "two.xlsx", TableFormat(sheet="second"))["age"].tolist() == [7, 7]

@@ -77,8 +77,8 @@ class Site(NamedTuple):
             index = permutation(number, len(pool_of[0]))[:count]
             return TensorRows(pool_of[0], pool_of[1] if labelled else None, index=index)
 
-        holding = ClientData(f"site-{number}", held(self.source, True), held(self.target, False), 1.0)
-        return AdaptationClient(holding, flat_network(), DANN(), seed=seed, batch_size=batch_size)
+        client_data = ClientData(f"site-{number}", held(self.source, True), held(self.target, False), 1.0)
+        return AdaptationClient(client_data, flat_network(), DANN(), seed=seed, batch_size=batch_size)
 
 
 sites = st.lists(
@@ -217,8 +217,8 @@ def test_rows_that_are_not_in_memory_are_refused() -> None:
         def __getitem__(self, number: int) -> Tensor:
             return rows(number, 1)[0]
 
-    holdings = take_stock([Client(source=(rows(1), torch.arange(24) % 3), target=Read(), name="site")], DANN(), 3)
-    client = AdaptationClient(holdings[0], flat_network(), DANN(), seed=0, batch_size=4)
+    clients_data = take_stock([Client(source=(rows(1), torch.arange(24) % 3), target=Read(), name="site")], DANN(), 3)
+    client = AdaptationClient(clients_data[0], flat_network(), DANN(), seed=0, batch_size=4)
     with pytest.raises(FedmmError, match="client 'site' reads its target rows from a Dataset"):
         _ = client.held
 

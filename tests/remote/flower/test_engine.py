@@ -48,8 +48,8 @@ def test_every_algorithm_computes_the_same_bits_through_flower(kind: type[Algori
 @pytest.mark.parametrize("policy", ["averaged", "frozen"])
 def test_running_statistics_travel_in_the_same_record(policy: str) -> None:
     model = network(nn.BatchNorm1d(4), nn.Linear(4, 6), batch_norm=policy)
-    holdings = take_stock([mixed_client(), target_client(), source_client()], fedmm.DANN(), 3)
-    problem, _ = adaptation_problem(holdings, model, fedmm.DANN(), seed=0, batch_size=8)
+    clients_data = take_stock([mixed_client(), target_client(), source_client()], fedmm.DANN(), 3)
+    problem, _ = adaptation_problem(clients_data, model, fedmm.DANN(), seed=0, batch_size=8)
     engines = (each(problem, FedMM(local_steps=2), 5) for each in (flower_engine, InProcess))
     for (one, record), (other, expected) in zip(*(played(engine, 5) for engine in engines), strict=True):
         assert_equal_states(bare(one), bare(other))

@@ -27,7 +27,7 @@ from fedmm.deploy.server import serve
 from fedmm.remote.packed import INTRODUCE, TRAIN, About, Packed
 from fedmm.sites.config import SiteConfig, read_site
 from fedmm.sites.experiments import deployed_experiment, experiment_text
-from fedmm.sites.owner.audit import FIRST, AuditLog, BrokenChain, Chain, Entry, read_chain
+from fedmm.sites.owner.audit import FIRST, AuditChain, AuditLog, BrokenChain, Entry, read_chain
 from fedmm.sites.work import SiteWork
 
 
@@ -153,7 +153,7 @@ def test_lines_cut_off_at_the_end_are_seen_by_who_noted_the_head(
     assert code == 2
     assert "entries were removed at its end" in err
     with pytest.raises(FedmmError, match="became shorter while it was in use"):
-        read_chain(config.audit, begin=Chain(8, heads[-1], 10**9))
+        read_chain(config.audit, begin=AuditChain(8, heads[-1], 10**9))
 
 
 # Crashes --------------------------------------------------------------------------------------------------------------

@@ -120,17 +120,17 @@ class AgnosticWeights(Algorithm):
         assert uploads.counted is not None
         clients, loss = weights.shape[-1], uploads.scalars["loss"]
         if self.weighs == "all":
-            there = uploads.counted.sum(dim=-1, keepdim=True).clamp_min(1)
-            return self._step(weights, clients / there * loss, clients, rate, c)
+            number = uploads.counted.sum(dim=-1, keepdim=True).clamp_min(1)
+            return self._step(weights, clients / number * loss, clients, rate, c)
         assert uploads.target is not None
         targets = uploads.target.sum(dim=-1, keepdim=True).to(weights.dtype)
         counted = uploads.counted & uploads.target
-        there = counted.sum(dim=-1, keepdim=True).to(weights.dtype)
-        mean = torch.where(counted, loss, 0.0).sum(dim=-1, keepdim=True) / there
-        ascent = torch.where(counted, (targets - 1) / (there - 1) * (loss - mean), 0.0)
+        number = counted.sum(dim=-1, keepdim=True).to(weights.dtype)
+        mean = torch.where(counted, loss, 0.0).sum(dim=-1, keepdim=True) / number
+        ascent = torch.where(counted, (targets - 1) / (number - 1) * (loss - mean), 0.0)
         share = targets / clients
         moved = share * self._step(weights / share, ascent, targets, rate, c, uploads.target)
-        return torch.where(uploads.target & (there > 1), moved, weights)
+        return torch.where(uploads.target & (number > 1), moved, weights)
 
     def _step(
         self,

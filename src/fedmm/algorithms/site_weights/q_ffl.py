@@ -62,9 +62,9 @@ class QFFL(Algorithm):
     def server_update(self, server: State, uploads: Aggregated, c: Coefficients) -> State:
         assert uploads.counted is not None
         loss = uploads.scalars["loss"].clamp_min(_LEAST)
-        each = self.q * loss ** (self.q - 1) * uploads.scalars["squared_step"] + loss**self.q
+        curvature = self.q * loss ** (self.q - 1) * uploads.scalars["squared_step"] + loss**self.q
         number = uploads.counted.sum(dim=-1, keepdim=True).clamp_min(1)
-        step_size = number / torch.where(uploads.counted, each, 0.0).sum(dim=-1, keepdim=True)
+        step_size = number / torch.where(uploads.counted, curvature, 0.0).sum(dim=-1, keepdim=True)
         return {"z": server["z"] + step_size * (uploads.mean["z"] - server["z"])}
 
 

@@ -55,5 +55,5 @@ def average_precision_interval(average: float, positive: int) -> Interval:
     if average >= 1.0:
         return wilson(positive, positive)
     middle, half = math.log(average / (1 - average)), _Z / (positive * average * (1 - average)) ** 0.5
-    low, high = (0.5 * (1.0 + math.tanh(each / 2)) for each in (middle - half, middle + half))
+    low, high = (0.5 * (1.0 + math.tanh(end / 2)) for end in (middle - half, middle + half))
     return low, high

@@ -122,11 +122,11 @@ def estimate_label_shift(
     low, high = _interval(p_s, y, p_t)
     distance = _total_variation(source, target)
     doubts = _doubts(p_t, counts, target, by_counts, confusion)
-    here, there = (torch.cat([p, p.amax(dim=1, keepdim=True)], dim=1) for p in (p_s, p_t))
+    of_source, of_target = (torch.cat([p, p.amax(dim=1, keepdim=True)], dim=1) for p in (p_s, p_t))
     if source_inputs is not None and target_inputs is not None:
-        here = torch.cat([here, _columns(source_inputs)], dim=1)
-        there = torch.cat([there, _columns(target_inputs)], dim=1)
-    if _misfit(here, there, torch.where(counts > 0, target / counts.clamp_min(1.0), 0.0)[y]) > _MISFIT:
+        of_source = torch.cat([of_source, _columns(source_inputs)], dim=1)
+        of_target = torch.cat([of_target, _columns(target_inputs)], dim=1)
+    if _misfit(of_source, of_target, torch.where(counts > 0, target / counts.clamp_min(1.0), 0.0)[y]) > _MISFIT:
         doubts.append(_INPUTS)
     return LabelShift(source, target, distance, not doubts, min(low, distance), max(high, distance), tuple(doubts))
 

@@ -70,7 +70,7 @@ class Thresholds:
         1 for a perfect order, and 1/2 for one by chance, whatever the rate. The curve is straight between thresholds.
         """
         start = self.false.new_zeros(1)
-        x, y = (torch.cat([start, each]).double() / each[-1] for each in (self.false, self.true))
+        x, y = (torch.cat([start, counts]).double() / counts[-1] for counts in (self.false, self.true))
         inside = int((x <= max_fpr).sum())
         x, y = x[: inside + 1], y[: inside + 1]
         if inside < len(x):
@@ -92,7 +92,7 @@ class Thresholds:
 
     def curves(self) -> Curves:
         """The corners of the ROC curve, and precision wherever recall rises and at the last threshold, thinned."""
-        x, y = (torch.cat([each.new_zeros(1), each]) for each in (self.false, self.true))
+        x, y = (torch.cat([counts.new_zeros(1), counts]) for counts in (self.false, self.true))
         dx, dy = x.diff(), y.diff()
         ends = torch.ones(1, dtype=torch.bool, device=x.device)
         corners = _thin_out(torch.cat([ends, dx[:-1] * dy[1:] != dx[1:] * dy[:-1], ends]))

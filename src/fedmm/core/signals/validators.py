@@ -46,8 +46,8 @@ _COUNTS = "how many of its scores are in each of 8,192 bins, by class: 16,384 nu
 _PSI = "an adversary that predicts domains (dann, cdan)"
 
 VALIDATORS: dict[str, Validator] = {
-    each.name: each
-    for each in (
+    validator.name: validator
+    for validator in (
         Validator(
             "target_information", "target_information", True, _TARGET,
             "the sum of its predictions and of their entropies: classes + 1 numbers", "Bridle et al. 1991",
@@ -121,10 +121,12 @@ def validator(name: str, option: str) -> Validator:
     """The validator of that name, for an option such as ``best_by``; a choice with target labels must say so."""
     if name in VALIDATORS:
         return VALIDATORS[name]
-    oracle = next((each for each in VALIDATORS.values() if each.oracle and each.column == name), None)
+    oracle = next(
+        (validator for validator in VALIDATORS.values() if validator.oracle and validator.column == name), None
+    )
     if oracle is not None:
         raise FedmmError(
-            f"{option} = {name!r} would choose with target labels; say {option} = {oracle.name!r} if that is meant"
+            f"{option} = {name!r} would choose with target labels; set {option} = {oracle.name!r} if that is meant"
         )
     raise unknown(option, name, VALIDATORS)
 
@@ -200,7 +202,7 @@ def judge_adaptation(source_only: Signals, adapted: Signals, shift: LabelShift |
             missing.append(f"{name} was not measured")
         elif not min(new) > max(old):
             against.append(f"{name} is not higher in every seed ({_range(old)} source only, {_range(new)} adapted)")
-    seeds = min((len(values) for each in (source_only, adapted) for values in each.validators.values()), default=0)
+    seeds = min((len(values) for group in (source_only, adapted) for values in group.validators.values()), default=0)
     if seeds < FEWEST_SEEDS:
         missing.append(f"{FEWEST_SEEDS} seeds of each method are needed, not {seeds}")
     if against:

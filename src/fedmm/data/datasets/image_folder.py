@@ -89,8 +89,10 @@ class ImageFolder:
         for name in self.target_sites:
             if name not in folders:
                 raise unknown("site in target_sites", name, folders)
-        target = {name: own for name, own in folders.items() if name in self.target_sites or not own.class_names}
-        source = {name: own for name, own in folders.items() if name not in target}
+        target = {
+            name: folder for name, folder in folders.items() if name in self.target_sites or not folder.class_names
+        }
+        source = {name: folder for name, folder in folders.items() if name not in target}
         require(
             bool(source), f"{self.sites} has no site of the source: one with class folders that target_sites leaves out"
         )

@@ -67,11 +67,11 @@ class MnistM:
             (_RECIPE, self.digits, self.seed, *checksums),
             lambda: blend_digits(mnist, photographs, digits=self.digits, seed=self.seed),
         )
-        for option, wanted, there in (
+        for option, wanted, available in (
             ("train_rows", self.train_rows, len(made["train_y"]) - VALIDATION_ROWS),
             ("test_rows", self.test_rows, len(made["test_y"])),
         ):
-            require(wanted <= there, f"{option} must be at most {there}, not {wanted}")
+            require(wanted <= available, f"{option} must be at most {available}, not {wanted}")
         train = slice(VALIDATION_ROWS, VALIDATION_ROWS + self.train_rows)
         return DomainPair(
             source=_source(made, "train", train),

@@ -107,7 +107,7 @@ class Table(TableKeys, _Columns):
         one_of("scaling", self.scaling, ("standard", "robust", "per_site", "none"))
         _ = self.format  # refuses what cannot be one
         require(
-            not (self.columns and self.header), "columns names those of files without a header; say header = false too"
+            not (self.columns and self.header), "columns names those of files without a header; set header = false too"
         )
         require(not (self.file and self.files), "file and files exclude each other; use one of them")
         require(not (self.files and self.site), "site is not needed with files, which say it; leave it out")
@@ -144,10 +144,10 @@ class Table(TableKeys, _Columns):
         frame, sites, where, _ = opened
         labels = self._labels(frame, where)
         target = self._target(opened, labels)
-        here, there = (~target).nonzero().squeeze(1), target.nonzero().squeeze(1)
-        require(len(here) > 0, f"{where} has no row of the source: labelled rows to learn from")
-        require(len(there) > 0 or self.labelled_only, f"{where} has no row of the target{self._untold}")
-        classes = self._classes(labels, here, where)
+        source_rows, target_rows = (~target).nonzero().squeeze(1), target.nonzero().squeeze(1)
+        require(len(source_rows) > 0, f"{where} has no row of the source: labelled rows to learn from")
+        require(len(target_rows) > 0 or self.labelled_only, f"{where} has no row of the target{self._untold}")
+        classes = self._classes(labels, source_rows, where)
         y, strange = number_labels(labels, classes)
         require(
             not strange,
@@ -156,18 +156,18 @@ class Table(TableKeys, _Columns):
         )
         groups = _groups(texts(frame[self.id]), sites) if self.id else None
         split = split_rows(
-            y[here],
-            y[there],
+            y[source_rows],
+            y[target_rows],
             held_out=self.held_out,
             target_held_out=self.target_held_out,
             seed=self.seed,
             validation_share=self.validation_share,
-            source_sites=take_names(sites, here),
-            source_groups=take_names(groups, here),
-            target_groups=take_names(groups, there),
+            source_sites=take_names(sites, source_rows),
+            source_groups=take_names(groups, source_rows),
+            target_groups=take_names(groups, target_rows),
             tested_elsewhere=bool(self.target_test),
         )
-        return self._pair(opened, classes, y, _in_table(split, here, there))
+        return self._pair(opened, classes, y, _in_table(split, source_rows, target_rows))
 
     def opened(self) -> Opened:
         """The table as it is read, before anything is learnt from it."""
@@ -234,7 +234,7 @@ class Table(TableKeys, _Columns):
             return ""
         return (
             ": none is without label, and neither data.target_sites nor data.domain says which they are; without a "
-            "target at all, say data.labelled_only = true"
+            "target at all, set data.labelled_only = true"
         )
 
     def _labels(self, frame: pandas.DataFrame, where: str) -> list[str]:
@@ -246,7 +246,7 @@ class Table(TableKeys, _Columns):
         require(
             not strange,
             f"{where} has the label {strange[0] if strange else ''!r:.60} in column {self.label!r}, which data.classes "
-            "does not name; say which class it is",
+            "does not name; add it there",
         )
         return [self.classes[label] if label else "" for label in written]
 

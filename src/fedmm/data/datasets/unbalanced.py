@@ -56,11 +56,11 @@ class Unbalanced:
 
     def load(self) -> DomainPair:
         train, validation, test = _mnist() if self.base == "mnist" else self._cut()
-        train, validation = (self._thinned(each, part) for each, part in ((train, "train"), (validation, "validation")))
+        train, validation = (self._thinned(rows, part) for rows, part in ((train, "train"), (validation, "validation")))
         if self.base == "breast_cancer":
             mean, deviation = train.x.mean(dim=0), train.x.std(dim=0)
             train, validation, test = (
-                Labelled(((each.x - mean) / deviation).float(), each.y) for each in (train, validation, test)
+                Labelled(((rows.x - mean) / deviation).float(), rows.y) for rows in (train, validation, test)
             )
         return DomainPair(
             source=train,

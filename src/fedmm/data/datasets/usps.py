@@ -93,9 +93,11 @@ class Usps:
         )
 
     def _rows(self, part: _Part, domain: str, option: Literal["train_rows", "test_rows"]) -> Labelled:
-        wanted, there = getattr(self, option), len(part.y)
-        require(wanted <= there, f"{option} must be at most {there}, the digits that {domain} has, not {wanted}")
-        return part.first(wanted or there).shown(self.image_size)
+        wanted, available = getattr(self, option), len(part.y)
+        require(
+            wanted <= available, f"{option} must be at most {available}, the digits that {domain} has, not {wanted}"
+        )
+        return part.first(wanted or available).shown(self.image_size)
 
 
 def _mnist() -> dict[str, _Part]:

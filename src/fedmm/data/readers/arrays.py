@@ -56,12 +56,12 @@ def layout_of(x: Array, layout: Layout, what: str) -> Layout:
     first, last = x.shape[1] in _CHANNELS, x.shape[3] in _CHANNELS
     require(
         first or last,
-        f"{what} has rows of shape {list(x.shape[1:])}, of which no side is the 1 or 3 channels of a picture; say "
+        f"{what} has rows of shape {list(x.shape[1:])}, of which no side is the 1 or 3 channels of a picture; set "
         "data.layout = 'channels_first' or 'channels_last'",
     )
     require(
         first != last,
-        f"{what} has rows of shape {list(x.shape[1:])}, whose channels may be first or last; say data.layout = "
+        f"{what} has rows of shape {list(x.shape[1:])}, whose channels may be first or last; set data.layout = "
         "'channels_first' or 'channels_last'",
     )
     return "channels_first" if first else "channels_last"

@@ -54,7 +54,7 @@ class TableFormat:
     sheet: str = ""
 
     def __post_init__(self) -> None:
-        words = all(isinstance(each, str) for each in (self.separator, self.encoding, self.sheet))
+        words = all(isinstance(word, str) for word in (self.separator, self.encoding, self.sheet))
         require(words, "separator, encoding and sheet must be text")
         require(len(self.separator) == 1, f"separator must be one letter, not {self.separator!r}")
         one_of("decimal", self.decimal, (".", ","))
@@ -63,7 +63,7 @@ class TableFormat:
                 f"{self.encoding!r:.60}")  # fmt: skip
         for name in ("names", "missing", "zero_missing"):
             value = getattr(self, name)
-            listed = isinstance(value, tuple) and all(isinstance(each, str) for each in value)
+            listed = isinstance(value, tuple) and all(isinstance(word, str) for word in value)
             require(listed, f"{name} must be a list of words (a tuple in Python), not {value!r:.60}")
         require(len(set(self.names)) == len(self.names), "columns must have a name of its own for each column")
 
@@ -74,7 +74,7 @@ class TableFormat:
     @classmethod
     def of(cls, keys: TableKeys) -> TableFormat:
         """The format that the keys of a file's ``[data]`` say."""
-        values = {each.name: getattr(keys, each.name) for each in fields(TableKeys)}
+        values = {field.name: getattr(keys, field.name) for field in fields(TableKeys)}
         return cls(names=values.pop("columns"), **values)
 
 

@@ -72,8 +72,8 @@ def read_table(
         raise FedmmError(f"{path} cannot be read without {needs[0]}: pip install 'fedmm[{needs[1]}]'") from problem
     except UnicodeError as problem:
         raise FedmmError(
-            f"{path} cannot be read as a table: it is not written in {format.encoding}; say data.encoding = 'latin-1' "
-            "or 'utf-16', or whatever it is (--encoding of predict and evaluate)"
+            f"{path} cannot be read as a table: it is not written in {format.encoding}; set data.encoding = 'latin-1' "
+            "or 'utf-16', or the encoding that it has (--encoding of predict and evaluate)"
         ) from problem
     except Exception as problem:  # a file that is not what it seems may be any problem to its reader
         reason = first_line(problem)
@@ -101,7 +101,7 @@ def _text_file(
         other = next((mark for mark in _OTHER_MARKS if mark in str(head.columns[0])), None)
         require(
             other is None,
-            f"{path} seems to have its cells separated by {other!r}: say data.separator = {other!r} (--separator of "
+            f"{path} seems to have its cells separated by {other!r}: set data.separator = {other!r} (--separator of "
             "predict and evaluate)",
         )
     options = common | _cell_options(columns, header, format, texts, words)
@@ -166,7 +166,7 @@ def _excel(
         sheets = [str(name) for name in book.sheet_names]
         listed = ", ".join(sheets)
         require(
-            len(sheets) == 1 or bool(format.sheet), f"{path} has several sheets; say data.sheet and one of: {listed}"
+            len(sheets) == 1 or bool(format.sheet), f"{path} has several sheets; set data.sheet to one of: {listed}"
         )
         sheet = format.sheet if len(sheets) > 1 else sheets[0]
         require(sheet in sheets, f"{path} has no sheet {sheet!r}, which data.sheet names; it has {listed}")
@@ -342,7 +342,7 @@ def _other_mark(text: str, decimal: str) -> str:
     if other not in text or read_cell(text, other).kind == "word":
         return ""
     return (
-        f" with {decimal!r} as its decimal mark; say data.decimal = {other!r} if it is one with {other!r} (--decimal)"
+        f" with {decimal!r} as its decimal mark; set data.decimal = {other!r} if it is one with {other!r} (--decimal)"
     )
 
 

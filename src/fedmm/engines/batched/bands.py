@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedmm.core.algorithm import Algorithm, Coefficients, State
-from fedmm.core.compression import algorithms_part, broadcast, first_memory, known_point, remembered
+from fedmm.core.compression import algorithms_part, broadcast, first_memory, known_point, remember
 from fedmm.core.federation import Terms
 from fedmm.core.layout import Layout
 from fedmm.engines.batched.clients import ClientStack
@@ -47,14 +47,14 @@ class Band:
         sent = self.rule.broadcast(server)
         self._per_client = require_per_client(self.rule, clients, starts)
         self.weighs = self.rule.importance({**server, **self._per_client}) is not None
-        self.server = _copied({**server, **self._per_client, **remembered(terms.broadcasts, sent)})
+        self.server = _copy({**server, **self._per_client, **remember(terms.broadcasts, sent)})
         per_client = starts.unsqueeze(1).expand(-1, clients, -1)
         sent = {name: vector.unsqueeze(1).expand(-1, clients, -1) for name, vector in sent.items()}
         memory = first_memory(terms.uploads, terms.broadcasts, sent)
-        self.clients = _copied({**self.rule.init_client(per_client), **memory})
+        self.clients = _copy({**self.rule.init_client(per_client), **memory})
         self._seats = stack.seats
         self.seated = {name: self._seats.take(vector, self.replicas) for name, vector in self.clients.items()}
-        self.coded_sent = _copied(known_point(self.server))
+        self.coded_sent = _copy(known_point(self.server))
         self._steps = stack.steps[self.replicas].unsqueeze(-1)
         self._known: Coefficients | None = None
         self._written: list[Coefficients] = []
@@ -64,13 +64,15 @@ class Band:
 
     def set_round(self, t: int, rounds: Sequence[int]) -> None:
         """Bring the coefficients to round t, in place."""
-        each = [rule.coefficients(self.layout, t, total) for rule, total in zip(self.algorithms, rounds, strict=True)]
+        coefficients = [
+            rule.coefficients(self.layout, t, total) for rule, total in zip(self.algorithms, rounds, strict=True)
+        ]
         if self._known is None:
-            self._known = _stacked(each)
-        elif any(not _same(before, now) for before, now in zip(self._written, each, strict=True)):
-            for name, value in _stacked(each).items():
+            self._known = _stack(coefficients)
+        elif any(not _same(before, now) for before, now in zip(self._written, coefficients, strict=True)):
+            for name, value in _stack(coefficients).items():
                 self._known[name].copy_(value)
-        self._written = each
+        self._written = coefficients
 
     def local(self, chunk: slice) -> Coefficients:
         """Coefficients for some of the clients: ``[replicas, 1, 1 or size]``, and their own numbers of steps."""
@@ -117,7 +119,7 @@ class Band:
 
     def memory(self, sent: State) -> State:
         """What server and clients remember of a broadcast."""
-        return remembered(self._coded, sent) if self._coded else {}
+        return remember(self._coded, sent) if self._coded else {}
 
     def local_step(self, z: Tensor, gradient: Tensor, scale: Tensor, part: slice) -> Tensor:
         """The algorithm's local step of some of the clients, from the loss gradient and what scales it."""
@@ -175,15 +177,15 @@ class Band:
         return self._changing
 
 
-def _copied(state: State) -> State:
+def _copy(state: State) -> State:
     return {name: vector.clone() for name, vector in state.items()}
 
 
-def _stacked(each: Sequence[Coefficients]) -> Coefficients:
+def _stack(by_replica: Sequence[Coefficients]) -> Coefficients:
     """``[replicas, 1]`` where all are scalars, else ``[replicas, size]``."""
     stacked = Coefficients()
-    for name in each[0]:
-        values = [coefficients[name] for coefficients in each]
+    for name in by_replica[0]:
+        values = [coefficients[name] for coefficients in by_replica]
         size = max(value.numel() for value in values)
         stacked[name] = torch.stack([value.expand(size) for value in values]).contiguous()
     return stacked

@@ -10,13 +10,13 @@ from torch import Tensor
 Work = Callable[[], None]
 
 
-def warm_up(work: Work, changed: Sequence[Tensor], times: int = 2) -> None:
+def warm_up(work: Work, changed: Sequence[Tensor]) -> None:
     """Run ``work`` so that kernels are compiled and chosen, then put the tensors it ``changed`` back as they were."""
     kept = [tensor.clone() for tensor in changed]
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        for _ in range(times):
+        for _ in range(2):
             work()
     torch.cuda.current_stream().wait_stream(stream)
     for tensor, before in zip(changed, kept, strict=True):

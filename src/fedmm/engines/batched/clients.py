@@ -51,13 +51,16 @@ class ClientStack:
 
     def __init__(self, replicas: Sequence[Replica], layout: Layout) -> None:
         by_replica = [sorted(replica.problem.clients, key=lambda client: client.name) for replica in replicas]
-        self.names = [[client.name for client in each] for each in by_replica]
+        self.names = [[client.name for client in clients] for clients in by_replica]
         self.count = len(self.names[0])
         self.shape = (len(replicas), self.count)
         require(
-            all(len(each) == self.count for each in self.names), "replicas of a stack must have equally many clients"
+            all(len(clients) == self.count for clients in self.names),
+            "replicas of a stack must have equally many clients",
         )
-        self.flat = cast(list[StackableClient], [client for each in by_replica for client in each])
+        self.flat = cast(
+            list[StackableClient], [client for replica_clients in by_replica for client in replica_clients]
+        )
         _require_alike(replicas, self.flat, layout)
         self.taking_part = [head_count(self.count, replica.terms.participation) for replica in replicas]
         self.seats = self._make_seats(replicas, layout.device)
@@ -68,11 +71,11 @@ class ClientStack:
         self.steps = self._follow(self._steps_of_all)
         self._given_steps = steps
         self.steps_vary = any(replica.algorithm.step_schedule for replica in replicas)
-        longest = [[r.algorithm.most_steps(own) for own in each] for r, each in zip(replicas, steps, strict=True)]
+        longest = [[r.algorithm.most_steps(own) for own in step] for r, step in zip(replicas, steps, strict=True)]
         self.most_steps = self.longest = max(map(max, longest))
         self.unequal_steps = min(map(min, longest)) < self.most_steps or (self.steps_vary and len(replicas) > 1)
         self.pool = RowPool([held for client in self.flat for held in client.held], layout.device)
-        self.sampler = RoundSampler(self.flat, [count for each in longest for count in each], self.pool)
+        self.sampler = RoundSampler(self.flat, [count for counts in longest for count in counts], self.pool)
         parts = (self._stacked(part) for part in list(zip(*(client.weights[:4] for client in self.flat), strict=True)))
         domain, task, everything, target = parts
         shares = [client.weights.classes for client in self.flat]
@@ -97,16 +100,18 @@ class ClientStack:
         ]
         self.taking_part_in_all = torch.tensor(federations, dtype=layout.dtype, device=layout.device).view(-1, 1, 1)
         each_weights = [client_weights(replica.problem, replica.algorithm) for replica in replicas]
-        self.weigh_alike = all(each is None for each in each_weights)
+        self.weigh_alike = all(weights is None for weights in each_weights)
         alike = torch.ones(self.count, dtype=layout.dtype, device=layout.device)
-        self.client_weights = self._follow(torch.stack([alike if each is None else each for each in each_weights]))
+        self.client_weights = self._follow(
+            torch.stack([alike if weights is None else weights for weights in each_weights])
+        )
         self._replicas = replicas
         each_groups = [
             groups_of(names, replica.problem.groups, layout.device)
             for names, replica in zip(self.names, replicas, strict=True)
         ]
-        of = self._follow(torch.stack([each.of for each in each_groups]))
-        self.groups = Groups(of, max(each.most for each in each_groups))
+        of = self._follow(torch.stack([groups.of for groups in each_groups]))
+        self.groups = Groups(of, max(groups.most for groups in each_groups))
         held = zip(self.names, replicas, strict=True)
         self.target = self._follow(torch.stack([replica.problem.holds_target(names) for names, replica in held]))
         self.which = torch.arange(len(replicas), device=layout.device).unsqueeze(1).expand(self.seats.shape)
@@ -147,8 +152,8 @@ class ClientStack:
         """Bring the numbers of local steps to round t, in place, where they vary."""
         if not self.steps_vary:
             return
-        each = zip(self._replicas, self._given_steps, strict=True)
-        steps = [[r.algorithm.steps_in(own, r.problem.seed, t) for own in given] for r, given in each]
+        pairs = zip(self._replicas, self._given_steps, strict=True)
+        steps = [[r.algorithm.steps_in(own, r.problem.seed, t) for own in given] for r, given in pairs]
         self._steps_of_all.copy_(torch.tensor(steps))
         self.longest = max(map(max, steps))
 
@@ -180,8 +185,8 @@ class ClientStack:
 
         importance, and both: ``[replicas, clients]``.
         """
-        each = zip(self.names[replicas], self._replicas[replicas], strict=True)
-        orders, starts = zip(*(draw_order(names, r.problem.seed, t) for names, r in each), strict=True)
+        pairs = zip(self.names[replicas], self._replicas[replicas], strict=True)
+        orders, starts = zip(*(draw_order(names, r.problem.seed, t) for names, r in pairs), strict=True)
         device = importance.device
         count = torch.tensor(self.taking_part[replicas], device=device).unsqueeze(-1)
         begin = torch.tensor(starts, dtype=torch.float64, device=device).unsqueeze(-1)
@@ -197,7 +202,7 @@ class ClientStack:
     def nu(self, t: int, rounds: Sequence[int]) -> list[float]:
         """The trade-off of each replica in round t."""
         objectives = [client.objective for client in self.flat[:: self.count]]
-        return [each.nu_in(t, total) for each, total in zip(objectives, rounds, strict=True)]
+        return [objective.nu_in(t, total) for objective, total in zip(objectives, rounds, strict=True)]
 
 
 def _require_alike(replicas: Sequence[Replica], clients: Sequence[StackableClient], layout: Layout) -> None:

@@ -258,8 +258,8 @@ class Batched:
         None for a replica that is not looked at.
         """
         largest = torch.finfo(self.layout.dtype).max
-        table = [[torch.inf if each is None else each.get(name, largest) for name in METRICS] for each in limits]
-        finite = [each is not None for each in limits]
+        table = [[torch.inf if limit is None else limit.get(name, largest) for name in METRICS] for limit in limits]
+        finite = [limit is not None for limit in limits]
         wanted = torch.tensor(table, dtype=self.layout.dtype)
         wanted[finite] = wanted[finite].clamp(max=largest)
         self.now.limits.copy_(wanted)
@@ -311,12 +311,12 @@ class Batched:
                 {name: value[replica, i].clone() for name, value in self.now.client_statistics.items()},
             )
             upload, codes, own = (
-                {name: vector[r, i].clone() for name, vector in each[number].items()}
-                for each in (self.now.uploads, self.now.codes, self.now.next_clients)
+                {name: vector[r, i].clone() for name, vector in states[number].items()}
+                for states in (self.now.uploads, self.now.codes, self.now.next_clients)
             )
             if codes:
                 upload = {**codes, **{name: vector for name, vector in upload.items() if name != "z"}}
-            scalars = {each: float(numbers[r, i]) for each, numbers in self.now.scalars[number].items()}
+            scalars = {report: float(numbers[r, i]) for report, numbers in self.now.scalars[number].items()}
             if self.replicas[replica].algorithm.reports_only(self.round - 1):
                 upload = {}
             worked[name] = Worked(upload, own, report, scalars)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedmm.core.algorithm import kept_of
-from fedmm.core.compression import kept_back, transmit, transmit_others
+from fedmm.core.compression import keep_back, transmit, transmit_others
 from fedmm.core.federation import Terms
 from fedmm.core.layout import Layout
 from fedmm.core.mechanisms import Circumstances
@@ -121,7 +121,7 @@ class LocalWork:
         if self._clients.local_projection:
             joined = self._clients.local_projection(joined)
         found, *_ = self._gradient(number, step, joined)
-        each = zip(self._looking, torch.split(found, [len(own) for own in points]), strict=True)
+        each = zip(self._looking, torch.split(found, [len(point) for point in points]), strict=True)
         return [own * self._scale(band, part) for band, own in each]
 
     def _scale(self, band: Band, part: slice) -> Tensor:
@@ -143,9 +143,9 @@ class LocalWork:
         points = now.z[:, part] if second is None else second
         planned = (now.rows[r][:, part], now.keys[r][:, part], now.view_keys[r][:, part])
         if isinstance(step, Tensor):
-            rows, keys, view_keys = (each.index_select(2, step).squeeze(2) for each in planned)
+            rows, keys, view_keys = (planned_rows.index_select(2, step).squeeze(2) for planned_rows in planned)
         else:
-            rows, keys, view_keys = (each[:, :, step] for each in planned)
+            rows, keys, view_keys = (planned_rows[:, :, step] for planned_rows in planned)
         rows = rows.flatten(0, 1)
         x = self._clients.view.train(self._clients.pool.x[rows], view_keys.flatten())
         z = points.flatten(0, 1).detach().requires_grad_()
@@ -154,7 +154,7 @@ class LocalWork:
         outputs = self._network.outputs(z, x, chosen.constants[number], dropout, statistics)
         if second is None:
             self._keep(statistics, part)
-        domain, task, everything, target = (each[r][:, part].flatten(0, 1) for each in self._clients.weights[:4])
+        domain, task, everything, target = (weight[r][:, part].flatten(0, 1) for weight in self._clients.weights[:4])
         shares = self._clients.weights.classes
         classes = None if shares is None else shares[r][:, part].flatten(0, 1)
         weights = RowWeights(domain, task, everything, target, has_source=True, classes=classes)
@@ -169,18 +169,18 @@ class LocalWork:
         (gradient,) = torch.autograd.grad(value.sum(), z, retain_graph=radius is not None)
         if radius is not None:
             (plain,) = torch.autograd.grad(losses[0].sum(), z)
-            there = (z.detach() + sam_step(plain, radius[r][:, part].flatten().unsqueeze(-1))).requires_grad_()
+            ascended = (z.detach() + sam_step(plain, radius[r][:, part].flatten().unsqueeze(-1))).requires_grad_()
             passing = {name: own.clone() for name, own in statistics.items()}
-            outputs = self._network.outputs(there, x, chosen.constants[number], dropout, passing)
+            outputs = self._network.outputs(ascended, x, chosen.constants[number], dropout, passing)
             task_loss = objective.task_loss(outputs, self._clients.pool.y[rows], weights)
-            gradient = gradient + (torch.autograd.grad(task_loss.sum(), there)[0] - plain)
+            gradient = gradient + (torch.autograd.grad(task_loss.sum(), ascended)[0] - plain)
         shape = (len(points), -1)
         return gradient.view(*shape, self._layout.size), losses.detach().view(2, *shape), value.detach().view(shape)
 
     def _statistics(self, chosen: _Chosen, part: slice, *, copied: bool) -> Statistics:
         """The clients' running statistics ``[networks, ...]``."""
-        each = {name: value[chosen.replicas][:, part] for name, value in self._now.own_statistics.items()}
-        flat = {name: value.flatten(0, 1) for name, value in each.items()}
+        own_statistics = {name: value[chosen.replicas][:, part] for name, value in self._now.own_statistics.items()}
+        flat = {name: value.flatten(0, 1) for name, value in own_statistics.items()}
         return {name: value.clone() if copied else value.contiguous() for name, value in flat.items()}
 
     def _keep(self, statistics: Statistics, part: slice) -> None:
@@ -198,14 +198,14 @@ class LocalWork:
             given = self._circumstances(band.replicas, part) if terms.transmission.private else None
             silent = band.rule.reports_only(t)
             came = (
-                kept_back(z, own) if silent else transmit(terms.transmission, terms.uploads, z, sent["z"], own, given)
+                keep_back(z, own) if silent else transmit(terms.transmission, terms.uploads, z, sent["z"], own, given)
             )
             if came.z is not z:
                 z.copy_(came.z)
             working = band.working(part)
             upload, after = band.rule.finish(z, sent, working, band.local(part))
             upload = transmit_others(terms.transmission, band.rule, upload, z, sent)
-            codes = came.wire if terms.uploads != "exact" else {}
+            codes = came.coded if terms.uploads != "exact" else {}
             for store, vectors in ((now.uploads[number], upload), (now.codes[number], codes)):
                 for name, vector in vectors.items():
                     if name not in store:

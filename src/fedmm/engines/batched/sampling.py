@@ -18,23 +18,23 @@ class RowPool:
     """All rows of all clients in one tensor, each stored once however many clients or replicas share it."""
 
     def __init__(self, held: Sequence[HeldRows], device: torch.device) -> None:
-        shapes = {(each.x.shape[1:], each.x.dtype) for each in held}
+        shapes = {(rows.x.shape[1:], rows.x.dtype) for rows in held}
         require(len(shapes) == 1, "clients that are stacked must hold rows of one shape and type")
         self._bases: dict[tuple[object, ...], int] = {}
         xs, ys, total = [], [], 0
-        for each in held:
-            if self._identity(each) not in self._bases:
-                self._bases[self._identity(each)] = total
-                total += len(each.x)
-                xs.append(each.x.to(device))
-                ys.append(torch.zeros(len(each.x), dtype=torch.int64) if each.y is None else each.y)
+        for rows in held:
+            if self._identity(rows) not in self._bases:
+                self._bases[self._identity(rows)] = total
+                total += len(rows.x)
+                xs.append(rows.x.to(device))
+                ys.append(torch.zeros(len(rows.x), dtype=torch.int64) if rows.y is None else rows.y)
         self.x = xs[0] if len(xs) == 1 else torch.cat(xs)
         self.y = torch.cat([y.to(device) for y in ys])
 
     @staticmethod
     def _identity(held: HeldRows) -> tuple[object, ...]:
         tensors = (held.x,) if held.y is None else (held.x, held.y)
-        return tuple((each.data_ptr(), each.shape, each.stride()) for each in tensors)
+        return tuple((tensor.data_ptr(), tensor.shape, tensor.stride()) for tensor in tensors)
 
     def numbers(self, held: HeldRows) -> Tensor:
         """The places of a client's rows in the pool, int64 ``[held]``."""
@@ -129,12 +129,12 @@ class RoundSampler:
         kept = orders[epoch]
         new = [member for member in members if member not in kept.drawn]
         if new:
-            keys = torch.tensor([epoch_key(group.keys[each], epoch) for each in new], device=self._device)
+            keys = torch.tensor([epoch_key(group.keys[place], epoch) for place in new], device=self._device)
             kept.rows[new] = permutation(keys.unsqueeze(1), group.rows, self._device)
             kept.drawn.update(new)
         return kept.rows
 
     def _forget(self, number: int, before: int) -> None:
         orders = self._orders[number]
-        for epoch in [each for each in orders if each < before]:
+        for epoch in [epoch for epoch in orders if epoch < before]:
             del orders[epoch]

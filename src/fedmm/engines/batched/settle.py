@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedmm.core.aggregation import CoordinateMedian, Groups, Sums, aggregated, group_centre, times, updates_of
+from fedmm.core.aggregation import CoordinateMedian, Groups, Sums, aggregate, group_centre, times, updates_of
 from fedmm.core.algorithm import State
 from fedmm.core.compression import algorithms_part
 from fedmm.core.federation import Terms
@@ -97,10 +97,10 @@ class Settlement:
             chosen = counted.unsqueeze(-1)
             after = {name: torch.where(chosen, sum_ + updates[name], sum_) for name, sum_ in totals.items()}
         weights = None if self._clients.weigh_alike else self._clients.client_weights[band.replicas]
-        scalars = {name: torch.where(counted, each, 0.0) for name, each in self._now.scalars[number].items()}
+        scalars = {name: torch.where(counted, scalar, 0.0) for name, scalar in self._now.scalars[number].items()}
         if scalars:
             weights = times(weights, band.rule.scalar_weights(scalars))
-        came = aggregated(
+        came = aggregate(
             self._terms.aggregation,
             uploads,
             sent,

@@ -146,7 +146,7 @@ class StackTensors:
             value[replica].copy_(state.statistics[name])
         for name, value in self.client_statistics.items():
             kept = [state.client_statistics.get(client, state.statistics) for client in names]
-            value[replica].copy_(torch.stack([each[name] for each in kept]))
+            value[replica].copy_(torch.stack([own[name] for own in kept]))
         self.alive[replica] = not state.ended
         self.finished[replica] = state.finished
         self.rounds_done[replica] = state.round
@@ -158,5 +158,5 @@ def over(flags: Tensor, values: Tensor) -> Tensor:
     return flags.view(*flags.shape, *(1,) * (values.dim() - flags.dim()))
 
 
-def _stack(each: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    return {name: torch.stack([tensors[name] for tensors in each]) for name in each[0]}
+def _stack(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: torch.stack([tensors[name] for tensors in states]) for name in states[0]}

@@ -75,7 +75,7 @@ class StackedNetwork:
         self._channels_last = channels_last
         self._streams = CudaStreams()
         self._dropouts = [name for name, m in self.module.named_modules() if isinstance(m, SeededDropout)]
-        own = [_untrained(module) for module in modules]
+        own = [_list_untrained(module) for module in modules]
         self._constants = {name: torch.stack([tensors[name] for tensors in own]) for name in own[0]}
 
     @property
@@ -124,7 +124,7 @@ class StackedNetwork:
     ) -> Outputs:
         tensors = {**constants, **{block.name: tensor for block, tensor in self.layout.tensors(z)}, **statistics}
         run = _Run(tensors, dropout, module.training, self._fused(x))
-        h = run.layers(_prepared(module, x, constants["input_mean"], z.dtype), module.features, "features")
+        h = run.layers(_prepare_input(module, x, constants["input_mean"], z.dtype), module.features, "features")
         features = h.flatten(2)
         logits = run.layers(features, module.task_head, "task_head")
         if module.adversary is None:
@@ -169,7 +169,7 @@ class StackedNetwork:
         return Outputs(*(torch.stack(column) for column in zip(*parts, strict=True)))
 
 
-def _untrained(module: AdversarialModule) -> dict[str, Tensor]:
+def _list_untrained(module: AdversarialModule) -> dict[str, Tensor]:
     """Parameters that need no gradient, and buffers that are neither running statistics nor dropout keys."""
     handed = {
         f"{path}.{name}"
@@ -218,7 +218,7 @@ def _named_layers(module: nn.Module, name: str) -> list[tuple[str, nn.Module]]:
     return [(name, module)]
 
 
-def _prepared(module: AdversarialModule, x: Tensor, input_mean: Tensor, dtype: torch.dtype) -> Tensor:
+def _prepare_input(module: AdversarialModule, x: Tensor, input_mean: Tensor, dtype: torch.dtype) -> Tensor:
     """Bytes scaled to [0, 1] and the input centred, as :meth:`AdversarialModule.forward` does for one network."""
     over = (-1,) + (1,) * (x.dim() - 1)
     if module.centre == "train_mean" and x.dtype == torch.uint8:

@@ -194,20 +194,20 @@ class FlowerEngine:
         self._look, took = (self._look, took) if replies else (took, 0.0)
         for reply in replies:
             name = asked.get(reply.metadata.reply_to_message_id)
-            each = waiting[name] if name is not None else _Asked()
-            each.message = None
+            question = waiting[name] if name is not None else _Asked()
+            question.message = None
             try:
                 answer = read(reply, name)
             except Refused as problem:
-                each.failures += problem.failed
-                if problem.again and each.failures < self.patience.tries:
-                    each.reason, each.next_try = problem.refusal.reason, now + self.patience.retry_after
+                question.failures += problem.failed
+                if problem.again and question.failures < self.patience.tries:
+                    question.reason, question.next_try = problem.refusal.reason, now + self.patience.retry_after
                     self.say(f"{problem.refusal.client}: {problem.refusal.reason}; it is asked again")
                 else:
-                    each.done = True
+                    question.done = True
                     refusals.append(problem.refusal)
                 continue
-            each.done = True
+            question.done = True
             arrived.append(answer)
         return took
 

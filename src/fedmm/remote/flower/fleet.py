@@ -186,8 +186,8 @@ class FleetNode:
             )
             wanted = [(name, objects[name].deflate()) for name in response.objects_to_push]
 
-        def push(each: tuple[str, bytes]) -> None:
-            name, content = each
+        def push(entry: tuple[str, bytes]) -> None:
+            name, content = entry
             request = PushObjectRequest(
                 node=self._node,
                 run_id=question.run,

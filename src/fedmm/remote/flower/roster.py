@@ -152,7 +152,6 @@ def wait_for_sites(
     about: Packed,
     *,
     timeout: float,
-    pause: float = 0.5,
     say: Say = lambda line: None,
     enough: int | None = None,
 ) -> list[str]:
@@ -173,7 +172,7 @@ def wait_for_sites(
         if waiting != told:
             say(waiting)
             told = waiting
-        time.sleep(pause)
+        time.sleep(0.5)
 
 
 # A question before there is anything to train: asked of each once, again where it was not heard -----------------------
@@ -189,7 +188,6 @@ def ask_sites(
     *,
     seconds: float,
     most_bytes: int,
-    pause: float = 0.2,
 ) -> dict[str, Packed]:
     """The answers by site; in place of one that is not there or cannot be looked at, why, under ``PROBLEM``.
 
@@ -218,7 +216,7 @@ def ask_sites(
                 del waiting[name]
         if not waiting or time.monotonic() >= deadline:
             return answers
-        time.sleep(pause)
+        time.sleep(0.2)
 
 
 def _read(reply: Message, most_bytes: int) -> Packed:

@@ -11,7 +11,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from fedmm.core.engine import FederatedState, Refusal, RoundRecord
+from fedmm.core.engine import Refusal, RoundRecord
 from fedmm.core.errors import Say
 from fedmm.engines.messages import Invitation, Update, size_in_bytes
 from fedmm.engines.server import OpenSum, Server
@@ -42,7 +42,6 @@ class MinimaxStrategy(Strategy):
         self,
         server: Server,
         roster: Roster,
-        state: FederatedState | None = None,
         *,
         told: Mapping[str, About] | None = None,
         introduction: Packed = _NOTHING,
@@ -53,7 +52,7 @@ class MinimaxStrategy(Strategy):
         self.server = server
         self.roster = roster
         self.host = Host(server, session)
-        self.state = state or server.start()
+        self.state = server.start()
         self.record: RoundRecord | None = None
         self.timings: dict[str, About] = {}
         self.introduction = introduction
@@ -92,7 +91,7 @@ class MinimaxStrategy(Strategy):
         if self.server.terms.secure_sum:
             keys = {name: read_key(card.about) for name, card in self.roster.cards.items()}
             offer = {name: key for name, key in keys.items() if key is not None and name in self._invitations}
-            self._invitations = {name: each for name, each in self._invitations.items() if name in offer}
+            self._invitations = {name: invitation for name, invitation in self._invitations.items() if name in offer}
             self._shared = {OFFER: pack_offer(offer)}
         return list(self._invitations)
 

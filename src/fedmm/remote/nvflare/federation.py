@@ -45,23 +45,23 @@ def federation(
             f"NVFlare takes letters, digits, dots and dashes for a client's name, not {name!r}",
         )
     folder = Path(tempfile.mkdtemp(prefix="fnv-"))
-    there = Place(folder, clients)
-    job = Job(clients, site, arguments, folder / "driver.sock", folder / "driver.key", there.log)
+    where = Place(folder, clients)
+    job = Job(clients, site, arguments, folder / "driver.sock", folder / "driver.key", where.log)
     job.secret.touch(mode=0o600)
     job.secret.write_bytes(secrets.token_bytes(32))
     job.write(folder / "job")
     failed = False
     try:
         with Listener(str(job.socket), family="AF_UNIX", authkey=job.secret.read_bytes()) as listener:
-            PLACES[place](there, folder / "job")
-            pipe = _accept(listener, there)
+            PLACES[place](where, folder / "job")
+            pipe = _accept(listener, where)
         with pipe:
-            yield _Driver(pipe, there, patience)
+            yield _Driver(pipe, where, patience)
     except Exception:
         failed = True
         raise
     finally:
-        there.stop()
+        where.stop()
         if not failed:
             shutil.rmtree(folder, ignore_errors=True)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fedmm.remote.ray.actor import Share
+from fedmm.remote.ray.actor import ActorShare
 from fedmm.remote.ray.actors import Actors
 from fedmm.remote.ray.cluster import Cluster, ray_cluster
 from fedmm.remote.ray.engine import RayEngine
 
-__all__ = ["Actors", "Cluster", "RayEngine", "Share", "ray_cluster"]
+__all__ = ["ActorShare", "Actors", "Cluster", "RayEngine", "ray_cluster"]

@@ -140,8 +140,8 @@ class ClientActor:
     def _made_for(self, rules: Rules) -> _Made:
         if self._made is None or self._made.rules != rules:
             share, names = self._share, self._setup.names
-            each = workers(Server(share.problem, *rules))
-            sites = {name: Site(each[name], self._memories[name]) for name in names}
+            local_workers = workers(Server(share.problem, *rules))
+            sites = {name: Site(local_workers[name], self._memories[name]) for name in names}
             stack = StackedClients(share.stack(names, *rules)) if share.stack and can_stack(rules.terms) else None
             self._made = _Made(rules, sites, stack)
         return self._made
@@ -151,7 +151,7 @@ class ClientActor:
         return self._share.problem.layout.device
 
     @cached_property
-    def _share(self) -> Share:
+    def _share(self) -> ActorShare:
         torch.set_num_threads(self._setup.threads)
         return self._setup.build()
 
@@ -175,7 +175,7 @@ StackClients = Callable[[Collection[str], Algorithm, int, Terms], Batched]
 
 
 @dataclass(frozen=True)
-class Share:
+class ActorShare:
     """What an actor works on.
 
     problem: with all clients of the federation; the actor asks its own alone to work.
@@ -188,7 +188,7 @@ class Share:
     around: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
-ShareBuilder = Callable[[], Share]
+ShareBuilder = Callable[[], ActorShare]
 """Builds the clients where they are to work, data and all; Ray sends it there by pickling it."""
 
 
@@ -213,19 +213,19 @@ class StackedClients:
         kept = {name: memories[name].held[invitation.counted] for name, invitation in invitations.items()}
         first = next(iter(invitations))
         shared = invitations[first].statistics
-        each = {name: kept.get(name, kept[first]) for name in self._stack.clients.names[0]}
+        states = {name: kept.get(name, kept[first]) for name in self._stack.clients.names[0]}
         self._stack.load(
             [
                 FederatedState(
                     invitations[first].round,
                     {
                         **self._algorithm.init_server(invitations[first].sent["z"]),
-                        **self._algorithm.init_per_client(len(each), invitations[first].sent["z"]),
+                        **self._algorithm.init_per_client(len(states), invitations[first].sent["z"]),
                         **invitations[first].sent,
                     },
-                    {name: own.own for name, own in each.items()},
+                    {name: state.own for name, state in states.items()},
                     shared or self._problem.statistics,
-                    {name: own.statistics for name, own in each.items()},
+                    {name: state.statistics for name, state in states.items()},
                 )
             ]
         )

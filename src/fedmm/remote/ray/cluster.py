@@ -115,9 +115,12 @@ def require_listener(ray: ModuleType, address: str) -> None:
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not (port.isascii() and port.isdigit()):
         return
-    for each in (host.strip("[]"), ray.util.get_node_ip_address()):  # the machine's own, which Ray takes for loopback
+    for local_address in (
+        host.strip("[]"),
+        ray.util.get_node_ip_address(),
+    ):  # the machine's own, which Ray takes for loopback
         try:
-            with closing(socket.create_connection((each, int(port)), timeout=5.0)):
+            with closing(socket.create_connection((local_address, int(port)), timeout=5.0)):
                 return
         except (OSError, OverflowError, UnicodeError):
             if host not in (_LOOPBACK, "localhost"):

@@ -75,7 +75,10 @@ class RayEngine:
 
     def _answers(self, state: FederatedState, invitations: Mapping[str, Invitation]) -> dict[str, Answer]:
         """An answer, still packed, from every client that is invited; one that lost its state is given it first."""
-        travelling = {name: replace(each, sent=each.travelling, codes=None) for name, each in invitations.items()}
+        travelling = {
+            name: replace(invitation, sent=invitation.travelling, codes=None)
+            for name, invitation in invitations.items()
+        }
         call = self.actors.sent(Call(state.round, self._rules, to_arrays(travelling)))
         answers: dict[str, Answer] = {}
         lost: list[str] = []

@@ -127,7 +127,7 @@ def _map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(value, dict):
         return {key: _map_leaves(each, change) for key, each in value.items()}
     if isinstance(value, tuple):
-        each_changed = [_map_leaves(each, change) for each in value]
+        each_changed = [_map_leaves(item, change) for item in value]
         return type(value)(*each_changed) if hasattr(value, "_fields") else tuple(each_changed)
     if is_dataclass(value) and not isinstance(value, type):
         return replace(

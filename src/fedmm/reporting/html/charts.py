@@ -191,7 +191,7 @@ class Lines:
 
     def _traces(self, number: int, curve: Curve, x: list[Any], unit: str, x_title: str) -> list[Figure]:
         at = thin(len(x), self.most)
-        places = rounded([x[i] for i in at])
+        places = round_off([x[i] for i in at])
         common = {"meta": number, "type": "scatter", "mode": "lines", "name": plain(self.labels[number])}
         traces: list[Figure] = []
         if len(curve.runs) > 1:
@@ -200,7 +200,7 @@ class Lines:
                 {
                     **common,
                     "x": places + places[::-1],
-                    "y": rounded(high + low[::-1]),
+                    "y": round_off(high + low[::-1]),
                     "fill": "toself",
                     "fillcolor": f"$fill{number}",
                     "line": {"width": 0},
@@ -210,14 +210,14 @@ class Lines:
         line = self.line(number)
         for tail in curve.tails if not isinstance(x[0], float) else ():
             end = thin(len(tail.rounds), self.most)
-            points = {"x": [tail.rounds[i] for i in end], "y": rounded([tail.values[i] for i in end])}
+            points = {"x": [tail.rounds[i] for i in end], "y": round_off([tail.values[i] for i in end])}
             traces.append({**common, **points, "line": {**line, "width": 1}, "opacity": 0.6, "hoverinfo": "skip"})
         where = "%{x:.3~f}" if isinstance(x[0], float) else "%{x}"
         traces.append(
             {
                 **common,
                 "x": places,
-                "y": rounded([curve.mean[i] for i in at]),
+                "y": round_off([curve.mean[i] for i in at]),
                 "mode": "lines+markers" if len(places) == 1 else "lines",
                 "line": line,
                 "marker": {"color": f"$line{number}"},
@@ -232,7 +232,7 @@ def plain(words: str) -> str:
     return html.escape(words, quote=False)
 
 
-def rounded(values: Sequence[Any]) -> list[Any]:
+def round_off(values: Sequence[Any]) -> list[Any]:
     """Numbers with as many digits as a screen shows; None for those that are not finite."""
     return [
         value if isinstance(value, int) else float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None

@@ -14,7 +14,7 @@ from fedmm.core.signals.groups import GroupedScores
 from fedmm.reporting.fields import read_toml
 from fedmm.reporting.read import Array, Run, Series, read_records, read_run, read_series, read_summary, read_tensors
 from fedmm.reporting.tested import Evaluated, Ranked, read_evaluations, read_hits, read_ranked, read_sites
-from fedmm.reporting.tuned import Tuned, read_tuned
+from fedmm.reporting.tuned import TuningResult, read_tuned
 
 _DEEPEST = 4
 """How far below a folder runs are looked for."""
@@ -63,9 +63,9 @@ class Entry:
     def has_target(self) -> bool:
         """Whether there are target rows, as far as the run says."""
         held = self.summary.get("clients")
-        held = [each for each in held.values() if isinstance(each, dict)] if isinstance(held, dict) else []
+        held = [client for client in held.values() if isinstance(client, dict)] if isinstance(held, dict) else []
         return not held or any(
-            "target" in str(each.get("holds", "target")) and each.get("target_rows") != 0 for each in held
+            "target" in str(client.get("holds", "target")) and client.get("target_rows") != 0 for client in held
         )
 
     @property
@@ -109,7 +109,7 @@ class Report:
     methods: tuple[Method, ...]
     verdicts: tuple[tuple[str, str], ...] = ()
     """Methods by label, and what comparisons found of whether they are better than source only."""
-    tunings: tuple[Tuned, ...] = ()
+    tunings: tuple[TuningResult, ...] = ()
     """What tunings tried and chose, of the folders that hold one."""
 
     @property
@@ -271,7 +271,7 @@ def _read_tensors(found: Mapping[str, Array]) -> dict[str, Array]:
     kept: dict[str, Array] = {}
     for group in _TOGETHER:
         parts = {name: found[name] for name in group if name in found}
-        rows = {len(each) if each.ndim else -1 for each in parts.values()}
+        rows = {len(part) if part.ndim else -1 for part in parts.values()}
         if len(parts) == len(group) and len(rows) == 1 and all(parts[n].ndim == d for n, d in group.items() if d):
             kept |= parts
     square = {name: found.get(name) for name in ("confusion_source", "confusion_target")}
@@ -343,5 +343,5 @@ def shown(value: object) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(map(shown, value)) + "]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key} = {shown(each)}" for key, each in value.items()) + "}"
+        return "{" + ", ".join(f"{key} = {shown(entry)}" for key, entry in value.items()) + "}"
     return str(value)

@@ -9,14 +9,14 @@ from statistics import fmean
 from typing import NamedTuple
 
 from fedmm.reporting.curves import Curve, mean_curve
-from fedmm.reporting.html.charts import Chart, Lines, rounded, short, thin
+from fedmm.reporting.html.charts import Chart, Lines, round_off, short, thin
 from fedmm.reporting.html.collect import Report
 from fedmm.reporting.html.parts import (
-    Grid,
+    ChartGrid,
+    HtmlTable,
     Part,
     Section,
     Slider,
-    Table,
     Text,
     absent,
     method_curves,
@@ -31,7 +31,7 @@ _MOST_LEVELS = 5
 _SENT = ("bytes_up", "bytes_down")
 
 
-class Cost(NamedTuple):
+class CostToAccuracy(NamedTuple):
     """What had been spent when an accuracy was first reached."""
 
     round: int
@@ -59,15 +59,15 @@ def communication_section(report: Report, lines: Lines) -> Section:
         parts += [against, *_levels(report)]
     else:
         parts.append(absent("Without target accuracy there is no cost of reaching one."))
-    return Section("communication", "Communication", [*parts, Grid(charts)])
+    return Section("communication", "Communication", [*parts, ChartGrid(charts)])
 
 
 def _accuracy_by_bytes(report: Report, lines: Lines) -> Chart | None:
-    found = {number: each for number, each in enumerate(accuracy_by_megabytes(report)) if each}
+    found = {number: points for number, points in enumerate(accuracy_by_megabytes(report)) if points}
     if not found:
         return None
     places = {number: megabytes for number, (megabytes, _) in found.items()}
-    bands = {number: each for number, (_, each) in found.items()}
+    bands = {number: band for number, (_, band) in found.items()}
     title = "target accuracy by megabytes, up and down"
     return lines.chart("accuracy-by-bytes", title, bands, unit="%", x_title="MB", x=places, height=360)
 
@@ -75,10 +75,10 @@ def _accuracy_by_bytes(report: Report, lines: Lines) -> Chart | None:
 def accuracy_by_megabytes(report: Report) -> list[tuple[list[float], Curve] | None]:
     """For each method, megabytes up and down until the rounds in which accuracy was measured, and the accuracies."""
     found: list[tuple[list[float], Curve] | None] = [None] * len(report.methods)
-    for number, each in method_curves(report, "target_accuracy", 100.0).items():
+    for number, curve in method_curves(report, "target_accuracy", 100.0).items():
         totals = [_megabytes(run) for run in report.methods[number].runs if run.series("target_accuracy").rounds]
-        if all(t in total for total in totals for t in each.rounds):
-            found[number] = [float(fmean(total[t] for total in totals)) for t in each.rounds], each
+        if all(t in total for total in totals for t in curve.rounds):
+            found[number] = [float(fmean(total[t] for total in totals)) for t in curve.rounds], curve
     return found
 
 
@@ -93,7 +93,7 @@ def _megabytes(run: Run) -> dict[int, float]:
     return {t: up[t] + down[t] for t in up if t in down}
 
 
-def cost_of(run: Run, accuracy: float) -> Cost | None:
+def cost_of(run: Run, accuracy: float) -> CostToAccuracy | None:
     """What a run had spent when it first measured this target accuracy (in percent); None if it never did."""
     reached = next(
         (t for t, value in zip(*run.series("target_accuracy"), strict=True) if 100 * value >= accuracy), None
@@ -104,16 +104,16 @@ def cost_of(run: Run, accuracy: float) -> Cost | None:
     def spent(column: str) -> float:
         return sum(value for t, value in zip(*run.series(column), strict=True) if t <= reached)
 
-    return Cost(reached, spent("bytes_up") / 1e6, spent("bytes_down") / 1e6, spent("seconds"))
+    return CostToAccuracy(reached, spent("bytes_up") / 1e6, spent("bytes_down") / 1e6, spent("seconds"))
 
 
 def levels(report: Report) -> list[int]:
     """A few round accuracies in percent that some run reached and none began with."""
     values = [run.series("target_accuracy").values for run in (entry.run for entry in report.entries)]
-    known = [each for each in values if each]
+    known = [value for value in values if value]
     if not known:
         return []
-    low, high = 100 * min(each[0] for each in known), 100 * max(max(each) for each in known)
+    low, high = 100 * min(cost[0] for cost in known), 100 * max(max(cost) for cost in known)
     step = next((step for step in _STEPS if (high - low) / step <= _MOST_LEVELS), _STEPS[-1])
     first = math.floor(low / step) * step + step
     return [level for level in range(int(first), 101, step) if level <= high][-_MOST_LEVELS:]
@@ -128,13 +128,13 @@ def _levels(report: Report) -> list[Part]:
         cells = [_cost_cell(method.runs, level) for level in shown]
         rows.append([name_method(number, method.label), *cells])
     headings = ["method", *(f"{level}%" for level in shown)]
-    words = "What it took to measure a target accuracy for the first time: the mean over the seeds that did."
+    words = "What it took until a target accuracy was first measured: the mean over the seeds that reached it."
     empty = [[name_method(number, method.label), *"-----"] for number, method in enumerate(report.methods)]
     headings_asked = ["method", "round", "MB up", "MB down", "seconds", "seeds"]
     return [
         Text(words),
-        Table(headings, rows, "cost of some accuracies"),
-        Slider(shown[-1], Table(headings_asked, empty, "cost of the chosen accuracy")),
+        HtmlTable(headings, rows, "cost of some accuracies"),
+        Slider(shown[-1], HtmlTable(headings_asked, empty, "cost of the chosen accuracy")),
     ]
 
 
@@ -147,7 +147,7 @@ def _cost_cell(runs: Sequence[Run], level: float) -> object:
     return two_lines(f"round {fmean(cost.round for cost in costs):.0f}", f"{short(megabytes)} MB{some}")
 
 
-def cost_data(report: Report, most: int = 400) -> list[list[dict[str, list[float]]]]:
+def cost_data(report: Report) -> list[list[dict[str, list[float]]]]:
     """For the slider, by method and seed: best accuracy so far, and what had been spent, where it rose."""
     found = []
     for method in report.methods:
@@ -155,16 +155,16 @@ def cost_data(report: Report, most: int = 400) -> list[list[dict[str, list[float
         for run in method.runs:
             rounds, values = run.series("target_accuracy")
             rises = [i for i, value in enumerate(values) if value > max(values[:i], default=-1.0)]
-            rises = [rises[i] for i in thin(len(rises), most)]
+            rises = [rises[i] for i in thin(len(rises), 400)]
             totals = {
                 name: dict(zip(*_cumulate(run, name, times), strict=True))
                 for name, times in (("bytes_up", 1e-6), ("bytes_down", 1e-6), ("seconds", 1.0))
             }
             seeds.append(
                 {
-                    "accuracy": rounded([100 * values[i] for i in rises]),
+                    "accuracy": round_off([100 * values[i] for i in rises]),
                     "round": [rounds[i] for i in rises],
-                    **{name: rounded([total.get(rounds[i], 0.0) for i in rises]) for name, total in totals.items()},
+                    **{name: round_off([total.get(rounds[i], 0.0) for i in rises]) for name, total in totals.items()},
                 }
             )
         found.append(seeds)
@@ -175,7 +175,7 @@ def time_section(report: Report, lines: Lines) -> Section:
     """Seconds a round."""
     bands = method_curves(report, "seconds")
     if not bands:
-        return Section("time", "Time", [absent("These runs did not take their time.")])
+        return Section("time", "Time", [absent("These runs did not record their times.")])
     hardware = {
         ", ".join(f"{key} {value}" for key, value in about.items())
         for entry in report.entries

@@ -12,9 +12,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from fedmm.core.files import replace_file
-from fedmm.reporting.html.charts import CLASS_COLOURS, Chart, Figure, plain, rounded
+from fedmm.reporting.html.charts import CLASS_COLOURS, Chart, Figure, plain, round_off
 from fedmm.reporting.html.collect import Entry, Report
-from fedmm.reporting.html.parts import Controls, Grid, Section, Text, absent, method_options
+from fedmm.reporting.html.parts import ChartGrid, Controls, Section, Text, absent, method_options
 from fedmm.reporting.read import Array
 
 _MOST_MAPS = 8
@@ -61,7 +61,7 @@ def feature_section(report: Report) -> Section:
     controls = Controls(
         [("method", method_options(mapped, report)), ("colour by", [("domain", "domain"), ("class", "class")])]
     )
-    return Section("features", "Features", [Text(words), controls, Grid(charts)])
+    return Section("features", "Features", [Text(words), controls, ChartGrid(charts)])
 
 
 def _by_domain(points: Array, entry: Entry) -> Figure:
@@ -114,8 +114,8 @@ def _trace(points: Array, chosen: Array, name: str, colour: str, symbol: str, te
         "type": "scatter",
         "mode": "markers",
         "name": plain(name),
-        "x": rounded([round(float(x), 3) for x in points[chosen, 0]]),
-        "y": rounded([round(float(y), 3) for y in points[chosen, 1]]),
+        "x": round_off([round(float(x), 3) for x in points[chosen, 0]]),
+        "y": round_off([round(float(y), 3) for y in points[chosen, 1]]),
         "text": [text for text, here in zip(texts, chosen.tolist(), strict=True) if here],
         "hovertemplate": "%{text}<extra></extra>",
         "marker": {"color": colour, "symbol": symbol, "size": 7, "opacity": 0.8, "line": {"width": edge}},
@@ -143,18 +143,18 @@ class Maps:
     def of(self, entry: Entry) -> dict[str, Array]:
         """``before`` and ``after``: ``[rows, 2]``; empty for a run that kept no features, or too few."""
         features = {name: entry.tensors.get(f"map_{name}") for name in ("before", "after")}
-        given = {name: np.asarray(each, np.float64) for name, each in features.items() if _usable(each)}
+        given = {name: np.asarray(feature, np.float64) for name, feature in features.items() if _usable(feature)}
         if len(given) < 2:
             return {}
-        digests = {name: _digest(each) for name, each in given.items()}
+        digests = {name: _digest(feature) for name, feature in given.items()}
         path = entry.run.folder / _FILE
         self._known.update(_read(path))
         found = {}
-        for name, each in given.items():
+        for name, rows in given.items():
             if digests[name] not in self._known:
-                self._known[digests[name]] = _plane(each)
+                self._known[digests[name]] = _plane(rows)
             found[name] = self._known[digests[name]]
-        _keep(path, {digests[name]: each for name, each in found.items()})
+        _keep(path, {digests[name]: plane for name, plane in found.items()})
         return found
 
 

@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 from fedmm.core.signals.groups import BEST, WORST, GroupedScores, GroupScores, worst_and_best
 from fedmm.core.signals.intervals import Interval
-from fedmm.reporting.html.charts import Chart, Figure, plain, rounded
+from fedmm.reporting.html.charts import Chart, Figure, plain, round_off
 from fedmm.reporting.html.collect import Report
 from fedmm.reporting.html.parts import (
+    ChartGrid,
     Controls,
     Details,
-    Grid,
+    HtmlTable,
     Part,
-    Table,
     name_method,
     two_lines,
 )
@@ -56,14 +56,14 @@ def build_score_parts(
 
     A key of no scores has an empty figure.
     """
-    parts: list[Part] = [_summaries(noun, scored, report), controls, Grid(_charts(noun, scored, keys))]
+    parts: list[Part] = [_summaries(noun, scored, report), controls, ChartGrid(_charts(noun, scored, keys))]
     for method in scored[:_MOST_TABLES]:
         table = _table(method.scores, method.caption)
         parts.append(table if len(scored) == 1 else Details(table.caption, table))
     return parts
 
 
-def _summaries(noun: str, scored: Sequence[Scored], report: Report) -> Table:
+def _summaries(noun: str, scored: Sequence[Scored], report: Report) -> HtmlTable:
     ranked = any(method.scores.mean_auc is not None for method in scored)
     headings: list[object] = ["method", "rows", f"{noun}s", two_lines(f"worst {noun}", "by accuracy"), "mean", "spread"]
     headings += [two_lines(f"worst {noun}", "by AUROC"), "mean AUROC", "spread"] if ranked else []
@@ -82,7 +82,7 @@ def _summaries(noun: str, scored: Sequence[Scored], report: Report) -> Table:
             least = next((group for group in grouped.groups if group.name == grouped.worst_by_auc), None)
             cells += ["-", "-", "-"] if least is None else [two_lines(least.name, _auc(least)), *_over_groups(grouped)]
         rows.append(cells)
-    return Table(headings, rows, f"worst, mean and spread over {noun}s", numbers=2)
+    return HtmlTable(headings, rows, f"worst, mean and spread over {noun}s", numbers=2)
 
 
 def _over_groups(grouped: GroupedScores) -> list[object]:
@@ -93,7 +93,7 @@ def _auc(group: GroupScores) -> str:
     return "-" if group.auc is None or group.auc_interval is None else with_interval(group.auc, group.auc_interval)
 
 
-def _table(grouped: GroupedScores, caption: str) -> Table:
+def _table(grouped: GroupedScores, caption: str) -> HtmlTable:
     ranked = grouped.mean_auc is not None
     rows: list[list[object]] = []
     for group in worst_and_best(grouped.groups):
@@ -102,7 +102,7 @@ def _table(grouped: GroupedScores, caption: str) -> Table:
         else:
             accuracy = with_interval(group.accuracy, group.accuracy_interval, percent=True)
             rows.append([group.name, group.rows, accuracy, *([_auc(group)] if ranked else [])])
-    return Table([grouped.column, "rows", "accuracy", *(["AUROC"] if ranked else [])], rows, caption)
+    return HtmlTable([grouped.column, "rows", "accuracy", *(["AUROC"] if ranked else [])], rows, caption)
 
 
 def _charts(noun: str, scored: Sequence[Scored], keys: Sequence[str]) -> list[Chart]:
@@ -168,14 +168,14 @@ def _figure(dots: Sequence[Dot], number: int, score: str, unit: str, noun: str) 
     trace: Figure = {
         "type": "scatter",
         "mode": "markers",
-        "x": rounded(values),
+        "x": round_off(values),
         "y": [place for place, _ in drawn],
         "text": [plain(f"{dot[0]}, {dot[1]} rows") for _, dot in drawn],
         "error_x": {
             "type": "data",
             "symmetric": False,
-            "array": rounded([dot[3][1] - dot[2] for _, dot in drawn]),
-            "arrayminus": rounded([dot[2] - dot[3][0] for _, dot in drawn]),
+            "array": round_off([dot[3][1] - dot[2] for _, dot in drawn]),
+            "arrayminus": round_off([dot[2] - dot[3][0] for _, dot in drawn]),
             "color": f"$line{number}",
             "thickness": 1.4,
             "width": 3,

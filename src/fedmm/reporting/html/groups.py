@@ -42,22 +42,24 @@ def group_section(report: Report) -> Section:
     broken = [sentence for entry in report.entries for sentence in entry.broken]
     parts: list[Part] = []
     if evaluated:
-        scored = [_score_group(number, each) for number, each in enumerate(evaluated)]
+        scored = [_score_group(number, group) for number, group in enumerate(evaluated)]
         words = (
             "The model on groups of labelled rows, as fedmm evaluate --group wrote them into the folder of the run, "
             f"{explain('group', scored)}"
         )
-        if any(each.evaluation.training_file for each in evaluated):
+        if any(group.evaluation.training_file for group in evaluated):
             words += " On a file that the run was trained on, scores look better than they are."
-        controls = Controls([("evaluation", [(each.key, each.caption) for each in scored])])
-        parts = [Text(words), *build_score_parts("group", scored, report, controls, [each.key for each in scored])]
+        controls = Controls([("evaluation", [(group.key, group.caption) for group in scored])])
+        parts = [Text(words), *build_score_parts("group", scored, report, controls, [group.key for group in scored])]
     elif not broken:
         words = (
             "The folders of these runs contain no scores by group; fedmm evaluate RUN DATA --group COLUMN --out "
             "RUN/by_COLUMN.json puts them there."
         )
         parts = [absent(words)]
-    return Section("groups", "Groups", [*parts, *(absent(f"An evaluation is left out: {each}.") for each in broken)])
+    return Section(
+        "groups", "Groups", [*parts, *(absent(f"An evaluation is left out: {reason}.") for reason in broken)]
+    )
 
 
 def _score_group(number: int, evaluated: EvaluatedMethod) -> Scored:

@@ -11,9 +11,9 @@ from markupsafe import Markup
 
 from fedmm.core.signals.track_record import tell_record
 from fedmm.core.signals.validators import ALONE, RULE
-from fedmm.reporting.html.charts import Chart, plain, rounded, short
+from fedmm.reporting.html.charts import Chart, plain, round_off, short
 from fedmm.reporting.html.collect import Entry, Method, Report
-from fedmm.reporting.html.parts import Part, Section, Table, Text, name_method, two_lines
+from fedmm.reporting.html.parts import HtmlTable, Part, Section, Text, name_method, two_lines
 from fedmm.reporting.read import Run, last_values
 from fedmm.reporting.tables import VALIDATOR_COLUMNS, seeds_in_words
 
@@ -24,14 +24,14 @@ ORACLES = ("target_accuracy", "oracle")
 """Metrics that look at target labels."""
 
 
-class Chosen(NamedTuple):
+class ChosenRound(NamedTuple):
     """A round that was chosen, and the target accuracy there, None if it was not measured."""
 
     round: int
     accuracy: float | None
 
 
-def chosen_round(run: Run, metric: str) -> Chosen | None:
+def chosen_round(run: Run, metric: str) -> ChosenRound | None:
     """The round that is best by a metric; None if it was never measured."""
     rounds, values = run.series(metric)
     if not rounds:
@@ -39,10 +39,10 @@ def chosen_round(run: Run, metric: str) -> Chosen | None:
     best = min(values) if metric in LOWER_IS_BETTER else max(values)
     at = rounds[values.index(best)]
     accuracies = dict(zip(*run.series("target_accuracy"), strict=True))
-    return Chosen(at, accuracies.get(at))
+    return ChosenRound(at, accuracies.get(at))
 
 
-def choice_of(entry: Entry) -> tuple[str, Chosen | None]:
+def choice_of(entry: Entry) -> tuple[str, ChosenRound | None]:
     """The metric by which a run chose without target labels, and what it chose; else the first that it measured.
 
     Without a target, a run that chose by nothing keeps its last model.
@@ -91,7 +91,7 @@ def headline(report: Report) -> Section:
     )
     parts: list[Part] = [
         Text(words),
-        Table(headings, rows, "what each method reached", class_="headline"),
+        HtmlTable(headings, rows, "what each method reached", class_="headline"),
         *map(Text, _evidence(report)),
     ]
     chart = _dots(report)
@@ -110,7 +110,7 @@ def _evidence(report: Report) -> list[str]:
         notable = [shift for shift in shifts if shift.get("notable") and isinstance(shift.get("sentence"), str)]
         if notable:
             words.append(
-                f"As {method.label} tells it ({len(notable)} of {len(shifts)} runs), {notable[0]['sentence']}."
+                f"As estimated with {method.label} ({len(notable)} of {len(shifts)} runs), {notable[0]['sentence']}."
             )
     judged = {label for label, _ in report.verdicts}
     shown = len(report.methods) > 1 or bool(words)
@@ -181,7 +181,7 @@ def spread(accuracies: Sequence[float | None]) -> str:
     return f"{fmean(known):.1f} ± {stdev(known):.1f}" if len(known) > 1 else f"{known[0]:.1f}"
 
 
-def _rounds(chosen: Sequence[Chosen], metric: str = "") -> str | Markup:
+def _rounds(chosen: Sequence[ChosenRound], metric: str = "") -> str | Markup:
     if not chosen:
         return ""
     rounds = f"round {_span([choice.round for choice in chosen])}"
@@ -215,7 +215,7 @@ def _dots(report: Report) -> Chart | None:
                 "mode": "markers",
                 "meta": number,
                 "name": plain(method.label),
-                "x": rounded(values),
+                "x": round_off(values),
                 "y": [len(means)] * len(values),
                 "marker": marker,
                 "hovertemplate": "%{x:.1f}%<extra>%{fullData.name}</extra>",

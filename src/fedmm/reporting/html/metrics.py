@@ -5,15 +5,15 @@ from __future__ import annotations
 from statistics import fmean
 
 from fedmm.reporting.curves import mean_curve
-from fedmm.reporting.html.charts import Chart, Lines, plain, rounded
+from fedmm.reporting.html.charts import Chart, Lines, plain, round_off
 from fedmm.reporting.html.collect import Entry, Report
 from fedmm.reporting.html.headline import LOWER_IS_BETTER
 from fedmm.reporting.html.parts import (
+    ChartGrid,
     Controls,
-    Grid,
+    HtmlTable,
     Part,
     Section,
-    Table,
     Text,
     absent,
     column_charts,
@@ -67,7 +67,7 @@ def accuracy_section(report: Report, lines: Lines) -> Section:
     target = method_curves(report, "target_accuracy", 100.0)
     if target:
         shade = "; the shade reaches from the lowest to the highest seed" if report.seeds > 1 else ""
-        parts.append(Text(f"{_tested(report)}{shade}."))
+        parts.append(Text(f"{_describe_test_rows(report)}{shade}."))
         parts.append(lines.chart("target-accuracy", "target accuracy", target, unit="%", height=420))
     else:
         parts.append(absent("These runs have no labelled target rows, so accuracy on the target was not measured."))
@@ -79,7 +79,7 @@ def accuracy_section(report: Report, lines: Lines) -> Section:
     return Section("accuracy", "Accuracy", parts)
 
 
-def _tested(report: Report) -> str:
+def _describe_test_rows(report: Report) -> str:
     """What was tested on, as true as the runs have told."""
     told = [entry.summary.get("tested_rows_trained_on") for entry in report.entries]
     if any(isinstance(count, int) and count > 0 for count in told):
@@ -100,7 +100,7 @@ def validator_section(report: Report, lines: Lines) -> Section:
         if lower
         else ("No target labels are used here. Higher is better.")
     )
-    return Section("validators", "Validators", [Text(words), Grid(charts), *_correlations(report)])
+    return Section("validators", "Validators", [Text(words), ChartGrid(charts), *_correlations(report)])
 
 
 def _correlations(report: Report) -> list[Part]:
@@ -117,10 +117,11 @@ def _correlations(report: Report) -> list[Part]:
     if not rows:
         return []
     words = (
-        "How each validator ranks the rounds beside how target accuracy does: Spearman's correlation, mean over seeds, "
-        "signed so that +1 is best. This table looks at target labels; nothing was chosen by it."
+        "How well the ranking of the rounds by each validator agrees with that by target accuracy: Spearman's "
+        "correlation, mean over seeds, signed so that +1 is best. This table looks at target labels; nothing was "
+        "chosen by it."
     )
-    return [Text(words), Table(["method", *metrics], rows, "rank correlation with target accuracy")]
+    return [Text(words), HtmlTable(["method", *metrics], rows, "rank correlation with target accuracy")]
 
 
 def rank_correlation(run: Run, metric: str) -> float | None:
@@ -144,7 +145,7 @@ def agreement_section(report: Report, lines: Lines) -> Section:
     if not charts:
         return Section("agreement", "Agreement", [absent("These runs did not measure how far their clients agree.")])
     words = "How far the clients' models are from their mean, and what pulls them together."
-    return Section("agreement", "Agreement", [Text(words), Grid(charts), *_clients(report)])
+    return Section("agreement", "Agreement", [Text(words), ChartGrid(charts), *_clients(report)])
 
 
 def _clients(report: Report) -> list[Part]:
@@ -162,7 +163,7 @@ def _clients(report: Report) -> list[Part]:
         charts.append(Chart(f"clients-{quantity.replace('_', '-')}", title, alt, figures, height=320))
     seed = next(iter(shown.values())).run.seed
     words = f"Each client on its own in the rounds that were evaluated, of the run with seed {seed}."
-    return [Text(words), Controls([("method", method_options(shown, report))]), Grid(charts)]
+    return [Text(words), Controls([("method", method_options(shown, report))]), ChartGrid(charts)]
 
 
 def _client_figure(entry: Entry, quantity: str) -> dict[str, object]:
@@ -172,14 +173,14 @@ def _client_figure(entry: Entry, quantity: str) -> dict[str, object]:
         named = {f"lowest of {len(series)}": whole.low, "mean": whole.mean, f"highest of {len(series)}": whole.high}
         drawn = [(name, whole.rounds, values) for name, values in named.items()]
     else:
-        drawn = [(name, each.rounds, each.values) for name, each in series.items()]
+        drawn = [(name, quantity.rounds, quantity.values) for name, quantity in series.items()]
     data = [
         {
             "type": "scatter",
             "mode": "lines",
             "name": plain(name),
             "x": rounds,
-            "y": rounded(values),
+            "y": round_off(values),
             "line": {"color": f"$class{number % 10}", "width": 1.8},
             "showlegend": True,
         }
@@ -205,4 +206,4 @@ def domain_section(report: Report, lines: Lines) -> Section:
         parts.append(
             absent("The domain classifier's accuracy and the proxy A-distance were not recorded in these runs.")
         )
-    return Section("domains", "Domains", [*parts, *([Grid(charts)] if charts else [])])
+    return Section("domains", "Domains", [*parts, *([ChartGrid(charts)] if charts else [])])

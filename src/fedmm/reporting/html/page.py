@@ -95,7 +95,7 @@ def _about(report: Report) -> str:
     runs = report.entries
     data = ", ".join(sorted({entry.run.data for entry in runs}))
     models = ", ".join(sorted({str(entry.summary["model"]) for entry in runs if entry.summary.get("model")}))
-    clients = sorted({len(each) for entry in runs if isinstance(each := entry.summary.get("clients"), dict)})
+    clients = sorted({len(listed) for entry in runs if isinstance(listed := entry.summary.get("clients"), dict)})
     words = [f"{len(runs)} runs of {len(report.methods)} methods" if len(runs) > 1 else "one run", f"data {data}"]
     if models:
         words.append(f"model {models}")

@@ -29,7 +29,7 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Table:
+class HtmlTable:
     """A table in a box of its own that may be scrolled; the first cell of a row heads it.
 
     numbers: from which column on cells are numbers, set to the right.
@@ -49,7 +49,7 @@ class Details:
 
     kind: ClassVar[str] = "details"
     summary: str
-    table: Table
+    table: HtmlTable
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Listing:
 
 
 @dataclass(frozen=True)
-class Grid:
+class ChartGrid:
     """Charts side by side where there is room."""
 
     kind: ClassVar[str] = "grid"
@@ -86,7 +86,7 @@ class Slider:
 
     kind: ClassVar[str] = "slider"
     level: int
-    table: Table
+    table: HtmlTable
 
 
 class Card(NamedTuple):
@@ -107,7 +107,7 @@ class Gallery:
     smooth: bool
 
 
-Part = Text | Table | Details | Listing | Chart | Grid | Controls | Slider | Gallery
+Part = Text | HtmlTable | Details | Listing | Chart | ChartGrid | Controls | Slider | Gallery
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class Section:
         for part in self.parts:
             if isinstance(part, Chart):
                 yield part
-            elif isinstance(part, Grid):
+            elif isinstance(part, ChartGrid):
                 yield from part.charts
 
 

@@ -124,7 +124,9 @@ def _cells(report: Report) -> list[list[str]]:
             [oracle.accuracy for run in runs if (oracle := chosen_round(run, "target_accuracy"))],
         )
         last = [last_values(runs, column) for column in columns]
-        results = map(spread, accuracies) if labelled else [f"{fmean(each):.3g}" if each else "-" for each in last]
+        results = (
+            map(spread, accuracies) if labelled else [f"{fmean(seconds):.3g}" if seconds else "-" for seconds in last]
+        )
         costs = [f"{fmean(run.megabytes for run in runs):.1f}", f"{fmean(run.seconds for run in runs):.1f}"]
         rows.append([method.label[:34], str(len(runs)), *results, *costs])
     return rows
@@ -258,7 +260,7 @@ def _rankings(report: Report, strokes: Sequence[Stroke]) -> list[Plot]:
             for method, stroke in zip(report.methods, strokes, strict=True)
             if rows in method.first.ranked
         ]
-        roc = [(each.roc, stroke) for each, stroke in found if each.roc is not None]
+        roc = [(ranked.roc, stroke) for ranked, stroke in found if ranked.roc is not None]
         if not roc:
             continue
         only = found[0][0] if len(found) == 1 else None
@@ -271,9 +273,9 @@ def _rankings(report: Report, strokes: Sequence[Stroke]) -> list[Plot]:
         )
         share = found[0][0].share
         precision = [
-            (np.array(from_zero(each.precision_recall)), stroke)
-            for each, stroke in found
-            if each.precision_recall is not None
+            (np.array(from_zero(ranked.precision_recall)), stroke)
+            for ranked, stroke in found
+            if ranked.precision_recall is not None
         ]
         plots.append(
             Plot(
@@ -319,11 +321,11 @@ def _sites(report: Report, strokes: Sequence[Stroke]) -> list[Plot]:
         if rows in entry.sites
     ] + [
         Plot(
-            f"accuracy by {each.words}: {each.method.label}"[:52],
-            _dots(each.evaluation.scores, strokes[each.number].colour),
+            f"accuracy by {evaluated_group.words}: {evaluated_group.method.label}"[:52],
+            _dots(evaluated_group.evaluation.scores, strokes[evaluated_group.number].colour),
             main,
         )
-        for each in evaluated_groups(report)[:_MOST_GROUPED]
+        for evaluated_group in evaluated_groups(report)[:_MOST_GROUPED]
     ]
 
 

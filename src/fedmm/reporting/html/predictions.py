@@ -9,15 +9,15 @@ import io
 import numpy as np
 from markupsafe import Markup
 
-from fedmm.reporting.html.charts import Chart, Figure, plain, rounded
+from fedmm.reporting.html.charts import Chart, Figure, plain, round_off
 from fedmm.reporting.html.collect import Entry, Report
 from fedmm.reporting.html.parts import (
     Card,
     Controls,
     Gallery,
+    HtmlTable,
     Part,
     Section,
-    Table,
     Text,
     absent,
     method_options,
@@ -35,18 +35,18 @@ _TINY = 16
 def confusion_section(report: Report) -> Section:
     """Which classes are taken for which, of each method's first run, on the target and on the source."""
     figures: dict[str, Figure] = {}
-    there: dict[str, None] = {}
+    domains: dict[str, None] = {}
     methods: dict[int, None] = {}
     for domain in ("target", "source"):
         for number, method in enumerate(report.methods):
             counts = method.first.tensors.get(f"confusion_{domain}")
             if counts is not None and counts.ndim == 2 and counts.sum() > 0:
                 figures[f"{number}|{domain}"] = _matrix(counts, method.first)
-                there[domain] = methods[number] = None
+                domains[domain] = methods[number] = None
     if not figures:
         words = "These runs kept no confusion counts: they need labelled test rows, and at most 400 classes."
         return Section("confusion", "Confusion", [absent(words)])
-    missing = [f"{number}|{domain}" for number in methods for domain in there if f"{number}|{domain}" not in figures]
+    missing = [f"{number}|{domain}" for number in methods for domain in domains if f"{number}|{domain}" not in figures]
     figures |= {key: {"data": [], "layout": {}} for key in missing}
     classes = len(next(iter(figures.values()))["data"][0]["z"])
     chart = Chart(
@@ -61,9 +61,9 @@ def confusion_section(report: Report) -> Section:
         "Rows are the true classes of the test rows, columns what was predicted; each row adds up to 100%. "
         "From the run with the first seed, after its last round."
     )
-    if "target" not in there:
+    if "target" not in domains:
         words += " Source rows only: there are no target labels."
-    controls = Controls([("method", method_options(methods, report)), ("rows of the", [(d, d) for d in there])])
+    controls = Controls([("method", method_options(methods, report)), ("rows of the", [(d, d) for d in domains])])
     return Section("confusion", "Confusion", [Text(words), controls, chart])
 
 
@@ -73,7 +73,7 @@ def _matrix(counts: Array, entry: Entry) -> Figure:
     names = [plain(entry.name_of(number)) for number in range(len(counts))]
     heat: Figure = {
         "type": "heatmap",
-        "z": [rounded([round(float(value), 1) for value in row]) for row in shares],
+        "z": [round_off([round(float(value), 1) for value in row]) for row in shares],
         "x": names,
         "y": names,
         "customdata": counts.tolist(),
@@ -148,7 +148,7 @@ def _describe_prediction(entry: Entry, row: int) -> Markup:
     return said + Markup('<span class="{0}" role="img" aria-label="{0}">{1}</span>').format(word, mark)
 
 
-def _rows(shown: dict[int, Entry], labels: dict[int, str]) -> Table:
+def _rows(shown: dict[int, Entry], labels: dict[int, str]) -> HtmlTable:
     first = next(iter(shown.values()))
     x, true = first.tensors["sample_x"], first.tensors["sample_label"]
     known = bool((true >= 0).any())
@@ -161,7 +161,7 @@ def _rows(shown: dict[int, Entry], labels: dict[int, str]) -> Table:
         cells: list[object] = [row + 1, *(f"{value:.3g}" for value in x[row])]
         cells += [first.name_of(int(true[row])) if true[row] >= 0 else "-"] if known else []
         rows.append([*cells, *(_describe_prediction(entry, row) for entry in shown.values())])
-    return Table(headings, rows, "target rows and their predictions")
+    return HtmlTable(headings, rows, "target rows and their predictions")
 
 
 def _png(image: Array) -> str:

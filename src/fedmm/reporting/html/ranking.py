@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fedmm.reporting.html.charts import Chart, Figure, Lines, plain, rounded
+from fedmm.reporting.html.charts import Chart, Figure, Lines, plain, round_off
 from fedmm.reporting.html.collect import Report
-from fedmm.reporting.html.parts import Grid, Part, Section, Table, Text, absent, name_method
+from fedmm.reporting.html.parts import ChartGrid, HtmlTable, Part, Section, Text, absent, name_method
 from fedmm.reporting.read import Array
 from fedmm.reporting.tested import SETS, Ranked
 
@@ -36,7 +36,7 @@ def ranking_section(report: Report, lines: Lines) -> Section:
 
 
 def _of_rows(rows: str, found: Mapping[int, Ranked], report: Report, lines: Lines) -> list[Part]:
-    table = Table(
+    table = HtmlTable(
         ["method", "rows", "of the second class", "AUROC", "average precision"],
         [
             [
@@ -61,7 +61,7 @@ def _of_rows(rows: str, found: Mapping[int, Ranked], report: Report, lines: Line
     if not all(curves.values()):
         return [Text(f"Of {rows} test rows, no curves were kept, as with run.keep_rows = false:"), table]
     charts = [_chart(name, rows, drawn, found, report, lines) for name, drawn in curves.items()]
-    return [Grid(charts), table]
+    return [ChartGrid(charts), table]
 
 
 def from_zero(points: Array) -> list[list[float]]:
@@ -88,7 +88,7 @@ def _chart(
     chance = [(0.0, 0.0 if roc else share), (1.0, 1.0 if roc else share)]
     data: list[Figure] = [
         {
-            "type": "scatter", "mode": "lines", "x": [x for x, _ in chance], "y": rounded([y for _, y in chance]),
+            "type": "scatter", "mode": "lines", "x": [x for x, _ in chance], "y": round_off([y for _, y in chance]),
             "line": {"color": "$faint", "dash": "dash", "width": 1.2}, "hoverinfo": "skip",
         }
     ]  # fmt: skip
@@ -98,7 +98,8 @@ def _chart(
         data.append(
             {
                 "type": "scatter", "mode": "lines", "meta": number, "name": plain(report.methods[number].label),
-                "x": rounded(x), "y": rounded(y), "line": {**lines.line(number), "shape": "linear" if roc else "vh"},
+                "x": round_off(x), "y": round_off(y),
+                "line": {**lines.line(number), "shape": "linear" if roc else "vh"},
                 "hovertemplate": f"{up} %{{y:.3f}} at {across} %{{x:.3f}}",
             }
         )  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedmm.reporting.html.collect import Entry, Report, differing, shown
-from fedmm.reporting.html.parts import Details, Listing, Part, Section, Table, Text, absent
+from fedmm.reporting.html.parts import Details, HtmlTable, Listing, Part, Section, Text, absent
 
 _MOST_COLUMNS = 24
 
@@ -28,12 +28,12 @@ def guard_section(report: Report) -> Section:
         for event in entry.guard_events
     ]
     headings = ["method", "seed", "round", "policy", "back to", "rates times", "penalties times", "reason"]
-    parts: list[Part] = [Table(headings, rows, "what the guard did", numbers=99)] if rows else []
+    parts: list[Part] = [HtmlTable(headings, rows, "what the guard did", numbers=99)] if rows else []
     refused = [(entry.run, int(sum(entry.run.series("refused").values))) for entry in report.entries]
     counted = [[run.label, run.seed, count] for run, count in refused if count]
     if counted:
         parts.append(Text("Updates that were not counted:"))
-        parts.append(Table(["method", "seed", "refused"], counted, "refused updates"))
+        parts.append(HtmlTable(["method", "seed", "refused"], counted, "refused updates"))
     if not parts:
         parts = [absent("The guard had nothing to do in these runs, and no update was refused.")]
     return Section("guard", "Guard", parts)
@@ -50,10 +50,10 @@ def configuration_section(report: Report) -> Section:
             [f"{section}.{key}", *(shown(method.first.tables.get(section, {}).get(key)) for method in columns)]
             for section, key in keys
         ]
-        parts.append(Text("What differs between the methods:" if rows else "The methods differ in nothing."))
+        parts.append(Text("What differs between the methods:" if rows else "The methods do not differ."))
         if rows:
             headings = ["key", *(method.label for method in columns)]
-            parts.append(Table(headings, rows, "what differs between the methods", numbers=99))
+            parts.append(HtmlTable(headings, rows, "what differs between the methods", numbers=99))
     for method in methods:
         if method.first.tables:
             parts.append(_whole(method.first))
@@ -67,7 +67,7 @@ def _whole(entry: Entry) -> Details:
         [f"{section}.{key}", shown(value)] for section, values in entry.tables.items() for key, value in values.items()
     ]
     words = f"everything of {entry.run.label}, seed {entry.run.seed}"
-    return Details(words, Table(["key", "value"], rows, words, numbers=99))
+    return Details(words, HtmlTable(["key", "value"], rows, words, numbers=99))
 
 
 def _environment(report: Report) -> list[Part]:

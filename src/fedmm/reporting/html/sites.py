@@ -26,10 +26,12 @@ def site_section(report: Report) -> Section:
         f"The model on labelled rows of each site that it was not trained on, {explain('site', scored)} Of the run "
         "with the first seed, after its last round."
     )
-    methods, there = dict.fromkeys(number for number, _ in found), dict.fromkeys(rows for _, rows in found)
-    if AT_SITES in there:
-        words += " Rows kept from training are those that sites measure on; what was chosen by them looks better there."
-    options = [(rows, SITE_ROWS[rows]) for rows in there]
+    methods, kinds = dict.fromkeys(number for number, _ in found), dict.fromkeys(rows for _, rows in found)
+    if AT_SITES in kinds:
+        words += (
+            " Sites measure on rows kept from training; whatever was selected on them looks better there than it is."
+        )
+    options = [(rows, SITE_ROWS[rows]) for rows in kinds]
     controls = Controls([("method", method_options(methods, report)), ("rows", options)])
-    keys = [f"{number}|{rows}" for number in methods for rows in there]
+    keys = [f"{number}|{rows}" for number in methods for rows in kinds]
     return Section("sites", "Sites", [Text(words), *build_score_parts("site", scored, report, controls, keys)])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from fedmm.reporting.html.parts import Listing, Part, Section, Table, Text, two_lines
-from fedmm.reporting.tuned import Tuned, TunedRow
+from fedmm.reporting.html.parts import HtmlTable, Listing, Part, Section, Text, two_lines
+from fedmm.reporting.tuned import TunedRow, TuningResult
 
 _COLLAPSED = "diverged, collapsed, or a high source risk"
 _BY_TARGET = (
@@ -22,7 +22,7 @@ _BY_METRIC = (
 )
 
 
-def tuning_section(tuned: Tuned, number: int = 1) -> Section:
+def tuning_section(tuned: TuningResult, number: int = 1) -> Section:
     """The choice in a sentence, the rungs, and a row for each candidate; number: of several tunings in a report."""
     headings = [
         "candidate",
@@ -38,7 +38,7 @@ def tuning_section(tuned: Tuned, number: int = 1) -> Section:
         Text(tuned.sentence),
         Text(_BY_METRIC.format(tuned.signals[0]) if tuned.metric else _BY_TARGET),
         Listing([*tuned.rungs, *tuned.notes], "environment"),
-        Table(headings, [_row(row, agrees=not tuned.metric) for row in tuned.rows], "what was tried", numbers=2),
+        HtmlTable(headings, [_row(row, agrees=not tuned.metric) for row in tuned.rows], "what was tried", numbers=2),
     ]
     return Section(f"tuning-{number}", "Tuning", parts)
 

@@ -82,25 +82,24 @@ def make_certificates(folder: Path, hosts: Sequence[str]) -> None:
     write_pair(CERTIFICATE, KEY, server, server_key)
 
 
-def issue_certificates(keys: Path, authority: Path, days: int = _DAYS) -> list[Path]:
+def issue_certificates(keys: Path, authority: Path) -> list[Path]:
     """Sign a certificate for every ``keys/NAME.pub`` that has none yet; those that were made now.
 
     authority: the folder with the certificate and key that sign.
 
     The key is the node's own, so a certificate is no secret and is of no use to anyone else.
     """
-    require(days >= 1, f"a certificate must hold for at least 1 day, not {days}")
     public_keys(keys)  # all of them are keys
     made = []
     for public in sorted(keys.glob("*.pub")):
         path = public.with_suffix(SUFFIX)
         if not path.exists():
-            path.write_bytes(_client_certificate(authority, public, days))
+            path.write_bytes(_client_certificate(authority, public))
             made.append(path)
     return made
 
 
-def _client_certificate(folder: Path, public: Path, days: int) -> bytes:
+def _client_certificate(folder: Path, public: Path) -> bytes:
     key = serialization.load_ssh_public_key(public.read_bytes())
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise FedmmError(f"{public} is not a key as `fedmm deploy key` makes it (ECDSA)")
@@ -117,7 +116,7 @@ def _client_certificate(folder: Path, public: Path, days: int) -> bytes:
         (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), False),
         (x509.AuthorityKeyIdentifier.from_issuer_public_key(signing.public_key()), False),
     ]
-    return _sign(public.stem[:64], key, issuer, signing, days, extensions).public_bytes(_PEM)
+    return _sign(public.stem[:64], key, issuer, signing, _DAYS, extensions).public_bytes(_PEM)
 
 
 def client_context(authority: Path, certificate: Path | None, key: Path) -> ssl.SSLContext:

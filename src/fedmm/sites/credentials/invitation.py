@@ -36,7 +36,7 @@ _LAST_PORT = 65535
 
 
 @dataclass(frozen=True)
-class Invitation:
+class SiteInvitation:
     """What a site is told. site: its name. address: the SuperLink's, as sites reach it. certificate: of the authority
     that signed the SuperLink's. coordinator: the public key that signs the server's messages. key: the site's private
     key, where the coordinator made it; empty if the site makes its own. hints: ``kind`` and ``domain`` of its rows.
@@ -75,7 +75,7 @@ class Invitation:
         return f"# For the site alone: `fedmm deploy join THIS-FILE`.\n{secret}{write_toml({SECTION: table})}"
 
 
-def read_invitation(file: Path) -> Invitation:
+def read_invitation(file: Path) -> SiteInvitation:
     """An invitation, which whoever carried it may have written: nothing in it is used before it was checked."""
     tables = read_input_tables(file, _LARGEST)
     table = tables.get(SECTION)
@@ -84,7 +84,7 @@ def read_invitation(file: Path) -> Invitation:
     return _check_invitation(table)
 
 
-def _check_invitation(table: Mapping[str, Any]) -> Invitation:
+def _check_invitation(table: Mapping[str, Any]) -> SiteInvitation:
     for key in table:
         if key not in _KEYS:
             raise unknown(f"key in [{SECTION}]", key[:50], _KEYS)
@@ -103,7 +103,7 @@ def _check_invitation(table: Mapping[str, Any]) -> Invitation:
         if key in table and table[key] not in known:
             raise unknown(f"{key} in the invitation", table[key][:50], known)
     private = parse_private_key(table["key"].encode(), "the invitation's key")[0] if "key" in table else b""
-    invitation = Invitation(
+    invitation = SiteInvitation(
         table["site"],
         table["address"],
         parse_certificates(table["certificate"].encode(), "the invitation's certificate"),
@@ -160,7 +160,7 @@ POLICY = """
 
 
 def join(
-    invitation: Invitation,
+    invitation: SiteInvitation,
     out: Path,
     data: Mapping[str, str],
     *,
@@ -203,7 +203,7 @@ def join(
     say(f"then `fedmm deploy site {out}` runs the site")
 
 
-def _site_text(invitation: Invitation, data: Mapping[str, str], state: str, settings: Sequence[str]) -> str:
+def _site_text(invitation: SiteInvitation, data: Mapping[str, str], state: str, settings: Sequence[str]) -> str:
     """The site's file, as it will be read."""
     require(
         "kind" in data and (data["kind"] == "share" or "path" in data),
@@ -231,11 +231,11 @@ def _write(shared: Mapping[Path, bytes], own: Mapping[Path, tuple[bytes, int]]) 
     written: list[Path] = []
     try:
         for path in own:
-            require(not path.exists(), f"{path} is there already, and is not overwritten")
+            require(not path.exists(), f"{path} already exists and is not overwritten")
         for path, content in shared.items():
             require(
                 not path.exists() or path.read_bytes() == content,
-                f"{path} is there already and belongs to another federation; join in a folder of its own",
+                f"{path} already exists and belongs to another federation; join in another folder",
             )
         for folder in {path.parent for path in own}:
             folder.mkdir(parents=True, exist_ok=True)

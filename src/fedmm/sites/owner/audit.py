@@ -35,7 +35,7 @@ class BrokenChain(FedmmError):  # noqa: N818 - reads as what is the matter
 
 
 @dataclass(frozen=True)
-class Chain:
+class AuditChain:
     """How far a log was read.
 
     entries: how many. head: the last hash. size: their bytes. fragment: what comes after them, without a line's end.
@@ -47,7 +47,12 @@ class Chain:
     fragment: bytes = b""
 
 
-def read_chain(path: Path, take: Callable[[Entry], None] = lambda entry: None, begin: Chain = Chain()) -> Chain:  # noqa: B008 - frozen
+_EMPTY = AuditChain()
+
+
+def read_chain(
+    path: Path, take: Callable[[Entry], None] = lambda entry: None, begin: AuditChain = _EMPTY
+) -> AuditChain:
     """Read a log from where it was read to before, and check every line. take: is given each entry that is good.
 
     A last line without its end, as a crash leaves it, is no entry; it is told in the chain's ``fragment``.
@@ -61,7 +66,7 @@ def read_chain(path: Path, take: Callable[[Entry], None] = lambda entry: None, b
             file.seek(size)
             for line in file:
                 if not line.endswith(b"\n"):
-                    return Chain(number, head, size, line)
+                    return AuditChain(number, head, size, line)
                 number += 1
                 entry = _check_line(path, number, head, line)
                 take(entry)
@@ -71,7 +76,7 @@ def read_chain(path: Path, take: Callable[[Entry], None] = lambda entry: None, b
             raise BrokenChain(path, number, "the file was removed while it was in use") from None
     except OSError as problem:
         raise FedmmError(f"the audit log {path} cannot be read: {problem.strerror}") from problem
-    return Chain(number, head, size)
+    return AuditChain(number, head, size)
 
 
 def _check_line(path: Path, number: int, head: str, line: bytes) -> dict[str, Any]:
@@ -106,7 +111,7 @@ class AuditLog:
     def __init__(self, path: Path, take: Callable[[Entry], None] = lambda entry: None) -> None:
         self.path = path
         self._take = take
-        self._chain = Chain()
+        self._chain = AuditChain()
         self._number: int | None = None
 
     @property
@@ -165,5 +170,5 @@ class AuditLog:
         except OSError as problem:
             os.ftruncate(number, chain.size)
             raise FedmmError(f"the audit log {self.path} cannot be written: {problem.strerror}") from problem
-        self._chain = Chain(chain.entries + 1, entry["hash"], chain.size + len(line))
+        self._chain = AuditChain(chain.entries + 1, entry["hash"], chain.size + len(line))
         self._take(entry)

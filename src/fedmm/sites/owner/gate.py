@@ -22,7 +22,7 @@ from fedmm.sites.owner.ledger import Ledger, RefusalCounts, permit
 from fedmm.sites.owner.policy import (
     LONGEST,
     Asked,
-    Plan,
+    RunPlan,
     count_own_steps,
     policy_table,
     read_asked,
@@ -46,7 +46,7 @@ class Admitted:
     kind: str
     run: str
     asked: Asked
-    plan: Plan | None
+    plan: RunPlan | None
     digest: str
 
 
@@ -83,7 +83,7 @@ class Gate:
                 self._write_pending()
         return Admitted(kind, str(run), asked, read, digest)
 
-    def _judge(self, kind: str, asked: Asked, plan: object, digest: str) -> Plan | None:
+    def _judge(self, kind: str, asked: Asked, plan: object, digest: str) -> RunPlan | None:
         require_allowed(self.policy, kind, asked.experiment, self._name)
         read = read_plan(plan, asked.experiment, self._name) if kind in (TRAIN, MEASURE, CONFIRM, OPEN) else None
         if read:

@@ -57,7 +57,7 @@ def read_asked(text: object) -> Asked:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """What the server says beside the experiment. alpha: the site's weight. input_mean: of all sites' inputs.
 
     clients, listed: who takes part, in order of names and as listed. odds: of source to target in all batches.
@@ -75,7 +75,7 @@ class Plan:
     class_shares: tuple[float, ...] | None = None
 
 
-def read_plan(text: object, experiment: Experiment, site: str) -> Plan:
+def read_plan(text: object, experiment: Experiment, site: str) -> RunPlan:
     """The server's plan; its algorithm has to be the experiment's, or one that its guard makes of that."""
     permit(isinstance(text, str) and len(text) <= LONGEST, "the server sent no plan for this site")
     try:
@@ -104,8 +104,8 @@ def read_plan(text: object, experiment: Experiment, site: str) -> Plan:
         f"the class_shares of the server's plan must be numbers between 0 and 1 where {experiment.objective.name} "
         "needs them",
     )
-    each = None if shares is None else tuple(map(float, shares))
-    return Plan(algorithm, alpha, mean, tuple(names[0]), tuple(names[1]), table.get("odds"), encoding, each)
+    odds = None if shares is None else tuple(map(float, shares))
+    return RunPlan(algorithm, alpha, mean, tuple(names[0]), tuple(names[1]), table.get("odds"), encoding, odds)
 
 
 def _is_close(one: Any, other: Any) -> bool:
@@ -212,7 +212,7 @@ def require_steps_kept(policy: PolicySection, c: Coefficients) -> None:
     )
 
 
-def count_own_steps(plan: Plan, site: str) -> int:
+def count_own_steps(plan: RunPlan, site: str) -> int:
     """How many of the site's local steps are mixed in an update, at least."""
     return plan.algorithm.steps_told(steps_by_client(plan.algorithm.steps, plan.listed)[site])
 
@@ -251,7 +251,7 @@ def precision_of(terms: Terms, groups: tuple[bool, bool], clients: int) -> float
         return math.inf
     parts = max(clients - 1, 1) if noise.trust == "server" else 1
     both = zip((noise.noise_min, noise.noise_max), groups, strict=True)
-    return sum(parts * (2 / multiplier) ** 2 for multiplier, there in both if there)
+    return sum(parts * (2 / multiplier) ** 2 for multiplier, holds in both if holds)
 
 
 def epsilon_of(precision: float, delta: float) -> float:
