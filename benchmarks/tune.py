@@ -109,7 +109,7 @@ def train(name: str, options: argparse.Namespace) -> dict[str, Any]:
             label, seed = given[number].run.label, given[number].run.seed
             runs[label][seed] = Trained(
                 {
-                    int(row["round"] or 0): {name: float(row[name]) for name in SIGNALS if row.get(name) is not None}
+                    int(row["round"] or 0): {name: value for name in SIGNALS if (value := row.get(name)) is not None}
                     for row in adapted.history
                     if row.get(RANKED_BY[0]) is not None
                 },
@@ -145,7 +145,8 @@ def report(name: str, trained: dict[str, Any]) -> dict[str, Any]:
         "source only": SOURCE_ONLY,
         "oracle": oracle,
     }
-    return trained["about"] | {
+    return {
+        **trained["about"],
         "group": next(group for group, names in GROUPS.items() if name in names),
         "rounds": trained["rounds"],
         "seeds": trained["seeds"],

@@ -234,7 +234,7 @@ HELD_OUT: Mapping[str, Make] = {
 CONFIRMING: Mapping[str, Make] = {f"digits, blended, {seed}": partial(_blended, seed) for seed in range(4)}
 """Run once, after the rule was changed because of what it chose on the data held out."""
 GROUPS = {"confirming": CONFIRMING, "held out": HELD_OUT, "development": DEVELOPMENT}
-DATA: Mapping[str, Make] = CONFIRMING | HELD_OUT | DEVELOPMENT
+DATA: Mapping[str, Make] = {**CONFIRMING, **HELD_OUT, **DEVELOPMENT}
 SMALL = tuple(
     name
     for name in (

@@ -41,7 +41,7 @@ def test_of_the_half_that_agrees_best_with_near_rows_the_best_mean_rank_wins() -
     assert (choice.label, choice.adapted, choice.supported) == ("c1", "c1", True)
     assert choice.sentence.startswith("Use c1, which has the best mean rank by target_information")
     assert "of the 4 of 7 finalists whose predictions agree best" in choice.sentence
-    assert choice.sentence.endswith("(neighbour_agreement 0.60).")
+    assert choice.sentence.endswith("(neighbour_agreement 0.600).")
 
 
 def test_without_agreement_the_best_mean_rank_wins() -> None:
@@ -56,14 +56,14 @@ def test_if_near_rows_hardly_ever_agree_seeds_are_believed() -> None:
     both = {label: {"neighbour_agreement": near[label], "seed_agreement": seeds[label]} for label in near}
     choice = choose_finalist(Results(field.measured, field.round, field.label_shift, both), {})
     assert choice.label == "c0"  # of c0, c2, c3 and c4
-    assert choice.sentence.endswith("agree best with those of another seed (seed_agreement 0.40).")
+    assert choice.sentence.endswith("agree best with those of another seed (seed_agreement 0.400).")
 
 
 def test_source_only_wins_if_it_agrees_better_and_has_the_lower_source_risk() -> None:
     agree = {"source only": 0.9, "one": 0.8}
     choice = choose_finalist(results(agree=agree, one=runs(0.9, 0.9, 0.9, risk=0.6)), {})
     assert (choice.label, choice.adapted, choice.supported) == ("source only", "one", False)
-    assert "(neighbour_agreement 0.90, not 0.80), and its source_risk is lower" in choice.sentence
+    assert "(neighbour_agreement 0.900, not 0.800), and its source_risk is lower" in choice.sentence
     assert choose_finalist(results(agree=agree, one=runs(0.9, 0.9, 0.9)), {}).label == "one"
     less = {"source only": 0.7, "one": 0.8}
     assert choose_finalist(results(agree=less, one=runs(0.9, 0.9, 0.9, risk=0.6)), {}).label == "one"

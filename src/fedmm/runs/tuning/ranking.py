@@ -131,12 +131,13 @@ def believed_agreement(labels: Sequence[str], agreement: Mapping[str, Mapping[st
 
     That of near rows; of seeds where near rows are so seldom of one class that agreeing with them means little.
     """
-    near, seeds = ([agreement.get(label, {}).get(name) for label in labels] for name in (NEIGHBOURS, SEEDS))
-    if not labels or None in near:
+    measured = [agreement.get(label, {}) for label in labels]
+    if not measured or any(NEIGHBOURS not in own for own in measured):
         return None
-    if None not in seeds and median(near) < UNLIKE * median(seeds):  # type: ignore[type-var]
-        return SEEDS
-    return NEIGHBOURS
+    if any(SEEDS not in own for own in measured):
+        return NEIGHBOURS
+    near, seeds = (median(own[name] for own in measured) for name in (NEIGHBOURS, SEEDS))
+    return SEEDS if near < UNLIKE * seeds else NEIGHBOURS
 
 
 def keep_agreeing(labels: Sequence[str], agreement: Mapping[str, Mapping[str, float]]) -> list[str]:

@@ -129,7 +129,7 @@ def choose_finalist(results: Results | None, vetoes: Mapping[str, str]) -> Choic
     free = [label for label in ranked if label not in ruled_out]
     order = keep_agreeing(free, results.agreement)
     believed = believed_agreement(free, results.agreement)
-    known = {label: own[believed] for label, own in results.agreement.items() if believed in own}
+    known = {label: own[believed] for label, own in results.agreement.items() if believed and believed in own}
     other = "those of near rows" if believed == NEIGHBOURS else "those of another seed"
     best = next((label for label in order if label != SOURCE_ONLY), adapting[0])
     beside = f"The best that adapts is {best}."
@@ -144,12 +144,12 @@ def choose_finalist(results: Results | None, vetoes: Mapping[str, str]) -> Choic
     agrees_better = best in known and known.get(SOURCE_ONLY, 0.0) > known[best]
     if agrees_better and _risk(results, SOURCE_ONLY) < _risk(results, best):
         why = (
-            f"its predictions agree better with {other} ({believed} {known[SOURCE_ONLY]:.2f}, not "
-            f"{known[best]:.2f}), and its {_RISK} is lower, than those of the best that adapts, {best}"
+            f"its predictions agree better with {other} ({believed} {known[SOURCE_ONLY]:.3f}, not "
+            f"{known[best]:.3f}), and its {_RISK} is lower, than those of the best that adapts, {best}"
         )
         return Choice(SOURCE_ONLY, best, False, f"Use source only: {why}.")
     agreeing = f"{len(order)} of {len(free)} finalists whose predictions agree best with {other}"
-    among = f"the {agreeing} ({believed} {known[order[0]]:.2f})" if len(order) < len(free) else "the finalists"
+    among = f"the {agreeing} ({believed} {known[order[0]]:.3f})" if len(order) < len(free) else "the finalists"
     reason = f"which has the best mean rank by {', '.join(RANKED_BY)} of {among}"
     if order[0] == SOURCE_ONLY:
         return Choice(SOURCE_ONLY, best, False, f"Use source only, {reason}. {beside}")
