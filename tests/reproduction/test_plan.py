@@ -136,7 +136,7 @@ def test_a_panel_without_files_is_refused(paper: Path) -> None:
         ("local_steps = 2", "local_step = 2", r"unknown key in \[algorithm\] 'local_step'"),
         ('label = "FedMM"', "", r"run\.label is missing, or \[sweep\] has more than run\.seed"),
         ("[run]", '[sweep]\n"algorithm.lr_min" = [0.1, 0.2]\n[run]', r"\[sweep\] has more than run\.seed"),
-        ("[run]", "[sweep.run]\nseed = [3]\n[run]", r"sweep\.run\.seed is there twice"),
+        ("[run]", "[sweep.run]\nseed = [3]\n[run]", r"sweep\.run\.seed occurs twice"),
         ("[run]", "[reproduce]\nrole = 'best'\n[run]", r"reproduce\.role must be 'method' or 'bound'"),
         ('[run]\nlabel = "FedMM"', "[reproduce]\nrole = 3", r"reproduce\.role must be 'method' or 'bound'"),
     ],

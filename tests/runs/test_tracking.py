@@ -140,7 +140,7 @@ def test_a_tracker_that_fails_is_told_of_once_and_training_goes_on(
         summary = run_experiment(small('run.track=["tensorboard"]'), tmp_path, progress=False)
     assert summary["status"] == "completed"
     (record,) = caplog.records
-    assert "tensorboard did not take a round, and the run goes on without it" in record.message
+    assert "tensorboard did not accept a round, and the run continues without it" in record.message
 
 
 def test_a_server_that_is_not_there_is_told_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

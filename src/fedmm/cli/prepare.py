@@ -21,7 +21,8 @@ from fedmm.core.files import atomic_write
 from fedmm.core.validation import at_least
 from fedmm.preflight.check import Checked
 from fedmm.preflight.check import check as check_experiment
-from fedmm.preflight.propose import propose, propose_site
+from fedmm.preflight.propose import propose
+from fedmm.preflight.propose_site import propose_site
 from fedmm.preflight.table_columns import TableOptions
 from fedmm.preflight.write_experiment import write_experiment
 from fedmm.runs.build import DataCache, prepare
