@@ -72,8 +72,7 @@ def test_a_validator_that_some_lack_does_not_count() -> None:
 
 
 def test_the_half_that_agrees_best_is_kept_in_its_order_and_never_fewer_than_two() -> None:
-    near = {"a": 0.5, "b": 0.9, "c": 0.7, "d": 0.1, "e": 0.8}
-    agreement = {label: {"neighbour_agreement": value} for label, value in near.items()}
+    agreement = {"a": 0.5, "b": 0.9, "c": 0.7, "d": 0.1, "e": 0.8}
     assert keep_agreeing(["a", "b", "c", "d", "e"], agreement) == ["b", "c", "e"]
     assert keep_agreeing(["d", "a", "b"], agreement) == ["a", "b"]
     assert keep_agreeing(["d", "a"], agreement) == ["d", "a"]

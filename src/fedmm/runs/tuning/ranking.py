@@ -140,12 +140,11 @@ def believed_agreement(labels: Sequence[str], agreement: Mapping[str, Mapping[st
     return SEEDS if near < UNLIKE * seeds else NEIGHBOURS
 
 
-def keep_agreeing(labels: Sequence[str], agreement: Mapping[str, Mapping[str, float]]) -> list[str]:
+def keep_agreeing(labels: Sequence[str], agreement: Mapping[str, float]) -> list[str]:
     """The half of these candidates whose predictions agree best, in the order given; all if some were not measured."""
-    name = believed_agreement(labels, agreement)
-    if name is None:
+    if any(label not in agreement for label in labels):
         return list(labels)
-    best = sorted(labels, key=lambda label: -agreement[label][name])[: max(2, -(-len(labels) // AGREEING))]
+    best = sorted(labels, key=lambda label: -agreement[label])[: max(2, -(-len(labels) // AGREEING))]
     return [label for label in labels if label in best]
 
 

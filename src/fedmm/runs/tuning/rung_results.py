@@ -127,9 +127,9 @@ def choose_finalist(results: Results | None, vetoes: Mapping[str, str]) -> Choic
         why = f" {first}: {ruled_out[first]}." if first else ""
         return Choice(SOURCE_ONLY, None, False, f"Every candidate that adapts is ruled out; use source only.{why}")
     free = [label for label in ranked if label not in ruled_out]
-    order = keep_agreeing(free, results.agreement)
     believed = believed_agreement(free, results.agreement)
     known = {label: own[believed] for label, own in results.agreement.items() if believed and believed in own}
+    order = keep_agreeing(free, known)
     other = "those of near rows" if believed == NEIGHBOURS else "those of another seed"
     best = next((label for label in order if label != SOURCE_ONLY), adapting[0])
     beside = f"The best that adapts is {best}."
