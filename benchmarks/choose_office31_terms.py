@@ -1,6 +1,6 @@
 """Office-31 with a term on target rows: settings chosen without target labels, then confirmed on other seeds.
 
-    FEDMM_DATA=... python benchmarks/choose_office31_terms.py choose [--seeds 10,11] [--with-term] [--beside FILE]
+    FEDMM_DATA=... python benchmarks/choose_office31_terms.py choose [--seeds 10,11] [--with-term]
     FEDMM_DATA=... python benchmarks/choose_office31_terms.py confirm [--seeds 100,101,102] [--choice FILE]
         [--objectives dann,mdd,cdan,alone] [--rounds 200] [--device cuda] [--precision tf32] [--out FILE] [--quick]
     python benchmarks/choose_office31_terms.py table
@@ -18,10 +18,6 @@ Frozen features, network, batches and local steps are those of choose_office31.p
 With ``--with-term`` point 1 is another rule, written after the first was confirmed and had chosen badly for FedMM: all
 candidates, and source-only training, have the term while they are judged, as they will when they are used. Its choice
 is for seeds that the first has not seen (200, 201, 202).
-
-``--with-term --beside FILE`` is a third rule, written after the second was confirmed and FedMM was still behind: more
-candidates (``wider``: smaller penalties for FedMM, a larger rate for averaging) are judged beside the runs of the
-second in FILE, with the same seeds. Its choice is for seeds 300, 301 and 302.
 
 ``choose`` makes such a choice from more candidates than choose_office31.py; it computes no target accuracy. ``confirm``
 runs a choice, by default that of choose_office31.py (seed 0; centralised training as FedAvgGDA), once on other seeds
@@ -124,21 +120,6 @@ def candidates(name: str) -> dict[str, Candidate]:
     return found
 
 
-def wider(name: str) -> dict[str, Candidate]:
-    """What the third rule adds: penalties below 1, by which a round goes further, and the rate 0.2 for averaging."""
-    found: dict[str, Candidate] = {}
-    for nu in (TEXT_NU[name], 2 * TEXT_NU[name], 4 * TEXT_NU[name]):
-        played = objective(name, nu)
-        for rate in (0.05, 0.1):
-            for mu in (0.3, 0.5):
-                rule = fedmm.FedMM(rate, rate, mu, mu, 1.0, STEPS)
-                found[f"fedmm penalties {mu} rates {rate}, {rate} nu {nu:g}"] = Candidate("fedmm", played, rule)
-        for family in ("fedavg_gda", "centralised"):
-            label = f"{family} rates 0.2, 0.2 nu {nu:g}"
-            found[label] = Candidate(family, played, fedmm.FedAvgGDA(0.2, 0.2, local_steps=STEPS))
-    return found
-
-
 def with_term(candidate: Candidate) -> Candidate:
     """The candidate with the term on target rows; source-only training has it as DANN whose adversary does nothing."""
     played = candidate.objective if candidate.objective.adapts else objective("dann", 0.0)
@@ -211,16 +192,12 @@ def choose(pairs: dict[str, DomainPair], seeds: list[int], options: argparse.Nam
             sys.stdout.write(f"{task}: {len(planned)} runs, {time.perf_counter() - options.began:.0f} s\n")
         return runs
 
-    def before(name: str) -> dict[str, list[dict[str, Any]]]:
-        return {label: [run for run in runs if run["seed"] in seeds] for label, runs in known[name].items()}
-
-    known = json.loads(options.beside.read_text(encoding="utf-8"))["runs"] if options.beside else {}
-    source_only = before("source_only") if options.beside else measured(candidates("source_only"))
+    source_only = measured(candidates("source_only"))
     result["runs"]["source_only"] = source_only
     allowed = RISK * min(judge(runs)[1] for runs in source_only.values())
     for name in options.objectives.split(","):
-        listed = {**candidates(name), **wider(name)} if options.beside else candidates(name)
-        runs = {**before(name), **measured(wider(name))} if options.beside else measured(listed)
+        listed = candidates(name)
+        runs = measured(listed)
         judged = {label: judge(each) for label, each in runs.items()}
         best: dict[str, str] = {}
         for family in FAMILIES:
@@ -287,7 +264,7 @@ def chosen(choice: dict[str, Any], name: str) -> dict[str, str]:
 def played_with_term(choice: dict[str, Any], name: str) -> dict[str, tuple[str, Candidate]]:
     """The choice of each family with its label; ``alone``: that of DANN, with nu = 0."""
     game = "dann" if name == "alone" else name
-    known = {**candidates(game), **wider(game)}
+    known = candidates(game)
     found = {family: (label, with_term(known[label])) for family, label in chosen(choice, game).items()}
     if name == "alone":
         silent = replace(objective("dann", 0.0), **TERM)
@@ -311,7 +288,6 @@ def main() -> None:
     arguments.add_argument("--objectives", default=",".join(OBJECTIVES))
     arguments.add_argument("--choice", type=Path, default=RESULTS / "choose_office31.json")
     arguments.add_argument("--with-term", action="store_true", help="candidates have the term while they are judged")
-    arguments.add_argument("--beside", type=Path, help="judge more candidates beside the runs of this file")
     arguments.add_argument("--rounds", type=int, default=200)
     arguments.add_argument("--device", default="cpu")
     arguments.add_argument("--precision", default="fp32")
