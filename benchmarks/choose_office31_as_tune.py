@@ -46,6 +46,7 @@ from fedmm.data import DomainPair
 from fedmm.models import MLP
 from fedmm.runs.tuning.agreement import agreement_of
 from fedmm.runs.tuning.ranking import (
+    RANKED_BY,
     Measured,
     believed_agreement,
     find_vetoes,
@@ -207,8 +208,9 @@ def choose(pairs: dict[str, DomainPair], seeds: list[int], options: argparse.Nam
                 predicted.setdefault((each.label, each.task), []).append([own])
         agreement: dict[str, dict[str, float]] = {}
         for label in listed:
-            by_task = [agreement_of(predicted.get((label, task), []), [near[task]], CLASSES) for task in pairs]
-            agreement[label] = {name: fmean(own[name] for own in by_task) for name in by_task[0]}
+            if all(len(predicted.get((label, task), [])) == len(seeds) for task in pairs):
+                by_task = [agreement_of(predicted[label, task], [near[task]], CLASSES) for task in pairs]
+                agreement[label] = {name: fmean(own[name] for own in by_task) for name in by_task[0]}
         return {label: [runs[label, task, seed] for task in pairs for seed in seeds] for label in listed}, agreement
 
     plain, _ = measured(term_alone())
@@ -225,13 +227,12 @@ def choose(pairs: dict[str, DomainPair], seeds: list[int], options: argparse.Nam
         result["chosen"][name] = best
         result["judged"][name] = {
             label: {
-                **{signal: fmean(run.signals.get(signal, 0.0) for run in own) for signal in own[0].signals},
-                **agreement[label],
+                **{signal: fmean(run.signals[signal] for run in own) for signal in RANKED_BY if label in agreement},
+                **agreement.get(label, {}),
                 "diverged": sum(run.diverged for run in own),
                 "veto": vetoes.get(label, ""),
             }
-            for label, own in {**plain, **field}.items()
-            if label in agreement
+            for label, own in field.items()
         }
         sys.stdout.write(f"{name}: {best}\n")
         write(result, options)
