@@ -1,8 +1,9 @@
 """Office-31 with a term on target rows: settings chosen as ``fedmm tune`` chooses, then confirmed on other seeds.
 
-    FEDMM_CACHE=... python benchmarks/choose_office31_as_tune.py choose [--objectives dann,mdd,cdan] [--seeds 10,11]
+    FEDMM_CACHE=... python benchmarks/choose_office31_as_tune.py choose [--seeds 10,11]
     FEDMM_CACHE=... python benchmarks/choose_office31_as_tune.py confirm [--seeds 400,...,407]
-        [--rounds 200] [--device cuda] [--precision tf32] [--at-once GB] [--out FILE] [--quick]
+        [--objectives dann,mdd,cdan,alone] [--rounds 200] [--device cuda] [--precision tf32] [--at-once GB] [--out FILE]
+        [--quick]
     python benchmarks/choose_office31_as_tune.py table
 
 The third rule for choosing these settings; the first two are those of choose_office31_terms.py, whose network, batches,
@@ -16,7 +17,8 @@ local steps and term are kept. It was written after their tables had been seen, 
    of its validators, over six tasks and two seeds. No label of a target is looked at.
 
 ``choose`` computes no target accuracy. ``confirm`` runs the choice once on other seeds and reads the accuracy of the
-last round; ``table`` prints it. All tasks of an objective run as one program, as many runs at once as fit.
+last round; the objective ``alone`` is DANN's choice without an adversary. ``table`` prints what was confirmed. All
+tasks of an objective run as one program, as many runs at once as fit.
 """
 
 from __future__ import annotations
@@ -27,8 +29,9 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 import torch
@@ -259,12 +262,13 @@ def confirm(
     """The chosen settings on these seeds with their target accuracies, into ``result``."""
     choice = json.loads(options.choice.read_text(encoding="utf-8"))["chosen"]
     for name in options.objectives.split(","):
-        listed = candidates(name)
+        listed = (
+            without_adversary(choice)
+            if name == "alone"
+            else {each: candidates(name)[each] for each in choice[name].values()}
+        )
         planned = [
-            Planned(label, listed[label], task, seed)
-            for label in choice[name].values()
-            for task in pairs
-            for seed in seeds
+            Planned(label, each, task, seed) for label, each in listed.items() for task in pairs for seed in seeds
         ]
         for each, said in run_all(pairs, planned, options):
             ended = len(said) == STAGES
@@ -275,6 +279,34 @@ def confirm(
                 {**run, "seed": each.seed, "status": status, "target_accuracy": float(hits.double().mean())}
             )
         write(result, options)
+
+
+def leads(runs: list[dict[str, Any]]) -> str:
+    """By how many points FedMM's averages over the tasks differ from the others' of the same seed."""
+    lines = [
+        "| objective | FedMM less FedAvgGDA | of the first three seeds | FedMM less centralised |",
+        "|---|---|---|---|",
+    ]
+    for name in dict.fromkeys(run["objective"] for run in runs):
+        by_family: dict[str, dict[int, list[float]]] = {family: {} for family in FAMILIES}
+        for run in runs:
+            if run["objective"] == name:
+                by_family[run["family"]].setdefault(run["seed"], []).append(100 * run["target_accuracy"])
+        ours, averaging, centralised = ([fmean(own) for own in each.values()] for each in by_family.values())
+        ahead, beyond = ([a - b for a, b in zip(ours, other, strict=True)] for other in (averaging, centralised))
+        cells = (f"{fmean(each):+.2f} ± {stdev(each) / len(each) ** 0.5:.2f}" for each in (ahead, beyond))
+        lines.append(f"| {name.upper()} | {next(cells)} | {fmean(ahead[:3]):+.2f} | {next(cells)} |")
+    return "\n".join(lines)
+
+
+def without_adversary(choice: dict[str, dict[str, str]]) -> dict[str, Candidate]:
+    """What was chosen for DANN, with nu = 0."""
+    found = {}
+    for label in choice["dann"].values():
+        played = candidates("dann")[label]
+        silent = replace(played.objective, nu=0.0)
+        found[f"{label[: label.rindex(' nu ')]} nu 0"] = played._replace(objective=silent)
+    return found
 
 
 def write(result: dict[str, Any], options: argparse.Namespace) -> None:
@@ -295,10 +327,12 @@ def main() -> None:
     arguments.add_argument("--out", type=Path)
     arguments.add_argument("--quick", action="store_true", help="four rounds of two tasks")
     options = arguments.parse_args()
-    options.out = options.out or RESULTS / f"{options.mode}_office31_as_tune.json"
+    options.out = (
+        options.out or RESULTS / f"{'choose' if options.mode == 'choose' else 'confirm'}_office31_as_tune.json"
+    )
     if options.mode == "table":
-        options.out = RESULTS / "confirm_office31_as_tune.json" if options.out.name.startswith("table") else options.out
-        print(table(json.loads(options.out.read_text(encoding="utf-8"))["runs"]))
+        runs = json.loads(options.out.read_text(encoding="utf-8"))["runs"]
+        print(f"{table(runs)}\n\n{leads(runs)}")
         return
     options.began = time.perf_counter()
     seeds = [
