@@ -294,8 +294,8 @@ def test_the_plain_grid_on_the_page_is_the_one_that_was_measured() -> None:
     folder = ROOT / "benchmarks/results/default/confirm"
     measured = [
         (options, [run for run in panel["runs"] if run["candidate"] == name])
-        for game in ("dann", "mdd")
-        for panel in [json.loads((folder / f"{game}_1s1t_fedmm_1_fedmm_2_fedmm_2_slow_100.json").read_text("utf-8"))]
+        for where in ("dann_1s1t", "mdd_1s1t", "mdd_1s2t")
+        for panel in [json.loads((folder / f"{where}_fedmm_1_fedmm_2_fedmm_2_slow_100.json").read_text("utf-8"))]
         for name, options in panel["settings"].items()
     ]
     lines = [line.cells for line in table_lines("stability.md") if line.cells[0].startswith("penalties ")]
