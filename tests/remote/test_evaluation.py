@@ -46,7 +46,7 @@ class Sites:
         return {name: self.answer(name, each) for name, each in questions.items() if name not in self.away}
 
     def answer(self, name: str, question: Packed) -> Packed:
-        def sums(columns: object, z: torch.Tensor, statistics: object) -> dict[str, Summed]:
+        def sums(columns: object, z: torch.Tensor, statistics: object, edges: object) -> dict[str, Summed]:
             assert torch.equal(z, PROBLEM_.start)
             if not self.rows[name]:
                 return {column: Summed.of_none(each, CLASSES) for column, each in self.wanted[name].items()}

@@ -27,7 +27,7 @@ from fedmm.core.problem import Statistics
 from fedmm.core.signals.ranking import Ranking
 from fedmm.data.rows import TensorRows
 from fedmm.models.flat import FlatNetwork, rows_at_once
-from fedmm.remote.evaluation import Summed
+from fedmm.remote.evaluation import Summed, with_edges
 from fedmm.training.predictor import RowsShown
 
 _MOST_NEIGHBOURS = 200
@@ -237,17 +237,19 @@ class OwnSums:
     evaluators: Sequence[Evaluator]
     min_rows: int = 1
 
-    def __call__(self, columns: Sequence[str], z: Tensor, statistics: Statistics) -> dict[str, Summed]:
-        """The sums of a model for each of these columns."""
+    def __call__(
+        self, columns: Sequence[str], z: Tensor, statistics: Statistics, edges: Mapping[str, Tensor] | None = None
+    ) -> dict[str, Summed]:
+        """The sums of a model for each of these columns. edges: by column, of bins that are not the usual ones."""
 
         def outputs(x: Tensor) -> Outputs:
             return Outputs(*(output.unsqueeze(0) for output in self.function.evaluate(z, statistics, x[0])))
 
         summed: dict[str, Summed] = {}
         for evaluator in self.evaluators:
-            wanted = _only(evaluator, columns)
+            wanted = _with_edges(_only(evaluator, columns), edges or {})
             enough = [column for column in wanted.columns if evaluator.rows_in(column) >= max(self.min_rows, 1)]
-            sums = sum_metrics([_only(evaluator, enough)], outputs)[0] if enough else {}
+            sums = sum_metrics([_only(wanted, enough)], outputs)[0] if enough else {}
             for column, measure in wanted.all_measures.items():
                 summed[column] = Summed.of_none(measure, self.function.classes)
                 if column in sums and isinstance(measure, Ranking):
@@ -268,3 +270,13 @@ def _only(evaluator: Evaluator, columns: Sequence[str]) -> Evaluator:
         for measured in (evaluator.measures, evaluator.paired)
     )
     return replace(evaluator, measures=measures, paired=paired)
+
+
+def _with_edges(evaluator: Evaluator, edges: Mapping[str, Tensor]) -> Evaluator:
+    """An evaluator that counts these columns in bins between other edges."""
+    finer = {
+        column: with_edges(column, measure, edges[column])
+        for column, measure in evaluator.all_measures.items()
+        if column in edges
+    }
+    return replace(evaluator, measures={**evaluator.measures, **finer})

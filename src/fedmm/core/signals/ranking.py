@@ -23,15 +23,15 @@ _INFINITY = 0x7F800000
 class Ranking:
     """AUROC, average precision and balanced accuracy of two classes, from counts by class and bin of the score.
 
-    The score of a row is s = logit_1 - logit_0, the log odds of class 1, as the nearest float32: rows that float32 does
-    not tell apart count as tied. Bins lie between edges, (a, b] of two in a row. Edges are keys, integers in the order
+    The score of a row is s = logit_1 - logit_0, the log odds of class 1, as the nearest float32 on its side of 0: rows
+    that float32 does not tell apart count as tied. Bins lie between edges, (a, b] of two in a row. Edges are keys, integers in the order
     of float32: a key is the number of steps from 0 to a score through all float32 between, below 0 for scores below 0.
 
     A pair of rows in one bin counts half for AUROC, and average precision takes the positives of a bin at equal
-    distances among its rows. ``auroc_error`` is half of these pairs, and ``average_precision_error`` by how much average
-    precision can be wrong, whatever the order of the rows in a bin and their ties. Rows of a bin that is one key wide
-    are tied, so that nothing is wrong there. Where an error is above 0.001, :meth:`refined` has edges for another count
-    of the same rows. Balanced accuracy, at s > 0, is exact: 0 is always an edge.
+    distances among its rows. ``auroc_error`` is half of these pairs, and ``average_precision_error`` by how much
+    average precision can be wrong, whatever the order of the rows in a bin and their ties. Rows of a bin that is one
+    key wide are tied, so that nothing is wrong there. Where an error is above 0.001, :meth:`refined` has edges for
+    another count of the same rows. Balanced accuracy, at s > 0, is exact: 0 is always an edge.
 
     The sums are the counts of class 0, bin by bin, and then of class 1. Without rows of both, all values are NaN.
 
@@ -76,9 +76,9 @@ class Ranking:
         negative, positive = self._by_class(sums)
         negatives, positives = negative.sum(dim=-1), positive.sum(dim=-1)
         above_0 = self._below_bins(sums.device) >= 0
-        specificity, recall = (negative * ~above_0).sum(dim=-1) / negatives, (positive * above_0).sum(dim=-1) / positives
+        recalls = (negative * ~above_0).sum(dim=-1) / negatives + (positive * above_0).sum(dim=-1) / positives
         ranked = [by_bin.sum(dim=-1) for by_bin in self._by_bin(negative, positive)]
-        found = torch.stack([*ranked, (specificity + recall) / 2], dim=-1)
+        found = torch.stack([*ranked, recalls / 2], dim=-1)
         return torch.where((negatives * positives > 0).unsqueeze(-1), found, torch.nan)
 
     def is_coarse(self, value: Tensor) -> Tensor:
@@ -157,9 +157,10 @@ def _first_edges() -> Tensor:
 
 
 def _keys(s: Tensor) -> Tensor:
-    """The keys of scores, int64; that of NaN is beyond those of the others."""
+    """The keys of scores, float64, as int64; that of NaN is beyond the others."""
     bits = s.float().view(torch.int32).long()
-    return torch.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
+    keys = torch.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
+    return torch.where(keys == 0, s.sign().long(), keys)
 
 
 def _average_precision(positive: Tensor, negative: Tensor, tied: Tensor) -> tuple[Tensor, Tensor]:
