@@ -24,8 +24,9 @@ class Ranking:
     """AUROC, average precision and balanced accuracy of two classes, from counts by class and bin of the score.
 
     The score of a row is s = logit_1 - logit_0, the log odds of class 1, as the nearest float32 on its side of 0: rows
-    that float32 does not tell apart count as tied. Bins lie between edges, (a, b] of two in a row. Edges are keys, integers in the order
-    of float32: a key is the number of steps from 0 to a score through all float32 between, below 0 for scores below 0.
+    that float32 does not tell apart count as tied. Bins lie between edges, (a, b] of two in a row. Edges are keys,
+    integers in the order of float32: a key is the number of steps from 0 to a score through all float32 between, below
+    0 for scores below 0.
 
     A pair of rows in one bin counts half for AUROC, and average precision takes the positives of a bin at equal
     distances among its rows. ``auroc_error`` is half of these pairs, and ``average_precision_error`` by how much
@@ -35,8 +36,8 @@ class Ranking:
 
     The sums are the counts of class 0, bin by bin, and then of class 1. Without rows of both, all values are NaN.
 
-    edges: int64 ``[k]``, of k + 1 bins. By default about 20,000 bins: scores up to 1/16 in 1,024 equal ones, and each
-        factor of 2 from there to 32 in 1,024, on both sides of 0.
+    edges: int64 ``[k]``, of k + 1 bins. By default about 25,000 bins: scores up to 1/16 in 1,024 equal ones, and each
+        factor of 2 from there to 128 in 1,024, on both sides of 0.
     """
 
     parts: ClassVar[tuple[str, ...]] = (
@@ -151,7 +152,7 @@ class Ranking:
 @cache
 def _first_edges() -> Tensor:
     near = _keys(torch.arange(1, 1025).double() / (16 * 1024))
-    far = near[-1] + torch.arange(1, 9 * 1024 + 1) * (1 << 13)
+    far = near[-1] + torch.arange(1, 11 * 1024 + 1) * (1 << 13)
     above = torch.cat([near, far])
     return torch.cat([-above.flip(0), torch.zeros(1, dtype=torch.int64), above])
 
