@@ -25,7 +25,7 @@ def test_sites_are_asked_again_where_the_first_bins_are_too_wide(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Here they are scores below 0 and above, so that all rounds need finer ones."""
-    monkeypatch.setattr(ranking, "_first_edges", lambda: torch.tensor([-1, 0, 1]))
+    monkeypatch.setattr(ranking, "_first_edges", lambda device: torch.tensor([-1, 0, 1]))
     tables, files = labelled_sites(tmp_path / "sites", 40)
     each = keep_every_round(deployed_experiment(tables))
     grid = SitesGrid(files)

@@ -79,8 +79,9 @@ class Metric(Protocol):
 class Refinable(Metric, Protocol):
     """A metric that counts rows in bins, and can be told to count the same rows again in finer ones."""
 
-    edges: Tensor
-    """Between the bins, int64 ``[k]``."""
+    @property
+    def edges(self) -> Tensor:
+        """Between the bins, int64 ``[k]``."""
 
     def is_coarse(self, value: Tensor) -> Tensor:
         """Whether finer bins would tell more than a value ``[..., parts]``, bool ``[...]``."""

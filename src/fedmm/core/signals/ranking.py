@@ -45,7 +45,11 @@ class Ranking:
     )  # fmt: skip
 
     def __init__(self, edges: Tensor | None = None) -> None:
-        self.edges = _first_edges() if edges is None else edges
+        self._edges = edges
+
+    @property
+    def edges(self) -> Tensor:
+        return _first_edges(torch.device("cpu")) if self._edges is None else self._edges
 
     @property
     def bins(self) -> int:
@@ -67,7 +71,7 @@ class Ranking:
 
     def sums(self, seen: Seen) -> Tensor:
         s = seen.logits[..., 1].double() - seen.logits[..., 0].double()
-        bins = torch.searchsorted(self.edges.to(s.device), _keys(s))
+        bins = torch.searchsorted(self._edges_on(s.device), _keys(s))
         counts = torch.zeros(*s.shape[:-1], self.count(2), dtype=torch.float64, device=s.device)
         counts.scatter_add_(-1, seen.y * self.bins + bins, torch.ones_like(s))
         return counts.masked_fill_(s.isnan().any(dim=-1, keepdim=True), torch.nan)
@@ -84,7 +88,7 @@ class Ranking:
 
     def is_coarse(self, value: Tensor) -> Tensor:
         """Whether an error of a value ``[..., 5]`` is above 0.001, bool ``[...]``."""
-        return (value[..., [1, 3]] > EXACT).any(dim=-1)
+        return (value[..., 1:4:2] > EXACT).any(dim=-1)
 
     def refined(self, sums: Tensor, rows: int) -> Ranking | None:
         """The same measure from finer bins where sums ``[k]`` leave errors; None if they are at most 0.001.
@@ -131,13 +135,16 @@ class Ranking:
         """Counts of class 0 and of class 1, ``[..., bins]``."""
         return sums[..., : self.bins], sums[..., self.bins :]
 
+    def _edges_on(self, device: torch.device) -> Tensor:
+        return _first_edges(device) if self._edges is None else self._edges.to(device)
+
     def _below_bins(self, device: torch.device) -> Tensor:
         """The edge below each bin, ``[bins]``."""
-        return torch.nn.functional.pad(self.edges.to(device), (1, 0), value=-_INFINITY - 1)
+        return torch.nn.functional.pad(self._edges_on(device), (1, 0), value=-_INFINITY - 1)
 
     def _widths(self, device: torch.device) -> Tensor:
         """How many keys are in each bin, ``[bins]``."""
-        return torch.nn.functional.pad(self.edges.to(device), (0, 1), value=_INFINITY) - self._below_bins(device)
+        return torch.nn.functional.pad(self._edges_on(device), (0, 1), value=_INFINITY) - self._below_bins(device)
 
     def _by_bin(self, negative: Tensor, positive: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """AUROC and average precision from counts ``[..., bins]``, each with its error, as sums over bins."""
@@ -150,11 +157,11 @@ class Ranking:
 
 
 @cache
-def _first_edges() -> Tensor:
+def _first_edges(device: torch.device) -> Tensor:
     near = _keys(torch.arange(1, 1025).double() / (16 * 1024))
     far = near[-1] + torch.arange(1, 11 * 1024 + 1) * (1 << 13)
     above = torch.cat([near, far])
-    return torch.cat([-above.flip(0), torch.zeros(1, dtype=torch.int64), above])
+    return torch.cat([-above.flip(0), torch.zeros(1, dtype=torch.int64), above]).to(device)
 
 
 def _keys(s: Tensor) -> Tensor:
