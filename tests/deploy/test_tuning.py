@@ -334,6 +334,9 @@ def test_labelled_rows_that_only_the_sites_have_are_tuned_by_those_they_keep_fro
     assert state["metric"] == "auc"
     found = {each["label"]: each["signals"][0]["validation_auroc"] for each in state["rungs"][0]["entries"]}
     assert len(found) == 3
+    # Before all; of 3 runs of 4 rounds each: who it is, its rounds, and up to 8 questions to measure after each.
+    assert f"asking east, west for at most 12 rounds and {1 + 3 * (1 + 4 + 8 * 4)} questions each" in log(tmp_path)
+    assert answered(tmp_path, "east")[1] <= 1 + 3 * (1 + 4 + 8 * 4)
     assert state["verdict"]["label"] == max(found, key=lambda label: found[label])
     own = deployed_experiment(each)
     rows = {file.stem: site_rows(read_site(file), own) for file in files}

@@ -10,17 +10,21 @@ import pytest
 import torch
 from engines.batched.stacks import BATCH, STACKS, Run, cropped, pictures
 from problems import CLASSES, FLOAT64, adapt, labels, mixed_client, rows, source_client, target_client, train_options
+from sklearn.metrics import roc_auc_score
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 import fedmm
 from fedmm import FedmmError
-from fedmm.core.objective import Objective
+from fedmm.core.metrics import Accuracy, Metric
+from fedmm.core.objective import Objective, Outputs
 from fedmm.core.problem import WholeRows
+from fedmm.core.signals.ranking import Ranking
 from fedmm.data.rows import TensorRows
 from fedmm.training.adaptation import Adaptation
 from fedmm.training.batched import StackRun, StackSettings
 from fedmm.training.clients import domain_odds, take_stock
+from fedmm.training.evaluators import Evaluator, columns, evaluate_replicas
 from fedmm.training.measured_rows import target_evaluator
 from fedmm.training.predictor import RowsShown
 
@@ -77,6 +81,33 @@ def test_both_engines_measure_the_same(name: str, looped: bool) -> None:
                 expected = other[column]
                 assert row[column] == (None if expected is None else pytest.approx(expected, rel=1e-9, abs=1e-9))
         assert [row["source_risk"] is None for row in stack.histories[replica]] == [True, False, False]
+
+
+def test_replicas_with_scores_of_different_kinds_are_counted_as_each_alone_and_the_network_is_evaluated_once() -> None:
+    rows, generator = 3000, torch.Generator().manual_seed(0)
+    y = (torch.rand(rows, generator=generator) < 0.3).long()
+    normal = torch.randn(rows, generator=generator, dtype=torch.float64) + y
+    core = torch.rand(rows, generator=generator) < 0.8
+    scores = [2.0 * normal, -5.0 + 1e-5 * normal, torch.where(core, -5.0 + 5e-6 * normal, normal), 0.0 * normal]
+    measures: dict[str, Metric] = {"target_accuracy": Accuracy(), "target_ranking": Ranking()}
+    evaluators = [Evaluator(TensorRows(s.unsqueeze(-1)), y, SHOW, measures) for s in scores]
+    seen: list[int] = []
+
+    def outputs(x: torch.Tensor) -> Outputs:
+        seen.append(x.shape[1])
+        return Outputs(x, torch.cat([torch.zeros_like(x), x], dim=-1), x)
+
+    names = columns(evaluators[:1])
+    together = evaluate_replicas([[evaluator] for evaluator in evaluators], outputs, names)
+    assert sum(seen) == rows
+    for replica, (evaluator, s) in enumerate(zip(evaluators, scores, strict=True)):
+        alone = evaluate_replicas([[evaluator]], outputs, names)
+        for column in names:
+            assert float(together[column][replica]) == pytest.approx(float(alone[column]), abs=1e-12), column
+        assert float(alone["target_auroc_error"]) <= 1e-3
+        assert float(alone["target_average_precision_error"]) <= 1e-3
+        assert float(alone["target_auroc"]) == pytest.approx(roc_auc_score(y, s.float()), abs=1e-3)
+    assert float(together["target_auroc"][3]) == 0.5
 
 
 def test_the_measures_are_those_of_the_models_own_predictions() -> None:

@@ -6,9 +6,10 @@ So rows can be gone over batch by batch, or stay at clients that each send their
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -20,6 +21,8 @@ _ROUNDING = 1e-13
 """Relative to the largest: eigenvalues and variances below are those of equal rows, and what is left is rounding."""
 _SLACK = 1e-6
 """Of a row: by how much sums that others took may pass what is possible, since they are rounded."""
+MOST_COUNTS = 8
+"""How often rows are counted at most for one value."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +58,8 @@ class Seen:
 class Metric(Protocol):
     """A function of sums over rows; several, where it has ``parts``, which name them.
 
-    Where it has ``by_site``, the sums of sites are put side by side and not added.
+    Where it has ``by_site``, the sums of sites are put side by side and not added. Where it has ``refined``, it is
+    :class:`Refinable`.
     """
 
     def sums(self, seen: Seen) -> Tensor:
@@ -71,6 +75,40 @@ class Metric(Protocol):
         """Why sums ``[k]``, all finite, cannot be of so many rows; empty if they can."""
 
 
+@runtime_checkable
+class Refinable(Metric, Protocol):
+    """A metric that counts rows in bins, and can be told to count the same rows again in finer ones."""
+
+    @property
+    def edges(self) -> Tensor:
+        """Between the bins, int64 ``[k]``."""
+
+    def is_coarse(self, value: Tensor) -> Tensor:
+        """Whether finer bins would tell more than a value ``[..., parts]``, bool ``[...]``."""
+
+    def refined(self, sums: Tensor, rows: int) -> Refinable | None:
+        """The same metric with finer bins where sums ``[k]`` need them; None where they are fine enough."""
+
+    def with_edges(self, edges: Tensor) -> Refinable:
+        """The same metric with these edges, int32; ``FedmmError`` if there can be no such bins."""
+
+
+def count_finer(
+    metric: Metric, sums: Tensor, rows: int, count: Callable[[Refinable], Tensor | None]
+) -> tuple[Metric, Tensor]:
+    """A metric and its sums ``[k]``, counted again until they are fine enough, at most eight times in all.
+
+    count: the sums of a finer metric over the same rows; None if they cannot be had, which leaves the last ones.
+    """
+    for _ in range(MOST_COUNTS - 1):
+        finer = metric.refined(sums, rows) if isinstance(metric, Refinable) else None
+        counted = None if finer is None else count(finer)
+        if finer is None or counted is None:
+            break
+        metric, sums = finer, counted
+    return metric, sums
+
+
 def columns_of(name: str, metric: Metric) -> list[str]:
     """The columns that a metric of this name fills: one of that name, or one for each of its parts.
 
@@ -82,7 +120,12 @@ def columns_of(name: str, metric: Metric) -> list[str]:
 
 def values_by_column(name: str, metric: Metric, sums: Tensor, rows: int) -> dict[str, Tensor]:
     """What a metric of this name measures, ``[...]`` each, from sums ``[..., k]`` over so many rows."""
-    columns, value = columns_of(name, metric), metric.value(sums, rows)
+    return by_column(name, metric, metric.value(sums, rows))
+
+
+def by_column(name: str, metric: Metric, value: Tensor) -> dict[str, Tensor]:
+    """The value of a metric of this name, ``[...]`` each."""
+    columns = columns_of(name, metric)
     return dict(zip(columns, value.unbind(dim=-1), strict=True)) if columns != [name] else {name: value}
 
 

@@ -342,15 +342,19 @@ def _scores_of_sites(experiment: Experiment, measured: SiteMetrics, round_: int)
     asked_in, columns = measured.of_sites
     if asked_in != round_ or experiment.terms.secure_sum:
         return {}
+    counted, ranked = (
+        columns.get(column) for column in (VALIDATORS["validation_worst_accuracy"].column, "validation_ranking")
+    )
     scores: dict[str, dict[str, float]] = {
         name: {"validation_rows": own.rows, "validation_hits": int(own.sums[0])}
-        for name, own in columns.get(VALIDATORS["validation_worst_accuracy"].column, {}).items()
+        for name, own in (counted.by_site if counted else {}).items()
     }
-    ranking = Ranking()
-    for name, own in columns.get("validation_ranking", {}).items():
-        _, positive = ranking.rows_by_class(own.sums)
+    for name, own in (ranked.by_site if ranked else {}).items():
+        assert ranked is not None
+        assert isinstance(ranked.metric, Ranking)
+        _, positive = ranked.metric.rows_by_class(own.sums)
         if name in scores and own.rows == scores[name]["validation_rows"] and 0 < positive < own.rows:
-            auroc, error, *_ = ranking.value(own.sums, own.rows).tolist()
+            auroc, error, *_ = ranked.metric.value(own.sums, own.rows).tolist()
             scores[name] |= {
                 "validation_positive": positive, "validation_auroc": auroc, "validation_auroc_error": error,
             }  # fmt: skip

@@ -19,6 +19,7 @@ from fedmm.config.sites import RowsElsewhere, with_stand_in
 from fedmm.core.engine import FederatedState
 from fedmm.core.errors import Diverged, FedmmError, Say, require
 from fedmm.core.files import write_json
+from fedmm.core.metrics import MOST_COUNTS
 from fedmm.core.signals.validators import VALIDATORS
 from fedmm.data.inputs import TableInput
 from fedmm.deploy.agree_tables import ENCODING_FILE, agree_on_encoding, has_tables, read_encoding
@@ -165,7 +166,10 @@ class SiteTuning:
         asked = math.ceil(rung.rounds * self._own.terms.participation)
         every = min(evaluate_every(candidate.run, rung.rounds) for candidate in self.halving.candidates.values())
         per_round = 3 if self._own.terms.secure_sum else 1
-        return runs * asked, runs * (1 + per_round * asked + math.ceil(rung.rounds / every))
+        data = self._own.data
+        in_bins = isinstance(data, RowsElsewhere) and len(data.classes) == 2  # may be asked for again, finer
+        per_evaluation = MOST_COUNTS if in_bins else 1
+        return runs * asked, runs * (1 + per_round * asked + per_evaluation * math.ceil(rung.rounds / every))
 
     def _agree(self, rounds: int, questions: int) -> None:
         """Ask every site whether its owner's limits leave room; the tuning is refused if one does not."""

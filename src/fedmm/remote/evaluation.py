@@ -4,14 +4,18 @@ A question holds the server's point and statistics, and names the columns that a
 float64, ``sums``: for each of these columns the number of rows, and the measure's sums over them. A site that has too
 few rows for a column says 0 rows, and zeros. If that is shorter, ``sums`` holds only the numbers that are not 0, and a
 second array, int32 ``places``, where they belong.
+
+A metric that counts rows in bins may be asked for again with finer ones, of the same model. Such a question names that
+column alone, and its array ``edges/COLUMN`` has the edges of the bins, int32.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,15 +24,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmm.core.engine import FederatedState
-from fedmm.core.errors import Say
+from fedmm.core.errors import FedmmError, Say
 from fedmm.core.layout import Layout
-from fedmm.core.metrics import Metric, values_by_column
+from fedmm.core.metrics import Metric, Refinable, count_finer, values_by_column
 from fedmm.core.problem import FederatedProblem, Statistics
 from fedmm.engines.messages import Invitation
-from fedmm.remote.packed import MEASURE, PROBLEM, Ask, Malformed, Packed, one_line
+from fedmm.remote.packed import MEASURE, PROBLEM, About, Ask, Malformed, Packed, one_line
 from fedmm.remote.packing import pack_invitation, read_invitation
 
-SUMS, PLACES = "sums", "places"
+SUMS, PLACES, EDGES = "sums", "places", "edges/"
 _COLUMNS, _CLIENT, _ROUND = "columns", "client", "round"
 _ENOUGH = 0.9
 """The share of the rows that must be in a measure for it to be told."""
@@ -46,8 +50,16 @@ class Summed(NamedTuple):
         return cls(0, torch.zeros(measure.count(classes), dtype=torch.float64))
 
 
-SiteSums = Callable[[Sequence[str], Tensor, Statistics], Mapping[str, Summed]]
-"""A site's sums for some columns, of a model with this point and these statistics, in that order."""
+class SiteParts(NamedTuple):
+    """The sums of each site, by its name, and the metric that they are of."""
+
+    metric: Metric
+    by_site: dict[str, Summed]
+
+
+SiteSums = Callable[[Sequence[str], Tensor, Statistics, Mapping[str, Tensor]], Mapping[str, Summed]]
+"""A site's sums for some columns, of a model with this point and these statistics, in that order; and by column, the
+edges of bins that are not the usual ones."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +87,10 @@ class SiteMetrics:
     that is silent, or refused, counts with the rows of its last answer, and one that has never answered forbids it.
     What compares sites (``by_site``) is told where all of them are in it. Sites with too few rows have none here.
 
-    of_sites: after the last question, its round, and by column that was told, the sums of each site that has rows.
+    A column that is counted in bins is asked for again while these are too coarse, of the sites that gave counts. If
+    one of them does not answer then, or has another number of rows, the coarser counts of all stay.
+
+    of_sites: after the last evaluation, its round, and by column that was told, the sums of each site that has rows.
     say: is told what was measured; complain: whose answer is not counted.
     """
 
@@ -93,30 +108,25 @@ class SiteMetrics:
         self._say = say
         self._complain = complain or say
         self._rows: dict[tuple[str, str], int] = {}
-        self.of_sites: tuple[int, dict[str, dict[str, Summed]]] = (0, {})
+        self.of_sites: tuple[int, dict[str, SiteParts]] = (0, {})
 
     def __call__(self, state: FederatedState) -> dict[str, Tensor]:
         """By column, what was measured of the server's model; the others are left out."""
-        began = time.perf_counter()
-        questions = {
-            name: pack_question(self._problem, state, list(columns)) for name, columns in self._panel.wanted.items()
-        }
-        answers = self._ask(MEASURE, questions) if questions else {}
-        heard: dict[str, dict[str, Summed]] = {}
-        for name in questions:
-            try:
-                heard[name] = read_sums(self._panel, name, state.round, answers.get(name))
-            except Malformed as problem:
-                self._complain(f"round {state.round}: what {name} measured is not counted: {problem}")
+        if not self._panel.wanted:
+            self.of_sites = (state.round, {})
+            return {}
+        asking = _Asking(self._problem, state, self._ask, self._complain)
+        heard = asking.hear(self._panel)
         metrics, missing = dict[str, Tensor](), list[str]()
         self.of_sites = (state.round, {})
-        for column, measure in self._panel.measures.items():
-            total = self._total(column, measure, heard)
-            if total is None:
+        for column, first in self._panel.measures.items():
+            if self._too_few(column, first, heard):
                 missing.append(column)
                 continue
-            parts = {name: sums[column] for name, sums in heard.items() if column in sums}
-            self.of_sites[1][column] = {name: part for name, part in parts.items() if part.rows}
+            parts = {name: sums[column] for name, sums in sorted(heard.items()) if column in sums}
+            measure, parts = self._finer(asking, column, first, parts)
+            total = _total(measure, parts)
+            self.of_sites[1][column] = SiteParts(measure, {name: part for name, part in parts.items() if part.rows})
             for name, value in values_by_column(column, measure, total.sums, total.rows).items():
                 if bool(value.isfinite()):
                     metrics[name] = value
@@ -124,52 +134,120 @@ class SiteMetrics:
                     self._complain(
                         f"round {state.round}: {name} is left out: the sums of the sites make {float(value)}"
                     )
-        self._tell(state.round, questions, answers, list(heard), missing, time.perf_counter() - began)
+        self._tell(state.round, asking, list(heard), missing)
         return metrics
 
-    def _total(self, column: str, measure: Metric, heard: Mapping[str, Mapping[str, Summed]]) -> Summed | None:
-        """The sums of all sites, in order of their names; None if too few rows are in them."""
-        rows, silent, parts = 0, 0, list[Tensor]()
+    def _too_few(self, column: str, measure: Metric, heard: Mapping[str, Mapping[str, Summed]]) -> bool:
+        """Whether the sites that were heard hold too few of the rows for a column to be told."""
+        rows = silent = 0
         for name in sorted(name for name, columns in self._panel.wanted.items() if column in columns):
             if name in heard:
-                own = heard[name][column]
-                self._rows[name, column] = own.rows
-                rows += own.rows
-                parts.append(own.sums)
+                self._rows[name, column] = heard[name][column].rows
+                rows += heard[name][column].rows
             elif (name, column) in self._rows:
                 silent += self._rows[name, column]
             else:
+                return True
+        enough = 1.0 if getattr(measure, "by_site", False) else _ENOUGH
+        return not rows or rows < enough * (rows + silent)
+
+    def _finer(
+        self, asking: _Asking, column: str, first: Metric, parts: dict[str, Summed]
+    ) -> tuple[Metric, dict[str, Summed]]:
+        """A column's metric and the sums of sites, as fine as need be; those that were given where they cannot be."""
+        total = _total(first, parts)
+        asked = {name: part.rows for name, part in parts.items() if part.rows}
+
+        def count(finer: Refinable) -> Tensor | None:
+            nonlocal parts
+            wanted = {column: finer}
+            heard = asking.hear(replace(self._panel, wanted={name: wanted for name in asked}), wanted)  # noqa: C420
+            if {name: sums[column].rows for name, sums in heard.items()} != asked:
                 return None
-        by_site = getattr(measure, "by_site", False)
-        if not rows or rows < (1.0 if by_site else _ENOUGH) * (rows + silent):
-            return None
-        return Summed(rows, torch.cat(parts) if by_site else sum(parts[1:], start=parts[0]))
+            parts = {name: sums[column] for name, sums in sorted(heard.items())}
+            return _total(finer, parts).sums
 
-    def _tell(
-        self,
-        round_: int,
-        questions: Mapping[str, Packed],
-        answers: Mapping[str, Packed],
-        heard: Sequence[str],
-        missing: Sequence[str],
-        seconds: float,
-    ) -> None:
-        if not questions:
-            return
-        down, up = (
-            sum(array.nbytes for packed in messages.values() for array in packed.arrays.values())
-            for messages in (questions, answers)
-        )
+        measure, _ = count_finer(first, total.sums, total.rows, count)
+        return measure, parts
+
+    def _tell(self, round_: int, asking: _Asking, heard: Sequence[str], missing: Sequence[str]) -> None:
+        seconds = time.perf_counter() - asking.began
+        again = f" with {asking.questions} questions" if asking.questions > 1 else ""
         lacking = f"; too few rows for {', '.join(missing)}" if missing else ""
+        bytes_ = f"{asking.bytes_down} bytes down, {asking.bytes_up} up"
         who = ", ".join(heard) or "nobody"
-        self._say(f"round {round_}: measured by {who} in {seconds:.2f} s, {down} bytes down, {up} up{lacking}")
+        self._say(f"round {round_}: measured by {who} in {seconds:.2f} s{again}, {bytes_}{lacking}")
 
 
-def pack_question(problem: FederatedProblem, state: FederatedState, columns: Sequence[str]) -> Packed:
-    """The question for these columns, as it travels: it holds the server's model as it is after a round."""
+class _Asking:
+    """Questions about the server's model after one round, and their answers."""
+
+    def __init__(self, problem: FederatedProblem, state: FederatedState, ask: Ask, complain: Say) -> None:
+        self._problem = problem
+        self._state = state
+        self._ask = ask
+        self._complain = complain
+        self.began = time.perf_counter()
+        self.questions = self.bytes_down = self.bytes_up = 0
+
+    def hear(self, panel: MetricRequest, edges: Mapping[str, Refinable] | None = None) -> dict[str, dict[str, Summed]]:
+        """What is wanted of each site, by site and column; of those whose answers can be read.
+
+        edges: by column, the metrics whose bins are not the usual ones.
+        """
+        round_, heard = self._state.round, dict[str, dict[str, Summed]]()
+        questions = {
+            name: pack_question(self._problem, self._state, list(columns), edges or {})
+            for name, columns in panel.wanted.items()
+        }
+        answers = self._ask(MEASURE, questions)
+        self.questions += 1
+        self.bytes_down += _bytes_in(questions)
+        self.bytes_up += _bytes_in(answers)
+        for name in questions:
+            try:
+                heard[name] = read_sums(panel, name, round_, answers.get(name))
+            except Malformed as problem:
+                self._complain(f"round {round_}: what {name} measured is not counted: {problem}")
+        return heard
+
+
+def _bytes_in(messages: Mapping[str, Packed]) -> int:
+    return sum(array.nbytes for packed in messages.values() for array in packed.arrays.values())
+
+
+def _total(measure: Metric, parts: Mapping[str, Summed]) -> Summed:
+    """The sums of all sites, in the order given."""
+    sums = [part.sums for part in parts.values()]
+    together = torch.cat(sums) if getattr(measure, "by_site", False) else sum(sums[1:], start=sums[0])
+    return Summed(sum(part.rows for part in parts.values()), together)
+
+
+def pack_question(
+    problem: FederatedProblem,
+    state: FederatedState,
+    columns: Sequence[str],
+    finer: Mapping[str, Refinable] = MappingProxyType({}),
+) -> Packed:
+    """The question for these columns, as it travels: it holds the server's model as it is after a round.
+
+    finer: by column, the metrics whose bins are not the usual ones.
+    """
     statistics = state.statistics if problem.share_statistics else {}
     packed = pack_invitation(problem.layout, Invitation(state.round, {"z": state.model}, statistics=statistics))
-    return packed._replace(about={_ROUND: state.round, _COLUMNS: ",".join(columns)})
+    edges = {EDGES + column: metric.edges.cpu().numpy().astype(np.int32) for column, metric in finer.items()}
+    about: About = {_ROUND: state.round, _COLUMNS: ",".join(columns)}
+    return Packed({**packed.arrays, **edges}, about, {})
+
+
+def with_edges(column: str, measure: Metric, edges: Tensor) -> Metric:
+    """The metric of a column with the edges that a question has for it."""
+    if not isinstance(measure, Refinable):
+        raise Malformed(f"the server sent edges for {column}, which is not counted in bins")
+    try:
+        return measure.with_edges(edges)
+    except FedmmError as problem:
+        raise Malformed(f"the server sent edges for {column} that cannot be used: {problem}") from problem
 
 
 def measure_at_site(
@@ -179,16 +257,30 @@ def measure_at_site(
     columns = question.about.get(_COLUMNS)
     if not isinstance(columns, str):
         raise Malformed("the server did not say what is to be measured")
-    model = read_invitation(layout, question.arrays, {**question.about, "restoring": False})
+    sent = {name: array for name, array in question.arrays.items() if not name.startswith(EDGES)}
+    model = read_invitation(layout, sent, {**question.about, "restoring": False})
     if model.sent.keys() != {"z"} or model.sent["z"].shape != (layout.size,):
         raise Malformed("the server sent no model to measure")
     statistics = model.statistics or own
     if _shapes(statistics) != _shapes(own):
         raise Malformed("the server sent running statistics that are not of this model")
-    summed = sums(columns.split(","), model.sent["z"].to(layout.dtype), statistics)
+    edges = _read_edges(question, columns.split(","))
+    summed = sums(columns.split(","), model.sent["z"].to(layout.dtype), statistics, edges)
     say(f"round {model.round}: {describe_sums(summed)}")
     parts = [torch.cat([part.sums.new_tensor([part.rows]), part.sums]).cpu() for part in summed.values()]
     return Packed(_shortest(torch.cat(parts).numpy()), {_CLIENT: name, _ROUND: model.round}, {})
+
+
+def _read_edges(question: Packed, columns: Sequence[str]) -> dict[str, Tensor]:
+    """The edges that a question has, by column."""
+    edges = {name.removeprefix(EDGES): array for name, array in question.arrays.items() if name.startswith(EDGES)}
+    for column, array in edges.items():
+        if column not in columns or array.dtype != np.int32:
+            raise Malformed(
+                f"the server sent edges for {one_line(column, 40)!r} as {array.dtype}, where int32 is taken for "
+                "columns that it asks for"
+            )
+    return {column: torch.from_numpy(np.array(array)) for column, array in edges.items()}
 
 
 def _shortest(sums: NDArray[np.float64]) -> dict[str, NDArray[Any]]:

@@ -304,10 +304,8 @@ class Adaptation:
         def outputs(x: Tensor) -> Outputs:
             return Outputs(*(output.unsqueeze(0) for output in self.function.evaluate(state.model, statistics, x[0])))
 
-        found: dict[str, Tensor] = {}
-        for evaluator in self.evaluators:
-            if elsewhere is None or not evaluator.held_by:
-                found |= evaluate([evaluator], outputs)
+        here = [[evaluator] for evaluator in self.evaluators if elsewhere is None or not evaluator.held_by]
+        found = evaluate(here, outputs)
         found |= elsewhere(state) if elsewhere else {}
         found |= domain_metrics(found)
         return {column: float(found[column]) if column in found else None for column in self.measures}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -13,9 +13,12 @@ from fedmm.core.engine import FederatedState
 from fedmm.core.errors import unknown
 from fedmm.core.metrics import (
     Metric,
+    Refinable,
     Seen,
     WorstAccuracy,
+    by_column,
     columns_of,
+    count_finer,
     proxy_a_distance,
     values_by_column,
 )
@@ -24,7 +27,7 @@ from fedmm.core.problem import Statistics
 from fedmm.core.signals.ranking import Ranking
 from fedmm.data.rows import TensorRows
 from fedmm.models.flat import FlatNetwork, rows_at_once
-from fedmm.remote.evaluation import Summed
+from fedmm.remote.evaluation import Summed, with_edges
 from fedmm.training.predictor import RowsShown
 
 _MOST_NEIGHBOURS = 200
@@ -118,9 +121,7 @@ def evaluate_replicas(
 
     outputs: of ``[replicas, rows, ...]``, each replica's by its own network. wanted: the columns, in their order.
     """
-    metrics: dict[str, Tensor] = {}
-    for alike in zip(*evaluators, strict=True):
-        metrics |= evaluate(alike, outputs)
+    metrics = evaluate([*zip(*evaluators, strict=True)], outputs)
     metrics |= domain_metrics(metrics)
     return {column: metrics[column] for column in wanted}
 
@@ -134,41 +135,72 @@ def domain_metrics(metrics: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {"domain_accuracy": accuracy, "proxy_a_distance": proxy_a_distance(accuracy)}
 
 
-def evaluate(evaluators: Sequence[Evaluator], outputs: Callable[[Tensor], Outputs]) -> dict[str, Tensor]:
-    """What one evaluator of each replica measures; the evaluators are alike but for their rows."""
-    sums, first, metrics = sum_metrics(evaluators, outputs), evaluators[0], dict[str, Tensor]()
-    for name, measure in first.all_measures.items():
-        metrics |= values_by_column(name, measure, sums[name], len(first))
+def evaluate(evaluators: Sequence[Sequence[Evaluator]], outputs: Callable[[Tensor], Outputs]) -> dict[str, Tensor]:
+    """What evaluators measure, ``[replicas]`` by column: of each, one for every replica, alike but for their rows."""
+    metrics, binned, coarse = dict[str, Tensor](), list[_Binned](), list[Tensor]()
+    for alike in evaluators:
+        sums, seen = sum_metrics(alike, outputs)
+        for name, measure in alike[0].all_measures.items():
+            value = measure.value(sums[name], len(alike[0]))
+            metrics |= by_column(name, measure, value)
+            if isinstance(measure, Refinable) and seen is not None:
+                binned.append(_Binned(name, measure, sums[name], seen))
+                coarse.append(measure.is_coarse(value))
+    for of_one, flags in zip(binned, torch.stack(coarse).tolist() if coarse else (), strict=True):
+        for replica in (replica for replica, flag in enumerate(flags) if flag):
+            for column, exact in of_one.count_again(replica).items():
+                here = torch.arange(len(flags), device=exact.device) == replica
+                metrics[column] = torch.where(here, exact, metrics[column])
     return metrics
 
 
-def sum_metrics(evaluators: Sequence[Evaluator], outputs: Callable[[Tensor], Outputs]) -> dict[str, Tensor]:
-    """The sums ``[replicas, k]`` over the rows of one evaluator of each replica, by column."""
+class _Binned(NamedTuple):
+    """A metric of this name that counts in bins, its sums ``[replicas, k]``, and the rows they are of."""
+
+    name: str
+    metric: Refinable
+    sums: Tensor
+    seen: Seen
+
+    def count_again(self, replica: int) -> dict[str, Tensor]:
+        """The values of a replica by column, from finer bins."""
+        own, rows = Seen(self.seen.logits[replica], self.seen.y[replica]), self.seen.y.shape[-1]
+        metric, sums = count_finer(self.metric, self.sums[replica], rows, lambda finer: finer.sums(own))
+        return values_by_column(self.name, metric, sums, rows)
+
+
+def sum_metrics(
+    evaluators: Sequence[Evaluator], outputs: Callable[[Tensor], Outputs]
+) -> tuple[dict[str, Tensor], Seen | None]:
+    """The sums ``[replicas, k]`` over the rows of one evaluator of each replica, by column.
+
+    And what was seen of all these rows, if any of them are compared with each other or counted in bins.
+    """
     first, sums, logits = evaluators[0], dict[str, Tensor](), list[Tensor]()
+    y = torch.stack([evaluator.y for evaluator in evaluators])
+    holders = [evaluator.client for evaluator in evaluators if evaluator.client is not None]
+    client = torch.stack(holders) if holders else None
+    added = {column: measure for column, measure in first.measures.items() if not isinstance(measure, Refinable)}
     at_once = rows_at_once(first.show.shapes[-1])
     for start in range(0, len(first), at_once):
         part = slice(start, start + at_once)
         given = outputs(torch.stack([evaluator.take(part) for evaluator in evaluators]))
-        y = torch.stack([evaluator.y[part] for evaluator in evaluators])
-        holders = [evaluator.client[part] for evaluator in evaluators if evaluator.client is not None]
-        seen = Seen(
-            given.logits,
-            y,
-            None if first.odds is None else _log_ratio(given.adversary, evaluators),
-            torch.stack(holders) if holders else None,
-        )
-        for column, measure in first.measures.items():
+        log_ratio = None if first.odds is None else _log_ratio(given.adversary, evaluators)
+        seen = Seen(given.logits, y[:, part], log_ratio, None if client is None else client[:, part])
+        for column, measure in added.items():
             summed = measure.sums(seen)
             sums[column] = sums[column] + summed if column in sums else summed
-        if first.paired:
+        if first.paired or len(added) < len(first.measures):
             logits.append(given.logits)
+    if not logits:
+        return sums, None
+    whole = Seen(torch.cat(logits, dim=1), y, client=client)
+    sums |= {column: measure.sums(whole) for column, measure in first.measures.items() if column not in added}
     if first.paired:
         chosen = first.neighbours
-        y = torch.stack([evaluator.y[chosen] for evaluator in evaluators])
-        client = torch.stack([evaluator.client[chosen] for evaluator in evaluators if evaluator.client is not None])
-        seen = Seen(torch.cat(logits, dim=1)[:, chosen], y, client=client)
-        sums |= {column: measure.sums(seen) for column, measure in first.paired.items()}
-    return sums
+        near = Seen(whole.logits[:, chosen], y[:, chosen], client=None if client is None else client[:, chosen])
+        sums |= {column: measure.sums(near) for column, measure in first.paired.items()}
+    return sums, whole
 
 
 def _log_ratio(adversary: Tensor, evaluators: Sequence[Evaluator]) -> Tensor:
@@ -205,17 +237,19 @@ class OwnSums:
     evaluators: Sequence[Evaluator]
     min_rows: int = 1
 
-    def __call__(self, columns: Sequence[str], z: Tensor, statistics: Statistics) -> dict[str, Summed]:
-        """The sums of a model for each of these columns."""
+    def __call__(
+        self, columns: Sequence[str], z: Tensor, statistics: Statistics, edges: Mapping[str, Tensor] | None = None
+    ) -> dict[str, Summed]:
+        """The sums of a model for each of these columns. edges: by column, of bins that are not the usual ones."""
 
         def outputs(x: Tensor) -> Outputs:
             return Outputs(*(output.unsqueeze(0) for output in self.function.evaluate(z, statistics, x[0])))
 
         summed: dict[str, Summed] = {}
         for evaluator in self.evaluators:
-            wanted = _only(evaluator, columns)
+            wanted = _with_edges(_only(evaluator, columns), edges or {})
             enough = [column for column in wanted.columns if evaluator.rows_in(column) >= max(self.min_rows, 1)]
-            sums = sum_metrics([_only(evaluator, enough)], outputs) if enough else {}
+            sums = sum_metrics([_only(wanted, enough)], outputs)[0] if enough else {}
             for column, measure in wanted.all_measures.items():
                 summed[column] = Summed.of_none(measure, self.function.classes)
                 if column in sums and isinstance(measure, Ranking):
@@ -236,3 +270,13 @@ def _only(evaluator: Evaluator, columns: Sequence[str]) -> Evaluator:
         for measured in (evaluator.measures, evaluator.paired)
     )
     return replace(evaluator, measures=measures, paired=paired)
+
+
+def _with_edges(evaluator: Evaluator, edges: Mapping[str, Tensor]) -> Evaluator:
+    """An evaluator that counts these columns in bins between other edges."""
+    finer = {
+        column: with_edges(column, measure, edges[column])
+        for column, measure in evaluator.all_measures.items()
+        if column in edges
+    }
+    return replace(evaluator, measures={**evaluator.measures, **finer})
