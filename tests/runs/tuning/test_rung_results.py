@@ -95,6 +95,16 @@ def test_a_veto_rules_out_what_would_win() -> None:
     assert nobody.sentence.endswith("use source only. one: collapsed.")
 
 
+def test_where_source_only_diverged_too_the_answer_says_so() -> None:
+    vetoes = {"source only": "3 of 3 runs diverged", "as given": "1 of 3 runs diverged"}
+    found = Results({label: [Measured(diverged=True)] * 3 for label in vetoes}, 0, None)
+    choice = choose_finalist(found, vetoes)
+    assert choice.label == "source only"
+    assert choice.sentence.endswith(
+        "as given: 1 of 3 runs diverged. Source only is ruled out too: 3 of 3 runs diverged."
+    )
+
+
 def test_without_anything_measured_source_only_is_the_answer() -> None:
     assert choose_finalist(None, {}).label == "source only"
 

@@ -125,6 +125,8 @@ def choose_finalist(results: Results | None, vetoes: Mapping[str, str]) -> Choic
     if not adapting:
         first = next((label for label in ranked if label != SOURCE_ONLY), None)
         why = f" {first}: {ruled_out[first]}." if first else ""
+        if SOURCE_ONLY in ruled_out:
+            why = f"{why} Source only is ruled out too: {ruled_out[SOURCE_ONLY]}."
         return Choice(SOURCE_ONLY, None, False, f"Every candidate that adapts is ruled out; use source only.{why}")
     free = [label for label in ranked if label not in ruled_out]
     believed = believed_agreement(free, results.agreement)
