@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
+from fedmm.core.errors import FedmmError
 from fedmm.core.signals.label_shift import LabelShift
 from fedmm.runs.evidence import shift_table
 from fedmm.runs.tuning.ranking import Measured
@@ -132,6 +134,13 @@ def test_runs_are_judged_after_the_last_round_that_all_were_evaluated_in(tmp_pat
     assert found.measured["b"] == found.measured["c"] == [Measured(diverged=True)]
     assert found.measured["never begun"] == [Measured()]
     assert found.label_shift == SAME_MIX
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    write(tmp_path / "a", "completed", [], rounds=1)
+    (tmp_path / "a" / "rounds.jsonl").write_text('{"round": 1, "targ', encoding="utf-8")
+    with pytest.raises(FedmmError, match=r"a/rounds.jsonl is damaged; if another tuning is under way"):
+        read_results(tmp_path, {"source only": ["a"]})
 
 
 def test_the_table_has_each_candidate_as_it_stood_in_its_last_rung() -> None:
