@@ -23,6 +23,7 @@ from fedmm import (
     FedmmError,
     OptimisticFedMM,
     ProxSkipSGDA,
+    RestrainedFedMM,
     ScaffoldGDA,
     SmoothedFedMM,
     Terms,
@@ -185,7 +186,9 @@ def test_a_share_that_is_none_is_refused(share: float) -> None:
         Terms(participation=share)
 
 
-@pytest.mark.parametrize("algorithm", [OptimisticFedMM(), ProxSkipSGDA()], ids=lambda each: each.name)
+@pytest.mark.parametrize(
+    "algorithm", [OptimisticFedMM(), RestrainedFedMM(), ProxSkipSGDA()], ids=lambda each: each.name
+)
 def test_a_lost_dual_comes_back_from_the_sums_of_updates_whatever_the_schedule(algorithm: Algorithm) -> None:
     game = random_game(4, clients=4)
     decaying = replace(algorithm, lr_schedule=DannDecay())

@@ -54,6 +54,7 @@ def test_it_leaves_a_file_that_run_takes_a_table_and_a_section_of_the_report(com
     assert tuned.chosen == "source only"
     section = tuning_section(tuned)
     assert len(section.parts) == 4
+    assert "the half was kept whose predictions agree best" in str(section.parts[1])
     again = command("tune", "mine.toml", "--seeds", "1", "--resume")
     assert again.code == 0
     taken = command("tune", "mine.toml", "--seeds", "1", "--out", folder)
@@ -95,6 +96,19 @@ def test_run_says_what_a_file_with_such_a_table_is_for(command: Command) -> None
     ended = command("run", "mine.toml")
     assert ended.code == 2
     assert "which is for `fedmm tune`" in ended.err
+
+
+def test_check_looks_at_the_experiment_as_given_and_builds_the_others(command: Command) -> None:
+    ended = command("check", "mine.toml")
+    assert ended.code == 0, ended.err
+    assert "a tuning of 4 runs that can all be built; this is the first" in ended.out
+    assert "fedmm_restrained, dann" in ended.out
+    wrong = command("check", "mine.toml", "--set", "tune.run.seed=[1]")
+    assert wrong.code == 2
+    assert "tune.run.seed cannot be tuned" in wrong.err
+    compared = command("compare", "mine.toml")
+    assert compared.code == 2
+    assert "a [tune] table is for `fedmm tune`; remove it here" in compared.err
 
 
 def test_a_tuning_under_way_is_shown_by_its_runs_and_one_that_cannot_be_read_is_refused(command: Command) -> None:

@@ -181,6 +181,7 @@ def test_too_few_rounds_for_anything_are_refused(tmp_path: Path) -> None:
         ({}, {"minutes": 0.0}, "minutes must be above 0"),
         ({}, {"eta": 1}, "eta must be at least 2"),
         ({}, {"max_rounds": 0}, "--max-rounds must be at least 1"),
+        ({}, {"max_rounds": 2}, "--max-rounds 2 is too few"),
         ({}, {"objectives": ("mdd",)}, r"--objectives is for files without a \[tune\] table"),
     ],
 )

@@ -118,6 +118,18 @@ def test_three_seeds_of_both_may_support_it(runs: Runs) -> None:
     assert COMPARE not in found["sentence"]
 
 
+def test_where_nothing_is_missing_but_the_class_mix_is_rough_no_command_is_advised(runs: Runs) -> None:
+    rough = SMALL | {"distance": 0.2, "high": 0.6, "reliable": False, "notable": True}
+    runs.add_plain(3, label_shift=rough)
+    runs.add_seeds(3)
+    found = judged(runs.add("adapted", **GOOD))
+    assert found["supported"] is None
+    assert (
+        "a rough estimate, which labels of a few dozen target rows would settle; judged against 3" in found["sentence"]
+    )
+    assert COMPARE not in found["sentence"]
+
+
 def test_one_reason_against_is_enough(runs: Runs) -> None:
     runs.add_plain(1, target_information=0.65)
     found = judged(runs.add("adapted", **GOOD))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
 from fedmm.cli.console import AllowImport, ExperimentFile, Settings, console, say
+from fedmm.config.schema import Experiment
 from fedmm.config.schema import experiment as resolve
 from fedmm.config.sweep_grid import SWEEP, grid
 from fedmm.config.toml import read_tables, set_values
@@ -27,6 +29,8 @@ from fedmm.preflight.table_columns import TableOptions
 from fedmm.preflight.write_experiment import write_experiment
 from fedmm.runs.build import DataCache, prepare
 from fedmm.runs.run_folder import folder_name
+from fedmm.runs.tuning.candidates import AS_GIVEN, TUNE
+from fedmm.runs.tuning.tune import plan_tuning
 
 _WARNED = 1
 _MOST_CLIENTS = 40
@@ -120,7 +124,7 @@ def check(
     try:
         at_least("--pictures", pictures, 1)
         tables = set_values(read_tables(file), settings or [])
-        runs = grid(tables) if SWEEP in tables else [resolve(tables)]
+        runs = _runs_of(tables)
         found = check_experiment(runs[0], pictures)
     except FedmmError as problem:
         if as_json:
@@ -129,15 +133,24 @@ def check(
     if as_json:
         typer.echo(json.dumps({**found.table(), "runs": len(runs)}, indent=2, allow_nan=False))
     else:
-        _show(found, len(runs))
+        _show(found, len(runs), "tuning" if TUNE in tables else "sweep")
     if strict and found.warnings:
         raise typer.Exit(_WARNED)
 
 
-def _show(found: Checked, runs: int) -> None:
+def _runs_of(tables: Mapping[str, Any]) -> list[Experiment]:
+    """What a file describes: a run, the runs of a sweep, or the experiment as given and the other candidates."""
+    if TUNE not in tables:
+        return grid(tables) if SWEEP in tables else [resolve(tables)]
+    own = resolve({section: table for section, table in tables.items() if section != TUNE})
+    candidates, _ = plan_tuning(tables, own)
+    return [own, *(each for label, each in candidates.items() if label != AS_GIVEN)]
+
+
+def _show(found: Checked, runs: int, what: str) -> None:
     experiment = found.experiment
     if runs > 1:
-        say(f"a sweep of {runs} runs that can all be built; this is the first")
+        say(f"a {what} of {runs} runs that can all be built; this is the first")
     method = (
         f"source only ({experiment.algorithm.name})"
         if experiment.ignores_target

@@ -34,6 +34,8 @@ _DEFAULT_NAMES = {
 }
 _NAMES_WITH_PRESET = {"objective": "dann", "algorithm": "fedmm"}  # a preset is of the paper, and so is its algorithm
 _WORST_SITE = "worst_site"
+_GRIDS = ("sweep", "tune")
+"""Tables of a file that belong to no single experiment, named as the commands that take them."""
 SOURCE_ONLY = "source only"
 """What a run that adapts nothing is called."""
 
@@ -110,6 +112,7 @@ def experiment(tables: Mapping[str, Any]) -> Experiment:
     """
     known = tuple(Experiment.__dataclass_fields__)
     for section, table in tables.items():
+        require(section not in _GRIDS, f"a [{section}] table is for `fedmm {section}`; remove it here")
         if section not in known:
             raise unknown("section", section, known)
         require(isinstance(table, dict), f"{section} must be a section of its own: [{section}]")

@@ -34,9 +34,9 @@ from fedmm.runs.run_folder import ROUNDS, SUMMARY
 from fedmm.runs.summary import Summary
 from fedmm.runs.tuning.candidates import TUNE
 from fedmm.runs.tuning.criteria import Criterion, notes_on_rows, require_measured
-from fedmm.runs.tuning.halving import Budget, Pace, Rung, count_halvings, fit_rungs
+from fedmm.runs.tuning.halving import Budget, Pace, Rung, fit_rungs
 from fedmm.runs.tuning.rung_results import read_summary
-from fedmm.runs.tuning.rungs import Halving, evaluate_every, find_own
+from fedmm.runs.tuning.rungs import Halving, Sweep, evaluate_every, find_own
 from fedmm.runs.tuning.state import STATE
 from fedmm.runs.tuning.tune import plan_tuning, require_limits
 from fedmm.sites.experiments import deployed_experiment, experiment_text, listed_sites
@@ -74,15 +74,48 @@ def check_tuning(request: TuneRequest, name: str, min_sites: int) -> Experiment:
         min_sites == 0,
         "a tuning compares candidates on the same sites, so it needs all of them; leave --min-sites out",
     )
-    require_limits(request.seeds, request.minutes)
+    require_limits(request.seeds, request.minutes, request.eta)
     most = request.max_rounds
     require(most is None or most >= 1, f"--max-rounds must be at least 1, not {most}")
     candidates, criterion = plan_deployed(request)
     given = find_own(candidates)
     if criterion.metric and not isinstance(given.data, RowsElsewhere):
         require_measured(criterion, prepare(given, DataCache()).measures)
-    count_halvings(len(candidates), given.run.rounds, request.eta)
+    _keep_to_rounds(_plan_halving(request, candidates, criterion, Path(), print), request.max_rounds)
     return given
+
+
+def _plan_halving(
+    request: TuneRequest,
+    candidates: Mapping[str, Experiment],
+    criterion: Criterion,
+    folder: Path,
+    say: Say,
+    sweep: Sweep | None = None,
+) -> Halving:
+    budget = Budget(None if request.minutes is None else 60.0 * request.minutes)
+    seeds, eta = request.seeds, request.eta
+    return Halving(candidates, folder, seeds, eta, budget, progress=False, say=say, sweep=sweep, criterion=criterion)
+
+
+def _keep_to_rounds(halving: Halving, most: int | None) -> str:
+    """Cut the plan to the rounds that a site may be asked for; what was left out, in words."""
+    before = halving.plan
+    if most is None:
+        return ""
+    always = len(halving.always)
+    pace = always * halving.pace_rounds() if halving.budget.limited else 0
+    halving.plan = fit_rungs(before, halving.eta, always, _ROUNDS_ARE_SECONDS, most - pace)
+    rounds = pace + sum(_runs(rung, always) * rung.rounds for rung in halving.plan)
+    require(
+        rounds <= most,
+        f"--max-rounds {most} is too few: {' and '.join(halving.always)} and one more candidate take "
+        f"{rounds} rounds with {halving.plan[-1].seeds} seed(s) even if each has one round",
+    )
+    left_out = before[0].candidates - halving.plan[0].candidates
+    shorter = halving.plan[-1].rounds < before[-1].rounds
+    last = f", and the last rung has {halving.plan[-1].rounds} rounds, not {before[-1].rounds}" if shorter else ""
+    return f"to keep to {most} rounds {left_out} candidates are left out{last}" if left_out or shorter else ""
 
 
 def serve_tuning(grid: Grid, served: RunRequest) -> None:
@@ -97,14 +130,9 @@ class SiteTuning:
     def __init__(self, grid: Grid, served: RunRequest, say: Say) -> None:
         self.request = TuneRequest.read(served.tuning)
         self._grid, self._served, self._say = grid, served, say
-        minutes, seeds, eta = self.request.minutes, self.request.seeds, self.request.eta
         candidates, self._criterion = plan_deployed(self.request)
-        budget = Budget(None if minutes is None else 60.0 * minutes)
         folder = served.folder / TUNING
-        self.halving = Halving(
-            candidates, folder, seeds, eta, budget, progress=False, say=say, sweep=self._run_rung,
-            criterion=self._criterion,
-        )  # fmt: skip
+        self.halving = _plan_halving(self.request, candidates, self._criterion, folder, say, self._run_rung)
         self._own = find_own(candidates)
         self._agreed = self._rows_aside = False
         self._encoding: TableInput | None = None
@@ -113,7 +141,7 @@ class SiteTuning:
         """The whole tuning, or what is left of it."""
         halving, say = self.halving, self._say
         resume = self._served.resume and (halving.folder / STATE).exists()
-        note = "" if resume else self._keep_to_rounds()
+        note = "" if resume else _keep_to_rounds(self.halving, self.request.max_rounds)
         if not resume and not halving.budget.limited:
             self._agree(*self._count_left())
             self._agreed = True
@@ -128,26 +156,6 @@ class SiteTuning:
         choice = halving.close()
         say(choice.sentence)
         say(f"tuning {halving.state['status']}; everything is in {halving.folder}")
-
-    def _keep_to_rounds(self) -> str:
-        """Cut the plan to the rounds that a site may be asked for; what was left out, in words."""
-        halving, most = self.halving, self.request.max_rounds
-        before = halving.plan
-        if most is None:
-            return ""
-        always = len(halving.always)
-        pace = always * halving.pace_rounds() if halving.budget.limited else 0
-        halving.plan = fit_rungs(before, halving.eta, always, _ROUNDS_ARE_SECONDS, most - pace)
-        rounds = pace + sum(_runs(rung, always) * rung.rounds for rung in halving.plan)
-        require(
-            rounds <= most,
-            f"--max-rounds {most} is too few: {' and '.join(halving.always)} and one more candidate take "
-            f"{rounds} rounds with {halving.plan[-1].seeds} seed(s) even if each has one round",
-        )
-        left_out = before[0].candidates - halving.plan[0].candidates
-        shorter = halving.plan[-1].rounds < before[-1].rounds
-        last = f", and the last rung has {halving.plan[-1].rounds} rounds, not {before[-1].rounds}" if shorter else ""
-        return f"to keep to {most} rounds {left_out} candidates are left out{last}" if left_out or shorter else ""
 
     # What it takes of a site ------------------------------------------------------------------------------------------
 

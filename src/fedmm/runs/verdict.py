@@ -53,8 +53,8 @@ def judge_run(folder: Path, experiment: Experiment, compare: str) -> dict[str, A
         verdict = Verdict(None, ALONE)
         against = f"a source-only run of the same data beside it and {FEWEST_SEEDS} seeds of both methods are missing"
     parts = [verdict.sentence, against]
-    if verdict.supported is None:
-        parts.append(_advice(experiment, compare))
+    if verdict.supported is None and (advice := _advice(experiment, compare, min(len(own), len(plain)))):
+        parts.append(advice)
     parts.append(tell_record(verdict.supported))
     signs = find_warning_signs(_history(folder), len(read_input(folder)[0]), summary.get("label_shift"))
     if signs:
@@ -69,12 +69,13 @@ def judge_run(folder: Path, experiment: Experiment, compare: str) -> dict[str, A
     return found
 
 
-def _advice(experiment: Experiment, compare: str) -> str:
+def _advice(experiment: Experiment, compare: str, seeds: int) -> str:
+    """What would judge it, if anything is missing; seeds: that both methods have."""
     try:
         require_comparable(experiment)
     except FedmmError as refusal:
         return f"fedmm compare cannot judge it either: {refusal}"
-    return f"`{compare}` trains and judges what is missing"
+    return f"`{compare}` trains and judges what is missing" if seeds < FEWEST_SEEDS else ""
 
 
 def _beside(folder: Path, tables: Tables, summary: Summary) -> tuple[list[Summary], list[Summary]]:

@@ -6,10 +6,21 @@ from typing import Any
 
 import pytest
 import torch
-from problems import CLASSES, FLOAT64, WIDTH, adapt, golden_game, mixed_client, network, source_client, target_client
+from problems import (
+    CLASSES,
+    FLOAT64,
+    WIDTH,
+    adapt,
+    generator,
+    golden_game,
+    mixed_client,
+    network,
+    source_client,
+    target_client,
+)
 from torch import Tensor, nn
 
-from fedmm import CDAN, DANN, MDD, FedMM, RestrainedFedMM, SourceOnly
+from fedmm import CDAN, DANN, MDD, FedMM, RestrainedFedMM, SourceOnly, Terms
 from fedmm.core.objective import Objective
 from fedmm.training.clients import domain_odds, take_stock
 
@@ -54,6 +65,32 @@ def test_where_the_adversary_guesses_every_client_has_the_plain_field(kind: type
     unpushed = trained(FedMM(0.1, 0.1, 2.0, 2.0, local_steps=1), kind(nu=0.0), **options)
     torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-8)
     assert float((other - unpushed)[: 6 * WIDTH].abs().max()) > 1e-4
+
+
+def test_near_a_saddle_with_a_flat_adversary_the_field_differs_in_second_order_alone() -> None:
+    clients_data = take_stock([source_client(), mixed_client(), target_client()], DANN(), CLASSES)
+    odds = domain_odds(clients_data, DANN(), BATCH, standing_in=False)
+    assert odds is not None
+    layer, slopes = nn.Linear(WIDTH, 6), torch.randn(2, 6, generator=generator(1))
+
+    def apart(slope: float) -> float:
+        adversary = nn.Linear(6, 2)
+        adversary.weight.data, adversary.bias.data = slope * slopes, torch.tensor([odds / 2, -odds / 2])
+        options: dict[str, Any] = {"model": network(layer, nn.Tanh(), adversary=adversary), "rounds": 1}
+        one = trained(RestrainedFedMM(0.1, 0.1, local_steps=1), DANN(), **options)
+        return float((one - trained(FedMM(0.1, 0.1, 2.0, 2.0, local_steps=1), DANN(), **options)).norm())
+
+    assert apart(0.0) < 1e-8
+    assert apart(0.1) > 1e-5
+    assert apart(0.01) < 0.02 * apart(0.1)  # a hundredth in the limit
+
+
+@pytest.mark.parametrize("options", [{"participation": 0.4}, {"participation": 0.6, "restore": True}], ids=str)
+def test_clients_that_are_away_are_treated_as_by_fedmm(options: dict[str, Any]) -> None:
+    run: dict[str, Any] = {"rounds": 12, "terms": Terms(**options)}
+    own = trained(RestrainedFedMM(0.1, 0.1), DANN(nu=2.0), **run)
+    assert torch.equal(own, trained(FedMM(0.1, 0.1, 2.0, 2.0), DANN(nu=2.0, restrained=True), **run))
+    assert not torch.equal(own, trained(RestrainedFedMM(0.1, 0.1), DANN(nu=2.0), rounds=12))
 
 
 @TELLING

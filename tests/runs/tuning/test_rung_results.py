@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
+from fedmm.core.errors import FedmmError
 from fedmm.core.signals.label_shift import LabelShift
 from fedmm.runs.evidence import shift_table
 from fedmm.runs.tuning.ranking import Measured
@@ -95,6 +97,16 @@ def test_a_veto_rules_out_what_would_win() -> None:
     assert nobody.sentence.endswith("use source only. one: collapsed.")
 
 
+def test_where_source_only_diverged_too_the_answer_says_so() -> None:
+    vetoes = {"source only": "3 of 3 runs diverged", "as given": "1 of 3 runs diverged"}
+    found = Results({label: [Measured(diverged=True)] * 3 for label in vetoes}, 0, None)
+    choice = choose_finalist(found, vetoes)
+    assert choice.label == "source only"
+    assert choice.sentence.endswith(
+        "as given: 1 of 3 runs diverged. Source only is ruled out too: 3 of 3 runs diverged."
+    )
+
+
 def test_without_anything_measured_source_only_is_the_answer() -> None:
     assert choose_finalist(None, {}).label == "source only"
 
@@ -122,6 +134,13 @@ def test_runs_are_judged_after_the_last_round_that_all_were_evaluated_in(tmp_pat
     assert found.measured["b"] == found.measured["c"] == [Measured(diverged=True)]
     assert found.measured["never begun"] == [Measured()]
     assert found.label_shift == SAME_MIX
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    write(tmp_path / "a", "completed", [], rounds=1)
+    (tmp_path / "a" / "rounds.jsonl").write_text('{"round": 1, "targ', encoding="utf-8")
+    with pytest.raises(FedmmError, match=r"a/rounds.jsonl is damaged; if another tuning is under way"):
+        read_results(tmp_path, {"source only": ["a"]})
 
 
 def test_the_table_has_each_candidate_as_it_stood_in_its_last_rung() -> None:

@@ -213,12 +213,32 @@ def test_a_time_that_is_over_at_once_gives_source_only(tmp_path: Path, monkeypat
     assert (tmp_path / "t" / "tuned.toml").exists()
 
 
+def test_what_no_time_was_left_for_is_run_when_it_goes_on_with_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(tuning, "Budget", partial(Budget, clock=Clock(1e6)))
+        patch.setattr(climbing.Halving, "_measure_pace", lambda self: self.state.update(pace=FREE | {"per_rung": 1e9}))
+        short = fedmm.tune(TABLES, minutes=1, seeds=1, out=tmp_path / "t")
+    assert any("for lack of time" in note for note in short.notes)
+    assert state_of(tmp_path / "t")["plan"][-1]["rounds"] < 30
+    more = fedmm.tune(TABLES, seeds=1, out=tmp_path / "t", resume=True)
+    assert more.notes == []
+    assert len(more.table) == 6
+    assert [rung["rounds"] for rung in state_of(tmp_path / "t")["rungs"]] == [10, 30]
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
         ({"minutes": 0}, "minutes must be above 0, not 0"),
         ({"minutes": float("nan")}, "minutes must be above 0, not nan"),
+        ({"minutes": "ten"}, "minutes must be above 0, not ten"),
         ({"seeds": 0}, "seeds must be from 1 to 100, not 0"),
+        ({"seeds": 2.5}, "seeds must be a whole number, not 2.5"),
+        ({"eta": 2.5}, "eta must be a whole number, not 2.5"),
+        ({"objectives": "cdan"}, r"objectives must be a list of names such as \['dann', 'cdan'\], not 'cdan'"),
+        ({"objectives": [3]}, "objectives must be a list of names"),
         ({"eta": 1}, "eta must be at least 2, not 1"),
         ({"resume": True, "out": None}, "resume needs the folder"),
     ],
@@ -229,6 +249,12 @@ def test_options_that_make_no_sense_are_refused_before_anything_runs(
     with pytest.raises(FedmmError, match=sentence):
         fedmm.tune(TABLES, **{"out": tmp_path / "t", **options})
     assert not (tmp_path / "t").exists()
+
+
+@pytest.mark.parametrize("given", [5, None, [TABLES]])
+def test_what_is_no_experiment_is_refused(given: Any) -> None:
+    with pytest.raises(FedmmError, match="tune needs an experiment, its tables, or its file, not"):
+        fedmm.tune(given)
 
 
 def test_a_folder_in_use_and_one_of_other_candidates_are_refused(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ from fedmm.reporting.tuned import TunedRow, TuningResult
 _COLLAPSED = "diverged, collapsed, or a high source risk"
 _BY_TARGET = (
     "Every candidate ran for some of the rounds, and the best by mean rank ran all of them; source only and the "
-    "experiment as given were always among them. Of the best third of these by mean rank the one was chosen whose "
-    "predictions agree best, between seeds and between neighbouring target rows. No target label was looked at. "
-    "The other sections show the last rung."
+    "experiment as given were always among them. Of these, the half was kept whose predictions agree best with those "
+    "of near target rows or, where near rows hardly agree, with those of another seed; the best mean rank in this half "
+    "was chosen, unless source only was judged safer. No target label was looked at. The other sections show the last "
+    "rung."
 )
 _BY_METRIC = (
     "Every candidate ran for some of the rounds, and the best ran all of them; the experiment as given and plain "

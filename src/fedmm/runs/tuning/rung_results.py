@@ -11,6 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from fedmm.config.schema import SOURCE_ONLY
+from fedmm.core.errors import FedmmError
 from fedmm.core.signals.validators import CANNOT_JUDGE, FEWEST_SEEDS, VALIDATORS
 from fedmm.runs.run_folder import ROUNDS, SUMMARY
 from fedmm.runs.tuning.ranking import (
@@ -82,7 +83,7 @@ def _evaluations(path: Path, signals: Sequence[str]) -> Evaluations:
     found: Evaluations = {}
     if path.exists():
         for line in path.read_text(encoding="utf-8").splitlines():
-            row = json.loads(line)
+            row = _read_json(line, path)
             values = {name: row[column] for name, column in columns.items() if row.get(column) is not None}
             if signals[0] in values:
                 found[row["round"]] = values
@@ -92,7 +93,17 @@ def _evaluations(path: Path, signals: Sequence[str]) -> Evaluations:
 def read_summary(folder: Path) -> Table:
     """The summary of a run; empty if there is none."""
     path = folder / SUMMARY
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+    return _read_json(path.read_text(encoding="utf-8"), path) if path.exists() else {}
+
+
+def _read_json(text: str, path: Path) -> Table:
+    try:
+        return dict(json.loads(text))
+    except (ValueError, TypeError) as problem:
+        raise FedmmError(
+            f"{path} is damaged; if another tuning is under way in that folder, wait until it ends, else remove "
+            f"{path.parent} and resume"
+        ) from problem
 
 
 def _has_diverged(summary: Mapping[str, Any], evaluations: Evaluations) -> bool:
@@ -125,6 +136,8 @@ def choose_finalist(results: Results | None, vetoes: Mapping[str, str]) -> Choic
     if not adapting:
         first = next((label for label in ranked if label != SOURCE_ONLY), None)
         why = f" {first}: {ruled_out[first]}." if first else ""
+        if SOURCE_ONLY in ruled_out:
+            why = f"{why} Source only is ruled out too: {ruled_out[SOURCE_ONLY]}."
         return Choice(SOURCE_ONLY, None, False, f"Every candidate that adapts is ruled out; use source only.{why}")
     free = [label for label in ranked if label not in ruled_out]
     believed = believed_agreement(free, results.agreement)

@@ -44,6 +44,8 @@ _SHARE = 0.9
 """Of the time that is left, what is planned with."""
 _PACE_RUNS, _PACE_ROUNDS = 8, 5
 """What is run to measure the pace: in a stack a run takes less than alone."""
+_SHORT = "for lack of time"
+"""How notes of what does not fit into the budget begin."""
 _NAMED = 8
 """Candidates that a note names at most."""
 _READ_AGAIN = 2.0
@@ -115,6 +117,9 @@ class Halving:
             require(
                 same, f"the tuning in {self.folder} has other candidates or options; name another folder with --out"
             )
+            if not self._folder(0).exists():  # what did not fit into an older budget may fit now
+                self.state["plan"] = self.state.get("whole_plan", self.state["plan"])
+                self.state["notes"] = [note for note in self.state["notes"] if not note.startswith(_SHORT)]
             self.plan = [Rung(**rung) for rung in self.state["plan"]]
             if self.state["rungs"] and self.state["rungs"][-1]["status"] != "completed":
                 self.state["rungs"].pop()
@@ -128,6 +133,7 @@ class Halving:
             "status": "running",
             "rounds": self.own.rounds,
             "pace": None,
+            "whole_plan": [asdict(rung) for rung in self.plan],
             "field": [label for label in self.candidates if label not in self.always],
             "notes": list(notes),
             "rungs": [],
@@ -275,11 +281,9 @@ class Halving:
         if after[0].candidates < before[0].candidates:
             left_out = self.state["field"][after[0].candidates : before[0].candidates]
             more = f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
-            self._note(
-                f"for lack of time {len(left_out)} candidates are left out: {', '.join(left_out[:_NAMED])}{more}"
-            )
+            self._note(f"{_SHORT} {len(left_out)} candidates are left out: {', '.join(left_out[:_NAMED])}{more}")
         if after[-1].rounds < before[-1].rounds:
-            self._note(f"for lack of time the last rung has {after[-1].rounds} rounds, not {before[-1].rounds}")
+            self._note(f"{_SHORT} the last rung has {after[-1].rounds} rounds, not {before[-1].rounds}")
         self._save()
 
     def _note(self, sentence: str) -> None:

@@ -17,6 +17,7 @@ from fedmm.config.schema import experiment as build_experiment
 from fedmm.config.sweep_grid import SWEEP
 from fedmm.config.toml import read_tables
 from fedmm.core.errors import Say, require
+from fedmm.core.validation import at_least
 from fedmm.runs.build import DataCache, prepare
 from fedmm.runs.sweep import require_stackable
 from fedmm.runs.tuning.candidates import TUNE, derive_candidates, derive_labelled_candidates
@@ -67,9 +68,10 @@ def tune(
 
     All candidates run for a third of the rounds; the best 1/``eta`` of them run full length with several seeds. Target
     labels are never looked at: the best mean rank over ``target_information``, ``target_bnm`` and ``source_risk`` goes
-    on, runs that diverged or collapsed do not. Of the third of the finalists with the best mean rank the one wins whose
-    predictions agree best between seeds and between neighbouring target rows. Source only and the experiment as given
-    always reach the end, and source only wins where the class mix of the target is reliably estimated to differ.
+    on, runs that diverged or collapsed do not. Of the half of the finalists whose predictions agree best, with those of
+    near target rows or of another seed, the best mean rank wins. Source only and the experiment as given always reach
+    the end; source only wins where the class mix of the target is reliably estimated to differ, where it agrees better
+    and has the lower source risk, and with fewer than three seeds.
 
     Where all rows have labels and there is no target, the mean over seeds of a metric on rows set aside decides, and
     plain federated averaging and the experiment as given always reach the end.
@@ -82,7 +84,9 @@ def tune(
     resume: go on with a tuning in that folder. say: told what is going on. title: of reports.
     """
     tables, name = _read(experiment)
-    require_limits(seeds, minutes)
+    require_limits(seeds, minutes, eta)
+    named = not isinstance(objectives, str) and all(isinstance(each, str) for each in objectives)
+    require(named, f"objectives must be a list of names such as ['dann', 'cdan'], not {objectives!r}")
     own = build_experiment({section: table for section, table in tables.items() if section not in (TUNE, SWEEP)})
     candidates, criterion = plan_tuning(tables, own, objectives, metric)
     require(out is not None or not resume, "resume needs the folder of the tuning; name it with out")
@@ -118,14 +122,22 @@ def plan_tuning(
     return derive_labelled_candidates(tables, criterion.metric, objectives), criterion
 
 
-def require_limits(seeds: int, minutes: float | None) -> None:
-    """Refuse numbers of seeds and minutes that no tuning could have."""
+def require_limits(seeds: int, minutes: float | None, eta: int) -> None:
+    """Refuse numbers of seeds and minutes, and shares of candidates, that no tuning could have."""
+    require(_is_number(seeds, int), f"seeds must be a whole number, not {seeds!r}")
     require(1 <= seeds <= _MOST_SEEDS, f"seeds must be from 1 to {_MOST_SEEDS}, not {seeds}")
-    fine = minutes is None or (math.isfinite(minutes) and minutes > 0)
+    at_least("eta", eta, 2)
+    fine = minutes is None or (_is_number(minutes, int | float) and math.isfinite(minutes) and minutes > 0)
     require(fine, f"minutes must be above 0, not {minutes}; leave it out for no limit")
+
+
+def _is_number(value: object, kind: Any) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def _read(given: Experiment | Mapping[str, Any] | Path | str) -> tuple[Mapping[str, Any], str]:
     if isinstance(given, Experiment):
         return given.tables(), given.label
+    fine = isinstance(given, Mapping | Path | str)
+    require(fine, f"tune needs an experiment, its tables, or its file, not {type(given).__name__} {given!r:.60}")
     return (given, "tuning") if isinstance(given, Mapping) else (read_tables(Path(given)), Path(given).stem)
