@@ -52,10 +52,10 @@ def run_or_table(description: str | None, results: Path) -> argparse.ArgumentPar
     return parser
 
 
-def seeds_and_rounds(results: Path) -> argparse.Namespace:
-    """What was typed of ``--seeds``, ``--rounds`` and ``--out``."""
+def seeds_and_rounds(results: Path) -> argparse.ArgumentParser:
+    """``--seeds``, ``--rounds`` and ``--out``."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--out", type=Path, default=results)
-    return parser.parse_args()
+    return parser

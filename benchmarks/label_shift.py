@@ -28,7 +28,7 @@ import torch
 from common import measured_on, seeds_and_rounds, typed_command
 from numpy.typing import NDArray
 
-from fedmm.config.schema import experiment
+from fedmm.config.schema import Experiment, experiment
 from fedmm.config.sweep_grid import groups
 from fedmm.core.signals.validators import BELIEVED, Signals, judge_adaptation
 from fedmm.data.domains import DomainPair
@@ -113,14 +113,20 @@ def train(
         for seed in range(seeds)
     ]
     cache = DataCache()
+    return train_all(given, cache), cache.pair(given[0], torch.device("cpu"))
+
+
+def train_all(given: Sequence[Experiment], cache: DataCache) -> dict[str, list[Adapted]]:
+    """The models of these experiments by label, in the order given; those of one shape run as one program."""
     prepared = [prepare(each, cache) for each in given]
-    found: dict[str, list[Adapted]] = {label: [] for label in METHODS}
+    found: dict[str, dict[int, Adapted]] = {each.label: {} for each in given}
     for group in groups(given, prepared):
+        rounds = given[group.members[0]].run.rounds
         stack = StackRun([prepared[n] for n in group.members], given[0].run.precision, StackSettings())
         status = stack.run(rounds, rounds)
         for replica, number in enumerate(group.members):
-            found[given[number].label].append(stack.adapted(replica, status)[0])
-    return found, cache.pair(given[0], torch.device("cpu"))
+            found[given[number].label][number] = stack.adapted(replica, status)[0]
+    return {label: [models[number] for number in sorted(models)] for label, models in found.items()}
 
 
 def measure(arrays: Arrays, seeds: int, rounds: int) -> dict[str, Any]:
@@ -189,7 +195,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    options = seeds_and_rounds(RESULTS)
+    options = seeds_and_rounds(RESULTS).parse_args()
     load, began = os.getloadavg()[0], time.perf_counter()
     given = {"breast cancer": cancer((0.45, 0.70)), "breast cancer, same mix": cancer((0.45, 0.45))}
     folder = Path(os.environ.get("FEDMM_DATA", "")) / "heart"

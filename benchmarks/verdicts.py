@@ -1,6 +1,8 @@
 """How often the rule on adapting is right: its verdicts beside what target labels say, on many shifts of three kinds.
 
     FEDMM_DATA=... OMP_NUM_THREADS=1 python benchmarks/verdicts.py
+    FEDMM_DATA=... FEDMM_ADULT=... FEDMM_COMPAS=... FEDMM_GERMAN=... OMP_NUM_THREADS=1
+        python benchmarks/verdicts.py --of-tuning
 
 Scanned digits and two moons, the target turned by several angles, and UCI heart disease (FEDMM_DATA/heart) with each of
 the four hospitals as the target. For each: source only, FedAvgGDA and FedMM with DANN, FedMM with CDAN, in three seeds,
@@ -8,7 +10,11 @@ with the rates and local steps of benchmarks/label_shift.py and the defaults of 
 the accuracies alone; the rule never sees them. Adapting helped where the mean target accuracy over seeds is higher than
 source only.
 
-Written to benchmarks/results/verdicts.json, whose counts `fedmm.core.signals.track_record` repeats, and printed.
+With ``--of-tuning`` the data sets on which ``fedmm tune`` was judged (benchmarks/tune_data.py, but for those that need
+a GPU), each with the experiment as given there, the default of this library, beside source only, with their seeds.
+
+Written to benchmarks/results/verdicts.json, each to a part of its own, and printed. `fedmm.core.signals.track_record`
+repeats the counts of both together.
 """
 
 from __future__ import annotations
@@ -18,24 +24,33 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import numpy as np
+import torch
 from common import measured_on, seeds_and_rounds, typed_command
-from label_shift import HOSPITALS, METHODS, STEPS, Arrays, arrays_of, heart, measured_signals, train
+from label_shift import HOSPITALS, STEPS, Arrays, arrays_of, heart, measured_signals, train, train_all
+from tune_data import DATA, GROUPS, tables_of
 
 from fedmm.config.demos import DEMOS
+from fedmm.config.schema import SOURCE_ONLY
 from fedmm.core.signals.validators import BELIEVED, judge_adaptation
-from fedmm.data import Moons
+from fedmm.data import DomainPair, Moons
+from fedmm.runs.build import DataCache
 from fedmm.runs.evidence import shift_of_model
+from fedmm.runs.tuning.candidates import ALWAYS, derive_candidates
+from fedmm.training.adaptation import Adapted
 
 RESULTS = Path(__file__).parent / "results" / "verdicts.json"
 DIGITS, MOONS = (10, 20, 30, 45), (15, 30, 45, 60)
 """Degrees."""
-SOURCE_ONLY = next(iter(METHODS))
+ON_A_GPU = ("MNIST-M", "Office-31")
+"""What names of data sets begin with that need one."""
 WORDS = {True: "supported", False: "not supported", None: "cannot be judged"}
 
 
@@ -69,13 +84,17 @@ def _moons(angle: float) -> Arrays:
 
 def measure(tables: Mapping[str, Any], seeds: int) -> dict[str, Any]:
     """Accuracies and signals of every method, the estimated shift, and the verdict on each beside the truth."""
-    found, pair = train(tables, STEPS, seeds)
-    shift = shift_of_model(found[SOURCE_ONLY][0].predict_proba, pair)
+    return compare(*train(tables, STEPS, seeds))
+
+
+def compare(found: Mapping[str, Sequence[Adapted]], pair: DomainPair) -> dict[str, Any]:
+    """The same of the models of every method, one a seed."""
+    plain = found[SOURCE_ONLY]
+    shift = shift_of_model(plain[0].predict_proba, pair)
     signals = {label: measured_signals(models) for label, models in found.items()}
     accuracy = {label: [float(m.history.last("target_accuracy") or 0.0) for m in ms] for label, ms in found.items()}
     methods: dict[str, Any] = {}
-    for label in METHODS:
-        own = signals[label]
+    for label, own in signals.items():
         methods[label] = {
             "target_accuracy": accuracy[label],
             "source_risk": list(own.source_risk),
@@ -87,6 +106,26 @@ def measure(tables: Mapping[str, Any], seeds: int) -> dict[str, Any]:
             methods[label] |= {"supported": verdict.supported, "verdict": verdict.sentence, "gain": gain}
     estimate = None if shift is None else {"distance": shift.distance, "low": shift.low, "high": shift.high}
     return {"label_shift": estimate, "methods": methods}
+
+
+def cases_of_tuning(folder: Path) -> Iterator[tuple[str, dict[str, Any], list[int]]]:
+    """The data sets of the tuning benchmark by name, with their seeds."""
+    for name in DATA:
+        if not name.startswith(ON_A_GPU):
+            first = 40 if name in GROUPS["confirming"] else 30
+            yield name, tables_of(name, folder), list(range(first, first + 3))
+
+
+def measure_as_given(tables: Mapping[str, Any], seeds: list[int]) -> dict[str, Any]:
+    """The same of an experiment as it is given, beside source only."""
+    candidates, rounds, cache = derive_candidates(tables), tables["run"]["rounds"], DataCache()
+    runs = {"evaluate_every": rounds, "best_by": ""}
+    given = [
+        replace(candidate, run=replace(candidate.run, label=label, seed=seed, **runs))
+        for label, candidate in ((label, candidates[label]) for label in ALWAYS)
+        for seed in seeds
+    ]
+    return compare(train_all(given, cache), cache.pair(given[0], torch.device("cpu")))
 
 
 def count(results: dict[str, Any]) -> dict[str, dict[str, int]]:
@@ -103,7 +142,7 @@ def count(results: dict[str, Any]) -> dict[str, dict[str, int]]:
 
 def table(results: dict[str, Any]) -> str:
     """A line for each target: source only, and the gain of every method with the verdict on it."""
-    adapted = [label for label in METHODS if label != SOURCE_ONLY]
+    adapted = [label for label in next(iter(results.values()))["methods"] if label != SOURCE_ONLY]
     lines = [f"| target | {SOURCE_ONLY} | {' | '.join(adapted)} |", "|---" * (2 + len(adapted)) + "|"]
     for name, result in results.items():
         methods = result["methods"]
@@ -113,18 +152,29 @@ def table(results: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    options = seeds_and_rounds(RESULTS)
+    parser = seeds_and_rounds(RESULTS)
+    parser.add_argument("--of-tuning", action="store_true", help="the data sets on which fedmm tune was judged")
+    options = parser.parse_args()
     load, began = os.getloadavg()[0], time.perf_counter()
     results = {}
     with tempfile.TemporaryDirectory() as folder:
-        for name, tables in cases(Path(folder), options.rounds):
-            results[name] = measure(tables, options.seeds)
+        listed: Iterable[tuple[str, Callable[[], dict[str, Any]]]] = (
+            ((name, partial(measure_as_given, tables, seeds)) for name, tables, seeds in cases_of_tuning(Path(folder)))
+            if options.of_tuning
+            else (
+                (name, partial(measure, tables, options.seeds)) for name, tables in cases(Path(folder), options.rounds)
+            )
+        )
+        for name, run in listed:
+            results[name] = run()
             sys.stderr.write(f"{name}: {time.perf_counter() - began:.0f} s\n")
     sys.stdout.write(f"{table(results)}\n{json.dumps(count(results))}\n")
     seconds = round(time.perf_counter() - began, 1)
-    about = {**measured_on(typed_command(), load), "seeds": options.seeds, "rounds": options.rounds, "seconds": seconds}
+    about = {**measured_on(typed_command(), load), "seeds": options.seeds, "seconds": seconds}
     content = {**about, "counts": count(results), "data": results}
-    options.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    kept = json.loads(options.out.read_text(encoding="utf-8")) if options.out.exists() else {}
+    part = "of_tuning" if options.of_tuning else "of_methods"
+    options.out.write_text(json.dumps({**kept, part: content}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -362,14 +362,17 @@ def test_how_the_rule_on_adapting_did_on_the_page_is_what_was_measured() -> None
 
 
 def test_how_often_the_rule_was_right_on_the_page_is_what_was_measured() -> None:
-    results = json.loads((ROOT / "benchmarks" / "results" / "verdicts.json").read_text(encoding="utf-8"))
+    parts = json.loads((ROOT / "benchmarks" / "results" / "verdicts.json").read_text(encoding="utf-8"))
     words = {True: "supported", False: "not supported", None: "cannot be judged"}
     expected = []
-    for name, each in results["data"].items():
-        plain, *adapted = each["methods"].values()
-        cells = [f"{100 * own['gain']:+.1f}, {words[own['supported']]}" for own in adapted]
-        expected.append([name, f"{fmean(plain['target_accuracy']):.1%}", *cells])
-    expected += [[word, str(each["given"]), str(each["helped"])] for word, each in results["counts"].items()]
+    for part in parts.values():
+        for name, each in part["data"].items():
+            plain, *adapted = each["methods"].values()
+            cells = [f"{100 * own['gain']:+.1f}, {words[own['supported']]}" for own in adapted]
+            expected.append([name, f"{fmean(plain['target_accuracy']):.1%}", *cells])
+    for word in words.values():
+        counts = [part["counts"][word] for part in parts.values()]
+        expected.append([word, *(f"{each['helped']} of {each['given']}" for each in counts)])
     shown = [line.cells for line in table_lines("choosing.md") if line.section == "How often the rule was right"]
     assert shown == expected
 

@@ -46,6 +46,14 @@ def test_of_the_half_that_agrees_best_with_near_rows_the_best_mean_rank_wins() -
     assert choice.sentence.endswith("(neighbour_agreement 0.600).")
 
 
+def test_a_choice_whose_predictions_agree_by_chance_says_so() -> None:
+    agree = {**dict.fromkeys(FINALISTS, 0.0), "c1": 0.2, "source only": 0.0}
+    choice = choose_finalist(results(agree=agree, **FINALISTS), {})
+    assert choice.sentence.endswith("more than by chance, so that little speaks for it.")
+    sure = choose_finalist(results(agree=dict.fromkeys(agree, 0.21), **FINALISTS), {})
+    assert "chance" not in sure.sentence
+
+
 def test_without_agreement_the_best_mean_rank_wins() -> None:
     assert choose_finalist(results(None, **FINALISTS), {}).label == "c0"
     assert choose_finalist(results(agree={"c1": 0.9}, **FINALISTS), {}).label == "c0"

@@ -24,6 +24,9 @@ AGREEING = 2
 UNLIKE = 0.5
 """Near rows are too unlike to judge by if they agree in less than this share of what seeds do, each the median."""
 
+SLIGHT = 0.2
+"""Kappas up to this are slight agreement (Landis and Koch, 1977), hardly more than chance."""
+
 
 @dataclass(frozen=True)
 class Measured:

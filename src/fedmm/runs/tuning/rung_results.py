@@ -17,6 +17,7 @@ from fedmm.runs.run_folder import ROUNDS, SUMMARY
 from fedmm.runs.tuning.ranking import (
     NEIGHBOURS,
     RANKED_BY,
+    SLIGHT,
     Field,
     Measured,
     believed_agreement,
@@ -169,6 +170,8 @@ def choose_finalist(results: Results | None, vetoes: Mapping[str, str]) -> Choic
     doubt = (
         " The class mix of the target may differ, which was estimated roughly." if shift and shift["notable"] else ""
     )
+    if known.get(order[0], 1.0) <= SLIGHT:
+        doubt += f" Its predictions hardly agree with {other} more than by chance, so that little speaks for it."
     return Choice(order[0], best, True, f"Use {order[0]}, {reason}.{doubt}")
 
 
