@@ -35,8 +35,8 @@ from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 import torch
-from choose_office31 import BATCH, BOTTLENECK, STEPS, TEXT_NU, objective, tasks_of_features
-from choose_office31_terms import FAMILIES, OBJECTIVES, Candidate, table, with_term
+from choose_office31 import STEPS, TEXT_NU, objective, tasks_of_features
+from choose_office31_terms import FAMILIES, OBJECTIVES, Candidate, adaptation, table, with_term
 from common import processor, typed_command
 from torch import Tensor
 
@@ -46,7 +46,6 @@ from fedmm.core.algorithm import Algorithm
 from fedmm.core.metrics import Information, NuclearNorm, Risk, Seen
 from fedmm.core.signals.agreement import find_neighbours
 from fedmm.data import DomainPair
-from fedmm.models import MLP
 from fedmm.runs.tuning.agreement import agreement_of
 from fedmm.runs.tuning.ranking import (
     RANKED_BY,
@@ -56,7 +55,6 @@ from fedmm.runs.tuning.ranking import (
     keep_agreeing,
     rank_candidates,
 )
-from fedmm.training.adaptation import Adaptation
 from fedmm.training.batched import StackRun, StackSettings
 
 RESULTS = Path(__file__).parent / "results"
@@ -109,28 +107,6 @@ def term_alone() -> dict[str, Candidate]:
     return {SOURCE_ONLY: with_term(Candidate("alone", fedmm.SourceOnly(), fedmm.FedAvgGDA(0.1, 0.1, STEPS)))}
 
 
-def adaptation(pair: DomainPair, planned: Planned, options: argparse.Namespace) -> Adaptation:
-    """A run, prepared; nothing is measured while it trains."""
-    clients = [fedmm.Client(source=pair.source, name="source-1"), fedmm.Client(target=pair.target.x, name="target-1")]
-    if planned.candidate.family == "centralised":
-        clients = [fedmm.Client(source=pair.source, target=pair.target.x, name="all")]
-    return Adaptation(
-        clients,
-        MLP(hidden=(BOTTLENECK,), adversary_hidden=(256,), centre="none").build((1280,), CLASSES, planned.seed),
-        planned.candidate.objective,
-        planned.candidate.algorithm,
-        fedmm.TrainOptions(
-            rounds=options.rounds,
-            batch_size=BATCH,
-            seed=planned.seed,
-            device=options.device,
-            precision=options.precision,
-            probe_rows=0,
-            best_by="",
-        ),
-    )
-
-
 def run_all(
     pairs: dict[str, DomainPair], listed: Sequence[Planned], options: argparse.Namespace
 ) -> Iterator[tuple[Planned, list[tuple[Tensor, Tensor]]]]:
@@ -140,12 +116,12 @@ def run_all(
         alike = (each.candidate.objective.structure(), each.candidate.family == "centralised")
         groups.setdefault(alike, []).append(each)
     for group in groups.values():
-        size = adaptation(pairs[group[0].task], group[0], options).function.layout.size
+        size = adaptation(pairs[group[0].task], group[0].candidate, group[0].seed, options).function.layout.size
         most = max(1, int(options.at_once * 1e9 / (2 * VECTORS * 4 * size)))
         for first in range(0, len(group), most):
             some = group[first : first + most]
             stack = StackRun(
-                [adaptation(pairs[each.task], each, options) for each in some],
+                [adaptation(pairs[each.task], each.candidate, each.seed, options) for each in some],
                 options.precision,
                 StackSettings(capture=options.device != "cpu"),
             )
@@ -311,7 +287,8 @@ def without_adversary(choice: dict[str, dict[str, str]]) -> dict[str, Candidate]
 
 def write(result: dict[str, Any], options: argparse.Namespace) -> None:
     result["seconds"] = round(time.perf_counter() - options.began, 1)
-    options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    if not options.quick:
+        options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 def main() -> None:
@@ -325,7 +302,7 @@ def main() -> None:
     arguments.add_argument("--precision", default="fp32")
     arguments.add_argument("--at-once", type=float, default=60.0, help="GB that the runs of one program may take")
     arguments.add_argument("--out", type=Path)
-    arguments.add_argument("--quick", action="store_true", help="four rounds of two tasks")
+    arguments.add_argument("--quick", action="store_true", help="four rounds of two tasks, not written")
     options = arguments.parse_args()
     options.out = (
         options.out or RESULTS / f"{'choose' if options.mode == 'choose' else 'confirm'}_office31_as_tune.json"

@@ -126,27 +126,28 @@ def with_term(candidate: Candidate) -> Candidate:
     return candidate._replace(objective=replace(played, **TERM))
 
 
-def adaptation(pair: DomainPair, planned: Planned, options: argparse.Namespace, *, accuracy: bool) -> Adaptation:
-    """A run, prepared; accuracy: whether its target accuracy is measured."""
+def adaptation(
+    pair: DomainPair, candidate: Candidate, seed: int, options: argparse.Namespace, probe_rows: int = 0, **rows: Any
+) -> Adaptation:
+    """A run, prepared. probe_rows, rows: what is measured while it trains; by default nothing is."""
     clients = [fedmm.Client(source=pair.source, name="source-1"), fedmm.Client(target=pair.target.x, name="target-1")]
-    if planned.candidate.family == "centralised":
+    if candidate.family == "centralised":
         clients = [fedmm.Client(source=pair.source, target=pair.target.x, name="all")]
     return Adaptation(
         clients,
-        MLP(hidden=(BOTTLENECK,), adversary_hidden=(256,), centre="none").build((1280,), 31, planned.seed),
-        planned.candidate.objective,
-        planned.candidate.algorithm,
+        MLP(hidden=(BOTTLENECK,), adversary_hidden=(256,), centre="none").build((1280,), 31, seed),
+        candidate.objective,
+        candidate.algorithm,
         fedmm.TrainOptions(
             rounds=options.rounds,
             batch_size=BATCH,
-            seed=planned.seed,
+            seed=seed,
             device=options.device,
             precision=options.precision,
-            probe_rows=10_000,
+            probe_rows=probe_rows,
             best_by="",
         ),
-        source_validation=pair.source_validation,
-        validation=pair.target if accuracy else None,
+        **rows,
     )
 
 
@@ -160,7 +161,8 @@ def run_all(
         groups.setdefault((*alike, each.label, each.seed) if options.device == "cpu" else alike, []).append(each)
     columns = (*SIGNALS, "target_accuracy") if accuracy else SIGNALS
     for group in groups.values():
-        prepared = [adaptation(pair, each, options, accuracy=accuracy) for each in group]
+        rows = {"source_validation": pair.source_validation, "validation": pair.target if accuracy else None}
+        prepared = [adaptation(pair, each.candidate, each.seed, options, 10_000, **rows) for each in group]
         stack = StackRun(prepared, options.precision, StackSettings(capture=options.device != "cpu"))
         stack.run(options.rounds, options.rounds)
         for replica, each in enumerate(group):
