@@ -46,10 +46,10 @@ test: check  ## all checks, and the tests that are neither long nor start proces
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-slow: setup  ## the longest tests, which tests/slow.txt lists
-	FEDMM_SLOW=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "slow and not processes"
+	FEDMM_SLOW=1 $(BIN)/python -m pytest -n 2 --dist loadfile -r s -m "slow and not processes"
 
 test-distributed: setup  ## tests that start real processes (Flower, NVFlare, Ray, ours), kill them, and type what the pages say; minutes
-	FEDMM_SLOW=1 $(BIN)/python -m pytest -m processes
+	FEDMM_SLOW=1 $(BIN)/python -m pytest -r s -m processes
 
 format: setup  ## let ruff mend what it can
 	$(BIN)/ruff check --fix .

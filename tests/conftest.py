@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -38,6 +39,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for name, skip in later.items():
             if os.environ.get("FEDMM_SLOW") != "1" and item.get_closest_marker(name):
                 item.add_marker(skip)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A test that would begin after FEDMM_DEADLINE, in seconds since 1970, is skipped: CI ends what runs longer."""
+    if time.time() > float(os.environ.get("FEDMM_DEADLINE") or "inf"):
+        pytest.skip("the time for tests is over (FEDMM_DEADLINE)")
 
 
 @pytest.fixture(autouse=True)
