@@ -154,8 +154,10 @@ def test_without_a_target_a_picture_shows_curves_and_sites(folders: Folders, mon
         assert title in titles
     assert "accuracy, source test rows: FedMM" in shown[False]
     assert {"source_accuracy", "source_auroc", "source_worst_accuracy", "0.75", "0.9", "0.5"} <= set(shown[False])
-    charts = [chart.name for chart in report_of(folder)[1]["accuracy"].charts()]
-    assert charts == ["source-accuracy", "source-worst-accuracy"]
+    found = report_of(folder)[1]
+    assert [chart.name for chart in found["accuracy"].charts()] == ["source-accuracy", "source-worst-accuracy"]
+    assert "These runs have no target, so" in found["accuracy"].parts[0].words
+    assert not {"domains", "features"} & found.keys()
 
 
 def test_sites_of_a_deployed_run_are_scored_by_the_rows_that_they_keep(folders: Folders) -> None:
@@ -173,7 +175,8 @@ def test_sites_of_a_deployed_run_are_scored_by_the_rows_that_they_keep(folders: 
         "list": [2, 1],
     }
     report, found = report_of(folders.run(clients={**clients, **wrong}))
-    assert not report.entries[0].has_target
+    assert not report.has_target
+    assert not {"domains", "features"} & found.keys()
     chart, by_auc = found["sites"].charts()
     assert chart.figures["0|validation"]["data"][0]["x"] == [50.0, 75.0]
     assert by_auc.figures["0|validation"]["data"][0]["x"] == [0.8]

@@ -52,6 +52,15 @@ def test_points_are_kept_as_numbers(tmp_path: Path) -> None:
     assert kept["map_label"].shape == (40,)
 
 
+def test_without_a_target_rows_of_the_source_are_shown(tmp_path: Path) -> None:
+    given = {"run": {"rounds": 1, "engine": "in_process"}, "data": {"name": "unbalanced"}, "objective": {"name": "auc"}}
+    run_experiment(experiment({**given, "model": {"name": "mlp"}}), tmp_path, progress=False)
+    kept = load_file(tmp_path / "exhibits.safetensors")
+    assert kept["sample_x"].shape == (36, 12)
+    assert set(kept["sample_label"].tolist()) == {0, 1}
+    assert "map_domain" not in kept
+
+
 def test_principal_axes_keep_distances() -> None:
     """40 rows in 5 dimensions have 5 axes, so that nothing is lost: distances are those of the features."""
     features = torch.randn(40, 5, generator=torch.Generator().manual_seed(0))

@@ -25,8 +25,8 @@ def exhibits(adaptation: Adaptation, adapted: Adapted, pair: DomainPair, keep_ro
     """All of it by name; what cannot be had is left out. Labels that are not known are -1.
 
     map_domain (0 source, 1 target), map_label, map_predicted: ``[rows]``; map_before, map_after: ``[rows, axes]``.
-    sample_x: bytes ``[k, C, H, W]`` or numbers ``[k, columns]`` of target rows; sample_label: ``[k]``;
-    sample_class, sample_probability: the likeliest classes, ``[k, 3]``.
+    sample_x: bytes ``[k, C, H, W]`` or numbers ``[k, columns]`` of target rows, or source rows if there is no target;
+    sample_label: ``[k]``; sample_class, sample_probability: the likeliest classes, ``[k, 3]``.
 
     Of the labelled test rows, with _source and _target behind these names:
     confusion: rows by class and predicted class, ``[classes, classes]``.
@@ -40,7 +40,8 @@ def exhibits(adaptation: Adaptation, adapted: Adapted, pair: DomainPair, keep_ro
     tensors: dict[str, Tensor] = {}
     if keep_rows:
         source, target = _choose_rows(pair.source_test, pair.source), _choose_rows(pair.target_test, pair.target)
-        tensors = _maps(adaptation, adapted, source, target) | _sample_rows(adapted, target)
+        tensors = _maps(adaptation, adapted, source, target)
+        tensors |= _sample_rows(adapted, target if len(target.x) else source)
     held = (None, None) if pair.sites is None else (pair.sites.source_test, pair.sites.target_test)
     for name, rows, sites in (("source", pair.source_test, held[0]), ("target", pair.target_test, held[1])):
         if rows is not None and len(rows.x):
@@ -121,15 +122,15 @@ def _principal(features: Tensor) -> Tensor:
     return scores.mul(torch.where(signs == 0, 1.0, signs)).float()
 
 
-def _sample_rows(adapted: Adapted, target: Labelled) -> dict[str, Tensor]:
-    x = target.x[:_SAMPLES]
+def _sample_rows(adapted: Adapted, rows: Labelled) -> dict[str, Tensor]:
+    x = rows.x[:_SAMPLES]
     if not len(x):
         return {}
     probability = adapted.predict_proba(x).cpu()
     top = probability.topk(min(_TOP, probability.shape[1]), dim=1)
     return {
         "sample_x": _small(x),
-        "sample_label": target.y[:_SAMPLES].to(torch.int16),
+        "sample_label": rows.y[:_SAMPLES].to(torch.int16),
         "sample_class": top.indices.to(torch.int16),
         "sample_probability": top.values.float(),
     }

@@ -122,6 +122,11 @@ class Report:
         return max(len(method.entries) for method in self.methods)
 
     @property
+    def has_target(self) -> bool:
+        """Whether a run has target rows, as far as they say."""
+        return any(entry.has_target for entry in self.entries)
+
+    @property
     def holds_rows(self) -> bool:
         """Whether rows of the data, or features of single rows, are among what is shown."""
         return any(name in entry.tensors for entry in self.entries for name in ("sample_x", "map_after"))

@@ -64,7 +64,6 @@ def is_oracle(metric: str) -> bool:
 def headline(report: Report) -> Section:
     """The table, and a dot for every run."""
     labelled = report.measured("target_accuracy") or any(e.run.target_accuracy is not None for e in report.entries)
-    has_target = any(entry.has_target for entry in report.entries)
     headings: list[object] = ["method", "seeds"]
     if labelled:
         headings += [
@@ -73,7 +72,7 @@ def headline(report: Report) -> Section:
             two_lines("oracle", "round chosen by target labels"),
         ]
     else:
-        headings += [two_lines("chosen round", "without target labels" if has_target else "on rows set aside")]
+        headings += [two_lines("chosen round", "without target labels" if report.has_target else "on rows set aside")]
         headings += [two_lines(validator, "last round") for validator in _validators(report)]
     headings += ["source accuracy", "rounds", "MB", "seconds"]
     validators = [] if labelled else _validators(report)
@@ -85,7 +84,7 @@ def headline(report: Report) -> Section:
         if labelled
         else "No target labels were given, so no accuracy on the target is known: here is what needs no labels, mean "
         "and range over the seeds. None of it proves that a method is better than another."
-        if has_target
+        if report.has_target
         else "There is no target: scores are on labelled rows that were not trained on, mean and range over the seeds; "
         "source accuracy, in percent, is on test rows."
     )

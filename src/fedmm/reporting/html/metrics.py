@@ -70,7 +70,8 @@ def accuracy_section(report: Report, lines: Lines) -> Section:
         parts.append(Text(f"{_describe_test_rows(report)}{shade}."))
         parts.append(lines.chart("target-accuracy", "target accuracy", target, unit="%", height=420))
     else:
-        parts.append(absent("These runs have no labelled target rows, so accuracy on the target was not measured."))
+        why = "have no labelled target rows" if report.has_target else "have no target"
+        parts.append(absent(f"These runs {why}, so accuracy on the target was not measured."))
     for column in ("source_accuracy", "source_worst_accuracy"):
         curves = method_curves(report, column, 100.0)
         if curves:
@@ -95,11 +96,8 @@ def validator_section(report: Report, lines: Lines) -> Section:
     if not charts:
         return Section("validators", "Validators", [absent("These runs measured nothing that needs no target labels.")])
     lower = [name for name in _VALIDATORS if name in LOWER_IS_BETTER and report.measured(name)]
-    words = (
-        f"No target labels are used here. Higher is better, but lower for {' and '.join(lower)}."
-        if lower
-        else ("No target labels are used here. Higher is better.")
-    )
+    source = "No target labels are used here." if report.has_target else "Measured on rows set aside to choose by."
+    words = f"{source} Higher is better{', but lower for ' if lower else ''}{' and '.join(lower)}."
     return Section("validators", "Validators", [Text(words), ChartGrid(charts), *_correlations(report)])
 
 

@@ -37,15 +37,14 @@ def write_html(report: Report, path: Path) -> Path:
 
 
 def sections(report: Report, lines: Lines) -> list[Section]:
-    """All sections in their order; those without data say so, but for a tuning, which most reports have none of."""
+    """All sections in their order. Those without data say so, but for tunings, and for domains without a target."""
     return [
         headline(report),
         *(tuning_section(tuned, number) for number, tuned in enumerate(report.tunings, start=1)),
         accuracy_section(report, lines),
         validator_section(report, lines),
         agreement_section(report, lines),
-        domain_section(report, lines),
-        feature_section(report),
+        *([domain_section(report, lines), feature_section(report)] if report.has_target else []),
         confusion_section(report),
         ranking_section(report, lines),
         site_section(report),

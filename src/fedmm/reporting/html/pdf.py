@@ -113,7 +113,7 @@ def _legend_handles(report: Report) -> list[Line2D]:
 def _cells(report: Report) -> list[list[str]]:
     """Headings, then a row for each method; validators stand for accuracies where no target labels are known."""
     labelled = any(run.target_accuracy is not None for method in report.methods for run in method.runs)
-    columns = ("target_information", "target_bnm", "source_risk") if _has_target(report) else _WITHOUT_TARGET
+    columns = ("target_information", "target_bnm", "source_risk") if report.has_target else _WITHOUT_TARGET
     measured = ("target, last (%)", "chosen, no labels", "oracle") if labelled else columns
     rows = [["method", "seeds", *measured, "MB", "seconds"]]
     for method in report.methods:
@@ -145,7 +145,7 @@ def _draw_table(axes: Axes, cells: Sequence[Sequence[str]]) -> None:
 def _plots(report: Report) -> list[Plot]:
     strokes = method_strokes(report)
     plots = []
-    main = _MAIN if _has_target(report) else (*_MAIN, *_WITHOUT_TARGET)
+    main = _MAIN if report.has_target else (*_MAIN, *_WITHOUT_TARGET)
     for column, (title, unit) in COLUMNS.items():
         curves = method_curves(report, column, 100.0 if unit == "%" else 1.0)
         if curves:
@@ -156,10 +156,6 @@ def _plots(report: Report) -> list[Plot]:
     if found:
         plots.append(Plot("target accuracy by megabytes, up and down", _lines(found, "%", "MB"), main=True))
     return plots + _maps(report) + _confusions(report) + _rankings(report, strokes) + _sites(report, strokes)
-
-
-def _has_target(report: Report) -> bool:
-    return any(entry.has_target for entry in report.entries)
 
 
 def _lines(
@@ -253,7 +249,7 @@ def _matrix(counts: Array, entry: Entry) -> Callable[[Axes], None]:
 
 def _rankings(report: Report, strokes: Sequence[Stroke]) -> list[Plot]:
     plots = []
-    main = not _has_target(report)
+    main = not report.has_target
     for rows in SETS:
         found = [
             (method.first.ranked[rows], stroke)
@@ -309,7 +305,7 @@ def _curves(
 def _sites(report: Report, strokes: Sequence[Stroke]) -> list[Plot]:
     """Sites and other groups by accuracy, of the first methods."""
     colours = {method.first.run.label: stroke.colour for method, stroke in zip(report.methods, strokes, strict=True)}
-    main = not _has_target(report)
+    main = not report.has_target
     return [
         Plot(
             f"accuracy, {SITE_ROWS[rows]}: {entry.run.label[:26]}",

@@ -61,7 +61,7 @@ def confusion_section(report: Report) -> Section:
         "Rows are the true classes of the test rows, columns what was predicted; each row adds up to 100%. "
         "From the run with the first seed, after its last round."
     )
-    if "target" not in domains:
+    if "target" not in domains and report.has_target:
         words += " Source rows only: there are no target labels."
     controls = Controls([("method", method_options(methods, report)), ("rows of the", [(d, d) for d in domains])])
     return Section("confusion", "Confusion", [Text(words), controls, chart])
@@ -97,7 +97,7 @@ def _matrix(counts: Array, entry: Entry) -> Figure:
 
 
 def sample_section(report: Report) -> Section:
-    """A few target rows with what each method says of them."""
+    """A few rows with what each method says of them: of the target, if there is one."""
     groups: dict[str, dict[int, Entry]] = {}
     for number, method in enumerate(report.methods):
         x = method.first.tensors.get("sample_x")
@@ -106,11 +106,12 @@ def sample_section(report: Report) -> Section:
             groups.setdefault(digest, {})[number] = method.first
     if not groups:
         return Section("samples", "Predictions", [absent("These runs kept no rows with their predictions.")])
+    which = "Target rows" if report.has_target else "Rows"
     parts: list[Part] = [
         Text(
-            "Target rows that were picked by chance, and the likeliest class by each method with its probability. "
-            "A tick is a right prediction, a cross a wrong one; rows without known labels have neither. Numbers of a "
-            "table are shown as the network sees them: scaled."
+            f"{which} that were picked by chance, and the likeliest class by each method with its probability. A tick "
+            "is a right prediction, a cross a wrong one; rows without known labels have neither. Numbers of a table "
+            "are shown as the network sees them: scaled."
         )
     ]
     for members in groups.values():
@@ -132,7 +133,7 @@ def _gallery(shown: dict[int, Entry], labels: dict[int, str]) -> Gallery:
     for row in range(min(len(images), _MOST_ROWS)):
         said = [(number, labels[number], _describe_prediction(entry, row)) for number, entry in shown.items()]
         heading = f"class {first.name_of(int(true[row]))}" if true[row] >= 0 else "class not known"
-        cards.append(Card(_png(images[row]), f"target row {row + 1}, {heading}", heading, said))
+        cards.append(Card(_png(images[row]), f"row {row + 1}, {heading}", heading, said))
     return Gallery(cards, smooth=max(images.shape[-2:]) < _TINY)
 
 
@@ -161,7 +162,7 @@ def _rows(shown: dict[int, Entry], labels: dict[int, str]) -> HtmlTable:
         cells: list[object] = [row + 1, *(f"{value:.3g}" for value in x[row])]
         cells += [first.name_of(int(true[row])) if true[row] >= 0 else "-"] if known else []
         rows.append([*cells, *(_describe_prediction(entry, row) for entry in shown.values())])
-    return HtmlTable(headings, rows, "target rows and their predictions")
+    return HtmlTable(headings, rows, "rows and their predictions")
 
 
 def _png(image: Array) -> str:
