@@ -164,7 +164,7 @@ def test_max_rounds_leaves_candidates_out_and_is_kept(tmp_path: Path) -> None:
     assert answered(tmp_path)[0] == 12
     state = state_of(tmp_path)
     assert len(state["rungs"][0]["entries"]) == 3
-    assert state["notes"] == ["to keep to 12 rounds 1 candidates are left out"]
+    assert state["notes"] == ["to keep to 12 rounds 1 candidate is left out"]
 
 
 def test_too_few_rounds_for_anything_are_refused(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from fedmm.runs.run_folder import ROUNDS, SUMMARY
 from fedmm.runs.summary import Summary
 from fedmm.runs.tuning.candidates import TUNE
 from fedmm.runs.tuning.criteria import Criterion, notes_on_rows, require_measured
-from fedmm.runs.tuning.halving import Budget, Pace, Rung, fit_rungs
+from fedmm.runs.tuning.halving import Budget, Pace, Rung, fit_rungs, tell_left_out
 from fedmm.runs.tuning.rung_results import read_summary
 from fedmm.runs.tuning.rungs import Halving, Sweep, evaluate_every, find_own
 from fedmm.runs.tuning.state import STATE
@@ -115,7 +115,7 @@ def _keep_to_rounds(halving: Halving, most: int | None) -> str:
     left_out = before[0].candidates - halving.plan[0].candidates
     shorter = halving.plan[-1].rounds < before[-1].rounds
     last = f", and the last rung has {halving.plan[-1].rounds} rounds, not {before[-1].rounds}" if shorter else ""
-    return f"to keep to {most} rounds {left_out} candidates are left out{last}" if left_out or shorter else ""
+    return f"to keep to {most} rounds {tell_left_out(left_out)}{last}" if left_out or shorter else ""
 
 
 def serve_tuning(grid: Grid, served: RunRequest) -> None:

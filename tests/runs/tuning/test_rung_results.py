@@ -54,6 +54,13 @@ def test_a_choice_whose_predictions_agree_by_chance_says_so() -> None:
     assert "chance" not in sure.sentence
 
 
+def test_the_sentence_names_no_signal_that_was_not_measured() -> None:
+    plain = [Measured({"target_information": 0.5, "target_bnm": 0.5})] * 3
+    better = [Measured({"target_information": 0.6, "target_bnm": 0.6})] * 3
+    choice = choose_finalist(Results({"source only": plain, "c0": better}, 10, None, {}), {})
+    assert "the best mean rank by target_information, target_bnm of the finalists" in choice.sentence
+
+
 def test_without_agreement_the_best_mean_rank_wins() -> None:
     assert choose_finalist(results(None, **FINALISTS), {}).label == "c0"
     assert choose_finalist(results(agree={"c1": 0.9}, **FINALISTS), {}).label == "c0"

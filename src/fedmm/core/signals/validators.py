@@ -42,7 +42,7 @@ class Validator:
 
 _TARGET = "target inputs of the clients (run.probe_rows above 0)"
 _ASIDE = "labelled source rows set aside (source_validation, or validation_rows in a site's file)"
-_COUNTS = "how many of its scores are in each of 8,192 bins, by class: 16,384 numbers"
+_COUNTS = "how many of its scores are in each of some 25,000 bins, by class; again in finer ones if need be"
 _PSI = "an adversary that predicts domains (dann, cdan)"
 
 VALIDATORS: dict[str, Validator] = {

@@ -20,6 +20,10 @@ from fedmm.runs.tuning.rung_results import Choice, Results, choose_finalist
 _SAME_ROWS = (
     "the choice was made on the test rows, so the test flatters it; data.validation_share keeps other rows for choosing"
 )
+_NO_ROWS = (
+    "no labelled source rows are set aside, so there is no source_risk, which rules out candidates that have unlearned "
+    "the source"
+)
 _OWN = "the experiment as given"
 
 
@@ -156,8 +160,10 @@ def metric_of(own: Experiment, given: str) -> str:
 
 
 def notes_on_rows(criterion: Criterion, pair: DomainPair) -> list[str]:
-    """What is to be said of the rows that are judged by, where they are those to test on."""
-    return [_SAME_ROWS] if criterion.metric and pair.source_validation is pair.source_test else []
+    """What is to be said of the rows that are judged by: they are those to test on, or there are none."""
+    if criterion.metric:
+        return [_SAME_ROWS] if pair.source_validation is pair.source_test else []
+    return [] if pair.source_validation is not None else [_NO_ROWS]
 
 
 def require_measured(criterion: Criterion, measured: Sequence[str]) -> None:

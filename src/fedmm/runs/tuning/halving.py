@@ -90,6 +90,11 @@ def fit_rungs(rungs: Sequence[Rung], eta: int, always: int, pace: Pace, seconds:
     return plan(candidates, rounds)
 
 
+def tell_left_out(candidates: int) -> str:
+    """That so many candidates are left out."""
+    return "1 candidate is left out" if candidates == 1 else f"{candidates} candidates are left out"
+
+
 class Budget:
     """A time budget in seconds, from now on; None for no end."""
 

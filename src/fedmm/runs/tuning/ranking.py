@@ -114,15 +114,18 @@ def _mean_ranks(candidates: Field) -> dict[str, float]:
     if not candidates:
         return {}
     seeds = min(len(runs) for runs in candidates.values())
-    names = [
-        name for name in RANKED_BY if all(name in run.signals for runs in candidates.values() for run in runs[:seeds])
-    ]
+    names = signals_of_all({label: runs[:seeds] for label, runs in candidates.items()})
     columns = [
         {label: _sign(name) * runs[seed].signals[name] for label, runs in candidates.items()}
         for seed in range(seeds)
         for name in names
     ]
     return _average_ranks(columns) or dict.fromkeys(candidates, 1.0)
+
+
+def signals_of_all(candidates: Field) -> list[str]:
+    """The validators that all of these were measured by: those that rank them."""
+    return [name for name in RANKED_BY if all(name in run.signals for runs in candidates.values() for run in runs)]
 
 
 def _sign(name: str) -> float:

@@ -23,6 +23,7 @@ from fedmm.runs.tuning.ranking import (
     believed_agreement,
     keep_agreeing,
     rank_candidates,
+    signals_of_all,
 )
 
 _INFORMATION, _RISK = RANKED_BY[0], "source_risk"
@@ -164,7 +165,8 @@ def choose_finalist(results: Results | None, vetoes: Mapping[str, str]) -> Choic
         return Choice(SOURCE_ONLY, best, False, f"Use source only: {why}.")
     agreeing = f"{len(order)} of {len(free)} finalists whose predictions agree best with {other}"
     among = f"the {agreeing} ({believed} {known[order[0]]:.3f})" if len(order) < len(free) else "the finalists"
-    reason = f"which has the best mean rank by {', '.join(RANKED_BY)} of {among}"
+    names = signals_of_all({label: results.measured[label] for label in free})
+    reason = f"which has the best mean rank by {', '.join(names)} of {among}"
     if order[0] == SOURCE_ONLY:
         return Choice(SOURCE_ONLY, best, False, f"Use source only, {reason}. {beside}")
     doubt = (

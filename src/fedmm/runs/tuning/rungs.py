@@ -24,7 +24,7 @@ from fedmm.runs.sweep import DivergedRuns, run_sweep
 from fedmm.runs.tuning.agreement import measure_agreement
 from fedmm.runs.tuning.candidates import AS_GIVEN
 from fedmm.runs.tuning.criteria import ByTarget, Criterion
-from fedmm.runs.tuning.halving import Budget, Pace, Rung, count_halvings, fit_rungs, plan_rungs
+from fedmm.runs.tuning.halving import Budget, Pace, Rung, count_halvings, fit_rungs, plan_rungs, tell_left_out
 from fedmm.runs.tuning.pace import pace_of, run_briefly, seconds_to_write
 from fedmm.runs.tuning.rung_results import (
     Choice,
@@ -281,7 +281,7 @@ class Halving:
         if after[0].candidates < before[0].candidates:
             left_out = self.state["field"][after[0].candidates : before[0].candidates]
             more = f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
-            self._note(f"{_SHORT} {len(left_out)} candidates are left out: {', '.join(left_out[:_NAMED])}{more}")
+            self._note(f"{_SHORT} {tell_left_out(len(left_out))}: {', '.join(left_out[:_NAMED])}{more}")
         if after[-1].rounds < before[-1].rounds:
             self._note(f"{_SHORT} the last rung has {after[-1].rounds} rounds, not {before[-1].rounds}")
         self._save()
