@@ -48,7 +48,8 @@ def programs(page: Path) -> list[str]:
     return ["\n".join(blocks)] if blocks and page.stem.startswith("how_to_") else blocks
 
 
-BLOCKS = [(page, code) for page in PAGES for code in programs(page)]
+BLOCKS = [(f"{page.stem} {number}", code) for page in PAGES for number, code in enumerate(programs(page), start=1)]
+"""By page and place on it, its programs."""
 
 
 @pytest.fixture
@@ -61,20 +62,18 @@ def _tables_are_put_back() -> Iterator[None]:
         table.update(rows)
 
 
-@pytest.mark.parametrize(
-    ("page", "code"), BLOCKS, ids=[f"{page.stem} {number}" for number, (page, _) in enumerate(BLOCKS, start=1)]
-)
+@pytest.mark.parametrize(("place", "code"), BLOCKS, ids=[place for place, _ in BLOCKS])
 @pytest.mark.usefixtures("_tables_are_put_back")
 def test_the_code_on_a_page_runs(
-    page: Path, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    place: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    exec(compile(code, page.name, "exec", dont_inherit=True), {"__name__": "__main__"})
+    exec(compile(code, place, "exec", dont_inherit=True), {"__name__": "__main__"})
     assert capsys.readouterr().err == ""
 
 
 def test_there_is_code_to_run() -> None:
-    assert {page.stem for page, _ in BLOCKS} >= {"index", "concepts", "configuration", "presets"}
+    assert {place.rpartition(" ")[0] for place, _ in BLOCKS} >= {"index", "concepts", "configuration", "presets"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
