@@ -17,6 +17,7 @@ from cli.commands import Command, Ended
 from PIL import Image
 
 from fedmm.config.schema import experiment
+from fedmm.core.signals.groups import EVALUATION
 from fedmm.inference.evaluate import rows_named
 from fedmm.inference.load_run import open_run
 from fedmm.inference.predict import predict_rows
@@ -282,7 +283,8 @@ def test_a_full_disk_leaves_an_older_file_as_it_was(
     np.save(tmp_path / "x.npy", np.zeros((3, 2)))
     x = np.random.default_rng(0).normal(size=(20, 2))
     np.savez(tmp_path / "all.npz", source_x=x, source_y=np.arange(20) % 2, target_x=x)
-    (tmp_path / file).write_text("an older file")
+    older = f"an older file: {EVALUATION}"
+    (tmp_path / file).write_text(older)
 
     def full(number: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -290,7 +292,7 @@ def test_a_full_disk_leaves_an_older_file_as_it_was(
     monkeypatch.setattr(os, "fsync", full)
     ended = command(*({"RUN": moons, "FILE": file}.get(word, word) for word in words))
     refused(ended, f"cannot be written{' to .' if file == 'e.json' else ''}: {os.strerror(errno.ENOSPC)}")
-    assert (tmp_path / file).read_text() == "an older file"
+    assert (tmp_path / file).read_text() == older
     assert not list(tmp_path.glob(".*"))
 
 

@@ -77,6 +77,25 @@ def test_few_rows_of_a_class_are_trained_on_first_then_tested_on(count: int, par
     assert [sum(row >= 100 for row in part) for part in split_in_three(y, 0.2, 0.2)] == parts
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_a_class_that_few_groups_hold_is_trained_on_and_tested_on(seed: int) -> None:
+    """Thirty patients of eight visits, of whom two fall ill after the first ones."""
+    groups = [str(row // 8) for row in range(240)]
+    y = torch.tensor([int(row // 8 in (4, 9) and row % 8 > 2) for row in range(240)])
+    split = split_rows(y, NO_TARGET, held_out=0.3, target_held_out=0.0, seed=seed, source_groups=groups)
+    assert [int(y[part].sum()) for part in (split.source, split.source_test)] == [5, 5]
+    assert not {groups[row] for row in split.source.tolist()} & {groups[row] for row in split.source_test.tolist()}
+    assert len(split.source_test) == 8 * (1 + 8)  # of two ill patients and 28 others
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_class_within_groups_of_a_rarer_one_keeps_a_group_to_train_on(seed: int) -> None:
+    groups = [str(row // 2) for row in range(40)]
+    y = torch.tensor([0, 2, 1, 2, *[0] * 36])  # class 1 is in one of the two groups of class 2
+    split = split_rows(y, NO_TARGET, held_out=0.3, target_held_out=0.0, seed=seed, source_groups=groups)
+    assert set(y[split.source].tolist()) == {0, 1, 2}
+
+
 def test_another_seed_chooses_other_rows() -> None:
     y = torch.arange(200) % 2
     first, second = (split_in_three(y, 0.25, 0.25, seed) for seed in (0, 1))

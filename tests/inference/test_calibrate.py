@@ -13,6 +13,7 @@ from fedmm import FedmmError
 from fedmm.config.schema import experiment
 from fedmm.inference import evaluate, open_run, rows_named
 from fedmm.inference.calibrate import Calibration, calibrate, fit_platt, fit_temperature
+from fedmm.inference.predict import calibrated_logits
 from fedmm.runs.run import run_experiment
 
 
@@ -114,3 +115,19 @@ def test_what_cannot_be_calibrated_is_refused(run: Path) -> None:
     one = type(few).cut(part._replace(y=torch.zeros_like(part.y)))
     with pytest.raises(FedmmError, match="calibration of two classes needs rows of both, and these are all of one"):
         calibrate(opened, one)
+
+
+@pytest.mark.parametrize("recall", [0.3, 0.55, 0.9, 1.0])
+def test_a_row_alone_is_decided_as_it_was_among_all(run: Path, recall: float) -> None:
+    """Its score is computed again, and may differ in the last bits."""
+    opened = open_run(run, "last")
+    rows = rows_named(opened, "source-validation")
+    calibrated, fitted = calibrate(opened, rows, recall)
+    (part,) = rows_named(opened, "source-validation").parts
+    assert part.y is not None
+    logits = calibrated.predictor.logits(part.x).double()
+    for off in (-1.0, 1.0):
+        moved = calibrated_logits(logits * (1 + off * 2e-6), calibrated.temperature, calibrated.bias)
+        found = (moved[:, 1] - moved[:, 0] >= calibrated.threshold)[part.y == 1].double().mean()
+        assert float(found) >= recall - 1e-12
+    assert fitted.threshold == calibrated.threshold

@@ -130,6 +130,33 @@ def test_where_nothing_is_missing_but_the_class_mix_is_rough_no_command_is_advis
     assert COMPARE not in found["sentence"]
 
 
+@pytest.mark.parametrize(
+    ("tables", "told"),
+    [
+        ({}, {}),
+        ({"run": {"uploads": "int8"}}, {}),
+        ({"run": {"stop_by": "source_risk"}}, {}),
+        ({}, {"rows": {"source": "40 rows [2] other", "target": "40 rows [2] other"}}),
+    ],
+    ids=["stopped early", "other uploads", "may stop early", "other rows"],
+)
+def test_runs_that_were_trained_otherwise_are_neither_compared_with_nor_counted_in(
+    runs: Runs, tables: dict[str, Any], told: dict[str, Any]
+) -> None:
+    for seed in range(3):
+        changed = {**tables, "run": {"seed": seed, **tables.get("run", {})}}
+        as_plain = {"objective": {"name": "source_only"}, "algorithm": {"name": "fedavg_gda"}}
+        runs.add(f"plain-{seed}", given(**{**changed, **as_plain}), **{**PLAIN, **told})
+        runs.add(f"adapted-{seed}", given(**changed), **{**GOOD, **told})
+    if not tables and not told:
+        for path in runs.root.glob("*/summary.json"):
+            path.write_text(json.dumps(json.loads(path.read_text()) | {"rounds": 1}))
+    found = judged(runs.add("adapted", **GOOD))
+    assert found["source_only_runs"] == 0
+    runs.add("beside", plain(0), **PLAIN)
+    assert "3 seeds of each method are needed, not 1" in judged(runs.root / "adapted")["sentence"]
+
+
 def test_one_reason_against_is_enough(runs: Runs) -> None:
     runs.add_plain(1, target_information=0.65)
     found = judged(runs.add("adapted", **GOOD))

@@ -25,14 +25,13 @@ from fedmm.cli.console import (
     console,
     say,
 )
-from fedmm.core.errors import require
 from fedmm.core.files import write_json
 from fedmm.core.signals.groups import FEW_ROWS, worst_and_best
 from fedmm.core.validation import at_least, rate
 from fedmm.data.readers.images import skipped_note
 from fedmm.inference.calibrate import calibrate
 from fedmm.inference.evaluate import evaluate as evaluate_rows
-from fedmm.inference.evaluate import rows_named
+from fedmm.inference.evaluate import require_own_name, rows_named
 from fedmm.inference.export import FORMATS, export_model
 from fedmm.inference.load_run import FinishedRun, open_run
 from fedmm.inference.predict import (
@@ -43,15 +42,15 @@ from fedmm.inference.predict import (
     predict_rows,
     prediction_file,
     read_as,
+    require_apart,
     require_ending,
     same_rows,
 )
-from fedmm.reporting.evaluation import draw_evaluation
+from fedmm.reporting.evaluation import draw_evaluation, require_picture_name
 from fedmm.training.progress import bars
 
 _MOST_COLUMNS, _MOST_CONFUSIONS, _MOST_NAMES, _SHOWN = 12, 10, 5, 6
 _WORST, _BEST = 30, 10
-_PICTURES = (".png", ".svg", ".pdf")
 CalibrateOn = Annotated[
     str,
     typer.Option(
@@ -98,6 +97,8 @@ def predict(
         require_ending(out)
     opened = open_run(run, model, device=device)
     opened = read_as(opened, separator=separator, decimal=decimal, encoding=encoding, site=site)
+    if not shown:
+        require_apart(opened, out, str(data), calibrate_on)
     opened, said = _calibrate_run(opened, calibrate_on, recall)
     rows = open_rows(opened, data, skip_bad=skip_bad)
     with bars(True) as bar:
@@ -168,8 +169,10 @@ def evaluate(
     at_least("--bins", bins, 1)
     if max_fpr is not None:
         rate("--max-fpr", max_fpr)
+    if out is not None:
+        require_own_name(out)
     if picture is not None:
-        require(picture.suffix.lower() in _PICTURES, f"--picture {picture} must end in {', '.join(_PICTURES)}")
+        require_picture_name(picture, run)
     opened = open_run(run, model, device=device)
     opened = read_as(opened, separator=separator, decimal=decimal, encoding=encoding, site=site)
     opened, said = _calibrate_run(opened, calibrate_on, recall)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -135,14 +136,29 @@ def draw_held_out(y: Tensor, share: float, seed: tuple[int | str, ...]) -> Tenso
 def draw_held_out_groups(
     y: Tensor, share: float, seed: tuple[int | str, ...], groups: Sequence[str] | None = None
 ) -> Tensor:
-    """Which rows are held out, bool ``[rows]``: whole groups, each of the class of its first row."""
+    """Which rows are held out, bool ``[rows]``: whole groups, each of the class it holds that fewest groups hold.
+
+    Of a class that would keep no row a group stays.
+    """
     if groups is None:
         return draw_held_out(y, share, seed)
-    first_row = {group: row for row, group in reversed(list(enumerate(groups)))}
-    first = torch.tensor(sorted(first_row.values()), dtype=torch.int64)
-    out = torch.zeros(len(y), dtype=torch.bool)
-    out[first] = draw_held_out(y[first], share, seed)
-    return _with_their_groups(out, groups)
+    held: dict[str, set[int]] = {}
+    for group, label in zip(groups, y.tolist(), strict=True):
+        held.setdefault(group, set()).add(label)
+    holders = Counter(label for labels in held.values() for label in labels)
+
+    def rarity(label: int) -> tuple[bool, int, int]:
+        return label == UNLABELLED, holders[label], label
+
+    rarest = torch.tensor([min(labels, key=rarity) for labels in held.values()], dtype=torch.int64)
+    drawn = {group for group, out in zip(held, draw_held_out(rarest, share, seed).tolist(), strict=True) if out}
+    kept = {label for group, labels in held.items() if group not in drawn for label in labels}
+    for label in sorted(holders.keys() - kept):
+        if label not in kept:
+            stays = next(group for group, labels in held.items() if label in labels)
+            drawn.remove(stays)
+            kept |= held[stays]
+    return torch.tensor([group in drawn for group in groups], dtype=torch.bool)
 
 
 def _with_their_groups(mask: Tensor, groups: Sequence[str] | None) -> Tensor:

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fedmm.config.schema import Experiment
 from fedmm.config.sites import RowsElsewhere, with_stand_in
 from fedmm.core.engine import FederatedState
@@ -80,7 +82,8 @@ def check_tuning(request: TuneRequest, name: str, min_sites: int) -> Experiment:
     candidates, criterion = plan_deployed(request)
     given = find_own(candidates)
     if criterion.metric and not isinstance(given.data, RowsElsewhere):
-        require_measured(criterion, prepare(given, DataCache()).measures)
+        cache = DataCache()
+        require_measured(criterion, prepare(given, cache).measures, cache.pair(given, torch.device("cpu")))
     _keep_to_rounds(_plan_halving(request, candidates, criterion, Path(), print), request.max_rounds)
     return given
 

@@ -16,8 +16,9 @@ from fedmm.inference.predict import calibrated_logits, predict_rows
 
 _FEWEST_ROWS = 20
 _STEPS, _HALVINGS = 100, 50
-_ROUNDING = 1e-9
-"""By which a threshold is below the score that it is to find, since scores are computed again."""
+_ROUNDING = 1e-5
+"""By which share a threshold is below the score that it is to find: some eighty roundings of float32, since batches of
+another size, and other programs, compute the same score a little differently."""
 
 
 @dataclass(frozen=True)
@@ -146,13 +147,17 @@ def _nll(y: Tensor, logits: Tensor) -> float:
 
 
 def _with_threshold(fitted: Calibration, y: Tensor, odds: Tensor, recall: float, classes: int) -> Calibration:
-    """The highest threshold that finds the share ``recall`` of the rows of class 1, and what it does on these rows."""
+    """The highest threshold that finds the share ``recall`` of the rows of class 1, and what it does on these rows.
+
+    odds: calibrated, of which float32 rounded (odds - bias) * temperature.
+    """
     require(classes == 2, f"a recall is chosen for two classes, not {classes}")
     require(0.0 < recall <= 1.0, f"the recall must be above 0 and at most 1, not {recall:g}")
     positive = odds[y == 1].sort(descending=True).values
     require(len(positive) > 0, "there is no row of the second class to choose a threshold with")
     needed = math.ceil(recall * len(positive) - 1e-9)
-    threshold = float(positive[needed - 1]) - _ROUNDING * (1.0 + abs(float(positive[needed - 1])))
+    last = float(positive[needed - 1])
+    threshold = last - _ROUNDING * (1.0 / fitted.temperature + abs(last - fitted.bias))
     hits, called = int((positive >= threshold).sum()), int((odds >= threshold).sum())
     return replace(
         fitted,

@@ -72,6 +72,13 @@ class Evaluation:
         }
 
 
+def require_own_name(path: Path) -> None:
+    """Refuse a file for an evaluation that is no .json, or holds something else."""
+    require(path.suffix.lower() == ".json", f"--out {path} must end in .json")
+    held = path.read_bytes() if path.is_file() else EVALUATION.encode()
+    require(EVALUATION.encode() in held, f"--out {path} is there and holds no evaluation; name another file")
+
+
 def rows_named(run: FinishedRun, data: str, *, skip_bad: bool = False) -> RowStream:
     """The rows of a file or folder, or of the run's own data set where ``data`` is one of the words for them."""
     return open_own_rows(run, data) if data in OWN_ROWS else open_rows(run, Path(data), skip_bad=skip_bad)

@@ -38,6 +38,8 @@ FORMAT = "fedmm-export-1"
 INPUT_NAME, OUTPUT_NAMES = "x", ("probabilities", "logits")
 _ROWS_CHECKED = 64
 _LARGEST_ONNX = 2_000_000_000
+_ROUNDING = 2.0**-21
+"""By which share a threshold is below the probability it is to find, since the file's are float32."""
 """Bytes; protobuf holds no more in one file."""
 
 Probabilities = Callable[[Any], Tensor]
@@ -141,7 +143,8 @@ def _calibration(run: FinishedRun) -> dict[str, float | None]:
     """
     if (run.temperature, run.bias, run.threshold) == (1.0, 0.0, None):
         return {}
-    threshold = None if run.threshold is None else float(torch.tensor(run.threshold, dtype=torch.float64).sigmoid())
+    p = None if run.threshold is None else float(torch.tensor(run.threshold, dtype=torch.float64).sigmoid())
+    threshold = None if p is None else p * (1.0 - _ROUNDING)
     return {"temperature": run.temperature, "bias": run.bias, "threshold": threshold}
 
 

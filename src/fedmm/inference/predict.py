@@ -183,6 +183,12 @@ def require_ending(path: Path) -> None:
     require(known, f"--out {path} must end in .csv, .csv.gz or .parquet; - is standard output")
 
 
+def require_apart(run: FinishedRun, out: Path, *read: str) -> None:
+    """Refuse to write predictions over rows that are read, or over a table of the run's own data set."""
+    same = is_training_file(run, str(out)) or any(out.resolve() == Path(name).resolve() for name in read if name)
+    require(not same, f"--out {out} is a file of rows, which predictions would replace; name another file")
+
+
 @contextmanager
 def prediction_file(path: Path, class_names: Sequence[str]) -> Iterator[Write]:
     """A file to write predictions to part by part; it gets its name when all are there."""

@@ -124,7 +124,7 @@ def draw_compared(folder: Path) -> Path:
 def _draw_dots(part: SubFigure, table: Mapping[str, Any]) -> None:
     """Candidates below each other, axes for each metric."""
     entries = table["candidates"]
-    columns = _list_shown(table)
+    columns = _list_shown(table) or list(table.get("shown", _SHOWN))[:1]
     grid = part.subplots(1, len(columns), squeeze=False, sharey=True)[0]
     for axes, column in zip(grid, columns, strict=True):
         _draw_column(axes, column, entries)

@@ -11,6 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import SubFigure
 
+from fedmm.core.errors import require
+from fedmm.reporting.figures import ROUNDS_PICTURE
 from fedmm.reporting.style import FAINT, INK, RULE, SMALL, TEXT, Strip, compose, quiet
 
 _SIDE, _LETTER = 3.9, 0.085
@@ -19,7 +21,15 @@ _MOST_NUMBERS, _MOST_NAMES, _LONGEST = 12, 40, 12
 """Classes up to which cells hold their percentage, and axes the classes' names; letters of a name."""
 _BLUE = "#0072B2"
 _SHADES = LinearSegmentedColormap.from_list("shares", ["#FFFFFF", "#C6DDEE", _BLUE, "#00314D"])
+_ENDINGS = (".png", ".svg", ".pdf")
 _TICKS = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+def require_picture_name(path: Path, run: Path) -> None:
+    """Refuse a name that says no format, and the run's own picture. run: its folder."""
+    require(path.suffix.lower() in _ENDINGS, f"--picture {path} must end in {', '.join(_ENDINGS)}")
+    own = path.resolve() == (run / ROUNDS_PICTURE).resolve()
+    require(not own, f"--picture {path} is the run's own picture of its rounds; name another file")
 
 
 def draw_evaluation(evaluation: Mapping[str, Any], path: Path) -> Path:

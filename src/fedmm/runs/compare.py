@@ -202,8 +202,9 @@ def compare_methods(
         )
         criterion = ByValidation(metric_of(given, metric))
         candidates = derive_labelled(tables, criterion.metric, seeds)
-        require_measured(criterion, prepare(candidates[0].experiments[0], cache).measures)
-        notes = notes_on_rows(criterion, cache.pair(given, torch.device("cpu"))) or [_TEST_ROWS]
+        pair = cache.pair(given, torch.device("cpu"))
+        require_measured(criterion, prepare(candidates[0].experiments[0], cache).measures, pair)
+        notes = notes_on_rows(criterion, pair) or [_TEST_ROWS]
     else:
         require(not metric, "--metric is for experiments without a target (data.labelled_only); leave it out")
         candidates = derive_candidates(tables, ADAPTING if objectives is None else objectives, seeds)
@@ -284,7 +285,9 @@ def judge_labelled(entries: Sequence[Table], criterion: ByValidation) -> Table:
 def _measure(values: Table, criterion: ByValidation) -> Measured:
     columns = {name: values.get(VALIDATORS[name].column) for name in criterion.signals}
     known = {name: float(value) for name, value in columns.items() if value is not None and math.isfinite(value)}
-    return Measured(known) if criterion.signals[0] in known else Measured(diverged=True)
+    if criterion.signals[0] in known:
+        return Measured(known)
+    return Measured(diverged=all(value is None for value in values.values()))
 
 
 def _label_shift(folders: Sequence[Path]) -> Table | None:

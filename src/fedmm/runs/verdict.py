@@ -12,6 +12,7 @@ from fedmm.config.schema import Experiment
 from fedmm.config.toml import read_toml
 from fedmm.core.errors import FedmmError
 from fedmm.core.files import write_json
+from fedmm.core.options import options_that_affect
 from fedmm.core.signals.track_record import tell_record
 from fedmm.core.signals.validators import ALONE, FEWEST_SEEDS, Verdict, judge_adaptation
 from fedmm.core.signals.warning_signs import Measured, find_warning_signs
@@ -26,8 +27,11 @@ KEY = "adaptation"
 """Of a run's summary."""
 _SIGNS = ("target_information", "source_risk")
 _ALIKE = ("data", "partition", "model", "aggregation", "transmission")
-_ALIKE_RUN = ("rounds", "batch_size", "participation", "client_weights", "probe_rows", "dtype")
+_ALIKE_RUN = sorted(options_that_affect("numbers").keys() - {"preset"})  # a preset is spelled out in the other sections
 """Sections and keys of [run] in which a run and its source-only reference must not differ."""
+
+_OWN = ("data", "objective", "algorithm", "guard")
+"""Sections in which seeds of one method must not differ."""
 
 Tables = Mapping[str, Mapping[str, Any]]
 Summary = Mapping[str, Any]
@@ -84,12 +88,12 @@ def _beside(folder: Path, tables: Tables, summary: Summary) -> tuple[list[Summar
     plain: dict[str, dict[object, Summary]] = {}
     for other in _other_runs(folder):
         found = _read(other)
-        if found is None or _alike(found[0]) != _alike(tables):
+        if found is None or _alike(*found) != _alike(tables, summary) or not _same_rows(*found, tables, summary):
             continue
         theirs, told = found
         if is_source_only(told):
             plain.setdefault(json.dumps(theirs["algorithm"], sort_keys=True), {})[told["seed"]] = told
-        elif all(theirs[section] == tables[section] for section in ("data", "objective", "algorithm")):
+        elif all(theirs[section] == tables[section] for section in _OWN):
             own.setdefault(told["seed"], told)
 
     def risk(runs: Sequence[Summary]) -> tuple[int, float]:
@@ -118,17 +122,24 @@ def _read(folder: Path) -> tuple[Tables, Summary] | None:
         if summary.get("label_shift"):
             read_shift(summary["label_shift"])
         is_source_only(summary)
-        _alike(tables)
+        _alike(tables, summary)
         hash(summary["seed"])
-        return {name: dict(tables[name]) for name in ("data", "objective", "algorithm", *_ALIKE, "run")}, summary
+        return {name: dict(tables.get(name, {})) for name in (*_OWN, *_ALIKE, "run")}, summary
     except (FedmmError, OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def _alike(tables: Tables) -> dict[str, Any]:
+def _alike(tables: Tables, summary: Summary) -> dict[str, Any]:
     """What decides whether two runs can be compared; scaling per site is a method of its own."""
     sections = {name: {key: value for key, value in tables[name].items() if key != PER_SITE} for name in _ALIKE}
-    return {**sections, "run": {key: tables["run"].get(key) for key in _ALIKE_RUN}}
+    return {**sections, "run": {key: tables["run"].get(key) for key in _ALIKE_RUN}, "done": summary["rounds"]}
+
+
+def _same_rows(tables: Tables, summary: Summary, of_tables: Tables, of_summary: Summary) -> bool:
+    """Whether two runs were trained on the same rows, as far as it is known and they are scaled alike."""
+    scaled_alike = tables["data"].get(PER_SITE) == of_tables["data"].get(PER_SITE)
+    known = summary.get("rows") and of_summary.get("rows")
+    return not (scaled_alike and known) or summary["rows"] == of_summary["rows"]
 
 
 def _history(folder: Path) -> dict[str, Measured]:

@@ -177,7 +177,7 @@ class EarlyStopping(Callback):
 
     def _reason(self, round_: int) -> str:
         if self._best is None or not math.isfinite(self._best):
-            return f"{self.stop_by} was not finite in {round_} rounds"
+            return f"{self.stop_by} could not be measured, or was not finite, up to round {round_}"
         more = f" by more than {self.min_delta:g}" if self.min_delta else ""
         return (
             f"{self.stop_by} was {self._best:.4g} in round {self._since} and no better{more} in the "

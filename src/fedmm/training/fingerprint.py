@@ -13,6 +13,7 @@ from torch import Tensor
 from fedmm.core.algorithm import steps_by_client
 from fedmm.core.errors import FedmmError
 from fedmm.core.options import options_that_affect
+from fedmm.data.domains import DomainPair, Labelled
 from fedmm.data.rows import Rows, TensorRows
 from fedmm.training.adaptation import Adaptation
 
@@ -70,6 +71,11 @@ def fingerprint_rows(adaptation: Adaptation) -> dict[str, str]:
     }
 
 
+def fingerprint_pair(pair: DomainPair) -> dict[str, str]:
+    """What is trained on, by domain: how many rows of which kind, and a checksum of some; of the source with labels."""
+    return {"source": _labelled(pair.source, with_labels=True), "target": _labelled(pair.target, with_labels=False)}
+
+
 def plain(value: Any) -> Any:
     """Hyperparameters as JSON can hold them, the same in every process."""
     if value is None or isinstance(value, bool | int | float | str):
@@ -116,9 +122,20 @@ def _rows(held: Rows | None) -> str:
     words = f"{len(held)} rows {list(first.shape[1:])} {str(first.dtype).removeprefix('torch.')}"
     if not isinstance(held, TensorRows):
         return words
-    chosen = torch.linspace(0, len(held) - 1, min(len(held), _ROWS_LOOKED_AT), dtype=torch.float64).long()
+    chosen = _spread_out(len(held))
     looked_at = {"x": held.take(chosen)} | ({"y": held.labels(chosen)} if held.labelled else {})
     return f"{words} {_of_tensors(looked_at)}"
+
+
+def _labelled(rows: Labelled, *, with_labels: bool) -> str:
+    chosen = _spread_out(len(rows.x))
+    looked_at = {"x": rows.x[chosen]} | ({"y": rows.y[chosen]} if with_labels else {})
+    return f"{len(rows.x)} rows {list(rows.x.shape[1:])} {_of_tensors(looked_at)}"
+
+
+def _spread_out(rows: int) -> Tensor:
+    """Which of so many rows are looked at, int64."""
+    return torch.linspace(0, max(0, rows - 1), min(rows, _ROWS_LOOKED_AT), dtype=torch.float64).long()
 
 
 def _of_tensors(tensors: Mapping[str, Tensor]) -> str:

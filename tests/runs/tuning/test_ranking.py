@@ -24,7 +24,7 @@ def test_nothing_is_wrong_with_a_field_of_good_candidates() -> None:
     ("runs", "why"),
     [
         ([Measured(diverged=True)], "1 of 1 runs diverged"),
-        ([Measured()], "not measured in time"),
+        ([Measured()], "not measured"),
         ([run(0.6, best=1.3)], "collapsed: target_information fell from 1.3 to 0.6"),
         ([run(0.44)], "target_information 0.44 is below source only's, 0.5"),
         ([run(0.9, risk=0.81)], "source_risk 0.81 is nearer to chance than to the best, 0.5"),
@@ -41,6 +41,11 @@ def test_a_little_below_source_only_is_no_veto() -> None:
 
 def test_a_source_risk_is_no_veto_where_chance_is_not_known() -> None:
     assert find_vetoes({**FIELD, "risky": [run(0.9, risk=9.0)]}, "source only") == {}
+
+
+def test_a_source_risk_is_no_veto_where_none_is_better_than_guessing() -> None:
+    field = {"source only": [run(0.5, risk=1.1)], "a": [run(0.8, risk=1.2)], "b": [run(0.8, risk=1.3)]}
+    assert find_vetoes(field, "source only", classes=2) == {}
 
 
 def test_those_with_a_veto_come_after_the_others_and_the_unmeasured_last() -> None:

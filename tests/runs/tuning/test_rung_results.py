@@ -13,7 +13,7 @@ from fedmm.core.errors import FedmmError
 from fedmm.core.signals.label_shift import LabelShift
 from fedmm.runs.evidence import shift_table
 from fedmm.runs.tuning.ranking import Measured
-from fedmm.runs.tuning.rung_results import Results, choose_finalist, read_results, tabulate
+from fedmm.runs.tuning.rung_results import Results, choose_finalist, find_judged_rung, read_results, tabulate
 
 MIXES = torch.tensor([0.5, 0.5], dtype=torch.float64)
 SAME_MIX = shift_table(LabelShift(MIXES, MIXES, 0.0, True, 0.0, 0.05), ("a", "b"))
@@ -146,7 +146,8 @@ def test_runs_are_judged_after_the_last_round_that_all_were_evaluated_in(tmp_pat
     assert found.round == 2
     assert found.measured["source only"] == [Measured({"target_information": 0.2, "target_bnm": 0.2}, 0.2)]
     assert found.measured["a"] == [Measured({"target_information": 0.3, "target_bnm": 0.3}, 0.5)]
-    assert found.measured["b"] == found.measured["c"] == [Measured(diverged=True)]
+    assert found.measured["b"] == [Measured(diverged=True)]
+    assert found.measured["c"] == [Measured()]  # it ended, and could not be measured
     assert found.measured["never begun"] == [Measured()]
     assert found.label_shift == SAME_MIX
 
@@ -172,3 +173,42 @@ def test_the_table_has_each_candidate_as_it_stood_in_its_last_rung() -> None:
     assert rows[0]["signals"]["target_information"] == {"mean": 0.5, "low": 0.4, "high": 0.6}
     assert rows[0]["signals"]["source_risk"] is None
     assert [row["always"] for row in rows] == [False, False, True]
+
+
+def test_where_source_only_diverged_nothing_is_judged_and_the_best_that_adapts_is_taken() -> None:
+    found = results(agree=None, **FINALISTS)
+    field = {**found.measured, "source only": [Measured(diverged=True)] * 3}
+    choice = choose_finalist(Results(field, 10, None), {"source only": "3 of 3 runs diverged"})
+    assert (choice.label, choice.adapted, choice.supported) == ("c0", "c0", None)
+    assert "source only, with which it would be compared, is ruled out: 3 of 3 runs diverged" in choice.sentence
+
+
+def test_where_nothing_that_adapts_was_measured_nothing_is_ruled_out() -> None:
+    field = {"source only": runs(0.2, 0.3, 0.25), "a": [Measured()], "b": [Measured()]}
+    choice = choose_finalist(Results(field, 10, SAME_MIX), {"a": "not measured", "b": "not measured"})
+    assert (choice.label, choice.adapted, choice.supported) == ("source only", None, None)
+    assert "no candidate that adapts was measured" in choice.sentence
+
+
+def rung(rounds: int, after: int, *, status: str = "completed", unmeasured: bool = False) -> dict[str, Any]:
+    signals = [{}] if unmeasured else [{"target_information": 0.5}]
+    entries = [{"signals": [{"target_information": 0.5}], "diverged": 0}, {"signals": signals, "diverged": 0}]
+    return {"rounds": rounds, "judged_after": after, "status": status, "entries": entries}
+
+
+@pytest.mark.parametrize(
+    ("rungs", "which"),
+    [
+        ([], None),
+        ([rung(30, 9, status="out of time")], None),
+        ([rung(30, 10, status="out of time")], 0),
+        ([rung(10, 10), rung(30, 9, status="out of time")], 0),
+        ([rung(10, 10), rung(30, 12, status="out of time")], 1),
+        ([rung(10, 10), rung(30, 30, status="out of time", unmeasured=True)], 0),
+        ([rung(10, 10), rung(30, 30)], 1),
+    ],
+)
+def test_a_rung_that_was_cut_short_is_judged_if_it_went_far_enough(
+    rungs: list[dict[str, Any]], which: int | None
+) -> None:
+    assert find_judged_rung(rungs) is (None if which is None else rungs[which])

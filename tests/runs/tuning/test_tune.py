@@ -16,7 +16,9 @@ from fedmm.runs import sweep as sweeping
 from fedmm.runs.evidence import shift_of_model
 from fedmm.runs.tuning import rungs as climbing
 from fedmm.runs.tuning import tune as tuning
+from fedmm.runs.tuning.criteria import ByTarget
 from fedmm.runs.tuning.halving import Budget, Pace
+from fedmm.runs.tuning.rung_results import Choice
 from fedmm.training.batched import StackSettings
 from fedmm.training.stack_settings import Tuned
 
@@ -179,6 +181,7 @@ def test_when_the_time_is_over_there_is_a_result_and_resume_goes_on(
     assert found.notes == ["the time was over in rung 2 of 2; resume goes on"]
     assert found.label == "source only"
     assert found.adapted is not None  # by the first rung
+    assert found.sentence.endswith(" Judged after 10 of 30 rounds.")
     assert state_of(tmp_path / "t")["status"] == "out of time"
     more = fedmm.tune(TABLES, seeds=1, out=tmp_path / "t", resume=True)
     assert more.notes == []
@@ -226,6 +229,50 @@ def test_what_no_time_was_left_for_is_run_when_it_goes_on_with_more(
     assert more.notes == []
     assert len(more.table) == 6
     assert [rung["rounds"] for rung in state_of(tmp_path / "t")["rungs"]] == [10, 30]
+
+
+def test_a_rung_that_would_be_no_longer_than_the_one_before_waits_for_more_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither one that is short nor one with few candidates overrules what a longer time would find."""
+    ordinary, clock = climbing.run_sweep, Clock(0.0)
+    whole = fedmm.tune(TABLES, seeds=1, out=tmp_path / "whole")
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        found = ordinary(*args, **kwargs)
+        clock.now += 59.5
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tuning, "Budget", partial(Budget, clock=clock))
+        patch.setattr(climbing, "pace_of", lambda *_: Pace(0.02, 0.0))
+        patch.setattr(climbing, "run_sweep", slow)
+        short = fedmm.tune(TABLES, minutes=1, seeds=1, out=tmp_path / "t")
+    assert short.notes == ["for lack of time rung 2 was not begun", "the time was over in rung 2 of 2; resume goes on"]
+    assert short.sentence.endswith(" Judged after 10 of 30 rounds.")
+    assert short.adapted is not None
+    more = fedmm.tune(TABLES, seeds=1, out=tmp_path / "t", resume=True)
+    assert (more.notes, more.label, more.sentence) == ([], whole.label, whole.sentence)
+    assert more.table == whole.table
+
+
+def test_an_older_offer_to_adapt_does_not_outlive_its_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fedmm.tune(TABLES, seeds=1, out=tmp_path / "t").adapted is not None
+    assert (tmp_path / "t" / "adapted.toml").exists()
+    none = Choice("source only", None, None, "Nothing adapts.")
+    monkeypatch.setattr(ByTarget, "choose", lambda *_: none)
+    assert fedmm.tune(TABLES, seeds=1, out=tmp_path / "t", resume=True).adapted is None
+    assert not (tmp_path / "t" / "adapted.toml").exists()
+
+
+def test_rows_that_changed_since_it_began_are_refused(tmp_path: Path) -> None:
+    tables = arrays(tmp_path / "data.npz", "right")
+    fedmm.tune(tables, seeds=1, out=tmp_path / "t")
+    with np.load(tmp_path / "data.npz") as held:
+        changed = {**held, "target_x": held["target_x"] + np.arange(3)}
+    np.savez(tmp_path / "data.npz", **changed)
+    with pytest.raises(FedmmError, match=r"the data has changed since the tuning in .* began; bring the old data back"):
+        fedmm.tune(tables, seeds=1, out=tmp_path / "t", resume=True)
 
 
 @pytest.mark.parametrize(

@@ -9,17 +9,17 @@ from fedmm.reporting.tuned import TunedRow, TuningResult
 
 _COLLAPSED = "diverged, collapsed, or a high source risk"
 _BY_TARGET = (
-    "Every candidate ran for some of the rounds, and the best by mean rank ran all of them; source only and the "
-    "experiment as given were always among them. Of these, the half was kept whose predictions agree best with those "
-    "of near target rows or, where near rows hardly agree, with those of another seed; the best mean rank in this half "
-    "was chosen, unless source only was judged safer. No target label was looked at. The other sections show the last "
-    "rung."
+    "How it is chosen: from each rung the best by mean rank go on to a longer one, and source only and the experiment "
+    "as given always do. Of the finalists the half stays whose predictions agree best, where that was measured, with "
+    "those of near target rows or, where near rows hardly agree, with those of another seed; the best mean rank of "
+    "these wins, unless source only is judged safer or fewer than three seeds ran. No target label is looked at. The "
+    "other sections show the rung that was judged."
 )
 _BY_METRIC = (
-    "Every candidate ran for some of the rounds, and the best ran all of them; the experiment as given and plain "
-    "federated averaging were always among them. The best mean over seeds of {}, on labelled rows that are not trained "
-    "on, goes on and wins; where two are even, the next column decides. The best of many by few rows is partly luck: a "
-    "test on other rows judges it better. The other sections show the last rung."
+    "How it is chosen: from each rung the best go on to a longer one, and the experiment as given and plain federated "
+    "averaging always do. The best has the highest mean over seeds of {}, on labelled rows that are not trained on; "
+    "where two are even, the next column decides. The best of many by few rows is partly luck: a test on other rows "
+    "judges it better. The other sections show the rung that was judged."
 )
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, cast
 
 from fedmm.config.schema import SOURCE_ONLY, Experiment
 from fedmm.core.errors import require
 from fedmm.core.signals.validators import METRICS, VALIDATORS
 from fedmm.core.validation import one_of
-from fedmm.data.domains import DomainPair
+from fedmm.data.domains import DomainPair, Labelled
 from fedmm.objectives import AUC
 from fedmm.runs.tuning.candidates import ALWAYS, AS_GIVEN, PLAIN
 from fedmm.runs.tuning.ranking import RANKED_BY, Field, Measured, find_unmeasured, find_vetoes, rank_candidates
@@ -22,7 +22,7 @@ _SAME_ROWS = (
 )
 _NO_ROWS = (
     "no labelled source rows are set aside, so there is no source_risk, which rules out candidates that have unlearned "
-    "the source"
+    "the source, and without which better agreement alone does not make source only win"
 )
 _OWN = "the experiment as given"
 
@@ -166,10 +166,17 @@ def notes_on_rows(criterion: Criterion, pair: DomainPair) -> list[str]:
     return [] if pair.source_validation is not None else [_NO_ROWS]
 
 
-def require_measured(criterion: Criterion, measured: Sequence[str]) -> None:
-    """Refuse to judge by what the runs would not measure."""
+def require_measured(criterion: Criterion, measured: Sequence[str], pair: DomainPair) -> None:
+    """Refuse to judge by what the runs would not measure, or could not."""
     name = criterion.signals[0]
     require(
         not criterion.metric or VALIDATORS[name].column in measured,
         f"the metric {criterion.metric} is judged by {name}, which needs {VALIDATORS[name].needs}",
     )
+    rows = pair.source_validation
+    for number, label in enumerate(pair.class_names if criterion.metric == "auc" and rows is not None else ()):
+        require(
+            bool((cast(Labelled, rows).y == number).any()),
+            f"the metric auc is judged by {name}, which needs rows of both classes to choose by, and there is none of "
+            f"{label!r}; add rows of it, set aside a larger share, or judge by --metric accuracy",
+        )

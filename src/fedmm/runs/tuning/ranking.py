@@ -49,12 +49,14 @@ def find_vetoes(candidates: Field, source_only: str, classes: int | None = None)
     """Why a candidate may not win, by label; those that may are left out. Source only is ruled out by nothing else
     than what makes it impossible to judge.
 
-    classes: how many there are, so that the risk of guessing is known; without it no source risk rules out.
+    classes: how many there are, so that the risk of guessing is known; without it no source risk rules out, nor
+        where the best is no better than guessing.
     """
     risks = {label: _mean(runs, _RISK) for label, runs in candidates.items()}
     known = {label: risk for label, risk in risks.items() if risk is not None}
     safest = min(known.values(), default=0.0)
-    most = math.inf if classes is None else safest + RISKY * max(0.0, math.log(classes) - safest)
+    guessing = math.inf if classes is None else math.log(classes)
+    most = safest + RISKY * (guessing - safest) if safest < guessing else math.inf
     plain = _mean(candidates[source_only], _INFORMATION)
     vetoes: dict[str, str] = {}
     for label, runs in candidates.items():
@@ -69,7 +71,7 @@ def find_vetoes(candidates: Field, source_only: str, classes: int | None = None)
 
 
 def find_unmeasured(candidates: Field) -> dict[str, str]:
-    """Why a candidate cannot be judged, by label: it diverged, or was not measured in time."""
+    """Why a candidate cannot be judged, by label: it diverged, or was not measured."""
     return {label: reasons[0] for label, runs in candidates.items() if (reasons := _veto_diverged(runs))}
 
 
@@ -78,7 +80,7 @@ def _veto_diverged(runs: Sequence[Measured]) -> list[str]:
     if many:
         return [f"{many} of {len(runs)} runs diverged"]
     missing = not runs or any(not run.signals for run in runs)
-    return ["not measured in time"] if missing else []
+    return ["not measured"] if missing else []
 
 
 def _veto_collapsed(runs: Sequence[Measured], plain: float | None) -> list[str]:

@@ -14,6 +14,7 @@ from fedmm.config.schema import SOURCE_ONLY
 from fedmm.core.errors import FedmmError
 from fedmm.core.signals.validators import CANNOT_JUDGE, FEWEST_SEEDS, VALIDATORS
 from fedmm.runs.run_folder import ROUNDS, SUMMARY
+from fedmm.runs.tuning.halving import FIRST_SHARE
 from fedmm.runs.tuning.ranking import (
     NEIGHBOURS,
     RANKED_BY,
@@ -62,13 +63,16 @@ def read_results(folder: Path, names: Mapping[str, Sequence[str]], signals: Sequ
     """
     runs = {name: _evaluations(folder / name / ROUNDS, signals) for own in names.values() for name in own}
     summaries = {name: read_summary(folder / name) for name in runs}
-    diverged = {name for name in runs if _has_diverged(summaries[name], runs[name])}
-    begun = [set(found) for name, found in runs.items() if found and name not in diverged]
+    diverged = {name for name, summary in summaries.items() if summary.get("status") == "diverged"}
+    unmeasured = {name for name in runs if _ended_unmeasured(summaries[name], runs[name])}
+    begun = [set(found) for name, found in runs.items() if found and name not in diverged | unmeasured]
     last = max(set.intersection(*begun), default=0) if begun else 0
 
     def measured(name: str) -> Measured:
         if name in diverged:
             return Measured(diverged=True)
+        if name in unmeasured:
+            return Measured()
         past = [each[_INFORMATION] for round_, each in runs[name].items() if round_ <= last and _INFORMATION in each]
         return Measured(runs[name].get(last, {}), max(past, default=None))
 
@@ -108,10 +112,9 @@ def _read_json(text: str, path: Path) -> Table:
         ) from problem
 
 
-def _has_diverged(summary: Mapping[str, Any], evaluations: Evaluations) -> bool:
-    """Whether a run diverged, or ended with nothing that could be measured."""
-    status = summary.get("status")
-    return status == "diverged" or (status == "completed" and summary["rounds"] not in evaluations)
+def _ended_unmeasured(summary: Mapping[str, Any], evaluations: Evaluations) -> bool:
+    """Whether a run ended with nothing that could be measured."""
+    return summary.get("status") == "completed" and summary["rounds"] not in evaluations
 
 
 @dataclass(frozen=True)
@@ -133,8 +136,12 @@ def choose_finalist(results: Results | None, vetoes: Mapping[str, str]) -> Choic
     if results is None:
         return Choice(SOURCE_ONLY, None, None, "The time was over before anything could be judged; use source only.")
     ruled_out = {label: why for label, why in vetoes.items() if why}
-    ranked = list(rank_candidates(results.measured, ruled_out))
+    measured = results.measured
+    ranked = list(rank_candidates(measured, ruled_out))
     adapting = [label for label in ranked if label != SOURCE_ONLY and label not in ruled_out]
+    if not any(run.signals or run.diverged for label in ranked if label != SOURCE_ONLY for run in measured[label]):
+        why = "no candidate that adapts was measured"
+        return Choice(SOURCE_ONLY, None, None, f"{_sentence(CANNOT_JUDGE)}: {why}; use source only.")
     if not adapting:
         first = next((label for label in ranked if label != SOURCE_ONLY), None)
         why = f" {first}: {ruled_out[first]}." if first else ""
@@ -152,6 +159,10 @@ def choose_finalist(results: Results | None, vetoes: Mapping[str, str]) -> Choic
     if seeds < FEWEST_SEEDS:
         why = f"{FEWEST_SEEDS} seeds of each finalist are needed, not {seeds}"
         return Choice(SOURCE_ONLY, best, None, f"{_sentence(CANNOT_JUDGE)}: {why}; use source only. {beside}")
+    if SOURCE_ONLY in ruled_out:
+        why = f"source only, with which it would be compared, is ruled out: {ruled_out[SOURCE_ONLY]}"
+        label = best if any(run.diverged for run in measured[SOURCE_ONLY]) else SOURCE_ONLY
+        return Choice(label, best, None, f"{_sentence(CANNOT_JUDGE)}: {why}. {beside}")
     shift = results.label_shift
     if shift is not None and shift["reliable"] and shift["notable"]:
         why = f"the target's class mix is estimated to differ from the source's in {shift['distance']:.0%} of the rows"
@@ -187,11 +198,15 @@ def _sentence(words: str) -> str:
 
 
 def find_judged_rung(rungs: Sequence[Table]) -> Table | None:
-    """The last rung that can be judged; one that was cut short, only where it went as far as the one before."""
-    least = 1
+    """The last rung that can be judged; one that was cut short, only where it measured all candidates and went as far
+    as the one before. A first one that was cut short must have done what is the least for a first rung.
+    """
+    least = 0
     judged: Table | None = None
     for rung in rungs:
-        if rung["status"] == "completed" or rung["judged_after"] >= least:
+        least = least or max(1, rung["rounds"] // FIRST_SHARE)
+        whole = judged is None or all(all(entry["signals"]) or entry["diverged"] for entry in rung["entries"])
+        if rung["status"] == "completed" or (whole and rung["judged_after"] >= least):
             judged = rung
         least = rung["rounds"]
     return judged

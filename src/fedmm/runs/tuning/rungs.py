@@ -101,8 +101,19 @@ class Halving:
         self.plan = plan_rungs(free, self.own.rounds, halvings, eta, seeds)
         self.state: Table = {}
 
-    def open(self, title: str, *, overwrite: bool, resume: bool, notes: Sequence[str] = ()) -> None:
-        """Claim the folder, or read what a tuning of the same candidates left there; notes: to begin with."""
+    def open(
+        self,
+        title: str,
+        *,
+        overwrite: bool,
+        resume: bool,
+        notes: Sequence[str] = (),
+        rows: Mapping[str, str] | None = None,
+    ) -> None:
+        """Claim the folder, or read what a tuning of the same candidates left there.
+
+        notes: to begin with. rows: what is trained on, as ``fingerprint_pair`` has it, where that is known here.
+        """
         about = {
             "format": FORMAT,
             "eta": self.eta,
@@ -117,13 +128,17 @@ class Halving:
             require(
                 same, f"the tuning in {self.folder} has other candidates or options; name another folder with --out"
             )
-            if not self._folder(0).exists():  # what did not fit into an older budget may fit now
-                self.state["plan"] = self.state.get("whole_plan", self.state["plan"])
-                self.state["notes"] = [note for note in self.state["notes"] if not note.startswith(_SHORT)]
+            require(
+                None in (rows, self.state.get("rows")) or rows == self.state["rows"],
+                f"the data has changed since the tuning in {self.folder} began; bring the old data back, or name "
+                "another folder with --out",
+            )
             self.plan = [Rung(**rung) for rung in self.state["plan"]]
             if self.state["rungs"] and self.state["rungs"][-1]["status"] != "completed":
                 self.state["rungs"].pop()
-            self.say(f"going on with rung {len(self.state['rungs']) + 1} of {len(self.plan)}")
+            self._restore_plan(len(self.state["rungs"]))
+            if len(self.state["rungs"]) < len(self.plan):
+                self.say(f"going on with rung {len(self.state['rungs']) + 1} of {len(self.plan)}")
             return
         if not (resume and only_begun(self.folder)):
             claim_folder(self.folder, overwrite=overwrite)
@@ -136,10 +151,24 @@ class Halving:
             "whole_plan": [asdict(rung) for rung in self.plan],
             "field": [label for label in self.candidates if label not in self.always],
             "notes": list(notes),
+            "rows": None if rows is None else dict(rows),
             "rungs": [],
         }
         write_json(self.folder / SUMMARY, comparison_summary(title, "running", [], []))
         self._save()
+
+    def _restore_plan(self, begun: int) -> None:
+        """Plan the rungs from ``begun`` on again, if it was not started: what did not fit once may fit now."""
+        whole = [Rung(**rung) for rung in self.state.get("whole_plan") or self.state["plan"]]
+        if self._folder(begun).exists() or begun >= len(whole):
+            return
+        if begun:
+            order = [label for label in self.state["rungs"][-1]["order"] if label not in self.always]
+            go_on = -(-len(order) // self.eta)
+            self.state["field"] = order[: min(go_on, whole[begun].candidates)]
+        self.plan = [*self.plan[:begun], *whole[begun:]]
+        again = (_short(begun), f"{_SHORT} the last") if begun else (_SHORT,)
+        self.state["notes"] = [note for note in self.state["notes"] if not note.startswith(again)]
 
     def run(self) -> None:
         """All rungs that are left, until the time is over."""
@@ -147,7 +176,8 @@ class Halving:
         if self.budget.limited and begun < len(self.plan) and not self._folder(begun).exists():
             if self.state["pace"] is None:
                 self._measure_pace()
-            self._fit(begun)
+            if not self._fit(begun):
+                return
         while len(self.state["rungs"]) < len(self.plan) and not self.budget.over():
             number = len(self.state["rungs"])
             rung = self._run_rung(number, self.plan[number])
@@ -157,8 +187,8 @@ class Halving:
             order = [label for label in rung["order"] if label not in self.always]
             self.state["field"] = order
             if number + 1 < len(self.plan):
-                if self.budget.limited:
-                    self._fit(number + 1)
+                if self.budget.limited and not self._fit(number + 1):
+                    break
                 self.state["field"] = order[: self.plan[number + 1].candidates]
                 self.say(f"rung {number + 1}: {_outcome(rung, self.state['field'])}")
             self._save()
@@ -271,20 +301,29 @@ class Halving:
         if pace := pace_of(runs, seconds, to_write):
             self.state["pace"] = asdict(pace)
 
-    def _fit(self, number: int) -> None:
-        """Cut what is left of the plan to what fits into the time."""
+    def _fit(self, number: int) -> bool:
+        """Cut what is left of the plan to what fits into the time; whether that is worth running.
+
+        A rung that is no longer than the one before would tell nothing new, and stays as it was planned.
+        """
         if self.state["pace"] is None:
-            return
+            return True
         before, pace = self.plan[number:], Pace(**self.state["pace"])
         after = fit_rungs(before, self.eta, len(self.always), pace, _SHARE * max(0.0, self.budget.left()))
+        if number and after[0].rounds <= self.plan[number - 1].rounds:
+            self._note(f"{_short(number)} was not begun")
+            self._save()
+            return False
         self.plan = [*self.plan[:number], *after]
         if after[0].candidates < before[0].candidates:
             left_out = self.state["field"][after[0].candidates : before[0].candidates]
             more = f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
-            self._note(f"{_SHORT} {tell_left_out(len(left_out))}: {', '.join(left_out[:_NAMED])}{more}")
+            where = f"{_short(number)}:" if number else _SHORT
+            self._note(f"{where} {tell_left_out(len(left_out))}: {', '.join(left_out[:_NAMED])}{more}")
         if after[-1].rounds < before[-1].rounds:
-            self._note(f"{_SHORT} the last rung has {after[-1].rounds} rounds, not {before[-1].rounds}")
+            self._note(f"{_SHORT} the last rung has {after[-1].rounds} of {before[-1].rounds} rounds")
         self._save()
+        return True
 
     def _note(self, sentence: str) -> None:
         self.state["notes"].append(sentence)
@@ -299,6 +338,9 @@ class Halving:
         judged = find_judged_rung(self.state["rungs"])
         vetoes = {} if judged is None else {entry["label"]: entry["veto"] for entry in judged["entries"]}
         choice = self.criterion.choose(None if judged is None else Results.of(judged), vetoes)
+        if judged is not None and judged["judged_after"] < self.own.rounds:
+            after = f"Judged after {judged['judged_after']} of {self.own.rounds} rounds."
+            choice = replace(choice, sentence=f"{choice.sentence} {after}")
         completed = sum(rung["status"] == "completed" for rung in self.state["rungs"])
         over = completed < len(self.plan)
         ended = f"the time was over in rung {completed + 1} of {len(self.plan)}; resume goes on" if over else ""
@@ -314,6 +356,8 @@ class Halving:
         self._write(TUNED, choice.label, choice.sentence)
         if choice.adapted and choice.adapted != choice.label:
             self._write(ADAPTED, choice.adapted, f"The best of those that adapt. {choice.sentence}")
+        else:
+            (self.folder / ADAPTED).unlink(missing_ok=True)
         return choice
 
     def _write(self, name: str, label: str, why: str) -> None:
@@ -329,6 +373,11 @@ class Halving:
             self.state["title"], self.state["status"], list(summaries.values()), list(summaries)
         )
         write_json(self.folder / SUMMARY, summary)
+
+
+def _short(number: int) -> str:
+    """How a note begins that says what of a later rung does not fit into the budget."""
+    return f"{_SHORT} rung {number + 1}"
 
 
 def _outcome(rung: Table, kept: Sequence[str]) -> str:

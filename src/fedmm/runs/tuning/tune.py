@@ -24,6 +24,7 @@ from fedmm.runs.tuning.candidates import TUNE, derive_candidates, derive_labelle
 from fedmm.runs.tuning.criteria import ByTarget, ByValidation, Criterion, metric_of, notes_on_rows, require_measured
 from fedmm.runs.tuning.halving import Budget
 from fedmm.runs.tuning.rungs import Halving, Table
+from fedmm.training.fingerprint import fingerprint_pair
 
 _MOST_SEEDS = 100
 
@@ -92,12 +93,13 @@ def tune(
     require(out is not None or not resume, "resume needs the folder of the tuning; name it with out")
     require_stackable([*candidates.values()])
     cache = DataCache()
-    require_measured(criterion, prepare(next(reversed(candidates.values())), cache).measures)
-    notes = notes_on_rows(criterion, cache.pair(own, torch.device("cpu")))
+    pair = cache.pair(own, torch.device("cpu"))
+    require_measured(criterion, prepare(next(reversed(candidates.values())), cache).measures, pair)
+    notes = notes_on_rows(criterion, pair)
     budget = Budget(None if minutes is None else 60.0 * minutes)
     with tempfile.TemporaryDirectory() if out is None else nullcontext(out) as folder:
         halving = Halving(candidates, Path(folder), seeds, eta, budget, progress=progress, say=say, criterion=criterion)
-        halving.open(title or name, overwrite=overwrite, resume=resume, notes=notes)
+        halving.open(title or name, overwrite=overwrite, resume=resume, notes=notes, rows=fingerprint_pair(pair))
         halving.run()
         choice = halving.close()
     return Tuning(
