@@ -280,6 +280,7 @@ def test_the_table_of_one_site_becomes_its_file_and_an_experiment_for_all(comman
     assert isinstance(data, RowsElsewhere)
     assert (data.sites, data.classes, data.features) == (("north", "south"), ("ill", "well"), site.data.features)
     assert (dict(data.categories), dict(data.dates)) == ({"ward": ["a", "b", "c"]}, {"admitted": "%d.%m.%Y"})
+    assert not site.data.validation_rows
     for words, reason in (
         (("ours.csv", "--as-site", "all", "--out", "all.toml"), "would be the experiment and the site's file"),
         (("ours.csv", "--with-site", "south"), "--with-site is for --as-site"),
@@ -288,3 +289,36 @@ def test_the_table_of_one_site_becomes_its_file_and_an_experiment_for_all(comman
         (("ours.csv", "--as-site", "north", "--out", "all.toml"), "already exists"),
     ):
         refused(command("init", *words), reason)
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "auc", "worst_site"])
+def test_the_table_of_one_site_without_a_target_anywhere(command: Command, tmp_path: Path, metric: str) -> None:
+    lines = [f"{30 + n % 40},{'ill' if n % 9 == 0 else 'well'}" for n in range(150)]
+    (tmp_path / "ours.csv").write_text("\n".join(["age,outcome", *lines]))
+    words = ("init", "ours.csv", "--as-site", "north", "--with-site", "south", "--metric", metric, "--out", "all.toml")
+    ended = command(*words)
+    assert ended.code == 0, ended.err
+    assert read_site(tmp_path / "north.toml").data.validation_rows == 30
+    each = deployed_experiment(tomllib.loads((tmp_path / "all.toml").read_text()))
+    assert isinstance(each.data, RowsElsewhere)
+    assert each.data.classes == (("well", "ill") if metric == "auc" else ("ill", "well"))
+    assert (each.objective.name, each.algorithm.weighs_clients) == {
+        "accuracy": ("source_only", False),
+        "auc": ("auc", False),
+        "worst_site": ("source_only", True),
+    }[metric]
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--metric", "f1"), "--metric must be one of accuracy, auc, worst_site, not 'f1'"),
+        (("--metric", "auc"), "needs two classes, and column 'outcome' of ours.csv has 3; let a site that has both"),
+        (("--metric", "worst_site"), "needs other sites; name them with --with-site"),
+    ],
+)
+def test_metrics_that_do_not_fit_a_site_are_refused(
+    command: Command, tmp_path: Path, words: tuple[str, ...], reason: str
+) -> None:
+    (tmp_path / "ours.csv").write_text("\n".join(["age,outcome", *(f"{n % 20},{'abc'[n % 3]}" for n in range(60))]))
+    refused(command("init", "ours.csv", "--as-site", "north", "--out", "all.toml", *words), reason)

@@ -86,9 +86,9 @@ def init(
     require(bool(as_site) or not with_site, "--with-site is for --as-site, the site whose table this is")
     own = ""
     if as_site:
-        alone = len(paths) == 1 and target is None and not site and not target_site and not metric
-        require(alone, "--as-site takes only that site's table, without --target, --site, --target-site and --metric")
-        found, own = propose_site(paths[0], as_site, with_site or [], given)
+        alone = len(paths) == 1 and target is None and not site and not target_site
+        require(alone, "--as-site takes only that site's table, without --target, --site and --target-site")
+        found, own = propose_site(paths[0], as_site, with_site or [], given, metric)
     else:
         found = propose(paths, target, target_sites=target_site or [], table=given, metric=metric)
     path = paths[0] if len(paths) == 1 else paths[0].resolve().parent

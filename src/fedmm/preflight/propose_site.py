@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from fedmm.config.sites import ELSEWHERE
 from fedmm.core.errors import require
+from fedmm.core.signals.validators import METRICS
+from fedmm.core.validation import one_of
 from fedmm.data.labels import sort_names
 from fedmm.data.readers.table_formats import MISSING, TABLES
 from fedmm.data.readers.tables import is_numeric, read_table, texts
@@ -23,8 +25,14 @@ class SiteProposal(NamedTuple):
     site: str
 
 
-def propose_site(path: Path, name: str, others: Sequence[str], given: TableOptions) -> SiteProposal:
-    """Look at the table of one site. others: the names of those that will take part too."""
+def propose_site(path: Path, name: str, others: Sequence[str], given: TableOptions, metric: str = "") -> SiteProposal:
+    """Look at the table of one site. others: the names of those that will take part too.
+
+    metric: of METRICS, if no site is a target; empty if there is one.
+    """
+    if metric:
+        one_of("--metric", metric, tuple(METRICS))
+    require(metric != "worst_site" or bool(others), "--metric worst_site needs other sites; name them with --with-site")
     require(path.is_file(), f"--as-site needs that site's table ({', '.join(TABLES)}), and {path} is not a file")
     columns = find_columns({name: path}, given._replace(site=""))
     roles = {columns.label, columns.id, columns.domain, columns.site, *columns.drop}
@@ -37,10 +45,18 @@ def propose_site(path: Path, name: str, others: Sequence[str], given: TableOptio
         if column not in columns.dates and not is_numeric(frame[column], columns.format.decimal)
     }
     format = format_lines(columns)
-    classes = list(dict.fromkeys(columns.classes.values())) or list(columns.labels)
+    classes, share = list(dict.fromkeys(columns.classes.values())) or list(columns.labels), 0.0
+    if metric == "auc":
+        require(
+            len(classes) == 2,
+            f"--metric auc needs two classes, and column {columns.label!r} of {path} has {len(classes)}; let a site "
+            "that has both write the experiment",
+        )
+        classes.sort(key=lambda each: -columns.labels[each])  # of equals the order stays
+        share = round(columns.labels[classes[-1]] / sum(columns.labels.values()), 3)
     data = [
         KeyLine("sites", [name, *others], "all that take part"),
-        KeyLine("classes", classes, "in the order of their numbers"),
+        KeyLine("classes", classes, "the last is looked for" if metric == "auc" else "in the order of their numbers"),
         KeyLine("features", features, "the columns that are learnt from; a site without one is refused"),
         KeyLine("lacking", "missing", "or its values count as missing there", True),
         *(
@@ -60,5 +76,5 @@ def propose_site(path: Path, name: str, others: Sequence[str], given: TableOptio
         f"{len(classes)} classes: {', '.join(classes)}",
         *columns.said,
     )
-    found = DetectedData(ELSEWHERE, tuple(data), (1,), columns.smallest, False, said)
-    return SiteProposal(found, write_site(path, name, columns, features, format))
+    found = DetectedData(ELSEWHERE, tuple(data), (1,), columns.smallest, False, said, metric, len(others) + 1, share)
+    return SiteProposal(found, write_site(path, name, columns, features, format, aside=bool(metric)))

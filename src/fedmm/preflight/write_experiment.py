@@ -22,6 +22,8 @@ LARGE = 72
 """Pixels of a side above which pictures need a pre-trained network."""
 _BATCH, _FEWEST = 64, 8
 _MANY_SITES, _IN_A_ROUND = 100, 20
+_LEAST, _KEPT = 20, 0.2
+"""Of a site: the rows below which no sum leaves it, and the share that is kept from training."""
 _SLOW_BACKBONE = {"features.backbone": 0.001, "*": 0.01}
 _CHOSEN_BY = {
     "": ("target_information", "the best model is kept by this, which needs no labels of the target"),
@@ -50,7 +52,7 @@ class DetectedData:
 
     shape: of a row; smallest: the rows of the smallest client; by_site: whether the data says who holds what;
     said: sentences on what was found. metric: of METRICS where there is no target, else empty. sites: how many, where
-    a table says so.
+    a table says so. rare_share: of the rows of one site of many, those of the class that is looked for.
     """
 
     kind: str
@@ -61,6 +63,7 @@ class DetectedData:
     said: tuple[str, ...] = field(default=())
     metric: str = ""
     sites: int = 0
+    rare_share: float = 0.0
 
 
 def write_experiment(found: DetectedData, source: Path, file: Path) -> str:
@@ -94,7 +97,7 @@ def write_experiment(found: DetectedData, source: Path, file: Path) -> str:
             ),
         ),
         "model": _network(found.shape),
-        **_method(found.metric, rate, large=large),
+        **_method(found.metric, rate, large=large, rare_share=found.rare_share),
     }
     text = [
         f"# An experiment for {_plain(source.name)}, written by `fedmm init`. Every key may be changed; what is left",
@@ -133,12 +136,14 @@ def _participation(sites: int) -> tuple[KeyLine, ...]:
     return (KeyLine("participation", share, f"of the {sites} sites, about {share * sites:.0f} work in a round"),)
 
 
-def _method(metric: str, rate: float, *, large: bool) -> dict[str, tuple[KeyLine, ...]]:
+def _method(metric: str, rate: float, *, large: bool, rare_share: float) -> dict[str, tuple[KeyLine, ...]]:
     """The sections of objective and algorithm; metric: of METRICS where there is no target, else empty."""
+    share = KeyLine("positive_share", rare_share, "if a site has too few rows of a class to report how many", True)
     if metric == "auc":
         return {
             "objective": (
                 KeyLine("name", "auc", "ranks the rarer class above the other; or source_only, the cross entropy"),
+                *((share,) if rare_share else ()),
             ),
             "algorithm": (
                 KeyLine("name", "fedmm", "or codasca, coda_plus, fedavg_gda, ...; `fedmm list` shows all"),
@@ -227,8 +232,18 @@ def _plain(comment: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in comment)
 
 
-def write_site(path: Path, name: str, columns: Columns, features: Sequence[str], format: Sequence[KeyLine]) -> str:
-    """The commented TOML of a site with a table."""
+def write_site(
+    path: Path,
+    name: str,
+    columns: Columns,
+    features: Sequence[str],
+    format: Sequence[KeyLine],
+    *,
+    aside: bool,
+) -> str:
+    """The commented TOML of a site with a table. aside: whether models are judged by labelled rows of sites."""
+    kept = max(_LEAST, round(_KEPT * columns.rows))
+    enough = columns.rows >= 2 * kept
     sections = {
         "site": (
             KeyLine("name", name),
@@ -239,6 +254,7 @@ def write_site(path: Path, name: str, columns: Columns, features: Sequence[str],
             KeyLine("path", str(path.resolve())),
             KeyLine("domain", "source", "target: no labels, or none that are read; both: rows without are the target"),
             KeyLine("label", columns.label),
+            *((KeyLine("validation_rows", kept, "kept from training, to choose by", not enough),) if aside else ()),
             *((KeyLine("classes", dict(columns.classes), "of each label"),) if columns.classes else ()),
             KeyLine("features", list(features), "the columns that may be learnt from, whoever asks"),
             *((KeyLine("id", columns.id, "names the rows; it is not an input"),) if columns.id else ()),
@@ -252,7 +268,9 @@ def write_site(path: Path, name: str, columns: Columns, features: Sequence[str],
             KeyLine("key", name, f"made by `fedmm deploy key {name}`"),
             KeyLine("coordinator", "coordinator.pub", "whose messages are answered"),
         ),
-        "policy": (KeyLine("min_rows", 20, "no sum over fewer rows leaves the site, and no model trained on fewer"),),
+        "policy": (
+            KeyLine("min_rows", _LEAST, "no sum over fewer rows leaves the site, and no model trained on fewer"),
+        ),
     }
     head = f"# The file of the site {name}, written by `fedmm init`; it stays there. `fedmm deploy site` runs it."
     return "\n".join([head, "", *_write_sections(sections)])
