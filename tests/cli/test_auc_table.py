@@ -88,6 +88,11 @@ def test_the_commands_run_evaluate_predict_and_export(tmp_path: Path, command: C
     assert command("check", file).code == 0
     assert command("evaluate", folder, "test").code == 0
     assert command("predict", folder, tmp_path / "patients.csv", "--out", tmp_path / "predictions.csv").code == 0
+    kept = (tmp_path / "patients.csv").read_text()
+    over = command("predict", folder, tmp_path / "patients.csv", "--out", tmp_path / "patients.csv")
+    assert (over.code, over.err.count("\n")) == (2, 1)
+    assert "is a file of rows, which predictions would replace; name another file" in over.err
+    assert (tmp_path / "patients.csv").read_text() == kept
     for kind in ("safetensors", "torchscript"):
         assert command("export", folder, "--format", kind, "--out", tmp_path / f"model.{kind}").code == 0
     held = load_file(tmp_path / "model.safetensors")

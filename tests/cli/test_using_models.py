@@ -227,6 +227,22 @@ def test_classes_that_no_row_has_are_named_and_rows_without_label_counted(
     assert "always 'upper' would have 100.0%" in ended.out
 
 
+def test_results_replace_neither_data_nor_files_of_a_run(command: Command, moons: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((3, 2)))
+    shutil.copytree(moons, tmp_path / "run")
+    (tmp_path / "run" / "rounds.png").write_bytes(b"its own")
+    (tmp_path / "package.json").write_text("{}")
+    own = "holds no evaluation; name another file"
+    refused(command("evaluate", "run", "test", "--out", "e.csv"), "--out e.csv must end in .json")
+    refused(command("evaluate", "run", "test", "--out", "run/summary.json"), own)
+    refused(command("evaluate", "run", "test", "--out", "package.json"), own)
+    refused(command("evaluate", "run", "test", "--picture", "run/rounds.png"), "the run's own picture of its rounds")
+    for _ in range(2):  # an older evaluation may be replaced
+        assert command("evaluate", "run", "test", "--out", "run/e.json").code == 0
+    assert (tmp_path / "package.json").read_text() == "{}"
+    assert (tmp_path / "run" / "rounds.png").read_bytes() == b"its own"
+
+
 def test_what_cannot_be_evaluated_is_said_in_one_sentence(command: Command, moons: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", x=np.zeros((3, 2)))
     np.savez(tmp_path / "xy.npz", x=np.zeros((3, 2)), y=np.array([7, 8, 9]))

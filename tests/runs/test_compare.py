@@ -177,6 +177,15 @@ def test_the_table_goes_to_terminal_markdown_and_csv(compared: tuple[Path, dict[
         assert (row["domain_accuracy"] == "") == ("domain_accuracy" not in entry["measures"])
 
 
+def test_where_all_runs_diverged_there_is_a_picture_that_says_so(compared: tuple[Path, dict[str, Any]]) -> None:
+    folder, table = compared
+    gone = [{**each, "measures": {}, "diverged": len(each["runs"])} for each in table["candidates"]]
+    other = folder.parent / "diverged"
+    other.mkdir()
+    (other / "compare.json").write_text(json.dumps({**table, "candidates": gone}))
+    assert draw_compared(other).stat().st_size > 1000
+
+
 def test_the_picture_depends_on_the_file_alone(compared: tuple[Path, dict[str, Any]]) -> None:
     folder = compared[0]
     first = draw_compared(folder).read_bytes()

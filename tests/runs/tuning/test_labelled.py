@@ -12,6 +12,7 @@ from fedmm import FedmmError, experiment, tune
 from fedmm.reporting.html.tuning import tuning_section
 from fedmm.reporting.tuned import read_tuned
 from fedmm.runs import sweep as sweeping
+from fedmm.runs.compare import compare_methods
 from fedmm.runs.tuning.candidates import derive_labelled_candidates
 from fedmm.runs.tuning.criteria import ByValidation, metric_of
 from fedmm.runs.tuning.ranking import Measured
@@ -153,3 +154,17 @@ def test_a_tuning_leaves_an_experiment_and_says_nothing_of_adaptation(
 def test_what_cannot_be_judged_is_refused(changes: dict[str, Any], options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(FedmmError, match=sentence.replace("(", r"\(")):
         tune({**TABLES, **changes}, **options)
+
+
+def test_a_class_without_a_row_to_choose_by_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
+    lines = [f"{n % 7},{n % 5},{'ill' if n in (3, 40) else 'well'}" for n in range(80)]
+    (tmp_path / "few.csv").write_text("\n".join(["a,b,state", *lines]))
+    data = {"name": "table", "file": str(tmp_path / "few.csv"), "label": "state", "labelled_only": True}
+    data |= {"classes": {"well": "well", "ill": "ill"}, "held_out": 0.2, "validation_share": 0.2}
+    tables = {**TABLES, "data": data, "partition": {"name": "iid", "clients": 2}}
+    sentence = "needs rows of both classes to choose by, and there is none of 'ill'; add rows of it, set aside"
+    with pytest.raises(FedmmError, match=sentence):
+        tune(tables, seeds=1, out=tmp_path / "t")
+    with pytest.raises(FedmmError, match=sentence):
+        compare_methods(tables, tmp_path / "c", title="few", seeds=1)
+    assert not list(tmp_path.glob("[tc]/*"))

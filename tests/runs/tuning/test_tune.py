@@ -248,7 +248,10 @@ def test_a_rung_that_would_be_no_longer_than_the_one_before_waits_for_more_time(
         patch.setattr(climbing, "pace_of", lambda *_: Pace(0.02, 0.0))
         patch.setattr(climbing, "run_sweep", slow)
         short = fedmm.tune(TABLES, minutes=1, seeds=1, out=tmp_path / "t")
-    assert short.notes == ["for lack of time rung 2 was not begun", "the time was over in rung 2 of 2; resume goes on"]
+    assert short.notes == [
+        "for lack of time rung 2 was not started",
+        "the time was over in rung 2 of 2; resume goes on",
+    ]
     assert short.sentence.endswith(" Judged after 10 of 30 rounds.")
     assert short.adapted is not None
     more = fedmm.tune(TABLES, seeds=1, out=tmp_path / "t", resume=True)

@@ -311,7 +311,7 @@ class Halving:
         before, pace = self.plan[number:], Pace(**self.state["pace"])
         after = fit_rungs(before, self.eta, len(self.always), pace, _SHARE * max(0.0, self.budget.left()))
         if number and after[0].rounds <= self.plan[number - 1].rounds:
-            self._note(f"{_short(number)} was not begun")
+            self._note(f"{_short(number)} was not started")
             self._save()
             return False
         self.plan = [*self.plan[:number], *after]
