@@ -146,6 +146,13 @@ def test_init_proposes_auc_for_a_table_without_a_target(tmp_path: Path, command:
     found = json.loads((tmp_path / "evaluation.json").read_text())["grouped"]
     assert {group["name"] for group in found["groups"]} == {"a", "b", "c"}
     assert sum(group["rows"] for group in found["groups"]) == summary["tested_rows"]["source"]
+    by_column = command("evaluate", folder, "source-test", "--group", "bank", "--out", tmp_path / "by_bank.json")
+    assert "the run was trained on" not in by_column.out
+    again = json.loads((tmp_path / "by_bank.json").read_text())["grouped"]
+    assert again["groups"] == found["groups"]
+    nowhere = command("evaluate", folder, "source-test", "--group", "nix")
+    assert (nowhere.code, nowhere.err.count("\n")) == (2, 1)
+    assert "'nix', which --group names" in nowhere.err
     trained = command("evaluate", folder, table, "--group", "bank")
     assert trained.code == 0
     assert "the run was trained on rows of this file" in trained.out

@@ -144,7 +144,9 @@ def evaluate(
     bins: Annotated[int, typer.Option(help="Number of equal-width bins for calibration.")] = 15,
     group: Annotated[
         str,
-        typer.Option(help="Also score the groups of rows that this column defines; site for the run's own rows."),
+        typer.Option(
+            help="Also score the groups of rows that this column defines; site for those that hold the run's own rows."
+        ),
     ] = "",
     max_fpr: Annotated[
         float | None,

@@ -96,7 +96,7 @@ def evaluate(
 ) -> Evaluation:
     """Score the model on rows with labels; ``on_rows`` is told how many more were predicted.
 
-    group: also score the groups of rows that a column of the table says, or ``site`` of the run's own rows.
+    group: also score the groups of rows that a column of a table says, or ``site`` those that hold the run's own rows.
     max_fpr: with two classes, also measure the ROC curve up to this false positive rate.
     """
     groups = groups_in(run, data, group) if group else []

@@ -16,6 +16,8 @@ from torch import Tensor
 
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.files import atomic_write
+from fedmm.data.datasets.per_site import PerSite
+from fedmm.data.datasets.table import Table
 from fedmm.data.domains import OTHER_SITES, Input, Labelled, ReadRows, RowStream
 from fedmm.data.inputs import ArrayInput, ImageInput, TableInput
 from fedmm.data.readers.arrays import ARRAYS
@@ -105,7 +107,7 @@ def open_own_rows(run: FinishedRun, which: str) -> RowStream:
 
 
 def groups_in(run: FinishedRun, data: str, column: str) -> list[str]:
-    """The group of each row, in order: a column of a table, or of the run's own rows the sites that hold them."""
+    """The group of each row, in order: a column of a table, or of rows that are in none the sites that hold them."""
     if data not in OWN_ROWS:
         require(
             isinstance(run.input, TableInput) and run.input.fits(Path(data)),
@@ -115,16 +117,22 @@ def groups_in(run: FinishedRun, data: str, column: str) -> list[str]:
         frame = read_table(Path(data), run.input, [column])
         require_columns(frame, [column], data, "which --group names")
         return [word or "(empty)" for word in texts(frame[column])]
-    pair = run.experiment.data.load()
+    given = run.experiment.data.of if isinstance(run.experiment.data, PerSite) else run.experiment.data
+    which = OWN_ROWS.index(data)
+    if isinstance(given, Table) and column != "site":
+        says = given.held_column(column)[which]
+        require(
+            says is not None, f"the rows {data!r} are not in {given.file or 'the files of the sites'}; name a table"
+        )
+        return [word or "(empty)" for word in says or ()]
+    pair = given.load()
     held = None
     if pair.sites is not None:
-        held = dict(
-            zip(OWN_ROWS, (pair.sites.target_test, pair.sites.source_test, pair.sites.source_validation), strict=True)
-        )[data]
+        held = (pair.sites.target_test, pair.sites.source_test, pair.sites.source_validation)[which]
     require(
-        held is not None and column in ("site", getattr(run.experiment.data, "site", "site")),
-        f"of the run's own rows, --group site tells who holds them, where the data says it; for {column!r} name a "
-        "table",
+        held is not None and column == "site",
+        f"of rows that are in no table, --group site tells who holds them, where the data says it; for {column!r} name "
+        "a table",
     )
     assert held is not None
     assert pair.sites is not None

@@ -40,6 +40,14 @@ class Opened(NamedTuple):
     lacking: Mapping[str, tuple[str, ...]]
 
 
+class HeldNames(NamedTuple):
+    """A name for each row that is not trained on, such as its group; None where there are no such rows."""
+
+    target_test: list[str] | None
+    source_test: list[str] | None
+    source_validation: list[str] | None
+
+
 @dataclass(frozen=True)
 class _Columns:
     """What the columns of a table are for: the first keys of :class:`Table`."""
@@ -138,6 +146,18 @@ class Table(TableKeys, _Columns):
         return {self.label, self.site, self.domain, self.id, *self.drop}
 
     def load(self) -> DomainPair:
+        return self._pair(*self._deal())
+
+    def held_column(self, column: str) -> HeldNames:
+        """What a column says of the rows that are not trained on, in their order; also one that is not learnt from."""
+        (frame, _, where, _), _, _, split = self._deal()
+        require_columns(frame, [column], where, "which --group names")
+        says = texts(frame[column])
+        chosen_by = split.source_test if split.source_validation is None else split.source_validation
+        return HeldNames(*(take_names(says, rows) for rows in (split.target_test, split.source_test, chosen_by)))
+
+    def _deal(self) -> tuple[Opened, tuple[str, ...], Tensor, Split]:
+        """The table, its classes, the class of each row, and who gets which."""
         require(bool(self.file or self.files), "data.file must name a .csv, .csv.gz, .tsv, .xlsx or .parquet file")
         require(bool(self.label), "data.label must name the column of classes")
         opened = self.opened()
@@ -167,7 +187,7 @@ class Table(TableKeys, _Columns):
             target_groups=take_names(groups, target_rows),
             tested_elsewhere=bool(self.target_test),
         )
-        return self._pair(opened, classes, y, _in_table(split, source_rows, target_rows))
+        return opened, classes, y, _in_table(split, source_rows, target_rows)
 
     def opened(self) -> Opened:
         """The table as it is read, before anything is learnt from it."""
