@@ -54,7 +54,7 @@ def test_it_leaves_a_file_that_run_takes_a_table_and_a_section_of_the_report(com
     assert tuned.chosen == "source only"
     section = tuning_section(tuned)
     assert len(section.parts) == 4
-    assert "the half was kept whose predictions agree best" in str(section.parts[1])
+    assert "the half stays whose predictions agree best" in str(section.parts[1])
     again = command("tune", "mine.toml", "--seeds", "1", "--resume")
     assert again.code == 0
     taken = command("tune", "mine.toml", "--seeds", "1", "--out", folder)

@@ -261,7 +261,7 @@ def _table(files: Mapping[str, Path], given: TableOptions, target_sites: Sequenc
             if found.sites
             else f"--metric worst_site needs a column that says who holds a row; name it with --site, of {where}",
         )
-    lines += [*format_lines(found), *_label_lines(found, rare_last=metric == "auc")]
+    lines += [*format_lines(found), *_label_lines(found, rare_last=bool(metric) and len(found.labels) == 2)]
     if metric:
         lines.append(KeyLine("labelled_only", True, "every row is trained on with its label, except those held out"))
         lines.append(KeyLine("held_out", 0.2, "share of every class to test on"))

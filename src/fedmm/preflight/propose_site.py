@@ -52,11 +52,13 @@ def propose_site(path: Path, name: str, others: Sequence[str], given: TableOptio
             f"--metric auc needs two classes, and column {columns.label!r} of {path} has {len(classes)}; let a site "
             "that has both write the experiment",
         )
+    if metric and len(classes) == 2:
         classes.sort(key=lambda each: -columns.labels[each])  # of equals the order stays
+    if metric == "auc":
         share = round(columns.labels[classes[-1]] / sum(columns.labels.values()), 3)
     data = [
         KeyLine("sites", [name, *others], "all that take part"),
-        KeyLine("classes", classes, "the last is looked for" if metric == "auc" else "in the order of their numbers"),
+        KeyLine("classes", classes, "in the order of their numbers; of two the last is looked for"),
         KeyLine("features", features, "the columns that are learnt from; a site without one is refused"),
         KeyLine("lacking", "missing", "or its values count as missing there", True),
         *(

@@ -26,6 +26,7 @@ def test_nothing_is_wrong_with_a_field_of_good_candidates() -> None:
         ([Measured(diverged=True)], "1 of 1 runs diverged"),
         ([Measured()], "not measured"),
         ([run(0.6, best=1.3)], "collapsed: target_information fell from 1.3 to 0.6"),
+        ([run(0.001, best=0.04)], "target_information never rose above 0.04, near 0"),
         ([run(0.44)], "target_information 0.44 is below source only's, 0.5"),
         ([run(0.9, risk=0.81)], "source_risk 0.81 is nearer to chance than to the best, 0.5"),
         ([run(0.9), run(0.9, best=2.0)], "collapsed: target_information fell from 2 to 0.9"),

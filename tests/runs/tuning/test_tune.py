@@ -315,7 +315,9 @@ def test_a_folder_in_use_and_one_of_other_candidates_are_refused(tmp_path: Path)
     fedmm.tune(quick, seeds=1, out=tmp_path / "t")
     with pytest.raises(FedmmError, match="other candidates or options"):
         fedmm.tune(quick, seeds=2, out=tmp_path / "t", resume=True)
-    (tmp_path / "t" / "tune.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(FedmmError, match="not a tuning that can be continued"):
-        fedmm.tune(quick, seeds=1, out=tmp_path / "t", resume=True)
+    state = state_of(tmp_path / "t")
+    for damaged in ({}, {**state, "pace": {"x": 1}}, {**state, "plan": [{}]}, {**state, "rungs": [{"rounds": 2}]}):
+        (tmp_path / "t" / "tune.json").write_text(json.dumps(damaged), encoding="utf-8")
+        with pytest.raises(FedmmError, match="not a tuning that can be continued"):
+            fedmm.tune(quick, seeds=1, out=tmp_path / "t", resume=True)
     fedmm.tune(quick, seeds=1, out=tmp_path / "t", overwrite=True)

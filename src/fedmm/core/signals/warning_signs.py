@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-_NEAR_ZERO = 0.05
+NEAR_ZERO = 0.05
 """Of the most that target_information can be, the logarithm of the number of classes."""
 FALLEN = 0.5
 """Of its best, below which target_information has fallen far."""
@@ -33,7 +33,7 @@ def _information(values: Measured, classes: int) -> list[str]:
         return []
     last = values[-1][1]
     best_round, best = max(values, key=lambda pair: pair[1])
-    if last < _NEAR_ZERO * math.log(max(classes, 2)):
+    if last < NEAR_ZERO * math.log(max(classes, 2)):
         return [f"target_information is {last:.3g} nats, near 0: it collapsed, or has not learned yet"]
     if last < FALLEN * best:
         return [f"target_information fell from {best:.3g} in round {best_round} to {last:.3g}: a collapse"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 
 from fedmm.core.signals.validators import BELIEVED, VALIDATORS
-from fedmm.core.signals.warning_signs import FALLEN
+from fedmm.core.signals.warning_signs import FALLEN, NEAR_ZERO
 
 RANKED_BY = (*BELIEVED, "source_risk")
 """The validators whose ranks are averaged."""
@@ -62,7 +62,7 @@ def find_vetoes(candidates: Field, source_only: str, classes: int | None = None)
     for label, runs in candidates.items():
         reasons = _veto_diverged(runs)
         if not reasons and label != source_only:
-            reasons = [*_veto_collapsed(runs, plain)]
+            reasons = _veto_collapsed(runs, plain, NEAR_ZERO * (0.0 if classes is None else math.log(classes)))
             if known.get(label, 0.0) > most:
                 reasons.append(f"source_risk {known[label]:.3g} is nearer to chance than to the best, {safest:.3g}")
         if reasons:
@@ -83,10 +83,13 @@ def _veto_diverged(runs: Sequence[Measured]) -> list[str]:
     return ["not measured"] if missing else []
 
 
-def _veto_collapsed(runs: Sequence[Measured], plain: float | None) -> list[str]:
+def _veto_collapsed(runs: Sequence[Measured], plain: float | None, nothing: float) -> list[str]:
+    """nothing: what target_information is hardly more than where nothing was learnt of the target."""
     for run in runs:
         last, best = run.signals.get(_INFORMATION), run.best_information
         if last is not None and best is not None and last < FALLEN * best:
+            if best < nothing:
+                return [f"{_INFORMATION} never rose above {best:.3g}, near 0"]
             return [f"collapsed: {_INFORMATION} fell from {best:.3g} to {last:.3g}"]
     mean = _mean(runs, _INFORMATION)
     if mean is not None and plain is not None and mean < BELOW_SOURCE_ONLY * plain:
