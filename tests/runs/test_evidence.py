@@ -111,11 +111,14 @@ def test_a_run_warns_of_label_shift_and_says_what_was_tested_on(tmp_path: Path) 
     assert any(line.startswith("warning: label shift: from source to target the share of '1' 4") for line in said)
 
 
-def runs(label: str, objective: str, information: float, *, shift: Any = None, seeds: int = 3) -> list[dict[str, Any]]:
+def runs(
+    label: str, objective: str, information: float, *, shift: Any = None, seeds: int = 3, **more: Any
+) -> list[dict[str, Any]]:
     return [
         {
             "status": "completed", "label": label, "objective": objective, "partition": "source_target", "seed": seed,
             "target_information": information, "target_bnm": information, "source_risk": 0.2, "label_shift": shift,
+            "rounds": 10, **more,
         }
         for seed in range(seeds)
     ]  # fmt: skip
@@ -133,6 +136,19 @@ def test_verdicts_are_on_everything_beside_source_only() -> None:
     assert {each["label"]: each["supported"] for each in found["verdicts"]} == {"up": True, "down": False}
     assert found["source_only"] == "plain"
     assert found["rule"] == RULE
+
+
+@pytest.mark.parametrize("other", [{"rounds": 3}, {"rows": {"source": "40 rows", "target": "other rows"}}])
+def test_runs_of_other_rounds_or_rows_are_not_compared_with(other: dict[str, Any]) -> None:
+    rows = {"rows": {"source": "40 rows", "target": "30 rows"}}
+    up, short = runs("up", "dann", 0.4, **rows), runs("short", "source_only", 0.1, **{**rows, **other})
+    (alone,) = judge_runs([*short, *up])["verdicts"]
+    assert alone["supported"] is None
+    assert alone["sentence"].endswith("no source-only run did as many rounds on the same rows")
+    (beside,) = judge_runs([*short, *up, *runs("whole", "source_only", 0.5, **rows)])["verdicts"]
+    assert beside["supported"] is False  # not higher than 0.5
+    scaled = runs("scaled", "dann", 0.6, per_site=True, rows={"source": "scaled", "target": "scaled"})
+    assert judge_runs([*scaled, *runs("whole", "source_only", 0.5, **rows)])["verdicts"][0]["supported"] is not False
 
 
 def test_what_adapts_to_nothing_is_neither_judged_nor_compared_with() -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedmm.core.signals.label_shift import LabelShift, estimate_label_shift
-from fedmm.core.signals.validators import RULE, VALIDATORS, Signals, Verdict, judge_adaptation
+from fedmm.core.signals.validators import CANNOT_JUDGE, RULE, VALIDATORS, Signals, Verdict, judge_adaptation
 from fedmm.data.datasets.per_site import KEY as PER_SITE
 from fedmm.data.domains import DomainPair, Labelled
 from fedmm.data.partition import TargetSupervised
@@ -144,6 +144,12 @@ def is_source_only(summary: Summary) -> bool:
     return bool(summary["objective"] == SourceOnly.name and not learns_otherwise)
 
 
+def trained_alike(summaries: Sequence[Summary]) -> bool:
+    """Whether runs did as many rounds, on the same rows as far as that is known; rows scaled per site are others."""
+    known = [summary["rows"] for summary in summaries if summary.get("rows") and not summary.get(PER_SITE)]
+    return len({summary["rounds"] for summary in summaries}) == 1 and all(rows == known[0] for rows in known)
+
+
 def _adapts(summary: Summary) -> bool:
     """Whether a run is source only but for what it does to adapt."""
     objective = OBJECTIVES.get(summary["objective"], SourceOnly)
@@ -153,8 +159,8 @@ def _adapts(summary: Summary) -> bool:
 def judge_runs(summaries: Sequence[Summary]) -> dict[str, Any]:
     """The rule's verdict on every method among runs, by the summaries of their folders, as plain values.
 
-    Runs of one label are the seeds of one method. Where several are source only, the one with the lowest source risk is
-    compared with. Runs that did not complete are not judged.
+    Runs of one label are the seeds of one method. It is compared with the source-only method of the lowest source risk
+    among those that did as many rounds on the same rows. Runs that did not complete are not judged.
     """
     methods: dict[str, list[Summary]] = {}
     for summary in summaries:
@@ -170,16 +176,21 @@ def judge_runs(summaries: Sequence[Summary]) -> dict[str, Any]:
         values = signals_of(plain[label]).source_risk
         return fmean(values) if values else float("inf")
 
+    def judge(runs: Sequence[Summary]) -> Verdict:
+        like = [label for label in plain if trained_alike([*plain[label], *runs])]
+        if not like:
+            return Verdict(None, f"{CANNOT_JUDGE}: no source-only run did as many rounds on the same rows")
+        against = plain[min(like, key=risk)]
+        worst = worst_shift(against)
+        shift = None if worst is None else read_shift(worst)
+        return judge_adaptation(signals_of(against), signals_of(runs), shift)
+
     base = min(plain, key=risk)
-    worst = worst_shift(plain[base])
-    shift = None if worst is None else read_shift(worst)
-    verdicts: dict[str, Verdict] = {
-        label: judge_adaptation(signals_of(plain[base]), signals_of(runs), shift) for label, runs in adapted.items()
-    }
+    verdicts = {label: judge(runs) for label, runs in adapted.items()}
     return {
         "rule": RULE,
         "source_only": base,
-        "label_shift": worst,
+        "label_shift": worst_shift(plain[base]),
         "verdicts": [
             {"label": label, "supported": verdict.supported, "sentence": verdict.sentence}
             for label, verdict in verdicts.items()

@@ -19,7 +19,7 @@ from fedmm.core.signals.warning_signs import Measured, find_warning_signs
 from fedmm.data.datasets.per_site import KEY as PER_SITE
 from fedmm.data.partition import TargetSupervised
 from fedmm.runs.compare import require_comparable
-from fedmm.runs.evidence import is_source_only, read_shift, signals_of, worst_shift
+from fedmm.runs.evidence import is_source_only, read_shift, signals_of, trained_alike, worst_shift
 from fedmm.runs.resume import read_completed
 from fedmm.runs.run_folder import EXPERIMENT, ROUNDS, SUMMARY, read_input
 
@@ -88,7 +88,7 @@ def _beside(folder: Path, tables: Tables, summary: Summary) -> tuple[list[Summar
     plain: dict[str, dict[object, Summary]] = {}
     for other in _other_runs(folder):
         found = _read(other)
-        if found is None or _alike(*found) != _alike(tables, summary) or not _same_rows(*found, tables, summary):
+        if found is None or _alike(found[0]) != _alike(tables) or not trained_alike([summary, found[1]]):
             continue
         theirs, told = found
         if is_source_only(told):
@@ -122,24 +122,18 @@ def _read(folder: Path) -> tuple[Tables, Summary] | None:
         if summary.get("label_shift"):
             read_shift(summary["label_shift"])
         is_source_only(summary)
-        _alike(tables, summary)
+        _alike(tables)
+        trained_alike([summary])
         hash(summary["seed"])
         return {name: dict(tables.get(name, {})) for name in (*_OWN, *_ALIKE, "run")}, summary
     except (FedmmError, OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def _alike(tables: Tables, summary: Summary) -> dict[str, Any]:
+def _alike(tables: Tables) -> dict[str, Any]:
     """What decides whether two runs can be compared; scaling per site is a method of its own."""
     sections = {name: {key: value for key, value in tables[name].items() if key != PER_SITE} for name in _ALIKE}
-    return {**sections, "run": {key: tables["run"].get(key) for key in _ALIKE_RUN}, "done": summary["rounds"]}
-
-
-def _same_rows(tables: Tables, summary: Summary, of_tables: Tables, of_summary: Summary) -> bool:
-    """Whether two runs were trained on the same rows, as far as it is known and they are scaled alike."""
-    scaled_alike = tables["data"].get(PER_SITE) == of_tables["data"].get(PER_SITE)
-    known = summary.get("rows") and of_summary.get("rows")
-    return not (scaled_alike and known) or summary["rows"] == of_summary["rows"]
+    return {**sections, "run": {key: tables["run"].get(key) for key in _ALIKE_RUN}}
 
 
 def _history(folder: Path) -> dict[str, Measured]:
