@@ -38,9 +38,9 @@ FORMAT = "fedmm-export-1"
 INPUT_NAME, OUTPUT_NAMES = "x", ("probabilities", "logits")
 _ROWS_CHECKED = 64
 _LARGEST_ONNX = 2_000_000_000
+"""Bytes; protobuf holds no more in one file."""
 _ROUNDING = 2.0**-21
 """By which share a threshold is below the probability it is to find, since the file's are float32."""
-"""Bytes; protobuf holds no more in one file."""
 
 Probabilities = Callable[[Any], Tensor]
 
