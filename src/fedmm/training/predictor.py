@@ -246,12 +246,18 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, An
             saved = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             about = json.loads((file.metadata() or {}).get("fedmm", "{}"))
     except Exception as problem:
-        raise FedmmError(f"{os.fspath(path)} cannot be read as a safetensors file: {problem}") from problem
+        raise FedmmError(
+            f"{os.fspath(path)} cannot be read as a safetensors file, so it is damaged or something else; copy "
+            f"it again, or save the model again ({problem})"
+        ) from problem
     ours = isinstance(about, dict) and about.get("format") == MODEL_FORMAT
     require(ours, f"{os.fspath(path)} is not a model saved by fedmm")
     written, found = about.pop("sha256", None), checksum(json.dumps(about), saved)
     whole = written in (None, found)
-    require(whole and _is_shape(about.get("input_shape")), f"{os.fspath(path)} was changed since it was saved")
+    require(
+        whole and _is_shape(about.get("input_shape")),
+        f"{os.fspath(path)} was changed since it was saved; save it again",
+    )
     return saved, about
 
 
