@@ -32,6 +32,7 @@ from fedmm.runs import sweep as sweeping
 from fedmm.runs.tuning import halving
 from fedmm.runs.tuning.candidates import PLAIN, derive_candidates
 from fedmm.runs.tuning.halving import Budget
+from fedmm.runs.tuning.rungs import Halving
 from fedmm.sites.config import SiteConfig, read_site
 from fedmm.sites.experiments import deployed_experiment, experiment_text
 from fedmm.sites.rows import site_rows
@@ -165,6 +166,23 @@ def test_max_rounds_leaves_candidates_out_and_is_kept(tmp_path: Path) -> None:
     state = state_of(tmp_path)
     assert len(state["rungs"][0]["entries"]) == 3
     assert state["notes"] == ["to keep to 12 rounds 1 candidate is left out"]
+
+
+def test_max_rounds_is_kept_by_what_goes_on_after_a_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut to one rung of all seeds, it has asked for more by then than the whole plan would have."""
+    monkeypatch.setattr(halving, "FEWEST_ROUNDS", 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(tuned_over, "Budget", partial(Budget, clock=lambda: 0.0))
+        measured = {"per_round": 1.15, "per_rung": 0.0, "per_run": 0.0}
+        patch.setattr(Halving, "_measure_pace", lambda self: self.state.update(pace=measured))
+        patch.setattr(Halving, "_keep_pace", lambda *_: None)
+        serve_tuning(grid_of(tmp_path, LONGER), request(tmp_path, LONGER, seeds=3, minutes=1.0, max_rounds=88))
+    assert answered(tmp_path)[0] == 45
+    serve_tuning(grid_of(tmp_path, LONGER), request(tmp_path, LONGER, resume=True, seeds=3, max_rounds=88))
+    assert answered(tmp_path)[0] == 45
+    state = state_of(tmp_path)
+    assert "to keep to 88 rounds rung 2 was not started" in state["notes"]
+    assert (state["status"], len(state["plan"])) == ("completed", 1)
 
 
 def test_too_few_rounds_for_anything_are_refused(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ from fedmm.runs.tuning.candidates import TUNE
 from fedmm.runs.tuning.criteria import Criterion, notes_on_rows, require_measured
 from fedmm.runs.tuning.halving import Budget, Pace, Rung, fit_rungs, tell_left_out
 from fedmm.runs.tuning.rung_results import read_summary
-from fedmm.runs.tuning.rungs import Halving, Sweep, evaluate_every, find_own
+from fedmm.runs.tuning.rungs import TIMING, Halving, Sweep, evaluate_every, find_own
 from fedmm.runs.tuning.state import STATE
 from fedmm.runs.tuning.tune import plan_tuning, require_limits
 from fedmm.sites.experiments import deployed_experiment, experiment_text, listed_sites
@@ -152,13 +152,30 @@ class SiteTuning:
             [] if isinstance(self._own.data, RowsElsewhere) else notes_on_rows(self._criterion, self._own.data.load())
         )
         halving.open(self._served.name, overwrite=False, resume=self._served.resume, notes=rows)
-        if note:
+        if resume:
+            note = self._leave_out_rungs()
+        if note and note not in halving.state["notes"]:
             halving.state["notes"].append(note)
             say(note)
         halving.run()
         choice = halving.close()
         say(choice.sentence)
         say(f"tuning {halving.state['status']}; everything is in {halving.folder}")
+
+    def _leave_out_rungs(self) -> str:
+        """Leave out the last rungs that were not started while sites would be asked for more rounds than they may be;
+        which, in words. A tuning that was cut to fit into its time plans on what is left when it is resumed.
+        """
+        halving, most = self.halving, self.request.max_rounds
+        planned, always, started = len(halving.plan), len(halving.always), len([*halving.folder.glob("rung-*")])
+        timed = halving.budget.limited or (halving.folder / TIMING).exists()
+        pace = always * halving.pace_rounds() if timed else 0
+        while most is not None and len(halving.plan) > started:
+            if pace + sum(_runs(rung, always) * rung.rounds for rung in halving.plan) <= most:
+                break
+            halving.plan.pop()
+        left = len(halving.plan)
+        return "" if left == planned else f"to keep to {most} rounds rung {left + 1} was not started"
 
     # What it takes of a site ------------------------------------------------------------------------------------------
 

@@ -259,6 +259,47 @@ def test_a_rung_that_would_be_no_longer_than_the_one_before_waits_for_more_time(
     assert more.table == whole.table
 
 
+def test_a_tuning_that_was_cut_short_goes_on_to_a_longer_rung_however_often_it_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ordinary = climbing.run_sweep
+
+    def killed(*args: Any, **options: Any) -> Any:
+        ordinary(*args, **{**options, "stop": lambda: True})
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tuning, "Budget", partial(Budget, clock=Clock(0.0)))
+        patch.setattr(climbing.Halving, "_measure_pace", lambda self: self.state.update(pace=FREE | {"per_round": 1.0}))
+        patch.setattr(climbing, "pace_of", lambda *_: None)
+        short = fedmm.tune(TABLES, minutes=1, seeds=1, out=tmp_path / "t")
+    assert short.sentence.endswith(" Judged after 18 of 30 rounds.")
+    with monkeypatch.context() as patch:
+        patch.setattr(climbing, "run_sweep", killed)
+        with pytest.raises(KeyboardInterrupt):
+            fedmm.tune(TABLES, seeds=1, out=tmp_path / "t", resume=True)
+    assert state_of(tmp_path / "t")["status"] == "running"
+    more = fedmm.tune(TABLES, seeds=1, out=tmp_path / "t", resume=True)
+    state = state_of(tmp_path / "t")
+    assert [(rung["rounds"], len(rung["entries"])) for rung in state["rungs"]] == [(18, 3), (30, 3)]
+    assert [planned["candidates"] for planned in state["plan"]] == [1, 1]  # those that there are, not those of the plan
+    assert " Judged after " not in more.sentence
+
+
+def test_a_tuning_of_few_candidates_that_ran_all_rounds_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(tuning, "Budget", partial(Budget, clock=Clock(0.0)))
+        patch.setattr(climbing.Halving, "_measure_pace", lambda self: self.state.update(pace=FREE | {"per_round": 0.4}))
+        patch.setattr(climbing, "pace_of", lambda *_: None)
+        few = fedmm.tune(TABLES, minutes=1, seeds=1, out=tmp_path / "t")
+    assert [rung["rounds"] for rung in state_of(tmp_path / "t")["rungs"]] == [30]
+    again = fedmm.tune(TABLES, seeds=1, out=tmp_path / "t", resume=True)
+    assert (again.notes, again.sentence, again.table) == (few.notes, few.sentence, few.table)
+    assert state_of(tmp_path / "t")["status"] == "completed"
+
+
 def test_an_older_offer_to_adapt_does_not_outlive_its_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert fedmm.tune(TABLES, seeds=1, out=tmp_path / "t").adapted is not None
     assert (tmp_path / "t" / "adapted.toml").exists()
@@ -316,7 +357,16 @@ def test_a_folder_in_use_and_one_of_other_candidates_are_refused(tmp_path: Path)
     with pytest.raises(FedmmError, match="other candidates or options"):
         fedmm.tune(quick, seeds=2, out=tmp_path / "t", resume=True)
     state = state_of(tmp_path / "t")
-    for damaged in ({}, {**state, "pace": {"x": 1}}, {**state, "plan": [{}]}, {**state, "rungs": [{"rounds": 2}]}):
+    (rung,) = state["rungs"]
+    for damaged in (
+        {},
+        *({**state, "pace": pace} for pace in ({"x": 1}, {"per_round": "x", "per_rung": 0.0})),
+        *({**state, "plan": plan} for plan in ([], [{}], [{**state["plan"][0], "rounds": "2"}])),
+        *({**state, "rungs": rungs} for rungs in ({}, [{"rounds": 2}])),
+        *({**state, "rungs": [{**rung, key: None}]} for key in ("rounds", "judged_after", "order")),
+        {**state, "rungs": [{**rung, "entries": [1]}]},
+        {**state, "notes": None},
+    ):
         (tmp_path / "t" / "tune.json").write_text(json.dumps(damaged), encoding="utf-8")
         with pytest.raises(FedmmError, match="not a tuning that can be continued"):
             fedmm.tune(quick, seeds=1, out=tmp_path / "t", resume=True)

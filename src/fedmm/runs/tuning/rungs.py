@@ -37,7 +37,7 @@ from fedmm.runs.tuning.rung_results import (
 from fedmm.runs.tuning.state import FORMAT, STATE, read_state
 from fedmm.training.stack_settings import START_SECONDS
 
-TUNED, ADAPTED = "tuned.toml", "adapted.toml"
+TUNED, ADAPTED, TIMING = "tuned.toml", "adapted.toml", "pace"
 _EVALUATIONS = 5
 """Of a run, at least: a collapse shows by comparing a run with its own past."""
 _SHARE = 0.9
@@ -123,7 +123,7 @@ class Halving:
         }
         path = self.folder / STATE
         if resume and path.exists():
-            self.state = read_state(path)
+            self.state = read_state(path, self.criterion)
             same = {key: self.state.get(key) for key in about} == json.loads(json.dumps(about))
             require(
                 same, f"the tuning in {self.folder} has other candidates or options; name another folder with --out"
@@ -158,17 +158,29 @@ class Halving:
         self._save()
 
     def _restore_plan(self, begun: int) -> None:
-        """Plan the rungs from ``begun`` on again, if it was not started: what did not fit once may fit now."""
+        """Plan the rungs from ``begun`` on again, if it was not started: what did not fit once may fit now.
+
+        A rung that is no longer than the one before would tell nothing new. What is planned is saved before it is
+        started, so that it is known however often it is killed.
+        """
         whole = [Rung(**rung) for rung in self.state.get("whole_plan") or self.state["plan"]]
-        if self._folder(begun).exists() or begun >= len(whole):
+        past = self.state["rungs"][-1]["rounds"] if begun else 0
+        left = [rung for rung in whole[begun:] if rung.rounds > past]
+        if self._folder(begun).exists() or not left:
             return
         if begun:
             order = [label for label in self.state["rungs"][-1]["order"] if label not in self.always]
             go_on = -(-len(order) // self.eta)
-            self.state["field"] = order[: min(go_on, whole[begun].candidates)]
-        self.plan = [*self.plan[:begun], *whole[begun:]]
+            self.state["field"] = order[:go_on]
+            for place, rung in enumerate(left):
+                go_on = min(go_on, rung.candidates)
+                left[place] = replace(rung, candidates=go_on)
+                go_on = -(-go_on // self.eta)
+        self.plan = [*self.plan[:begun], *left]
         again = (_short(begun), f"{_SHORT} the last") if begun else (_SHORT,)
         self.state["notes"] = [note for note in self.state["notes"] if not note.startswith(again)]
+        self.state["status"] = "running"
+        self._save()
 
     def run(self) -> None:
         """All rungs that are left, until the time is over."""
@@ -290,7 +302,7 @@ class Halving:
         self.say("measuring how long a round takes")
         rung = replace(self.plan[0], rounds=self.pace_rounds(), seeds=1)
         if self.runs_elsewhere:
-            self._sweep(self.always, rung, self.folder / "pace")
+            self._sweep(self.always, rung, self.folder / TIMING)
             return
         labels = [*self.always, *self.state["field"]][:_PACE_RUNS]
         before = self.budget.spent()
