@@ -91,7 +91,7 @@ def test_the_commands_run_evaluate_predict_and_export(tmp_path: Path, command: C
     kept = (tmp_path / "patients.csv").read_text()
     over = command("predict", folder, tmp_path / "patients.csv", "--out", tmp_path / "patients.csv")
     assert (over.code, over.err.count("\n")) == (2, 1)
-    assert "is a file of rows, which predictions would replace; name another file" in over.err
+    assert "is there and holds no predictions; name another file" in over.err
     assert (tmp_path / "patients.csv").read_text() == kept
     for kind in ("safetensors", "torchscript"):
         assert command("export", folder, "--format", kind, "--out", tmp_path / f"model.{kind}").code == 0
@@ -160,6 +160,34 @@ def test_init_proposes_auc_for_a_table_without_a_target(tmp_path: Path, command:
     unknown = command("evaluate", folder, table, "--group", "nix")
     assert unknown.code == 2
     assert "'nix', which --group names" in unknown.err
+    table.write_text(f"{table.read_text()}a,0.5,0.5,legit\n")  # rows are dealt anew
+    for words in (("source-test",), (table, "--calibrate-on", "source-validation")):
+        changed = command("evaluate", folder, *words)
+        assert (changed.code, changed.err.count("\n")) == (2, 1)
+        assert "has other source rows now, or deals them otherwise, than when it was trained" in changed.err
+    assert command("evaluate", folder, table).code == 0
+
+
+def test_groups_of_own_rows_are_as_they_are_written(tmp_path: Path, command: Command) -> None:
+    pytest.importorskip("pandas", reason="tables need fedmm[tables]")
+    lines = [f"{n % 7},{'ab'[n % 2]},{('01', '1', 'NA', '')[n % 4]},{'xy'[n // 60]}" for n in range(120)]
+    (tmp_path / "all.csv").write_text("\n".join(["age,outcome,region,site", *lines]))
+    experiment = {
+        "run": {"rounds": 1, "batch_size": 8},
+        "data": {"name": "table", "file": str(tmp_path / "all.csv"), "label": "outcome", "labelled_only": True},
+        "model": {"name": "mlp", "hidden": [4]},
+        "algorithm": {"name": "fedavg_gda"},
+        "objective": {"name": "source_only"},
+    }
+    experiment["data"] |= {"held_out": 0.5, "categorical": ["region"]}
+    (tmp_path / "e.toml").write_text(write_toml(experiment))
+    assert command("run", tmp_path / "e.toml", "--out", tmp_path / "run").code == 0
+    for column, names in (("region", {"01", "1", "NA", "(empty)"}), ("site", {"x", "y"})):
+        for rows in ("source-test", tmp_path / "all.csv"):
+            ended = command("evaluate", tmp_path / "run", rows, "--group", column, "--out", tmp_path / "g.json")
+            assert ended.code == 0, ended.err
+            found = json.loads((tmp_path / "g.json").read_text())["grouped"]["groups"]
+            assert {group["name"] for group in found} == names
 
 
 @pytest.fixture(scope="module")

@@ -322,3 +322,14 @@ def test_metrics_that_do_not_fit_a_site_are_refused(
 ) -> None:
     (tmp_path / "ours.csv").write_text("\n".join(["age,outcome", *(f"{n % 20},{'abc'[n % 3]}" for n in range(60))]))
     refused(command("init", "ours.csv", "--as-site", "north", "--out", "all.toml", *words), reason)
+
+
+def test_of_a_site_both_files_are_written_or_none(command: Command, tmp_path: Path) -> None:
+    lines = [f"{n % 20},{'ab'[n % 2]}" for n in range(60)]
+    (tmp_path / "ours.csv").write_text("\n".join(["age,outcome", *lines, "3,", "4,"]))
+    words = ("init", "ours.csv", "--label", "outcome", "--as-site", "north", "--out", "all.toml")
+    refused(command(*words, "--metric", "auc"), "every row has a label, and 2 of ours.csv have none; give them one, or")
+    (tmp_path / "north.toml").write_text("mine")
+    refused(command(*words), "north.toml already exists")
+    assert not (tmp_path / "all.toml").exists()
+    assert (tmp_path / "north.toml").read_text() == "mine"

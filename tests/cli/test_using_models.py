@@ -243,6 +243,29 @@ def test_results_replace_neither_data_nor_files_of_a_run(command: Command, moons
     assert (tmp_path / "run" / "rounds.png").read_bytes() == b"its own"
 
 
+@pytest.mark.parametrize("name", ["p.csv", "p.csv.gz", "p.parquet", "P.CSV"])
+def test_predictions_replace_predictions_alone(command: Command, moons: Path, tmp_path: Path, name: str) -> None:
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    np.save(tmp_path / "x.npy", np.zeros((3, 2)))
+    (tmp_path / name).write_bytes(b"patient,sick\n1,0\n")
+    refused(command("predict", moons, "x.npy", "--out", name), f"--out {name} is there and holds no predictions")
+    assert (tmp_path / name).read_bytes() == b"patient,sick\n1,0\n"
+    (tmp_path / name).write_bytes(b"")
+    for _ in range(2):
+        assert command("predict", moons, "x.npy", "--out", name).code == 0
+
+
+@pytest.mark.parametrize("name", ["e.png", "e.svg", "e.pdf", "E.PNG"])
+def test_a_picture_replaces_what_fedmm_drew_alone(command: Command, moons: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"a patient")
+    refused(command("evaluate", moons, "test", "--picture", name), f"--picture {name} is there and was not drawn by")
+    assert (tmp_path / name).read_bytes() == b"a patient"
+    (tmp_path / name).unlink()
+    for _ in range(2):
+        assert command("evaluate", moons, "test", "--picture", name).code == 0
+
+
 def test_what_cannot_be_evaluated_is_said_in_one_sentence(command: Command, moons: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", x=np.zeros((3, 2)))
     np.savez(tmp_path / "xy.npz", x=np.zeros((3, 2)), y=np.array([7, 8, 9]))
@@ -299,7 +322,7 @@ def test_a_full_disk_leaves_an_older_file_as_it_was(
     np.save(tmp_path / "x.npy", np.zeros((3, 2)))
     x = np.random.default_rng(0).normal(size=(20, 2))
     np.savez(tmp_path / "all.npz", source_x=x, source_y=np.arange(20) % 2, target_x=x)
-    older = f"an older file: {EVALUATION}"
+    older = f"row,predicted: an older file of ours, {EVALUATION}, Software\0fedmm"
     (tmp_path / file).write_text(older)
 
     def full(number: int) -> None:

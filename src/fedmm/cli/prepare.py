@@ -96,10 +96,11 @@ def init(
     text = write_experiment(found, path, file)
     site_file = file.with_name(f"{folder_name(as_site)}.toml") if as_site else None
     require(site_file != file, f"{file} would be the experiment and the site's file; name the experiment with --out")
-    for name, content in ((file, text), (site_file, own)):
-        if name is not None:
-            with atomic_write(name, overwrite=overwrite) as partial:
-                partial.write_text(content, encoding="utf-8")
+    with atomic_write(file, overwrite=overwrite) as partial:
+        partial.write_text(text, encoding="utf-8")
+        if site_file:  # both, or none
+            with atomic_write(site_file, overwrite=overwrite) as partial_site:
+                partial_site.write_text(own, encoding="utf-8")
     for line in found.said:
         say(line)
     if site_file:

@@ -42,8 +42,8 @@ from fedmm.inference.predict import (
     predict_rows,
     prediction_file,
     read_as,
-    require_apart,
     require_ending,
+    require_own_predictions,
     same_rows,
 )
 from fedmm.reporting.evaluation import draw_evaluation, require_picture_name
@@ -95,10 +95,9 @@ def predict(
     shown = str(out) == "-"
     if not shown:
         require_ending(out)
+        require_own_predictions(out)
     opened = open_run(run, model, device=device)
     opened = read_as(opened, separator=separator, decimal=decimal, encoding=encoding, site=site)
-    if not shown:
-        require_apart(opened, out, str(data), calibrate_on)
     opened, said = _calibrate_run(opened, calibrate_on, recall)
     rows = open_rows(opened, data, skip_bad=skip_bad)
     with bars(True) as bar:

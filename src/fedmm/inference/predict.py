@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,6 +24,7 @@ from fedmm.data.inputs import ArrayInput, ImageInput, TableInput
 from fedmm.data.readers.arrays import ARRAYS
 from fedmm.data.readers.tables import read_table, require_columns, texts
 from fedmm.inference.load_run import FinishedRun
+from fedmm.training.fingerprint import fingerprint_split
 
 TEST = "test"
 ASIDE = "source-validation"
@@ -86,11 +88,17 @@ def is_training_file(run: FinishedRun, data: str) -> bool:
     """Whether a path is a table of the run's own data set, of which some rows were trained on."""
     given = run.experiment.data
     own = [getattr(given, "file", ""), *getattr(given, "files", {}).values()]
-    return data not in OWN_ROWS and any(path and Path(path).resolve() == Path(data).resolve() for path in own)
+    files = {Path(path).expanduser().resolve() for path in own if path}
+    return data not in OWN_ROWS and Path(data).resolve() in files
 
 
 def _load_own_rows(run: FinishedRun) -> dict[str, Labelled | None]:
     pair = run.experiment.data.load()
+    require(
+        run.split in ("", fingerprint_split(pair)),
+        f"the data of {run.folder} has other source rows now, or deals them otherwise, than when it was trained, so "
+        "that rows to test on may be among those it was trained on; name a file of other rows, or train it again",
+    )
     return dict(zip(OWN_ROWS, (pair.target_test, pair.source_test, pair.source_validation), strict=True))
 
 
@@ -119,7 +127,7 @@ def groups_in(run: FinishedRun, data: str, column: str) -> list[str]:
         return [word or "(empty)" for word in texts(frame[column])]
     given = run.experiment.data.of if isinstance(run.experiment.data, PerSite) else run.experiment.data
     which = OWN_ROWS.index(data)
-    if isinstance(given, Table) and column != "site":
+    if isinstance(given, Table) and not (column == "site" and (given.site or given.files)):
         says = given.held_column(column)[which]
         require(
             says is not None, f"the rows {data!r} are not in {given.file or 'the files of the sites'}; name a table"
@@ -191,10 +199,25 @@ def require_ending(path: Path) -> None:
     require(known, f"--out {path} must end in .csv, .csv.gz or .parquet; - is standard output")
 
 
-def require_apart(run: FinishedRun, out: Path, *read: str) -> None:
-    """Refuse to write predictions over rows that are read, or over a table of the run's own data set."""
-    same = is_training_file(run, str(out)) or any(out.resolve() == Path(name).resolve() for name in read if name)
-    require(not same, f"--out {out} is a file of rows, which predictions would replace; name another file")
+def require_own_predictions(path: Path) -> None:
+    """Refuse to replace a file that holds something else than predictions."""
+    free = not path.is_file() or path.stat().st_size == 0 or _holds_predictions(path)
+    require(free, f"--out {path} is there and holds no predictions; name another file")
+
+
+def _holds_predictions(path: Path) -> bool:
+    name, first = path.name.lower(), column_names([])
+    try:
+        if name.endswith(_PARQUET):
+            from pyarrow import parquet  # noqa: PLC0415 - an optional dependency
+
+            return bool(parquet.read_schema(path).names[: len(first)] == first)
+        start = ",".join(first).encode()
+        open_bytes: Callable[..., Any] = gzip.open if name.endswith(".gz") else open
+        with open_bytes(path, "rb") as stream:
+            return bool(stream.read(len(start)) == start)
+    except (OSError, ImportError, EOFError, ValueError, zlib.error):
+        return False
 
 
 @contextmanager

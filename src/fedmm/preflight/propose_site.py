@@ -46,6 +46,11 @@ def propose_site(path: Path, name: str, others: Sequence[str], given: TableOptio
     }
     format = format_lines(columns)
     classes, share = list(dict.fromkeys(columns.classes.values())) or list(columns.labels), 0.0
+    require(
+        not (metric and columns.unlabelled),
+        f"--metric is for a table in which every row has a label, and {columns.unlabelled} of {path} have none; give "
+        "them one, or remove them",
+    )
     if metric == "auc":
         require(
             len(classes) == 2,

@@ -13,7 +13,7 @@ from matplotlib.figure import SubFigure
 
 from fedmm.core.errors import require
 from fedmm.reporting.figures import ROUNDS_PICTURE
-from fedmm.reporting.style import FAINT, INK, RULE, SMALL, TEXT, Strip, compose, quiet
+from fedmm.reporting.style import FAINT, INK, RULE, SMALL, TEXT, Strip, compose, quiet, was_drawn
 
 _SIDE, _LETTER = 3.9, 0.085
 """Inches: of the matrix, about, and of a letter in a class's name."""
@@ -26,10 +26,14 @@ _TICKS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 def require_picture_name(path: Path, run: Path) -> None:
-    """Refuse a name that says no format, and the run's own picture. run: its folder."""
+    """Refuse a name that says no format, the run's own picture, and one that is not ours. run: its folder."""
     require(path.suffix.lower() in _ENDINGS, f"--picture {path} must end in {', '.join(_ENDINGS)}")
     own = path.resolve() == (run / ROUNDS_PICTURE).resolve()
     require(not own, f"--picture {path} is the run's own picture of its rounds; name another file")
+    require(
+        not path.is_file() or was_drawn(path),
+        f"--picture {path} is there and was not drawn by fedmm; name another file",
+    )
 
 
 def draw_evaluation(evaluation: Mapping[str, Any], path: Path) -> Path:

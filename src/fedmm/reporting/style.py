@@ -38,11 +38,13 @@ _COLOURS = {
     "fedsgda": "#56B4E9",
 }
 _METADATA: dict[str, dict[str, str | None]] = {
-    "png": {"Software": None},
-    "svg": {"Date": None},
-    "pdf": {"CreationDate": None},
+    "png": {"Software": "fedmm"},
+    "svg": {"Date": None, "Creator": "fedmm"},
+    "pdf": {"CreationDate": None, "Creator": "fedmm"},
 }
-"""What pictures would say of when and by what they were written, by their endings."""
+"""What pictures say of when and by what they were written, by their endings."""
+_MARKS = {"png": b"Software\0fedmm", "svg": b"<dc:title>fedmm</dc:title>", "pdf": b"/Creator (fedmm)"}
+"""How that is written."""
 _SPARE = ("#E69F00", "#332288", "#882255", "#000000")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (1.4, 1.2)), (0, (5, 1.4, 1.2, 1.4)))
 _LIGHTEST = 0.84
@@ -153,12 +155,22 @@ def compose(title: str, about: str, strips: Sequence[Strip], path: Path) -> Path
 
 def save(figure: Figure, path: Path, dpi: float | None = None) -> Path:
     """Write a PNG, SVG or PDF, as the name ends, that depends on the figure alone."""
-    kind = path.suffix.removeprefix(".")
+    kind = _kind(path)
     require(kind in _METADATA, f"{path} must end in .png, .svg or .pdf to be drawn")
     metadata = _METADATA[kind]
     with atomic_write(path) as partial, rc_context({"svg.hashsalt": path.name}):
         figure.savefig(partial, format=kind, dpi=dpi or "figure", facecolor="white", metadata=metadata)
     return path
+
+
+def was_drawn(path: Path) -> bool:
+    """Whether a file is a picture that :func:`save` wrote, or empty."""
+    held = path.read_bytes()
+    return not held or _MARKS[_kind(path)] in held
+
+
+def _kind(path: Path) -> str:
+    return path.suffix.removeprefix(".").lower()
 
 
 def quiet(axes: Axes) -> None:

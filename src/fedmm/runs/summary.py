@@ -21,7 +21,7 @@ from fedmm.runs.report_data import EXHIBITS, exhibits
 from fedmm.runs.run_folder import BOUNDARY, MAPS, MODEL, SAMPLES, RunFolder, write_input
 from fedmm.training.adaptation import Adaptation, Adapted
 from fedmm.training.callbacks import best_file
-from fedmm.training.fingerprint import fingerprint_pair
+from fedmm.training.fingerprint import fingerprint_pair, fingerprint_split
 from fedmm.training.history import History
 from fedmm.training.privacy import PrivacyAccount
 
@@ -58,7 +58,7 @@ def finish_run(
     if not keep_rows:
         files.remove(BOUNDARY, MAPS)
     summary = _summary(experiment, adaptation, adapted) | {"engine": engine, "precision": experiment.run.precision}
-    summary["rows"] = fingerprint_pair(pair)
+    summary |= {"rows": fingerprint_pair(pair), "split": fingerprint_split(pair)}
     tested = select_test_rows(pair)
     summary["tested_rows"] = {name: len(rows.y) for name, rows in tested.items()}
     if "target" not in tested and len(pair.target.y):

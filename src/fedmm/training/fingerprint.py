@@ -76,6 +76,15 @@ def fingerprint_pair(pair: DomainPair) -> dict[str, str]:
     return {"source": _labelled(pair.source, with_labels=True), "target": _labelled(pair.target, with_labels=False)}
 
 
+def fingerprint_split(pair: DomainPair) -> str:
+    """Which source rows are trained on, tested and chosen by, as far as their order and classes tell.
+
+    Unlike inputs, which are often computed, these are the same on every machine.
+    """
+    parts = {"train": pair.source, "test": pair.source_test, "aside": pair.source_validation}
+    return _of_tensors({name: rows.y for name, rows in parts.items() if rows is not None})
+
+
 def plain(value: Any) -> Any:
     """Hyperparameters as JSON can hold them, the same in every process."""
     if value is None or isinstance(value, bool | int | float | str):

@@ -150,17 +150,17 @@ class Table(TableKeys, _Columns):
 
     def held_column(self, column: str) -> HeldNames:
         """What a column says of the rows that are not trained on, in their order; also one that is not learnt from."""
-        (frame, _, where, _), _, _, split = self._deal()
+        (frame, _, where, _), _, _, split = self._deal([column])
         require_columns(frame, [column], where, "which --group names")
         says = texts(frame[column])
         chosen_by = split.source_test if split.source_validation is None else split.source_validation
         return HeldNames(*(take_names(says, rows) for rows in (split.target_test, split.source_test, chosen_by)))
 
-    def _deal(self) -> tuple[Opened, tuple[str, ...], Tensor, Split]:
-        """The table, its classes, the class of each row, and who gets which."""
+    def _deal(self, as_written: Sequence[str] = ()) -> tuple[Opened, tuple[str, ...], Tensor, Split]:
+        """The table, its classes, the class of each row, and who gets which; as_written: columns read as text too."""
         require(bool(self.file or self.files), "data.file must name a .csv, .csv.gz, .tsv, .xlsx or .parquet file")
         require(bool(self.label), "data.label must name the column of classes")
-        opened = self.opened()
+        opened = self.opened(as_written)
         frame, sites, where, _ = opened
         labels = self._labels(frame, where)
         target = self._target(opened, labels)
@@ -189,18 +189,18 @@ class Table(TableKeys, _Columns):
         )
         return opened, classes, y, _in_table(split, source_rows, target_rows)
 
-    def opened(self) -> Opened:
-        """The table as it is read, before anything is learnt from it."""
+    def opened(self, as_written: Sequence[str] = ()) -> Opened:
+        """The table as it is read, before anything is learnt from it; as_written: columns read as text too."""
         said = [column for column in (self.label, self.site, self.domain, self.id) if column]
         lacking: Mapping[str, tuple[str, ...]] = {}
         sites = None
         if self.files:
             files = {site: Path(path).expanduser() for site, path in self.files.items()}
-            frame, sites, lacking = read_tables(files, self.format, said, self.categorical, may_lack=self.label)
+            frame, sites, lacking = read_tables(files, self.format, [*said, *as_written], self.categorical, self.label)
             where = name_files(files)
         else:
             path = Path(self.file).expanduser()
-            frame, where = read_table(path, self.format, said, self.categorical), str(path)
+            frame, where = read_table(path, self.format, [*said, *as_written], self.categorical), str(path)
         for option in ("label", "site", "domain", "id", "drop", "numeric", "categorical", "dates", "zero_missing"):
             given = getattr(self, option)
             columns = (given,) if isinstance(given, str) else given
