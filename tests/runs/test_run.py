@@ -68,7 +68,7 @@ SUMMARY_KEYS = {
     "kind", "status", "label", "algorithm", "objective", "data", "partition", "model", "seed", "rounds",
     "target_accuracy", "source_accuracy", "target_information", "target_entropy", "seconds", "bytes_up", "bytes_down",
     "parameters", "clients", "versions", "hardware", "engine", "precision", "refused", "guard",
-    "rows", "tested_rows", "best", "stopped_early",
+    "rows", "split", "tested_rows", "best", "stopped_early",
     "target_bnm", "target_snd", "domain_accuracy", "proxy_a_distance", "label_shift", "tested_rows_trained_on",
 }  # fmt: skip
 

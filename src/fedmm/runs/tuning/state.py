@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import astuple
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedmm.core.errors import FedmmError, require
-from fedmm.runs.tuning.criteria import Criterion
 from fedmm.runs.tuning.halving import Pace, Rung, estimate_seconds
-from fedmm.runs.tuning.rung_results import Results, find_judged_rung, tabulate
+
+if TYPE_CHECKING:
+    from fedmm.runs.tuning.criteria import Criterion
 
 STATE = "tune.json"
 FORMAT = "fedmm-tune-1"
@@ -30,6 +31,8 @@ def read_state(path: Path, criterion: Criterion) -> dict[str, Any]:
 
 def _read_through(state: dict[str, Any], criterion: Criterion) -> None:
     """Read all that a tuning goes on with, so that what is damaged shows before anything runs."""
+    from fedmm.runs.tuning.rung_results import Results, find_judged_rung, tabulate  # noqa: PLC0415 - loads torch
+
     for key in _KEYS:
         state[key]
     rungs, planned = state["rungs"], [Rung(**rung) for rung in (*state["plan"], *(state.get("whole_plan") or ()))]
