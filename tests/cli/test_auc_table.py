@@ -91,7 +91,7 @@ def test_the_commands_run_evaluate_predict_and_export(tmp_path: Path, command: C
     kept = (tmp_path / "patients.csv").read_text()
     over = command("predict", folder, tmp_path / "patients.csv", "--out", tmp_path / "patients.csv")
     assert (over.code, over.err.count("\n")) == (2, 1)
-    assert "is there and holds no predictions; name another file" in over.err
+    assert "is there and holds something else than predictions; name another file" in over.err
     assert (tmp_path / "patients.csv").read_text() == kept
     for kind in ("safetensors", "torchscript"):
         assert command("export", folder, "--format", kind, "--out", tmp_path / f"model.{kind}").code == 0
@@ -160,31 +160,55 @@ def test_init_proposes_auc_for_a_table_without_a_target(tmp_path: Path, command:
     unknown = command("evaluate", folder, table, "--group", "nix")
     assert unknown.code == 2
     assert "'nix', which --group names" in unknown.err
-    table.write_text(f"{table.read_text()}a,0.5,0.5,legit\n")  # rows are dealt anew
-    for words in (("source-test",), (table, "--calibrate-on", "source-validation")):
-        changed = command("evaluate", folder, *words)
-        assert (changed.code, changed.err.count("\n")) == (2, 1)
-        assert "has other source rows now, or deals them otherwise, than when it was trained" in changed.err
-    assert command("evaluate", folder, table).code == 0
+    assert command("predict", folder, table, "--out", tmp_path / "p.csv").code == 0
+    before, (headings, *lines) = table.read_text(), table.read_text().splitlines()
+    by_amount = sorted(lines, key=lambda line: (line.split(",")[0], line.split(",")[3], line))
+    for changed in (f"{before}a,0.5,0.5,legit\n", "\n".join([headings, *by_amount])):  # rows are dealt anew
+        table.write_text(changed)
+        for words in (("source-test",), (table, "--calibrate-on", "source-validation")):
+            ended = command("evaluate", folder, *words)
+            assert (ended.code, ended.err.count("\n")) == (2, 1)
+            assert "has other source rows now, or deals them otherwise, than when it was trained" in ended.err
+        assert command("evaluate", folder, table).code == 0
+    table.write_text(before)
+    assert command("evaluate", folder, "source-test").code == 0
+
+
+def test_predictions_with_columns_of_ones_own_are_rows(tmp_path: Path, command: Command) -> None:
+    """They may be learnt from, so that predictions do not replace them."""
+    pytest.importorskip("pandas", reason="tables need fedmm[tables]")
+    file, lines = tmp_path / "seen.csv", [f"{n},a,{n / 40},{'ab'[n % 2]}" for n in range(40)]
+    file.write_text("\n".join(["row,predicted,p_a,outcome", *lines]))
+    folder, over = small_run(tmp_path, command, file), tmp_path / "p.csv"
+    over.write_text(file.read_text())
+    other = command("predict", folder, file, "--out", over)
+    assert (other.code, "holds something else than predictions" in other.err) == (2, True)
+    assert command("predict", folder, file, "--out", file).code == 2
+    assert file.read_text() == over.read_text()
+
+
+def small_run(folder: Path, command: Command, file: Path, **data: Any) -> Path:
+    """A run of one round on a table whose column ``outcome`` holds the classes."""
+    experiment = {
+        "run": {"rounds": 1, "batch_size": 8},
+        "data": {"name": "table", "file": str(file), "label": "outcome", "labelled_only": True, **data},
+        "model": {"name": "mlp", "hidden": [4]},
+        "algorithm": {"name": "fedavg_gda"},
+        "objective": {"name": "source_only"},
+    }
+    (folder / "e.toml").write_text(write_toml(experiment))
+    assert command("run", folder / "e.toml", "--out", folder / "run").code == 0
+    return folder / "run"
 
 
 def test_groups_of_own_rows_are_as_they_are_written(tmp_path: Path, command: Command) -> None:
     pytest.importorskip("pandas", reason="tables need fedmm[tables]")
     lines = [f"{n % 7},{'ab'[n % 2]},{('01', '1', 'NA', '')[n % 4]},{'xy'[n // 60]}" for n in range(120)]
     (tmp_path / "all.csv").write_text("\n".join(["age,outcome,region,site", *lines]))
-    experiment = {
-        "run": {"rounds": 1, "batch_size": 8},
-        "data": {"name": "table", "file": str(tmp_path / "all.csv"), "label": "outcome", "labelled_only": True},
-        "model": {"name": "mlp", "hidden": [4]},
-        "algorithm": {"name": "fedavg_gda"},
-        "objective": {"name": "source_only"},
-    }
-    experiment["data"] |= {"held_out": 0.5, "categorical": ["region"]}
-    (tmp_path / "e.toml").write_text(write_toml(experiment))
-    assert command("run", tmp_path / "e.toml", "--out", tmp_path / "run").code == 0
+    folder = small_run(tmp_path, command, tmp_path / "all.csv", held_out=0.5, categorical=["region"])
     for column, names in (("region", {"01", "1", "NA", "(empty)"}), ("site", {"x", "y"})):
         for rows in ("source-test", tmp_path / "all.csv"):
-            ended = command("evaluate", tmp_path / "run", rows, "--group", column, "--out", tmp_path / "g.json")
+            ended = command("evaluate", folder, rows, "--group", column, "--out", tmp_path / "g.json")
             assert ended.code == 0, ended.err
             found = json.loads((tmp_path / "g.json").read_text())["grouped"]["groups"]
             assert {group["name"] for group in found} == names

@@ -236,7 +236,9 @@ def test_results_replace_neither_data_nor_files_of_a_run(command: Command, moons
     refused(command("evaluate", "run", "test", "--out", "e.csv"), "--out e.csv must end in .json")
     refused(command("evaluate", "run", "test", "--out", "run/summary.json"), own)
     refused(command("evaluate", "run", "test", "--out", "package.json"), own)
-    refused(command("evaluate", "run", "test", "--picture", "run/rounds.png"), "the run's own picture of its rounds")
+    refused(
+        command("evaluate", "run", "test", "--picture", "run/rounds.png"), "does not say that fedmm evaluate drew it"
+    )
     for _ in range(2):  # an older evaluation may be replaced
         assert command("evaluate", "run", "test", "--out", "run/e.json").code == 0
     assert (tmp_path / "package.json").read_text() == "{}"
@@ -249,17 +251,22 @@ def test_predictions_replace_predictions_alone(command: Command, moons: Path, tm
         pytest.importorskip("pyarrow")
     np.save(tmp_path / "x.npy", np.zeros((3, 2)))
     (tmp_path / name).write_bytes(b"patient,sick\n1,0\n")
-    refused(command("predict", moons, "x.npy", "--out", name), f"--out {name} is there and holds no predictions")
+    refused(command("predict", moons, "x.npy", "--out", name), f"--out {name} is there and holds something else than")
     assert (tmp_path / name).read_bytes() == b"patient,sick\n1,0\n"
+    if name.endswith("csv"):
+        (tmp_path / name).write_bytes(b"row,predicted_by_doctor,age\n1,sick,30\n")
+        refused(command("predict", moons, "x.npy", "--out", name), "something else than predictions")
     (tmp_path / name).write_bytes(b"")
     for _ in range(2):
         assert command("predict", moons, "x.npy", "--out", name).code == 0
 
 
 @pytest.mark.parametrize("name", ["e.png", "e.svg", "e.pdf", "E.PNG"])
-def test_a_picture_replaces_what_fedmm_drew_alone(command: Command, moons: Path, tmp_path: Path, name: str) -> None:
+def test_a_picture_replaces_one_of_an_evaluation_alone(
+    command: Command, moons: Path, tmp_path: Path, name: str
+) -> None:
     (tmp_path / name).write_bytes(b"a patient")
-    refused(command("evaluate", moons, "test", "--picture", name), f"--picture {name} is there and was not drawn by")
+    refused(command("evaluate", moons, "test", "--picture", name), f"--picture {name} is there and does not say that")
     assert (tmp_path / name).read_bytes() == b"a patient"
     (tmp_path / name).unlink()
     for _ in range(2):
@@ -322,7 +329,7 @@ def test_a_full_disk_leaves_an_older_file_as_it_was(
     np.save(tmp_path / "x.npy", np.zeros((3, 2)))
     x = np.random.default_rng(0).normal(size=(20, 2))
     np.savez(tmp_path / "all.npz", source_x=x, source_y=np.arange(20) % 2, target_x=x)
-    older = f"row,predicted: an older file of ours, {EVALUATION}, Software\0fedmm"
+    older = f"row,predicted\nan older file: {EVALUATION} fedmm evaluate\n"
     (tmp_path / file).write_text(older)
 
     def full(number: int) -> None:

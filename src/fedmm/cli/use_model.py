@@ -42,6 +42,7 @@ from fedmm.inference.predict import (
     predict_rows,
     prediction_file,
     read_as,
+    require_apart,
     require_ending,
     require_own_predictions,
     same_rows,
@@ -98,6 +99,8 @@ def predict(
         require_own_predictions(out)
     opened = open_run(run, model, device=device)
     opened = read_as(opened, separator=separator, decimal=decimal, encoding=encoding, site=site)
+    if not shown:
+        require_apart(opened, out, str(data), calibrate_on)
     opened, said = _calibrate_run(opened, calibrate_on, recall)
     rows = open_rows(opened, data, skip_bad=skip_bad)
     with bars(True) as bar:
@@ -173,7 +176,7 @@ def evaluate(
     if out is not None:
         require_own_name(out)
     if picture is not None:
-        require_picture_name(picture, run)
+        require_picture_name(picture)
     opened = open_run(run, model, device=device)
     opened = read_as(opened, separator=separator, decimal=decimal, encoding=encoding, site=site)
     opened, said = _calibrate_run(opened, calibrate_on, recall)

@@ -24,7 +24,7 @@ from fedmm.data.inputs import ArrayInput, ImageInput, TableInput
 from fedmm.data.readers.arrays import ARRAYS
 from fedmm.data.readers.tables import read_table, require_columns, texts
 from fedmm.inference.load_run import FinishedRun
-from fedmm.training.fingerprint import fingerprint_split
+from fedmm.training.fingerprint import fingerprint_split, same_split
 
 TEST = "test"
 ASIDE = "source-validation"
@@ -92,19 +92,20 @@ def is_training_file(run: FinishedRun, data: str) -> bool:
     return data not in OWN_ROWS and Path(data).resolve() in files
 
 
-def _load_own_rows(run: FinishedRun) -> dict[str, Labelled | None]:
+def _load_own_rows(run: FinishedRun, which: str = TEST) -> dict[str, Labelled | None]:
+    """Rows of the run's own data set by their words; which: of these, those that are to be used."""
     pair = run.experiment.data.load()
     require(
-        run.split in ("", fingerprint_split(pair)),
+        which == TEST or run.split is None or same_split(run.split, fingerprint_split(pair)),
         f"the data of {run.folder} has other source rows now, or deals them otherwise, than when it was trained, so "
-        "that rows to test on may be among those it was trained on; name a file of other rows, or train it again",
+        f"that {which} may hold rows it was trained on; name a file of other rows, or train it again",
     )
     return dict(zip(OWN_ROWS, (pair.target_test, pair.source_test, pair.source_validation), strict=True))
 
 
 def open_own_rows(run: FinishedRun, which: str) -> RowStream:
     """Labelled rows of the run's own data set: test rows of the target or of the source, or source rows set aside."""
-    held = _load_own_rows(run)
+    held = _load_own_rows(run, which)
     rows = held[which]
     if rows is None or not len(rows.x):
         others = [name for name, each in held.items() if each is not None and len(each.x)]
@@ -199,25 +200,41 @@ def require_ending(path: Path) -> None:
     require(known, f"--out {path} must end in .csv, .csv.gz or .parquet; - is standard output")
 
 
+def require_apart(run: FinishedRun, out: Path, *read: str) -> None:
+    """Refuse to write predictions over rows that are read, or over a table of the run's own data set."""
+    same = is_training_file(run, str(out)) or any(out.resolve() == Path(name).resolve() for name in read if name)
+    require(not same, f"--out {out} is a file of rows, which predictions would replace; name another file")
+
+
 def require_own_predictions(path: Path) -> None:
-    """Refuse to replace a file that holds something else than predictions."""
-    free = not path.is_file() or path.stat().st_size == 0 or _holds_predictions(path)
-    require(free, f"--out {path} is there and holds no predictions; name another file")
+    """Refuse to replace a file that holds anything but predictions."""
+    names = _headings(path) if path.is_file() and path.stat().st_size else column_names([])
+    own = names[:2] == column_names([]) and all(name.startswith("p_") for name in names[2:])
+    require(own, f"--out {path} is there and holds something else than predictions; name another file")
 
 
-def _holds_predictions(path: Path) -> bool:
-    name, first = path.name.lower(), column_names([])
+def _headings(path: Path) -> list[str]:
+    """The names of a table's columns; none if it cannot be read as one."""
+    name = path.name.lower()
     try:
         if name.endswith(_PARQUET):
-            from pyarrow import parquet  # noqa: PLC0415 - an optional dependency
+            return [str(heading) for heading in _pyarrow()[1].read_schema(path).names]
+        open_text: Callable[..., Any] = gzip.open if name.endswith(".gz") else open
+        with open_text(path, "rt", encoding="utf-8", newline="") as stream:
+            return next(csv.reader(stream), [])
+    except FedmmError:
+        raise
+    except (OSError, EOFError, ValueError, csv.Error, zlib.error):
+        return []
 
-            return bool(parquet.read_schema(path).names[: len(first)] == first)
-        start = ",".join(first).encode()
-        open_bytes: Callable[..., Any] = gzip.open if name.endswith(".gz") else open
-        with open_bytes(path, "rb") as stream:
-            return bool(stream.read(len(start)) == start)
-    except (OSError, ImportError, EOFError, ValueError, zlib.error):
-        return False
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow  # noqa: PLC0415 - an optional dependency
+        from pyarrow import parquet  # noqa: PLC0415 - an optional dependency
+    except ImportError as problem:
+        raise FedmmError("a .parquet file needs pyarrow: pip install 'fedmm[tables]'") from problem
+    return pyarrow, parquet
 
 
 @contextmanager
@@ -257,11 +274,7 @@ def _plain(words: Sequence[str]) -> list[str]:
 
 @contextmanager
 def _parquet(path: Path, class_names: Sequence[str]) -> Iterator[Write]:
-    try:
-        import pyarrow  # noqa: PLC0415 - an optional dependency
-        from pyarrow import parquet  # noqa: PLC0415 - an optional dependency
-    except ImportError as problem:
-        raise FedmmError("a .parquet file needs pyarrow: pip install 'fedmm[tables]'") from problem
+    pyarrow, parquet = _pyarrow()
     headings = _plain(column_names(class_names))
     kinds = [pyarrow.string(), pyarrow.string(), *[pyarrow.float32()] * len(class_names)]
     schema = pyarrow.schema(list(zip(headings, kinds, strict=True)))

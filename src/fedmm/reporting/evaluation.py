@@ -11,9 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import SubFigure
 
-from fedmm.core.errors import require
-from fedmm.reporting.figures import ROUNDS_PICTURE
-from fedmm.reporting.style import FAINT, INK, RULE, SMALL, TEXT, Strip, compose, quiet, was_drawn
+from fedmm.core.errors import FedmmError, require
+from fedmm.reporting.style import FAINT, INK, RULE, SMALL, TEXT, Strip, compose, quiet
 
 _SIDE, _LETTER = 3.9, 0.085
 """Inches: of the matrix, about, and of a letter in a class's name."""
@@ -22,17 +21,20 @@ _MOST_NUMBERS, _MOST_NAMES, _LONGEST = 12, 40, 12
 _BLUE = "#0072B2"
 _SHADES = LinearSegmentedColormap.from_list("shares", ["#FFFFFF", "#C6DDEE", _BLUE, "#00314D"])
 _ENDINGS = (".png", ".svg", ".pdf")
+_WRITER = "fedmm evaluate"
 _TICKS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
-def require_picture_name(path: Path, run: Path) -> None:
-    """Refuse a name that says no format, the run's own picture, and one that is not ours. run: its folder."""
+def require_picture_name(path: Path) -> None:
+    """Refuse a name that says no format, and to replace a file that is no picture of an evaluation."""
     require(path.suffix.lower() in _ENDINGS, f"--picture {path} must end in {', '.join(_ENDINGS)}")
-    own = path.resolve() == (run / ROUNDS_PICTURE).resolve()
-    require(not own, f"--picture {path} is the run's own picture of its rounds; name another file")
+    try:
+        held = path.read_bytes() if path.is_file() else b""
+    except OSError as problem:
+        raise FedmmError(f"--picture {path} cannot be written: {problem.strerror}") from problem
     require(
-        not path.is_file() or was_drawn(path),
-        f"--picture {path} is there and was not drawn by fedmm; name another file",
+        not held or _WRITER.encode() in held,
+        f"--picture {path} is there and does not say that {_WRITER} drew it; remove it, or name another file",
     )
 
 
@@ -57,7 +59,7 @@ def draw_evaluation(evaluation: Mapping[str, Any], path: Path) -> Path:
     strips = [Strip(_SIDE + 1.5, lambda part: _draw(part, evaluation))]
     if evaluation["curves"] is not None:
         strips.append(Strip(_SIDE, lambda part: _draw_curves(part, evaluation)))
-    return compose(title, about, strips, path)
+    return compose(title, about, strips, path, _WRITER)
 
 
 def _draw(part: SubFigure, evaluation: Mapping[str, Any]) -> None:

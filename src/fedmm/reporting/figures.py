@@ -41,8 +41,6 @@ _NAME_WIDTH = 2.3
 """Inches that the name of a line may take before it is broken."""
 _LEADER = 1.06
 """Where the number at the end of a line stands, in widths of the axes."""
-ROUNDS_PICTURE = "rounds.png"
-"""In a run's folder."""
 _DISTANCES = {"consensus_gap": "consensus gap", "dual_norm": "dual norm", "drift": "client drift"}
 _SOURCE = Stroke(FAINT, (0, (4, 1.6)), 1.6, 3)
 _WIDE_RANGE = 50.0
@@ -55,7 +53,7 @@ def draw_run(folder: Path | str) -> list[Path]:
     stopped = "" if run.status == "completed" else f", {run.status}"
     about = f"{run.method}, {run.data}, seed {run.seed}{stopped}"
     rounds = Strip(_INNER + AXIS + 0.2, lambda part: _draw_rounds(part, run))
-    return [compose(run.label, about, [rounds, *_domain_strips([run], [run])], run.folder / ROUNDS_PICTURE)]
+    return [compose(run.label, about, [rounds, *_domain_strips([run], [run])], run.folder / "rounds.png")]
 
 
 def draw_comparison(folder: Path | str) -> list[Path]:

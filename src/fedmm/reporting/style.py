@@ -38,13 +38,12 @@ _COLOURS = {
     "fedsgda": "#56B4E9",
 }
 _METADATA: dict[str, dict[str, str | None]] = {
-    "png": {"Software": "fedmm"},
-    "svg": {"Date": None, "Creator": "fedmm"},
-    "pdf": {"CreationDate": None, "Creator": "fedmm"},
+    "png": {"Software": None},
+    "svg": {"Date": None},
+    "pdf": {"CreationDate": None},
 }
-"""What pictures say of when and by what they were written, by their endings."""
-_MARKS = {"png": b"Software\0fedmm", "svg": b"<dc:title>fedmm</dc:title>", "pdf": b"/Creator (fedmm)"}
-"""How that is written."""
+"""What pictures would say of when and by what they were written, by their endings."""
+_WRITER = {"png": "Software", "svg": "Creator", "pdf": "Creator"}
 _SPARE = ("#E69F00", "#332288", "#882255", "#000000")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (1.4, 1.2)), (0, (5, 1.4, 1.2, 1.4)))
 _LIGHTEST = 0.84
@@ -140,8 +139,8 @@ def titles_height(title: str, about: str, width: float = WIDTH, *, size: float =
     return lines_height(title, size) + lines_height(about, small) + 0.2
 
 
-def compose(title: str, about: str, strips: Sequence[Strip], path: Path) -> Path:
-    """Write a picture: a title with a line of explanation, and strips below each other."""
+def compose(title: str, about: str, strips: Sequence[Strip], path: Path, writer: str = "") -> Path:
+    """Write a picture: a title with a line of explanation, and strips below each other; writer: as in :func:`save`."""
     with rc_context(PLAIN):
         figure = new_figure(titles_height(title, about) + sum(strip.height for strip in strips))
         body = add_titles(figure, title, about)
@@ -150,27 +149,20 @@ def compose(title: str, about: str, strips: Sequence[Strip], path: Path) -> Path
             if strip.heading:
                 part.suptitle(strip.heading, x=MARGIN / WIDTH, ha="left", fontsize=TEXT, weight="bold", color=INK)
             strip.draw(part)
-        return save(figure, path)
+        return save(figure, path, writer=writer)
 
 
-def save(figure: Figure, path: Path, dpi: float | None = None) -> Path:
-    """Write a PNG, SVG or PDF, as the name ends, that depends on the figure alone."""
-    kind = _kind(path)
+def save(figure: Figure, path: Path, dpi: float | None = None, writer: str = "") -> Path:
+    """Write a PNG, SVG or PDF, as the name ends, that depends on the figure alone.
+
+    writer: what the file says that it was written by.
+    """
+    kind = path.suffix.removeprefix(".").lower()
     require(kind in _METADATA, f"{path} must end in .png, .svg or .pdf to be drawn")
-    metadata = _METADATA[kind]
+    metadata = {**_METADATA[kind], **({_WRITER[kind]: writer} if writer else {})}
     with atomic_write(path) as partial, rc_context({"svg.hashsalt": path.name}):
         figure.savefig(partial, format=kind, dpi=dpi or "figure", facecolor="white", metadata=metadata)
     return path
-
-
-def was_drawn(path: Path) -> bool:
-    """Whether a file is a picture that :func:`save` wrote, or empty."""
-    held = path.read_bytes()
-    return not held or _MARKS[_kind(path)] in held
-
-
-def _kind(path: Path) -> str:
-    return path.suffix.removeprefix(".").lower()
 
 
 def quiet(axes: Axes) -> None:

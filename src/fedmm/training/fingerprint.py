@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -19,6 +20,10 @@ from fedmm.training.adaptation import Adaptation
 
 _ROWS_LOOKED_AT = 256
 _DIGITS = 16
+_GOLDEN = 0.6180339887498949
+"""Whose multiples modulo 1 weigh rows and columns: unlike each other, and the same everywhere."""
+_TOLERANCE = 1e-4
+"""Of the mean absolute input, what rounding on another machine may change a weighted mean by."""
 _SHOWN = 6
 _MAY_DIFFER = options_that_affect("choice", "place", "name")
 """Options of ``[run]`` in which a resumed run may differ from the one that was begun."""
@@ -76,13 +81,44 @@ def fingerprint_pair(pair: DomainPair) -> dict[str, str]:
     return {"source": _labelled(pair.source, with_labels=True), "target": _labelled(pair.target, with_labels=False)}
 
 
-def fingerprint_split(pair: DomainPair) -> str:
-    """Which source rows are trained on, tested and chosen by, as far as their order and classes tell.
+def fingerprint_split(pair: DomainPair) -> dict[str, Table]:
+    """Which source rows are trained on, tested and chosen by: how many each, their classes, and a sum of inputs.
 
-    Unlike inputs, which are often computed, these are the same on every machine.
+    Inputs are often computed, a little differently on another machine: so a sum tells them that is weighted by row and
+    column, and compared with a tolerance.
     """
     parts = {"train": pair.source, "test": pair.source_test, "aside": pair.source_validation}
-    return _of_tensors({name: rows.y for name, rows in parts.items() if rows is not None})
+    return {
+        name: {"rows": len(rows.y), "classes": _of_tensors({"y": rows.y}), "inputs": _weighted_sum(rows.x)}
+        for name, rows in parts.items()
+        if rows is not None
+    }
+
+
+def same_split(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two fingerprints are of the same split, as far as they tell."""
+    try:
+        return one.keys() == other.keys() and all(
+            (part["rows"], part["classes"]) == (other[name]["rows"], other[name]["classes"])
+            and math.isclose(part["inputs"][0], other[name]["inputs"][0], abs_tol=_TOLERANCE * part["inputs"][1])
+            for name, part in one.items()
+        )
+    except (AttributeError, LookupError, TypeError):
+        return False
+
+
+def _weighted_sum(x: Tensor) -> tuple[float, float]:
+    """The mean of some rows' inputs, weighted by row and column, and that of their absolute values."""
+    chosen, size = _spread_out(len(x)).tolist(), x[0].numel() if len(x) else 0
+    if not size:
+        return 0.0, 0.0
+    by_column = torch.frac(_GOLDEN * torch.arange(1, size + 1, dtype=torch.float64))
+    total = absolute = 0.0
+    for place, number in enumerate(chosen, start=1):
+        row = x[number].cpu().flatten().double()
+        total += math.fmod(_GOLDEN * place, 1.0) * float(row @ by_column)
+        absolute += float(row.abs().mean())
+    return total / (len(chosen) * size), absolute / len(chosen)
 
 
 def plain(value: Any) -> Any:

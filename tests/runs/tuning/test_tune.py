@@ -286,6 +286,34 @@ def test_a_tuning_that_was_cut_short_goes_on_to_a_longer_rung_however_often_it_i
     assert " Judged after " not in more.sentence
 
 
+@pytest.mark.parametrize(("tried", "rounds"), [([0.005, 0.02, 0.04, 0.08], [10, 20, 30]), ([0.02], [18, 30])])
+def test_a_last_rung_that_was_cut_short_is_followed_by_a_whole_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tried: list[float], rounds: list[int]
+) -> None:
+    """Of two rungs, and of one alone."""
+    ordinary, clock = climbing.run_sweep, Clock(0.0)
+    pace = FREE | {"per_round": 0.25 if rounds[0] == 10 else 1.0}
+
+    def slow(*args: Any, **options: Any) -> Any:
+        found = ordinary(*args, **options)
+        clock.now += 42.8
+        return found
+
+    tables = {**TABLES, "tune": {"algorithm.lr_max": tried}}
+    with monkeypatch.context() as patch:
+        patch.setattr(tuning, "Budget", partial(Budget, clock=clock))
+        patch.setattr(climbing.Halving, "_measure_pace", lambda self: self.state.update(pace=pace))
+        patch.setattr(climbing, "pace_of", lambda *_: None)
+        patch.setattr(climbing, "run_sweep", slow)
+        short = fedmm.tune(tables, minutes=1, seeds=1, out=tmp_path / "t")
+    assert [rung["rounds"] for rung in state_of(tmp_path / "t")["rungs"]] == rounds[:-1]
+    assert short.sentence.endswith(f" Judged after {rounds[-2]} of 30 rounds.")
+    more = fedmm.tune(tables, seeds=1, out=tmp_path / "t", resume=True)
+    assert [rung["rounds"] for rung in state_of(tmp_path / "t")["rungs"]] == rounds
+    assert " Judged after " not in more.sentence
+    assert state_of(tmp_path / "t")["status"] == "completed"
+
+
 def test_a_tuning_of_few_candidates_that_ran_all_rounds_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

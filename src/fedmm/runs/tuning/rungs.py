@@ -165,7 +165,7 @@ class Halving:
         """
         whole = [Rung(**rung) for rung in self.state.get("whole_plan") or self.state["plan"]]
         past = self.state["rungs"][-1]["rounds"] if begun else 0
-        left = [rung for rung in whole[begun:] if rung.rounds > past]
+        left = [rung for rung in whole[begun:] or whole[-1:] if rung.rounds > past]
         if self._folder(begun).exists() or not left:
             return
         if begun:
