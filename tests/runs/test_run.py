@@ -491,6 +491,12 @@ def test_rounds_on_the_way_to_divergence_are_json_too(tmp_path: Path) -> None:
     assert rounds_of(tmp_path)[0]["drift"] is None
 
 
+def test_a_summary_of_a_run_with_noise_holds_nothing_computed_from_rows_without_it(tmp_path: Path) -> None:
+    summary = run(tmp_path, "transmission.name=gaussian", "run.probe_rows=0")
+    assert not {"rows", "split"} & summary.keys()
+    assert summary["label_shift"] is None
+
+
 @pytest.mark.parametrize("last", [1, 2])
 def test_an_interrupted_run_leaves_a_readable_folder(tmp_path: Path, last: int) -> None:
     def stop(row: Row) -> None:

@@ -30,6 +30,7 @@ def test_rounding_is_no_change(pair: DomainPair) -> None:
     x = pair.source_test.x
     noise = 1.0 + 1e-6 * torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
     assert same(pair, pair)
+    assert json.loads(json.dumps(fingerprint_split(pair))) == fingerprint_split(pair)
     assert same(pair, with_inputs(pair, x * noise))
 
 
@@ -59,6 +60,12 @@ def test_parts_without_rows_are_compared_and_so_are_pictures(pair: DomainPair) -
     assert not same(with_inputs(pair, pictures), with_inputs(pair, pictures.flip(0)))
 
 
-@pytest.mark.parametrize("damaged", [{}, {"train": 1}, {"train": {}, "test": {}, "aside": {}}, [1], "x"])
+@pytest.mark.parametrize("damaged", [{}, {"rows": 1}, {"rows": {}, "classes": "", "inputs": {}}, [1], "x"])
 def test_what_is_no_fingerprint_is_of_no_split(pair: DomainPair, damaged: object) -> None:
     assert not same_split(damaged, fingerprint_split(pair))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("inputs", [{}, {"train": 1}, {"train": [], "test": [], "aside": []}, None])
+def test_damaged_sums_are_of_no_split(pair: DomainPair, inputs: object) -> None:
+    own = fingerprint_split(pair)
+    assert not same_split({**own, "inputs": inputs}, own)

@@ -58,13 +58,14 @@ def finish_run(
     if not keep_rows:
         files.remove(BOUNDARY, MAPS)
     summary = _summary(experiment, adaptation, adapted) | {"engine": engine, "precision": experiment.run.precision}
-    summary |= {"rows": fingerprint_pair(pair), "split": fingerprint_split(pair)}
     tested = select_test_rows(pair)
     summary["tested_rows"] = {name: len(rows.y) for name, rows in tested.items()}
     if "target" not in tested and len(pair.target.y):
         summary["note"] = NO_TARGET_LABELS
     summary["tested_rows_trained_on"] = count_trained_test_rows(pair) if experiment.looks_at_target else 0
     private = adaptation.terms.transmission.private
+    if not private:  # they are computed from rows without noise
+        summary |= {"rows": fingerprint_pair(pair), "split": fingerprint_split(pair)}
     shift = shift_of_model(adapted.predict_proba, pair) if shifts and not private else None
     summary["label_shift"] = None if shift is None else shift_table(shift, pair.class_names)
     files.summarise(summary)

@@ -81,29 +81,29 @@ def fingerprint_pair(pair: DomainPair) -> dict[str, str]:
     return {"source": _labelled(pair.source, with_labels=True), "target": _labelled(pair.target, with_labels=False)}
 
 
-def fingerprint_split(pair: DomainPair) -> dict[str, Table]:
-    """Which source rows are trained on, tested and chosen by: how many each, their classes, and a sum of inputs.
+def fingerprint_split(pair: DomainPair) -> Table:
+    """Which source rows are trained on, tested and chosen by: how many each, all their classes, and sums of inputs.
 
-    Inputs are often computed, a little differently on another machine: so a sum tells them that is weighted by row and
+    Inputs are often computed, a little differently on another machine: so sums tell them that are weighted by row and
     column, and compared with a tolerance.
     """
     parts = {"train": pair.source, "test": pair.source_test, "aside": pair.source_validation}
+    held = {name: rows for name, rows in parts.items() if rows is not None}
     return {
-        name: {"rows": len(rows.y), "classes": _of_tensors({"y": rows.y}), "inputs": _weighted_sum(rows.x)}
-        for name, rows in parts.items()
-        if rows is not None
+        "rows": {name: len(rows.y) for name, rows in held.items()},
+        "classes": _of_tensors({name: rows.y for name, rows in held.items()}),
+        "inputs": {name: [*_weighted_sum(rows.x)] for name, rows in held.items()},
     }
 
 
 def same_split(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether two fingerprints are of the same split, as far as they tell."""
     try:
-        return one.keys() == other.keys() and all(
-            (part["rows"], part["classes"]) == (other[name]["rows"], other[name]["classes"])
-            and math.isclose(part["inputs"][0], other[name]["inputs"][0], abs_tol=_TOLERANCE * part["inputs"][1])
-            for name, part in one.items()
+        return (one["rows"], one["classes"]) == (other["rows"], other["classes"]) and all(
+            math.isclose(one["inputs"][part][0], value, rel_tol=0.0, abs_tol=_TOLERANCE * size)
+            for part, (value, size) in other["inputs"].items()
         )
-    except (AttributeError, LookupError, TypeError):
+    except (AttributeError, LookupError, TypeError, ValueError):
         return False
 
 
