@@ -109,7 +109,7 @@ def _keep_to_rounds(halving: Halving, most: int | None) -> str:
     always = len(halving.always)
     pace = always * halving.pace_rounds() if halving.budget.limited else 0
     halving.plan = fit_rungs(before, halving.eta, always, _ROUNDS_ARE_SECONDS, most - pace)
-    rounds = pace + sum(_runs(rung, always) * rung.rounds for rung in halving.plan)
+    rounds = pace + _rounds(halving)
     require(
         rounds <= most,
         f"--max-rounds {most} is too few: {' and '.join(halving.always)} and one more candidate take "
@@ -167,12 +167,10 @@ class SiteTuning:
         which, in words. A tuning that was cut to fit into its time plans on what is left when it is resumed.
         """
         halving, most = self.halving, self.request.max_rounds
-        planned, always, started = len(halving.plan), len(halving.always), len([*halving.folder.glob("rung-*")])
+        planned, started = len(halving.plan), len([*halving.folder.glob("rung-*")])
         timed = halving.budget.limited or (halving.folder / TIMING).exists()
-        pace = always * halving.pace_rounds() if timed else 0
-        while most is not None and len(halving.plan) > started:
-            if pace + sum(_runs(rung, always) * rung.rounds for rung in halving.plan) <= most:
-                break
+        pace = len(halving.always) * halving.pace_rounds() if timed else 0
+        while most is not None and len(halving.plan) > started and pace + _rounds(halving) > most:
             halving.plan.pop()
         left = len(halving.plan)
         return "" if left == planned else f"to keep to {most} rounds rung {left + 1} was not started"
@@ -355,6 +353,11 @@ class _Watch(Callback):
 
 def _runs(rung: Rung, always: int) -> int:
     return rung.seeds * (rung.candidates + always)
+
+
+def _rounds(halving: Halving) -> int:
+    """What the whole plan asks of every site."""
+    return sum(_runs(rung, len(halving.always)) * rung.rounds for rung in halving.plan)
 
 
 def _read_finished(folder: Path) -> Summary | None:

@@ -231,22 +231,37 @@ def test_what_no_time_was_left_for_is_run_when_it_goes_on_with_more(
     assert [rung["rounds"] for rung in state_of(tmp_path / "t")["rungs"]] == [10, 30]
 
 
+def give_a_pace(patch: pytest.MonkeyPatch, per_round: float, clock: Clock) -> None:
+    """Rounds are taken to last so long, and nothing else to take any time, by a clock that stands still."""
+    patch.setattr(tuning, "Budget", partial(Budget, clock=clock))
+    pace = FREE | {"per_round": per_round}
+    patch.setattr(climbing.Halving, "_measure_pace", lambda self: self.state.update(pace=pace))
+    patch.setattr(climbing, "pace_of", lambda *_: None)
+
+
+def sweep_taking(seconds: float, clock: Clock) -> Any:
+    """The ordinary sweep, after which so much time has passed."""
+    ordinary = climbing.run_sweep
+
+    def sweep(*args: Any, **options: Any) -> Any:
+        found = ordinary(*args, **options)
+        clock.now += seconds
+        return found
+
+    return sweep
+
+
 def test_a_rung_that_would_be_no_longer_than_the_one_before_waits_for_more_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither one that is short nor one with few candidates overrules what a longer time would find."""
-    ordinary, clock = climbing.run_sweep, Clock(0.0)
+    clock = Clock(0.0)
     whole = fedmm.tune(TABLES, seeds=1, out=tmp_path / "whole")
-
-    def slow(*args: Any, **kwargs: Any) -> Any:
-        found = ordinary(*args, **kwargs)
-        clock.now += 59.5
-        return found
 
     with monkeypatch.context() as patch:
         patch.setattr(tuning, "Budget", partial(Budget, clock=clock))
         patch.setattr(climbing, "pace_of", lambda *_: Pace(0.02, 0.0))
-        patch.setattr(climbing, "run_sweep", slow)
+        patch.setattr(climbing, "run_sweep", sweep_taking(59.5, clock))
         short = fedmm.tune(TABLES, minutes=1, seeds=1, out=tmp_path / "t")
     assert short.notes == [
         "for lack of time rung 2 was not started",
@@ -269,9 +284,7 @@ def test_a_tuning_that_was_cut_short_goes_on_to_a_longer_rung_however_often_it_i
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(tuning, "Budget", partial(Budget, clock=Clock(0.0)))
-        patch.setattr(climbing.Halving, "_measure_pace", lambda self: self.state.update(pace=FREE | {"per_round": 1.0}))
-        patch.setattr(climbing, "pace_of", lambda *_: None)
+        give_a_pace(patch, 1.0, Clock(0.0))
         short = fedmm.tune(TABLES, minutes=1, seeds=1, out=tmp_path / "t")
     assert short.sentence.endswith(" Judged after 18 of 30 rounds.")
     with monkeypatch.context() as patch:
@@ -291,20 +304,11 @@ def test_a_last_rung_that_was_cut_short_is_followed_by_a_whole_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tried: list[float], rounds: list[int]
 ) -> None:
     """Of two rungs, and of one alone."""
-    ordinary, clock = climbing.run_sweep, Clock(0.0)
-    pace = FREE | {"per_round": 0.25 if rounds[0] == 10 else 1.0}
-
-    def slow(*args: Any, **options: Any) -> Any:
-        found = ordinary(*args, **options)
-        clock.now += 42.8
-        return found
-
+    clock = Clock(0.0)
     tables = {**TABLES, "tune": {"algorithm.lr_max": tried}}
     with monkeypatch.context() as patch:
-        patch.setattr(tuning, "Budget", partial(Budget, clock=clock))
-        patch.setattr(climbing.Halving, "_measure_pace", lambda self: self.state.update(pace=pace))
-        patch.setattr(climbing, "pace_of", lambda *_: None)
-        patch.setattr(climbing, "run_sweep", slow)
+        give_a_pace(patch, 0.25 if rounds[0] == 10 else 1.0, clock)
+        patch.setattr(climbing, "run_sweep", sweep_taking(42.8, clock))
         short = fedmm.tune(tables, minutes=1, seeds=1, out=tmp_path / "t")
     assert [rung["rounds"] for rung in state_of(tmp_path / "t")["rungs"]] == rounds[:-1]
     assert short.sentence.endswith(f" Judged after {rounds[-2]} of 30 rounds.")
@@ -318,9 +322,7 @@ def test_a_tuning_of_few_candidates_that_ran_all_rounds_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(tuning, "Budget", partial(Budget, clock=Clock(0.0)))
-        patch.setattr(climbing.Halving, "_measure_pace", lambda self: self.state.update(pace=FREE | {"per_round": 0.4}))
-        patch.setattr(climbing, "pace_of", lambda *_: None)
+        give_a_pace(patch, 0.4, Clock(0.0))
         few = fedmm.tune(TABLES, minutes=1, seeds=1, out=tmp_path / "t")
     assert [rung["rounds"] for rung in state_of(tmp_path / "t")["rungs"]] == [30]
     again = fedmm.tune(TABLES, seeds=1, out=tmp_path / "t", resume=True)
