@@ -95,6 +95,9 @@ def test_the_commands_run_evaluate_predict_and_export(tmp_path: Path, command: C
     assert (tmp_path / "patients.csv").read_text() == kept
     for kind in ("safetensors", "torchscript"):
         assert command("export", folder, "--format", kind, "--out", tmp_path / f"model.{kind}").code == 0
+    for name, reason in (("patients.csv", "would be a table by its name"), ("run/model.safetensors", "that the run")):
+        over = command("export", folder, "--format", "safetensors", "--overwrite", "--out", tmp_path / name)
+        assert (over.code, over.err.count("\n"), reason in over.err) == (2, 1, True)
     held = load_file(tmp_path / "model.safetensors")
     assert not [name for name in held if name.startswith(("levels", "adversary"))]
     predictor = fedmm.load_model(
@@ -172,6 +175,35 @@ def test_init_proposes_auc_for_a_table_without_a_target(tmp_path: Path, command:
         assert command("evaluate", folder, table).code == 0
     table.write_text(before)
     assert command("evaluate", folder, "source-test").code == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda line: [str(100.0 * float(line[0])), *line[1:]], "column 'paid' has mean"),
+        (lambda line: [line[0], {"card": "Card"}.get(line[1], line[1]), line[2]], "its columns, their words or its"),
+        (lambda line: [*line[:2], {"yes": "ja", "no": "ein"}[line[2]]], "its c"),
+    ],
+)
+def test_what_a_whole_column_means_must_stay(tmp_path: Path, command: Command, change: Any, reason: str) -> None:
+    """Encoded rows are the same then, so that only the encoding shows it."""
+    pytest.importorskip("pandas", reason="tables need fedmm[tables]")
+    file, whole = tmp_path / "paid.csv", tmp_path / "whole.csv"
+    rows = [[f"{n % 7 + n / 9}", ("card", "cash", "cheque")[n % 3], ("yes", "no")[n % 2]] for n in range(90)]
+    whole.write_text("\n".join(["paid,how,outcome", *map(",".join, rows)]))
+    file.write_text(whole.read_text())
+    folder = small_run(tmp_path, command, file, held_out=0.3)
+    assert command("evaluate", folder, "source-test").code == 0
+    assert command("run", tmp_path / "e.toml", "--out", folder, "--resume").code == 0
+    kept, before = (folder / "input.json").read_text(), command("evaluate", folder, whole).out
+    file.write_text("\n".join(["paid,how,outcome", *(",".join(change(row)) for row in rows)]))
+    own = command("evaluate", folder, "source-test")
+    assert (own.code, own.err.count("\n")) == (2, 1)
+    assert "is not what the model was trained on: " + reason in own.err
+    resumed = command("run", tmp_path / "e.toml", "--out", folder, "--resume")
+    assert (resumed.code, resumed.err.count("\n"), "the data has changed since" in resumed.err) == (2, 1, True)
+    assert (folder / "input.json").read_text() == kept
+    assert command("evaluate", folder, whole).out == before
 
 
 def test_predictions_with_columns_of_ones_own_are_rows(tmp_path: Path, command: Command) -> None:

@@ -238,6 +238,7 @@ def test_a_file_is_never_overwritten_unless_asked(command: Command, tmp_path: Pa
     refused(command("init", "all.npz"), "all.toml already exists; pass --overwrite to replace it")
     assert (tmp_path / "all.toml").read_text() == "mine"
     assert command("init", "all.npz", "--overwrite").code == 0
+    refused(command("init", "all.npz", "--out", "all.npz", "--overwrite"), "--out all.npz must end in .toml")
     assert tomllib.loads((tmp_path / "all.toml").read_text())["data"]["file"] == "all.npz"
 
 
@@ -299,6 +300,7 @@ def test_the_table_of_one_site_without_a_target_anywhere(command: Command, tmp_p
     ended = command(*words)
     assert ended.code == 0, ended.err
     assert read_site(tmp_path / "north.toml").data.validation_rows == 30
+    refused(command("check", "all.toml"), "rows stay at sites; run the file with `fedmm deploy run`")
     each = deployed_experiment(tomllib.loads((tmp_path / "all.toml").read_text()))
     assert isinstance(each.data, RowsElsewhere)
     assert each.data.classes == ("well", "ill")

@@ -10,6 +10,7 @@ from fedmm.core.errors import FedmmError
 from fedmm.data.readers.table_formats import TableFormat
 from fedmm.data.readers.tables import read_table
 from fedmm.preflight.detect_format import date_formats, detect_format
+from fedmm.preflight.table_checks import odd_header
 
 pandas = pytest.importorskip("pandas", reason="tables need fedmm[tables]")
 GERMAN = "Größe;Name (kurz, lang)\r\n1,75;ä\r\n1,80;b\r\n"
@@ -33,6 +34,28 @@ def test_a_german_file_is_detected_and_read_in_any_encoding(tmp_path: Path, enco
     frame = read_table(tmp_path / "t.csv", format)
     assert list(frame.columns) == ["Größe", "Name (kurz, lang)"]
     assert frame["Größe"].tolist() == [1.75, 1.8]
+
+
+@pytest.mark.parametrize(("encoding", "found"), [("utf-8", "utf-8"), ("latin-1", "latin-1")])
+def test_a_first_letter_that_tells_the_encoding_may_come_late(tmp_path: Path, encoding: str, found: str) -> None:
+    lines = ["age,town", *(f"{number},Oslo" for number in range(120_000)), "1,Zürich"]
+    (tmp_path / "t.csv").write_bytes("\n".join(lines).encode(encoding))
+    assert detect_format([tmp_path / "t.csv"]).encoding == found
+
+
+def test_a_comma_after_a_zero_cuts_off_no_thousands(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a;b\n0,006;x\n-0,125;y\n12,500;x\n")
+    assert detect_format([tmp_path / "t.csv"]).decimal == ","
+    (tmp_path / "t.csv").write_text("a;b\n1,006;x\n12,500;x\n")
+    assert detect_format([tmp_path / "t.csv"]).decimal == "."
+
+
+def test_a_column_without_heading_is_told(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("age,,town,\n1,2,Oslo,\n3,4,Rome,\n")
+    said = list(odd_header(tmp_path / "t.csv", TableFormat()))
+    assert said == [
+        f"column 2 of {tmp_path / 't.csv'} has no heading, so it is left out; give it one to learn from it"
+    ]
 
 
 def test_a_first_line_of_numbers_is_no_header(tmp_path: Path) -> None:

@@ -53,6 +53,20 @@ def test_an_older_run_goes_where_it_may(tmp_path: Path, kind: str) -> None:
     assert not folder.exists()
 
 
+def test_a_folder_in_which_a_run_is_under_way_is_left_to_it(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with RunFolder(folder, TABLES) as files:
+        files.append({"round": 1})
+        with pytest.raises(FedmmError, match="another process is at work in"):
+            RunFolder(folder, TABLES)
+        with pytest.raises(FedmmError, match="another process is at work in"):
+            claim_folder(folder, overwrite=True)
+        files.append({"round": 2})
+    assert len((folder / "rounds.jsonl").read_text().splitlines()) == 2
+    with RunFolder(folder, TABLES, [{"round": 1}]):
+        pass
+
+
 def test_a_run_that_never_finished_may_be_overwritten(tmp_path: Path) -> None:
     with RunFolder(tmp_path / "run", TABLES):
         pass

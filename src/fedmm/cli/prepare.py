@@ -81,6 +81,7 @@ def init(
 ) -> None:
     """Look at data and write a commented FILE.toml for it, which `fedmm check` and `fedmm run` take."""
 
+    require(out is None or out.suffix.lower() == ".toml", f"--out {out} must end in .toml, as experiments do")
     named = tuple(name.strip() for name in columns.split(",")) if columns else ()
     given = TableOptions(label, site, header, named, sheet)
     require(bool(as_site) or not with_site, "--with-site is for --as-site, the site whose table this is")

@@ -119,6 +119,10 @@ def experiment(tables: Mapping[str, Any]) -> Experiment:
     for section in ("data", "model"):
         preset_may_name = section == "model" and tables.get("run", {}).get("preset")
         require(bool(preset_may_name) or section in tables, f"the section [{section}] is missing")
+    require(
+        tables.get("data", {}).get("name") != "sites",
+        "data.name = 'sites' says that rows stay at sites; run the file with `fedmm deploy run`",
+    )
     full = _with_preset(_expand_worst_site(tables))
     for section, name in _DEFAULT_NAMES.items():
         full[section] = {"name": name, **full.get(section, {})}

@@ -42,6 +42,26 @@ def hold_lock(path: Path, refusal: str, mode: int = 0o600) -> Iterator[TextIO]:
 
 
 @contextmanager
+def hold_folder(folder: Path, refusal: str) -> Iterator[None]:
+    """Hold a folder while another process that wants it gets ``refusal``; where there are no such locks, do nothing."""
+    try:
+        import fcntl  # noqa: PLC0415 - not on every system
+    except ImportError:
+        yield
+        return
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # of a file system that cannot lock
+            try:
+                fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise FedmmError(refusal) from None
+        yield
+    finally:
+        os.close(number)
+
+
+@contextmanager
 def replace_file(path: Path, partial: Path | None = None) -> Iterator[Path]:
     """Yield a name beside ``path`` to write to; on success the file is synced and renamed to ``path``, else removed.
 

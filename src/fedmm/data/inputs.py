@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 
 _PICTURES_AT_ONCE = 256
+_SAME_SCALE = 1e-6
+"""Of a deviation, what rounding may change it or a mean by."""
+_OF_A_FILE = {"mean", "deviation", "scales", "at", *(key.name for key in fields(TableFormat))}
 _FEWEST_OF_A_SITE = 20
 """Rows from which a site's mean and deviation are taken."""
 
@@ -259,6 +262,7 @@ class TableInput(TableFormat, _TableColumns):
         """Rows as numbers, each scaled as its site's; a site that training did not know is scaled by its own rows."""
         require_columns(frame, (column.name for column in self.columns), path, "which the model was trained on")
         if sites is None and self.site in frame.columns:
+            require(not self.at, f"{path} says in column {self.site!r} whose each row is; leave out --site")
             sites = texts(frame[self.site])
         if sites is None:
             require(
@@ -318,6 +322,42 @@ def build_input(table: Mapping[str, Any]) -> Input:
     except TypeError as problem:
         raise FedmmError(f"the input {name!r} is malformed: {problem}") from problem
     return made
+
+
+def tell_apart(before: Input, now: Input) -> str:
+    """What makes the same file other rows, in words; empty if two ways read it alike, up to rounding."""
+    old, new = _scale_by_name(before), _scale_by_name(now)
+    gone = [name for name in old if name not in new]
+    if gone:
+        return f"{gone[0]} is not among its numbers now"
+    if _unscaled(input_table(before)) != _unscaled(input_table(now)):
+        return "its columns, their words or its classes are others"
+    for name, (mean, deviation) in old.items():
+        mean_now, deviation_now = new[name]
+        near = _SAME_SCALE * deviation
+        if not (abs(mean_now - mean) <= near and abs(deviation_now - deviation) <= near):
+            return f"{name} has mean {mean_now:.6g}, deviation {deviation_now:.6g}, not {mean:.6g} and {deviation:.6g}"
+    return ""
+
+
+def _scale_by_name(given: Input) -> dict[str, Scale]:
+    """What centres and divides each number of a row."""
+    if isinstance(given, ArrayInput):
+        scales = zip(given.mean, given.deviation, strict=True)
+        return {f"number {place} of a row": scale for place, scale in enumerate(scales, start=1)}
+    named = {f"column {column.name!r}": (column.mean, column.deviation) for column in given.table_columns}
+    if isinstance(given, TableInput):
+        for site, scales_here in given.scales.items():
+            columns = zip(given.columns, scales_here, strict=True)
+            named |= {f"column {column.name!r} of {site!r}": scale for column, scale in columns}
+    return named
+
+
+def _unscaled(value: Any) -> Any:
+    """A way's plain values, without means, deviations, and how a file is written."""
+    if isinstance(value, Mapping):
+        return {key: _unscaled(one) for key, one in value.items() if key not in _OF_A_FILE}
+    return [_unscaled(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def _tuples(value: Any) -> Any:

@@ -25,6 +25,7 @@ from fedmm.core.seeding import key
 from fedmm.core.validation import one_of
 from fedmm.data.columns import Column
 from fedmm.data.inputs import input_table
+from fedmm.data.readers.table_formats import TABLES
 from fedmm.data.tensor_files import checksum
 from fedmm.data.transforms import view_table
 from fedmm.inference.load_run import FinishedRun
@@ -98,6 +99,10 @@ def export_model(run: FinishedRun, format: str, path: Path, *, overwrite: bool =
         "a safetensors file holds weights alone, so calibrated probabilities need --format onnx or torchscript",
     )
     run.require_rows_of_files()
+    own = path.resolve().parent == run.folder.resolve() and path.match("model*.safetensors")
+    require(not own, f"{path} is a model that the run keeps; name another file")
+    table = path.name.lower().endswith(TABLES)
+    require(not table, f"{path} would be a table by its name; name a model, such as model{FORMATS[format].ending}")
     chosen = FORMATS[format]
     rows = _rows(run)
     columns = columns_of(run.input) if format == "onnx" else ()

@@ -20,7 +20,7 @@ from fedmm.core.files import atomic_write
 from fedmm.data.datasets.per_site import PerSite
 from fedmm.data.datasets.table import Table
 from fedmm.data.domains import OTHER_SITES, Input, Labelled, ReadRows, RowStream
-from fedmm.data.inputs import ArrayInput, ImageInput, TableInput
+from fedmm.data.inputs import ArrayInput, ImageInput, TableInput, tell_apart
 from fedmm.data.readers.arrays import ARRAYS
 from fedmm.data.readers.tables import read_table, require_columns, texts
 from fedmm.inference.load_run import FinishedRun
@@ -99,6 +99,12 @@ def _load_own_rows(run: FinishedRun, which: str = TEST) -> dict[str, Labelled | 
         which == TEST or run.split is None or same_split(run.split, fingerprint_split(pair)),
         f"the data of {run.folder} has other source rows now, or deals them otherwise, than when it was trained, so "
         f"that {which} may hold rows it was trained on; name a file of other rows, or train it again",
+    )
+    changed = tell_apart(run.input, pair.input) if run.input and pair.input else ""
+    require(
+        not changed,
+        f"the data of {run.folder} is not what the model was trained on: {changed}; name a file, which is read as "
+        "then, or train it again",
     )
     return dict(zip(OWN_ROWS, (pair.target_test, pair.source_test, pair.source_validation), strict=True))
 

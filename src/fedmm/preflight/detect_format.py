@@ -34,8 +34,8 @@ def detect_format(paths: Sequence[Path]) -> TableFormat:
     for path in paths:
         if path.name.lower().endswith(TEXT):
             beginnings.append((path, _beginning(path)))
-    encoding = _one([(path, detect_encoding(content)) for path, content in beginnings if not content.isascii()],
-                    "encoding", "utf-8")  # fmt: skip
+    telling = [(path, _beginning(path, telling=True) if content.isascii() else content) for path, content in beginnings]
+    encoding = _one([(path, detect_encoding(content)) for path, content in telling if content], "encoding", "utf-8")
     for path, content in beginnings:
         lines = content.decode(encoding, errors="replace").lstrip("\ufeff").splitlines()
         if len(content) >= _LOOKED_AT:
@@ -68,13 +68,14 @@ def _one(found: Sequence[tuple[Path, T]], what: str, default: T) -> T:
     return value
 
 
-def _beginning(path: Path) -> bytes:
+def _beginning(path: Path, *, telling: bool = False) -> bytes:
+    """The first part of a file; telling: of its parts the first that is not ASCII alone, empty if all are."""
     try:
-        if path.name.lower().endswith(".gz"):
-            with gzip.open(path) as file:
-                return file.read(_LOOKED_AT)
-        with path.open("rb") as file:
-            return file.read(_LOOKED_AT)
+        with gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb") as file:
+            while True:
+                part = file.read(_LOOKED_AT)
+                if not telling or not part or not part.isascii():
+                    return part
     except (OSError, EOFError, zlib.error) as problem:
         reason = getattr(problem, "strerror", None) or problem
         raise FedmmError(f"{path} cannot be read: {reason}") from problem
@@ -119,18 +120,19 @@ def looks_like_data(rows: Sequence[list[str]], decimal: str = ".") -> bool:
 
 
 def _decimal(rows: list[list[str]]) -> Decimal:
-    """A comma where more cells are numbers with one than with a point; a comma before three digits may be either."""
-    with_comma = with_point = 0
+    """A comma where more cells are numbers with one than with a point.
+
+    Either may stand before three digits where it cuts off thousands, but not after a 0.
+    """
+    found = {",": 0, ".": 0}
     for row in rows:
         for cell in row:
-            text = cell.strip().lstrip("<>≤≥= ").rstrip("% ")
-            whole, mark, digits = text.lstrip("+-").rpartition(",")
-            if mark and digits.isdecimal() and len(digits) != 3 and whole.replace(".", "").isdecimal():
-                with_comma += 1
-            whole, mark, digits = text.lstrip("+-").rpartition(".")
-            if mark and digits.isdecimal() and len(digits) != 3 and whole.replace(",", "").isdecimal():
-                with_point += 1
-    return "," if with_comma > with_point else "."
+            text = cell.strip().lstrip("<>≤≥= ").rstrip("% ").lstrip("+-")
+            for mark, thousands in ((",", "."), (".", ",")):
+                whole, there, digits = text.rpartition(mark)
+                plain = there and digits.isdecimal() and whole.replace(thousands, "").isdecimal()
+                found[mark] += bool(plain and (len(digits) != 3 or whole == "0"))
+    return "," if found[","] > found["."] else "."
 
 
 def date_formats(texts: list[str]) -> list[str]:

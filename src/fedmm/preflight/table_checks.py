@@ -23,7 +23,7 @@ _VARIES = 10
 """Different numbers from which on a column is a measurement."""
 _ENOUGH_ROWS = 20
 _HARDLY = 0.05
-_THOUSANDS = re.compile(r"[+-]?\d{1,3}[.,]\d{3}")
+_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}[.,]\d{3}")
 _TOTALS = {"total", "totals", "sum", "mean", "average", "summe", "gesamt", "mittelwert", "total:", "summe:"}
 
 
@@ -151,7 +151,8 @@ def numbers_as_words(column: pandas.Series, decimal: str = ".") -> str:
     words = sorted({text for text in texts(column) if read_cell(text, decimal).kind == "word"})
     marked = [word for word in words if _THOUSANDS.fullmatch(word)]
     if marked and len(marked) == len(words):
-        return f"{marked[0]!r} may be a number of thousands or one with decimals; write it without the mark"
+        decimals = ", or set data.decimal = ',' if it has decimals" if "," in marked[0] else ""
+        return f"{marked[0]!r} may be a number of thousands or one with decimals; write it without the mark{decimals}"
     if kinds["number"] > kinds["word"] > 0:
         return (
             f"it holds numbers and also words such as {words[0][:40]!r}; list those that mean missing in data.missing"
@@ -195,6 +196,9 @@ def odd_header(path: Path, format: TableFormat) -> Iterator[str]:
             "data.header = false"
         )
     names = [cell.strip("\ufeff") for cell in cells]
+    for place, name in enumerate(names):
+        if not name.strip() and any(cell.strip() for row in rows[1:] for cell in row[place : place + 1]):
+            yield f"column {place + 1} of {path} has no heading, so it is left out; give it one to learn from it"
     for name in sorted({name for name in names if name and names.count(name) > 1}):
         yield f"{path} has {names.count(name)} columns called {name!r}; the later ones are {name + '.1'!r} and so on"
 

@@ -288,7 +288,8 @@ def _classes(labels: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     groups = table_checks.differing_in_case(counted)
     said = [
         f"labels that differ only in capitals or spaces are one class: "
-        f"{' and '.join(f'{word!r} ({counted[word]} rows)' for word in group)}; change data.classes if they are not"
+        f"{' and '.join(f'{word!r} ({counted[word]} rows)' for word in group)}; change data.classes "
+        "(data.class_of of a federation) if they are not"
         for group in groups
     ]
     if not groups:

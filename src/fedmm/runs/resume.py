@@ -13,10 +13,12 @@ import torch
 from fedmm.config.schema import Experiment, experiment
 from fedmm.config.sites import experiment_anywhere
 from fedmm.config.toml import read_toml
-from fedmm.core.errors import FedmmError, Say
+from fedmm.core.errors import FedmmError, Say, require
 from fedmm.core.files import write_json
+from fedmm.data.domains import DomainPair
+from fedmm.data.inputs import tell_apart
 from fedmm.models.devices import Precision
-from fedmm.runs.run_folder import EXPERIMENT, HELD, MODEL, SUMMARY
+from fedmm.runs.run_folder import EXPERIMENT, HELD, INPUT, MODEL, SUMMARY, read_input
 from fedmm.training.adaptation import Adaptation
 from fedmm.training.batched import StackSettings
 from fedmm.training.checkpoints import FOLDER, Checkpoints, newest_common
@@ -82,6 +84,21 @@ def require_same_rows(adaptation: Adaptation, folder: Path) -> None:
             f"{before.get(others[0], 'nothing')}, now {now.get(others[0], 'nothing')}; "
             "bring the old data back, or start another run"
         )
+
+
+def require_same_input(pair: DomainPair, folder: Path) -> None:
+    """Refuse a folder whose run was begun when the same files would have become other rows, or had other classes."""
+    if not (folder / INPUT).exists():
+        return
+    names, before = read_input(folder)
+    changed = tell_apart(before, pair.input) if before and pair.input else ""
+    if names != tuple(pair.class_names):
+        changed = f"its classes were {', '.join(names)}"
+    require(
+        not changed,
+        f"the data has changed since the run in {folder} started: {changed}; bring the old data back, or start another "
+        "run",
+    )
 
 
 def only_begun(folder: Path) -> bool:

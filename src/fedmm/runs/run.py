@@ -20,11 +20,12 @@ from fedmm.runs.resume import (
     keep_rows,
     keep_settings,
     only_begun,
+    require_same_input,
     require_same_run,
     resume_points,
     settings_of,
 )
-from fedmm.runs.run_folder import EXPERIMENT, REFUSED, RunFolder, claim_folder
+from fedmm.runs.run_folder import EXPERIMENT, REFUSED, RunFolder, claim_folder, write_input
 from fedmm.runs.summary import Summary, finish_run, no_best_model
 from fedmm.runs.tracking import Tracks, require_trackers
 from fedmm.training.adaptation import Adaptation, Adapted
@@ -162,10 +163,11 @@ def _run_in_folders(
     all_shifts: bool = True,
 ) -> list[Outcome]:
     """Train runs, and leave a run folder for each. engine: what summaries say of it. callbacks: further ones."""
-    for note in dict.fromkeys(
-        note for experiment in experiments for note in cache.pair(experiment, torch.device("cpu")).notes
-    ):
+    pairs = [cache.pair(experiment, torch.device("cpu")) for experiment in experiments]
+    for note in dict.fromkeys(note for pair in pairs for note in pair.notes):
         say(note)
+    for pair, folder in zip(pairs, folders, strict=True) if resume else ():
+        require_same_input(pair, folder)
     best = [adaptation.best_model() for adaptation in adaptations]
     checkpoints = [
         checkpoints_of(experiment.run, folder, model)
@@ -179,6 +181,7 @@ def _run_in_folders(
             state, history = points[number] if points else (None, History())
             files.append(opened.enter_context(RunFolder(folder, experiment.tables(), history)))
             keep_rows(adaptation, folder)
+            write_input(folder, pairs[number])
             tracks.append(opened.enter_context(Tracks(experiment, folder, state.round if state else 0)))
         everything = zip(best, files, tracks, callbacks, checkpoints, strict=True)
         trained = train([[first, file, track, *own, last] for first, file, track, own, last in everything], points)

@@ -6,7 +6,7 @@ import json
 import math
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -20,7 +20,7 @@ from fedmm.config.dataclass_io import Table
 from fedmm.config.toml import read_toml, write_toml
 from fedmm.core.engine import FederatedState, Refusal
 from fedmm.core.errors import FedmmError, require
-from fedmm.core.files import replace_file, write_json
+from fedmm.core.files import hold_folder, replace_file, write_json
 from fedmm.data.domains import DomainPair, Input
 from fedmm.data.inputs import build_input, input_table
 from fedmm.training.callbacks import Callback
@@ -45,9 +45,15 @@ def claim_folder(folder: Path, *, overwrite: bool) -> None:
             not folder.is_symlink() and _is_ours(folder),
             f"the folder {folder} holds no run of fedmm, so it is not overwritten; name another with --out",
         )
-        shutil.rmtree(folder)
+        with hold_run_folder(folder):
+            shutil.rmtree(folder)
     except OSError as problem:
         raise FedmmError(f"the folder {folder} cannot be used: {problem.strerror}") from problem
+
+
+def hold_run_folder(folder: Path) -> AbstractContextManager[None]:
+    """Keep every other process from running in a folder, and refuse to where one does."""
+    return hold_folder(folder, f"another process is at work in {folder}; wait until it ends or name another with --out")
 
 
 def _is_ours(folder: Path) -> bool:
@@ -96,8 +102,9 @@ class RunFolder(Callback):
         self.folder = folder
         resolved = write_toml(tables)
         rounds = folder / ROUNDS
-        with _explain_errors("the run", folder):
+        with _explain_errors("the run", folder), ExitStack() as held:
             folder.mkdir(parents=True, exist_ok=True)
+            held.enter_context(hold_run_folder(folder))
             _whole(folder / EXPERIMENT, resolved)
             lines = [_line(row) for row in before]
             if lines:
@@ -105,6 +112,7 @@ class RunFolder(Callback):
             if (folder / REFUSED).exists():
                 _whole(folder / REFUSED, _until(folder / REFUSED, len(lines)))
             self._rounds: IO[str] = rounds.open("a" if lines else "w", encoding="utf-8")
+            self._held = held.pop_all()
 
     def begin(self, state: FederatedState, history: History) -> None:
         self._refusals = history.refusals
@@ -163,6 +171,8 @@ class RunFolder(Callback):
         except OSError as problem:
             if value is None:  # else that is the word on it: closing only tries once more what failed before
                 raise _build_error("the last rounds", self.folder, problem) from problem
+        finally:
+            self._held.close()
 
 
 def _until(path: Path, round: int) -> str:

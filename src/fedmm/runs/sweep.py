@@ -18,7 +18,7 @@ from fedmm.runs.build import DataCache, prepare
 from fedmm.runs.comparison import comparison_summary, folder_names
 from fedmm.runs.resume import Program, fits, only_begun, plan_in_words, read_completed, read_plan, write_plan
 from fedmm.runs.run import rows_inside, run_stack
-from fedmm.runs.run_folder import SUMMARY, claim_folder
+from fedmm.runs.run_folder import SUMMARY, claim_folder, hold_run_folder
 from fedmm.runs.summary import Summary
 from fedmm.runs.tracking import require_trackers
 from fedmm.runs.workers import report, side_by_side, tell, told_to_stop
@@ -77,7 +77,8 @@ def run_sweep(
     summaries: dict[int, Summary] = {}
     problems: list[str] = []
     status = "completed"
-    with RunsProgress(len(experiments), sum(planned.run.rounds for planned in experiments), show=progress) as bars:
+    all_rounds = sum(planned.run.rounds for planned in experiments)
+    with hold_run_folder(folder), RunsProgress(len(experiments), all_rounds, show=progress) as bars:
         for program in programs:
             folders = [folder / names[number] for number in program.members]
             outcomes = _read_outcomes(program, folders, bars) if kept is not None else []

@@ -382,6 +382,8 @@ def test_each_site_may_be_scaled_by_its_own_rows(tmp_path: Path) -> None:
     at_c = replace(kind, at="c").read(tmp_path / "new.csv").x
     (tmp_path / "new.csv").write_text("age,city,site\n2011,Oslo,c\n")
     assert torch.equal(kind.read(tmp_path / "new.csv").x, at_c)
+    with pytest.raises(FedmmError, match="says in column 'site' whose each row is; leave out --site"):
+        replace(kind, at="a").read(tmp_path / "new.csv")
     assert build_input(input_table(kind)) == kind
     (tmp_path / "new.csv").write_text("age,city,site\n2011,Oslo,d\n")
     with pytest.raises(FedmmError, match="1 rows of the site 'd', which training did not know"):

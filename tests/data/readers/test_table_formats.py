@@ -38,6 +38,8 @@ pandas = pytest.importorskip("pandas", reason="tables need fedmm[tables]")
         ("1.5", ",", math.nan, "word"),
         ("inf", ".", math.nan, "word"),
         ("40-60", ".", math.nan, "word"),
+        ("1_11", ".", math.nan, "word"),  # a code, as 11_1 is another
+        ("2023_1", ".", math.nan, "word"),
     ],
 )
 def test_a_cell_is_read_as_it_is_meant_or_not_at_all(text: str, decimal: str, value: float, kind: str) -> None:

@@ -14,6 +14,7 @@ import fedmm
 from fedmm.core.errors import FedmmError
 from fedmm.runs import sweep as sweeping
 from fedmm.runs.evidence import shift_of_model
+from fedmm.runs.run_folder import hold_run_folder
 from fedmm.runs.tuning import rungs as climbing
 from fedmm.runs.tuning import tune as tuning
 from fedmm.runs.tuning.criteria import ByTarget
@@ -387,6 +388,10 @@ def test_a_folder_in_use_and_one_of_other_candidates_are_refused(tmp_path: Path)
     with pytest.raises(FedmmError, match="other candidates or options"):
         fedmm.tune(quick, seeds=2, out=tmp_path / "t", resume=True)
     state = state_of(tmp_path / "t")
+    for options in ({"resume": True}, {"overwrite": True}):
+        with hold_run_folder(tmp_path / "t"), pytest.raises(FedmmError, match="another process is at work in"):
+            fedmm.tune(quick, seeds=1, out=tmp_path / "t", **options)
+    assert state_of(tmp_path / "t") == state
     (rung,) = state["rungs"]
     for damaged in (
         {},

@@ -131,7 +131,7 @@ def _number(text: str, decimal: str) -> float | None:
     elif _GROUPED["."].fullmatch(text):
         text = _BETWEEN_GROUPS.sub("", text).replace(",", "")
     try:
-        number = float(text)
+        number = math.nan if "_" in text else float(text)  # Python would read 1_11 as 111
     except ValueError:
         return None
     return number if math.isfinite(number) else None
