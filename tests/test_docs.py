@@ -410,7 +410,11 @@ def test_how_good_tuned_settings_are_on_the_page_is_what_was_measured(monkeypatc
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     program = importlib.import_module("tune")
     data = json.loads(program.RESULTS.read_text(encoding="utf-8"))["data"]
-    assert program.table(data) in (DOCS / "choosing.md").read_text(encoding="utf-8")
+    page = (DOCS / "choosing.md").read_text(encoding="utf-8")
+    assert program.table(data) in page
+    for group, words in (("confirming", "on the confirming data"), ("held out", "on the data held out")):
+        gaps = [program.gap(own, "choice") for own in data.values() if own["group"] == group]
+        assert f"{sum(gaps) / len(gaps):.2f} {words}" in page
 
 
 def test_what_the_default_does_elsewhere_on_the_page_is_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:

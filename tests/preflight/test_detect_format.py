@@ -53,9 +53,7 @@ def test_a_comma_after_a_zero_cuts_off_no_thousands(tmp_path: Path) -> None:
 def test_a_column_without_heading_is_told(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("age,,town,\n1,2,Oslo,\n3,4,Rome,\n")
     said = list(odd_header(tmp_path / "t.csv", TableFormat()))
-    assert said == [
-        f"column 2 of {tmp_path / 't.csv'} has no heading, so it is left out; give it one to learn from it"
-    ]
+    assert said == [f"column 2 of {tmp_path / 't.csv'} has no heading, so it is left out; give it one to learn from it"]
 
 
 def test_a_first_line_of_numbers_is_no_header(tmp_path: Path) -> None:
