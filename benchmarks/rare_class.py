@@ -53,6 +53,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
 }
 PLAIN, BALANCED, AUC = {"name": "source_only"}, {"name": "source_only", "class_weights": "balanced"}, {"name": "auc"}
+SCALED = {"name": "auc", "scaled": True}
 METHODS: dict[str, tuple[dict[str, Any], str]] = {
     "cross entropy, FedAvg": (PLAIN, "fedavg_gda"),
     "class-weighted cross entropy, FedAvg": (BALANCED, "fedavg_gda"),
@@ -62,6 +63,11 @@ METHODS: dict[str, tuple[dict[str, Any], str]] = {
     "AUC, CODASCA": (AUC, "codasca"),
     "AUC, FedMM": (AUC, "fedmm"),
     "AUC, centralised": (AUC, "fedavg_gda"),
+    "scaled AUC, FedAvgGDA": (SCALED, "fedavg_gda"),
+    "scaled AUC, CODA+": (SCALED, "coda_plus"),
+    "scaled AUC, CODASCA": (SCALED, "codasca"),
+    "scaled AUC, FedMM": (SCALED, "fedmm"),
+    "scaled AUC, centralised": (SCALED, "fedavg_gda"),
     "class-weighted cross entropy, centralised": (BALANCED, "fedavg_gda"),
 }
 RATES = [(low, low * factor) for factor in (1.0, 10.0) for low in (0.01, 0.05, 0.2)]

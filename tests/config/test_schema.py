@@ -466,6 +466,7 @@ IMPOSSIBLE: list[tuple[str, str, str, Any, str]] = [
     ("objective", "auc", "form", "hinge", "one of 'margin', 'square'"),
     ("objective", "auc", "margin", 0.0, "above 0"),
     ("objective", "auc", "positive_share", 1.0, "at least 0 and below 1"),
+    ("objective", "auc", "scaled", 1, "must be true or false"),
     ("objective", "auc", "max_fpr", 0.0, "above 0 and at most 1"),
     ("objective", "mdd", "gamma", 0.0, "above 0"),
     ("objective", "mdd", "epsilon", 0.0, "above 0"),

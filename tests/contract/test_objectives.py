@@ -39,7 +39,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"sam_radius": 0.1},
     ],
     "cdan": [{"detach_softmax": True}, {"entropy_weighting": True}, {"random_dim": 5}, {"target_loss": "im"}],
-    "auc": [{"form": "square"}, {"margin": 2.0, "positive_share": 0.6}, {"max_fpr": 0.3}],
+    "auc": [{"form": "square"}, {"margin": 2.0, "positive_share": 0.6}, {"max_fpr": 0.3}, {"scaled": True}],
     "source_only": [{"class_weights": "balanced"}],
     "mdd": [{"gamma": 4.0, "epsilon": 1e-3}, {"target_loss": "mcc", "target_weight": 0.5}],
 }

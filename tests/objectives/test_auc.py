@@ -197,6 +197,20 @@ def test_the_whole_curve_costs_what_it_did_to_the_bit() -> None:
     assert torch.equal(value(AUC(margin=MARGIN, positive_share=SHARE, max_fpr=1.0), scores(), alpha, a, b), before)
 
 
+@pytest.mark.parametrize("objective", [*FORMS, *PARTS], ids=lambda o: f"{o.form}, {o.max_fpr:.2g}")
+def test_scaled_the_scores_gradient_alone_is_divided_by_the_classes_shares(objective: AUC) -> None:
+    costs, gradients = [], []
+    for each in (objective, dataclasses.replace(objective, scaled=True)):
+        point = [scores().requires_grad_(), *torch.tensor([0.4, 0.6, 0.3, 0.1], dtype=FLOAT64, requires_grad=True)]
+        point = point if each.max_fpr < 1.0 else point[:-1]
+        costs.append(value(each, *point))
+        gradients.append(torch.autograd.grad(costs[-1], point))
+    assert torch.equal(*costs)
+    (plain, *numbers), (scaled, *same) = gradients
+    torch.testing.assert_close(scaled, plain / (SHARE * (1 - SHARE)), rtol=1e-12, atol=0)
+    assert same == numbers
+
+
 def binary(*layers: nn.Module, **options: Any) -> fedmm.Network:
     return dataclasses.replace(network(*layers, **options), classes=2)
 

@@ -12,10 +12,14 @@ from torch import Tensor
 from fedmm.core.errors import require
 from fedmm.core.objective import AdversaryShape, Objective, Outputs, RowWeights, class_shares
 from fedmm.core.projections import ConvexSet, HalfLine
-from fedmm.core.validation import fraction, one_of, positive, rate
+from fedmm.core.validation import flag, fraction, one_of, positive, rate
 
 _FIRST_QUANTILE = 0.5
 """Where tau begins: at h of a network that knows nothing. The number that is trained is the difference, from 0 on."""
+
+
+_SMALLEST = 1e-9
+"""Of p (1 - p), which is 0 for rows of one class that are all there are."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +44,15 @@ class AUC(Objective):
     whatever the rows of class 1 are. Neither the count nor that loss has a gradient in h: the field has a fixed point
     of a game, in which tau has a loss of its own, and not a saddle of one function.
 
+    In expectation every term of the network's gradient has the factor p (1 - p), so that a rare class makes its steps
+    small. Larger rates do not help: a and b, whose curvature at a site of one class is 2 (1 - p) or 2 p, diverge.
+    ``scaled`` divides the network's gradient by p (1 - p), and leaves those of a, b, tau and alpha: a factor on each
+    coordinate that is the same at all clients, so that the field is 0 where it was before.
+
     form: ``margin`` (AUCM, Yuan et al.) or ``square`` (Ying et al.). margin: m, above 0.
     positive_share: p, between 0 and 1; 0 to measure it: the clients' shares of class 1, averaged by their weights.
     max_fpr: beta, above 0 and at most 1; 1 for the whole curve, which needs no tau.
+    scaled: whether rates suit any p.
     """
 
     name: ClassVar[str] = "auc"
@@ -54,6 +64,7 @@ class AUC(Objective):
     margin: float = 1.0
     positive_share: float = 0.0
     max_fpr: float = 1.0
+    scaled: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -61,6 +72,7 @@ class AUC(Objective):
         positive("margin", self.margin)
         fraction("positive_share", self.positive_share)
         rate("max_fpr", self.max_fpr)
+        flag("scaled", self.scaled)
         require(
             not self.sam_radius, f"sam_radius must be 0 for {self.name}, whose task loss is not minimised by itself"
         )
@@ -100,6 +112,9 @@ class AUC(Objective):
         p = self.positive_share or class_shares(labels, weights, 2)[..., 1:]
         alpha, a, b, *tau = outputs.adversary.unbind(dim=-1)
         h = torch.sigmoid(logits[..., 1] - logits[..., 0])
+        if self.scaled:
+            share = p * (1.0 - p) if self.positive_share else (p * (1.0 - p)).clamp_min(_SMALLEST)
+            h = h + (1.0 / share - 1.0) * (h - h.detach())
         counted = negatives * (h > _FIRST_QUANTILE + tau[0]) / self.max_fpr if tau else negatives
         spread = (1.0 - p) * (h - a) ** 2 * positives + p * (h - b) ** 2 * counted - p * (1.0 - p) * alpha**2
         order = p * h * counted - (1.0 - p) * h * positives

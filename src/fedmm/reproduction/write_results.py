@@ -37,6 +37,7 @@ _SINCE: dict[str, dict[str, Any]] = {
         "sam_radius": 0.0,
         "class_weights": "none",
         "max_fpr": 1.0,
+        "scaled": False,
     },
     "algorithm": {"server_optimizer": {"name": "none"}, "normalize_steps": False, "weighs": "all"},
     "aggregation": {"name": "mean"},

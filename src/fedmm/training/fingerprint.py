@@ -28,7 +28,7 @@ _SHOWN = 6
 _MAY_DIFFER = options_that_affect("choice", "place", "name")
 """Options of ``[run]`` in which a resumed run may differ from the one that was begun."""
 
-_SINCE = {"max_fpr": 1.0}
+_SINCE = {"max_fpr": 1.0, "scaled": False}
 """Options of objectives that are younger than the first checkpoints, which were written with these values."""
 
 Table = dict[str, Any]

@@ -446,6 +446,7 @@ OBJECTIVE_OPTIONS = {name: kind(nu=0.3) for name, kind in OBJECTIVES.items()} | 
     "auc, square": AUC(form="square"),
     "auc, given": AUC(margin=0.5, positive_share=0.4),
     "auc, partial": AUC(max_fpr=0.3),
+    "auc, scaled": AUC(scaled=True),
     "source_only, balanced": SourceOnly(class_weights="balanced"),
     "cdan, detached": CDAN(nu=0.3, detach_softmax=True),
     "cdan, by entropy": CDAN(nu=0.3, entropy_weighting=True),
@@ -568,7 +569,7 @@ STACKS: dict[str, list[Run]] = (
     }
     | {
         f"{name}, {partition.name}": two_methods(OBJECTIVE_OPTIONS[name], partition=partition)
-        for name in ("auc", "auc, square", "auc, partial", "source_only, balanced")
+        for name in ("auc", "auc, square", "auc, partial", "auc, scaled", "source_only, balanced")
         for partition in (DisjointClasses(2, 1), Dirichlet(0.5, 3, 1))
     }
     | {f"batch norm {policy}": normalised(policy) for policy in POLICIES}
