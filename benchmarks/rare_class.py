@@ -166,12 +166,13 @@ def main() -> None:
     if given.action == "run":
         for setting in given.settings.split(","):
             found = kept["data"].setdefault(setting, {})
-            kept["measured"].setdefault(setting, measured_on(typed_command(), os.getloadavg()[0]))
-            for method in METHODS:
-                if method not in found:
-                    found[method] = measure(setting, method, given.device)
-                    given.out.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-                    sys.stderr.write(f"{setting}, {method}: {mean_and_deviation(found[method]['auroc'])}\n")
+            missing = [method for method in METHODS if method not in found]
+            added = f"{setting}, from {missing[0]} on" if found and missing else setting
+            kept["measured"].setdefault(added, measured_on(typed_command(), os.getloadavg()[0]))
+            for method in missing:
+                found[method] = measure(setting, method, given.device)
+                given.out.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+                sys.stderr.write(f"{setting}, {method}: {mean_and_deviation(found[method]['auroc'])}\n")
     print(table(kept["data"]))
 
 

@@ -49,6 +49,7 @@ def test_of_hundreds_of_sites_a_few_work_in_a_round(
     code, _, toml = init(command, table(tmp_path, rows=900, sites=300), metric)
     assert code == 0
     assert tomllib.loads(toml.read_text())["run"]["participation"] == 0.067
+    assert "scaled" not in tomllib.loads(toml.read_text())["objective"]
     assert "of the 300 sites, about 20 work in a round" in toml.read_text()
     folder = tmp_path / "run"
     assert command("run", toml, "--set", "run.rounds=1", "--out", folder).code == 0
@@ -59,7 +60,9 @@ def test_of_hundreds_of_sites_a_few_work_in_a_round(
     all_of_them = command("check", toml, "--set", "run.participation=1.0")
     assert "a GPU, a smaller run.participation, a smaller network" in " ".join(all_of_them.out.split())
     toml.unlink()
-    assert "participation" not in init(command, table(tmp_path), metric)[2].read_text()
+    few = tomllib.loads(init(command, table(tmp_path), metric)[2].read_text())
+    assert "participation" not in few["run"]
+    assert few["objective"].get("scaled", False) == (metric == "auc")
 
 
 def test_all_of_hundreds_of_sites_work_where_one_of_them_is_the_target(tmp_path: Path, command: Command) -> None:

@@ -113,7 +113,7 @@ class AUC(Objective):
         alpha, a, b, *tau = outputs.adversary.unbind(dim=-1)
         h = torch.sigmoid(logits[..., 1] - logits[..., 0])
         if self.scaled:
-            share = p * (1.0 - p) if self.positive_share else (p * (1.0 - p)).clamp_min(_SMALLEST)
+            share = (torch.ones_like(h) * p * (1.0 - p)).clamp_min(_SMALLEST)
             h = h + (1.0 / share - 1.0) * (h - h.detach())
         counted = negatives * (h > _FIRST_QUANTILE + tau[0]) / self.max_fpr if tau else negatives
         spread = (1.0 - p) * (h - a) ** 2 * positives + p * (h - b) ** 2 * counted - p * (1.0 - p) * alpha**2

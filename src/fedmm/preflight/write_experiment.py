@@ -97,7 +97,7 @@ def write_experiment(found: DetectedData, source: Path, file: Path) -> str:
             ),
         ),
         "model": _network(found.shape),
-        **_method(found.metric, rate, large=large, rare_share=found.rare_share),
+        **_method(found, rate, large=large),
     }
     text = [
         f"# An experiment for {_plain(source.name)}, written by `fedmm init`. Every key may be changed; what is left",
@@ -136,14 +136,15 @@ def _participation(sites: int) -> tuple[KeyLine, ...]:
     return (KeyLine("participation", share, f"of the {sites} sites, about {share * sites:.0f} work in a round"),)
 
 
-def _method(metric: str, rate: float, *, large: bool, rare_share: float) -> dict[str, tuple[KeyLine, ...]]:
-    """The sections of objective and algorithm; metric: of METRICS where there is no target, else empty."""
-    share = KeyLine("positive_share", rare_share, "if a site has too few rows of a class to report how many", True)
-    if metric == "auc":
+def _method(found: DetectedData, rate: float, *, large: bool) -> dict[str, tuple[KeyLine, ...]]:
+    """The sections of objective and algorithm."""
+    share = KeyLine("positive_share", found.rare_share, "if a site has too few rows of a class to say how many", True)
+    if found.metric == "auc":
         return {
             "objective": (
                 KeyLine("name", "auc", "ranks the rarer class above the other; or source_only, the cross entropy"),
-                *((share,) if rare_share else ()),
+                KeyLine("scaled", True, "rates need not know how rare it is", bool(_participation(found.sites))),
+                *((share,) if found.rare_share else ()),
             ),
             "algorithm": (
                 KeyLine("name", "fedmm", "or codasca, coda_plus, fedavg_gda, ...; `fedmm list` shows all"),
@@ -151,7 +152,7 @@ def _method(metric: str, rate: float, *, large: bool, rare_share: float) -> dict
                 KeyLine("lr_max", rate, "of alpha"),
             ),
         }
-    if metric == "worst_site":
+    if found.metric == "worst_site":
         return {
             "objective": (KeyLine("name", "worst_site", "the cross entropy of each site; or auc, with two classes"),),
             "algorithm": (
@@ -163,7 +164,7 @@ def _method(metric: str, rate: float, *, large: bool, rare_share: float) -> dict
                 ),
             ),
         }
-    if metric:
+    if found.metric:
         return {
             "objective": (
                 KeyLine("name", "source_only", "the cross entropy; nothing is adapted to"),
