@@ -160,13 +160,15 @@ def mean_and_deviation(values: list[float | None]) -> str:
 def main() -> None:
     parser = run_or_table(__doc__, RESULTS)
     parser.add_argument("--settings", default="breast_cancer_10,digits_10")
+    parser.add_argument("--methods", help="of METHODS, parted by ; (all by default)")
     parser.add_argument("--device", default="cpu")
     given = parser.parse_args()
+    chosen = given.methods.split(";") if given.methods else list(METHODS)
     kept = json.loads(given.out.read_text(encoding="utf-8")) if given.out.exists() else {"measured": {}, "data": {}}
     if given.action == "run":
         for setting in given.settings.split(","):
             found = kept["data"].setdefault(setting, {})
-            missing = [method for method in METHODS if method not in found]
+            missing = [method for method in chosen if method not in found]
             added = f"{setting}, from {missing[0]} on" if found and missing else setting
             kept["measured"].setdefault(added, measured_on(typed_command(), os.getloadavg()[0]))
             for method in missing:
