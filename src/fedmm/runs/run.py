@@ -166,14 +166,14 @@ def _run_in_folders(
     pairs = [cache.pair(experiment, torch.device("cpu")) for experiment in experiments]
     for note in dict.fromkeys(note for pair in pairs for note in pair.notes):
         say(note)
-    for pair, folder in zip(pairs, folders, strict=True) if resume else ():
-        require_same_input(pair, folder)
     best = [adaptation.best_model() for adaptation in adaptations]
     checkpoints = [
         checkpoints_of(experiment.run, folder, model)
         for experiment, folder, model in zip(experiments, folders, best, strict=True)
     ]
     points = resume_points(experiments, adaptations, folders, checkpoints, say) if resume else []
+    for pair, folder in zip(pairs, folders, strict=True) if resume else ():
+        require_same_input(pair, folder)
     outcomes: list[Outcome] = []
     with ExitStack() as opened:
         files, tracks = list[RunFolder](), list[Tracks]()
