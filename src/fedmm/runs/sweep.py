@@ -21,7 +21,7 @@ from fedmm.runs.run import rows_inside, run_stack
 from fedmm.runs.run_folder import SUMMARY, claim_folder, hold_run_folder
 from fedmm.runs.summary import Summary
 from fedmm.runs.tracking import require_trackers
-from fedmm.runs.workers import report, side_by_side, tell, told_to_stop
+from fedmm.runs.workers import can_start_workers, report, side_by_side, tell, told_to_stop
 from fedmm.training.adaptation import Adaptation
 from fedmm.training.batched import StackSettings
 from fedmm.training.callbacks import OnRound
@@ -168,7 +168,10 @@ def _run(
 ) -> Sequence[Outcome | None]:
     """One program; None for a run that was never begun."""
     chosen = [runs.experiments[number] for number in program.members]
-    if program.tuned.processes > 1:
+    processes = program.tuned.processes
+    if processes > 1 and not can_start_workers():
+        say(f'one process, not {processes}: the script has no `if __name__ == "__main__":` around its calls')
+    elif processes > 1:
 
         def on_row(position: int, row: Row) -> None:
             bars(program.members[position], row)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import multiprocessing
 import os
 import queue
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -13,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Event
+from pathlib import Path
 from typing import Any
 
 from fedmm.core.errors import Say
@@ -46,6 +49,20 @@ def tell(line: str) -> None:
 def told_to_stop() -> bool:
     """In a worker: whether to stop."""
     return _lines.stop.is_set()
+
+
+def can_start_workers() -> bool:
+    """Whether a worker may import the main program, as each does first: a script without a guard would run again."""
+    main = sys.modules["__main__"]
+    path, module = getattr(main, "__file__", None), getattr(getattr(main, "__spec__", None), "name", "")
+    if path is None or module.split(".")[-1] == "__main__":  # a notebook, or `python -m`: not imported
+        return True
+    try:
+        script = ast.parse(Path(path).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return True
+    guards = (statement.test for statement in script.body if isinstance(statement, ast.If))
+    return any(isinstance(part, ast.Name) and part.id == "__name__" for test in guards for part in ast.walk(test))
 
 
 def side_by_side(
